@@ -2,7 +2,7 @@
 //! changed.
 
 use esker_base::Bytes;
-use esker_imd::auxiliary::{Builder, Encoding, MAGIC, Reader};
+use esker_imd::auxiliary::{AuxiliaryBuilder, AuxiliaryEncoding, MAGIC, AuxiliaryTable};
 
 use crate::choices::Choices;
 
@@ -20,10 +20,10 @@ pub fn run(bytes: &[u8]) {
         return;
     }
     let encoding = match choices.u8() % 4 {
-        0 => Encoding::Cuckoo { fingerprint_bits: 1 + u32::from(choices.u8() % 16) },
-        _ => Encoding::Ribbon,
+        0 => AuxiliaryEncoding::Cuckoo { fingerprint_bits: 1 + u32::from(choices.u8() % 16) },
+        _ => AuxiliaryEncoding::Ribbon,
     };
-    let mut builder = Builder::new(encoding);
+    let mut builder = AuxiliaryBuilder::new(encoding);
     let mut pairs = Vec::new();
     for _ in 0..choices.below(300) {
         let source = choices.u64() & if choices.u8() < 0xF0 { 0xFFFF } else { 0xFFFF_FFFF };
@@ -49,7 +49,7 @@ fn with_checksum(mut encoded: Vec<u8>) -> Bytes {
 
 /// The results for each hash, if the bytes are accepted.
 fn query(encoded: Bytes, hashes: &[u64]) -> Option<Vec<Vec<u32>>> {
-    let reader = Reader::parse(encoded).ok()?;
+    let reader = AuxiliaryTable::parse(encoded).ok()?;
     let find = |hash: &u64| {
         let mut found = Vec::new();
         reader.candidates(*hash, &mut found);

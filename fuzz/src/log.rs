@@ -9,7 +9,7 @@ use esker_table::memtable::SHARDS;
 use esker_table::schema::Schema;
 use esker_table::schema::record::RECORD;
 use esker_table::wal::{
-    Chunk, ChunkOrigin, LOG_MAGIC, LogId, Logged, ShardLog, decode_log, prefix_end,
+    LogBlock, ChunkOrigin, LOG_MAGIC, LogId, LogContent, ShardLog, decode_log, prefix_end,
 };
 
 use crate::choices::Choices;
@@ -81,7 +81,7 @@ fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found
     let (mut chunks, mut written) = (Vec::new(), Vec::new());
     let (mut at, mut seq) = (LOG_MAGIC.len() as u64, 1);
     for _ in 0..1 + choices.u8() % 4 {
-        let mut chunk = Chunk::default();
+        let mut chunk = LogBlock::default();
         let mut in_chunk: Vec<(usize, u64, Vec<u8>)> = Vec::new();
         for mut row in records::sorted(schema, choices, 30) {
             row.ints[schema.seq()] = seq;
@@ -113,9 +113,9 @@ fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found
 fn exercise(schema: &'static Schema, log: &[u8]) -> Option<Found> {
     let (mut found, mut seqs) = (Vec::new(), Vec::new());
     let whole = decode_log(schema, LOG, log, &mut |logged| match logged {
-        Logged::Row(seq, row) => found.push((seq, row.strings[0].to_vec())),
-        Logged::Segments(..) => {}
-        Logged::Operation(seq) => seqs.push(seq),
+        LogContent::Row(seq, row) => found.push((seq, row.strings[0].to_vec())),
+        LogContent::Segments(..) => {}
+        LogContent::Operation(seq) => seqs.push(seq),
     });
     if whole.as_ref().is_ok_and(|whole| *whole > log.len()) {
         panic!("more bytes are whole than there are");

@@ -3,7 +3,7 @@
 use esker_base::{Error, Kind, Result};
 use esker_comm::Rank;
 use esker_shared::message::{
-    FETCH_BYTES_MAX, OFFSETS_MAX, PART_BYTES, Reply, Request, SEGMENTS_MAX, decode_body,
+    FETCH_BYTES_MAX, OFFSETS_MAX, PART_BYTES, RankReply, RankRequest, SEGMENTS_MAX, decode_body,
     decode_part, encode_reply,
 };
 use esker_table::manifest::SetId;
@@ -27,8 +27,8 @@ pub fn run(bytes: &[u8]) {
 }
 
 /// Decodes a request; a valid one is within its bounds, and unchanged by encoding it again.
-fn request(bytes: &[u8]) -> Option<(u64, Request)> {
-    let (id, request) = match Request::decode(FROM, bytes) {
+fn request(bytes: &[u8]) -> Option<(u64, RankRequest)> {
+    let (id, request) = match RankRequest::decode(FROM, bytes) {
         Ok(decoded) => decoded,
         Err(error) => {
             assert_names_sender(&error);
@@ -36,18 +36,18 @@ fn request(bytes: &[u8]) -> Option<(u64, Request)> {
         }
     };
     match &request {
-        Request::Put(runs) => assert!(runs.iter().all(is_bounded)),
-        Request::Locate(_, offsets) => assert!(offsets.len() <= OFFSETS_MAX),
-        Request::Range(_, range) | Request::Punch(_, range) => assert!(range.start <= range.end),
-        Request::Holders(_, _, range) => assert!(range.start <= range.end),
-        Request::Fetch(runs) => {
+        RankRequest::Put(runs) => assert!(runs.iter().all(is_bounded)),
+        RankRequest::Locate(_, offsets) => assert!(offsets.len() <= OFFSETS_MAX),
+        RankRequest::Range(_, range) | RankRequest::Punch(_, range) => assert!(range.start <= range.end),
+        RankRequest::Holders(_, _, range) => assert!(range.start <= range.end),
+        RankRequest::Fetch(runs) => {
             let bytes: u64 = runs.iter().map(|run| run.first.length).sum();
             assert!(bytes <= FETCH_BYTES_MAX && runs.len() <= SEGMENTS_MAX);
             assert!(runs.iter().all(|run| run.count == 1 && run.is_possible()));
         }
-        Request::Sync | Request::Index(_) | Request::End(_) => {}
+        RankRequest::Sync | RankRequest::Index(_) | RankRequest::End(_) => {}
     }
-    let again = Request::decode(FROM, &request.encode(id)).expect("a request of ours");
+    let again = RankRequest::decode(FROM, &request.encode(id)).expect("a request of ours");
     assert_eq!(again, (id, plain(request.clone())));
     Some((id, request))
 }
@@ -57,15 +57,15 @@ fn is_bounded(run: &SegmentRun) -> bool {
 }
 
 /// A request as a message carries it: segments without sequence numbers.
-fn plain(mut request: Request) -> Request {
-    if let Request::Put(runs) | Request::Fetch(runs) = &mut request {
+fn plain(mut request: RankRequest) -> RankRequest {
+    if let RankRequest::Put(runs) | RankRequest::Fetch(runs) = &mut request {
         runs.iter_mut().for_each(|run| run.first.seq = 0);
     }
     request
 }
 
 /// Decodes messages as the parts of one reply.
-fn reply<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Option<Result<Reply>> {
+fn reply<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Option<Result<RankReply>> {
     let mut body = Vec::new();
     for bytes in parts {
         let part = match decode_part(FROM, bytes) {
@@ -79,7 +79,7 @@ fn reply<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Option<Result<Reply>> {
         if let Some(succeeded) = part.end {
             let reply = decode_body(FROM, succeeded, &body);
             match &reply {
-                Ok(Reply::Runs(runs)) => assert!(runs.iter().all(is_bounded)),
+                Ok(RankReply::Runs(runs)) => assert!(runs.iter().all(is_bounded)),
                 Ok(_) => assert!(succeeded, "a failure is no answer"),
                 Err(error) => assert!(error.to_string().contains("rank 3"), "{error}"),
             }
@@ -94,19 +94,19 @@ fn our_request(choices: &mut Choices) {
     let (low, high) = (choices.u64(), choices.u64());
     let range = low.min(high)..low.max(high);
     let ours = match choices.u8() % 9 {
-        0 => Request::Put(runs(choices, 60)),
-        1 => Request::Sync,
-        2 => Request::Range(file, range),
-        3 => Request::Locate(file, (0..choices.below(200)).map(|_| choices.u64()).collect()),
-        4 => Request::Punch(file, range),
-        5 => Request::Index(file),
-        6 => Request::End(file),
-        7 => Request::Holders(SetId(file), choices.u64(), range),
+        0 => RankRequest::Put(runs(choices, 60)),
+        1 => RankRequest::Sync,
+        2 => RankRequest::Range(file, range),
+        3 => RankRequest::Locate(file, (0..choices.below(200)).map(|_| choices.u64()).collect()),
+        4 => RankRequest::Punch(file, range),
+        5 => RankRequest::Index(file),
+        6 => RankRequest::End(file),
+        7 => RankRequest::Holders(SetId(file), choices.u64(), range),
         _ => {
             let mut runs = runs(choices, 60);
             runs.retain(|run| run.count == 1 && run.first.place.is_some());
             runs.iter_mut().for_each(|run| *run = short(run));
-            Request::Fetch(runs)
+            RankRequest::Fetch(runs)
         }
     };
     let id = choices.u64();
@@ -120,13 +120,13 @@ fn our_request(choices: &mut Choices) {
 
 fn our_reply(choices: &mut Choices) {
     let ours = match choices.u8() % 4 {
-        0 => Ok(Reply::Runs(runs(choices, 60))),
-        1 => Ok(Reply::Number(choices.u64())),
+        0 => Ok(RankReply::Runs(runs(choices, 60))),
+        1 => Ok(RankReply::Number(choices.u64())),
         2 => {
             let mut bytes = choices.rest().to_vec();
             // Sometimes longer than a part.
             bytes.resize(bytes.len() + choices.below(2) * PART_BYTES, 7);
-            Ok(Reply::Bytes(bytes))
+            Ok(RankReply::Bytes(bytes))
         }
         _ => {
             let kind = Kind::ALL[choices.below(Kind::ALL.len())];

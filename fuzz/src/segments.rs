@@ -3,7 +3,7 @@
 use esker_table::manifest::SetId;
 use esker_table::schema::Row;
 use esker_table::segment::{
-    Lattice, LogPlace, Nest, Piece, RUN, Segment, SegmentBuffer, SegmentRun, find_runs,
+    IntervalIndex, LogPlace, NestedRun, FilePiece, RUN, Segment, SegmentBuffer, SegmentRun, find_runs,
 };
 
 use crate::choices::Choices;
@@ -32,7 +32,7 @@ fn hostile(choices: &mut Choices) {
             *int = choices.u64();
         }
         row.ints[1] = FILE as u64;
-        if let Ok(nest) = Nest::of_row(&row) {
+        if let Ok(nest) = NestedRun::of_row(&row) {
             assert!(nest.is_possible());
             let own = nest.segments();
             if own <= HOSTILE_SEGMENTS_MAX - segments {
@@ -41,7 +41,7 @@ fn hostile(choices: &mut Choices) {
             }
         }
     }
-    let Some(lattice) = Lattice::of_disjoint(&nests) else { return };
+    let Some(lattice) = IntervalIndex::of_disjoint(&nests) else { return };
     let all = lattice.overlapping(&(0..u64::MAX));
     assert_eq!(all.len() as u64, segments);
     assert!(all.windows(2).all(|pair| pair[0].end() <= pair[1].offset));
@@ -71,7 +71,7 @@ fn sequences(choices: &mut Choices) {
             let offset = at[rank] + index % line * step + index / line * plane;
             if offset + length <= FILE_BYTES as u64 {
                 let log_offset = written.len() as u64 * 32;
-                pieces.push(Piece { offset, length, log_offset });
+                pieces.push(FilePiece { offset, length, log_offset });
                 written.push((rank as u64, offset, length, log_offset));
             }
         }
@@ -95,14 +95,14 @@ fn sequences(choices: &mut Choices) {
     let lattice = buffer.lattice(FILE).expect("few").expect("runs");
     check(&lattice, &model);
     // And after a round trip through a table.
-    let singles = lattice.singles().iter().map(|single| Nest::one(SegmentRun::one(single)));
-    let nests: Vec<Nest> = lattice.nests().copied().chain(singles).collect();
-    let read = |nest: &Nest| Nest::of_row(&nest.row()).expect("our own");
-    let again: Vec<Nest> = nests.iter().map(read).collect();
-    check(&Lattice::of_disjoint(&again).expect("none overlap"), &model);
+    let singles = lattice.singles().iter().map(|single| NestedRun::one(SegmentRun::one(single)));
+    let nests: Vec<NestedRun> = lattice.nests().copied().chain(singles).collect();
+    let read = |nest: &NestedRun| NestedRun::of_row(&nest.row()).expect("our own");
+    let again: Vec<NestedRun> = nests.iter().map(read).collect();
+    check(&IntervalIndex::of_disjoint(&again).expect("none overlap"), &model);
 }
 
-fn check(lattice: &Lattice, model: &[Option<(u64, u64)>]) {
+fn check(lattice: &IntervalIndex, model: &[Option<(u64, u64)>]) {
     let offsets: Vec<u64> = (0..model.len() as u64).collect();
     let mut found = vec![None; model.len()];
     lattice.find_batch(&offsets, &mut |at, run, index| {

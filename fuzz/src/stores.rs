@@ -16,15 +16,15 @@ use esker_fs::export::ExportOptions;
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
 use esker_fs::inode::{INODE, Inode, name_hash};
-use esker_fs::marker::{self, Holder};
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::squash::SquashOptions;
-use esker_fs::tally::Tally;
+use esker_fs::tally::TransferTally;
 use esker_fs::verify::VerifyOptions;
-use esker_fs::walk::{Next, Order, Step};
+use esker_fs::walk::{WalkNext, WalkOrder, WalkStep};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::schema::{KeyBuffer, RowBuffer, Schema};
 use esker_table::segment::SEGMENT;
@@ -170,7 +170,7 @@ pub fn publish(store: &SharedStore, set: SetId, bases: &[SetId], tables: Vec<Tab
     let _ = manifest.claim(&**store, set, MADE_NS);
     let name = format!("n{:x}", set.0);
     for base in bases {
-        let _ = marker::hold(&**store, *base, &Holder::Set(set));
+        let _ = marker::hold(&**store, *base, &MarkerHolder::Set(set));
     }
     let clock = Arc::new(ManualClock::new(MADE_NS));
     let _ = Repository::with(store.clone(), 0, clock).publish(set, &name);
@@ -315,14 +315,14 @@ fn forge_segment(set: SetId, choices: &mut Choices) -> RowBuffer {
 /// Walks over everything that `namespace` shows, and reads the beginning and end of each file.
 fn read(namespace: &Namespace) {
     let mut visits = 0;
-    let _ = namespace.traverse(b"/", Follow::Yes, Order::Name, &mut |step| {
+    let _ = namespace.traverse(b"/", FollowLinks::Yes, WalkOrder::Name, &mut |step| {
         visits += 1;
-        if let Step::Entry(visit) = step {
+        if let WalkStep::Entry(visit) = step {
             read_file(namespace, visit.inode);
             let _ = namespace.xattrs(visit.inode);
-            let _ = namespace.stat(visit.path, Follow::Yes);
+            let _ = namespace.stat(visit.path, FollowLinks::Yes);
         }
-        Ok(if visits < VISITS_MAX { Next::Into } else { Next::Stop })
+        Ok(if visits < VISITS_MAX { WalkNext::Into } else { WalkNext::Stop })
     });
 }
 
@@ -342,7 +342,7 @@ fn export(namespace: &Namespace) -> u64 {
     let target = around.path().join("middle/target");
     std::fs::create_dir(around.path().join("middle")).expect("a directory");
     std::fs::write(around.path().join("middle/sentinel"), "as it was").expect("a file");
-    let tally = Tally::default();
+    let tally = TransferTally::default();
     let _ = namespace.export(
         b"/",
         &target,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_table::manifest::{SetId, TableRef};
-use esker_table::merge::{Cursor, Merge};
+use esker_table::merge::{RecordCursor, RecordMerge};
 use esker_table::schema::{Key, KeyBuffer, RowBuffer, Schema};
-use esker_table::table::{FOOTER_BYTES, Table, TableWriter, Wanted};
-use esker_table::tables::{SortedRun, TableHandle, TableSource, Tables};
+use esker_table::table::{FOOTER_BYTES, Table, TableWriter, LookupKey};
+use esker_table::tables::{SortedRun, TableHandle, TableSource, TableRuns};
 
 use crate::block;
 use crate::choices::Choices;
@@ -137,8 +137,8 @@ fn block_place(
 
 /// All records, in stored form.
 fn scan(schema: &'static Schema, handle: &Arc<TableHandle>) -> Option<Vec<RowBuffer>> {
-    let cursor = Cursor::over_tables(schema, vec![handle.clone()], &Key::FIRST, &Key::LAST);
-    let mut merge = Merge::new(vec![cursor], &Key::FIRST).ok()?;
+    let cursor = RecordCursor::over_tables(schema, vec![handle.clone()], &Key::FIRST, &Key::LAST);
+    let mut merge = RecordMerge::new(vec![cursor], &Key::FIRST).ok()?;
     let mut found = Vec::new();
     while merge.advance().ok()? {
         let mut row = RowBuffer::default();
@@ -164,10 +164,10 @@ fn get(
         .collect();
     let wanted = |key: &KeyBuffer| -> u64 { schema.digest(&key.key()) };
     let mut single = Vec::new();
-    let tables = Tables { runs: vec![SortedRun { number: 0, tables: vec![handle.clone()] }] };
+    let tables = TableRuns { runs: vec![SortedRun { number: 0, tables: vec![handle.clone()] }] };
     for (index, key) in keys.iter().enumerate() {
         let mut row = RowBuffer::default();
-        let wanted = Wanted { key: key.key(), digest: wanted(key) };
+        let wanted = LookupKey { key: key.key(), digest: wanted(key) };
         if tables.get(&wanted, true, &mut row).ok()? {
             single.push(index);
         }
@@ -175,7 +175,7 @@ fn get(
     let mut batch: Vec<_> = keys
         .iter()
         .enumerate()
-        .map(|(index, key)| (index, Wanted { key: key.key(), digest: wanted(key) }))
+        .map(|(index, key)| (index, LookupKey { key: key.key(), digest: wanted(key) }))
         .collect();
     let mut found = Vec::new();
     tables.get_batch(&mut batch, &mut |got| found.push(got.index)).ok()?;

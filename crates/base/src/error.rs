@@ -185,10 +185,10 @@ impl Kind {
 
 /// An error with its kind, the object and place it concerns, and its cause.
 pub struct Error {
-    inner: Box<Inner>,
+    inner: Box<ErrorDetails>,
 }
 
-struct Inner {
+struct ErrorDetails {
     kind: Kind,
     context: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -201,7 +201,7 @@ impl Error {
     /// Makes an error of `kind`; `context` names the object, the place and what to do next.
     #[must_use]
     pub fn new(kind: Kind, context: impl Into<String>) -> Self {
-        Self { inner: Box::new(Inner { kind, context: context.into(), source: None }) }
+        Self { inner: Box::new(ErrorDetails { kind, context: context.into(), source: None }) }
     }
 
     /// Makes the error of a failed system call on `context`.

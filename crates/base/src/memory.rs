@@ -24,13 +24,13 @@ fn of_meminfo(text: &str) -> Option<u64> {
 
 /// A control group, with the names of its files for the limit and the use of memory.
 #[derive(Debug, PartialEq, Eq)]
-struct Group {
+struct ControlGroup {
     directory: PathBuf,
     limit: &'static str,
     usage: &'static str,
 }
 
-impl Group {
+impl ControlGroup {
     fn left(&self) -> Option<u64> {
         let read = |name: &str| -> Option<u64> {
             std::fs::read_to_string(self.directory.join(name)).ok()?.trim().parse().ok()
@@ -41,7 +41,7 @@ impl Group {
 }
 
 /// Returns the groups, of version 1 or 2, that `text` lists for a process, and their ancestors.
-fn groups_of(text: &str) -> Vec<Group> {
+fn groups_of(text: &str) -> Vec<ControlGroup> {
     let mut groups = Vec::new();
     for line in text.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -57,7 +57,7 @@ fn groups_of(text: &str) -> Vec<Group> {
         let own = Path::new(path.trim_start_matches('/'));
         // A container sees its own group at the root, but under the path that it has outside.
         let paths = own.ancestors().map(|above| root.join(above));
-        groups.extend(paths.map(|directory| Group { directory, limit, usage }));
+        groups.extend(paths.map(|directory| ControlGroup { directory, limit, usage }));
     }
     groups
 }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_group_has_left_what_it_does_not_take() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        let group = Group {
+        let group = ControlGroup {
             directory: directory.path().into(),
             limit: "memory.max",
             usage: "memory.current",

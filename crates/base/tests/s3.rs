@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_base::store::identity::Identity;
+use esker_base::store::identity::StoreIdentity;
 use esker_base::store::{S3Store, SharedStore, Store, conformance, url};
 
 use super::faulty_proxy::{Fault, FaultyProxy};
@@ -156,7 +156,7 @@ fn errors_say_what_to_do() {
     assert!(error.to_string().contains("make it first"), "{error}");
     // `NotFound` would mean that an object is absent, such as the `esker.json` of a bucket that is
     // not a store.
-    let read = Identity::read(&store).expect_err("no bucket");
+    let read = StoreIdentity::read(&store).expect_err("no bucket");
     for error in [store.get("a", 1).expect_err("no bucket"), read] {
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
         assert!(error.to_string().contains("does the bucket absent-bucket exist?"), "{error}");

@@ -4,12 +4,12 @@
 use std::fmt;
 
 use esker_base::Result;
-use esker_comm::collective::model::{Costs, Setting, time};
-use esker_comm::collective::{CollectiveOptions, Collectives, Delegates, Reduction, Shape};
+use esker_comm::collective::model::{MessageCosts, ModelledJob, time};
+use esker_comm::collective::{CollectiveOptions, Collectives, Delegates, Reduction, Topology};
 use esker_comm::{Rank, Transport, threads};
 use serde::Serialize;
 
-use crate::curves::{Chart, Curve, draw};
+use crate::curves::{Chart, ChartCurve, draw};
 
 /// Modelled time of one method, for one number of clients and servers.
 #[derive(Clone, Debug, Serialize)]
@@ -57,30 +57,36 @@ pub struct CollectiveReport {
     pub runs: Vec<CollectiveRun>,
 }
 
-const WAYS: [(&str, Shape); 2] = [("delegates", Shape::Star), ("log-ring", Shape::LogRing)];
+const WAYS: [(&str, Topology); 2] =
+    [("delegates", Topology::Star), ("log-ring", Topology::LogRing)];
 
 /// Models `clients` clients on 64 nodes as in the paper, and runs jobs of `ranks` ranks, 16 per
 /// node, `rounds` times each.
 ///
 /// # Errors
 /// Errors of the model and of the runs.
-pub fn collective(clients: u32, ranks: u32, rounds: u32, costs: Costs) -> Result<CollectiveReport> {
+pub fn collective(
+    clients: u32,
+    ranks: u32,
+    rounds: u32,
+    costs: MessageCosts,
+) -> Result<CollectiveReport> {
     let mut figure_12 = Vec::new();
     for servers in (0..=10).map(|shift| 1 << shift).filter(|servers| *servers <= clients) {
-        figure_12.push(row("direct", clients, 0, Shape::Star, &costs)?);
+        figure_12.push(row("direct", clients, 0, Topology::Star, &costs)?);
         for (way, shape) in WAYS {
             figure_12.push(row(way, clients, servers, shape, &costs)?);
         }
     }
     let mut growing = Vec::new();
     for ranks in (1..=20).map(|shift| 1 << shift) {
-        growing.push(row("direct", ranks, 0, Shape::Star, &costs)?);
-        growing.push(row("log-ring", ranks, ranks, Shape::LogRing, &costs)?);
+        growing.push(row("direct", ranks, 0, Topology::Star, &costs)?);
+        growing.push(row("log-ring", ranks, ranks, Topology::LogRing, &costs)?);
     }
     let runs = [
-        ("direct", Delegates::All, Shape::Star),
-        ("delegates", Delegates::PerNode(1), Shape::Star),
-        ("log-ring", Delegates::All, Shape::LogRing),
+        ("direct", Delegates::All, Topology::Star),
+        ("delegates", Delegates::PerNode(1), Topology::Star),
+        ("log-ring", Delegates::All, Topology::LogRing),
     ];
     let runs = runs.map(|(way, delegates, shape)| run(way, delegates, shape, ranks, rounds));
     let costs_ns =
@@ -93,10 +99,10 @@ fn row(
     way: &'static str,
     clients: u32,
     servers: u32,
-    shape: Shape,
-    costs: &Costs,
+    shape: Topology,
+    costs: &MessageCosts,
 ) -> Result<CollectiveRow> {
-    let taken = time(Setting { clients, servers, shape }, costs)?;
+    let taken = time(ModelledJob { clients, servers, shape }, costs)?;
     Ok(CollectiveRow {
         way,
         clients,
@@ -110,7 +116,7 @@ fn row(
 fn run(
     way: &'static str,
     delegates: Delegates,
-    shape: Shape,
+    shape: Topology,
     ranks: u32,
     rounds: u32,
 ) -> Result<CollectiveRun> {
@@ -152,7 +158,7 @@ impl CollectiveReport {
         let curve = |rows: &[CollectiveRow], way: &str, x: fn(&CollectiveRow) -> f64| {
             let rows = rows.iter().filter(|row| row.way == way);
             let points = rows.map(|row| (x(row), row.model_seconds * 1e6)).collect();
-            Curve { name: way.to_owned(), points, is_line: true }
+            ChartCurve { name: way.to_owned(), points, is_line: true }
         };
         let mut by_servers = ["direct", "log-ring", "delegates"]
             .map(|way| curve(&self.figure_12, way, |row| f64::from(row.servers)));
@@ -219,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_root_of_a_log_ring_has_few_messages() {
-        let report = collective(1024, 48, 10, Costs::default()).unwrap();
+        let report = collective(1024, 48, 10, MessageCosts::default()).unwrap();
         let root = |way| report.runs.iter().find(|run| run.way == way).unwrap().clone();
         assert_eq!((root("direct").root_received, root("direct").root_sent), (47.0, 47.0));
         assert_eq!((root("log-ring").root_received, root("log-ring").root_sent), (6.0, 6.0));

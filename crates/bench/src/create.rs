@@ -12,9 +12,9 @@ use esker_fs::session::{Session, SessionOptions};
 use esker_table::manifest::SetId;
 use esker_table::tree::{Durability, TreeOptions};
 
-use crate::report::{Meter, Report};
-use crate::shape::{BENCH_NAME, Shape, directory_name};
+use crate::report::{BenchReport, ResourceMeter};
 use crate::workers;
+use crate::workload_size::{BENCH_NAME, WorkloadSize, directory_name};
 
 /// A base has one in this many of the files that are created above it.
 const BASE_SHARE: u64 = 4;
@@ -34,10 +34,10 @@ pub const fn durability_name(durability: Durability) -> &'static str {
 /// tables, but not the bases, the directories or publishing.
 pub fn create(
     store: &SharedStore,
-    shape: Shape,
+    shape: WorkloadSize,
     options: SessionOptions,
     bases: usize,
-) -> Result<Report> {
+) -> Result<BenchReport> {
     shape.check()?;
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), CACHE_BYTES, Arc::new(SystemClock));
@@ -54,7 +54,7 @@ pub fn create(
         .collect::<Result<_>>()?;
     let before = counted.counts();
     let logged = session.statistics().log_bytes;
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     workers::run(shape.threads, |thread| create_share(&session, &dirs, &shape, thread))?;
     session.flush()?;
     let mut report = meter.stop("create", shape.files)?;
@@ -68,12 +68,12 @@ pub fn create(
         Some(statistics.table_bytes as f64 / statistics.table_rows.max(1) as f64);
     report.wal_bytes_per_record = Some((statistics.log_bytes - logged) as f64 / shape.files as f64);
     report.tables = Some(statistics.tables);
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     let set = session.publish(BENCH_NAME)?;
     report.publish_seconds = Some(meter.seconds());
     drop(session);
     let fresh = Repository::with(store.clone(), 0, Arc::new(SystemClock));
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     let namespace = fresh.open(&[set], esker_fs::identity::Identity::of_process())?;
     report.open_seconds = Some(meter.seconds());
     drop(namespace);
@@ -84,7 +84,7 @@ pub fn create(
 fn base(
     repository: &Repository,
     number: usize,
-    shape: &Shape,
+    shape: &WorkloadSize,
     options: &SessionOptions,
 ) -> Result<SetId> {
     let session = repository.begin(&[], options.clone())?;
@@ -98,7 +98,12 @@ fn base(
     session.publish(&format!("{BENCH_NAME}-base-{number}"))
 }
 
-fn create_share(session: &Session, dirs: &[Dir], shape: &Shape, thread: usize) -> Result<()> {
+fn create_share(
+    session: &Session,
+    dirs: &[Dir],
+    shape: &WorkloadSize,
+    thread: usize,
+) -> Result<()> {
     let insertions = shape.insertions();
     let mut name = Vec::new();
     for insertion in (thread as u64..shape.files).step_by(shape.threads) {

@@ -15,7 +15,7 @@ const COLORS: [RGBColor; 4] = [
 
 /// A line through its points, or points alone.
 #[derive(Clone, Debug)]
-pub struct Curve {
+pub struct ChartCurve {
     /// Its text in the legend.
     pub name: String,
     /// Points with positive coordinates, in order of the first.
@@ -34,7 +34,7 @@ pub struct Chart {
     /// Text beside the vertical axis.
     pub y: String,
     /// Up to four lines, and as many sets of points in the same colors.
-    pub curves: Vec<Curve>,
+    pub curves: Vec<ChartCurve>,
 }
 
 /// Draws charts side by side, as SVG.
@@ -50,9 +50,9 @@ pub fn draw(charts: &[Chart]) -> Result<String> {
     Ok(svg)
 }
 
-type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
+type DrawResult = std::result::Result<(), Box<dyn std::error::Error>>;
 
-fn draw_all(svg: &mut String, charts: &[Chart]) -> Drawn {
+fn draw_all(svg: &mut String, charts: &[Chart]) -> DrawResult {
     let count = u32::try_from(charts.len().max(1))?;
     let area = SVGBackend::with_string(svg, (PANEL.0 * count, PANEL.1)).into_drawing_area();
     area.fill(&WHITE)?;
@@ -64,7 +64,7 @@ fn draw_all(svg: &mut String, charts: &[Chart]) -> Drawn {
     Ok(())
 }
 
-fn draw_one(panel: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Drawn {
+fn draw_one(panel: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> DrawResult {
     let points = || chart.curves.iter().flat_map(|curve| &curve.points);
     if points().count() == 0 || !points().all(|(x, y)| *x > 0.0 && *y > 0.0) {
         return Err("no points, or some without a logarithm".into());
@@ -135,7 +135,7 @@ mod tests {
 
     fn chart(points: &[(f64, f64)]) -> Chart {
         let curve =
-            |name: &str, is_line| Curve { name: name.into(), points: points.into(), is_line };
+            |name: &str, is_line| ChartCurve { name: name.into(), points: points.into(), is_line };
         let curves = vec![curve("a line", true), curve("some points", false)];
         Chart { title: "A title".into(), x: "ranks".into(), y: "bytes".into(), curves }
     }

@@ -8,11 +8,11 @@ use esker_base::store::{CountedStore, SharedStore};
 use esker_base::{Error, Kind, Result};
 use esker_comm::{Transport, threads};
 use esker_imd::directory::PartitionTotals;
-use esker_imd::{Counts, Imd, Options, Reader, Summary};
+use esker_imd::{DirectoryOptions, DirectoryReader, DirectoryWriter, QueryCounts, WriteSummary};
 
-use crate::particles::{Particles, SEED_GET, VALUE_BYTES_MAX};
+use crate::particles::{ParticleCount, SEED_GET, VALUE_BYTES_MAX};
 use crate::permutation::Permutation;
-use crate::report::{Meter, Report};
+use crate::report::{BenchReport, ResourceMeter};
 use crate::workers;
 
 /// A warm run gets one in this many keys before it is timed.
@@ -22,11 +22,11 @@ const WARM_SHARE: u64 = 16;
 #[derive(Clone, Debug)]
 pub struct ImdWrite {
     /// Numbers of keys and ranks, and bytes of values.
-    pub particles: Particles,
+    pub particles: ParticleCount,
     /// Number of epochs; every key is written in each.
     pub epochs: u32,
     /// Options of the directory.
-    pub options: Options,
+    pub options: DirectoryOptions,
     /// Ranks per simulated node, for routing.
     pub per_node: u32,
 }
@@ -37,7 +37,7 @@ impl ImdWrite {
     }
 
     /// Adds the totals of the write to the report.
-    fn give(&self, report: &mut Report, all: &Summary) {
+    fn give(&self, report: &mut BenchReport, all: &WriteSummary) {
         let totals = &all.totals;
         let each = |bytes: u64| bytes as f64 / self.records().max(1) as f64;
         report.settled_seconds = Some(report.seconds);
@@ -67,15 +67,15 @@ pub fn write_rank<T: Transport>(
     prefix: &str,
     transport: T,
     work: &ImdWrite,
-) -> Result<Summary> {
+) -> Result<WriteSummary> {
     work.check()?;
     let rank = transport.rank().0;
-    let mut imd = Imd::create(store, prefix, transport, &work.options)?;
+    let mut imd = DirectoryWriter::create(store, prefix, transport, &work.options)?;
     let mut value = vec![0; work.particles.value_bytes];
     for epoch in 0..work.epochs {
         for number in work.particles.of_rank(rank, epoch) {
-            let key = Particles::key(number);
-            Particles::fill(key, epoch, &mut value);
+            let key = ParticleCount::key(number);
+            ParticleCount::fill(key, epoch, &mut value);
             imd.append(&key, &value)?;
         }
         imd.epoch_flush()?;
@@ -88,17 +88,21 @@ pub fn write_rank<T: Transport>(
 ///
 /// # Errors
 /// Errors of the writer.
-pub fn imd_write(store: &SharedStore, prefix: &str, work: &ImdWrite) -> Result<(Report, Summary)> {
+pub fn imd_write(
+    store: &SharedStore,
+    prefix: &str,
+    work: &ImdWrite,
+) -> Result<(BenchReport, WriteSummary)> {
     let counted = Arc::new(CountedStore::new(store.clone()));
     let shared: SharedStore = counted.clone();
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     let summaries = threads::run(work.particles.ranks, work.per_node, |transport| {
         write_rank(&shared, prefix, transport, work)
     })?;
     let mut report = meter.stop("imd_write", work.records())?;
     let counts = counted.counts();
     report.store_bytes_written = counts.log_bytes + counts.written_bytes;
-    let mut all = Summary { epochs: u64::from(work.epochs), ..Summary::default() };
+    let mut all = WriteSummary { epochs: u64::from(work.epochs), ..WriteSummary::default() };
     for summary in summaries {
         all.totals.add(&summary.totals);
         all.memory_peak = all.memory_peak.max(summary.memory_peak);
@@ -117,15 +121,15 @@ pub fn imd_write_as_first<T: Transport>(
     prefix: &str,
     transport: &mut T,
     work: &ImdWrite,
-) -> Result<(Report, Summary)> {
+) -> Result<(BenchReport, WriteSummary)> {
     let counted = Arc::new(CountedStore::new(store.clone()));
     let shared: SharedStore = counted.clone();
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     let mut all = write_rank(&shared, prefix, transport, work)?;
     let mut report = meter.stop("imd_write", work.records())?;
     let counts = counted.counts();
     report.store_bytes_written = counts.log_bytes + counts.written_bytes;
-    let reader = Reader::open(store, prefix, 0)?;
+    let reader = DirectoryReader::open(store, prefix, 0)?;
     all.totals = PartitionTotals::default();
     for part in reader.directory().iter().flat_map(|directory| &directory.partitions) {
         all.totals.add(part);
@@ -138,7 +142,7 @@ pub fn imd_write_as_first<T: Transport>(
 #[derive(Clone, Copy, Debug)]
 pub struct ImdGet {
     /// The particles that were written.
-    pub particles: Particles,
+    pub particles: ParticleCount,
     /// Number of epochs.
     pub epochs: u32,
     /// Number of gets.
@@ -153,15 +157,16 @@ pub struct ImdGet {
 ///
 /// # Errors
 /// `Corrupt` for a wrong value; errors of the reader.
-pub fn imd_get(store: &SharedStore, prefix: &str, work: &ImdGet) -> Result<Report> {
-    let reader = Reader::open(store, prefix, work.cache_bytes)?;
+pub fn imd_get(store: &SharedStore, prefix: &str, work: &ImdGet) -> Result<BenchReport> {
+    let reader = DirectoryReader::open(store, prefix, work.cache_bytes)?;
     let order = Permutation::new(work.particles.keys, SEED_GET);
-    let counted = Counted::default();
+    let counted = CountedQueries::default();
     if work.cache_bytes > 0 {
         let warm = (work.particles.keys / WARM_SHARE).max(1);
-        (0..warm).try_for_each(|at| get(&reader, work, order.at(at), at, &Counted::default()))?;
+        (0..warm)
+            .try_for_each(|at| get(&reader, work, order.at(at), at, &CountedQueries::default()))?;
     }
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     workers::run(work.threads, |thread| {
         let mine = (thread as u64..work.operations).step_by(work.threads);
         for at in mine {
@@ -182,15 +187,15 @@ pub fn imd_get(store: &SharedStore, prefix: &str, work: &ImdGet) -> Result<Repor
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct CountedQueries {
     reads: AtomicU64,
     bytes: AtomicU64,
     tables: AtomicU64,
     partitions: AtomicU64,
 }
 
-impl Counted {
-    fn add(&self, counts: &Counts) {
+impl CountedQueries {
+    fn add(&self, counts: &QueryCounts) {
         let add = |count: &AtomicU64, more| count.fetch_add(more, Ordering::Relaxed);
         add(&self.reads, counts.reads());
         add(&self.bytes, counts.bytes());
@@ -200,14 +205,20 @@ impl Counted {
 }
 
 /// Executes get `at`, of key `number`.
-fn get(reader: &Reader, work: &ImdGet, number: u64, at: u64, counted: &Counted) -> Result<()> {
+fn get(
+    reader: &DirectoryReader,
+    work: &ImdGet,
+    number: u64,
+    at: u64,
+    counted: &CountedQueries,
+) -> Result<()> {
     let epoch =
         u32::try_from(at % u64::from(work.epochs.max(1))).expect("below a number of epochs");
-    let key = Particles::key(number);
+    let key = ParticleCount::key(number);
     let answer = reader.get_epochs(&key, epoch..epoch + 1)?;
     counted.add(&answer.counts);
     let mut expected = vec![0; work.particles.value_bytes];
-    Particles::fill(key, epoch, &mut expected);
+    ParticleCount::fill(key, epoch, &mut expected);
     match &answer.values[..] {
         [value] if value.bytes[..] == expected[..] => Ok(()),
         values => {

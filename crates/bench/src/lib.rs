@@ -14,15 +14,15 @@ pub mod replay;
 pub mod report;
 pub mod routing;
 pub mod segment;
-pub mod shape;
 mod speedup;
 mod squash;
 mod throttled;
 mod workers;
+pub mod workload_size;
 
 pub use create::{create, durability_name};
 pub use imd::{ImdGet, ImdWrite, imd_get, imd_write, imd_write_as_first, write_rank};
 pub use query::{QueryOptions, list, remove, stat};
-pub use speedup::{Speedup, imd_speedup};
+pub use speedup::{SpeedupReport, imd_speedup};
 pub use squash::{SQUASH_NAME, squash};
-pub use throttled::{Throttled, imd_throttled};
+pub use throttled::{ThrottledReport, imd_throttled};

@@ -4,16 +4,16 @@ use std::fmt;
 
 use esker_base::store::MemoryStore;
 use esker_base::{Error, Kind, Result};
-use esker_comm::job::Job;
-use esker_comm::rates::{Amount, Rates, measure};
+use esker_comm::job::RankContext;
+use esker_comm::rates::{MeasuredRates, MeasurementSize, measure};
 use esker_comm::{NodeMap, Rank, Transport, tcp, threads};
 use serde::Serialize;
 
-use crate::report::Meter;
+use crate::report::ResourceMeter;
 
 /// A transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
+pub enum MessageCarrier {
     /// Ranks that are threads.
     Threads,
     /// Ranks that are connected by TCP over this machine's loopback; here each rank is a thread.
@@ -50,22 +50,24 @@ pub struct MessagesReport {
 /// # Errors
 /// `Invalid` without ranks; errors of the transport.
 pub fn messages(
-    carrier: Carrier,
+    carrier: MessageCarrier,
     ranks: u32,
     per_node: u32,
-    amount: &Amount,
+    amount: &MeasurementSize,
 ) -> Result<MessagesReport> {
     let nodes = NodeMap::even(ranks, per_node)?;
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     let rates = match carrier {
-        Carrier::Threads => threads::run(ranks, per_node, |transport| measure(transport, amount))?,
-        Carrier::Tcp => over_tcp(&nodes, amount)?,
+        MessageCarrier::Threads => {
+            threads::run(ranks, per_node, |transport| measure(transport, amount))?
+        }
+        MessageCarrier::Tcp => over_tcp(&nodes, amount)?,
     };
     let rates = rates.first().copied();
     let rates = rates.ok_or_else(|| Error::new(Kind::Invalid, "a job has at least one rank"))?;
     let cpu_seconds = meter.stop("messages", 0)?.cpu_seconds;
     Ok(MessagesReport {
-        transport: if carrier == Carrier::Tcp { "tcp" } else { "threads" },
+        transport: if carrier == MessageCarrier::Tcp { "tcp" } else { "threads" },
         ranks,
         per_node,
         round_trips_per_second: rates.round_trips_per_second,
@@ -78,13 +80,19 @@ pub fn messages(
     })
 }
 
-fn over_tcp(nodes: &NodeMap, amount: &Amount) -> Result<Vec<Rates>> {
+fn over_tcp(nodes: &NodeMap, amount: &MeasurementSize) -> Result<Vec<MeasuredRates>> {
     let store = MemoryStore::default();
     let rank = |rank: Rank| {
         let node = nodes.node(rank).to_string();
-        let job =
-            Job { id: "bench".into(), rank, size: nodes.size(), node, address: None, meet: None };
-        tcp::run(&store, &job, &tcp::Options::default(), |transport| {
+        let job = RankContext {
+            id: "bench".into(),
+            rank,
+            size: nodes.size(),
+            node,
+            address: None,
+            meet: None,
+        };
+        tcp::run(&store, &job, &tcp::TcpOptions::default(), |transport| {
             let rates = measure(transport, amount)?;
             transport.barrier()?;
             Ok(rates)
@@ -126,14 +134,18 @@ mod tests {
 
     #[test]
     fn every_transport_is_measured() {
-        let amount = Amount { round_trips: 50, messages: 400, records: 5000, record_bytes: 48 };
-        for (carrier, ranks) in
-            [(Carrier::Threads, 1), (Carrier::Threads, 5), (Carrier::Tcp, 1), (Carrier::Tcp, 4)]
-        {
+        let amount =
+            MeasurementSize { round_trips: 50, messages: 400, records: 5000, record_bytes: 48 };
+        for (carrier, ranks) in [
+            (MessageCarrier::Threads, 1),
+            (MessageCarrier::Threads, 5),
+            (MessageCarrier::Tcp, 1),
+            (MessageCarrier::Tcp, 4),
+        ] {
             let report = messages(carrier, ranks, 2, &amount).unwrap();
             assert!(report.round_trips_per_second > 0.0, "{report:?}");
             assert!(report.direct_records_per_second > 0.0, "{report:?}");
         }
-        assert!(messages(Carrier::Threads, 0, 1, &amount).is_err());
+        assert!(messages(MessageCarrier::Threads, 0, 1, &amount).is_err());
     }
 }

@@ -24,7 +24,7 @@ const VALUE_MULTIPLIER: u64 = 0xFF51_AFD7_ED55_8CCD;
 
 /// Size of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Particles {
+pub struct ParticleCount {
     /// Number of keys, each written once per epoch.
     pub keys: u64,
     /// Bytes of each value, at most [`VALUE_BYTES_MAX`].
@@ -33,7 +33,7 @@ pub struct Particles {
     pub ranks: u32,
 }
 
-impl Particles {
+impl ParticleCount {
     /// Key `number`, which is below `keys`.
     #[inline]
     #[must_use]
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn every_key_is_of_one_rank_in_each_epoch() {
         for ranks in [1, 2, 3, 7, 200] {
-            let particles = Particles { keys: 100, value_bytes: 0, ranks };
+            let particles = ParticleCount { keys: 100, value_bytes: 0, ranks };
             for epoch in [0, 1, 2, 250, u32::MAX] {
                 let mut writers = vec![0; 100];
                 for rank in 0..ranks {
@@ -103,10 +103,10 @@ mod tests {
     /// Values from peers/README.md.
     #[test]
     fn records_never_change() {
-        assert_eq!(u64::from_be_bytes(Particles::key(0)), 0xe220_a839_7b1d_cdaf);
-        assert_eq!(u64::from_be_bytes(Particles::key(1)), 0x910a_2dec_8902_5cc1);
+        assert_eq!(u64::from_be_bytes(ParticleCount::key(0)), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(u64::from_be_bytes(ParticleCount::key(1)), 0x910a_2dec_8902_5cc1);
         let mut value = [0; 12];
-        Particles::fill(Particles::key(1), 3, &mut value);
+        ParticleCount::fill(ParticleCount::key(1), 3, &mut value);
         assert_eq!(value, [246, 124, 172, 220, 68, 86, 249, 7, 41, 9, 163, 31]);
     }
 }

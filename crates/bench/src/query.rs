@@ -15,9 +15,9 @@ use esker_fs::session::{Session, SessionOptions};
 
 use crate::create::durability_name;
 use crate::permutation::{Permutation, SEED_REMOVE, SEED_STAT, SEED_WARM};
-use crate::report::{Meter, Report};
-use crate::shape::{BENCH_NAME, Shape, directory_name};
+use crate::report::{BenchReport, ResourceMeter};
 use crate::workers;
+use crate::workload_size::{BENCH_NAME, WorkloadSize, directory_name};
 
 /// Bytes of the block cache for removals: as large as the tuned cache of the peers.
 const WARM_CACHE_BYTES: u64 = 1 << 30;
@@ -37,36 +37,36 @@ pub struct QueryOptions {
     pub absent: bool,
 }
 
-struct Left {
+struct TimeLeft {
     repository: Repository,
     counted: Arc<CountedStore>,
     namespace: Namespace,
-    shape: Shape,
+    shape: WorkloadSize,
     dirs: Vec<Dir>,
 }
 
 /// Opens the files that create left, with a cache of `cache_bytes`.
-fn open(store: &SharedStore, cache_bytes: u64) -> Result<Left> {
+fn open(store: &SharedStore, cache_bytes: u64) -> Result<TimeLeft> {
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), cache_bytes, Arc::new(SystemClock));
     let set = repository.resolve(BENCH_NAME)?.set;
     let namespace = repository.open(&[set], Identity::of_process())?;
-    let shape = Shape::of_properties(&namespace.layers().bases()[0].manifest.properties)?;
+    let shape = WorkloadSize::of_properties(&namespace.layers().bases()[0].manifest.properties)?;
     let dirs = open_dirs(&namespace, &shape)?;
-    Ok(Left { repository, counted, namespace, shape, dirs })
+    Ok(TimeLeft { repository, counted, namespace, shape, dirs })
 }
 
-fn open_dirs(namespace: &Namespace, shape: &Shape) -> Result<Vec<Dir>> {
+fn open_dirs(namespace: &Namespace, shape: &WorkloadSize) -> Result<Vec<Dir>> {
     (0..shape.directories as usize).map(|number| namespace.dir(directory_name(number))).collect()
 }
 
-fn block_reads(left: &Left) -> u64 {
+fn block_reads(left: &TimeLeft) -> u64 {
     left.repository.source().counters.block_reads.load(std::sync::atomic::Ordering::Relaxed)
 }
 
 /// Looks up random names. In a warm run, the cache holds the blocks that a 1/16 sample and one
 /// listing left.
-pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<Report> {
+pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
     let left = open(store, options.cache_bytes)?;
     let operations = options.operations.unwrap_or(left.shape.files);
     if options.cache_bytes > 0 {
@@ -78,7 +78,7 @@ pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<Report> {
         }
     }
     let reads = block_reads(&left);
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     workers::run(options.threads, |thread| {
         stat_share(&left, SEED_STAT, (thread, options.threads), operations, options.absent)
     })?;
@@ -91,7 +91,7 @@ pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<Report> {
 
 /// Operation k looks up insertion `P(k mod files)`; thread t executes k = t, t + threads, …
 fn stat_share(
-    left: &Left,
+    left: &TimeLeft,
     seed: u64,
     (thread, threads): (usize, usize),
     operations: u64,
@@ -122,13 +122,13 @@ fn stat_share(
 }
 
 /// Lists every directory: names and attributes of all entries.
-pub fn list(store: &SharedStore, options: QueryOptions) -> Result<Report> {
+pub fn list(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
     let left = open(store, options.cache_bytes)?;
     if options.cache_bytes > 0 {
         list_all(&left)?;
     }
     let reads = block_reads(&left);
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     workers::run(options.threads, |thread| {
         left.dirs
             .iter()
@@ -143,7 +143,7 @@ pub fn list(store: &SharedStore, options: QueryOptions) -> Result<Report> {
     Ok(report)
 }
 
-fn list_all(left: &Left) -> Result<()> {
+fn list_all(left: &TimeLeft) -> Result<()> {
     let mut count = 0;
     for dir in &left.dirs {
         count += list_dir(&left.namespace, dir)?;
@@ -169,14 +169,14 @@ fn list_dir(namespace: &Namespace, dir: &Dir) -> Result<u64> {
 
 /// Removes every file in random order, in a session on top of the files that create left; ends with
 /// a flush. The session is then abandoned.
-pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> Result<Report> {
+pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> Result<BenchReport> {
     let left = open(store, WARM_CACHE_BYTES)?;
     let base = left.namespace.layers().bases()[0].set;
     let tree = options.tree.clone();
     let session = left.repository.begin(&[base], options.private())?;
     let dirs = open_dirs(&session, &left.shape)?;
     let before = left.counted.counts();
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     workers::run(threads, |thread| remove_share(&session, &dirs, &left.shape, (thread, threads)))?;
     session.flush()?;
     let mut report = meter.stop("remove", left.shape.files)?;
@@ -197,7 +197,7 @@ pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> R
 fn remove_share(
     session: &Session,
     dirs: &[Dir],
-    shape: &Shape,
+    shape: &WorkloadSize,
     (thread, threads): (usize, usize),
 ) -> Result<()> {
     let (order, insertions) = (Permutation::new(shape.files, SEED_REMOVE), shape.insertions());

@@ -10,7 +10,7 @@ use esker_base::{Bytes, Error, Kind, Random, Result};
 use esker_comm::{Channel, Rank, Transport};
 use esker_fs::file::FILE_BYTES_MAX;
 use esker_fs::job::JobId;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_shared::{SharedFile, SharedJob, SharedOptions};
 use esker_table::manifest::SetId;
@@ -24,7 +24,7 @@ pub const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 
 /// One write of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct ReplayedTransfer {
     /// The rank.
     pub rank: u32,
     /// Offset in the file.
@@ -35,7 +35,7 @@ pub struct Transfer {
 
 /// The writes of all ranks.
 #[derive(Clone, Debug)]
-pub enum Work {
+pub enum ReplayedWork {
     /// As in IOR: segments, each with one block per rank, written in transfers.
     Blocks {
         /// Bytes of a transfer.
@@ -49,14 +49,14 @@ pub enum Work {
         is_strided: bool,
     },
     /// The lines of a trace, in order.
-    Trace(Vec<Transfer>),
+    Trace(Vec<ReplayedTransfer>),
 }
 
 /// Parameters of a replay.
 #[derive(Clone, Debug)]
-pub struct Replay {
+pub struct TraceReplay {
     /// The writes.
-    pub work: Work,
+    pub work: ReplayedWork,
     /// True if each rank has its own file, distinguished by a number in its name.
     pub file_per_process: bool,
     /// Path of the file; with several files, the prefix of their names.
@@ -122,7 +122,7 @@ impl fmt::Display for ReplayReport {
     }
 }
 
-impl Work {
+impl ReplayedWork {
     /// Parses a trace: one write per line, `rank offset length`; empty lines and text after a `#`
     /// are ignored.
     ///
@@ -142,7 +142,7 @@ impl Work {
                 Error::new(Kind::Invalid, what)
             };
             let [rank, offset, length] = words[..] else { return Err(wrong()) };
-            let transfer = Transfer {
+            let transfer = ReplayedTransfer {
                 rank: rank.parse().map_err(|_| wrong())?,
                 offset: offset.parse().map_err(|_| wrong())?,
                 length: length.parse().map_err(|_| wrong())?,
@@ -225,13 +225,13 @@ pub fn replay<T: Transport>(
     repository: &Repository,
     bases: &[SetId],
     options: &SharedOptions,
-    replay: &Replay,
+    replay: &TraceReplay,
 ) -> Result<Option<ReplayReport>> {
     let (me, ranks) = (transport.rank(), transport.size());
     replay.work.check(ranks)?;
     let id = agree(&mut transport)?;
     let job = SharedJob::begin(transport, repository, id, bases, options)?;
-    let mut run = Run { job, replay, me, ranks, files: Vec::new(), verified_bytes: 0 };
+    let mut run = ReplayRun { job, replay, me, ranks, files: Vec::new(), verified_bytes: 0 };
     let start_ns = run.meet()?;
     run.write()?;
     let written_ns = run.meet()?;
@@ -244,7 +244,7 @@ pub fn replay<T: Transport>(
     let end_ns = run.meet()?;
     let clock = esker_base::clock::SystemClock;
     let publish_start_ns = esker_base::Clock::monotonic_ns(&clock);
-    let Run { job, mut verified_bytes, .. } = run;
+    let ReplayRun { job, mut verified_bytes, .. } = run;
     let (set, _) = job.publish(&replay.name)?;
     let publish_ns = esker_base::Clock::monotonic_ns(&clock) - publish_start_ns;
     if replay.check_published {
@@ -291,16 +291,16 @@ fn agree<T: Transport>(transport: &mut T) -> Result<JobId> {
 }
 
 /// A replay in progress.
-struct Run<'a, T> {
+struct ReplayRun<'a, T> {
     job: SharedJob<T>,
-    replay: &'a Replay,
+    replay: &'a TraceReplay,
     me: Rank,
     ranks: u32,
     files: Vec<SharedFile>,
     verified_bytes: u64,
 }
 
-impl<T: Transport> Run<'_, T> {
+impl<T: Transport> ReplayRun<'_, T> {
     /// Waits for all ranks; returns the time then.
     fn meet(&mut self) -> Result<u64> {
         self.job.barrier()?;
@@ -342,7 +342,7 @@ impl<T: Transport> Run<'_, T> {
     }
 }
 
-impl Replay {
+impl TraceReplay {
     fn files(&self, ranks: u32) -> u32 {
         if self.file_per_process { ranks } else { 1 }
     }
@@ -367,14 +367,14 @@ impl Replay {
 fn check_published(
     repository: &Repository,
     set: SetId,
-    replay: &Replay,
+    replay: &TraceReplay,
     me: Rank,
     ranks: u32,
 ) -> Result<u64> {
     let identity = esker_fs::identity::Identity::of_process();
     let namespace = repository.open(&[set], identity)?;
     let number = replay.file_of(me.0);
-    let inode = namespace.stat(replay.path_of(number), Follow::Yes)?;
+    let inode = namespace.stat(replay.path_of(number), FollowLinks::Yes)?;
     let (mut wanted, mut bytes) = (Vec::new(), 0);
     for (offset, length) in replay.transfers(me.0, ranks) {
         fill(&mut wanted, number, offset, length);
@@ -385,7 +385,13 @@ fn check_published(
     Ok(bytes)
 }
 
-fn compare(got: &[u8], wanted: &[u8], replay: &Replay, number: u32, offset: u64) -> Result<()> {
+fn compare(
+    got: &[u8],
+    wanted: &[u8],
+    replay: &TraceReplay,
+    number: u32,
+    offset: u64,
+) -> Result<()> {
     if got == wanted {
         return Ok(());
     }
@@ -427,14 +433,15 @@ mod tests {
 
     #[test]
     fn traces_are_read_and_wrong_lines_named() {
-        let Work::Trace(all) = Work::parse_trace("# who where\n0 5 7\n\n3 0 2 # last\n").unwrap()
+        let ReplayedWork::Trace(all) =
+            ReplayedWork::parse_trace("# who where\n0 5 7\n\n3 0 2 # last\n").unwrap()
         else {
             panic!("a trace");
         };
-        assert_eq!(all[1], Transfer { rank: 3, offset: 0, length: 2 });
-        assert_eq!(Work::Trace(all).ranks_min(), 4);
+        assert_eq!(all[1], ReplayedTransfer { rank: 3, offset: 0, length: 2 });
+        assert_eq!(ReplayedWork::Trace(all).ranks_min(), 4);
         for wrong in ["0 1", "0 1 2 3", "x 1 2", "0 -1 2"] {
-            let error = Work::parse_trace(&format!("0 0 1\n{wrong}")).unwrap_err();
+            let error = ReplayedWork::parse_trace(&format!("0 0 1\n{wrong}")).unwrap_err();
             assert!(error.to_string().contains("line 2"), "{error}");
         }
     }
@@ -445,18 +452,18 @@ mod tests {
     #[test]
     fn lines_that_end_beyond_every_file_are_refused() {
         for offset in [u64::MAX, u64::MAX - 6, FILE_BYTES_MAX - 6] {
-            let error = Work::parse_trace(&format!("0 0 1\n0 {offset} 7")).unwrap_err();
+            let error = ReplayedWork::parse_trace(&format!("0 0 1\n0 {offset} 7")).unwrap_err();
             assert_eq!(error.kind(), Kind::FileTooLarge);
             assert!(error.to_string().contains("line 2"), "{error}");
         }
-        assert!(Work::parse_trace(&format!("0 {} 7", FILE_BYTES_MAX - 7)).is_ok());
+        assert!(ReplayedWork::parse_trace(&format!("0 {} 7", FILE_BYTES_MAX - 7)).is_ok());
     }
 
     #[test]
     fn blocks_cover_the_file_once() {
         for is_strided in [false, true] {
             let (transfer_bytes, block_bytes, segments) = (10, 40, 3);
-            let work = Work::Blocks { transfer_bytes, block_bytes, segments, is_strided };
+            let work = ReplayedWork::Blocks { transfer_bytes, block_bytes, segments, is_strided };
             let mut all: Vec<(u64, u64)> =
                 (0..5).flat_map(|rank| work.of_rank(rank, 5, false)).collect();
             all.sort_unstable();

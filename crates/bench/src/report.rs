@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// The results of one benchmark. Fields that do not apply are omitted from the JSON.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// The benchmark: `create`, `stat`, `list`, `remove`, `squash`.
     pub operation: &'static str,
     /// Number of operations: files, entries or records.
@@ -68,7 +68,7 @@ pub struct Report {
     pub open_seconds: Option<f64>,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for BenchReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -110,7 +110,7 @@ impl fmt::Display for Report {
 
 /// Measures time, processor time and memory from its start to its end.
 #[derive(Debug)]
-pub struct Meter {
+pub struct ResourceMeter {
     started_ns: u64,
     cpu_ns: u64,
 }
@@ -120,7 +120,7 @@ fn clock_ns(id: rustix::time::ClockId) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-impl Meter {
+impl ResourceMeter {
     /// Starts measuring.
     #[must_use]
     pub fn start() -> Self {
@@ -137,17 +137,17 @@ impl Meter {
     }
 
     /// Ends the measurement; returns the report of `operations` operations.
-    pub fn stop(self, operation: &'static str, operations: u64) -> Result<Report> {
+    pub fn stop(self, operation: &'static str, operations: u64) -> Result<BenchReport> {
         let seconds = self.seconds();
         let cpu_ns = clock_ns(rustix::time::ClockId::ProcessCPUTime) - self.cpu_ns;
-        Ok(Report {
+        Ok(BenchReport {
             operation,
             operations,
             seconds,
             operations_per_second: operations as f64 / seconds.max(1e-9),
             cpu_seconds: cpu_ns as f64 / 1e9,
             peak_rss_bytes: peak_rss_bytes()?,
-            ..Report::default()
+            ..BenchReport::default()
         })
     }
 }

@@ -8,7 +8,7 @@ use esker_comm::router::model;
 use esker_comm::{Rank, Router, RouterOptions, Routing, Transport, threads};
 use serde::Serialize;
 
-use crate::curves::{Chart, Curve, draw};
+use crate::curves::{Chart, ChartCurve, draw};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -161,7 +161,7 @@ impl RoutingReport {
             [("direct", "direct"), ("3hop", "3-hop")].map(|(routing, name)| {
                 let rows = rows.iter().filter(|row| row.routing == routing && row.ranks > 1);
                 let points = rows.map(|row| (row.ranks as f64, bytes(row) as f64 / MIB)).collect();
-                Curve { name: format!("{name}, {words}"), points, is_line }
+                ChartCurve { name: format!("{name}, {words}"), points, is_line }
             })
         };
         let all = |row: &RoutingRow| row.model_total_bytes;
@@ -170,7 +170,7 @@ impl RoutingReport {
         let (low, high) =
             ends.fold((f64::MAX, 2.0_f64), |(low, high), ranks| (low.min(ranks), high.max(ranks)));
         let bound = vec![(low.min(high), 16.0), (high, 16.0)];
-        thesis.push(Curve { name: "16 MiB".into(), points: bound, is_line: true });
+        thesis.push(ChartCurve { name: "16 MiB".into(), points: bound, is_line: true });
         let router = |row: &RoutingRow| row.model_router_bytes;
         let mut runs = curves(&self.measured, "model", router, true).to_vec();
         let held = |row: &RoutingRow| row.measured_router_bytes.unwrap_or(0);

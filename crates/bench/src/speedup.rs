@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Random, Result};
-use esker_imd::Reader;
+use esker_imd::DirectoryReader;
 use serde::Serialize;
 
-use crate::report::Meter;
+use crate::report::ResourceMeter;
 
 /// Number of keys, got one after another, each with a newly opened reader.
 const GETS: usize = 100;
 
 /// Results.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Speedup {
+pub struct SpeedupReport {
     /// `imd_speedup`.
     pub operation: &'static str,
     /// Records in all epochs.
@@ -35,7 +35,7 @@ pub struct Speedup {
     pub speedup: f64,
 }
 
-impl fmt::Display for Speedup {
+impl fmt::Display for SpeedupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -56,25 +56,25 @@ impl fmt::Display for Speedup {
 ///
 /// # Errors
 /// `Corrupt` if they disagree; errors of the reader.
-pub fn imd_speedup(store: &SharedStore, prefix: &str, threads: usize) -> Result<Speedup> {
-    let reader = Reader::open(store, prefix, 0)?;
+pub fn imd_speedup(store: &SharedStore, prefix: &str, threads: usize) -> Result<SpeedupReport> {
+    let reader = DirectoryReader::open(store, prefix, 0)?;
     let keys = reader.sample(GETS, &mut Random::from_seed(1))?;
     let Some(wanted) = keys.first() else {
         return Err(Error::new(Kind::NotFound, "a directory without records"));
     };
     let (records, found) = (AtomicU64::new(0), AtomicU64::new(0));
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     reader.scan_all(threads, |rows| {
         let hits = (0..rows.len()).filter(|&row| rows.key(row) == &wanted[..]).count();
         records.fetch_add(u64::from(rows.len()), Ordering::Relaxed);
         found.fetch_add(hits as u64, Ordering::Relaxed);
     })?;
     let scan_seconds = meter.seconds();
-    let meter = Meter::start();
-    let mut counts = esker_imd::Counts::default();
+    let meter = ResourceMeter::start();
+    let mut counts = esker_imd::QueryCounts::default();
     let mut first = 0;
     for (at, key) in keys.iter().enumerate() {
-        let answer = Reader::open(store, prefix, 0)?.get(key)?;
+        let answer = DirectoryReader::open(store, prefix, 0)?.get(key)?;
         counts += answer.counts;
         if at == 0 {
             first = answer.values.len() as u64;
@@ -87,7 +87,7 @@ pub fn imd_speedup(store: &SharedStore, prefix: &str, threads: usize) -> Result<
         return Err(Error::new(Kind::Corrupt, what));
     }
     let each = |count: u64| count as f64 / keys.len() as f64;
-    Ok(Speedup {
+    Ok(SpeedupReport {
         operation: "imd_speedup",
         records: records.into_inner(),
         threads,

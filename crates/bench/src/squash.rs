@@ -12,8 +12,8 @@ use esker_fs::squash::SquashOptions;
 use esker_table::manifest::SetId;
 use esker_table::tree::TreeOptions;
 
-use crate::report::{Meter, Report};
-use crate::shape::{Shape, directory_name};
+use crate::report::{BenchReport, ResourceMeter};
+use crate::workload_size::{WorkloadSize, directory_name};
 
 /// The published name of the squashed set.
 pub const SQUASH_NAME: &str = "bench-squashed";
@@ -23,9 +23,9 @@ pub const SQUASH_NAME: &str = "bench-squashed";
 pub fn squash(
     store: &SharedStore,
     sets: u64,
-    shape: Shape,
+    shape: WorkloadSize,
     options: SessionOptions,
-) -> Result<Report> {
+) -> Result<BenchReport> {
     shape.check()?;
     if sets == 0 {
         return Err(Error::new(Kind::Invalid, "squashing takes at least one set"));
@@ -37,7 +37,7 @@ pub fn squash(
         .map(|number| make_set(&repository, number, &shape, &session))
         .collect::<Result<Vec<SetId>>>()?;
     let before = counted.counts();
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     let writer = session.heartbeat.map(|heartbeat| heartbeat.writer);
     let options = SquashOptions { threads: shape.threads, writer, ..SquashOptions::default() };
     let (set, squashed) = repository.squash(&bases, &options)?;
@@ -54,7 +54,7 @@ pub fn squash(
 fn make_set(
     repository: &Repository,
     number: u64,
-    shape: &Shape,
+    shape: &WorkloadSize,
     options: &SessionOptions,
 ) -> Result<SetId> {
     let session = repository.begin(&[], options.clone())?;

@@ -17,15 +17,15 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::imd::{ImdWrite, imd_write};
-use crate::particles::Particles;
-use crate::report::Meter;
+use crate::particles::ParticleCount;
+use crate::report::ResourceMeter;
 
 /// Plain files are written to the store in pieces of this size, as tables are.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Results.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Throttled {
+pub struct ThrottledReport {
     /// `imd_throttled`.
     pub operation: &'static str,
     /// Records per write.
@@ -44,7 +44,7 @@ pub struct Throttled {
     pub added_bytes_percent: f64,
 }
 
-impl fmt::Display for Throttled {
+impl fmt::Display for ThrottledReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -65,16 +65,16 @@ impl fmt::Display for Throttled {
 ///
 /// # Errors
 /// Errors of the writer.
-pub fn imd_throttled(store: &SharedStore, work: &ImdWrite, share: f64) -> Result<Throttled> {
+pub fn imd_throttled(store: &SharedStore, work: &ImdWrite, share: f64) -> Result<ThrottledReport> {
     let (free, _) = imd_write(store, "throttled/free/", work)?;
     let limit = free.store_bytes_written as f64 / free.seconds * share;
     let throttled = || -> SharedStore { Arc::new(ThrottledStore::new(store.clone(), limit)) };
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     write_plain(&throttled(), "throttled/plain/", work)?;
     let plain = meter.stop("plain", free.operations)?;
     let plain_bytes = free.operations * (8 + work.particles.value_bytes as u64);
     let (indexed, _) = imd_write(&throttled(), "throttled/indexed/", work)?;
-    Ok(Throttled {
+    Ok(ThrottledReport {
         operation: "imd_throttled",
         operations: free.operations,
         free_seconds: free.seconds,
@@ -120,8 +120,8 @@ fn write_epoch(
         });
         let mut piece = Vec::with_capacity(PIECE_BYTES + 64);
         for number in work.particles.of_rank(rank, epoch) {
-            let key = Particles::key(number);
-            Particles::fill(key, epoch, value);
+            let key = ParticleCount::key(number);
+            ParticleCount::fill(key, epoch, value);
             piece.extend_from_slice(&key);
             piece.extend_from_slice(value);
             if piece.len() >= PIECE_BYTES {
@@ -140,17 +140,17 @@ fn write_epoch(
 #[derive(Debug)]
 struct ThrottledStore {
     inner: SharedStore,
-    limit: Arc<Limit>,
+    limit: Arc<BusyUntil>,
 }
 
 /// The time until which the store is busy.
 #[derive(Debug)]
-struct Limit {
+struct BusyUntil {
     bytes_per_second: f64,
     free_ns: Mutex<u64>,
 }
 
-impl Limit {
+impl BusyUntil {
     /// Runs `append` of `bytes`; it ends when these bytes, queued behind earlier ones, fit the
     /// limit.
     fn pace<T>(&self, bytes: usize, append: impl FnOnce() -> T) -> T {
@@ -169,14 +169,14 @@ impl Limit {
 
 impl ThrottledStore {
     fn new(inner: SharedStore, bytes_per_second: f64) -> Self {
-        let limit = Limit { bytes_per_second, free_ns: Mutex::default() };
+        let limit = BusyUntil { bytes_per_second, free_ns: Mutex::default() };
         Self { inner, limit: Arc::new(limit) }
     }
 }
 
 struct ThrottledLog {
     inner: Box<dyn AppendLog>,
-    limit: Arc<Limit>,
+    limit: Arc<BusyUntil>,
 }
 
 impl AppendLog for ThrottledLog {

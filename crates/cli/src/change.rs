@@ -16,11 +16,11 @@ use esker_table::set_writer::SetWriter;
 use esker_table::tree::{Durability, Heartbeat, TreeOptions};
 use serde_json::json;
 
-use crate::context::Context;
-use crate::location::Stack;
+use crate::context::CommandContext;
+use crate::location::StackArgument;
 use crate::output::notice;
 use crate::usage;
-use crate::users::Users;
+use crate::users::UserNames;
 
 /// Durability of a session.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -53,7 +53,7 @@ impl SessionSettings {
     }
 
     /// The options of a session for the user of this process.
-    pub fn options(&self, context: &Context) -> SessionOptions {
+    pub fn options(&self, context: &CommandContext) -> SessionOptions {
         let durability = match self.durability {
             DurabilityLevel::None => Durability::None,
             DurabilityLevel::Async => Durability::Async,
@@ -64,13 +64,17 @@ impl SessionSettings {
         let properties = [("program".to_owned(), program())].into();
         let new_root = NewRoot { owner: None, mode: 0o777 & !context.umask };
         let identity = context.identity();
-        let user = Users::of_machine().user(identity.uid);
+        let user = UserNames::of_machine().user(identity.uid);
         let heartbeat = Some(Heartbeat::of(SetWriter::of_process(user)));
         SessionOptions { identity, tree, properties, new_root, heartbeat, take_over: false }
     }
 
     /// The options for resuming a session.
-    pub fn options_to_resume(&self, context: &Context, take_over: TakeOver) -> SessionOptions {
+    pub fn options_to_resume(
+        &self,
+        context: &CommandContext,
+        take_over: TakeOver,
+    ) -> SessionOptions {
         SessionOptions { take_over: take_over.take_over, ..self.options(context) }
     }
 }
@@ -121,7 +125,7 @@ fn message_parser() -> impl TypedValueParser<Value = String> {
 
 /// Treatment of a name that already stands for another snapshot.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub struct Replacing {
+pub struct NameReplacement {
     /// Let the new name replace another snapshot: readers find the old or the new one, never none.
     /// Fails if somebody else has published under the name in the meantime
     #[arg(long)]
@@ -131,7 +135,7 @@ pub struct Replacing {
     hide_newer: bool,
 }
 
-impl Replacing {
+impl NameReplacement {
     /// The setting for a publication.
     pub fn if_taken(self) -> IfTaken {
         match (self.replace, self.hide_newer) {
@@ -200,7 +204,7 @@ pub struct ChangeArguments {
 }
 
 /// A session in which a command makes changes.
-pub struct Change {
+pub struct ChangedSession {
     /// The session.
     pub session: Session,
     repository: Repository,
@@ -212,21 +216,25 @@ pub struct Change {
     is_ours: bool,
 }
 
-impl Change {
+impl ChangedSession {
     /// Opens a session to change the contents of `stack`.
-    pub fn open(context: &Context, stack: &Stack, arguments: &ChangeArguments) -> Result<Self> {
+    pub fn open(
+        context: &CommandContext,
+        stack: &StackArgument,
+        arguments: &ChangeArguments,
+    ) -> Result<Self> {
         let new_name = arguments.new_name.clone();
         let mut options = arguments.settings.options_to_resume(context, arguments.take_over);
-        if let Stack::Set(_) = stack {
+        if let StackArgument::Set(_) = stack {
             arguments.message.refuse_in_session();
         }
         options.properties.extend(arguments.message.property());
         new_name.iter().for_each(|name| usage::check_name(name));
         let (store, base) =
-            context.store_while(|store| look_up(store, stack, new_name.as_deref()))?;
+            context.store_while(|store| resolve_stack(store, stack, new_name.as_deref()))?;
         let repository = Repository::new(store);
         let (session, is_ours) = match (stack, &new_name) {
-            (Stack::Name(name), None) => {
+            (StackArgument::Name(name), None) => {
                 let context = format!(
                     "{name} is published and never changes: add `--as NEWNAME` to publish the \
                      result under another name, or work in a session: `esker session begin --base \
@@ -234,11 +242,11 @@ impl Change {
                 );
                 return Err(Error::new(Kind::Invalid, context));
             }
-            (Stack::Name(_), Some(_)) => {
+            (StackArgument::Name(_), Some(_)) => {
                 let bases: Vec<SetId> = base.into_iter().collect();
                 (repository.begin(&bases, options.private())?, true)
             }
-            (Stack::Set(_), _) => {
+            (StackArgument::Set(_), _) => {
                 (repository.resume(context.set_of(&repository, stack)?, options)?, false)
             }
         };
@@ -248,7 +256,7 @@ impl Change {
 
     /// Begins a session on top of `bases` to be published as `new_name`.
     pub fn begin(
-        context: &Context,
+        context: &CommandContext,
         bases: &[SetId],
         new_name: &str,
         options: SessionOptions,
@@ -261,7 +269,7 @@ impl Change {
     /// Begins a session on top of `bases`, the set that `name` stands for. The result replaces
     /// `name`, unless the name has moved by then.
     pub fn begin_succeeding(
-        context: &Context,
+        context: &CommandContext,
         bases: &[SetId],
         name: &str,
         options: SessionOptions,
@@ -284,14 +292,18 @@ impl Change {
 
     /// Runs `work` in the session, then publishes or flushes it. If `work` fails, a session that
     /// this command began is abandoned; one that was open before keeps the changes made so far.
-    pub fn run<T>(self, context: &Context, work: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
+    pub fn run<T>(
+        self,
+        context: &CommandContext,
+        work: impl FnOnce(&Session) -> Result<T>,
+    ) -> Result<T> {
         let name = self.new_name.clone();
         let set = self.session.set();
         let done = self.run_silently(work)?;
         name.map_or(Ok(()), |name| announce(context, &name, set)).map(|()| done)
     }
 
-    /// As [`Change::run`], without printing what was published.
+    /// As [`ChangedSession::run`], without printing what was published.
     pub fn run_silently<T>(self, work: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
         let done = work(&self.session);
         let base = self.base.clone();
@@ -392,17 +404,21 @@ fn check_free_in(store: &SharedStore, name: &str) -> Result<()> {
 }
 
 /// The set behind `stack`, if `stack` is a name; fails if `new_name` is taken.
-fn look_up(store: &SharedStore, stack: &Stack, new_name: Option<&str>) -> Result<Option<SetId>> {
+fn resolve_stack(
+    store: &SharedStore,
+    stack: &StackArgument,
+    new_name: Option<&str>,
+) -> Result<Option<SetId>> {
     let check = || new_name.map_or(Ok(()), |name| check_free_in(store, name));
     let resolve = || match stack {
-        Stack::Name(name) => names::resolve(&**store, name).map(|named| Some(named.set)),
-        Stack::Set(_) => Ok(None),
+        StackArgument::Name(name) => names::resolve(&**store, name).map(|named| Some(named.set)),
+        StackArgument::Set(_) => Ok(None),
     };
     concurrent::try_join(&**store, check, resolve).map(|((), base)| base)
 }
 
 /// Prints what was published.
-pub fn announce(context: &Context, name: &str, set: SetId) -> Result<()> {
+pub fn announce(context: &CommandContext, name: &str, set: SetId) -> Result<()> {
     if context.out.is_json() {
         return context.out.json(json!({"published": name, "set": set.to_string()}));
     }

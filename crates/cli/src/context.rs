@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use esker_base::clock::SystemClock;
-use esker_base::store::identity::Identity as StoreIdentity;
+use esker_base::store::identity::StoreIdentity;
 use esker_base::store::{SharedStore, concurrent, url};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_comm::Rank;
@@ -18,20 +18,20 @@ use esker_fs::read_lease::ReadLease;
 use esker_fs::repository::Repository;
 use esker_table::manifest::SetId;
 
-use crate::Cli;
+use crate::CommandLine;
 use crate::interrupt::guarded;
-use crate::location::{Location, Stack};
+use crate::location::{StackArgument, StackPath};
 use crate::mount_overlap;
-use crate::output::{Output, notice};
+use crate::output::{StandardOutput, notice};
 
 /// Number and interval of checks for the store that another process creates.
 const STORE_LOOKS: u32 = 600;
 const STORE_LOOK: Duration = Duration::from_millis(50);
 
 /// State that every command gets.
-pub struct Context {
+pub struct CommandContext {
     /// Standard output.
-    pub out: Output,
+    pub out: StandardOutput,
     /// Permission bits that new files do not get.
     pub umask: u32,
     store: Option<String>,
@@ -40,17 +40,17 @@ pub struct Context {
     /// The set of each name, as of its first look-up.
     resolved: RefCell<HashMap<String, SetId>>,
     /// The namespaces that the command has opened.
-    views: RefCell<Vec<(Stack, Rc<Namespace>)>>,
+    views: RefCell<Vec<(StackArgument, Rc<Namespace>)>>,
 }
 
-impl Context {
+impl CommandContext {
     /// The context of this process, with `store` from the command line or the environment.
     pub fn new(store: Option<String>, is_json: bool) -> Self {
         // Only setting the mask reveals it; no other thread runs yet.
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(umask);
         Self {
-            out: Output::new(is_json),
+            out: StandardOutput::new(is_json),
             umask: umask.as_raw_mode(),
             store,
             leases: RefCell::default(),
@@ -63,7 +63,7 @@ impl Context {
     pub fn store_url(&self) -> &str {
         match self.store.as_ref().filter(|url| !url.is_empty()) {
             Some(url) => url,
-            None => Cli::command()
+            None => CommandLine::command()
                 .error(
                     ErrorKind::MissingRequiredArgument,
                     "which store? Give --store URL or set ESKER_STORE.\n\n  \
@@ -165,15 +165,15 @@ impl Context {
     }
 
     /// The change set that `stack` refers to.
-    pub fn set_of(&self, repository: &Repository, stack: &Stack) -> Result<SetId> {
+    pub fn set_of(&self, repository: &Repository, stack: &StackArgument) -> Result<SetId> {
         match stack {
-            Stack::Name(name) => self.resolve(repository, name),
-            Stack::Set(digits) => set_of_digits(repository, digits),
+            StackArgument::Name(name) => self.resolve(repository, name),
+            StackArgument::Set(digits) => set_of_digits(repository, digits),
         }
     }
 
     /// The change sets of `bases`, in order.
-    pub fn sets_of(&self, repository: &Repository, bases: &[Stack]) -> Result<Vec<SetId>> {
+    pub fn sets_of(&self, repository: &Repository, bases: &[StackArgument]) -> Result<Vec<SetId>> {
         bases.iter().map(|base| self.set_of(repository, base)).collect()
     }
 
@@ -181,15 +181,16 @@ impl Context {
     pub fn views<'a>(
         &self,
         repository: &Repository,
-        locations: &'a [Location],
-    ) -> Result<Vec<(&'a Location, Rc<Namespace>)>> {
-        let view = |location: &'a Location| Ok((location, self.view(repository, &location.stack)?));
+        locations: &'a [StackPath],
+    ) -> Result<Vec<(&'a StackPath, Rc<Namespace>)>> {
+        let view =
+            |location: &'a StackPath| Ok((location, self.view(repository, &location.stack)?));
         locations.iter().map(view).collect()
     }
 
     /// The namespace of `stack`, opened once per command; for an unpublished change set, its state
     /// at the last flush.
-    pub fn view(&self, repository: &Repository, stack: &Stack) -> Result<Rc<Namespace>> {
+    pub fn view(&self, repository: &Repository, stack: &StackArgument) -> Result<Rc<Namespace>> {
         if let Some((_, view)) = self.views.borrow().iter().find(|(opened, _)| opened == stack) {
             return Ok(view.clone());
         }
@@ -198,14 +199,14 @@ impl Context {
         Ok(view)
     }
 
-    fn open(&self, repository: &Repository, stack: &Stack) -> Result<Namespace> {
+    fn open(&self, repository: &Repository, stack: &StackArgument) -> Result<Namespace> {
         let set = self.set_of(repository, stack)?;
-        if let Stack::Name(_) = stack {
+        if let StackArgument::Name(_) = stack {
             let namespace = repository.open(&[set], self.identity())?;
             self.keep(repository, set)?;
             return Ok(namespace);
         }
-        let namespace = repository.glimpse(set, self.identity())?;
+        let namespace = repository.open_unsealed(set, self.identity())?;
         self.keep(repository, set)?;
         let bytes = repository.unflushed_bytes(set)?;
         if bytes > 0 {
@@ -222,10 +223,10 @@ impl Context {
     pub fn bases_and_name<'a>(
         &self,
         repository: &Repository,
-        stack: &'a Stack,
+        stack: &'a StackArgument,
         new_name: Option<&'a str>,
     ) -> Result<(Vec<SetId>, &'a str)> {
-        let Stack::Name(name) = stack else {
+        let StackArgument::Name(name) = stack else {
             let what = "an open session: publish it first, then use --as with its name";
             return Err(Error::new(Kind::Invalid, what));
         };

@@ -15,7 +15,7 @@ use std::fmt::Debug;
 
 /// The characters of a drawing.
 #[derive(Clone, Copy, Debug)]
-pub struct Pen {
+pub struct LineCharacters {
     pass: char,
     across: char,
     cross: char,
@@ -27,7 +27,7 @@ pub struct Pen {
 }
 
 /// Box characters.
-pub const BOXES: Pen = Pen {
+pub const BOXES: LineCharacters = LineCharacters {
     pass: '│',
     across: '─',
     cross: '┼',
@@ -39,7 +39,7 @@ pub const BOXES: Pen = Pen {
 };
 
 /// ASCII characters.
-pub const ASCII: Pen = Pen {
+pub const ASCII: LineCharacters = LineCharacters {
     pass: '|',
     across: '-',
     cross: '+',
@@ -52,7 +52,7 @@ pub const ASCII: Pen = Pen {
 
 /// The lines of one drawn node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct DrawnNode {
     /// Prefix of the node's own line.
     pub node: String,
     /// Prefixes of further lines about the node, and of lines that only connect.
@@ -62,18 +62,18 @@ pub struct Drawn {
 /// A drawing, produced node by node; each node comes before its parents.
 #[derive(Debug)]
 pub struct GraphLines<T> {
-    pen: Pen,
+    pen: LineCharacters,
     lanes: Vec<Option<T>>,
 }
 
 impl<T: Copy + Eq + Debug> GraphLines<T> {
     /// Creates an empty drawing.
-    pub fn new(pen: Pen) -> Self {
+    pub fn new(pen: LineCharacters) -> Self {
         Self { pen, lanes: Vec::new() }
     }
 
     /// Draws `node`, whose parents are `parents`, as `mark`.
-    pub fn draw(&mut self, node: T, parents: &[T], mark: char) -> Drawn {
+    pub fn draw(&mut self, node: T, parents: &[T], mark: char) -> DrawnNode {
         let lane = self.lane_of(node);
         let row = self.row(|index, pass| if index == lane { mark } else { pass });
         let mut below = Vec::new();
@@ -105,7 +105,7 @@ impl<T: Copy + Eq + Debug> GraphLines<T> {
         while self.lanes.last().is_some_and(Option::is_none) {
             self.lanes.pop();
         }
-        Drawn { node: row, below }
+        DrawnNode { node: row, below }
     }
 
     /// Prefix of a line about the node drawn last.

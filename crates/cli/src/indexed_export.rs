@@ -7,9 +7,9 @@ use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 use esker_fs::export::IndexedForm;
 use esker_fs::indexed::IndexedPart;
-use esker_imd::{IndexedReader, Shape};
+use esker_imd::{IndexedReader, RecordLayout};
 
-use crate::record_table::{Record, RecordTable};
+use crate::record_table::{RecordTable, ShownRecord};
 
 /// Number of keys whose values are read together.
 const KEYS_AT_ONCE: usize = 1024;
@@ -18,7 +18,7 @@ const KEYS_AT_ONCE: usize = 1024;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Receives a name and bytes.
-type Take<'t> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 't;
+type TakeEntry<'t> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 't;
 
 /// The form in which an indexed directory is exported.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -57,7 +57,7 @@ fn open(store: &SharedStore, parts: &[IndexedPart]) -> Result<IndexedReader> {
 }
 
 /// Passes the name and all values of each key to `take`.
-fn each_key(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
+fn each_key(reader: &IndexedReader, take: &mut TakeEntry<'_>) -> Result<()> {
     let names = reader.key_names();
     let mut batch: Vec<Vec<u8>> = Vec::new();
     let mut hand_over = |batch: &mut Vec<Vec<u8>>| -> Result<()> {
@@ -82,13 +82,13 @@ fn each_key(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
 fn each_record(
     reader: &IndexedReader,
     head: Vec<u8>,
-    put: impl Fn(Record<'_>, &mut Vec<u8>),
-    take: &mut Take<'_>,
+    put: impl Fn(ShownRecord<'_>, &mut Vec<u8>),
+    take: &mut TakeEntry<'_>,
 ) -> Result<()> {
     let mut bytes = head;
     for epoch in 0..reader.epochs_complete()? {
         reader.scan(epoch, |key, value| {
-            put(Record { key, epoch, value }, &mut bytes);
+            put(ShownRecord { key, epoch, value }, &mut bytes);
             if bytes.len() >= PIECE_BYTES {
                 take(b"", &bytes)?;
                 bytes.clear();
@@ -103,17 +103,17 @@ fn table_of(reader: &IndexedReader) -> Result<RecordTable> {
     Ok(RecordTable::new(reader.schema(), reader.key_names(), reader.steps()?))
 }
 
-fn csv(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
+fn csv(reader: &IndexedReader, take: &mut TakeEntry<'_>) -> Result<()> {
     let table = table_of(reader)?;
-    let put = |record: Record<'_>, out: &mut Vec<u8>| {
+    let put = |record: ShownRecord<'_>, out: &mut Vec<u8>| {
         out.extend_from_slice(table.csv(record).as_bytes());
         out.push(b'\n');
     };
     each_record(reader, (table.csv_head() + "\n").into_bytes(), put, take)
 }
 
-fn npy(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
-    let Shape::Fixed { key_bytes, value_bytes } = reader.shape() else {
+fn npy(reader: &IndexedReader, take: &mut TakeEntry<'_>) -> Result<()> {
+    let RecordLayout::Fixed { key_bytes, value_bytes } = reader.record_layout() else {
         let what = "its records differ in length, which NumPy arrays cannot: use --indexed csv";
         return Err(Error::new(Kind::Invalid, what));
     };

@@ -25,7 +25,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::change::SessionSettings;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::output::notice;
 use crate::test_hooks::with_test_hooks;
 
@@ -89,7 +89,7 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Abandons the sessions that a failed command had begun for itself. If the store cannot be opened
 /// this prints nothing, since that is why the command failed.
-pub fn give_up_after_failure(context: &Context) {
+pub fn give_up_after_failure(context: &CommandContext) {
     let options = SessionSettings::for_few().options(context);
     let Some(Ok(store)) = context.given_store().map(url::open) else { return };
     if let Err(error) = Repository::new(store).give_up_own(&options) {

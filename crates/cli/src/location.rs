@@ -15,14 +15,14 @@ const SET_DIGITS: usize = 32;
 
 /// A stack of change sets, as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stack {
+pub enum StackArgument {
     /// A published name.
     Name(String),
     /// A change set, by the first digits of its id.
     Set(String),
 }
 
-impl fmt::Display for Stack {
+impl fmt::Display for StackArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => f.write_str(name),
@@ -31,7 +31,7 @@ impl fmt::Display for Stack {
     }
 }
 
-impl Stack {
+impl StackArgument {
     /// Parses `NAME` or `@SETID`.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(text).map_err(|_| "a name is UTF-8 text".to_owned())?;
@@ -59,20 +59,20 @@ impl Stack {
 
 /// A path in a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
+pub struct StackPath {
     /// The stack.
-    pub stack: Stack,
+    pub stack: StackArgument,
     /// The path; `/` if none was given.
     pub path: Vec<u8>,
 }
 
-impl fmt::Display for Location {
+impl fmt::Display for StackPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.stack, String::from_utf8_lossy(&self.path))
     }
 }
 
-impl Location {
+impl StackPath {
     /// Parses `NAME`, `NAME:/path` or the same with `@SETID`.
     pub fn parse(text: &OsStr) -> Result<Self, String> {
         let text = text.as_bytes();
@@ -84,7 +84,7 @@ impl Location {
         if !path.starts_with(b"/") {
             path.insert(0, b'/');
         }
-        Ok(Self { stack: Stack::parse(stack)?, path })
+        Ok(Self { stack: StackArgument::parse(stack)?, path })
     }
 
     /// The parser for the command line.
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<(String, String), String> {
-        let location = Location::parse(OsStr::new(text))?;
+        let location = StackPath::parse(OsStr::new(text))?;
         Ok((location.stack.to_string(), String::from_utf8(location.path).expect("UTF-8")))
     }
 
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn last_components_are_found() {
         for (text, last) in [("a:/", ""), ("a:/b", "b"), ("a:/b/c//", "c")] {
-            let location = Location::parse(OsStr::new(text)).expect("good");
+            let location = StackPath::parse(OsStr::new(text)).expect("good");
             assert_eq!(location.last(), last.as_bytes());
         }
     }

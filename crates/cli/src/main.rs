@@ -1,6 +1,6 @@
 //! The `esker` command: thin commands over the crates.
 //!
-//! `Cli` parses the arguments, `Context` opens the store, and a command of `commands/` works and
+//! `CommandLine` parses the arguments, `CommandContext` opens the store, and a command of `commands/` works and
 //! prints through `Output`. An error becomes one line on standard error and its kind's exit code.
 
 mod change;
@@ -28,7 +28,7 @@ use clap::Parser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::commands::Command;
-use crate::context::Context;
+use crate::context::CommandContext;
 
 /// Fast namespaces on shared storage, run by the jobs that use them
 ///
@@ -41,7 +41,7 @@ use crate::context::Context;
 /// shortened to a few digits.
 #[derive(Parser)]
 #[command(name = "esker", version = VERSION, max_term_width = 100, after_long_help = AFTER_HELP)]
-pub struct Cli {
+pub struct CommandLine {
     /// Store: a directory, s3://bucket/prefix, or memory: to experiment
     #[arg(
         long,
@@ -90,8 +90,8 @@ fn main() -> ExitCode {
     // First, since a store adapts to the limit when it is opened.
     raise_open_files_limit();
     esker_base::mapped_file::guard_process();
-    let cli = Cli::parse_from(commands::find::long_flags(std::env::args_os()));
-    let context = Context::new(cli.store, cli.json);
+    let cli = CommandLine::parse_from(commands::find::long_flags(std::env::args_os()));
+    let context = CommandContext::new(cli.store, cli.json);
     let watched = cli.command.watch_signals(&context);
     let done = watched.and_then(|()| cli.command.run(&context));
     let done = done.and_then(|code| context.out.flush().map(|()| code));

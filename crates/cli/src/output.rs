@@ -11,19 +11,19 @@ use esker_base::{Error, Result};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::context::Context;
-use crate::location::{Location, Stack};
+use crate::context::CommandContext;
+use crate::location::{StackArgument, StackPath};
 use crate::text;
 
 /// Standard output.
-pub struct Output {
+pub struct StandardOutput {
     writer: RefCell<BufWriter<Stdout>>,
     is_json: bool,
     is_terminal: bool,
     reader_left: Cell<bool>,
 }
 
-impl Output {
+impl StandardOutput {
     /// Standard output of this process.
     pub fn new(is_json: bool) -> Self {
         let is_terminal = io::stdout().is_terminal();
@@ -46,7 +46,7 @@ impl Output {
         self.reader_left.get()
     }
 
-    fn note<T>(&self, written: io::Result<T>) -> Result<T> {
+    fn check_written<T>(&self, written: io::Result<T>) -> Result<T> {
         written.map_err(|error| {
             if error.kind() == io::ErrorKind::BrokenPipe {
                 self.reader_left.set(true);
@@ -57,7 +57,7 @@ impl Output {
 
     /// Prints bytes as they are.
     pub fn raw(&self, bytes: &[u8]) -> Result<()> {
-        self.note(self.writer.borrow_mut().write_all(bytes))
+        self.check_written(self.writer.borrow_mut().write_all(bytes))
     }
 
     /// Prints a line.
@@ -83,7 +83,7 @@ impl Output {
 
     /// Flushes all output.
     pub fn flush(&self) -> Result<()> {
-        self.note(self.writer.borrow_mut().flush())
+        self.check_written(self.writer.borrow_mut().flush())
     }
 }
 
@@ -95,13 +95,13 @@ pub fn value_of(report: &impl Serialize) -> Value {
 /// Failures of parts of a command whose other parts succeed: each problem is a line on standard
 /// error, and the first determines the exit code.
 #[derive(Default)]
-pub struct Problems {
+pub struct CommandProblems {
     code: Cell<Option<u8>>,
 }
 
-impl Problems {
+impl CommandProblems {
     /// Reports a failure at `path` in `stack`.
-    pub fn report(&self, stack: &Stack, path: &[u8], error: &Error) {
+    pub fn report(&self, stack: &StackArgument, path: &[u8], error: &Error) {
         let (path, error_text) = (text::printable(path), error.to_string());
         let shown = match error_text.starts_with(&path) {
             true => format!("{stack}:{error_text}"),
@@ -121,7 +121,12 @@ impl Problems {
     }
 
     /// Reports the error of `done`, but returns it if the reader of standard output has left.
-    pub fn pass(&self, context: &Context, location: &Location, done: Result<()>) -> Result<()> {
+    pub fn pass(
+        &self,
+        context: &CommandContext,
+        location: &StackPath,
+        done: Result<()>,
+    ) -> Result<()> {
         match done {
             Err(error) if !context.out.reader_left() => {
                 self.report(&location.stack, &location.path, &error);

@@ -8,17 +8,17 @@ use std::time::Duration;
 use esker_base::Result;
 use esker_base::store::{CountedStore, SharedStore};
 use esker_fs::repository::Repository;
-use esker_fs::tally::Tally;
+use esker_fs::tally::TransferTally;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::text;
 
 /// Interval between redraws.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Shows `tally` on a line while `work` runs, then clears the line.
-pub fn watch<T>(verb: &'static str, tally: &Arc<Tally>, work: impl FnOnce() -> T) -> T {
+pub fn watch<T>(verb: &'static str, tally: &Arc<TransferTally>, work: impl FnOnce() -> T) -> T {
     if !stderr().is_terminal() {
         return work();
     }
@@ -38,7 +38,7 @@ pub fn watch<T>(verb: &'static str, tally: &Arc<Tally>, work: impl FnOnce() -> T
 
 /// Opens the store for `work`; shows the amounts that `work` reads, writes and deletes there.
 pub fn watch_store<T>(
-    context: &Context,
+    context: &CommandContext,
     verb: &'static str,
     work: impl FnOnce(&Repository) -> Result<T>,
 ) -> Result<T> {

@@ -25,7 +25,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 
 /// A comparison with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
+pub enum QuantityComparison {
     /// `+N`: more.
     More,
     /// `-N`: less.
@@ -35,11 +35,11 @@ pub enum Comparison {
 }
 
 /// Splits `+N`, `-N` or `N` into comparison and number.
-pub fn comparison(text: &str) -> (Comparison, &str) {
+pub fn comparison(text: &str) -> (QuantityComparison, &str) {
     match text.as_bytes().first() {
-        Some(b'+') => (Comparison::More, &text[1..]),
-        Some(b'-') => (Comparison::Less, &text[1..]),
-        _ => (Comparison::Equal, text),
+        Some(b'+') => (QuantityComparison::More, &text[1..]),
+        Some(b'-') => (QuantityComparison::Less, &text[1..]),
+        _ => (QuantityComparison::Equal, text),
     }
 }
 

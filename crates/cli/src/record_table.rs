@@ -20,7 +20,7 @@ pub struct RecordTable {
 
 /// A record to print.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub struct ShownRecord<'a> {
     /// Its key.
     pub key: &'a [u8],
     /// The number of its epoch.
@@ -62,8 +62,8 @@ impl RecordTable {
     }
 
     /// The line of `record`.
-    pub fn csv(&self, record: Record<'_>) -> String {
-        let Record { key, epoch, value } = record;
+    pub fn csv(&self, record: ShownRecord<'_>) -> String {
+        let ShownRecord { key, epoch, value } = record;
         let mut line = format!("{},{epoch},{}", quoted(&self.key(key)), self.step(epoch));
         for field in self.fields() {
             line = line + "," + &field.value(value).to_string();
@@ -72,8 +72,8 @@ impl RecordTable {
     }
 
     /// `record` as JSON.
-    pub fn json(&self, record: Record<'_>) -> Value {
-        let Record { key, epoch, value } = record;
+    pub fn json(&self, record: ShownRecord<'_>) -> Value {
+        let ShownRecord { key, epoch, value } = record;
         let (key, step) = (self.key(key), self.step(epoch));
         if self.fields().is_empty() {
             return json!({"key": key, "epoch": epoch, "step": step, "value": hex(value)});
@@ -126,8 +126,8 @@ impl RecordTable {
     }
 
     /// Appends `record` as a row of a NumPy array.
-    pub fn put_npy(&self, record: Record<'_>, out: &mut Vec<u8>) {
-        let Record { key, epoch, value } = record;
+    pub fn put_npy(&self, record: ShownRecord<'_>, out: &mut Vec<u8>) {
+        let ShownRecord { key, epoch, value } = record;
         let typed = if self.is_hex { FieldType::UNTYPED } else { self.schema.key_type };
         match typed.value_of_key(key) {
             FieldValue::Unsigned(number) => out.extend_from_slice(&number.to_le_bytes()),
@@ -145,8 +145,8 @@ impl RecordTable {
     ///
     /// # Errors
     /// `Invalid` if keys or values differ in length.
-    pub fn npy(&self, records: &[Record<'_>]) -> Result<Vec<u8>> {
-        let lengths = |record: &Record<'_>| (record.key.len(), record.value.len());
+    pub fn npy(&self, records: &[ShownRecord<'_>]) -> Result<Vec<u8>> {
+        let lengths = |record: &ShownRecord<'_>| (record.key.len(), record.value.len());
         let (key_bytes, value_bytes) = records.first().map_or((0, 0), lengths);
         if !records.iter().all(|record| lengths(record) == (key_bytes, value_bytes)) {
             let what = "keys or values differ in length, which NumPy arrays cannot: write CSV";
@@ -211,7 +211,7 @@ fn quoted(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use esker_imd::Shape;
+    use esker_imd::RecordLayout;
 
     fn table() -> RecordTable {
         let field = |name: &str, offset, kind| SchemaField {
@@ -230,7 +230,7 @@ mod tests {
                 field("tag", 8, FieldType::Bytes { count: 2 }),
             ],
         };
-        let shape = Shape::Fixed { key_bytes: 8, value_bytes: 12 };
+        let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 12 };
         schema.check(shape).expect("possible");
         RecordTable::new(&schema, KeyNames::new(FieldType::I16, shape), vec![0, 500])
     }
@@ -242,7 +242,7 @@ mod tests {
         let mut value = vec![0xee; 2];
         value.extend_from_slice(&0.5_f32.to_le_bytes());
         value.extend_from_slice(&[1, 2, 0xab, 0xcd, 0xee, 0xee]);
-        let record = Record { key: &key, epoch: 1, value: &value };
+        let record = ShownRecord { key: &key, epoch: 1, value: &value };
         assert_eq!(table.csv_head(), "id,epoch,step,x,\"it's, n\",tag");
         assert_eq!(table.csv(record), "-3,1,500,0.5,258,abcd");
         let fields = json!({"x": 0.5, "it's, n": 258, "tag": "abcd"});

@@ -230,7 +230,7 @@ pub fn entry(path: &[u8], inode: &Inode) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use esker_fs::inode::Entry;
+    use esker_fs::inode::NameKind;
 
     #[test]
     fn dates_round_trip() {
@@ -258,9 +258,9 @@ mod tests {
         let ages = [5, 600, 9_000, 300_000].map(|seconds| age(seconds * NS_PER_SECOND));
         assert_eq!(ages, ["5 s", "10 min", "2 h", "3 d"]);
         assert_eq!((count(7).as_str(), count(1_234_567).as_str()), ("7", "1,234,567"));
-        let inode = Inode::new(Entry::Is(FileKind::Directory), 0o1755, 0);
+        let inode = Inode::new(NameKind::Is(FileKind::Directory), 0o1755, 0);
         assert_eq!(mode(&inode), "drwxr-xr-t");
-        let inode = Inode::new(Entry::Is(FileKind::File), 0o4644, 0);
+        let inode = Inode::new(NameKind::Is(FileKind::File), 0o4644, 0);
         assert_eq!(mode(&inode), "-rwSr--r--");
     }
 }

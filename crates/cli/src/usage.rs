@@ -6,7 +6,7 @@ use std::fmt::Display;
 use esker_base::Result;
 use esker_fs::names;
 
-use crate::location::Stack;
+use crate::location::StackArgument;
 use crate::output::notice;
 
 /// The exit code of usage errors.
@@ -29,6 +29,6 @@ pub fn check_name(name: &str) {
 }
 
 /// The stack that `text` names; ends the command if it is invalid.
-pub fn stack(text: &str) -> Stack {
-    value_of(Stack::parse(text.as_bytes()))
+pub fn stack(text: &str) -> StackArgument {
+    value_of(StackArgument::parse(text.as_bytes()))
 }

@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use std::fs;
 
 /// Names by number.
-pub struct Users {
+pub struct UserNames {
     users: HashMap<u32, String>,
     groups: HashMap<u32, String>,
 }
 
-impl Users {
+impl UserNames {
     /// The users of this machine.
     pub fn of_machine() -> Self {
         Self { users: read("/etc/passwd"), groups: read("/etc/group") }

@@ -1,13 +1,13 @@
 //! Writers: the current or last writer of a session, for people and for programs.
 
-use esker_fs::hold::{Hold, HolderState};
+use esker_fs::hold::{HolderState, WriterHold};
 use esker_table::set_writer::SetWriter;
 use serde_json::{Value, json};
 
 use crate::text;
 
 /// A writer as JSON; docs/guide/command.md describes it.
-pub fn object(hold: Option<&Hold>) -> Value {
+pub fn object(hold: Option<&WriterHold>) -> Value {
     let Some(hold) = hold else { return Value::Null };
     let (writer, process) = (&hold.writer, &hold.writer.process);
     json!({
@@ -24,7 +24,7 @@ pub fn object(hold: Option<&Hold>) -> Value {
 }
 
 /// The writer's state, in a word.
-pub fn state(hold: &Hold) -> &'static str {
+pub fn state(hold: &WriterHold) -> &'static str {
     match hold.state {
         HolderState::Alive => "alive",
         HolderState::Released => "released",
@@ -45,7 +45,7 @@ fn user_and_host(writer: &SetWriter) -> String {
 }
 
 /// A writer on one line.
-pub fn line(hold: &Hold, now_ns: u64) -> String {
+pub fn line(hold: &WriterHold, now_ns: u64) -> String {
     let process = &hold.writer.process;
     let who = user_and_host(&hold.writer);
     let age = text::age(now_ns.saturating_sub(hold.seen_ns));

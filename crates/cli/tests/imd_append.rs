@@ -3,7 +3,7 @@
 use esker_base::store::url;
 use esker_comm::{Transport, threads};
 use esker_imd::schema::{DirectorySchema, FieldType};
-use esker_imd::{Format, Imd, Options, Shape};
+use esker_imd::{DirectoryOptions, DirectoryWriter, RecordLayout, ValueFormat};
 use serde_json::json;
 
 use crate::esker::Esker;
@@ -210,16 +210,16 @@ fn a_directory_of_a_program_is_adopted() {
     let esker = Esker::new();
     let store = url::open(esker.store().to_str().expect("text")).expect("a store");
     for (format, finishes) in
-        [(Format::Base, true), (Format::Pointer, true), (Format::Static, false)]
+        [(ValueFormat::Base, true), (ValueFormat::Pointer, true), (ValueFormat::Static, false)]
     {
         let prefix = format!("{}/", format.name());
-        let shape = Shape::Fixed { key_bytes: 8, value_bytes: 3 };
-        let mut options = Options::new(77, format, shape);
+        let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 3 };
+        let mut options = DirectoryOptions::new(77, format, shape);
         options.memory_bytes = 4 << 20;
         options.schema = DirectorySchema { key_type: FieldType::U64, ..DirectorySchema::default() };
         threads::run(2, 2, |transport| {
             let rank = u64::from(transport.rank().0);
-            let mut imd = Imd::create(&store, &prefix, transport, &options)?;
+            let mut imd = DirectoryWriter::create(&store, &prefix, transport, &options)?;
             for key in 0..50_u64 {
                 imd.append(&(2 * key + rank).to_be_bytes(), b"abc")?;
             }

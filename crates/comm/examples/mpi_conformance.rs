@@ -5,14 +5,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
-use esker_comm::mpi::{MpiTransport, Options, run};
-use esker_comm::rates::{Amount, measure};
+use esker_comm::mpi::{MpiOptions, MpiTransport, run};
+use esker_comm::rates::{MeasurementSize, measure};
 use esker_comm::{NodeMap, Transport, conformance};
 
 fn main() -> ExitCode {
     let word = std::env::args().nth(1).unwrap_or_default();
     let per_node = word.parse().ok();
-    let options = Options { per_node, deadline: Duration::from_secs(60), ..Options::default() };
+    let options =
+        MpiOptions { per_node, deadline: Duration::from_secs(60), ..MpiOptions::default() };
     let ended = run(
         &options,
         |transport| {
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn show_rates(transport: &mut dyn Transport) -> Result<()> {
-    let rates = measure(transport, &Amount::default())?;
+    let rates = measure(transport, &MeasurementSize::default())?;
     if transport.rank().0 == 0 {
         println!(
             "{} ranks: {:.0} round trips/s; {:.0} small messages/s; {:.0} MB/s; {:.2} M records/s \

@@ -1,4 +1,4 @@
-//! Barrier: arrivals travel up the spanning tree of the log-ring ([`Tree`]) to rank 0, and the
+//! Barrier: arrivals travel up the spanning tree of the log-ring ([`ReductionTree`]) to rank 0, and the
 //! release travels back to all ranks along the tree's mirror image.
 //!
 //! ```text
@@ -14,8 +14,8 @@
 
 use esker_base::{Error, Kind, Result};
 
-use crate::collective::{Shape, Tree};
-use crate::transport::{Deadline, LOOK, Sent, Transport};
+use crate::collective::{ReductionTree, Topology};
+use crate::transport::{Deadline, LOOK, SendOutcome, Transport};
 use crate::{Channel, Rank};
 
 const MESSAGE_BYTES: usize = 9;
@@ -25,28 +25,28 @@ const DOWN: u8 = 2;
 /// One rank's barriers on one channel. For transports, and for wrappers of a transport that have
 /// other work to do while they wait.
 #[derive(Debug)]
-pub struct Barrier {
+pub struct BarrierState {
     channel: Channel,
     number: u64,
     /// Messages that arrived before this rank waited for them.
-    early: Vec<Step>,
+    early: Vec<BarrierMessage>,
 }
 
 /// A received message: its sender, barrier and direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Step {
+struct BarrierMessage {
     from: Rank,
     number: u64,
     way: u8,
 }
 
-impl Default for Barrier {
+impl Default for BarrierState {
     fn default() -> Self {
         Self::new(Channel::BARRIER)
     }
 }
 
-impl Barrier {
+impl BarrierState {
     /// Starts at barrier 0 on `channel`, which must be the same at all ranks and used for nothing
     /// else.
     #[must_use]
@@ -66,29 +66,32 @@ impl Barrier {
     ) -> Result<()> {
         let number = self.number;
         self.number += 1;
-        let links = Links::of(transport.rank(), transport.size());
-        self.hear(transport, &links, (number, UP), &is_gone)?;
+        let links = BarrierLinks::of(transport.rank(), transport.size());
+        self.await_links(transport, &links, (number, UP), &is_gone)?;
         if let Some(parent) = links.parent {
-            self.tell(transport, &links, parent, (number, UP))?;
-            self.hear(transport, &links, (number, DOWN), &is_gone)?;
+            self.send_to_links(transport, &links, parent, (number, UP))?;
+            self.await_links(transport, &links, (number, DOWN), &is_gone)?;
         }
-        links.told.iter().try_for_each(|rank| self.tell(transport, &links, *rank, (number, DOWN)))
+        links
+            .told
+            .iter()
+            .try_for_each(|rank| self.send_to_links(transport, &links, *rank, (number, DOWN)))
     }
 
     /// Sends one message. While the channel is full it receives, since the other rank may be doing
     /// the same.
-    fn tell<T: Transport>(
+    fn send_to_links<T: Transport>(
         &mut self,
         transport: &mut T,
-        links: &Links,
+        links: &BarrierLinks,
         to: Rank,
         (number, way): (u64, u8),
     ) -> Result<()> {
         let deadline = Deadline::start(transport);
         let mut sent = transport.try_send(to, self.channel, encode(number, way))?;
-        while let Sent::Full(bytes) = sent {
+        while let SendOutcome::Full(bytes) = sent {
             if let Some(message) = transport.receive(&[self.channel], LOOK)? {
-                self.note(links, message.from, &message.bytes, number)?;
+                self.keep_message(links, message.from, &message.bytes, number)?;
             }
             sent = transport.try_send(to, self.channel, bytes)?;
             deadline.check(transport, || format!("{to} takes no barrier messages"))?;
@@ -97,18 +100,18 @@ impl Barrier {
     }
 
     /// Waits for all messages of one barrier and direction.
-    fn hear<T: Transport>(
+    fn await_links<T: Transport>(
         &mut self,
         transport: &mut T,
-        links: &Links,
+        links: &BarrierLinks,
         (number, way): (u64, u8),
         is_gone: impl Fn(&mut T, Rank) -> bool,
     ) -> Result<()> {
         let deadline = Deadline::start(transport);
-        let mut awaited = links.heard(way).to_vec();
+        let mut awaited = links.senders(way).to_vec();
         loop {
             awaited.retain(|from| {
-                let step = Step { from: *from, number, way };
+                let step = BarrierMessage { from: *from, number, way };
                 let place = self.early.iter().position(|early| *early == step);
                 place.map(|place| self.early.swap_remove(place)).is_none()
             });
@@ -117,7 +120,7 @@ impl Barrier {
             let gone = awaited.iter().find(|rank| is_gone(transport, **rank));
             match (transport.receive(&[self.channel], LOOK)?, gone) {
                 (Some(message), _) => {
-                    self.note(links, message.from, &message.bytes, number)?;
+                    self.keep_message(links, message.from, &message.bytes, number)?;
                 }
                 (None, Some(gone)) => {
                     let what = format!("{gone} has left the job and will reach no barrier");
@@ -131,12 +134,18 @@ impl Barrier {
     }
 
     /// Stores a message that belongs to barrier `current`, or early to the next.
-    fn note(&mut self, links: &Links, from: Rank, bytes: &[u8], current: u64) -> Result<()> {
-        let step = decode(bytes).map(|(number, way)| Step { from, number, way });
+    fn keep_message(
+        &mut self,
+        links: &BarrierLinks,
+        from: Rank,
+        bytes: &[u8],
+        current: u64,
+    ) -> Result<()> {
+        let step = decode(bytes).map(|(number, way)| BarrierMessage { from, number, way });
         let step = step.filter(|step| {
             // The next barrier cannot complete before this rank has arrived.
             let last = if step.way == UP { current + 1 } else { current };
-            (current..=last).contains(&step.number) && links.heard(step.way).contains(&from)
+            (current..=last).contains(&step.number) && links.senders(step.way).contains(&from)
         });
         let Some(step) = step.filter(|step| !self.early.contains(step)) else {
             let what = format!("an unexpected barrier message of {from}");
@@ -150,7 +159,7 @@ impl Barrier {
 /// The peers with which a rank exchanges messages in each direction; rank 0 has no parent and no
 /// teller.
 #[derive(Debug)]
-struct Links {
+struct BarrierLinks {
     children: Vec<Rank>,
     parent: Option<Rank>,
     /// The rank that releases this one.
@@ -158,9 +167,9 @@ struct Links {
     told: Vec<Rank>,
 }
 
-impl Links {
+impl BarrierLinks {
     fn of(me: Rank, size: u32) -> Self {
-        let tree = Tree::new(Shape::LogRing, size, 0);
+        let tree = ReductionTree::new(Topology::LogRing, size, 0);
         let mirrored = |rank: u32| (size - rank) % size;
         Self {
             children: tree.children(me.0).map(Rank).collect(),
@@ -171,7 +180,7 @@ impl Links {
     }
 
     /// The ranks from which this rank receives messages of direction `way`.
-    fn heard(&self, way: u8) -> &[Rank] {
+    fn senders(&self, way: u8) -> &[Rank] {
         if way == UP { &self.children } else { self.teller.as_slice() }
     }
 }
@@ -198,7 +207,8 @@ mod tests {
     #[test]
     fn messages_go_to_ranks_that_are_connected() {
         for size in 1..=300_u32 {
-            let links: Vec<Links> = Rank::all(size).map(|rank| Links::of(rank, size)).collect();
+            let links: Vec<BarrierLinks> =
+                Rank::all(size).map(|rank| BarrierLinks::of(rank, size)).collect();
             let mut messages = 0;
             for (me, own) in Rank::all(size).zip(&links) {
                 assert_eq!((own.parent.is_none(), own.teller.is_none()), (me.0 == 0, me.0 == 0));
@@ -218,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_example() {
-        let of_five = |rank| Links::of(Rank(rank), 5);
+        let of_five = |rank| BarrierLinks::of(Rank(rank), 5);
         assert_eq!(of_five(0).children, [Rank(4), Rank(3), Rank(1)]);
         assert_eq!(of_five(2).parent, Some(Rank(4)));
         assert_eq!(of_five(0).told, [Rank(1), Rank(2), Rank(4)]);

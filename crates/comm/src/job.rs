@@ -30,7 +30,7 @@ pub const ADDRESS: &str = "ESKER_ADDRESS";
 
 /// A process's identity within its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct RankContext {
     /// Distinguishes the job from others that meet in the same store.
     pub id: String,
     /// This process's rank.
@@ -45,7 +45,7 @@ pub struct Job {
     pub meet: Option<String>,
 }
 
-impl Job {
+impl RankContext {
     /// Reads this process's job from the environment; `None` if the process was not started as a
     /// rank.
     ///
@@ -56,10 +56,10 @@ impl Job {
         Self::from(&host, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    /// As [`Job::from_env`], for a given host name and with variables looked up by `get`.
+    /// As [`RankContext::from_env`], for a given host name and with variables looked up by `get`.
     ///
     /// # Errors
-    /// As [`Job::from_env`].
+    /// As [`RankContext::from_env`].
     pub fn from(host: &str, get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         const STARTERS: [(&str, &str); 4] = [
             (RANK, RANKS),
@@ -107,8 +107,8 @@ fn job_of_starter(get: impl Fn(&str) -> Option<String>) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn job(variables: &[(&str, &str)]) -> Result<Option<Job>> {
-        Job::from("host", |name| {
+    fn job(variables: &[(&str, &str)]) -> Result<Option<RankContext>> {
+        RankContext::from("host", |name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         })

@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// A program to run as the ranks of a job.
 #[derive(Clone, Debug)]
-pub struct Launch {
+pub struct JobLaunch {
     /// The program and its arguments.
     pub command: Vec<std::ffi::OsString>,
     /// Number of ranks.
@@ -47,7 +47,7 @@ pub struct Launch {
 
 /// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum JobOutcome {
     /// All ranks succeeded.
     Success,
     /// This rank failed first, with an exit code.
@@ -58,7 +58,7 @@ pub enum Outcome {
     Interrupted(i32),
 }
 
-impl Outcome {
+impl JobOutcome {
     /// The launcher's exit code: that of the rank, or 128 plus the signal's number, as in a shell.
     #[must_use]
     pub fn exit_code(self) -> u8 {
@@ -78,19 +78,19 @@ impl Outcome {
 /// # Errors
 /// `NotFound` or `Denied` if the program cannot be started; `Invalid` for no ranks or a store that
 /// processes cannot share; errors of opening the store.
-pub fn run(launch: &Launch, clock: &dyn Clock) -> Result<Outcome> {
+pub fn run(launch: &JobLaunch, clock: &dyn Clock) -> Result<JobOutcome> {
     if launch.ranks == 0 || launch.per_node == Some(0) || launch.command.is_empty() {
         let what = "a job has a program, at least one rank, and at least one on each node";
         return Err(Error::new(Kind::Invalid, what));
     }
     let id = format!("run-{:016x}", Random::from_system().next_u64());
-    let place = Place::open(launch, &id)?;
+    let place = RunDir::open(launch, &id)?;
     // From here on no signal is lost.
     let signals = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2]);
     let signals = signals.map_err(|error| Error::io(error, "listen for signals"))?;
-    let mut ranks = Ranks { running: Vec::new(), ended: Vec::new(), signals, clock };
+    let mut ranks = RankProcesses { running: Vec::new(), ended: Vec::new(), signals, clock };
     let outcome = ranks.start(launch, &id, &place.url).and_then(|()| ranks.watch());
-    if matches!(outcome, Ok(Outcome::Interrupted(_))) {
+    if matches!(outcome, Ok(JobOutcome::Interrupted(_))) {
         ranks.await_all();
     }
     ranks.end_all();
@@ -99,15 +99,15 @@ pub fn run(launch: &Launch, clock: &dyn Clock) -> Result<Outcome> {
 }
 
 /// The store in which ranks meet.
-struct Place {
+struct RunDir {
     url: String,
     store: SharedStore,
     /// A temporary directory, to be removed.
     directory: Option<PathBuf>,
 }
 
-impl Place {
-    fn open(launch: &Launch, id: &str) -> Result<Self> {
+impl RunDir {
+    fn open(launch: &JobLaunch, id: &str) -> Result<Self> {
         if let Some(given) = &launch.store {
             if given.starts_with("memory:") {
                 let what = "processes share no memory: give a directory or a bucket as the store";
@@ -132,7 +132,7 @@ impl Place {
     }
 }
 
-struct Ranks<'a> {
+struct RankProcesses<'a> {
     running: Vec<(Rank, Child)>,
     /// In the order in which they were reaped.
     ended: Vec<(Rank, ExitStatus)>,
@@ -140,8 +140,8 @@ struct Ranks<'a> {
     clock: &'a dyn Clock,
 }
 
-impl Ranks<'_> {
-    fn start(&mut self, launch: &Launch, id: &str, meet: &str) -> Result<()> {
+impl RankProcesses<'_> {
+    fn start(&mut self, launch: &JobLaunch, id: &str, meet: &str) -> Result<()> {
         let per_node = launch.per_node.unwrap_or(launch.ranks);
         for rank in Rank::all(launch.ranks) {
             let mut command = Command::new(&launch.command[0]);
@@ -174,15 +174,15 @@ impl Ranks<'_> {
     }
 
     /// Returns once all ranks have succeeded or one has failed.
-    fn watch(&mut self) -> Result<Outcome> {
+    fn watch(&mut self) -> Result<JobOutcome> {
         loop {
             self.reap()?;
             if self.ended.iter().any(|(_, status)| !status.success()) {
-                self.settle()?;
+                self.finish()?;
                 return Ok(self.first_failure());
             }
             if self.running.is_empty() {
-                return Ok(Outcome::Success);
+                return Ok(JobOutcome::Success);
             }
             let received: Vec<i32> = self.signals.wait().collect();
             for signal in received {
@@ -191,7 +191,7 @@ impl Ranks<'_> {
                 }
                 self.signal(signal);
                 if signal != SIGUSR1 && signal != SIGUSR2 {
-                    return Ok(Outcome::Interrupted(signal));
+                    return Ok(JobOutcome::Interrupted(signal));
                 }
             }
         }
@@ -210,7 +210,7 @@ impl Ranks<'_> {
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<()> {
+    fn finish(&mut self) -> Result<()> {
         let end_ns = self.clock.monotonic_ns() + SETTLE.as_nanos() as u64;
         while !self.running.is_empty() && self.clock.monotonic_ns() < end_ns {
             std::thread::sleep(LOOK);
@@ -221,7 +221,7 @@ impl Ranks<'_> {
 
     /// The cause among ranks that failed together: the first that was killed; else the first that
     /// failed for a reason other than the loss of a rank; else the first.
-    fn first_failure(&self) -> Outcome {
+    fn first_failure(&self) -> JobOutcome {
         let failed = self.ended.iter().filter(|(_, status)| !status.success());
         let unavailable = i32::from(Kind::Unavailable.exit_code());
         let first = failed.min_by_key(|(_, status)| match (status.signal(), status.code()) {
@@ -231,8 +231,8 @@ impl Ranks<'_> {
         });
         let (rank, status) = first.expect("asked when one has failed");
         match status.signal() {
-            Some(signal) => Outcome::Killed(*rank, signal),
-            None => Outcome::Exit(
+            Some(signal) => JobOutcome::Killed(*rank, signal),
+            None => JobOutcome::Exit(
                 *rank,
                 status.code().and_then(|code| code.try_into().ok()).unwrap_or(1),
             ),

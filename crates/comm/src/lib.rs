@@ -26,12 +26,12 @@ pub mod tcp;
 pub mod threads;
 pub mod transport;
 
-pub use barrier::Barrier;
+pub use barrier::BarrierState;
 pub use node_map::NodeMap;
 pub use rank::{Channel, Rank};
 pub use router::{Router, RouterOptions, Routing};
-pub use transport::{Counters, Deadline, Message, Sent, Transport};
+pub use transport::{Deadline, ReceivedMessage, SendOutcome, Transport, TransportCounters};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/ranks.md")]
-struct Guide;
+struct RanksGuide;

@@ -19,10 +19,11 @@ use ::mpi::{Threading, datatype::Equivalence};
 use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result};
 
-use crate::barrier::Barrier;
+use crate::barrier::BarrierState;
 use crate::queues::held_bytes;
 use crate::transport::{
-    CHANNEL_BYTES_MAX, Counters, DEADLINE, Message, Sent, Transport, check_send,
+    CHANNEL_BYTES_MAX, DEADLINE, ReceivedMessage, SendOutcome, Transport, TransportCounters,
+    check_send,
 };
 use crate::{Channel, NodeMap, Rank};
 
@@ -34,7 +35,7 @@ const NAP_MAX: Duration = Duration::from_micros(200);
 
 /// Options of MPI ranks.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct MpiOptions {
     /// Bound on bytes sent but not yet taken, per channel; [`CHANNEL_BYTES_MAX`] by default.
     pub channel_bytes_max: usize,
     /// The deadline of calls that wait; [`DEADLINE`] by default.
@@ -44,7 +45,7 @@ pub struct Options {
     pub per_node: Option<u32>,
 }
 
-impl Default for Options {
+impl Default for MpiOptions {
     fn default() -> Self {
         Self { channel_bytes_max: CHANNEL_BYTES_MAX, deadline: DEADLINE, per_node: None }
     }
@@ -56,7 +57,7 @@ impl Default for Options {
 /// # Errors
 /// `Exists` if MPI was initialized before, `Invalid` if it does not support MPI_THREAD_FUNNELED.
 pub fn run<R>(
-    options: &Options,
+    options: &MpiOptions,
     work: impl FnOnce(&mut MpiTransport) -> Result<R>,
     report: impl FnOnce(&Error),
 ) -> Result<R> {
@@ -75,13 +76,13 @@ pub fn run<R>(
 pub struct MpiTransport {
     nodes: Arc<NodeMap>,
     rank: Rank,
-    options: Options,
-    sends: Vec<Pending>,
+    options: MpiOptions,
+    sends: Vec<PendingSend>,
     /// By channel: bytes of messages that their receivers have not taken.
     unsent: Vec<(Channel, usize)>,
     was_refused: bool,
-    counters: Counters,
-    barrier: Barrier,
+    counters: TransportCounters,
+    barrier: BarrierState,
     world: SimpleCommunicator,
     /// Finalizes MPI on drop, last.
     _universe: Universe,
@@ -94,20 +95,20 @@ impl std::fmt::Debug for MpiTransport {
 }
 
 /// A message that its receiver has not taken.
-struct Pending {
+struct PendingSend {
     request: Request<'static, [u8], StaticScope>,
-    bytes: Lent,
+    bytes: LentBuffer,
     channel: Channel,
 }
 
 /// Bytes lent to MPI.
-struct Lent {
+struct LentBuffer {
     start: *mut u8,
     length: usize,
     capacity: usize,
 }
 
-impl Lent {
+impl LentBuffer {
     fn new(bytes: Vec<u8>) -> (Self, &'static [u8]) {
         let mut bytes = ManuallyDrop::new(bytes);
         let (start, length, capacity) = (bytes.as_mut_ptr(), bytes.len(), bytes.capacity());
@@ -127,7 +128,7 @@ impl Lent {
 }
 
 impl MpiTransport {
-    fn begin(options: &Options) -> Result<Self> {
+    fn begin(options: &MpiOptions) -> Result<Self> {
         let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Funneled)
         else {
             return Err(Error::new(Kind::Exists, "MPI was already initialized in this process"));
@@ -158,8 +159,8 @@ impl MpiTransport {
             sends: Vec::new(),
             unsent: Vec::new(),
             was_refused: false,
-            counters: Counters::default(),
-            barrier: Barrier::default(),
+            counters: TransportCounters::default(),
+            barrier: BarrierState::default(),
             world,
             _universe: universe,
         })
@@ -181,10 +182,10 @@ impl MpiTransport {
     }
 
     /// Frees the bytes of completed sends; returns whether that made room for a refused send.
-    fn look_at_sends(&mut self) -> bool {
+    fn reap_sends(&mut self) -> bool {
         let sends = std::mem::take(&mut self.sends);
         let mut has_room = false;
-        for Pending { request, bytes, channel } in sends {
+        for PendingSend { request, bytes, channel } in sends {
             match request.test() {
                 Ok(_) => {
                     let held = held_bytes(bytes.length);
@@ -196,7 +197,7 @@ impl MpiTransport {
                     *unsent -= held;
                     has_room |= *unsent <= half;
                 }
-                Err(request) => self.sends.push(Pending { request, bytes, channel }),
+                Err(request) => self.sends.push(PendingSend { request, bytes, channel }),
             }
         }
         has_room && std::mem::take(&mut self.was_refused)
@@ -205,7 +206,7 @@ impl MpiTransport {
     fn finish_sends(&mut self) -> Result<()> {
         let end_ns = self.monotonic_ns().saturating_add(self.options.deadline.as_nanos() as u64);
         while !self.sends.is_empty() {
-            self.look_at_sends();
+            self.reap_sends();
             if self.monotonic_ns() > end_ns {
                 let what = format!("{}: others do not take its last messages", self.rank);
                 return Err(Error::new(Kind::Unavailable, what));
@@ -215,7 +216,7 @@ impl MpiTransport {
         Ok(())
     }
 
-    fn take(&mut self, channels: &[Channel]) -> Option<Message> {
+    fn take(&mut self, channels: &[Channel]) -> Option<ReceivedMessage> {
         for channel in channels {
             let found = self.world.any_process().immediate_matched_probe_with_tag(channel.0.into());
             let Some((message, status)) = found else { continue };
@@ -225,7 +226,7 @@ impl MpiTransport {
             self.counters.received_messages += 1;
             self.counters.received_bytes += bytes.len() as u64;
             let from = Rank(u32::try_from(status.source_rank()).expect("MPI counts from 0"));
-            return Some(Message { from, channel: *channel, bytes });
+            return Some(ReceivedMessage { from, channel: *channel, bytes });
         }
         None
     }
@@ -240,15 +241,15 @@ impl Transport for MpiTransport {
         &self.nodes
     }
 
-    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent> {
+    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<SendOutcome> {
         check_send(self.size(), to, channel, &bytes)?;
         let held = held_bytes(bytes.len());
         let bytes_max = self.options.channel_bytes_max;
         if *self.unsent(channel) > 0 && *self.unsent(channel) + held > bytes_max {
-            self.look_at_sends();
+            self.reap_sends();
             if *self.unsent(channel) > 0 && *self.unsent(channel) + held > bytes_max {
                 self.was_refused = true;
-                return Ok(Sent::Full(bytes));
+                return Ok(SendOutcome::Full(bytes));
             }
         }
         self.counters.sent_messages += 1;
@@ -257,15 +258,15 @@ impl Transport for MpiTransport {
         self.counters.buffered_bytes_max =
             self.counters.buffered_bytes_max.max(self.counters.buffered_bytes);
         *self.unsent(channel) += held;
-        let (bytes, slice) = Lent::new(bytes);
+        let (bytes, slice) = LentBuffer::new(bytes);
         let receiver = self.world.process_at_rank(i32::try_from(to.0).expect("a rank of MPI"));
         let tag = channel.0.into();
         let request = receiver.immediate_synchronous_send_with_tag(StaticScope, slice, tag);
-        self.sends.push(Pending { request, bytes, channel });
-        Ok(Sent::Done)
+        self.sends.push(PendingSend { request, bytes, channel });
+        Ok(SendOutcome::Done)
     }
 
-    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
+    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<ReceivedMessage>> {
         let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let end_ns = self.monotonic_ns().saturating_add(wait_ns);
         let mut looks = 0;
@@ -273,7 +274,7 @@ impl Transport for MpiTransport {
             if let Some(message) = self.take(channels) {
                 return Ok(Some(message));
             }
-            if self.look_at_sends() || self.monotonic_ns() >= end_ns {
+            if self.reap_sends() || self.monotonic_ns() >= end_ns {
                 return Ok(None);
             }
             looks += 1;
@@ -294,7 +295,7 @@ impl Transport for MpiTransport {
         done
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> TransportCounters {
         self.counters
     }
 

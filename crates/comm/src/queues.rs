@@ -7,27 +7,27 @@
 use std::collections::VecDeque;
 
 use crate::Channel;
-use crate::transport::Message;
+use crate::transport::ReceivedMessage;
 
 /// The queues of a rank; `W` identifies a sender that waits for room.
 #[derive(Debug)]
-pub(crate) struct Queues<W> {
+pub(crate) struct SendQueues<W> {
     /// One for each channel that ever had a message; few.
-    queues: Vec<Queue<W>>,
+    queues: Vec<SendQueue<W>>,
     bytes: u64,
     bytes_max: u64,
 }
 
 #[derive(Debug)]
-struct Queue<W> {
+struct SendQueue<W> {
     channel: Channel,
-    messages: VecDeque<Message>,
+    messages: VecDeque<ReceivedMessage>,
     /// Bytes of the messages, including those of which only a part has arrived.
     bytes: usize,
     waiting: Vec<W>,
 }
 
-impl<W> Default for Queues<W> {
+impl<W> Default for SendQueues<W> {
     fn default() -> Self {
         Self { queues: Vec::new(), bytes: 0, bytes_max: 0 }
     }
@@ -35,10 +35,10 @@ impl<W> Default for Queues<W> {
 
 /// Bytes that a message of `length` counts for.
 pub(crate) fn held_bytes(length: usize) -> usize {
-    length + size_of::<Message>()
+    length + size_of::<ReceivedMessage>()
 }
 
-impl<W: PartialEq> Queues<W> {
+impl<W: PartialEq> SendQueues<W> {
     /// Returns whether `channel` has room for a message of `length`; 0 asks for any room at all.
     pub fn has_room(&mut self, channel: Channel, length: usize, bytes_max: usize) -> bool {
         let queue = self.queue(channel);
@@ -46,7 +46,7 @@ impl<W: PartialEq> Queues<W> {
     }
 
     /// Appends `message` to its queue, even if that is full.
-    pub fn put(&mut self, message: Message) {
+    pub fn put(&mut self, message: ReceivedMessage) {
         let bytes = held_bytes(message.bytes.len());
         self.reserve(message.channel, bytes);
         self.queue(message.channel).messages.push_back(message);
@@ -75,7 +75,11 @@ impl<W: PartialEq> Queues<W> {
 
     /// Takes the first message of the first of `channels` that has one. Also returns the registered
     /// waiters if half of the queue is now free.
-    pub fn take(&mut self, channels: &[Channel], bytes_max: usize) -> Option<(Message, Vec<W>)> {
+    pub fn take(
+        &mut self,
+        channels: &[Channel],
+        bytes_max: usize,
+    ) -> Option<(ReceivedMessage, Vec<W>)> {
         for channel in channels {
             let queue = self.queues.iter_mut().find(|queue| queue.channel == *channel);
             let Some(queue) = queue else { continue };
@@ -101,11 +105,11 @@ impl<W: PartialEq> Queues<W> {
         (self.bytes, self.bytes_max)
     }
 
-    fn queue(&mut self, channel: Channel) -> &mut Queue<W> {
+    fn queue(&mut self, channel: Channel) -> &mut SendQueue<W> {
         let place = self.queues.iter().position(|queue| queue.channel == channel);
         let place = place.unwrap_or_else(|| {
             let (messages, waiting) = (VecDeque::new(), Vec::new());
-            self.queues.push(Queue { channel, messages, bytes: 0, waiting });
+            self.queues.push(SendQueue { channel, messages, bytes: 0, waiting });
             self.queues.len() - 1
         });
         &mut self.queues[place]

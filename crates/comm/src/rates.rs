@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
 
-use crate::transport::{Sent, Transport};
+use crate::transport::{SendOutcome, Transport};
 use crate::{Channel, Rank, Router, RouterOptions, Routing};
 
 const DATA: Channel = Channel(1);
@@ -20,7 +20,7 @@ pub const LARGE_BYTES: usize = 32 << 10;
 
 /// Size of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub struct Amount {
+pub struct MeasurementSize {
     /// Round trips.
     pub round_trips: u32,
     /// Small messages; an eighth as many large ones are sent.
@@ -31,7 +31,7 @@ pub struct Amount {
     pub record_bytes: u32,
 }
 
-impl Default for Amount {
+impl Default for MeasurementSize {
     fn default() -> Self {
         Self { round_trips: 20_000, messages: 400_000, records: 2_000_000, record_bytes: 48 }
     }
@@ -39,7 +39,7 @@ impl Default for Amount {
 
 /// Results; the same at all ranks apart from their clocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Rates {
+pub struct MeasuredRates {
     /// Round trips of a small message.
     pub round_trips_per_second: f64,
     /// Small messages from one rank to another.
@@ -56,7 +56,7 @@ pub struct Rates {
 ///
 /// # Errors
 /// Errors of the transport; `Corrupt` if not all records arrived.
-pub fn measure(transport: &mut dyn Transport, amount: &Amount) -> Result<Rates> {
+pub fn measure(transport: &mut dyn Transport, amount: &MeasurementSize) -> Result<MeasuredRates> {
     let trips = timed(transport, |transport| round_trips(transport, amount.round_trips))?;
     let small = timed(transport, |transport| stream(transport, amount.messages, SMALL_BYTES))?;
     let large = amount.messages / 8;
@@ -64,7 +64,7 @@ pub fn measure(transport: &mut dyn Transport, amount: &Amount) -> Result<Rates> 
     let direct = timed(transport, |transport| records(transport, Routing::Direct, amount))?;
     let three = timed(transport, |transport| records(transport, Routing::ThreeHop, amount))?;
     let all = f64::from(amount.records) * f64::from(transport.size());
-    Ok(Rates {
+    Ok(MeasuredRates {
         round_trips_per_second: f64::from(amount.round_trips) / trips,
         small_messages_per_second: f64::from(amount.messages) / small,
         large_bytes_per_second: f64::from(large) * LARGE_BYTES as f64 / bulk,
@@ -110,9 +110,9 @@ fn stream(transport: &mut dyn Transport, count: u32, bytes: usize) -> Result<()>
     while sent < count || received < count {
         if sent < count {
             match transport.try_send(last, DATA, vec![0; bytes])? {
-                Sent::Done => sent += 1,
-                Sent::Full(_) if me == last => {}
-                Sent::Full(_) => {
+                SendOutcome::Done => sent += 1,
+                SendOutcome::Full(_) if me == last => {}
+                SendOutcome::Full(_) => {
                     transport.receive(&[], Duration::from_millis(50))?;
                 }
             }
@@ -125,7 +125,11 @@ fn stream(transport: &mut dyn Transport, count: u32, bytes: usize) -> Result<()>
     Ok(())
 }
 
-fn records(transport: &mut dyn Transport, routing: Routing, amount: &Amount) -> Result<()> {
+fn records(
+    transport: &mut dyn Transport,
+    routing: Routing,
+    amount: &MeasurementSize,
+) -> Result<()> {
     let (me, size) = (transport.rank(), transport.size());
     let options =
         RouterOptions { record_bytes: Some(amount.record_bytes), ..RouterOptions::new(routing) };

@@ -34,7 +34,7 @@ pub const LOOK: Duration = Duration::from_millis(50);
 
 /// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct ReceivedMessage {
     /// The sender.
     pub from: Rank,
     /// The conversation that it belongs to.
@@ -46,7 +46,7 @@ pub struct Message {
 /// Outcome of a send.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendOutcome {
     /// The transport has taken the message.
     Done,
     /// The channel is full, or the receiver has ended and this rank does not know yet how. Returns
@@ -56,7 +56,7 @@ pub enum Sent {
 
 /// Totals of a transport since its creation, including messages to oneself and those of barriers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct TransportCounters {
     /// Messages handed to the transport.
     pub sent_messages: u64,
     /// Bytes of those messages.
@@ -85,7 +85,7 @@ pub trait Transport {
     /// # Errors
     /// `Unavailable` names a rank that is lost, or says that `to` has left; `TooLarge` over
     /// [`MESSAGE_BYTES_MAX`]; `Invalid` if there is no such rank or channel.
-    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent>;
+    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<SendOutcome>;
 
     /// Receives the next message of any of `channels`; earlier channels in the list take priority.
     /// Waits for up to `wait`. Returns `None` early when a send that was refused may now succeed.
@@ -93,7 +93,7 @@ pub trait Transport {
     ///
     /// # Errors
     /// `Unavailable` names a lost rank, once all messages that had arrived are received.
-    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>>;
+    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<ReceivedMessage>>;
 
     /// Returns once every rank has called it. Messages sent before may still be on their way.
     ///
@@ -102,7 +102,7 @@ pub trait Transport {
     fn barrier(&mut self) -> Result<()>;
 
     /// Totals so far.
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> TransportCounters;
 
     /// How long nothing may move before a call that waits for other ranks fails.
     fn deadline(&self) -> Duration;
@@ -123,16 +123,16 @@ pub trait Transport {
     /// As [`Transport::try_send`], and `Unavailable` if `to` took nothing before the deadline.
     fn send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<()> {
         let mut bytes = match self.try_send(to, channel, bytes)? {
-            Sent::Done => return Ok(()),
-            Sent::Full(bytes) => bytes,
+            SendOutcome::Done => return Ok(()),
+            SendOutcome::Full(bytes) => bytes,
         };
         let deadline = Deadline::start(self);
         loop {
             // No channel is given, so nothing is received; a loss shows at the next try.
             let _ = self.receive(&[], LOOK)?;
             bytes = match self.try_send(to, channel, bytes)? {
-                Sent::Done => return Ok(()),
-                Sent::Full(bytes) => bytes,
+                SendOutcome::Done => return Ok(()),
+                SendOutcome::Full(bytes) => bytes,
             };
             deadline.check(self, || format!("{to} takes nothing of {channel}"))?;
         }
@@ -143,7 +143,7 @@ pub trait Transport {
     ///
     /// # Errors
     /// As [`Transport::receive`], and `Unavailable` at the deadline.
-    fn receive_soon(&mut self, channels: &[Channel], what: &str) -> Result<Message> {
+    fn receive_soon(&mut self, channels: &[Channel], what: &str) -> Result<ReceivedMessage> {
         let deadline = Deadline::start(self);
         loop {
             if let Some(message) = self.receive(channels, LOOK)? {
@@ -207,16 +207,25 @@ macro_rules! forward {
             fn nodes(&self) -> &Arc<NodeMap> {
                 (**self).nodes()
             }
-            fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent> {
+            fn try_send(
+                &mut self,
+                to: Rank,
+                channel: Channel,
+                bytes: Vec<u8>,
+            ) -> Result<SendOutcome> {
                 (**self).try_send(to, channel, bytes)
             }
-            fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
+            fn receive(
+                &mut self,
+                channels: &[Channel],
+                wait: Duration,
+            ) -> Result<Option<ReceivedMessage>> {
                 (**self).receive(channels, wait)
             }
             fn barrier(&mut self) -> Result<()> {
                 (**self).barrier()
             }
-            fn counters(&self) -> Counters {
+            fn counters(&self) -> TransportCounters {
                 (**self).counters()
             }
             fn deadline(&self) -> Duration {

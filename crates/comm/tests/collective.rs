@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use esker_base::{Error, Kind, Result};
-use esker_comm::collective::{CollectiveOptions, Collectives, Delegates, Reduction, Shape};
+use esker_comm::collective::{CollectiveOptions, Collectives, Delegates, Reduction, Topology};
 use esker_comm::threads::run;
 use esker_comm::{Rank, Transport};
 
-const WAYS: [(Delegates, Shape); 5] = [
-    (Delegates::All, Shape::LogRing),
-    (Delegates::All, Shape::Star),
-    (Delegates::PerNode(1), Shape::LogRing),
-    (Delegates::PerNode(2), Shape::LogRing),
-    (Delegates::PerNode(1), Shape::Star),
+const WAYS: [(Delegates, Topology); 5] = [
+    (Delegates::All, Topology::LogRing),
+    (Delegates::All, Topology::Star),
+    (Delegates::PerNode(1), Topology::LogRing),
+    (Delegates::PerNode(2), Topology::LogRing),
+    (Delegates::PerNode(1), Topology::Star),
 ];
 
 fn check(transport: &mut dyn Transport, options: CollectiveOptions) -> Result<()> {

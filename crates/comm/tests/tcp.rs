@@ -9,22 +9,24 @@ use std::time::Duration;
 
 use esker_base::store::MemoryStore;
 use esker_base::{Error, Kind, Result, Store};
-use esker_comm::job::Job;
-use esker_comm::tcp::{Options, TcpTransport, run};
-use esker_comm::{Channel, Rank, Router, RouterOptions, Routing, Sent, Transport, conformance};
+use esker_comm::job::RankContext;
+use esker_comm::tcp::{TcpOptions, TcpTransport, run};
+use esker_comm::{
+    Channel, Rank, Router, RouterOptions, Routing, SendOutcome, Transport, conformance,
+};
 
 const DATA: Channel = Channel(1);
 
-fn job(rank: Rank, size: u32, per_node: u32) -> Job {
+fn job(rank: Rank, size: u32, per_node: u32) -> RankContext {
     let node = (rank.0 / per_node).to_string();
-    Job { id: "test".into(), rank, size, node, address: None, meet: None }
+    RankContext { id: "test".into(), rank, size, node, address: None, meet: None }
 }
 
 /// The result of each rank, in rank order.
 fn ranks<R: Send>(
     size: u32,
     per_node: u32,
-    options: &Options,
+    options: &TcpOptions,
     work: impl Fn(&mut TcpTransport) -> Result<R> + Sync,
 ) -> Vec<Result<R>> {
     let store = MemoryStore::default();
@@ -38,11 +40,11 @@ fn ranks<R: Send>(
     })
 }
 
-fn options() -> Options {
-    Options { deadline: Duration::from_secs(30), ..Options::default() }
+fn options() -> TcpOptions {
+    TcpOptions { deadline: Duration::from_secs(30), ..TcpOptions::default() }
 }
 
-fn conform(size: u32, per_node: u32, options: &Options) {
+fn conform(size: u32, per_node: u32, options: &TcpOptions) {
     let done = ranks(size, per_node, options, |transport| {
         conformance::all(transport);
         Ok(())
@@ -69,7 +71,7 @@ fn sixteen_ranks_conform() {
 
 #[test]
 fn the_smallest_channels_do() {
-    conform(4, 2, &Options { channel_bytes_max: 1, ..options() });
+    conform(4, 2, &TcpOptions { channel_bytes_max: 1, ..options() });
 }
 
 /// The errors of the other ranks when `rank` of `size` leaves as `go` does.
@@ -138,7 +140,7 @@ fn who_is_refused_by_a_rank_that_died_hears_that_it_is_lost() {
                 }
                 let mut send = || -> Result<()> {
                     let sent = transport.try_send(Rank(5), DATA, vec![1])?;
-                    was_refused.fetch_or(sent != Sent::Done, Ordering::SeqCst);
+                    was_refused.fetch_or(sent != SendOutcome::Done, Ordering::SeqCst);
                     transport.receive(&[DATA], Duration::from_millis(1)).map(drop)
                 };
                 loop {
@@ -173,8 +175,8 @@ fn who_has_left_takes_no_messages_and_comes_to_no_barrier() {
         }
         let error = loop {
             match transport.try_send(Rank(1), DATA, vec![0; 1000]) {
-                Ok(Sent::Done) => {}
-                Ok(Sent::Full(_)) => {
+                Ok(SendOutcome::Done) => {}
+                Ok(SendOutcome::Full(_)) => {
                     transport.receive(&[DATA], Duration::from_millis(10))?;
                 }
                 Err(error) => break error,
@@ -227,7 +229,7 @@ fn a_job_that_has_met_leaves_nothing_in_the_store() {
 #[test]
 fn who_does_not_come_is_named_at_the_deadline() {
     let store = MemoryStore::default();
-    let options = Options { deadline: Duration::from_millis(50), ..options() };
+    let options = TcpOptions { deadline: Duration::from_millis(50), ..options() };
     let error = TcpTransport::connect(&store, &job(Rank(0), 3, 1), &options).expect_err("alone");
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("as 1 2"), "{error}");

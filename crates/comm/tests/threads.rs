@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
-use esker_comm::threads::{Options, run, run_with};
+use esker_comm::threads::{ThreadOptions, run, run_with};
 use esker_comm::{Channel, NodeMap, Rank, Router, RouterOptions, Routing, Transport, conformance};
 
 const DATA: Channel = Channel(1);
@@ -11,7 +11,7 @@ const DATA: Channel = Channel(1);
 /// So long that only a deadlock exceeds it.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-fn conform(nodes: NodeMap, options: &Options) {
+fn conform(nodes: NodeMap, options: &ThreadOptions) {
     run_with(nodes, options, |transport| {
         conformance::all(transport);
         Ok(())
@@ -21,7 +21,7 @@ fn conform(nodes: NodeMap, options: &Options) {
 
 fn conform_evenly(ranks: u32, per_node: u32) {
     let nodes = NodeMap::even(ranks, per_node).expect("some ranks");
-    conform(nodes, &Options { deadline: DEADLINE, ..Options::default() });
+    conform(nodes, &ThreadOptions { deadline: DEADLINE, ..ThreadOptions::default() });
 }
 
 #[test]
@@ -40,13 +40,13 @@ fn few_ranks_conform() {
 fn ranks_on_uneven_nodes_conform() {
     let labels = [0, 1, 1, 2, 2, 2, 0, 3, 4, 4, 4, 4, 4, 5, 6, 1];
     let nodes = NodeMap::of_labels(&labels).unwrap();
-    conform(nodes, &Options { deadline: DEADLINE, ..Options::default() });
+    conform(nodes, &ThreadOptions { deadline: DEADLINE, ..ThreadOptions::default() });
 }
 
 /// With channels of one message every send waits for its receiver.
 #[test]
 fn the_smallest_channels_do() {
-    let options = Options { channel_bytes_max: 1, deadline: DEADLINE };
+    let options = ThreadOptions { channel_bytes_max: 1, deadline: DEADLINE };
     conform(NodeMap::even(9, 3).unwrap(), &options);
 }
 
@@ -129,7 +129,7 @@ fn who_has_left_takes_no_messages_and_comes_to_no_barrier() {
 
 #[test]
 fn nothing_waits_longer_than_the_deadline() {
-    let options = Options { deadline: Duration::from_millis(100), channel_bytes_max: 1 };
+    let options = ThreadOptions { deadline: Duration::from_millis(100), channel_bytes_max: 1 };
     run_with(NodeMap::even(3, 3).unwrap(), &options, |transport| {
         if transport.rank() == Rank(0) {
             let error = transport.receive_soon(&[DATA], "an answer").unwrap_err();

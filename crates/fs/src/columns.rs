@@ -1,10 +1,10 @@
 //! Columns: the space that each column of inode records takes.
 
 use esker_base::Result;
-use esker_table::column::{Ints, Strings};
+use esker_table::column::{ParsedInts, ParsedStrings};
 use esker_table::manifest::TableRef;
 use esker_table::tables::{TableHandle, TableSource};
-use esker_table::wire::{Damage, Input};
+use esker_table::wire::{WireDamage, WireInput};
 
 use crate::inode::INODE;
 
@@ -25,8 +25,9 @@ pub fn column_bytes(source: &TableSource, tables: &[TableRef]) -> Result<Vec<(St
         tails += reference.tail_bytes;
         for number in 0..table.index().blocks() {
             let block = table.block(number)?;
-            let rest = measure(block.bytes(), block.rows(), &mut sums)
-                .map_err(|damage| damage.of(table.name(), table.index().place(number).start))?;
+            let rest = measure(block.bytes(), block.rows(), &mut sums).map_err(|damage| {
+                damage.of(table.name(), table.index().block_range(number).start)
+            })?;
             headers += rest;
         }
     }
@@ -36,8 +37,8 @@ pub fn column_bytes(source: &TableSource, tables: &[TableRef]) -> Result<Vec<(St
 }
 
 /// Adds the bytes of each column of a block to `sums`; returns the rest.
-fn measure(bytes: &[u8], rows: usize, sums: &mut [(String, u64)]) -> Result<u64, Damage> {
-    let mut input = Input::new(bytes);
+fn measure(bytes: &[u8], rows: usize, sums: &mut [(String, u64)]) -> Result<u64, WireDamage> {
+    let mut input = WireInput::new(bytes);
     // Checksum and number of rows, which the block's own parser has checked.
     input.u32()?;
     input.u16()?;
@@ -45,9 +46,9 @@ fn measure(bytes: &[u8], rows: usize, sums: &mut [(String, u64)]) -> Result<u64,
     let header = bytes.len() - left;
     for (column, sum) in sums.iter_mut().enumerate() {
         if column < INODE.ints.len() {
-            Ints::parse(&mut input, rows)?;
+            ParsedInts::parse(&mut input, rows)?;
         } else {
-            Strings::parse(&mut input, rows)?;
+            ParsedStrings::parse(&mut input, rows)?;
         }
         sum.1 += (left - input.left()) as u64;
         left = input.left();

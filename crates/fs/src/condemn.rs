@@ -10,7 +10,7 @@
 //! and "doom" happens. To hold a set, a process first puts a marker and then reads the manifest. If
 //! it finds the set live, the collector, which lists markers after condemning it, finds the marker.
 //! If it finds the set condemned, it restores the set itself or loses to "doom". Markers of sets
-//! that need only data logs ([`Holder::Data`]) do not restore a set, but keep it from being doomed:
+//! that need only data logs ([`MarkerHolder::Data`]) do not restore a set, but keep it from being doomed:
 //! the collector commits that its tables are gone, and deletes them and the logs to which no such
 //! set refers. A squash that begins to refer to a log found the reference in another set, and holds
 //! that set until it has committed, so a marker of this kind exists for as long as a log is needed.
@@ -27,7 +27,7 @@ use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{EPOCH_MAX, Manifest, NUMBER_MAX, SetId, SetState};
 
-use crate::marker::{self, Holder};
+use crate::marker::{self, MarkerHolder};
 use crate::names;
 
 /// Maximum number of lost races in a row.
@@ -37,7 +37,7 @@ const WAIT: Duration = Duration::from_millis(5);
 
 /// State of a set's deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum DeletionPhase {
     /// In use, or not examined yet.
     Live,
     /// It may be restored.
@@ -50,7 +50,7 @@ pub(crate) enum Phase {
 
 /// Outcome of an attempt to doom a set.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum CondemnVerdict {
     /// The set is held or in use.
     Kept,
     /// The set is doomed; this is its last manifest.
@@ -65,12 +65,12 @@ pub(crate) enum Verdict {
 }
 
 /// Returns the state of deletion of the set of `manifest`.
-pub(crate) fn phase(manifest: &Manifest) -> Phase {
+pub(crate) fn phase(manifest: &Manifest) -> DeletionPhase {
     match manifest.state {
-        SetState::Open | SetState::Published => Phase::Live,
-        SetState::CondemnedOpen | SetState::CondemnedPublished => Phase::Condemned,
-        SetState::Doomed => Phase::Doomed,
-        SetState::DataOnly => Phase::DataOnly,
+        SetState::Open | SetState::Published => DeletionPhase::Live,
+        SetState::CondemnedOpen | SetState::CondemnedPublished => DeletionPhase::Condemned,
+        SetState::Doomed => DeletionPhase::Doomed,
+        SetState::DataOnly => DeletionPhase::DataOnly,
     }
 }
 
@@ -119,8 +119,10 @@ pub(crate) fn load_live_expecting(
     for _ in 0..TRIES_MAX {
         let manifest = Manifest::load_expecting(store, set, expected.take())?;
         match phase(&manifest) {
-            Phase::Live => return Ok(manifest),
-            Phase::Condemned if marker::holders(store, set)?.iter().any(Holder::keeps_tables) => {
+            DeletionPhase::Live => return Ok(manifest),
+            DeletionPhase::Condemned
+                if marker::holders(store, set)?.iter().any(MarkerHolder::keeps_tables) =>
+            {
                 match restore(store, set, manifest) {
                     // A reader without write permission waits for the collector to see the marker.
                     Err(error) if matches!(error.kind(), Kind::ReadOnly | Kind::Denied) => {
@@ -130,11 +132,11 @@ pub(crate) fn load_live_expecting(
                     restored => drop(restored?),
                 }
             }
-            Phase::Condemned | Phase::Doomed => {
+            DeletionPhase::Condemned | DeletionPhase::Doomed => {
                 let context = format!("change set {set} is being deleted");
                 return Err(Error::new(Kind::NotFound, context));
             }
-            Phase::DataOnly => {
+            DeletionPhase::DataOnly => {
                 let context = format!(
                     "change set {set} was deleted except for data that other change sets need"
                 );
@@ -145,7 +147,7 @@ pub(crate) fn load_live_expecting(
     Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
 }
 
-/// Ensures that the data logs of `set`, on which the caller has put a [`Holder::Data`] marker,
+/// Ensures that the data logs of `set`, on which the caller has put a [`MarkerHolder::Data`] marker,
 /// stay: a collector that listed the markers earlier loses its next commit. The set in which the
 /// caller found the logs keeps them until this returns.
 ///
@@ -155,9 +157,9 @@ pub(crate) fn keep_data(store: &dyn Store, set: SetId) -> Result<()> {
     for _ in 0..TRIES_MAX {
         let manifest = Manifest::load(store, set)?;
         match phase(&manifest) {
-            Phase::Live | Phase::DataOnly => return Ok(()),
-            Phase::Condemned => drop(restore(store, set, manifest)?),
-            Phase::Doomed => {
+            DeletionPhase::Live | DeletionPhase::DataOnly => return Ok(()),
+            DeletionPhase::Condemned => drop(restore(store, set, manifest)?),
+            DeletionPhase::Doomed => {
                 let context = format!("change set {set} was deleted meanwhile; try again");
                 return Err(Error::new(Kind::NotFound, context));
             }
@@ -169,7 +171,7 @@ pub(crate) fn keep_data(store: &dyn Store, set: SetId) -> Result<()> {
 /// Like [`load_live`], for a set whose manifest was `known`. Cost: a listing if it still is the
 /// newest.
 pub(crate) fn reload_live(store: &dyn Store, set: SetId, known: &Manifest) -> Result<Manifest> {
-    if phase(known) == Phase::Live && Manifest::newest_number(store, set)? == known.number {
+    if phase(known) == DeletionPhase::Live && Manifest::newest_number(store, set)? == known.number {
         return Ok(known.clone());
     }
     load_live(store, set)
@@ -177,7 +179,7 @@ pub(crate) fn reload_live(store: &dyn Store, set: SetId, known: &Manifest) -> Re
 
 /// The part of a set that its markers keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
+enum KeptContent {
     All,
     Data,
     Nothing,
@@ -185,20 +187,20 @@ enum Kept {
 
 /// Returns what markers keep of `set`. Markers of names in `stale` count only if the name now
 /// stands for the set.
-fn kept(store: &dyn Store, set: SetId, stale: &BTreeSet<Holder>) -> Result<Kept> {
-    let mut kept = Kept::Nothing;
+fn kept(store: &dyn Store, set: SetId, stale: &BTreeSet<MarkerHolder>) -> Result<KeptContent> {
+    let mut kept = KeptContent::Nothing;
     for holder in marker::holders(store, set)? {
         match &holder {
-            Holder::Data(_) => kept = Kept::Data,
-            Holder::Name(name) if stale.contains(&holder) => {
+            MarkerHolder::Data(_) => kept = KeptContent::Data,
+            MarkerHolder::Name(name) if stale.contains(&holder) => {
                 match names::stands_for(store, name, set) {
                     Ok(false) => {}
                     // A name that cannot be read may stand for any set.
                     Err(error) if error.kind() != Kind::Corrupt => return Err(error),
-                    _ => return Ok(Kept::All),
+                    _ => return Ok(KeptContent::All),
                 }
             }
-            _ => return Ok(Kept::All),
+            _ => return Ok(KeptContent::All),
         }
     }
     Ok(kept)
@@ -214,58 +216,62 @@ fn is_data_needed(store: &dyn Store, set: SetId) -> Result<bool> {
 pub(crate) fn doom(
     store: &dyn Store,
     set: SetId,
-    stale: &BTreeSet<Holder>,
+    stale: &BTreeSet<MarkerHolder>,
     now_ns: u64,
-) -> Result<Verdict> {
+) -> Result<CondemnVerdict> {
     for _ in 0..TRIES_MAX {
         let mut manifest = match Manifest::load(store, set) {
-            Err(error) if error.kind() == Kind::NotFound => return Ok(Verdict::Gone),
+            Err(error) if error.kind() == Kind::NotFound => return Ok(CondemnVerdict::Gone),
             loaded => loaded?,
         };
         match phase(&manifest) {
-            Phase::Doomed => return Ok(Verdict::Doomed(Box::new(manifest))),
+            DeletionPhase::Doomed => return Ok(CondemnVerdict::Doomed(Box::new(manifest))),
             // It cannot be restored, so other holders do not count. Checked twice: a listing may
             // show neither of two markers if one is put before the other is released.
-            Phase::DataOnly if is_data_needed(store, set)? || is_data_needed(store, set)? => {
-                return Ok(Verdict::DataOnly { before: None });
+            DeletionPhase::DataOnly
+                if is_data_needed(store, set)? || is_data_needed(store, set)? =>
+            {
+                return Ok(CondemnVerdict::DataOnly { before: None });
             }
-            Phase::DataOnly => {
+            DeletionPhase::DataOnly => {
                 if doom_now(&mut manifest, store, set, now_ns)? {
-                    return Ok(Verdict::Doomed(Box::new(manifest)));
+                    return Ok(CondemnVerdict::Doomed(Box::new(manifest)));
                 }
             }
-            Phase::Condemned => match kept(store, set, stale)? {
-                Kept::All => {
+            DeletionPhase::Condemned => match kept(store, set, stale)? {
+                KeptContent::All => {
                     if restore(store, set, manifest)? {
-                        return Ok(Verdict::Kept);
+                        return Ok(CondemnVerdict::Kept);
                     }
                 }
-                Kept::Data => {
+                KeptContent::Data => {
                     let before = Some(Box::new(manifest.clone()));
                     if keep_data_only(&mut manifest, store, set, now_ns)? {
-                        return Ok(Verdict::DataOnly { before });
+                        return Ok(CondemnVerdict::DataOnly { before });
                     }
                 }
-                Kept::Nothing => {
+                KeptContent::Nothing => {
                     if doom_now(&mut manifest, store, set, now_ns)? {
-                        return Ok(Verdict::Doomed(Box::new(manifest)));
+                        return Ok(CondemnVerdict::Doomed(Box::new(manifest)));
                     }
                 }
             },
-            Phase::Live if kept(store, set, stale)? == Kept::All => return Ok(Verdict::Kept),
-            Phase::Live => {
+            DeletionPhase::Live if kept(store, set, stale)? == KeptContent::All => {
+                return Ok(CondemnVerdict::Kept);
+            }
+            DeletionPhase::Live => {
                 manifest.state = match manifest.state {
                     SetState::Open => SetState::CondemnedOpen,
                     _ => SetState::CondemnedPublished,
                 };
                 // A process that commits to a set without holders is about to hold it.
                 if !commit(&mut manifest, store, set, now_ns)? {
-                    return Ok(Verdict::Kept);
+                    return Ok(CondemnVerdict::Kept);
                 }
             }
         }
     }
-    Ok(Verdict::Kept)
+    Ok(CondemnVerdict::Kept)
 }
 
 fn doom_now(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
@@ -291,7 +297,7 @@ fn keep_data_only(
 
 /// Returns whether `set` is known to be doomed, so that no process changes it any more.
 pub(crate) fn is_doomed(store: &dyn Store, set: SetId) -> bool {
-    Manifest::load(store, set).is_ok_and(|manifest| phase(&manifest) == Phase::Doomed)
+    Manifest::load(store, set).is_ok_and(|manifest| phase(&manifest) == DeletionPhase::Doomed)
 }
 
 /// Dooms `set`, which has no manifest, so that it cannot begin any more. False if it has begun.
@@ -304,26 +310,26 @@ pub(crate) fn doom_missing(store: &dyn Store, set: SetId, now_ns: u64) -> Result
 pub(crate) fn doom_unreadable(
     store: &dyn Store,
     set: SetId,
-    stale: &BTreeSet<Holder>,
+    stale: &BTreeSet<MarkerHolder>,
     now_ns: u64,
-) -> Result<Verdict> {
-    if kept(store, set, stale)? != Kept::Nothing {
-        return Ok(Verdict::Kept);
+) -> Result<CondemnVerdict> {
+    if kept(store, set, stale)? != KeptContent::Nothing {
+        return Ok(CondemnVerdict::Kept);
     }
     let newest = match Manifest::newest_number(store, set) {
-        Err(error) if error.kind() == Kind::NotFound => return Ok(Verdict::Gone),
+        Err(error) if error.kind() == Kind::NotFound => return Ok(CondemnVerdict::Gone),
         newest => newest?,
     };
     if newest >= NUMBER_MAX {
         // No writer gets that far, and there is no next number. The unreadable manifest is
         // reported.
-        return Ok(Verdict::Kept);
+        return Ok(CondemnVerdict::Kept);
     }
     // Above the epoch of any writer that is still running.
     if !doom_after(store, set, newest, EPOCH_MAX - 1, now_ns)? {
-        return Ok(Verdict::Kept);
+        return Ok(CondemnVerdict::Kept);
     }
-    Manifest::load(store, set).map(|manifest| Verdict::Doomed(Box::new(manifest)))
+    Manifest::load(store, set).map(|manifest| CondemnVerdict::Doomed(Box::new(manifest)))
 }
 
 /// Commits the doom of `set` as the manifest after `number`, under the epoch after `epoch`; false

@@ -14,19 +14,19 @@ mod removed_dirs;
 
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::SetId;
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer, RowBuffer};
 use hashbrown::{HashMap, HashSet};
 
-use crate::diff::{Aspect, Diff};
+use crate::diff::{DiffAspect, NamespaceDiff};
 use crate::dir::Dir;
+use crate::dir_tree::visit_names;
 use crate::identity::Identity;
-use crate::inode::{DirId, Entry, FileKind, INODE, Inode};
-use crate::layers::{Layers, dir_of, load_stack};
+use crate::inode::{DirId, FileKind, INODE, Inode, NameKind};
+use crate::layers::{LayerStack, dir_of, load_stack};
 use crate::namespace::Namespace;
 use crate::repository::Repository;
 use crate::session::Session;
-use crate::shape::visit_names;
 
 /// Number of conflicts whose paths are looked up together.
 const BATCH: usize = 4096;
@@ -59,7 +59,7 @@ pub struct BaseConflict {
     /// The versions, with the one that the stack shows first.
     pub versions: Vec<ConflictingVersion>,
     /// How the first two differ, if both have an inode.
-    pub aspects: Vec<Aspect>,
+    pub aspects: Vec<DiffAspect>,
 }
 
 impl BaseConflict {
@@ -73,20 +73,20 @@ impl BaseConflict {
 
 /// Bases that are composed into one stack.
 #[derive(Debug)]
-pub struct Composition {
+pub struct ComposedBases {
     /// Each base alone.
     bases: Vec<Namespace>,
     /// All of them together.
     composed: Namespace,
 }
 
-impl Composition {
+impl ComposedBases {
     /// Opens `bases`, of which earlier ones win, each alone and together. Cost: as
     /// [`Repository::open`] for each of them.
     pub fn open(repository: &Repository, bases: &[SetId]) -> Result<Self> {
         let open = |bases: &[SetId]| {
             let stack = load_stack(repository.source(), bases)?;
-            let layers = Layers::new(repository.source().clone(), stack, None);
+            let layers = LayerStack::new(repository.source().clone(), stack, None);
             // Content is compared regardless of read permission.
             Namespace::new(layers, Identity::root())
         };
@@ -124,7 +124,7 @@ impl Composition {
                 layer_of.resize(cursors.len(), index);
             }
         }
-        let mut merge = Merge::new(cursors, &Key::FIRST)?;
+        let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
         let mut batch = Vec::new();
         let mut more = merge.advance()?;
         while more {
@@ -169,7 +169,7 @@ impl Composition {
         let mut found: Vec<(SetId, ConflictingVersion)> = Vec::new();
         for (base, namespace) in self.bases.iter().enumerate() {
             let Some((set, inode)) = record(namespace, key)? else { continue };
-            let is_removed = inode.entry == Entry::Tombstone;
+            let is_removed = inode.entry == NameKind::Tombstone;
             let changed_ns = if is_removed { inode.ctime_ns } else { inode.mtime_ns };
             let inode = (!is_removed).then_some(inode);
             found.push((set, ConflictingVersion { base, inode, changed_ns }));
@@ -209,17 +209,18 @@ impl Composition {
         key: &Key,
         first: &ConflictingVersion,
         other: &ConflictingVersion,
-    ) -> Result<Option<Vec<Aspect>>> {
+    ) -> Result<Option<Vec<DiffAspect>>> {
         let (Some(old), Some(new)) = (&first.inode, &other.inode) else {
             // The names themselves show whether a file has any left.
             let differs = first.inode.is_some() != other.inode.is_some();
             return Ok((differs && dir_of(key) != DirId::LINKS).then(Vec::new));
         };
-        if old.entry == Entry::Link || new.entry == Entry::Link {
+        if old.entry == NameKind::Link || new.entry == NameKind::Link {
             let is_same = (old.entry, old.id) == (new.entry, new.id);
             return Ok((!is_same).then(Vec::new));
         }
-        let diff = Diff { before: &self.bases[first.base], after: &self.bases[other.base] };
+        let diff =
+            NamespaceDiff { before: &self.bases[first.base], after: &self.bases[other.base] };
         let aspects = diff.aspects(old, new)?;
         Ok((!aspects.is_empty()).then_some(aspects))
     }
@@ -286,7 +287,7 @@ impl Composition {
                 let shown = record(&self.composed, &key)?.map(|(_, inode)| inode);
                 let is_shown = shown.is_some_and(|inode| {
                     inode.id == id
-                        && matches!(inode.entry, Entry::Link | Entry::Is(FileKind::Directory))
+                        && matches!(inode.entry, NameKind::Link | NameKind::Is(FileKind::Directory))
                 });
                 if is_shown && !places.contains_key(&id) {
                     let parent = dir_of(&key);
@@ -333,7 +334,11 @@ impl Session {
     /// `Conflict` if the session cannot show that version: of a directory that one base removed or
     /// replaced, and of a file with several names. As [`Session::unlink`] and
     /// [`Session::create_with`].
-    pub fn show_newest(&self, composition: &Composition, conflict: &BaseConflict) -> Result<bool> {
+    pub fn show_newest(
+        &self,
+        composition: &ComposedBases,
+        conflict: &BaseConflict,
+    ) -> Result<bool> {
         let newest = conflict.newest();
         let Some(path) = &conflict.path else { return Ok(false) };
         if conflict.is_in_removed_dir {

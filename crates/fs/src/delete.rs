@@ -11,7 +11,7 @@ use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::set_writer::SetWriter;
 
-use crate::marker::{self, Holder};
+use crate::marker::{self, MarkerHolder};
 use crate::name_table::{self, NameEntries, NameEntry, part_of};
 use crate::names::{self, PublishedName};
 use crate::repository::Repository;
@@ -38,7 +38,7 @@ pub(crate) fn hold_former(
     set: SetId,
     name: &str,
 ) -> Result<()> {
-    let holder = Holder::Former { since_ns: clock.now_ns(), name: name.to_owned() };
+    let holder = MarkerHolder::Former { since_ns: clock.now_ns(), name: name.to_owned() };
     marker::hold(store, set, &holder)
 }
 
@@ -54,7 +54,7 @@ impl Repository {
     pub fn delete(&self, name: &str) -> Result<()> {
         let (store, clock) = (&**self.store(), &**self.clock());
         // One marker, whatever the number of retries.
-        let holder = Holder::Former { since_ns: clock.now_ns(), name: name.to_owned() };
+        let holder = MarkerHolder::Former { since_ns: clock.now_ns(), name: name.to_owned() };
         let keep = &mut |set| marker::hold(store, set, &holder);
         for _ in 0..TRIES_MAX {
             match self.with_reserve(|| names::remove(store, clock, name, keep)) {
@@ -88,7 +88,7 @@ impl Repository {
         // after removing the marker: one of the two gives way.
         match Manifest::load(&**self.store(), set) {
             Ok(now) if now.state == SetState::Open && now.epoch > epoch => {
-                marker::hold(&**self.store(), set, &Holder::Session)?;
+                marker::hold(&**self.store(), set, &MarkerHolder::Session)?;
                 let what = format!("@{set} was resumed meanwhile and is not given up");
                 Err(Error::new(Kind::Conflict, what))
             }
@@ -192,7 +192,7 @@ impl Repository {
         };
         let former = |marker: marker::Marker| match marker.holder {
             // A deletion that did not finish, or was undone, leaves a marker too.
-            Holder::Former { since_ns, name } if !stands_for(&name, marker.set) => {
+            MarkerHolder::Former { since_ns, name } if !stands_for(&name, marker.set) => {
                 Some(FormerName { name, set: marker.set, since_ns })
             }
             _ => None,
@@ -212,7 +212,7 @@ impl Repository {
     /// # Errors
     /// Errors of the store.
     pub fn abandon(&self, set: SetId) -> Result<()> {
-        marker::release(&**self.store(), set, &Holder::Session)
+        marker::release(&**self.store(), set, &MarkerHolder::Session)
     }
 
     /// Replaces the damaged part of the name table that contains `name` by the version before it,
@@ -225,7 +225,7 @@ impl Repository {
         let Some(number) = name_table::damaged_number(store, part)? else { return Ok(false) };
         let mut newest: BTreeMap<String, (u64, SetId)> = BTreeMap::new();
         for marker in marker::all(store)? {
-            let Holder::Name(other) = marker.holder else { continue };
+            let MarkerHolder::Name(other) = marker.holder else { continue };
             let is_wanted = part_of(&other) == part && names::check(&other).is_ok();
             if is_wanted && may_have_name(store, marker.set)? {
                 let named = newest.entry(other).or_insert((0, marker.set));

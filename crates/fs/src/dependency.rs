@@ -9,26 +9,26 @@
 use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
 use hashbrown::HashSet;
 
-use crate::marker::Holder;
+use crate::marker::MarkerHolder;
 
 /// Another set that a set needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Dependency {
+pub struct SetDependency {
     /// The needed set.
     pub set: SetId,
-    /// The marker that keeps it: [`Holder::Data`] if only some of its data logs are needed.
-    pub holder: Holder,
+    /// The marker that keeps it: [`MarkerHolder::Data`] if only some of its data logs are needed.
+    pub holder: MarkerHolder,
 }
 
 /// Returns the sets that `set` needs, according to `manifest`, each once for each kind of marker.
 #[must_use]
-pub fn of(set: SetId, manifest: &Manifest) -> Vec<Dependency> {
+pub fn of(set: SetId, manifest: &Manifest) -> Vec<SetDependency> {
     let tables = manifest.tables.iter().map(|table| table.set);
     let whole = manifest.bases.iter().chain(&manifest.data_sets).copied().chain(tables);
-    let whole = whole.map(|needed| Dependency { set: needed, holder: Holder::Set(set) });
+    let whole = whole.map(|needed| SetDependency { set: needed, holder: MarkerHolder::Set(set) });
     let data = manifest.referenced_logs.iter().map(|logs| logs.set);
-    let data = data.map(|needed| Dependency { set: needed, holder: Holder::Data(set) });
-    let mut needed: Vec<Dependency> = whole.chain(data).collect();
+    let data = data.map(|needed| SetDependency { set: needed, holder: MarkerHolder::Data(set) });
+    let mut needed: Vec<SetDependency> = whole.chain(data).collect();
     needed.sort_unstable();
     needed.dedup();
     needed.retain(|needed| needed.set != set);
@@ -45,7 +45,7 @@ pub(crate) fn referenced_logs(manifest: &Manifest, other: SetId) -> Option<&LogN
 
 /// True if a complete set with this manifest does not need, and will never need, `dependency`. An
 /// open set may be about to need it, and a part of a job may be opened again.
-pub(crate) fn is_needless(set: SetId, manifest: &Manifest, dependency: &Dependency) -> bool {
+pub(crate) fn is_needless(set: SetId, manifest: &Manifest, dependency: &SetDependency) -> bool {
     let is_part = manifest.job.is_some_and(|membership| membership.rank.is_some());
     let is_final = match manifest.state {
         SetState::Published => !is_part,

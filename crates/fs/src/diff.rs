@@ -12,7 +12,7 @@ use crate::dir::Dir;
 use crate::identity::EXECUTE;
 use crate::inode::{FileKind, Inode};
 use crate::list::{DirCursor, DirEntry};
-use crate::namespace::{Follow, Found, Namespace};
+use crate::namespace::{FollowLinks, Namespace, PathTarget};
 use crate::path::show as show_path;
 use crate::walk::loop_error;
 
@@ -21,7 +21,7 @@ const PIECE_BYTES: usize = 4 << 20;
 
 /// One way in which two entries of one path differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Aspect {
+pub enum DiffAspect {
     /// Kind of file.
     Kind,
     /// Bytes of content, or the target of a symbolic link.
@@ -48,17 +48,17 @@ pub struct Difference<'a> {
     /// Inode in the second tree.
     pub after: Option<&'a Inode>,
     /// How they differ, if both exist.
-    pub aspects: &'a [Aspect],
+    pub aspects: &'a [DiffAspect],
 }
 
 /// Two namespaces to compare.
-pub(crate) struct Diff<'a> {
+pub(crate) struct NamespaceDiff<'a> {
     pub(crate) before: &'a Namespace,
     pub(crate) after: &'a Namespace,
 }
 
 /// A directory that is in both trees, or in one.
-struct Frame {
+struct DiffFrame {
     dirs: (Option<Dir>, Option<Dir>),
     pairs: std::vec::IntoIter<(Option<DirEntry>, Option<DirEntry>)>,
     path_bytes: usize,
@@ -76,9 +76,9 @@ pub fn diff(
     after: (&Namespace, &[u8]),
     show: &mut dyn FnMut(&Difference) -> Result<()>,
 ) -> Result<()> {
-    let diff = Diff { before: before.0, after: after.0 };
-    let old = before.0.find(before.1, Follow::Yes)?;
-    let new = after.0.find(after.1, Follow::Yes)?;
+    let diff = NamespaceDiff { before: before.0, after: after.0 };
+    let old = before.0.find(before.1, FollowLinks::Yes)?;
+    let new = after.0.find(after.1, FollowLinks::Yes)?;
     let mut path = vec![b'/'];
     diff.show_pair(&path, Some(&old.inode), Some(&new.inode), show)?;
     path.clear();
@@ -100,7 +100,7 @@ pub fn diff(
             open_entry(before.0, frame.dirs.0.as_ref(), old.as_ref())?,
             open_entry(after.0, frame.dirs.1.as_ref(), new.as_ref())?,
         );
-        let is_loop = |dir: &Option<Dir>, side: fn(&Frame) -> Option<&Dir>| {
+        let is_loop = |dir: &Option<Dir>, side: fn(&DiffFrame) -> Option<&Dir>| {
             let id = dir.as_ref().map(|dir| dir.id());
             id.is_some() && frames.iter().any(|frame| side(frame).map(|dir| dir.id()) == id)
         };
@@ -120,7 +120,7 @@ pub fn diff(
     first_loop.map_or(Ok(()), Err)
 }
 
-fn open(namespace: &Namespace, found: &Found) -> Result<Option<Dir>> {
+fn open(namespace: &Namespace, found: &PathTarget) -> Result<Option<Dir>> {
     if !found.inode.is_directory() {
         return Ok(None);
     }
@@ -143,11 +143,11 @@ fn open_entry(
     }
 }
 
-impl Diff<'_> {
-    fn frame(&self, dirs: (Option<Dir>, Option<Dir>), path_bytes: usize) -> Result<Frame> {
+impl NamespaceDiff<'_> {
+    fn frame(&self, dirs: (Option<Dir>, Option<Dir>), path_bytes: usize) -> Result<DiffFrame> {
         let old = entries(self.before, dirs.0.as_ref())?;
         let new = entries(self.after, dirs.1.as_ref())?;
-        Ok(Frame { dirs, pairs: pair(old, new).into_iter(), path_bytes })
+        Ok(DiffFrame { dirs, pairs: pair(old, new).into_iter(), path_bytes })
     }
 
     fn show_pair(
@@ -168,7 +168,7 @@ impl Diff<'_> {
     }
 
     /// Returns how two entries differ.
-    pub(crate) fn aspects(&self, old: &Inode, new: &Inode) -> Result<Vec<Aspect>> {
+    pub(crate) fn aspects(&self, old: &Inode, new: &Inode) -> Result<Vec<DiffAspect>> {
         let mut aspects = Vec::new();
         let mut note = |differs: bool, aspect| {
             if differs {
@@ -176,16 +176,16 @@ impl Diff<'_> {
             }
         };
         let same_kind = old.kind() == new.kind();
-        note(!same_kind, Aspect::Kind);
+        note(!same_kind, DiffAspect::Kind);
         if same_kind {
-            note(!self.same_content(old, new)?, Aspect::Content);
-            note(old.rdev != new.rdev, Aspect::Device);
+            note(!self.same_content(old, new)?, DiffAspect::Content);
+            note(old.rdev != new.rdev, DiffAspect::Device);
         }
-        note(old.mode != new.mode, Aspect::Mode);
-        note((old.uid, old.gid) != (new.uid, new.gid), Aspect::Owner);
+        note(old.mode != new.mode, DiffAspect::Mode);
+        note((old.uid, old.gid) != (new.uid, new.gid), DiffAspect::Owner);
         let timed = !(old.is_directory() && new.is_directory());
-        note(timed && old.mtime_ns != new.mtime_ns, Aspect::Time);
-        note(old.xattrs != new.xattrs, Aspect::Xattrs);
+        note(timed && old.mtime_ns != new.mtime_ns, DiffAspect::Time);
+        note(old.xattrs != new.xattrs, DiffAspect::Xattrs);
         aspects.sort_unstable();
         Ok(aspects)
     }

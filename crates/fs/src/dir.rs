@@ -20,7 +20,7 @@ use crate::path::check_name;
 pub type Dir = Arc<DirNode>;
 
 /// Directories whose records lack their latest times.
-pub(crate) type Touched = Mutex<Vec<Dir>>;
+pub(crate) type TouchedDirs = Mutex<Vec<Dir>>;
 
 /// State of an open directory. The fields that every create reads come first, in one cache line.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct DirNode {
     /// Parent and name; `None` for the root.
     place: RwLock<Option<(Dir, Vec<u8>)>>,
     /// The list that keeps it while it is touched.
-    touched: Weak<Touched>,
+    touched: Weak<TouchedDirs>,
 }
 
 impl DirNode {
@@ -48,7 +48,7 @@ impl DirNode {
         inode: &Inode,
         place: Option<(Dir, Vec<u8>)>,
         is_fresh: bool,
-        touched: &Arc<Touched>,
+        touched: &Arc<TouchedDirs>,
     ) -> Dir {
         Arc::new(Self {
             id: inode.dir_id(),
@@ -84,7 +84,7 @@ impl DirNode {
 
     /// Parent, and name in it; `None` for the root.
     #[must_use]
-    pub fn place(&self) -> Option<(Dir, Vec<u8>)> {
+    pub fn location(&self) -> Option<(Dir, Vec<u8>)> {
         self.place.read().clone()
     }
 
@@ -188,7 +188,7 @@ impl DirNode {
     }
 
     /// Marks times up to a touch at `written_ns` as written to the record.
-    pub(crate) fn settle_touch(self: &Arc<Self>, written_ns: i64) {
+    pub(crate) fn times_written(self: &Arc<Self>, written_ns: i64) {
         self.forget_touch();
         // A concurrent touch either sees the cleared flag, or is seen here.
         if self.mtime_ns.load(Ordering::SeqCst) != written_ns {

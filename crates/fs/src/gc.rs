@@ -2,7 +2,7 @@
 //! no manifest needs.
 //!
 //! Path: a survey of markers, names and manifests → sets that left markers but never began are
-//! doomed, and stale markers are removed; missing markers that a name or a manifest implies are
+//! doomed, and stale markers are removed (`markers.rs`); missing markers that a name or a manifest implies are
 //! restored → sets without markers are doomed (`condemn.rs`) and deleted, which frees others; sets
 //! that are held only for their data logs lose everything else (`data_only.rs`) → objects that live
 //! sets do not need (`sweep.rs`).
@@ -14,9 +14,10 @@
 //! the next collection continues. Source: docs/design/0002-garbage.md.
 
 mod data_only;
+mod markers;
 mod sweep;
 
-pub(crate) use self::sweep::Place;
+pub(crate) use self::sweep::SetObject;
 use self::sweep::{SetFolder, SweepRules};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,12 +27,10 @@ use esker_base::store::{ObjectInfo, Store, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 
-use crate::condemn::{self, Phase, Verdict};
-use crate::dependency::{self, Dependency};
-use crate::marker::{self, Holder};
+use crate::condemn::{self, CondemnVerdict, DeletionPhase};
+use crate::dependency::{self, SetDependency};
+use crate::marker::{self, MarkerHolder};
 use crate::names::{self, NameSurvey};
-use crate::publication::release_session;
-use crate::read_lease::LEASE;
 use crate::repository::Repository;
 
 /// Default time that readers have left after the name of their snapshot was deleted or replaced, or
@@ -112,7 +111,7 @@ impl Repository {
     }
 
     fn collect_garbage(&self, options: &GcOptions) -> Result<GcReport> {
-        let mut collection = Collection::survey(self, options.clone())?;
+        let mut collection = GarbageCollection::survey(self, options.clone())?;
         loop {
             let freed = collection.report.objects;
             collection.sweep_markers()?;
@@ -140,13 +139,13 @@ fn ns(duration: Duration) -> u64 {
 }
 
 /// Knowledge about a set's manifest.
-enum Known {
+enum KnownSet {
     Manifest(Box<Manifest>),
     Missing,
     Damaged,
 }
 
-impl Known {
+impl KnownSet {
     /// Returns what a dry run knows about a set that it would doom.
     fn doomed(manifest: Manifest) -> Self {
         Self::Manifest(Box::new(Manifest { state: SetState::Doomed, ..manifest }))
@@ -157,7 +156,7 @@ impl Known {
 struct FoundSet {
     set: SetId,
     /// Its newest manifest, or the error of reading it.
-    known: Result<Known, String>,
+    known: Result<KnownSet, String>,
     is_littered: bool,
 }
 
@@ -189,9 +188,9 @@ fn find_set(store: &dyn Store, set: SetId, rules: &SweepRules) -> Result<FoundSe
         Ok(manifest) => {
             let folder = SetFolder::new(set, manifest, objects);
             is_littered = folder.may_shrink(rules);
-            Ok(Known::Manifest(Box::new(folder.manifest)))
+            Ok(KnownSet::Manifest(Box::new(folder.manifest)))
         }
-        Err(error) if error.kind() == Kind::NotFound => Ok(Known::Missing),
+        Err(error) if error.kind() == Kind::NotFound => Ok(KnownSet::Missing),
         Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
             Err(error.to_string())
         }
@@ -201,25 +200,25 @@ fn find_set(store: &dyn Store, set: SetId, rules: &SweepRules) -> Result<FoundSe
 }
 
 /// One collection.
-struct Collection<'a> {
+struct GarbageCollection<'a> {
     repository: &'a Repository,
     options: GcOptions,
     now_ns: u64,
     /// Holders by set, each with the time of its marker; updated as markers are removed and
     /// restored.
-    markers: BTreeMap<SetId, BTreeMap<Holder, u64>>,
+    markers: BTreeMap<SetId, BTreeMap<MarkerHolder, u64>>,
     /// Names, as holders, that did not stand for the set. Their markers stay until the set is
     /// doomed: a concurrent publication of such a name relies on them.
-    stale_names: BTreeMap<SetId, BTreeSet<Holder>>,
+    stale_names: BTreeMap<SetId, BTreeSet<MarkerHolder>>,
     /// The set of each name.
     names: BTreeMap<String, SetId>,
     /// Parts of the name table that cannot be read.
     damaged_names: NameSurvey,
-    sets: BTreeMap<SetId, Known>,
+    sets: BTreeMap<SetId, KnownSet>,
     /// Objects that a dry run would already have deleted.
     counted: BTreeSet<String>,
     /// Markers missing in the store, which had no room for them.
-    unrestored: BTreeSet<(SetId, Holder)>,
+    unrestored: BTreeSet<(SetId, MarkerHolder)>,
     /// Why a step was deferred that has to write before it frees anything.
     no_space: Option<Error>,
     /// Live sets whose folders had objects that may go.
@@ -227,16 +226,16 @@ struct Collection<'a> {
     report: GcReport,
 }
 
-impl<'a> Collection<'a> {
+impl<'a> GarbageCollection<'a> {
     /// Reads markers first, then their holders: anything created in between is younger than any
     /// grace period.
     fn survey(repository: &'a Repository, options: GcOptions) -> Result<Self> {
         let store = &**repository.store();
         let now_ns = repository.clock().now_ns();
-        let mut markers: BTreeMap<SetId, BTreeMap<Holder, u64>> = BTreeMap::new();
+        let mut markers: BTreeMap<SetId, BTreeMap<MarkerHolder, u64>> = BTreeMap::new();
         for marker in marker::all(store)? {
             let is_given_up =
-                marker.holder == Holder::Session && options.given_up.contains(&marker.set);
+                marker.holder == MarkerHolder::Session && options.given_up.contains(&marker.set);
             if !is_given_up {
                 markers.entry(marker.set).or_default().insert(marker.holder, marker.put_ns);
             }
@@ -253,7 +252,7 @@ impl<'a> Collection<'a> {
         for FoundSet { set, known, is_littered } in found {
             let known = known.unwrap_or_else(|damage| {
                 report.problems.push(damage);
-                Known::Damaged
+                KnownSet::Damaged
             });
             sets.insert(set, known);
             littered.extend(is_littered.then_some(set));
@@ -292,9 +291,9 @@ impl<'a> Collection<'a> {
     /// Returns the holders of `set` now, and those at the start of the collection that it did not
     /// collect: one listing may show neither of two markers if one is put before the other is
     /// released. In a dry run, returns the remaining holders.
-    fn holders(&self, set: SetId) -> Result<BTreeSet<Holder>> {
+    fn holders(&self, set: SetId) -> Result<BTreeSet<MarkerHolder>> {
         let known = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys).cloned();
-        let mut holders: BTreeSet<Holder> = known.collect();
+        let mut holders: BTreeSet<MarkerHolder> = known.collect();
         if !self.options.dry_run {
             holders.extend(marker::holders(self.store(), set)?);
         }
@@ -308,9 +307,9 @@ impl<'a> Collection<'a> {
     }
 
     /// Returns the state of deletion of `set`, if its manifest can be read.
-    fn phase(&self, set: SetId) -> Option<Phase> {
+    fn phase(&self, set: SetId) -> Option<DeletionPhase> {
         match self.sets.get(&set) {
-            Some(Known::Manifest(manifest)) => Some(condemn::phase(manifest)),
+            Some(KnownSet::Manifest(manifest)) => Some(condemn::phase(manifest)),
             _ => None,
         }
     }
@@ -318,143 +317,17 @@ impl<'a> Collection<'a> {
     /// Returns the manifest of a set of which nothing has been deleted.
     fn live(&self, set: SetId) -> Option<&Manifest> {
         match self.sets.get(&set) {
-            Some(Known::Manifest(manifest)) => {
+            Some(KnownSet::Manifest(manifest)) => {
                 let phase = condemn::phase(manifest);
-                matches!(phase, Phase::Live | Phase::Condemned).then_some(&**manifest)
+                matches!(phase, DeletionPhase::Live | DeletionPhase::Condemned)
+                    .then_some(&**manifest)
             }
             _ => None,
         }
     }
 
     fn is_doomed(&self, set: SetId) -> bool {
-        self.phase(set) == Some(Phase::Doomed)
-    }
-
-    /// True if the content of `set` is held.
-    fn is_held(&self, set: SetId) -> bool {
-        self.markers.get(&set).is_some_and(|holders| holders.keys().any(Holder::keeps_tables))
-    }
-
-    /// True if a marker put at `put_ns` is old enough to judge whether it is stale.
-    fn is_due(&self, holder: &Holder, put_ns: u64) -> bool {
-        match holder {
-            Holder::Reader { .. } => self.has_expired(put_ns),
-            _ => self.is_old(put_ns),
-        }
-    }
-
-    /// True if the lease of a reader's marker put at `put_ns` has expired.
-    fn has_expired(&self, put_ns: u64) -> bool {
-        self.now_ns.saturating_sub(put_ns) >= ns(LEASE)
-    }
-
-    /// True if a marker, old enough to judge, has lost its holder.
-    fn is_stale(&self, set: SetId, holder: &Holder) -> bool {
-        match holder {
-            Holder::Name(name) => match self.names.get(name) {
-                Some(named) => *named != set,
-                None => !self.damaged_names.may_have(name),
-            },
-            Holder::Set(other) | Holder::Data(other) => {
-                self.is_doomed(*other)
-                    || self.never_began(*other)
-                    || self.is_needless(*other, set, holder)
-            }
-            Holder::Former { .. } | Holder::Reader { .. } => true,
-            Holder::Session => {
-                self.is_doomed(set) || self.never_began(set) || self.is_held_by_name(set)
-            }
-        }
-    }
-
-    /// True if `other`, by which `holder` holds `set`, is complete and does not need it: it died
-    /// before it released the marker.
-    fn is_needless(&self, other: SetId, set: SetId, holder: &Holder) -> bool {
-        let needed = Dependency { set, holder: holder.clone() };
-        matches!(self.sets.get(&other), Some(Known::Manifest(manifest))
-            if dependency::is_needless(other, manifest, &needed))
-    }
-
-    /// True if `set` has no manifest, and nothing suggests that it had one: no name, no set that
-    /// needs it, and only markers of its own beginning, older than the grace period.
-    fn never_began(&self, set: SetId) -> bool {
-        let is_own = |(holder, put_ns): (&Holder, &u64)| {
-            let is_own = match holder {
-                Holder::Session | Holder::Former { .. } | Holder::Reader { .. } => true,
-                Holder::Name(name) => {
-                    !self.names.contains_key(name) && !self.damaged_names.may_have(name)
-                }
-                Holder::Set(other) | Holder::Data(other) => {
-                    self.is_missing(*other) || self.is_doomed(*other)
-                }
-            };
-            is_own && self.is_due(holder, *put_ns)
-        };
-        self.is_missing(set)
-            && self.markers.get(&set).into_iter().flatten().all(is_own)
-            && self.names.values().all(|named| *named != set)
-    }
-
-    fn is_missing(&self, set: SetId) -> bool {
-        matches!(self.sets.get(&set), None | Some(Known::Missing))
-    }
-
-    /// True if `set` is published and held by a name, so that no session can write it.
-    fn is_held_by_name(&self, set: SetId) -> bool {
-        let is_published = matches!(self.sets.get(&set), Some(Known::Manifest(manifest))
-            if manifest.state == SetState::Published);
-        let names = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys);
-        is_published
-            && names.into_iter().any(|holder| match holder {
-                Holder::Name(name) => self.names.get(name) == Some(&set),
-                _ => false,
-            })
-    }
-
-    fn sweep_markers(&mut self) -> Result<()> {
-        let mut stale = Vec::new();
-        for (set, holders) in &self.markers {
-            for (holder, put_ns) in holders {
-                if self.is_due(holder, *put_ns) && self.is_stale(*set, holder) {
-                    stale.push((*set, holder.clone()));
-                }
-            }
-        }
-        for (set, holder) in stale {
-            let swept = self.sweep_marker(set, holder);
-            self.put_off(swept)?;
-        }
-        Ok(())
-    }
-
-    fn sweep_marker(&mut self, set: SetId, holder: Holder) -> Result<()> {
-        let owner = match &holder {
-            Holder::Set(other) | Holder::Data(other) => {
-                (!self.is_needless(*other, set, &holder)).then_some(*other)
-            }
-            Holder::Session | Holder::Name(_) => self.never_began(set).then_some(set),
-            Holder::Former { .. } | Holder::Reader { .. } => None,
-        };
-        if let Some(owner) = owner
-            && !self.doom_missing(owner)?
-        {
-            // It has begun meanwhile, and needs the marker.
-            return Ok(());
-        }
-        self.report.stale_markers += 1;
-        self.markers.entry(set).or_default().remove(&holder);
-        match holder {
-            Holder::Name(_) => drop(self.stale_names.entry(set).or_default().insert(holder)),
-            _ if self.options.dry_run => {}
-            Holder::Session => release_session(self.store(), set, self.is_part(set))?,
-            _ => marker::release(self.store(), set, &holder)?,
-        }
-        Ok(())
-    }
-
-    /// True if `set` is a part of a job, which may be reopened.
-    fn is_part(&self, set: SetId) -> bool {
-        matches!(self.sets.get(&set), Some(Known::Manifest(manifest)) if manifest.job.is_some())
+        self.phase(set) == Some(DeletionPhase::Doomed)
     }
 
     /// Defers a failure for lack of room: later steps may free some.
@@ -476,14 +349,14 @@ impl<'a> Collection<'a> {
         }
         if self.options.dry_run {
             let manifest = Manifest::new(Vec::new(), self.now_ns);
-            self.sets.insert(set, Known::doomed(manifest));
+            self.sets.insert(set, KnownSet::doomed(manifest));
             return Ok(true);
         }
         if !condemn::doom_missing(self.store(), set, self.now_ns)? {
             return Ok(false);
         }
         let manifest = Manifest::load(self.store(), set)?;
-        self.sets.insert(set, Known::Manifest(Box::new(manifest)));
+        self.sets.insert(set, KnownSet::Manifest(Box::new(manifest)));
         Ok(true)
     }
 
@@ -492,8 +365,8 @@ impl<'a> Collection<'a> {
         for (set, holder) in std::mem::take(&mut self.unrestored) {
             self.put_marker(set, holder)?;
         }
-        let named: Vec<(SetId, Holder)> =
-            self.names.iter().map(|(name, set)| (*set, Holder::Name(name.clone()))).collect();
+        let named: Vec<(SetId, MarkerHolder)> =
+            self.names.iter().map(|(name, set)| (*set, MarkerHolder::Name(name.clone()))).collect();
         for (set, holder) in named {
             self.restore_marker(set, holder)?;
         }
@@ -512,12 +385,12 @@ impl<'a> Collection<'a> {
         Ok(())
     }
 
-    fn restore_marker(&mut self, set: SetId, holder: Holder) -> Result<()> {
+    fn restore_marker(&mut self, set: SetId, holder: MarkerHolder) -> Result<()> {
         let can_be_held = match self.phase(set) {
-            Some(Phase::Live | Phase::Condemned) => true,
-            Some(Phase::DataOnly) => !holder.keeps_tables(),
-            Some(Phase::Doomed) => false,
-            None => matches!(self.sets.get(&set), Some(Known::Damaged)),
+            Some(DeletionPhase::Live | DeletionPhase::Condemned) => true,
+            Some(DeletionPhase::DataOnly) => !holder.keeps_tables(),
+            Some(DeletionPhase::Doomed) => false,
+            None => matches!(self.sets.get(&set), Some(KnownSet::Damaged)),
         };
         if !can_be_held
             || self.markers.get(&set).is_some_and(|holders| holders.contains_key(&holder))
@@ -529,7 +402,7 @@ impl<'a> Collection<'a> {
         self.put_marker(set, holder)
     }
 
-    fn put_marker(&mut self, set: SetId, holder: Holder) -> Result<()> {
+    fn put_marker(&mut self, set: SetId, holder: MarkerHolder) -> Result<()> {
         let put = match self.options.dry_run {
             true => Ok(()),
             false => marker::hold(self.store(), set, &holder),
@@ -545,7 +418,8 @@ impl<'a> Collection<'a> {
     fn collect_sets(&mut self) -> Result<()> {
         // A set whose deletion was decided is deleted regardless of markers that losers of the race
         // left.
-        let is_decided = |set| matches!(self.phase(set), Some(Phase::Doomed | Phase::DataOnly));
+        let is_decided =
+            |set| matches!(self.phase(set), Some(DeletionPhase::Doomed | DeletionPhase::DataOnly));
         let sets = self.sets.keys().copied();
         let mut waiting: Vec<SetId> =
             sets.filter(|set| !self.is_held(*set) || is_decided(*set)).collect();
@@ -563,8 +437,8 @@ impl<'a> Collection<'a> {
                 continue;
             };
             let collected = match self.sets.get(&set) {
-                Some(Known::Manifest(_) | Known::Damaged) => self.collect(set),
-                Some(Known::Missing) => self.delete_remains(set),
+                Some(KnownSet::Manifest(_) | KnownSet::Damaged) => self.collect(set),
+                Some(KnownSet::Missing) => self.delete_remains(set),
                 None => continue,
             };
             let needed = match collected {
@@ -594,11 +468,11 @@ impl<'a> Collection<'a> {
     fn count_held_for_a_while(&mut self) {
         let (mut former, mut read) = (0, 0);
         for (set, holders) in self.markers.iter().filter(|(set, _)| self.live(**set).is_some()) {
-            let is_reader = |holder: &&Holder| matches!(holder, Holder::Reader { .. });
-            let is_former = |holder: &Holder| match holder {
-                Holder::Former { .. } => true,
+            let is_reader = |holder: &&MarkerHolder| matches!(holder, MarkerHolder::Reader { .. });
+            let is_former = |holder: &MarkerHolder| match holder {
+                MarkerHolder::Former { .. } => true,
                 // Of a name that was deleted soon after it was published.
-                Holder::Name(_) => self.is_stale(*set, holder),
+                MarkerHolder::Name(_) => self.is_stale(*set, holder),
                 _ => false,
             };
             let holders = holders.keys().filter(|holder| holder.keeps_tables());
@@ -613,9 +487,9 @@ impl<'a> Collection<'a> {
 
     /// Dooms one set and deletes it except for its last manifest, which follows later, or deletes
     /// all but the data logs to which others refer. Returns the sets that it no longer holds.
-    fn collect(&mut self, set: SetId) -> Result<Vec<Dependency>> {
+    fn collect(&mut self, set: SetId) -> Result<Vec<SetDependency>> {
         let known = match self.sets.get(&set) {
-            Some(Known::Manifest(manifest)) => Some(manifest.clone()),
+            Some(KnownSet::Manifest(manifest)) => Some(manifest.clone()),
             _ => None,
         };
         let is_damaged = known.is_none();
@@ -625,35 +499,41 @@ impl<'a> Collection<'a> {
         let is_data_needed = self.is_data_needed(set);
         let verdict = match (self.options.dry_run, known) {
             (false, _) => self.doom(set, is_damaged)?,
-            (true, Some(known)) if condemn::phase(&known) != Phase::Doomed && is_data_needed => {
-                let is_new = condemn::phase(&known) != Phase::DataOnly;
-                Verdict::DataOnly { before: is_new.then_some(known) }
+            (true, Some(known))
+                if condemn::phase(&known) != DeletionPhase::Doomed && is_data_needed =>
+            {
+                let is_new = condemn::phase(&known) != DeletionPhase::DataOnly;
+                CondemnVerdict::DataOnly { before: is_new.then_some(known) }
             }
             (true, Some(mut known)) => {
-                if condemn::phase(&known) != Phase::Doomed {
+                if condemn::phase(&known) != DeletionPhase::Doomed {
                     // The manifest that dooms it would be newly written.
                     known.written_ns = self.now_ns;
                 }
-                Verdict::Doomed(known)
+                CondemnVerdict::Doomed(known)
             }
-            (true, None) if is_data_needed => Verdict::Kept,
-            (true, None) => Verdict::Doomed(Box::new(Manifest::new(Vec::new(), self.now_ns))),
+            (true, None) if is_data_needed => CondemnVerdict::Kept,
+            (true, None) => {
+                CondemnVerdict::Doomed(Box::new(Manifest::new(Vec::new(), self.now_ns)))
+            }
         };
         match verdict {
-            Verdict::Doomed(manifest) => self.delete_doomed(set, manifest, is_damaged || is_open),
-            Verdict::DataOnly { before } => self.keep_referenced_data(set, before),
-            Verdict::Kept | Verdict::Gone => Ok(Vec::new()),
+            CondemnVerdict::Doomed(manifest) => {
+                self.delete_doomed(set, manifest, is_damaged || is_open)
+            }
+            CondemnVerdict::DataOnly { before } => self.keep_referenced_data(set, before),
+            CondemnVerdict::Kept | CondemnVerdict::Gone => Ok(Vec::new()),
         }
     }
 
-    /// Deletes the rest of a doomed set, like [`Collection::collect`]. With `may_hold_more` the set may
+    /// Deletes the rest of a doomed set, like [`GarbageCollection::collect`]. With `may_hold_more` the set may
     /// have markers on other sets that its last manifest does not imply.
     fn delete_doomed(
         &mut self,
         set: SetId,
         manifest: Box<Manifest>,
         may_hold_more: bool,
-    ) -> Result<Vec<Dependency>> {
+    ) -> Result<Vec<SetDependency>> {
         let store = self.store();
         let folder = Manifest::folder(set);
         let (mut manifests, others): (Vec<_>, Vec<_>) = self
@@ -674,9 +554,9 @@ impl<'a> Collection<'a> {
             // Only the markers show what an unreadable set needed; an open set, such as that of a
             // killed squash, may have been about to need more than its manifest says.
             for (held, holders) in &self.markers {
-                let own = [Holder::Set(set), Holder::Data(set)].into_iter();
+                let own = [MarkerHolder::Set(set), MarkerHolder::Data(set)].into_iter();
                 let own = own.filter(|holder| holders.contains_key(holder));
-                needed.extend(own.map(|holder| Dependency { set: *held, holder }));
+                needed.extend(own.map(|holder| SetDependency { set: *held, holder }));
             }
             needed.sort_unstable();
             needed.dedup();
@@ -702,11 +582,11 @@ impl<'a> Collection<'a> {
                 self.delete(&object.name, object.bytes)?;
             }
         }
-        self.sets.insert(set, Known::doomed(*manifest));
+        self.sets.insert(set, KnownSet::doomed(*manifest));
         Ok(needed)
     }
 
-    fn doom(&self, set: SetId, is_damaged: bool) -> Result<Verdict> {
+    fn doom(&self, set: SetId, is_damaged: bool) -> Result<CondemnVerdict> {
         let none = BTreeSet::new();
         let stale = self.stale_names.get(&set).unwrap_or(&none);
         match is_damaged {
@@ -716,7 +596,7 @@ impl<'a> Collection<'a> {
     }
 
     /// Deletes what a writer left in a set that has no manifest and no markers.
-    fn delete_remains(&mut self, set: SetId) -> Result<Vec<Dependency>> {
+    fn delete_remains(&mut self, set: SetId) -> Result<Vec<SetDependency>> {
         if self.markers.get(&set).is_some_and(|holders| !holders.is_empty()) {
             // Other sets refer to it, but without manifests it is unknown what they need.
             return Ok(Vec::new());

@@ -6,8 +6,8 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use hashbrown::{HashMap, HashSet};
 
 use crate::dependency;
-use crate::gc::Place;
-use crate::marker::{self, Holder};
+use crate::gc::SetObject;
+use crate::marker::{self, MarkerHolder};
 use crate::repository::Repository;
 
 /// A change set in the graph.
@@ -20,7 +20,7 @@ pub struct GraphNode {
     /// Published names that stand for it.
     pub names: Vec<String>,
     /// Holders that keep it.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<MarkerHolder>,
     /// Every set it needs, in order: its bases, and sets whose tables or data it shows.
     pub needs: Vec<SetId>,
     /// Records in its tables, including those shadowed by newer ones.
@@ -144,8 +144,8 @@ impl Repository {
 
 /// Returns the bytes of those `listed` data logs of `set` whose numbers are `wanted`.
 fn log_bytes(set: SetId, listed: &[ObjectInfo], wanted: &dyn Fn(u64) -> bool) -> u64 {
-    let is_wanted = |name: &str| match Place::of(set, name) {
-        Some(Place::Data(number)) => wanted(number),
+    let is_wanted = |name: &str| match SetObject::of(set, name) {
+        Some(SetObject::Data(number)) => wanted(number),
         _ => false,
     };
     listed.iter().filter(|log| is_wanted(&log.name)).map(|log| log.bytes).sum()

@@ -32,7 +32,7 @@ pub enum HolderState {
 
 /// The current or last writer of an open set.
 #[derive(Clone, Debug)]
-pub struct Hold {
+pub struct WriterHold {
     /// The writer.
     pub writer: SetWriter,
     /// Its last write or beat, in nanoseconds since the Unix epoch.
@@ -47,7 +47,7 @@ impl Repository {
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn hold(&self, set: SetId, manifest: &Manifest) -> Result<Option<Hold>> {
+    pub fn hold(&self, set: SetId, manifest: &Manifest) -> Result<Option<WriterHold>> {
         self.hold_seen_by(set, manifest, &ProcessIdentity::current())
     }
 
@@ -56,7 +56,7 @@ impl Repository {
         set: SetId,
         manifest: &Manifest,
         observer: &ProcessIdentity,
-    ) -> Result<Option<Hold>> {
+    ) -> Result<Option<WriterHold>> {
         let Some(writer) = manifest.writer.clone() else { return Ok(None) };
         let seen_ns = last_seen_ns(&**self.store(), set, manifest)?;
         let age_ns = self.clock().now_ns().saturating_sub(seen_ns);
@@ -69,7 +69,7 @@ impl Repository {
             ProcessState::Ended => HolderState::Died,
             ProcessState::Unknown => HolderState::Silent,
         };
-        Ok(Some(Hold { writer, seen_ns, state }))
+        Ok(Some(WriterHold { writer, seen_ns, state }))
     }
 
     /// Fails if another process still writes the set of `manifest`, unless `options` allow a
@@ -110,7 +110,7 @@ fn last_seen_ns(store: &dyn Store, set: SetId, manifest: &Manifest) -> Result<u6
     Ok(manifest.written_ns.max(beat_ns.unwrap_or(0)))
 }
 
-fn held(set: SetId, hold: &Hold, now_ns: u64) -> Error {
+fn held(set: SetId, hold: &WriterHold, now_ns: u64) -> Error {
     let age = |then_ns: u64| age_text(Duration::from_nanos(now_ns.saturating_sub(then_ns)));
     let (begun, seen) = (age(hold.writer.began_ns), age(hold.seen_ns));
     let who = hold.writer.description();

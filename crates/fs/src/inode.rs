@@ -122,7 +122,7 @@ impl FileKind {
 
 /// What a record says about its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum NameKind {
     /// Nothing, whatever lower layers say.
     Tombstone,
     /// A file of this kind.
@@ -131,7 +131,7 @@ pub enum Entry {
     Link,
 }
 
-impl Entry {
+impl NameKind {
     pub(crate) const fn number(self) -> u64 {
         match self {
             Self::Tombstone => 0,
@@ -193,7 +193,7 @@ impl Extent {
 
     /// Returns the place of its first byte.
     #[must_use]
-    pub fn place(&self) -> LogPlace {
+    pub fn log_position(&self) -> LogPlace {
         LogPlace { set: self.set, log: self.log, offset: self.offset }
     }
 }
@@ -212,7 +212,7 @@ pub struct BranchContent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
     /// Kind of entry.
-    pub entry: Entry,
+    pub entry: NameKind,
     /// For a directory, how often its name was a directory before; otherwise, how often it has been
     /// one.
     pub generation: u64,
@@ -347,7 +347,7 @@ pub fn key(dir: DirId, name: &[u8]) -> Key<'_> {
 impl Inode {
     /// Returns a new inode without content, whose owner is not set yet.
     #[must_use]
-    pub fn new(entry: Entry, mode: u32, now_ns: i64) -> Self {
+    pub fn new(entry: NameKind, mode: u32, now_ns: i64) -> Self {
         Self {
             entry,
             generation: 0,
@@ -373,22 +373,22 @@ impl Inode {
     /// Returns a record that hides a name; a directory made there again has `generation`.
     #[must_use]
     pub fn tombstone(generation: u64, now_ns: i64) -> Self {
-        Self { generation, nlink: 0, ..Self::new(Entry::Tombstone, 0, now_ns) }
+        Self { generation, nlink: 0, ..Self::new(NameKind::Tombstone, 0, now_ns) }
     }
 
     /// Returns the kind of file; `None` for a tombstone or a link.
     #[must_use]
     pub fn kind(&self) -> Option<FileKind> {
         match self.entry {
-            Entry::Is(kind) => Some(kind),
-            Entry::Tombstone | Entry::Link => None,
+            NameKind::Is(kind) => Some(kind),
+            NameKind::Tombstone | NameKind::Link => None,
         }
     }
 
     /// True for a directory.
     #[must_use]
     pub fn is_directory(&self) -> bool {
-        self.entry == Entry::Is(FileKind::Directory)
+        self.entry == NameKind::Is(FileKind::Directory)
     }
 
     /// Returns the identity as a directory's.
@@ -459,7 +459,7 @@ impl Inode {
 
     /// Decodes the record at `row` of `block`.
     pub(crate) fn of_block(block: &DecodedBlock, row: usize) -> Result<Self> {
-        Self::of_columns(&Stored::<{ !0 }> { block, row })
+        Self::of_columns(&StoredInode::<{ !0 }> { block, row })
     }
 
     /// Like [`Inode::of_block`], for a block whose records differ in few columns, as in most
@@ -468,11 +468,11 @@ impl Inode {
     #[inline(always)]
     pub(crate) fn of_plain_block(block: &DecodedBlock, row: usize) -> Option<Result<Self>> {
         let is_plain = block.varies() & !PLAIN == 0;
-        is_plain.then(|| Self::of_columns(&Stored::<PLAIN> { block, row }))
+        is_plain.then(|| Self::of_columns(&StoredInode::<PLAIN> { block, row }))
     }
 
     #[inline(always)]
-    fn of_columns(columns: &impl Columns) -> Result<Self> {
+    fn of_columns(columns: &impl InodeColumns) -> Result<Self> {
         use column as c;
         let wrong = |what: &str| {
             let name = String::from_utf8_lossy(columns.string(c::NAME));
@@ -482,10 +482,10 @@ impl Inode {
             )
         };
         let entry =
-            Entry::of_number(columns.int(c::ENTRY)).ok_or_else(|| wrong("unknown entry"))?;
+            NameKind::of_number(columns.int(c::ENTRY)).ok_or_else(|| wrong("unknown entry"))?;
         let small =
             |column: usize, what| u32::try_from(columns.int(column)).map_err(|_| wrong(what));
-        let is_file = entry == Entry::Is(FileKind::File);
+        let is_file = entry == NameKind::Is(FileKind::File);
         let extent = extent_of(columns, is_file).map_err(wrong)?;
         if columns.string(c::XATTRS).len() > XATTR_BYTES_MAX {
             return Err(wrong("extended attributes over the limit"));
@@ -542,7 +542,7 @@ impl Inode {
 
 /// Returns the extent of a record, if it has one; on failure, what is wrong with it.
 #[inline(always)]
-fn extent_of(columns: &impl Columns, is_file: bool) -> Result<Option<Extent>, &'static str> {
+fn extent_of(columns: &impl InodeColumns, is_file: bool) -> Result<Option<Extent>, &'static str> {
     use column as c;
     let set = SetId(
         u128::from(columns.int(c::LOG_SET_HIGH)) << 64 | u128::from(columns.int(c::LOG_SET_LOW)),
@@ -570,11 +570,11 @@ fn extent_of(columns: &impl Columns, is_file: bool) -> Result<Option<Extent>, &'
 
 /// True if `entry` can have `content`.
 #[inline]
-fn is_content(entry: Entry, content: &[u8]) -> bool {
+fn is_content(entry: NameKind, content: &[u8]) -> bool {
     match entry {
-        Entry::Is(FileKind::File) => true,
-        Entry::Is(FileKind::Symlink) => content.len() < PATH_BYTES_MAX && !content.contains(&0),
-        Entry::Is(FileKind::Indexed) => crate::indexed::is_list(content),
+        NameKind::Is(FileKind::File) => true,
+        NameKind::Is(FileKind::Symlink) => content.len() < PATH_BYTES_MAX && !content.contains(&0),
+        NameKind::Is(FileKind::Indexed) => crate::indexed::is_list(content),
         _ => false,
     }
 }
@@ -586,12 +586,12 @@ fn owned(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The columns of a record in readable form.
-trait Columns {
+trait InodeColumns {
     fn int(&self, column: usize) -> u64;
     fn string(&self, column: usize) -> &[u8];
 }
 
-impl Columns for Row<'_> {
+impl InodeColumns for Row<'_> {
     #[inline(always)]
     fn int(&self, column: usize) -> u64 {
         self.ints[column]
@@ -603,7 +603,7 @@ impl Columns for Row<'_> {
     }
 }
 
-impl Columns for RowBuffer {
+impl InodeColumns for RowBuffer {
     #[inline(always)]
     fn int(&self, column: usize) -> u64 {
         self.ints[column]
@@ -621,12 +621,12 @@ const PLAIN: u32 =
 
 /// A record in stored form, decoded column by column. The records of its block differ only in the
 /// columns of `VARYING`.
-struct Stored<'a, const VARYING: u32> {
+struct StoredInode<'a, const VARYING: u32> {
     block: &'a DecodedBlock,
     row: usize,
 }
 
-impl<const VARYING: u32> Stored<'_, VARYING> {
+impl<const VARYING: u32> StoredInode<'_, VARYING> {
     #[inline(always)]
     fn stored(&self, column: usize) -> u64 {
         let may_vary = VARYING >> column & 1 == 1;
@@ -639,7 +639,7 @@ impl<const VARYING: u32> Stored<'_, VARYING> {
     }
 }
 
-impl<const VARYING: u32> Columns for Stored<'_, VARYING> {
+impl<const VARYING: u32> InodeColumns for StoredInode<'_, VARYING> {
     /// Decodes one column, as [`Schema::restore`] does for all columns of [`INODE`].
     #[inline(always)]
     fn int(&self, number: usize) -> u64 {
@@ -666,7 +666,7 @@ mod tests {
 
     #[test]
     fn inodes_round_trip_through_rows() {
-        let mut inode = Inode::new(Entry::Is(FileKind::File), 0o4755, 1_700_000_000_000_000_123);
+        let mut inode = Inode::new(NameKind::Is(FileKind::File), 0o4755, 1_700_000_000_000_000_123);
         inode.id = FileId::new(SetId(7 << 64), 9).0;
         inode.size = 4_000;
         inode.extent = Some(Extent {
@@ -696,7 +696,7 @@ mod tests {
         block.push(&INODE, &Row::default());
         block.push(&INODE, &row);
         INODE.restore(&mut row.ints);
-        let stored = Stored::<{ !0 }> { block: &block, row: 1 };
+        let stored = StoredInode::<{ !0 }> { block: &block, row: 1 };
         for column in 0..INODE.ints.len() {
             assert_eq!(stored.int(column), row.ints[column]);
         }
@@ -704,7 +704,7 @@ mod tests {
 
     #[test]
     fn a_plain_block_says_what_any_block_says() {
-        let mut inode = Inode::new(Entry::Is(FileKind::File), 0o640, 1_000);
+        let mut inode = Inode::new(NameKind::Is(FileKind::File), 0o640, 1_000);
         (inode.uid, inode.gid, inode.id, inode.content) = (7, 8, 9 << 64, b"x".to_vec());
         let mut block = DecodedBlock::default();
         for at in 0..3 {

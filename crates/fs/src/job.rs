@@ -21,25 +21,25 @@ use esker_base::{Error, Kind, Random, Result};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::{Key, KeyBuffer};
-use esker_table::segment::{Overlay, RUN, SEGMENT, Segment, SegmentTables};
+use esker_table::segment::{RUN, SEGMENT, Segment, SegmentOverlay, SegmentTables};
 use esker_table::set_writer::SetWriter;
-use esker_table::tables::Tables;
+use esker_table::tables::TableRuns;
 use hashbrown::HashSet;
 
-use self::find::Found;
+use self::find::PartFindings;
 pub use self::parts::JobPart;
 pub(crate) use self::parts::joined_job;
-use self::resolve::{JobLayers, Resolved};
-use self::same_file::Cover;
+use self::resolve::{JobLayers, PartResolution};
+use self::same_file::FileCover;
 use crate::condemn;
 use crate::dependency;
+use crate::dir_tree::DirTree;
 use crate::inode::{DirId, INODE};
-use crate::layers::{Layers, dir_of, load_stack};
-use crate::marker::{self, Holder};
+use crate::layers::{LayerStack, dir_of, load_stack};
+use crate::marker::{self, MarkerHolder};
 use crate::names;
 use crate::publication::release_session;
 use crate::repository::{Repository, best_effort, complete_manifest};
-use crate::shape::Shape;
 
 /// Segments of a file are looked up in ranges of this size, so that memory does not grow with the
 /// file.
@@ -98,7 +98,7 @@ pub enum ConflictKind {
 
 /// A name with conflicting changes, and how the conflict was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub struct PartConflict {
     /// What happened.
     pub kind: ConflictKind,
     /// The path, if one leads to the directory that contains the name.
@@ -127,7 +127,7 @@ pub struct JobReport {
     /// Number of names with compatible changes of several parts, such as times of directories.
     pub merged: u64,
     /// Names with conflicting changes.
-    pub conflicts: Vec<Conflict>,
+    pub conflicts: Vec<PartConflict>,
 }
 
 impl Repository {
@@ -158,13 +158,13 @@ impl Repository {
             return Err(names::taken(name));
         }
         let set = self.draw_set_id();
-        marker::hold(store, set, &Holder::Session)?;
+        marker::hold(store, set, &MarkerHolder::Session)?;
         let published = self
             .join_parts(set, parts, writer)
             .and_then(|report| self.publish(set, name).map(|()| report));
         if published.is_err() {
             // Best effort: a leftover is a set that can be abandoned.
-            let _ = marker::release(store, set, &Holder::Session);
+            let _ = marker::release(store, set, &MarkerHolder::Session);
         }
         let report = published?;
         for part in parts {
@@ -181,20 +181,22 @@ impl Repository {
     ) -> Result<JobReport> {
         let store = &**self.store();
         for part in parts {
-            marker::hold(store, *part, &Holder::Set(set))?;
+            marker::hold(store, *part, &MarkerHolder::Set(set))?;
         }
         let manifests = self.load_parts(parts)?;
         let mut manifest = self.begin_joined(set, &manifests, writer)?;
-        let layers: Vec<Tables> =
-            manifests.iter().map(|part| Tables::new(&part.tables, &INODE, self.source())).collect();
+        let layers: Vec<TableRuns> = manifests
+            .iter()
+            .map(|part| TableRuns::new(&part.tables, &INODE, self.source()))
+            .collect();
         let bases = load_stack(self.source(), &manifest.bases)?;
-        let below = Layers::new(self.source().clone(), bases, None);
-        let found = Found::in_parts(&layers, parts)?;
+        let below = LayerStack::new(self.source().clone(), bases, None);
+        let found = PartFindings::in_parts(&layers, parts)?;
         let moves_of_several = found.has_moves_of_several_parts();
         // Only moves by several parts can leave a directory without a path.
         let moved = if moves_of_several { found.moved_ids() } else { Vec::new() };
         let (manifests, source) = (&manifests[..], self.source());
-        let resolved = Resolved::of(
+        let resolved = PartResolution::of(
             &found,
             &JobLayers { parts, tables: &layers, below: &below, manifests, source },
         )?;
@@ -220,10 +222,10 @@ impl Repository {
             conflicts: resolved.conflicts,
         };
         if moves_of_several || !report.conflicts.is_empty() {
-            let joined = Tables::new(&manifest.tables, &INODE, self.source());
+            let joined = TableRuns::new(&manifest.tables, &INODE, self.source());
             let below = below.bases().iter().map(|base| &base.tables);
-            let all: Vec<&Tables> = std::iter::once(&joined).chain(below).collect();
-            name_conflicts(&mut report, &Shape::of(&all, 1)?, &moved, parts);
+            let all: Vec<&TableRuns> = std::iter::once(&joined).chain(below).collect();
+            name_conflicts(&mut report, &DirTree::of(&all, 1)?, &moved, parts);
         }
         complete_manifest(&mut manifest);
         manifest.commit(store, set, self.clock().now_ns())?;
@@ -245,7 +247,7 @@ impl Repository {
         for part in parts {
             for base in &part.bases {
                 if !manifest.bases.contains(base) {
-                    marker::hold(&**self.store(), *base, &Holder::Set(set))?;
+                    marker::hold(&**self.store(), *base, &MarkerHolder::Set(set))?;
                     manifest.bases.push(*base);
                 }
             }
@@ -289,7 +291,7 @@ impl Repository {
         &self,
         set: SetId,
         run: u64,
-        resolved: &Resolved,
+        resolved: &PartResolution,
         parts: &[Manifest],
     ) -> Result<Vec<TableRef>> {
         let mut next_table = 1 << 32;
@@ -312,7 +314,12 @@ impl Repository {
     }
 
     /// Writes segments for all of a file's content, with holes in between.
-    fn write_cover(&self, cover: &Cover, parts: &[Manifest], out: &mut RunWriter) -> Result<()> {
+    fn write_cover(
+        &self,
+        cover: &FileCover,
+        parts: &[Manifest],
+        out: &mut RunWriter,
+    ) -> Result<()> {
         let part = &parts[cover.part];
         let is_nameless =
             |part: &&Manifest| part.tables.iter().all(|table| table.schema != INODE.id);
@@ -326,7 +333,7 @@ impl Repository {
         let mut at = 0;
         for start in (0..cover.size).step_by(WINDOW_BYTES) {
             let end = cover.size.min(start.saturating_add(WINDOW_BYTES as u64));
-            let mut overlay = Overlay::new(cover.stored, start..end);
+            let mut overlay = SegmentOverlay::new(cover.stored, start..end);
             sources.iter().try_for_each(|source| overlay.add_tables(source))?;
             for piece in overlay.pieces().iter().filter(|piece| piece.place.is_some()) {
                 if at < piece.offset {
@@ -404,13 +411,13 @@ fn assign_runs(tables: &[TableRef]) -> Vec<usize> {
 /// Adds paths to conflicts, and reports moved directories to which no path leads any more.
 fn name_conflicts(
     report: &mut JobReport,
-    shape: &Shape,
+    shape: &DirTree,
     moved: &[(DirId, KeyBuffer, usize)],
     parts: &[SetId],
 ) {
     for (id, key, part) in moved {
         if !shape.is_live(*id) {
-            report.conflicts.push(Conflict {
+            report.conflicts.push(PartConflict {
                 kind: ConflictKind::Unreachable,
                 path: None,
                 dir: dir_of(&key.key()),

@@ -11,17 +11,17 @@ use std::sync::Arc;
 use esker_base::store::concurrent;
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
-use esker_table::merge::Cursor;
+use esker_table::merge::RecordCursor;
 use esker_table::schema::{Key, RowBuffer};
-use esker_table::segment::{Overlay, SegmentTables};
-use esker_table::table::Wanted;
-use esker_table::tables::{TableSource, Tables};
+use esker_table::segment::{SegmentOverlay, SegmentTables};
+use esker_table::table::LookupKey;
+use esker_table::tables::{TableRuns, TableSource};
 use esker_table::tree::Tree;
 use hashbrown::{HashMap, HashSet};
 
 use crate::condemn;
-use crate::inode::{BranchContent, DirId, Entry, FileId, FileKind, INODE, Inode};
-use crate::lineage::Lineage;
+use crate::inode::{BranchContent, DirId, FileId, FileKind, INODE, Inode, NameKind};
+use crate::lineage::StackLineage;
 use crate::names;
 
 /// Maximum number of change sets in a stack; squash deeper ones.
@@ -35,14 +35,14 @@ pub struct BaseSet {
     /// Its newest manifest when it was opened.
     pub manifest: Manifest,
     /// Its tables of inodes.
-    pub tables: Tables,
+    pub tables: TableRuns,
     /// Its tables of segments.
     pub segments: SegmentTables,
 }
 
 /// What the layers below a writer have for a name.
 #[derive(Debug, Default)]
-pub(crate) struct Below {
+pub(crate) struct LowerRecords {
     /// The topmost record, if any.
     pub(crate) inode: Option<Inode>,
     /// The generation of a directory made at the name.
@@ -71,7 +71,7 @@ impl LayerIndex {
 /// Cursors over the records of a directory.
 pub(crate) struct DirCursors {
     /// The cursors, those of the layer that decides first.
-    pub(crate) cursors: Vec<Cursor>,
+    pub(crate) cursors: Vec<RecordCursor>,
     /// The hash at which the writer's cursors end and are incomplete.
     pub(crate) end: Option<u64>,
     /// The layer of each; empty in a chain, where it does not matter.
@@ -80,11 +80,11 @@ pub(crate) struct DirCursors {
 
 /// The layers of a namespace.
 #[derive(Debug)]
-pub struct Layers {
+pub struct LayerStack {
     writer: Option<Tree>,
     bases: Vec<Arc<BaseSet>>,
     source: TableSource,
-    lineage: Lineage,
+    lineage: StackLineage,
 }
 
 /// Returns `roots` and everything they build on, each set once: before all sets on which it builds,
@@ -176,17 +176,17 @@ fn load_base(source: &TableSource, set: SetId, expected: Option<u64>) -> Result<
         );
         return Err(Error::new(Kind::Invalid, context));
     }
-    let tables = Tables::new(&manifest.tables, &INODE, source);
+    let tables = TableRuns::new(&manifest.tables, &INODE, source);
     let segments = SegmentTables::new(&manifest.tables, source);
     Ok(Arc::new(BaseSet { set, manifest, tables, segments }))
 }
 
-impl Layers {
+impl LayerStack {
     /// Stacks `writer` on `bases`.
     pub(crate) fn new(source: TableSource, bases: Vec<Arc<BaseSet>>, writer: Option<Tree>) -> Self {
         let layers: Vec<(SetId, &[SetId])> =
             bases.iter().map(|base| (base.set, &base.manifest.bases[..])).collect();
-        let lineage = Lineage::of(&layers);
+        let lineage = StackLineage::of(&layers);
         Self { writer, bases, source, lineage }
     }
 
@@ -198,7 +198,7 @@ impl Layers {
     }
 
     /// Returns which bases build on which.
-    pub(crate) fn lineage(&self) -> &Lineage {
+    pub(crate) fn lineage(&self) -> &StackLineage {
         &self.lineage
     }
 
@@ -229,10 +229,16 @@ impl Layers {
     /// Returns the identity under which the stack shows the file that the branch `layer` has as
     /// `id` in `dir`. A file with several names keeps its own: the links directory has one record
     /// for it, to which names in all branches refer. So does a directory, whose entries are merged.
-    pub(crate) fn shown_id(&self, layer: LayerIndex, dir: DirId, entry: Entry, id: u128) -> u128 {
+    pub(crate) fn shown_id(
+        &self,
+        layer: LayerIndex,
+        dir: DirId,
+        entry: NameKind,
+        id: u128,
+    ) -> u128 {
         let is_kept = match entry {
-            Entry::Tombstone | Entry::Link | Entry::Is(FileKind::Directory) => true,
-            Entry::Is(_) => dir == DirId::LINKS,
+            NameKind::Tombstone | NameKind::Link | NameKind::Is(FileKind::Directory) => true,
+            NameKind::Is(_) => dir == DirId::LINKS,
         };
         match self.bases.get(layer.0 as usize) {
             Some(base) if !is_kept => FileId(id).of_branch(base.set).0,
@@ -282,7 +288,7 @@ impl Layers {
         if only_writer || self.bases.is_empty() {
             return Ok(None);
         }
-        let wanted = Wanted { digest: INODE.digest(key), key: *key };
+        let wanted = LookupKey { digest: INODE.digest(key), key: *key };
         for (index, base) in self.bases.iter().enumerate() {
             if base.tables.get(&wanted, with_strings, out)? {
                 return Ok(Some(LayerIndex::base(index)));
@@ -299,12 +305,12 @@ impl Layers {
 
     /// Returns what the layers below the writer have for `key`. Reads all of them, because the next
     /// generation of a directory must exceed the generations in all layers.
-    pub(crate) fn below(&self, key: &Key, only_writer: bool) -> Result<Below> {
-        let mut below = Below::default();
+    pub(crate) fn below(&self, key: &Key, only_writer: bool) -> Result<LowerRecords> {
+        let mut below = LowerRecords::default();
         if only_writer || self.bases.is_empty() {
             return Ok(below);
         }
-        let wanted = Wanted { digest: INODE.digest(key), key: *key };
+        let wanted = LookupKey { digest: INODE.digest(key), key: *key };
         let mut row = RowBuffer::default();
         for (index, base) in self.bases.iter().enumerate() {
             if base.tables.get(&wanted, true, &mut row)? {
@@ -319,11 +325,11 @@ impl Layers {
     /// Returns the segments of `range` of the file `inode`, under the identity that the file has in
     /// the extent table. Cost: about a block read for each run of segments, in all layers over
     /// which the content is spread, until the range is covered.
-    pub(crate) fn segments(&self, inode: &Inode, range: Range<u64>) -> Result<Overlay> {
+    pub(crate) fn segments(&self, inode: &Inode, range: Range<u64>) -> Result<SegmentOverlay> {
         if let Some(content) = &inode.branch {
             return self.branch_segments(content, range);
         }
-        let mut overlay = Overlay::new(inode.id, range);
+        let mut overlay = SegmentOverlay::new(inode.id, range);
         if let Some(tree) = &self.writer {
             tree.read_segments(&mut overlay)?;
         }
@@ -333,13 +339,13 @@ impl Layers {
         Ok(overlay)
     }
 
-    /// Like [`Layers::segments`], for content as of a branch.
+    /// Like [`LayerStack::segments`], for content as of a branch.
     pub(crate) fn branch_segments(
         &self,
         content: &BranchContent,
         range: Range<u64>,
-    ) -> Result<Overlay> {
-        let mut overlay = Overlay::new(content.file, range);
+    ) -> Result<SegmentOverlay> {
+        let mut overlay = SegmentOverlay::new(content.file, range);
         for index in self.lineage.closure(content.layer as usize) {
             if overlay.is_covered() {
                 break;

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 
 /// The closures of a stack's branches.
 #[derive(Debug, Default)]
-pub(crate) struct Lineage {
+pub(crate) struct StackLineage {
     /// By layer, its closure if it is a branch; empty if no layer is one.
     branches: Vec<Option<LayerSet>>,
 }
@@ -45,7 +45,7 @@ impl LayerSet {
     }
 }
 
-impl Lineage {
+impl StackLineage {
     /// Returns the lineage of `layers`, each a set and its bases, in the order of a stack: every
     /// set before all those on which it builds. Ignores bases that are not among them.
     pub(crate) fn of(layers: &[(SetId, &[SetId])]) -> Self {
@@ -111,7 +111,7 @@ mod tests {
             .collect();
         let layers: Vec<(SetId, &[SetId])> =
             layers.iter().zip(&bases).map(|((set, _), bases)| (SetId(*set), &bases[..])).collect();
-        let lineage = Lineage::of(&layers);
+        let lineage = StackLineage::of(&layers);
         let branch = |at: &usize| lineage.is_branch(*at);
         let found: Vec<_> = (0..layers.len()).filter(branch).collect();
         assert_eq!(lineage.is_branched(), !found.is_empty());

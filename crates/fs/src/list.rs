@@ -8,12 +8,12 @@ use std::ops::ControlFlow;
 
 use esker_base::{Error, Kind, Result};
 use esker_table::block::DecodedBlock;
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer};
 
 use crate::dir::{Dir, DirNode};
 use crate::identity::READ;
-use crate::inode::{Entry, FileKind, Inode, column, key};
+use crate::inode::{FileKind, Inode, NameKind, column, key};
 use crate::layers::{DirCursors, LayerIndex, dir_of};
 use crate::namespace::Namespace;
 use crate::path::check_name;
@@ -99,14 +99,14 @@ impl<'a> EntryView<'a> {
 
     /// True if it is shown as a directory, which never has several names.
     fn is_shown_as_directory(&self) -> bool {
-        let entry = Entry::of_number(self.block.int(column::ENTRY, self.row));
-        matches!(entry, Some(Entry::Is(kind)) if kind.is_shown_as_directory())
+        let entry = NameKind::of_number(self.block.int(column::ENTRY, self.row));
+        matches!(entry, Some(NameKind::Is(kind)) if kind.is_shown_as_directory())
     }
 
     /// Its kind. Cost: a look-up if the file has several names.
     pub fn kind(&self) -> Result<FileKind> {
-        match Entry::of_number(self.block.int(column::ENTRY, self.row)) {
-            Some(Entry::Is(kind)) => Ok(kind),
+        match NameKind::of_number(self.block.int(column::ENTRY, self.row)) {
+            Some(NameKind::Is(kind)) => Ok(kind),
             _ => self.inode().map(|inode| inode.kind().unwrap_or(FileKind::File)),
         }
     }
@@ -115,7 +115,7 @@ impl<'a> EntryView<'a> {
     /// names.
     #[inline]
     pub fn inode(&self) -> Result<Inode> {
-        let is_link = self.block.int(column::ENTRY, self.row) == Entry::Link.number();
+        let is_link = self.block.int(column::ENTRY, self.row) == NameKind::Link.number();
         let files = self.namespace.files();
         if !is_link
             && !self.namespace.layers().is_branch(self.layer)
@@ -141,10 +141,10 @@ impl<'a> EntryView<'a> {
             namespace.layers().show_branch(self.layer, dir_of(&key), &mut inode);
         }
         loop {
-            if inode.entry == Entry::Link {
+            if inode.entry == NameKind::Link {
                 *inode = namespace.linked(inode.id, true)?;
             }
-            let is_file = inode.entry == Entry::Is(FileKind::File);
+            let is_file = inode.entry == NameKind::Is(FileKind::File);
             if !is_file || namespace.files().overlay(&mut inode, flushes) {
                 return Ok(inode);
             }
@@ -192,9 +192,9 @@ impl Namespace {
         loop {
             let flushes = self.files().flushes();
             let DirCursors { cursors, end, layers } = self.layers().cursors(&from.key(), PAGE_ROWS);
-            let mut merge = Merge::new(cursors, &from.key())?;
+            let mut merge = RecordMerge::new(cursors, &from.key())?;
             while merge.advance()? {
-                let (block, row) = merge.place();
+                let (block, row) = merge.newest_record();
                 if (0..2).any(|column| block.int(column, row) != from.ints[column]) {
                     break;
                 }

@@ -15,7 +15,7 @@ use esker_table::manifest::SetId;
 
 /// Why a change set is kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Holder {
+pub enum MarkerHolder {
     /// The set has this published name.
     Name(String),
     /// This change set builds on it, or shows its tables or data.
@@ -41,7 +41,7 @@ pub enum Holder {
     },
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for MarkerHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => write!(f, "name-{name}"),
@@ -54,7 +54,7 @@ impl fmt::Display for Holder {
     }
 }
 
-impl Holder {
+impl MarkerHolder {
     /// True if it keeps everything that the set shows, not only data logs.
     #[must_use]
     pub fn keeps_tables(&self) -> bool {
@@ -91,7 +91,7 @@ fn folder(set: SetId) -> String {
 }
 
 /// Puts the marker by which `holder` keeps `set`. Putting it again succeeds. Cost: one write.
-pub fn hold(store: &dyn Store, set: SetId, holder: &Holder) -> Result<()> {
+pub fn hold(store: &dyn Store, set: SetId, holder: &MarkerHolder) -> Result<()> {
     match store.put_if_absent(&format!("{}{holder}", folder(set)), b"") {
         Err(error) if error.kind() == Kind::Exists => Ok(()),
         put => put,
@@ -99,19 +99,22 @@ pub fn hold(store: &dyn Store, set: SetId, holder: &Holder) -> Result<()> {
 }
 
 /// Removes a marker if it exists. Cost: one request.
-pub fn release(store: &dyn Store, set: SetId, holder: &Holder) -> Result<()> {
+pub fn release(store: &dyn Store, set: SetId, holder: &MarkerHolder) -> Result<()> {
     store.delete(&format!("{}{holder}", folder(set)))
 }
 
 /// Returns all holders of `set`. Cost: one listing.
-pub fn holders(store: &dyn Store, set: SetId) -> Result<Vec<Holder>> {
+pub fn holders(store: &dyn Store, set: SetId) -> Result<Vec<MarkerHolder>> {
     let names = store.list_names(&folder(set))?;
     // A marker of an unknown kind still holds the set.
-    Ok(names.iter().map(|name| Holder::parse(name).unwrap_or(Holder::Name(name.clone()))).collect())
+    Ok(names
+        .iter()
+        .map(|name| MarkerHolder::parse(name).unwrap_or(MarkerHolder::Name(name.clone())))
+        .collect())
 }
 
 /// True if `holder` keeps `set`. Cost: one request.
-pub fn is_held(store: &dyn Store, set: SetId, holder: &Holder) -> Result<bool> {
+pub fn is_held(store: &dyn Store, set: SetId, holder: &MarkerHolder) -> Result<bool> {
     match store.size(&format!("{}{holder}", folder(set))) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == Kind::NotFound => Ok(false),
@@ -125,7 +128,7 @@ pub struct Marker {
     /// The set that is held.
     pub set: SetId,
     /// The holder.
-    pub holder: Holder,
+    pub holder: MarkerHolder,
     /// When it was put, in nanoseconds since the Unix epoch, by the store's clock.
     pub put_ns: u64,
 }
@@ -134,7 +137,7 @@ pub struct Marker {
 pub fn all(store: &dyn Store) -> Result<Vec<Marker>> {
     let parse = |object: &esker_base::store::ObjectInfo| {
         let (set, holder) = object.name.strip_prefix("ref/")?.split_once('/')?;
-        let holder = Holder::parse(holder).unwrap_or(Holder::Name(holder.to_owned()));
+        let holder = MarkerHolder::parse(holder).unwrap_or(MarkerHolder::Name(holder.to_owned()));
         Some(Marker { set: set.parse().ok()?, holder, put_ns: object.modified_ns })
     };
     Ok(store.list("ref/")?.iter().filter_map(parse).collect())
@@ -151,22 +154,22 @@ mod tests {
 
     #[test]
     fn holders_come_back() {
-        let former = |name: &str| Holder::Former { since_ns: 7, name: name.to_owned() };
+        let former = |name: &str| MarkerHolder::Former { since_ns: 7, name: name.to_owned() };
         for holder in [
-            Holder::Name("a-b".into()),
-            Holder::Set(SetId(5)),
-            Holder::Data(SetId(6)),
-            Holder::Session,
+            MarkerHolder::Name("a-b".into()),
+            MarkerHolder::Set(SetId(5)),
+            MarkerHolder::Data(SetId(6)),
+            MarkerHolder::Session,
             former("a-b"),
             former(&"n".repeat(crate::names::PUBLISHED_NAME_BYTES_MAX)),
-            Holder::Reader { id: u64::MAX, count: 3 },
+            MarkerHolder::Reader { id: u64::MAX, count: 3 },
         ] {
             let text = holder.to_string();
-            assert_eq!(Holder::parse(&text), Some(holder));
+            assert_eq!(MarkerHolder::parse(&text), Some(holder));
             esker_base::store::name::check(&text).expect("short enough");
         }
         for unknown in ["", "former-7", "former-x-a", "reader-1-g", "reader-1"] {
-            assert_eq!(Holder::parse(unknown), None, "{unknown}");
+            assert_eq!(MarkerHolder::parse(unknown), None, "{unknown}");
         }
     }
 }

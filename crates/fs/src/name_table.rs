@@ -267,16 +267,16 @@ fn change_part(
                 return Ok(());
             }
             Ok(()) if newest_number(store, part)? == number => return Ok(()),
-            Ok(()) => return look_for_change(store, part, edit, keeps_changing(part)),
+            Ok(()) => return require_change(store, part, edit, keeps_changing(part)),
             Err(error) if error.kind() == Kind::Exists => {}
-            Err(error) => return look_for_change(store, part, edit, error),
+            Err(error) => return require_change(store, part, edit, error),
         }
     }
     Err(keeps_changing(part))
 }
 
 /// Fails with `error` unless the change that `edit` makes has taken effect.
-fn look_for_change(
+fn require_change(
     store: &dyn Store,
     part: u32,
     edit: &mut dyn FnMut(&mut NameEntries) -> Result<bool>,

@@ -10,11 +10,11 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use crate::data::ReadAhead;
-use crate::dir::{Dir, DirNode, Touched};
+use crate::dir::{Dir, DirNode, TouchedDirs};
 use crate::file::OpenFiles;
 use crate::identity::{EXECUTE, Identity, READ};
-use crate::inode::{DirId, Entry, FileId, FileKind, Inode, column, key};
-use crate::layers::{LayerIndex, Layers, dir_of};
+use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, column, key};
+use crate::layers::{LayerIndex, LayerStack, dir_of};
 use crate::path::{SYMLINKS_MAX, check_name, components, show, split_last};
 use crate::xattr::{self, Xattrs};
 
@@ -25,12 +25,12 @@ const ROOT_MODE: u32 = 0o755;
 /// A stack of change sets, accessed with an identity.
 #[derive(Debug)]
 pub struct Namespace {
-    layers: Layers,
+    layers: LayerStack,
     identity: Identity,
     root: Dir,
     /// Open directories by identity, so that a change reaches all their users.
     nodes: Mutex<HashMap<DirId, Weak<DirNode>>>,
-    touched: Arc<Touched>,
+    touched: Arc<TouchedDirs>,
     files: OpenFiles,
     links: Dir,
     read_ahead: ReadAhead,
@@ -38,7 +38,7 @@ pub struct Namespace {
 
 /// Whether to follow a symbolic link in a path's last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Follow {
+pub enum FollowLinks {
     /// Follow it, like `stat`.
     Yes,
     /// Do not follow it, like `lstat`.
@@ -47,7 +47,7 @@ pub enum Follow {
 
 /// Result of looking up a path.
 #[derive(Debug)]
-pub struct Found {
+pub struct PathTarget {
     /// The directory that contains it; for the root, the root.
     pub dir: Dir,
     /// Its name there; empty for the root.
@@ -57,17 +57,17 @@ pub struct Found {
 }
 
 impl Namespace {
-    pub(crate) fn new(layers: Layers, identity: Identity) -> Result<Self> {
+    pub(crate) fn new(layers: LayerStack, identity: Identity) -> Result<Self> {
         let mut row = RowBuffer::default();
         let inode = match layers.get(&key(DirId::ROOT, b""), false, true, &mut row)? {
             Some(_) => Inode::of_buffer(&row)?,
-            None => Inode::new(Entry::Is(FileKind::Directory), ROOT_MODE, 0),
+            None => Inode::new(NameKind::Is(FileKind::Directory), ROOT_MODE, 0),
         };
         let touched = Arc::default();
         let root = DirNode::new(&inode, None, false, &touched);
         let nodes = Mutex::default();
         let files = OpenFiles::default();
-        let mut inode = Inode::new(Entry::Is(FileKind::Directory), 0o700, 0);
+        let mut inode = Inode::new(NameKind::Is(FileKind::Directory), 0o700, 0);
         inode.id = DirId::LINKS.0;
         let links = DirNode::new(&inode, None, false, &touched);
         let read_ahead = ReadAhead::default();
@@ -80,7 +80,7 @@ impl Namespace {
 
     /// The change sets.
     #[must_use]
-    pub fn layers(&self) -> &Layers {
+    pub fn layers(&self) -> &LayerStack {
         &self.layers
     }
 
@@ -135,7 +135,7 @@ impl Namespace {
             return Ok(None);
         };
         let inode = self.layers.inode(layer, dir_of(key), &row)?;
-        Ok((inode.entry != Entry::Tombstone).then_some(inode))
+        Ok((inode.entry != NameKind::Tombstone).then_some(inode))
     }
 
     /// Returns the inode of a file with several names.
@@ -165,7 +165,7 @@ impl Namespace {
                 true => None,
                 false => self.layers.get(&key, dir.is_fresh(), with_strings, &mut row)?,
             };
-            let is_file = row.ints[column::ENTRY] == Entry::Is(FileKind::File).number();
+            let is_file = row.ints[column::ENTRY] == NameKind::Is(FileKind::File).number();
             if let Some(layer) = found
                 && is_file
                 && self.files.is_empty()
@@ -193,13 +193,13 @@ impl Namespace {
     ) -> Result<Option<Box<Inode>>> {
         let inode = found.map(|(layer, dir, row)| self.layers.inode(layer, dir, row));
         let inode = inode.transpose()?;
-        let Some(mut inode) = inode.filter(|inode| inode.entry != Entry::Tombstone) else {
+        let Some(mut inode) = inode.filter(|inode| inode.entry != NameKind::Tombstone) else {
             check_name(name)?;
             return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));
         };
         match inode.entry {
-            Entry::Link => inode = self.linked(inode.id, with_strings)?,
-            Entry::Is(FileKind::Directory) => self.overlay_times(&mut inode),
+            NameKind::Link => inode = self.linked(inode.id, with_strings)?,
+            NameKind::Is(FileKind::Directory) => self.overlay_times(&mut inode),
             _ => {}
         }
         let is_current = self.files.overlay(&mut inode, flushes);
@@ -243,7 +243,7 @@ impl Namespace {
     /// Returns the attributes of an open directory.
     pub fn stat_dir(&self, dir: &Dir) -> Result<Inode> {
         dir.check_alive()?;
-        let mut inode = match dir.place() {
+        let mut inode = match dir.location() {
             Some((parent, name)) => self.entry(&parent, &name, true)?.ok_or_else(|| {
                 Error::new(Kind::NotFound, format!("{}: no such directory", show(&name)))
             })?,
@@ -257,7 +257,7 @@ impl Namespace {
     fn root_inode(&self) -> Result<Inode> {
         match self.entry(&self.root, b"", true)? {
             Some(inode) => Ok(inode),
-            None => Ok(Inode::new(Entry::Is(FileKind::Directory), ROOT_MODE, 0)),
+            None => Ok(Inode::new(NameKind::Is(FileKind::Directory), ROOT_MODE, 0)),
         }
     }
 
@@ -315,12 +315,12 @@ impl Namespace {
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Denied`, `TooLarge`; `Loop` for a loop of links.
     pub fn dir(&self, path: impl AsRef<[u8]>) -> Result<Dir> {
-        let found = self.find(path.as_ref(), Follow::Yes)?;
+        let found = self.find(path.as_ref(), FollowLinks::Yes)?;
         self.dir_of(&found, path.as_ref())
     }
 
     /// Opens the directory that was found.
-    fn dir_of(&self, found: &Found, path: &[u8]) -> Result<Dir> {
+    fn dir_of(&self, found: &PathTarget, path: &[u8]) -> Result<Dir> {
         if found.name.is_empty() {
             return Ok(found.dir.clone());
         }
@@ -332,14 +332,14 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`Namespace::dir`].
-    pub fn find(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Found> {
+    pub fn find(&self, path: impl AsRef<[u8]>, follow: FollowLinks) -> Result<PathTarget> {
         let path = path.as_ref();
         let in_path = |error: Error| error.within(show(path));
         self.walk(&self.root.clone(), path, follow, &mut 0).map_err(in_path)
     }
 
     /// Returns the attributes of the file at `path`.
-    pub fn stat(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Inode> {
+    pub fn stat(&self, path: impl AsRef<[u8]>, follow: FollowLinks) -> Result<Inode> {
         self.find(path, follow).map(|found| found.inode)
     }
 
@@ -353,7 +353,13 @@ impl Namespace {
         Ok((self.dir(parent)?, name))
     }
 
-    fn walk(&self, from: &Dir, path: &[u8], follow: Follow, links: &mut usize) -> Result<Found> {
+    fn walk(
+        &self,
+        from: &Dir,
+        path: &[u8],
+        follow: FollowLinks,
+        links: &mut usize,
+    ) -> Result<PathTarget> {
         let parts = components(path)?;
         let ends_in_dot = path.ends_with(b"/.") || path == b".";
         let wants_dir = path.ends_with(b"/") || ends_in_dot;
@@ -364,18 +370,18 @@ impl Namespace {
             let last = at == parts.len();
             if name == b".." {
                 dir.check(&self.identity, EXECUTE, name)?;
-                dir = dir.place().map_or_else(|| self.root.clone(), |(parent, _)| parent);
+                dir = dir.location().map_or_else(|| self.root.clone(), |(parent, _)| parent);
                 continue;
             }
             let inode = self.lookup(&dir, name, true)?;
             if inode.kind() == Some(FileKind::Symlink)
-                && (!last || wants_dir || follow == Follow::Yes)
+                && (!last || wants_dir || follow == FollowLinks::Yes)
             {
                 *links += 1;
                 if *links > SYMLINKS_MAX {
                     return Err(Error::new(Kind::Loop, "too many symbolic links"));
                 }
-                let found = self.walk(&dir, &inode.content, Follow::Yes, links)?;
+                let found = self.walk(&dir, &inode.content, FollowLinks::Yes, links)?;
                 if last && !wants_dir {
                     return Ok(found);
                 }
@@ -383,7 +389,7 @@ impl Namespace {
                 continue;
             }
             if last && !wants_dir {
-                return Ok(Found { dir, name: name.to_vec(), inode });
+                return Ok(PathTarget { dir, name: name.to_vec(), inode });
             }
             dir = self.open_dir(&dir, name, &inode)?;
         }
@@ -392,9 +398,9 @@ impl Namespace {
             dir.check(&self.identity, EXECUTE, b".")?;
         }
         let inode = self.stat_dir(&dir)?;
-        Ok(match dir.place() {
-            Some((parent, name)) => Found { dir: parent, name, inode },
-            None => Found { dir, name: Vec::new(), inode },
+        Ok(match dir.location() {
+            Some((parent, name)) => PathTarget { dir: parent, name, inode },
+            None => PathTarget { dir, name: Vec::new(), inode },
         })
     }
 
@@ -404,7 +410,7 @@ impl Namespace {
     /// `Invalid` if it is not a symbolic link.
     pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let path = path.as_ref();
-        let inode = self.stat(path, Follow::No)?;
+        let inode = self.stat(path, FollowLinks::No)?;
         if inode.kind() != Some(FileKind::Symlink) {
             return Err(Error::new(Kind::Invalid, format!("{}: not a symbolic link", show(path))));
         }

@@ -7,8 +7,8 @@ use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::graph::GraphNode;
-use crate::hold::{Hold, HolderState};
-use crate::marker::{self, Holder};
+use crate::hold::{HolderState, WriterHold};
+use crate::marker::{self, MarkerHolder};
 use crate::names;
 use crate::repository::Repository;
 use crate::session::SessionOptions;
@@ -19,7 +19,7 @@ pub struct OpenSession {
     /// Its change set, which is complete if only the name is missing.
     pub node: GraphNode,
     /// Its current or last writer, if known.
-    pub hold: Option<Hold>,
+    pub hold: Option<WriterHold>,
     /// Bytes of its logs that are not in tables yet.
     pub log_bytes: u64,
 }
@@ -78,7 +78,7 @@ impl Repository {
         let store = &**self.store();
         let markers = marker::all(store)?.into_iter();
         let sets: Vec<SetId> = markers
-            .filter(|marker| marker.holder == Holder::Session)
+            .filter(|marker| marker.holder == MarkerHolder::Session)
             .map(|marker| marker.set)
             .collect();
         let sessions = concurrent::try_map(store, &sets, |set| self.open_session(*set))?;
@@ -101,8 +101,8 @@ impl Repository {
             }
         };
         // Its publisher may have died before it removed the session's marker.
-        let is_named = |holder: &Holder| match holder {
-            Holder::Name(name) => names::stands_for(&**self.store(), name, set),
+        let is_named = |holder: &MarkerHolder| match holder {
+            MarkerHolder::Name(name) => names::stands_for(&**self.store(), name, set),
             _ => Ok(false),
         };
         let is_session = match manifest.state {

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::glob::Glob;
 use crate::inode::FileKind;
-use crate::walk::Visit;
+use crate::walk::VisitedEntry;
 
 /// A condition on one entry.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub enum Predicate {
 impl Predicate {
     /// True if the entry of `visit` meets the condition. Cost: no store request.
     #[must_use]
-    pub fn holds(&self, visit: &Visit) -> bool {
+    pub fn holds(&self, visit: &VisitedEntry) -> bool {
         let inode = visit.inode;
         match self {
             Self::Name(glob) => glob.matches(visit.name()),

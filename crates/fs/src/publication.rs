@@ -16,7 +16,7 @@ use hashbrown::HashSet;
 use crate::condemn;
 use crate::delete::hold_former;
 use crate::graph::is_of_manifest;
-use crate::marker::{self, Holder};
+use crate::marker::{self, MarkerHolder};
 use crate::name_table::{NameEntry, SeenPart};
 use crate::names::{self, IfTaken};
 use crate::repository::{Repository, best_effort};
@@ -92,11 +92,17 @@ impl Repository {
 
     fn publish_as(&self, set: SetId, name: &str, if_taken: IfTaken) -> Result<Option<SetId>> {
         let store = &**self.store();
-        marker::hold(store, set, &Holder::Name(name.to_owned()))?;
+        marker::hold(store, set, &MarkerHolder::Name(name.to_owned()))?;
         let known = condemn::load_live(store, set)?;
         check_complete(set, &known, "resume and publish it")?;
-        let publication =
-            Publication { set, known: &known, name, if_taken, seen: None, was_session: true };
+        let publication = PendingPublication {
+            set,
+            known: &known,
+            name,
+            if_taken,
+            seen: None,
+            was_session: true,
+        };
         publish_held(store, &**self.clock(), publication)
     }
 }
@@ -106,13 +112,13 @@ impl Repository {
 /// that reopens the part, and this checks for that commit after removing the marker, so the part
 /// has its marker in the end. Until then the marker of the lost name keeps it.
 pub(crate) fn release_session(store: &dyn Store, set: SetId, is_part: bool) -> Result<()> {
-    marker::release(store, set, &Holder::Session)?;
+    marker::release(store, set, &MarkerHolder::Session)?;
     if !is_part {
         return Ok(());
     }
     match Manifest::load(store, set) {
         Ok(manifest) if manifest.state == SetState::Open => {
-            marker::hold(store, set, &Holder::Session)
+            marker::hold(store, set, &MarkerHolder::Session)
         }
         Ok(_) => Ok(()),
         Err(error) => match error.kind() {
@@ -131,7 +137,7 @@ fn check_complete(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
 }
 
 /// A complete set with the marker of a name, and how to give it the name.
-pub(crate) struct Publication<'a> {
+pub(crate) struct PendingPublication<'a> {
     pub(crate) set: SetId,
     /// Its newest manifest a moment ago.
     pub(crate) known: &'a Manifest,
@@ -153,9 +159,9 @@ pub(crate) struct Publication<'a> {
 pub(crate) fn publish_held(
     store: &dyn Store,
     clock: &dyn Clock,
-    publication: Publication<'_>,
+    publication: PendingPublication<'_>,
 ) -> Result<Option<SetId>> {
-    let Publication { set, known, name, if_taken, seen, was_session } = publication;
+    let PendingPublication { set, known, name, if_taken, seen, was_session } = publication;
     let entry = NameEntry { set, published_ns: clock.now_ns() };
     let keep = &mut |former| {
         if if_taken == IfTaken::ReplaceUnlessMoved {

@@ -20,7 +20,7 @@ use esker_table::manifest::SetId;
 
 use crate::condemn;
 use crate::identity::Identity;
-use crate::marker::{self, Holder};
+use crate::marker::{self, MarkerHolder};
 use crate::namespace::Namespace;
 use crate::repository::Repository;
 
@@ -83,8 +83,8 @@ impl ReaderMarkers {
         renewed
     }
 
-    fn holder(&self, count: u32) -> Holder {
-        Holder::Reader { id: self.id, count }
+    fn holder(&self, count: u32) -> MarkerHolder {
+        MarkerHolder::Reader { id: self.id, count }
     }
 
     /// Removes the marker of `count` on `set`. Best effort, since markers expire.

@@ -13,22 +13,22 @@ use esker_table::segment::SegmentRun;
 use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeSetup};
-use esker_table::wal::Logged;
+use esker_table::wal::LogContent;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use crate::condemn;
 use crate::data::DataLogs;
-use crate::dependency::{self, Dependency};
+use crate::dependency::{self, SetDependency};
 use crate::identity::Identity;
 use crate::inode::{INODE, Inode};
 use crate::job::joined_job;
-use crate::layers::{BaseSet, Layers, load_stack, load_stack_expecting};
-use crate::marker::{self, Holder};
+use crate::layers::{BaseSet, LayerStack, load_stack, load_stack_expecting};
+use crate::marker::{self, MarkerHolder};
 use crate::name_table::SeenPart;
 use crate::names::{self, IfTaken, PublishedName};
 use crate::namespace::Namespace;
-use crate::publication::{Publication, publish_held};
+use crate::publication::{PendingPublication, publish_held};
 use crate::session::{Session, SessionOptions};
 use crate::set_ids::SetIds;
 
@@ -130,7 +130,7 @@ impl Repository {
     /// `NotFound`; `Invalid` if a set is not published.
     pub fn open(&self, bases: &[SetId], identity: Identity) -> Result<Namespace> {
         let stack = load_stack(&self.source, bases)?;
-        Namespace::new(Layers::new(self.source.clone(), stack, None), identity)
+        Namespace::new(LayerStack::new(self.source.clone(), stack, None), identity)
     }
 
     /// Begins a session on top of `bases`, of which earlier ones win. If none of them has a root
@@ -155,9 +155,9 @@ impl Repository {
         self.begin_set((set, job), bases, options).inspect_err(|_| {
             // Nothing was begun; a leftover is an open set without holders.
             let store = &**self.store();
-            let _ = marker::release(store, set, &Holder::Session);
+            let _ = marker::release(store, set, &MarkerHolder::Session);
             for base in bases {
-                let _ = marker::release(store, *base, &Holder::Set(set));
+                let _ = marker::release(store, *base, &MarkerHolder::Set(set));
             }
         })
     }
@@ -189,12 +189,12 @@ impl Repository {
     /// read.
     fn hold_bases(&self, set: SetId, bases: &[SetId]) -> Result<HashMap<SetId, u64>> {
         let store = &**self.store();
-        let own = (set, Holder::Session);
-        let held: Vec<(SetId, Holder)> = std::iter::once(own)
-            .chain(bases.iter().map(|base| (*base, Holder::Set(set))))
+        let own = (set, MarkerHolder::Session);
+        let held: Vec<(SetId, MarkerHolder)> = std::iter::once(own)
+            .chain(bases.iter().map(|base| (*base, MarkerHolder::Set(set))))
             .collect();
         let hold = || {
-            let hold = |(set, holder): &(SetId, Holder)| marker::hold(store, *set, holder);
+            let hold = |(set, holder): &(SetId, MarkerHolder)| marker::hold(store, *set, holder);
             concurrent::try_map(store, &held, hold)
         };
         if store.requests_at_once() <= 1 {
@@ -212,7 +212,7 @@ impl Repository {
         if self.store().requests_at_once() <= 1 {
             return Ok(());
         }
-        Layers::new(self.source.clone(), stack.to_vec(), None).warm_root()
+        LayerStack::new(self.source.clone(), stack.to_vec(), None).warm_root()
     }
 
     /// Resumes the session of `set`, which its writer left: fences that writer, and recovers its
@@ -226,7 +226,7 @@ impl Repository {
     pub fn resume(&self, set: SetId, options: SessionOptions) -> Result<Session> {
         let store = &**self.store();
         // It has had its marker since before it began, unless it was given up.
-        let is_held = || marker::is_held(store, set, &Holder::Session);
+        let is_held = || marker::is_held(store, set, &MarkerHolder::Session);
         let (is_session, first) =
             concurrent::try_join(store, is_held, || condemn::load_live(store, set))?;
         let mut first = Some(first);
@@ -240,7 +240,7 @@ impl Repository {
                 Err(error) if error.kind() == Kind::Conflict && attempt < RESUMES_MAX => {}
                 Err(error) => return Err(error),
                 // A process that saw no writer may have given it up: see `give_up`.
-                Ok(_) if !marker::is_held(store, set, &Holder::Session)? => {
+                Ok(_) if !marker::is_held(store, set, &MarkerHolder::Session)? => {
                     return Err(given_up(set));
                 }
                 resumed => return resumed,
@@ -258,9 +258,9 @@ impl Repository {
         let stack = load_stack(&self.source, &manifest.bases)?;
         // Replay appends nothing to them; their numbers begin with the epoch that the tree claims.
         let data = Arc::new(DataLogs::new(self.store().clone(), set, 0));
-        let mut has_all = |logged: Logged| match logged {
-            Logged::Row(_, row) => self.has_data(set, row, &data),
-            Logged::Segments(_, runs) => self.has_bytes(set, runs, &data),
+        let mut has_all = |logged: LogContent| match logged {
+            LogContent::Row(_, row) => self.has_data(set, row, &data),
+            LogContent::Segments(_, runs) => self.has_bytes(set, runs, &data),
             _ => Ok(true),
         };
         let tree = Tree::resume_from(self.setup(options, &data), set, manifest, &mut has_all)?;
@@ -277,7 +277,7 @@ impl Repository {
         data: Arc<DataLogs>,
         options: &SessionOptions,
     ) -> Result<Session> {
-        let layers = Layers::new(self.source.clone(), stack, Some(tree));
+        let layers = LayerStack::new(self.source.clone(), stack, Some(tree));
         let namespace = Namespace::new(layers, options.identity.clone())?;
         let session = Session::new(namespace, data, self.clock.clone(), self.set_ids.clone());
         session.make_root(&options.new_root)?;
@@ -398,9 +398,9 @@ impl Session {
             }
         };
         let complete = || self.complete_if(check);
-        let hold = || marker::hold(&*store, set, &Holder::Name(name.to_owned()));
+        let hold = || marker::hold(&*store, set, &MarkerHolder::Name(name.to_owned()));
         concurrent::try_join(&*store, complete, hold)?;
-        let publication = Publication {
+        let publication = PendingPublication {
             set,
             known: &self.tree().committed(),
             name,
@@ -436,7 +436,7 @@ impl Session {
             return check();
         }
         let _shown = self.files().show();
-        self.settle()?;
+        self.write_back_metadata()?;
         // A change made between the flush and the commit would be in no table, and in no log that
         // is ever read, although it was acknowledged.
         self.alone(|| {
@@ -475,12 +475,12 @@ impl Session {
             return Err(names::taken(name));
         }
         let shown = self.files().show();
-        self.settle()?;
+        self.write_back_metadata()?;
         let snapshot = self.draw_set_id();
         // Held before its tables are listed: a collector that finds one of them obsolete sees this
         // marker, and keeps them until the snapshot has a manifest, or cannot get one any more.
         let needed = dependency::of(snapshot, &self.tree().manifest());
-        let hold = |needed: &Dependency| marker::hold(&*store, needed.set, &needed.holder);
+        let hold = |needed: &SetDependency| marker::hold(&*store, needed.set, &needed.holder);
         concurrent::try_map(&*store, &needed, hold)?;
         self.hold_own_set(snapshot)?;
         let own = self.tree().commit(|_| {})?;
@@ -493,9 +493,9 @@ impl Session {
         manifest.properties.clone_from(&own.properties);
         manifest.writer = own.writer.map(SetWriter::released);
         // Nothing else holds it: without its name it is garbage.
-        marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
+        marker::hold(&*store, snapshot, &MarkerHolder::Name(name.to_owned()))?;
         manifest.claim(&*store, snapshot, self.clock().now_ns())?;
-        let publication = Publication {
+        let publication = PendingPublication {
             set: snapshot,
             known: &manifest,
             name,
@@ -511,7 +511,7 @@ impl Session {
     /// Marks the session's set as shown by `snapshot`: its data logs stay from now on, and its
     /// tables refer only to existing ones. Waits for a thread that reclaims data logs.
     fn hold_own_set(&self, snapshot: SetId) -> Result<()> {
-        let _content = self.content();
-        marker::hold(&*self.layers().source().store, self.set(), &Holder::Set(snapshot))
+        let _content = self.pin_data_logs();
+        marker::hold(&*self.layers().source().store, self.set(), &MarkerHolder::Set(snapshot))
     }
 }

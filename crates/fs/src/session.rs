@@ -14,7 +14,9 @@ use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::SetId;
 use esker_table::schema::Key;
 use esker_table::set_writer::SetWriter;
-use esker_table::tree::{Draft, Durability, Heartbeat, Slot, Tree, TreeOptions, TreeStatistics};
+use esker_table::tree::{
+    CurrentRow, Durability, Heartbeat, Tree, TreeOptions, TreeStatistics, WriteBatch,
+};
 use hashbrown::HashSet;
 use parking_lot::Mutex;
 
@@ -22,8 +24,8 @@ use crate::data::DataLogs;
 use crate::dir::{Dir, DirNode};
 use crate::file::SharedLogs;
 use crate::identity::{EXECUTE, Identity, WRITE, not_permitted};
-use crate::inode::{DirId, Entry, FileId, FileKind, Inode, column, key};
-use crate::layers::Below;
+use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, column, key};
+use crate::layers::LowerRecords;
 use crate::namespace::Namespace;
 use crate::path::{check_name, show};
 use crate::set_ids::SetIds;
@@ -175,18 +177,18 @@ impl Session {
     }
 
     /// Takes the lock held while an operation relies on directories staying where they are.
-    pub(crate) fn shape(&self) -> ShardedLockReadGuard<'_, ()> {
+    pub(crate) fn read_structure(&self) -> ShardedLockReadGuard<'_, ()> {
         // The lock guards no data that a panic could leave inconsistent.
         self.structure.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Takes the lock held while stored bytes have no record yet, or while data logs must stay.
-    pub(crate) fn content(&self) -> ShardedLockReadGuard<'_, ()> {
+    pub(crate) fn pin_data_logs(&self) -> ShardedLockReadGuard<'_, ()> {
         self.content.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Takes the lock that excludes storing bytes.
-    pub(crate) fn content_alone(&self) -> ShardedLockWriteGuard<'_, ()> {
+    pub(crate) fn exclude_writers(&self) -> ShardedLockWriteGuard<'_, ()> {
         self.content.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -201,12 +203,12 @@ impl Session {
     /// Runs `act` while all changes are excluded. It may wait for the store: it is the last act of
     /// the writer, and changes that wait fail afterwards.
     pub(crate) fn alone<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _content = self.content_alone();
-        self.reshape(act)
+        let _content = self.exclude_writers();
+        self.with_structure_locked(act)
     }
 
     /// Runs `change`, which moves or removes directories, exclusively.
-    pub(crate) fn reshape<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn with_structure_locked<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
         let guard = self.structure.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let done = change();
         drop(guard);
@@ -260,7 +262,7 @@ impl Session {
 
     /// Returns what the layers below this session have for `key`, a name in `dir`.
     #[inline]
-    pub(crate) fn below(&self, dir: &DirNode, key: &Key) -> Result<Below> {
+    pub(crate) fn below(&self, dir: &DirNode, key: &Key) -> Result<LowerRecords> {
         self.namespace.layers().below(key, dir.is_fresh())
     }
 
@@ -281,7 +283,7 @@ impl Session {
     ) -> Result<()> {
         let key = key(dir.id(), name);
         self.tree().prefetch(&key);
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         crate::path::check_name(name)?;
         self.check_change(dir, name)?;
         self.own(dir, inode, owner);
@@ -297,7 +299,7 @@ impl Session {
         dir: &Dir,
         name: &[u8],
         inode: &mut Inode,
-        below: &Below,
+        below: &LowerRecords,
     ) -> Result<()> {
         if below.inode.is_none() && below.next_generation == 0 {
             let key = key(dir.id(), name);
@@ -319,18 +321,24 @@ impl Session {
                 return Ok(());
             }
         }
-        self.insert_over(dir, name, inode, below)?;
+        self.insert_slow(dir, name, inode, below)?;
         dir.touch(inode.ctime_ns);
         Ok(())
     }
 
     /// Like [`Session::insert_vacant`], where a record may exist, if only a tombstone.
     #[cold]
-    fn insert_over(&self, dir: &Dir, name: &[u8], inode: &mut Inode, below: &Below) -> Result<()> {
+    fn insert_slow(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        inode: &mut Inode,
+        below: &LowerRecords,
+    ) -> Result<()> {
         let key = key(dir.id(), name);
         let set = self.set();
         self.tree().update([key], |[own], draft| {
-            let state = State::of(own, below)?;
+            let state = NameState::of(own, below)?;
             if state.inode.is_some() {
                 return Err(exists(name));
             }
@@ -364,33 +372,33 @@ impl Session {
     }
 
     /// Updates the record of `name` in `dir`, wherever its inode is stored, with `change`.
-    pub(crate) fn amend(
+    pub(crate) fn update_inode(
         &self,
         dir: &DirNode,
         name: &[u8],
         change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Inode> {
-        self.amend_if_there(dir, name, change)?.ok_or_else(|| not_found(name))
+        self.update_inode_if_present(dir, name, change)?.ok_or_else(|| not_found(name))
     }
 
-    /// Like [`Session::amend`], but returns `None` if there is no such record. A store that lacks a
+    /// Like [`Session::update_inode`], but returns `None` if there is no such record. A store that lacks a
     /// table also fails with `NotFound`, which must not be mistaken for that.
-    pub(crate) fn amend_if_there(
+    pub(crate) fn update_inode_if_present(
         &self,
         dir: &DirNode,
         name: &[u8],
         mut change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Option<Inode>> {
-        match self.amend_at(dir.id(), dir.is_fresh(), name, &mut change)? {
-            Some(inode) if inode.entry == Entry::Link => {
-                self.amend_at(DirId::LINKS, false, &inode.id.to_be_bytes(), &mut change)
+        match self.update_record(dir.id(), dir.is_fresh(), name, &mut change)? {
+            Some(inode) if inode.entry == NameKind::Link => {
+                self.update_record(DirId::LINKS, false, &inode.id.to_be_bytes(), &mut change)
             }
             amended => Ok(amended),
         }
     }
 
     /// Updates the record at one key, unless it is a link; returns it, if there is one.
-    pub(crate) fn amend_at(
+    pub(crate) fn update_record(
         &self,
         dir: DirId,
         only_writer: bool,
@@ -400,8 +408,8 @@ impl Session {
         let key = key(dir, name);
         let below = self.below_to_change(&key, only_writer)?;
         self.tree().update([key], |[own], draft| {
-            let Some(mut inode) = State::of(own, &below)?.inode else { return Ok(None) };
-            if inode.entry != Entry::Link {
+            let Some(mut inode) = NameState::of(own, &below)?.inode else { return Ok(None) };
+            if inode.entry != NameKind::Link {
                 change(&mut inode)?;
                 put(draft, &key, &inode);
             }
@@ -410,7 +418,7 @@ impl Session {
     }
 
     /// Writes back cached metadata: changes of open files, and times of directories.
-    pub(crate) fn settle(&self) -> Result<()> {
+    pub(crate) fn write_back_metadata(&self) -> Result<()> {
         self.flush_files()?;
         self.write_dir_times()
     }
@@ -430,7 +438,7 @@ impl Session {
     }
 
     fn write_times_of(&self, node: &Dir) -> Result<()> {
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         if node.is_removed() || !node.is_touched() {
             return Ok(());
         }
@@ -439,12 +447,12 @@ impl Session {
             written_ns = node.overlay_times(inode);
             Ok(())
         };
-        match node.place() {
+        match node.location() {
             // A directory in a tree that was removed as a whole has no record any more.
-            Some((parent, name)) => drop(self.amend_if_there(&parent, &name, touch)?),
-            None => self.amend_root(touch)?,
+            Some((parent, name)) => drop(self.update_inode_if_present(&parent, &name, touch)?),
+            None => self.update_root(touch)?,
         }
-        node.settle_touch(written_ns);
+        node.times_written(written_ns);
         Ok(())
     }
 
@@ -457,15 +465,15 @@ impl Session {
         let identity = self.identity();
         let owner = new_root.owner.unwrap_or((identity.uid, identity.gid));
         let now_ns = self.now_ns();
-        self.amend_root(|root| {
-            *root = Inode::new(Entry::Is(FileKind::Directory), new_root.mode & 0o7777, now_ns);
+        self.update_root(|root| {
+            *root = Inode::new(NameKind::Is(FileKind::Directory), new_root.mode & 0o7777, now_ns);
             (root.uid, root.gid) = owner;
             Ok(())
         })
     }
 
     /// Updates the root's own record, creating it if no layer has one.
-    pub(crate) fn amend_root(
+    pub(crate) fn update_root(
         &self,
         mut change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<()> {
@@ -489,7 +497,7 @@ impl Session {
     /// # Errors
     /// `Fenced` after a takeover; `Closed` after a failed write; errors of the store.
     pub fn sync(&self) -> Result<()> {
-        self.settle()?;
+        self.write_back_metadata()?;
         self.data.sync()?;
         self.tree().sync()
     }
@@ -503,7 +511,7 @@ impl Session {
     /// Writes every change made so far into tables and commits them: like [`Session::sync`], and
     /// leaves the log empty.
     pub fn flush(&self) -> Result<()> {
-        self.settle()?;
+        self.write_back_metadata()?;
         self.tree().flush()
     }
 
@@ -514,7 +522,7 @@ impl Session {
     /// # Errors
     /// As [`Session::flush`]; the call may then be repeated.
     pub fn end(&self) -> Result<()> {
-        self.settle()?;
+        self.write_back_metadata()?;
         let set = self.set();
         self.alone(|| self.tree().release(format!("session @{set} has ended; resume it")))
     }
@@ -532,37 +540,37 @@ impl Session {
     /// Merges the change set's tables into one run, and reclaims data logs that are mostly
     /// overwritten ([`Session::reclaim_data`]).
     pub fn compact(&self) -> Result<()> {
-        self.settle()?;
+        self.write_back_metadata()?;
         self.tree().compact()?;
         self.reclaim_data().map(drop)
     }
 }
 
 /// State of a name, over all layers.
-pub(crate) struct State {
+pub(crate) struct NameState {
     /// Its record; `None` if there is none or a tombstone.
     pub(crate) inode: Option<Inode>,
     /// The generation of a directory made at the name.
     pub(crate) next_generation: u64,
 }
 
-impl State {
+impl NameState {
     /// Combines the session's own record with what is below.
     #[inline]
-    pub(crate) fn of(own: Slot, below: &Below) -> Result<Self> {
+    pub(crate) fn of(own: CurrentRow, below: &LowerRecords) -> Result<Self> {
         let Some(row) = own else {
-            let inode = below.inode.as_ref().filter(|inode| inode.entry != Entry::Tombstone);
+            let inode = below.inode.as_ref().filter(|inode| inode.entry != NameKind::Tombstone);
             return Ok(Self { inode: inode.cloned(), next_generation: below.next_generation });
         };
         let inode = Inode::of_row(&row)?;
         let next_generation = inode.next_generation().max(below.next_generation);
-        let inode = (inode.entry != Entry::Tombstone).then_some(inode);
+        let inode = (inode.entry != NameKind::Tombstone).then_some(inode);
         Ok(Self { inode, next_generation })
     }
 }
 
 /// Writes `inode` under `key` as the only record of an update.
-pub(crate) fn put(draft: &mut Draft, key: &Key, inode: &Inode) {
+pub(crate) fn put(draft: &mut WriteBatch, key: &Key, inode: &Inode) {
     draft.put(&mut [inode.row(key)]);
 }
 
@@ -578,7 +586,7 @@ pub(crate) fn not_found(name: &[u8]) -> Error {
 
 /// Fails for a directory.
 pub(crate) fn check_not_directory(inode: &Inode, name: &[u8]) -> Result<()> {
-    if inode.entry == Entry::Is(FileKind::Directory) {
+    if inode.entry == NameKind::Is(FileKind::Directory) {
         return Err(Error::new(Kind::IsADirectory, format!("{}: is a directory", show(name))));
     }
     Ok(())

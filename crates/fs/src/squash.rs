@@ -1,7 +1,7 @@
 //! Squash: merges a whole stack of change sets into one that depends on none and shows the same
 //! tree.
 //!
-//! Two passes over the stack. The first finds the directories to which a path leads (`shape.rs`).
+//! Two passes over the stack. The first finds the directories to which a path leads (`dir_tree.rs`).
 //! The second merges, in parallel over key ranges chosen from the tables' indexes, so that workers
 //! read only what they need and exchange nothing. It drops shadowed records, tombstones that hide
 //! nothing, and records of unreachable directories. File data stays in its data logs, which the new
@@ -26,19 +26,19 @@ use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::segment::{RUN, SEGMENT, SegmentSource, SegmentTables};
 use esker_table::set_writer::SetWriter;
-use esker_table::tables::Tables;
+use esker_table::tables::TableRuns;
 
 use self::file_data::LogReferences;
 use self::segments::MappedFile;
-pub use self::worker::Counts;
-use self::worker::{Done, Job, Squash, merge_range};
+pub use self::worker::SquashCounts;
+use self::worker::{MergedRange, SquashJob, SquashPlan, merge_range};
 use crate::condemn;
 use crate::dependency;
+use crate::dir_tree::{DirTree, in_parallel};
 use crate::inode::INODE;
-use crate::layers::{Layers, load_stack};
-use crate::marker::{self, Holder};
+use crate::layers::{LayerStack, load_stack};
+use crate::marker::{self, MarkerHolder};
 use crate::repository::{Repository, complete_manifest};
-use crate::shape::{Shape, in_parallel};
 
 /// Settings of a squash.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub struct SquashReport {
     /// Number of merged sets.
     pub sets: usize,
     /// Records and bytes.
-    pub counts: Counts,
+    pub counts: SquashCounts,
     /// Directories to which a path leads; 0 for a compaction, which does not check.
     pub directories: usize,
     /// Tables written.
@@ -81,7 +81,7 @@ pub struct SquashReport {
 }
 
 impl SquashReport {
-    fn of(sets: usize, tables: &[TableRef], counts: Counts, elapsed_ns: u64) -> Self {
+    fn of(sets: usize, tables: &[TableRef], counts: SquashCounts, elapsed_ns: u64) -> Self {
         Self {
             sets,
             counts,
@@ -115,12 +115,12 @@ impl Repository {
         let squashed = self.squash_into(set, bases, options);
         if squashed.is_err() {
             // Best effort: a leftover is an open set that can be abandoned.
-            let _ = marker::release(store, set, &Holder::Session);
+            let _ = marker::release(store, set, &MarkerHolder::Session);
         }
         for base in bases {
             match &squashed {
-                Ok(_) => marker::release(store, *base, &Holder::Set(set))?,
-                Err(_) => drop(marker::release(store, *base, &Holder::Set(set))),
+                Ok(_) => marker::release(store, *base, &MarkerHolder::Set(set))?,
+                Err(_) => drop(marker::release(store, *base, &MarkerHolder::Set(set))),
             }
         }
         Ok((set, squashed?))
@@ -135,28 +135,32 @@ impl Repository {
         let store = &**self.store();
         let start_ns = self.clock().monotonic_ns();
         // The bases are held as by a session until the new set no longer needs them.
-        marker::hold(store, set, &Holder::Session)?;
+        marker::hold(store, set, &MarkerHolder::Session)?;
         for base in bases {
-            marker::hold(store, *base, &Holder::Set(set))?;
+            marker::hold(store, *base, &MarkerHolder::Set(set))?;
         }
         let mut manifest = Manifest::new(bases.to_vec(), self.clock().now_ns());
         manifest.properties.clone_from(&options.properties);
         let now_ns = self.clock().now_ns();
         manifest.writer = options.writer.as_ref().map(|writer| writer.beginning(now_ns));
         manifest.claim(store, set, self.clock().now_ns())?;
-        let stack = Layers::new(self.source().clone(), load_stack(self.source(), bases)?, None);
-        let layers: Vec<&Tables> = stack.bases().iter().map(|base| &base.tables).collect();
-        let shape = Shape::of(&layers, options.threads)?;
-        let job = Job {
+        let stack = LayerStack::new(self.source().clone(), load_stack(self.source(), bases)?, None);
+        let layers: Vec<&TableRuns> = stack.bases().iter().map(|base| &base.tables).collect();
+        let shape = DirTree::of(&layers, options.threads)?;
+        let job = SquashJob {
             store: self.store(),
             set,
             epoch: manifest.epoch,
             run: 1,
             layers: &layers,
             bottom: true,
-            squash: Some(Squash { shape: &shape, stack: &stack, copies_data: options.copy_data }),
+            squash: Some(SquashPlan {
+                shape: &shape,
+                stack: &stack,
+                copies_data: options.copy_data,
+            }),
         };
-        let Merged { mut tables, mut counts, mapped, mut references } =
+        let MergedRanges { mut tables, mut counts, mapped, mut references } =
             merge_all(&job, options.threads)?;
         let segments = stack.bases().iter().flat_map(|base| base.segments.sources()).cloned();
         let segments: Vec<SegmentSource> = segments.collect();
@@ -170,7 +174,7 @@ impl Repository {
         manifest.referenced_logs = references.sorted();
         report.referenced_sets = manifest.referenced_logs.len();
         for logs in &manifest.referenced_logs {
-            marker::hold(store, logs.set, &Holder::Data(set))?;
+            marker::hold(store, logs.set, &MarkerHolder::Data(set))?;
             condemn::keep_data(store, logs.set)?;
         }
         manifest.bases.clear();
@@ -205,14 +209,14 @@ impl Repository {
             return Err(Error::new(Kind::Invalid, context));
         }
         if is_compact(set, &manifest) {
-            return Ok(SquashReport::of(1, &[], Counts::default(), 0));
+            return Ok(SquashReport::of(1, &[], SquashCounts::default(), 0));
         }
         // The process that commits the higher epoch owns its table numbers.
         manifest.epoch += 1;
         manifest.claim(store, set, self.clock().now_ns())?;
-        let tables = Tables::new(&manifest.tables, &INODE, self.source());
+        let tables = TableRuns::new(&manifest.tables, &INODE, self.source());
         let run = manifest.tables.iter().map(|table| table.run).max().unwrap_or(0) + 1;
-        let job = Job {
+        let job = SquashJob {
             store: self.store(),
             set,
             epoch: manifest.epoch,
@@ -222,7 +226,7 @@ impl Repository {
             bottom: false,
             squash: None,
         };
-        let Merged { tables: mut merged, counts, .. } = merge_all(&job, threads)?;
+        let MergedRanges { tables: mut merged, counts, .. } = merge_all(&job, threads)?;
         let segments = SegmentTables::new(&manifest.tables, self.source());
         let has_runs = segments.sources().iter().any(|source| source.schema().id == RUN.id);
         if !has_runs {
@@ -258,23 +262,23 @@ fn is_compact(set: SetId, manifest: &Manifest) -> bool {
 
 /// Combined result of all ranges.
 #[derive(Default)]
-struct Merged {
+struct MergedRanges {
     /// Tables in key order.
     tables: Vec<TableRef>,
-    counts: Counts,
+    counts: SquashCounts,
     mapped: Vec<MappedFile>,
     references: LogReferences,
 }
 
 /// Merges all ranges of a job.
-fn merge_all(job: &Job, threads: usize) -> Result<Merged> {
+fn merge_all(job: &SquashJob, threads: usize) -> Result<MergedRanges> {
     let ranges = ranges::split(job.layers, threads)?;
-    let mut done: Vec<Done> = in_parallel(threads, ranges.len(), 1, |at, out| {
+    let mut done: Vec<MergedRange> = in_parallel(threads, ranges.len(), 1, |at, out| {
         out.push(merge_range(job, at, &ranges[at])?);
         Ok(())
     })?;
     done.sort_unstable_by_key(|done| done.range);
-    let mut merged = Merged::default();
+    let mut merged = MergedRanges::default();
     for done in done {
         merged.counts.add(&done.counts);
         merged.tables.extend(done.tables);

@@ -12,7 +12,7 @@ pub const PROBLEMS_MAX: usize = 1000;
 
 /// Something that was left out or done only in part, and why.
 #[derive(Debug)]
-pub struct Problem {
+pub struct TransferProblem {
     /// The path, starting as the user wrote it.
     pub path: Vec<u8>,
     /// What went wrong.
@@ -21,7 +21,7 @@ pub struct Problem {
 
 /// Progress of an import or export.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct TransferTally {
     files: AtomicU64,
     directories: AtomicU64,
     symlinks: AtomicU64,
@@ -32,12 +32,12 @@ pub struct Tally {
     attributes_dropped: AtomicU64,
     problem_count: AtomicU64,
     /// Guards the problems that are kept.
-    problems: Mutex<Vec<Problem>>,
+    problems: Mutex<Vec<TransferProblem>>,
 }
 
-/// Numbers of a [`Tally`] at one moment.
+/// Numbers of a [`TransferTally`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct TransferCounts {
     /// Regular files, each once regardless of its number of names.
     pub files: u64,
     /// Directories.
@@ -58,7 +58,7 @@ pub struct Counts {
     pub problems: u64,
 }
 
-impl Counts {
+impl TransferCounts {
     /// Total number of names.
     #[must_use]
     pub fn entries(&self) -> u64 {
@@ -66,12 +66,12 @@ impl Counts {
     }
 }
 
-impl Tally {
+impl TransferTally {
     /// Returns the current numbers.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> TransferCounts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts {
+        TransferCounts {
             files: read(&self.files),
             directories: read(&self.directories),
             symlinks: read(&self.symlinks),
@@ -86,7 +86,7 @@ impl Tally {
 
     /// Takes the first [`PROBLEMS_MAX`] problems out of the tally.
     #[must_use]
-    pub fn take_problems(&self) -> Vec<Problem> {
+    pub fn take_problems(&self) -> Vec<TransferProblem> {
         std::mem::take(&mut self.problems.lock())
     }
 
@@ -126,7 +126,7 @@ impl Tally {
         self.problem_count.fetch_add(1, Ordering::Relaxed);
         let mut problems = self.problems.lock();
         if problems.len() < PROBLEMS_MAX {
-            problems.push(Problem { path: path.to_vec(), error });
+            problems.push(TransferProblem { path: path.to_vec(), error });
         }
     }
 }

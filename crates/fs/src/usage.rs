@@ -4,19 +4,19 @@ use esker_base::{Error, Result};
 use hashbrown::HashSet;
 
 use crate::inode::FileKind;
-use crate::namespace::{Follow, Namespace};
-use crate::walk::{Next, Order, Step, Visit};
+use crate::namespace::{FollowLinks, Namespace};
+use crate::walk::{VisitedEntry, WalkNext, WalkOrder, WalkStep};
 
 /// Size of a file, or of a directory with everything in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct TreeUsage {
     /// Bytes of content.
     pub bytes: u64,
     /// Number of names, including its own.
     pub entries: u64,
 }
 
-impl Usage {
+impl TreeUsage {
     fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.entries += other.entries;
@@ -33,38 +33,38 @@ impl Namespace {
     pub fn usage(
         &self,
         start: &[u8],
-        show: &mut dyn FnMut(&Visit, Usage) -> Result<()>,
-        unreadable: &mut dyn FnMut(&Visit, Error),
+        show: &mut dyn FnMut(&VisitedEntry, TreeUsage) -> Result<()>,
+        unreadable: &mut dyn FnMut(&VisitedEntry, Error),
     ) -> Result<()> {
         let mut counted = HashSet::new();
         // One sum for each directory on the current path.
-        let mut sums: Vec<Usage> = Vec::new();
-        self.traverse(start, Follow::Yes, Order::Name, &mut |step| {
+        let mut sums: Vec<TreeUsage> = Vec::new();
+        self.traverse(start, FollowLinks::Yes, WalkOrder::Name, &mut |step| {
             match step {
-                Step::Entry(visit) if visit.inode.is_directory() => {
-                    sums.push(Usage { bytes: 0, entries: 1 });
+                WalkStep::Entry(visit) if visit.inode.is_directory() => {
+                    sums.push(TreeUsage { bytes: 0, entries: 1 });
                 }
-                Step::Entry(visit) => {
+                WalkStep::Entry(visit) => {
                     let inode = visit.inode;
                     let holds = inode.kind() == Some(FileKind::File);
                     let first = inode.nlink == 1 || counted.insert(inode.id);
                     let bytes = if holds && first { inode.size } else { 0 };
-                    let usage = Usage { bytes, entries: 1 };
+                    let usage = TreeUsage { bytes, entries: 1 };
                     show(visit, usage)?;
                     if let Some(sum) = sums.last_mut() {
                         sum.add(usage);
                     }
                 }
-                Step::Left(visit) => {
+                WalkStep::Left(visit) => {
                     let usage = sums.pop().expect("every directory left was entered");
                     show(visit, usage)?;
                     if let Some(sum) = sums.last_mut() {
                         sum.add(usage);
                     }
                 }
-                Step::Unreadable(visit, error) => unreadable(visit, error),
+                WalkStep::Unreadable(visit, error) => unreadable(visit, error),
             }
-            Ok(Next::Into)
+            Ok(WalkNext::Into)
         })
     }
 }

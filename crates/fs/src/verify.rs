@@ -27,13 +27,13 @@ use esker_table::manifest::{Manifest, SetId, TableRef};
 use esker_table::schema::KeyBuffer;
 use esker_table::tables::TableSource;
 
-use self::damage::Damage;
-use self::extents::Extents;
+use self::damage::DamagedObjects;
+use self::extents::ReferencedExtents;
 use self::identities::InheritedFiles;
 use self::paths::SeenRecords;
 use self::table::TableOutcome;
+use crate::dir_tree::in_parallel;
 use crate::repository::Repository;
-use crate::shape::in_parallel;
 
 /// Maximum number of findings of each kind reported individually for one object.
 const FINDINGS_PER_OBJECT_MAX: usize = 100;
@@ -47,7 +47,7 @@ fn name_object(name: &str) -> String {
 
 /// What to verify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Targets {
+pub enum VerifyTargets {
     /// Every set, name and marker of the store.
     #[default]
     All,
@@ -59,7 +59,7 @@ pub enum Targets {
 
 /// Called with the bytes verified so far and the total. Tables come first; their records determine
 /// how many bytes of data follow. Called from several threads.
-pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+pub type VerifyProgress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// Reads all of the indexed directory under a prefix of a store and reports each damage; returns
 /// how many bytes it read. In practice `esker_imd::verify`, which this crate does not depend on.
@@ -70,7 +70,7 @@ pub type IndexedCheck =
 #[derive(Clone)]
 pub struct VerifyOptions {
     /// What to verify.
-    pub targets: Targets,
+    pub targets: VerifyTargets,
     /// Also reads all file data; otherwise only checks that its logs exist and are long enough.
     pub data: bool,
     /// Reads indexed directories, with `data`; otherwise only checks that they are complete.
@@ -78,13 +78,13 @@ pub struct VerifyOptions {
     /// Number of reading threads.
     pub threads: usize,
     /// Called to report progress.
-    pub progress: Option<Progress>,
+    pub progress: Option<VerifyProgress>,
 }
 
 impl Default for VerifyOptions {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { targets: Targets::All, data: true, indexed: None, threads, progress: None }
+        Self { targets: VerifyTargets::All, data: true, indexed: None, threads, progress: None }
     }
 }
 
@@ -243,7 +243,7 @@ struct Verification<'a> {
     roots: BTreeSet<SetId>,
     /// A published name of each set that has one.
     names: BTreeMap<SetId, String>,
-    damage: Damage,
+    damage: DamagedObjects,
     report: VerifyReport,
 }
 
@@ -284,7 +284,7 @@ impl<'a> Verification<'a> {
             numbers: BTreeMap::new(),
             roots: BTreeSet::new(),
             names: BTreeMap::new(),
-            damage: Damage::default(),
+            damage: DamagedObjects::default(),
             report: VerifyReport::default(),
         }
     }
@@ -315,7 +315,7 @@ impl<'a> Verification<'a> {
             Ok(())
         })?;
         self.report.tables = outcomes.len();
-        let mut extents = Extents::default();
+        let mut extents = ReferencedExtents::default();
         let (mut dirs, mut inherited) = (paths::DirsOfSets::new(), BTreeMap::new());
         let mut were_directories: BTreeMap<SetId, Vec<Arc<Vec<KeyBuffer>>>> = BTreeMap::new();
         for outcome in outcomes {
@@ -346,12 +346,12 @@ impl<'a> Verification<'a> {
 }
 
 /// Collects findings of one object up to a limit.
-struct Limited {
+struct LimitedFindings {
     findings: Vec<Finding>,
     left_out: usize,
 }
 
-impl Limited {
+impl LimitedFindings {
     fn new() -> Self {
         Self { findings: Vec::new(), left_out: 0 }
     }

@@ -11,14 +11,14 @@ use crate::dir::Dir;
 use crate::identity::EXECUTE;
 use crate::inode::Inode;
 use crate::list::{DirCursor, DirEntry};
-use crate::namespace::{Follow, Namespace};
+use crate::namespace::{FollowLinks, Namespace};
 
 /// Number of entries read at once.
 const PAGE_ENTRIES: usize = 1024;
 
 /// Order of the entries of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum WalkOrder {
     /// As they are stored: by hash. Memory stays small.
     #[default]
     Stored,
@@ -28,7 +28,7 @@ pub enum Order {
 
 /// An entry that a walk has reached.
 #[derive(Debug)]
-pub struct Visit<'a> {
+pub struct VisitedEntry<'a> {
     /// Its path from the root, starting with a slash.
     pub path: &'a [u8],
     /// Its depth below the start.
@@ -37,7 +37,7 @@ pub struct Visit<'a> {
     pub inode: &'a Inode,
 }
 
-impl<'a> Visit<'a> {
+impl<'a> VisitedEntry<'a> {
     /// The last component of its path; empty for the root.
     #[must_use]
     pub fn name(&self) -> &'a [u8] {
@@ -48,18 +48,18 @@ impl<'a> Visit<'a> {
 
 /// An event of a walk.
 #[derive(Debug)]
-pub enum Step<'a> {
+pub enum WalkStep<'a> {
     /// An entry, for the first time.
-    Entry(&'a Visit<'a>),
+    Entry(&'a VisitedEntry<'a>),
     /// A directory, after all its entries.
-    Left(&'a Visit<'a>),
+    Left(&'a VisitedEntry<'a>),
     /// A directory that cannot be read, or not to its end; the rest of its entries is skipped.
-    Unreadable(&'a Visit<'a>, Error),
+    Unreadable(&'a VisitedEntry<'a>, Error),
 }
 
 /// How a walk continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum WalkNext {
     /// Enter the directory, if it is one.
     Into,
     /// Skip its entries.
@@ -69,7 +69,7 @@ pub enum Next {
 }
 
 /// A directory on the current path of a walk.
-struct Frame {
+struct WalkFrame {
     dir: Dir,
     inode: Inode,
     path_bytes: usize,
@@ -78,13 +78,13 @@ struct Frame {
     cursor: Option<DirCursor>,
 }
 
-impl Frame {
+impl WalkFrame {
     fn new(dir: Dir, inode: Inode, path_bytes: usize) -> Self {
         let page = Vec::new().into_iter();
         Self { dir, inode, path_bytes, page, cursor: Some(DirCursor::default()) }
     }
 
-    fn next(&mut self, namespace: &Namespace, order: Order) -> Result<Option<DirEntry>> {
+    fn next(&mut self, namespace: &Namespace, order: WalkOrder) -> Result<Option<DirEntry>> {
         loop {
             if let Some(entry) = self.page.next() {
                 return Ok(Some(entry));
@@ -93,12 +93,12 @@ impl Frame {
                 return Ok(None);
             };
             self.dir.check(namespace.identity(), EXECUTE, b"list the directory")?;
-            let limit = if order == Order::Name { usize::MAX } else { PAGE_ENTRIES };
+            let limit = if order == WalkOrder::Name { usize::MAX } else { PAGE_ENTRIES };
             let mut page = namespace.read_dir(&self.dir, &cursor, limit)?;
             if page.len() == limit {
                 self.cursor = page.last().map(|entry| DirCursor::after(&entry.name));
             }
-            if order == Order::Name {
+            if order == WalkOrder::Name {
                 page.sort_unstable_by(|a, b| a.name.cmp(&b.name));
             }
             self.page = page.into_iter();
@@ -133,14 +133,14 @@ impl Namespace {
     pub fn traverse(
         &self,
         start: &[u8],
-        follow: Follow,
-        order: Order,
-        visit: &mut dyn FnMut(Step) -> Result<Next>,
+        follow: FollowLinks,
+        order: WalkOrder,
+        visit: &mut dyn FnMut(WalkStep) -> Result<WalkNext>,
     ) -> Result<()> {
         let found = self.find(start, follow)?;
         let mut path = normalized(start);
-        let first = Visit { path: &path, depth: 0, inode: &found.inode };
-        if visit(Step::Entry(&first))? != Next::Into || !found.inode.is_directory() {
+        let first = VisitedEntry { path: &path, depth: 0, inode: &found.inode };
+        if visit(WalkStep::Entry(&first))? != WalkNext::Into || !found.inode.is_directory() {
             return Ok(());
         }
         let dir = if found.name.is_empty() {
@@ -149,7 +149,7 @@ impl Namespace {
             self.open_dir(&found.dir, &found.name, &found.inode)?
         };
         let path_bytes = path.len();
-        let mut frames = vec![Frame::new(dir, found.inode, path_bytes)];
+        let mut frames = vec![WalkFrame::new(dir, found.inode, path_bytes)];
         while let Some(frame) = frames.last_mut() {
             path.truncate(frame.path_bytes);
             let entry = match frame.next(self, order) {
@@ -158,8 +158,8 @@ impl Namespace {
                     frame.cursor = None;
                     let depth = frames.len() - 1;
                     let inode = &frames[depth].inode;
-                    let there = Visit { path: &path, depth, inode };
-                    if visit(Step::Unreadable(&there, error))? == Next::Stop {
+                    let there = VisitedEntry { path: &path, depth, inode };
+                    if visit(WalkStep::Unreadable(&there, error))? == WalkNext::Stop {
                         return Ok(());
                     }
                     continue;
@@ -168,8 +168,8 @@ impl Namespace {
             let depth = frames.len();
             let Some(entry) = entry else {
                 let left = frames.pop().expect("the loop looked at it");
-                let there = Visit { path: &path, depth: depth - 1, inode: &left.inode };
-                if visit(Step::Left(&there))? == Next::Stop {
+                let there = VisitedEntry { path: &path, depth: depth - 1, inode: &left.inode };
+                if visit(WalkStep::Left(&there))? == WalkNext::Stop {
                     return Ok(());
                 }
                 continue;
@@ -178,24 +178,24 @@ impl Namespace {
                 path.push(b'/');
             }
             path.extend_from_slice(&entry.name);
-            let there = Visit { path: &path, depth, inode: &entry.inode };
-            match visit(Step::Entry(&there))? {
-                Next::Stop => return Ok(()),
-                Next::Into
+            let there = VisitedEntry { path: &path, depth, inode: &entry.inode };
+            match visit(WalkStep::Entry(&there))? {
+                WalkNext::Stop => return Ok(()),
+                WalkNext::Into
                     if entry.inode.is_directory()
                         && frames.iter().any(|frame| frame.dir.id() == entry.inode.dir_id()) =>
                 {
-                    if visit(Step::Unreadable(&there, loop_error()))? == Next::Stop
-                        || visit(Step::Left(&there))? == Next::Stop
+                    if visit(WalkStep::Unreadable(&there, loop_error()))? == WalkNext::Stop
+                        || visit(WalkStep::Left(&there))? == WalkNext::Stop
                     {
                         return Ok(());
                     }
                 }
-                Next::Into if entry.inode.is_directory() => {
+                WalkNext::Into if entry.inode.is_directory() => {
                     let dir = self.open_dir(&frames[depth - 1].dir, &entry.name, &entry.inode)?;
-                    frames.push(Frame::new(dir, entry.inode, path.len()));
+                    frames.push(WalkFrame::new(dir, entry.inode, path.len()));
                 }
-                Next::Into | Next::Past => {}
+                WalkNext::Into | WalkNext::Past => {}
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use esker_base::{Error, Kind, Result};
-use esker_table::wire::{Damage, Input, put_bytes};
+use esker_table::wire::{WireDamage, WireInput, put_bytes};
 
 /// Maximum bytes of all attributes of an inode.
 pub const XATTR_BYTES_MAX: usize = 128 << 10;
@@ -22,8 +22,8 @@ pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 /// # Errors
 /// `Corrupt`.
 pub fn decode(bytes: &[u8]) -> Result<Xattrs> {
-    let read = || -> Result<Xattrs, Damage> {
-        let mut input = Input::new(bytes);
+    let read = || -> Result<Xattrs, WireDamage> {
+        let mut input = WireInput::new(bytes);
         let mut xattrs = Xattrs::new();
         while input.left() > 0 {
             let name = input.bytes(XATTR_NAME_BYTES_MAX, "an attribute's name")?;

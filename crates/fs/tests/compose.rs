@@ -9,12 +9,12 @@ use esker_fs::diff::diff;
 use esker_fs::file::OpenFile;
 use esker_fs::identity::Identity;
 use esker_fs::inode::Inode;
-use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::ops::{Changes, RenameFlags};
+use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_fs::squash::SquashOptions;
-use esker_fs::walk::{Next, Order, Step};
+use esker_fs::walk::{WalkNext, WalkOrder, WalkStep};
 use esker_table::manifest::SetId;
 
 use crate::gc::{eager, options};
@@ -57,7 +57,7 @@ fn link(session: &Session, from: &[u8], to: &[u8]) {
 }
 
 fn chmod(session: &Session, name: &[u8]) {
-    let changes = Changes { mode: Some(0o600), ..Changes::default() };
+    let changes = AttributeChanges { mode: Some(0o600), ..AttributeChanges::default() };
     session.setattr(session.root(), name, &changes).expect("chmod");
 }
 
@@ -74,7 +74,7 @@ fn overwrite(session: &Session, name: &[u8], offset: u64, bytes: &[u8]) {
 }
 
 fn stat(namespace: &Namespace, path: &str) -> Inode {
-    namespace.stat(path, Follow::No).expect(path)
+    namespace.stat(path, FollowLinks::No).expect(path)
 }
 
 fn content(namespace: &Namespace, path: &str) -> Vec<u8> {
@@ -334,7 +334,7 @@ fn a_new_directory_above_a_squashed_set_is_empty() {
         let x = session.mkdir(&z, b"x", 0o755).expect("mkdir");
         let entries = session.read_dir(&x, &Default::default(), 9).expect("list");
         assert!(entries.is_empty(), "{entries:?}");
-        session.stat("/y/entry", Follow::No).expect("the old one has its entry");
+        session.stat("/y/entry", FollowLinks::No).expect("the old one has its entry");
     }
 }
 
@@ -357,18 +357,18 @@ fn walks_of_a_loop_of_directories_end() {
         })
     };
     let stack = open(&repository, &[moved(b"a", "/b"), moved(b"b", "/a")]);
-    for order in [Order::Stored, Order::Name] {
+    for order in [WalkOrder::Stored, WalkOrder::Name] {
         let (mut entered, mut left, mut loops) = (Vec::new(), Vec::new(), Vec::new());
-        let walked = stack.traverse(b"/", Follow::No, order, &mut |step| {
+        let walked = stack.traverse(b"/", FollowLinks::No, order, &mut |step| {
             match step {
-                Step::Entry(visit) => entered.push(visit.path.to_vec()),
-                Step::Left(visit) => left.push(visit.path.to_vec()),
-                Step::Unreadable(visit, error) => {
+                WalkStep::Entry(visit) => entered.push(visit.path.to_vec()),
+                WalkStep::Left(visit) => left.push(visit.path.to_vec()),
+                WalkStep::Unreadable(visit, error) => {
                     assert_eq!(error.kind(), Kind::Loop);
                     loops.push(visit.path.to_vec());
                 }
             }
-            Ok(Next::Into)
+            Ok(WalkNext::Into)
         });
         walked.expect("walk");
         assert_eq!(loops, [b"/b/a/b".to_vec()]);

@@ -14,8 +14,8 @@ use esker_base::store::{FaultStore, MemoryStore};
 use esker_fs::dir::Dir;
 use esker_fs::identity::Identity;
 use esker_fs::list::DirCursor;
-use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::ops::{Changes, RenameFlags};
+use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::tree::{Compaction, TreeOptions};
@@ -324,7 +324,7 @@ fn directories_that_move_into_each_other_form_no_cycle() {
         |round, ((_, a), (_, b)), (first, _), second| {
             assert!(first.is_ok() != second.is_ok(), "round {round}: {first:?} {second:?}");
             let path = if first.is_ok() { format!("/{b}/{a}") } else { format!("/{a}/{b}") };
-            session.stat(&path, Follow::No).expect("one is in the other");
+            session.stat(&path, FollowLinks::No).expect("one is in the other");
             let loser = first.err().or(second.err()).map(|error| error.kind());
             assert_eq!(loser, Some(Kind::Invalid));
         },
@@ -397,7 +397,10 @@ fn links_made_and_removed_at_once_are_counted() {
                 for number in 0..200 {
                     let name = format!("{rank}-{number}");
                     session.link(root, b"file", root, name.as_bytes()).expect("link");
-                    let mode = Changes { mode: Some(0o600 + rank as u32), ..Changes::default() };
+                    let mode = AttributeChanges {
+                        mode: Some(0o600 + rank as u32),
+                        ..AttributeChanges::default()
+                    };
                     session.setattr(root, name.as_bytes(), &mode).expect("chmod");
                     if number % 2 == 0 {
                         session.unlink(root, name.as_bytes()).expect("unlink");
@@ -406,7 +409,7 @@ fn links_made_and_removed_at_once_are_counted() {
             });
         }
     });
-    let inode = session.stat("/file", Follow::No).expect("stat");
+    let inode = session.stat("/file", FollowLinks::No).expect("stat");
     assert_eq!(inode.nlink as usize, 1 + THREADS * 100);
     session.publish("links").expect("publish");
     check_sound(&repository);

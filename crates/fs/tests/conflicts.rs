@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::{CountedStore, MemoryStore, SharedStore};
-use esker_fs::conflicts::{BaseConflict, Composition};
-use esker_fs::diff::Aspect;
-use esker_fs::namespace::Follow;
-use esker_fs::ops::Changes;
+use esker_fs::conflicts::{BaseConflict, ComposedBases};
+use esker_fs::diff::DiffAspect;
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
@@ -31,14 +31,14 @@ fn rewrite(session: &Session, path: &str, bytes: &[u8], mtime_ns: i64) {
         removed => drop(removed.expect("unlink")),
     }
     write(session, path, bytes).expect("write");
-    let changes = Changes { mtime_ns: Some(mtime_ns), ..Changes::default() };
+    let changes = AttributeChanges { mtime_ns: Some(mtime_ns), ..AttributeChanges::default() };
     session.setattr(&dir, &name, &changes).expect("setattr");
 }
 
 fn conflicts(repository: &Repository, bases: &[SetId]) -> Vec<BaseConflict> {
     let mut found = Vec::new();
-    let composition = Composition::open(repository, bases).expect("open");
-    let take = &mut |_: &Composition, conflict| {
+    let composition = ComposedBases::open(repository, bases).expect("open");
+    let take = &mut |_: &ComposedBases, conflict| {
         found.push(conflict);
         Ok(())
     };
@@ -77,7 +77,7 @@ fn branches(repository: &Repository) -> [SetId; 3] {
         rewrite(session, "/same", b"same", 3_000);
         rewrite(session, "/new", b"a", 6_000);
         session.unlink(session.root(), b"removed").expect("unlink");
-        let changes = Changes { mode: Some(0o600), ..Changes::default() };
+        let changes = AttributeChanges { mode: Some(0o600), ..AttributeChanges::default() };
         session.setattr(session.root(), b"linked", &changes).expect("setattr");
     });
     let b = set(repository, &[common], |session| {
@@ -85,7 +85,7 @@ fn branches(repository: &Repository) -> [SetId; 3] {
         rewrite(session, "/same", b"same", 3_000);
         rewrite(session, "/new", b"b", 4_000);
         rewrite(session, "/removed", b"b", i64::MAX / 4);
-        let changes = Changes { mode: Some(0o640), ..Changes::default() };
+        let changes = AttributeChanges { mode: Some(0o640), ..AttributeChanges::default() };
         session.setattr(session.root(), b"other", &changes).expect("setattr");
     });
     [common, a, b]
@@ -99,12 +99,12 @@ fn what_two_bases_changed_without_each_other_is_found() {
     let found = conflicts(&repository, &[a, b]);
     let linked = found.iter().find(|conflict| conflict.is_linked).expect("the linked file");
     assert!([&b"/linked"[..], b"/other"].contains(&linked.path.as_deref().expect("a path")));
-    assert_eq!(linked.aspects, [Aspect::Mode]);
+    assert_eq!(linked.aspects, [DiffAspect::Mode]);
     let found: Vec<BaseConflict> = found.into_iter().filter(|found| !found.is_linked).collect();
     let both = |path: &str| (path.to_owned(), vec![(0, true), (1, true)]);
     let removed = ("/removed".to_owned(), vec![(0, false), (1, true)]);
     assert_eq!(summary(&found), [both("/deep/er/both"), both("/new"), removed]);
-    assert_eq!(found[0].aspects, [Aspect::Content, Aspect::Time]);
+    assert_eq!(found[0].aspects, [DiffAspect::Content, DiffAspect::Time]);
     let newest: Vec<usize> = found.iter().map(|conflict| conflict.newest().base).collect();
     assert_eq!(newest, [1, 0, 1]);
     // In the opposite order the other version is shown.
@@ -148,16 +148,16 @@ fn the_newest_version_is_shown_if_that_is_wanted() {
     let [_, a, b] = branches(&repository);
     for bases in [[a, b], [b, a]] {
         let session = repository.begin(&bases, options()).expect("begin");
-        let composition = Composition::open(&repository, &bases).expect("open");
+        let composition = ComposedBases::open(&repository, &bases).expect("open");
         let mut changed = 0;
-        let take = &mut |composition: &Composition, conflict: BaseConflict| {
+        let take = &mut |composition: &ComposedBases, conflict: BaseConflict| {
             changed += usize::from(session.show_newest(composition, &conflict)?);
             Ok(())
         };
         composition.find_conflicts(take).expect("conflicts");
         assert_eq!(changed, if bases[0] == a { 2 } else { 1 });
         let read = |path: &str| {
-            let inode = session.stat(path, Follow::No).expect("stat");
+            let inode = session.stat(path, FollowLinks::No).expect("stat");
             (session.read(&inode, 0, 900).expect("read").to_vec(), inode.mtime_ns)
         };
         assert_eq!(read("/deep/er/both"), (vec![b'b'; 700], 9_000));
@@ -211,7 +211,7 @@ fn a_removed_directory_conflicts_with_changes_in_it() {
     // A change that leaves the times of the directories above it, and so their records, alone.
     let changed = set(&repository, &[common], |session| {
         let er = session.dir("/deep/er").expect("dir");
-        let changes = Changes { mode: Some(0o640), ..Changes::default() };
+        let changes = AttributeChanges { mode: Some(0o640), ..AttributeChanges::default() };
         session.setattr(&er, b"both", &changes).expect("setattr");
     });
     let remove = |bases: &[SetId], path: &str| {
@@ -250,10 +250,10 @@ fn a_removed_directory_conflicts_with_changes_in_it() {
         let decided = set(&repository, &[removed, changed], |_| {});
         assert_eq!(deep([decided, changed]), []);
         assert_eq!(deep([decided, removed]), []);
-        let composition = Composition::open(&repository, &[removed, changed]).expect("open");
+        let composition = ComposedBases::open(&repository, &[removed, changed]).expect("open");
         let session = repository.begin(&[removed, changed], options()).expect("begin");
         let mut refused = 0;
-        let take = &mut |composition: &Composition, conflict: BaseConflict| {
+        let take = &mut |composition: &ComposedBases, conflict: BaseConflict| {
             if conflict.is_in_removed_dir {
                 let error = session.show_newest(composition, &conflict).expect_err("undecided");
                 assert_eq!(error.kind(), Kind::Conflict);
@@ -287,22 +287,25 @@ fn the_newest_attributes_of_a_directory_are_shown() {
     });
     let changed = |mode: u32, mtime_ns: i64| {
         set(&repository, &[common], |session| {
-            let changes =
-                Changes { mode: Some(mode), mtime_ns: Some(mtime_ns), ..Changes::default() };
+            let changes = AttributeChanges {
+                mode: Some(mode),
+                mtime_ns: Some(mtime_ns),
+                ..AttributeChanges::default()
+            };
             session.setattr(session.root(), b"d", &changes).expect("setattr");
         })
     };
     let (old, new) = (changed(0o700, 5_000), changed(0o750, 9_000));
     for bases in [[old, new], [new, old]] {
         let session = repository.begin(&bases, options()).expect("begin");
-        let composition = Composition::open(&repository, &bases).expect("open");
-        let take = &mut |composition: &Composition, conflict: BaseConflict| {
+        let composition = ComposedBases::open(&repository, &bases).expect("open");
+        let take = &mut |composition: &ComposedBases, conflict: BaseConflict| {
             session.show_newest(composition, &conflict).map(drop)
         };
         composition.find_conflicts(take).expect("conflicts");
-        let shown = session.stat("/d", Follow::No).expect("stat");
+        let shown = session.stat("/d", FollowLinks::No).expect("stat");
         assert_eq!((shown.mode, shown.mtime_ns), (0o750, 9_000));
-        assert!(session.stat("/d/f", Follow::No).is_ok());
+        assert!(session.stat("/d/f", FollowLinks::No).is_ok());
         session.publish(&format!("newest-{}", session.set())).expect("publish");
     }
     // Replaced by a file, which is newer: the file's content could be shown, the directory's could not
@@ -314,8 +317,8 @@ fn the_newest_attributes_of_a_directory_are_shown() {
     });
     let bases = [new, replaced];
     let session = repository.begin(&bases, options()).expect("begin");
-    let composition = Composition::open(&repository, &bases).expect("open");
-    let take = &mut |composition: &Composition, conflict: BaseConflict| {
+    let composition = ComposedBases::open(&repository, &bases).expect("open");
+    let take = &mut |composition: &ComposedBases, conflict: BaseConflict| {
         session.show_newest(composition, &conflict).map(drop)
     };
     let error = composition.find_conflicts(take).expect_err("undecided");

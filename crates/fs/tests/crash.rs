@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use esker_base::clock::ManualClock;
 use esker_base::random::Random;
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::namespace::Namespace;
@@ -253,7 +253,7 @@ fn faulty(script: &Script, seed: u64) -> Arc<FaultStore> {
     Arc::new(FaultStore::new(copy, seed))
 }
 
-fn crash_at(script: &Script, tree: &TreeOptions, stop: u64, effect: Effect, seed: u64) -> u64 {
+fn crash_at(script: &Script, tree: &TreeOptions, stop: u64, effect: FaultEffect, seed: u64) -> u64 {
     let fault = faulty(script, seed);
     fault.stop_at(stop, effect);
     let mut progress = Progress::default();
@@ -282,7 +282,7 @@ fn every_operation(durability: Durability, count: usize) {
         let total = total(&script, &tree);
         println!("{durability:?}: {total} store operations");
         for stop in 1..=total {
-            for effect in [Effect::None, Effect::Partial, Effect::Full] {
+            for effect in [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full] {
                 println!("stop {stop} {effect:?}");
                 crash_at(&script, &tree, stop, effect, seed + stop);
             }
@@ -320,7 +320,8 @@ fn random_crash(seed: u64, count: usize) {
     };
     let total = total(&script, &tree);
     for _ in 0..8 {
-        let effect = [Effect::None, Effect::Partial, Effect::Full][random.below(3) as usize];
+        let effect =
+            [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full][random.below(3) as usize];
         crash_at(&script, &tree, 1 + random.below(total), effect, random.next_u64());
     }
 }
@@ -338,7 +339,7 @@ fn soak_a_crash_at_a_random_point_leaves_a_prefix() {
 
 /// Fails one operation of the store and continues: the session reports it, and everything
 /// acknowledged afterwards is there.
-fn fail_at(script: &Script, tree: &TreeOptions, n: u64, effect: Effect) {
+fn fail_at(script: &Script, tree: &TreeOptions, n: u64, effect: FaultEffect) {
     let fault = faulty(script, n);
     fault.fail_at_with(n, Kind::Unavailable, effect);
     let mut progress = Progress::default();
@@ -384,7 +385,7 @@ fn a_failure_at_every_operation_loses_nothing_that_is_acknowledged() {
             let tree = tree_options(durability, Compaction::Tiered);
             let total = total(&script, &tree);
             for n in 1..=total {
-                for effect in [Effect::None, Effect::Full] {
+                for effect in [FaultEffect::None, FaultEffect::Full] {
                     println!("{durability:?} failure {n} {effect:?}");
                     fail_at(&script, &tree, n, effect);
                 }

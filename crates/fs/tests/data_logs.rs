@@ -9,7 +9,7 @@ use std::time::Duration;
 use esker_base::store::{FaultStore, MemoryStore, PosixStore, Store};
 use esker_base::{Error, Kind, Result};
 use esker_fs::identity::Identity;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use parking_lot::Mutex;
@@ -199,7 +199,7 @@ fn few_descriptors_are_enough_for_many_large_files() {
             session.close_file(file).expect("close");
         }
         for number in 0..FILES {
-            let inode = session.find(name(number), Follow::No).expect("find").inode;
+            let inode = session.find(name(number), FollowLinks::No).expect("find").inode;
             let read = session.read(&inode, 0, usize::MAX).expect("read");
             assert!(read == bytes(number), "{round}, file {number}");
             session.unlink(root, &name(number)).expect("unlink");
@@ -243,7 +243,7 @@ fn appends_go_on_in_one_log() {
     }
     assert!(objects() <= before + 1, "{before} objects became {}", objects());
     for (number, expected) in expected.iter().enumerate() {
-        let inode = session.find(name(number), Follow::No).expect("find").inode;
+        let inode = session.find(name(number), FollowLinks::No).expect("find").inode;
         let read = session.read(&inode, 0, usize::MAX).expect("read");
         assert!(read == *expected, "file {number}");
     }
@@ -288,7 +288,7 @@ fn bytes_that_a_dead_writer_never_synced_are_durable_after_a_takeover() {
         let set = repository.resolve("taken-over").expect("resolve").set;
         let namespace = repository.open(&[set], Identity::root()).expect("open");
         for path in ["/small", "/mapped"] {
-            let inode = namespace.stat(path, Follow::No).expect("it was in the log");
+            let inode = namespace.stat(path, FollowLinks::No).expect("it was in the log");
             namespace.read_all(&inode, &mut |_| Ok(())).expect("its bytes are there");
         }
     }
@@ -308,5 +308,5 @@ fn a_failed_write_of_data_stops_the_writer() {
     let refused = write(&session, "/after", b"text").expect_err("it has stopped");
     assert_eq!(refused.kind(), Kind::Closed);
     assert!(refused.to_string().contains("resume the session"), "{refused}");
-    session.stat("/before", Follow::No).expect("reads go on");
+    session.stat("/before", FollowLinks::No).expect("reads go on");
 }

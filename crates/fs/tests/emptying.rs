@@ -18,7 +18,7 @@ use esker_base::store::{
 };
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_fs::identity::Identity;
-use esker_fs::marker::{self, Holder};
+use esker_fs::marker::{self, MarkerHolder};
 use esker_fs::repository::Repository;
 use esker_table::manifest::SetId;
 
@@ -186,8 +186,8 @@ fn a_collection_without_a_reserve_frees_what_it_can() {
     session.publish("two").expect("publish");
     plain.compact("two").expect("compact");
     // Sweeping the one marker and restoring the other take a write each.
-    marker::hold(&*store, kept, &Holder::Set(SetId(77))).expect("hold");
-    marker::release(&*store, kept, &Holder::Name("kept".into())).expect("release");
+    marker::hold(&*store, kept, &MarkerHolder::Set(SetId(77))).expect("hold");
+    marker::release(&*store, kept, &MarkerHolder::Name("kept".into())).expect("release");
     quota.reserved.store(0, Ordering::SeqCst);
     quota.left.store(0, Ordering::SeqCst);
     quota.is_full.store(true, Ordering::SeqCst);
@@ -198,7 +198,7 @@ fn a_collection_without_a_reserve_frees_what_it_can() {
     // If nothing can be freed, it reports why.
     quota.reserved.store(0, Ordering::SeqCst);
     quota.left.store(0, Ordering::SeqCst);
-    marker::release(&*store, kept, &Holder::Name("kept".into())).expect("release");
+    marker::release(&*store, kept, &MarkerHolder::Name("kept".into())).expect("release");
     quota.left.store(0, Ordering::SeqCst);
     assert_eq!(plain.gc(&eager()).expect_err("no room").kind(), Kind::NoSpace);
     assert!(plain.open(&[kept], Identity::root()).is_ok(), "it stays without its marker, too");

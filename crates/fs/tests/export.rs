@@ -11,10 +11,10 @@ use esker_base::{Error, Kind, Result};
 use esker_fs::export::{ExportOptions, IndexedForm};
 use esker_fs::identity::Identity;
 use esker_fs::indexed::{self, IndexedPart};
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::tally::Tally;
+use esker_fs::tally::TransferTally;
 use esker_table::manifest::SetId;
 
 use crate::interleave::Interrupted;
@@ -59,8 +59,13 @@ fn going_on() -> ExportOptions {
     ExportOptions { threads: 1, resume: true, ..Default::default() }
 }
 
-fn export(namespace: &Namespace, start: &str, to: &Path, options: &ExportOptions) -> Result<Tally> {
-    let tally = Tally::default();
+fn export(
+    namespace: &Namespace,
+    start: &str,
+    to: &Path,
+    options: &ExportOptions,
+) -> Result<TransferTally> {
+    let tally = TransferTally::default();
     namespace.export(start.as_bytes(), to, options, &tally)?;
     Ok(tally)
 }
@@ -199,9 +204,9 @@ fn an_export_gives_nothing_to_files_that_it_finds() {
     put_file(&writer, b"plain", 0o644);
     let root = writer.root().clone();
     for name in [&b"program"[..], b"plain"] {
-        let owner = esker_fs::ops::Changes { uid: Some(54_321), ..Default::default() };
+        let owner = esker_fs::ops::AttributeChanges { uid: Some(54_321), ..Default::default() };
         writer.setattr(&root, name, &owner).expect("chown");
-        let mode = esker_fs::ops::Changes { mode: Some(0o2755), ..Default::default() };
+        let mode = esker_fs::ops::AttributeChanges { mode: Some(0o2755), ..Default::default() };
         if name == b"program" {
             writer.setattr(&root, name, &mode).expect("chmod");
         }
@@ -409,7 +414,7 @@ fn an_export_takes_up_no_directory_of_others() {
         assert_eq!(fs::metadata(&planted).expect("stat").uid(), 54_321);
         chown(&planted, Some(0), None).expect("taken back");
         export(&namespace, "/", &target, &going_on()).expect("export");
-        let found = namespace.stat("/d", Follow::No).expect("stat");
+        let found = namespace.stat("/d", FollowLinks::No).expect("stat");
         assert_eq!(fs::metadata(target.join("d")).expect("exported").mode() & 0o7777, found.mode);
         fs::remove_dir_all(&target).expect("removed");
     }

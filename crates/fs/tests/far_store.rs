@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
-use esker_base::store::{CountedStore, Counts, Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{
+    CountedStore, FaultEffect, FaultStore, MemoryStore, RequestCounts, SharedStore,
+};
 use esker_base::{Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
-use esker_fs::marker::{self, Holder};
-use esker_fs::namespace::Follow;
+use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_table::manifest::{Manifest, SetId, SetState};
@@ -30,7 +32,7 @@ fn repository(store: &Arc<CountedStore>) -> Repository {
     Repository::with(store.clone(), 64 << 20, Arc::new(SystemClock))
 }
 
-fn spent<T>(store: &CountedStore, act: impl FnOnce() -> T) -> (T, Counts) {
+fn spent<T>(store: &CountedStore, act: impl FnOnce() -> T) -> (T, RequestCounts) {
     let before = store.counts();
     let done = act();
     (done, store.counts() - before)
@@ -100,7 +102,7 @@ fn neighbours_in_a_packed_log_come_together() {
     let namespace = repository(&store).open(&[set], Identity::root()).expect("open");
     let read = || {
         for file in (0..100).rev() {
-            let inode = namespace.stat(format!("/d/{file}"), Follow::No).expect("stat");
+            let inode = namespace.stat(format!("/d/{file}"), FollowLinks::No).expect("stat");
             assert_eq!(namespace.read(&inode, 0, 1 << 20).expect("read"), CONTENT);
         }
     };
@@ -111,7 +113,7 @@ fn neighbours_in_a_packed_log_come_together() {
 fn shows(repository: &Repository, name: &str, path: &str) -> bool {
     let set = repository.resolve(name).expect("the name").set;
     let namespace = repository.open(&[set], Identity::root()).expect("open");
-    match namespace.stat(path, Follow::No) {
+    match namespace.stat(path, FollowLinks::No) {
         Err(error) if error.kind() == Kind::NotFound => false,
         found => {
             namespace.read_all(&found.expect("stat"), &mut |_| Ok(())).expect("read");
@@ -146,7 +148,7 @@ fn a_session_whose_name_is_taken_goes_on() {
         let free = format!("free-{distance}");
         session.publish(&free).expect("publish");
         assert!(shows(&repository, &free, "/first") && shows(&repository, &free, "/second"));
-        assert!(!marker::is_held(&*store, set, &Holder::Session).expect("look"));
+        assert!(!marker::is_held(&*store, set, &MarkerHolder::Session).expect("look"));
         assert_sound(&repository);
     }
 }
@@ -155,7 +157,7 @@ fn a_session_whose_name_is_taken_goes_on() {
 /// changes are in the published set, now or after a retry.
 #[test]
 fn each_request_of_a_session_may_fail() {
-    for effect in [Effect::None, Effect::Full] {
+    for effect in [FaultEffect::None, FaultEffect::Full] {
         for at in 1.. {
             let memory: SharedStore = Arc::new(MemoryStore::new());
             let base = publish_files(&repository(&far(memory.clone())), "base", 1);

@@ -16,8 +16,8 @@ use esker_base::store::{FaultStore, MemoryStore, PosixStore, SharedStore};
 use esker_base::{Error, Kind};
 use esker_fs::file::{BUFFER_BYTES_MAX, OpenFile};
 use esker_fs::identity::Identity;
-use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::ops::{Changes, RenameFlags};
+use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::verify::VerifyOptions;
@@ -48,7 +48,7 @@ fn options(durability: Durability) -> SessionOptions {
 
 fn check(namespace: &Namespace, model: &Model, context: &str) {
     for (name, bytes) in model {
-        let found = namespace.find([b"/", &name[..]].concat(), Follow::No);
+        let found = namespace.find([b"/", &name[..]].concat(), FollowLinks::No);
         let inode = found.unwrap_or_else(|error| panic!("{context}: {error}")).inode;
         assert_eq!(inode.size, bytes.len() as u64, "{context}: size of {name:?}");
         let mut read = Vec::new();
@@ -239,7 +239,8 @@ impl Subject {
     /// Sets the size by name, whether or not the file is open.
     fn set_size(&mut self, name: &[u8], size: usize) {
         if let Some(model) = self.model.get_mut(name) {
-            let changes = Changes { size: Some(size as u64), ..Changes::default() };
+            let changes =
+                AttributeChanges { size: Some(size as u64), ..AttributeChanges::default() };
             self.session.setattr(self.session.root(), name, &changes).expect("setattr");
             model.resize(size, 0);
         }
@@ -480,7 +481,7 @@ fn synced_writes_survive_power_loss_at_every_request() {
         let session = repository.begin(&[], options(Durability::Async)).expect("begin");
         let set = session.set();
         session.sync().expect("sync");
-        inner.stop_at(inner.operations() + stop, esker_base::store::Effect::Partial);
+        inner.stop_at(inner.operations() + stop, esker_base::store::FaultEffect::Partial);
         let mut synced: Option<Vec<u8>> = None;
         let mut states = Vec::new();
         let outcome: esker_base::Result<()> = (|| {
@@ -505,7 +506,7 @@ fn synced_writes_survive_power_loss_at_every_request() {
         drop(session);
         let repository = Repository::new(inner.after_power_loss().expect("what is left"));
         let session = repository.resume(set, options(Durability::Async)).expect("resume");
-        let found = session.find("/file", Follow::No);
+        let found = session.find("/file", FollowLinks::No);
         match (&synced, found) {
             (None, Err(_)) => {}
             (synced, found) => {
@@ -612,7 +613,7 @@ fn a_file_that_is_cut_off_has_its_old_content_or_the_new() {
     let repository = Repository::new(Arc::new(hooked.clone()));
     let session = Arc::new(repository.begin(&[], options(Durability::Async)).expect("begin"));
     let found = |namespace: &Namespace, path: &str| {
-        let inode = namespace.stat(path, Follow::No).expect("stat");
+        let inode = namespace.stat(path, FollowLinks::No).expect("stat");
         let mut found = Vec::new();
         let take = &mut |bytes: &[u8]| {
             found.extend_from_slice(bytes);

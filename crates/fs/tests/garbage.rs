@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use esker_base::random::Random;
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::file::OpenFile;
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
@@ -44,7 +44,7 @@ fn write_round(session: &Session, file: &Arc<OpenFile>, round: u8) -> Result<()>
 
 /// Returns the round of each piece of `/file`.
 fn rounds(namespace: &Namespace) -> Result<Vec<u8>> {
-    let inode = namespace.find("/file", Follow::No)?.inode;
+    let inode = namespace.find("/file", FollowLinks::No)?.inode;
     let mut bytes = Vec::new();
     namespace.read_all(&inode, &mut |piece| {
         bytes.extend_from_slice(piece);
@@ -256,7 +256,7 @@ fn a_crash_at_every_request_loses_nothing() {
         fault.operations()
     };
     for stop in 1..=total {
-        for effect in [Effect::None, Effect::Partial, Effect::Full] {
+        for effect in [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full] {
             let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), stop));
             fault.stop_at(stop, effect);
             let mut progress = Progress::default();

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::clock::{ManualClock, SystemClock};
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Clock, Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
-use esker_fs::marker::{self, Holder};
-use esker_fs::namespace::Follow;
+use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::manifest::{EPOCH_MAX, Manifest, SetId, SetState};
@@ -65,7 +65,7 @@ pub fn publish(repository: &Repository, bases: &[SetId], name: &str) -> Result<S
 
 fn has_file(repository: &Repository, set: SetId, path: &str) -> Result<bool> {
     let namespace = repository.open(&[set], Identity::root())?;
-    let inode = match namespace.stat(path, Follow::No) {
+    let inode = match namespace.stat(path, FollowLinks::No) {
         Err(error) if error.kind() == Kind::NotFound => return Ok(false),
         found => found?,
     };
@@ -168,7 +168,7 @@ fn names_protect_what_they_reach_even_without_markers() {
     let report = repository.gc(&eager()).expect("gc");
     assert_eq!((report.sets.len(), report.restored_markers), (0, 3));
     assert!(has_file(&repository, b, "/a").expect("kept"));
-    assert!(marker::is_held(&*store, a, &Holder::Set(b)).expect("held"));
+    assert!(marker::is_held(&*store, a, &MarkerHolder::Set(b)).expect("held"));
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn stale_markers_are_swept_after_the_grace() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let repository = repository(&store);
     let a = publish(&repository, &[], "a").expect("a");
-    marker::hold(&*store, a, &Holder::Name("gone".into())).expect("hold");
-    marker::hold(&*store, a, &Holder::Set(SetId(77))).expect("hold");
-    marker::hold(&*store, SetId(78), &Holder::Session).expect("hold");
+    marker::hold(&*store, a, &MarkerHolder::Name("gone".into())).expect("hold");
+    marker::hold(&*store, a, &MarkerHolder::Set(SetId(77))).expect("hold");
+    marker::hold(&*store, SetId(78), &MarkerHolder::Session).expect("hold");
     assert_eq!(repository.gc(&GcOptions::default()).expect("gc").stale_markers, 0);
     assert_eq!(repository.gc(&eager()).expect("gc").stale_markers, 3);
     repository.delete("a").expect("delete");
@@ -236,12 +236,12 @@ fn a_set_that_cannot_be_read_is_collected_once_nothing_holds_it() {
     plain.delete("base").expect("delete");
     damage(&store, named);
     damage(&store, open);
-    for marker in [Holder::Name("named".into()), Holder::Set(open)] {
+    for marker in [MarkerHolder::Name("named".into()), MarkerHolder::Set(open)] {
         marker::release(&*store, named, &marker).expect("release");
     }
     let report = plain.gc(&eager()).expect("gc");
     assert_eq!((report.sets.len(), report.problems.len()), (0, 2), "{report:?}");
-    assert!(marker::is_held(&*store, named, &Holder::Name("named".into())).expect("held"));
+    assert!(marker::is_held(&*store, named, &MarkerHolder::Name("named".into())).expect("held"));
     assert!(Manifest::load(&*store, base).is_ok(), "what it needs is kept by its markers");
     plain.abandon(open).expect("abandon");
     assert_eq!(plain.gc(&GcOptions { dry_run: true, ..eager() }).expect("gc").sets, [open]);
@@ -320,7 +320,7 @@ fn an_interrupted_collection_loses_nothing_and_is_finished_by_the_next() {
     let counter = Arc::new(FaultStore::new(inner, 1));
     repository(&(counter.clone() as SharedStore)).gc(&eager()).expect("gc");
     for stop in 1..=counter.operations() {
-        for effect in [Effect::None, Effect::Full] {
+        for effect in [FaultEffect::None, FaultEffect::Full] {
             let (inner, a, gone) = build();
             let fault = Arc::new(FaultStore::new(inner, stop));
             fault.stop_at(stop, effect);
@@ -356,7 +356,7 @@ fn a_crash_anywhere_in_publish_leaves_a_session_to_resume_or_a_name() {
     let counter = Arc::new(FaultStore::new(build(), 1));
     run(&(counter.clone() as SharedStore)).expect("run");
     for stop in 1..=counter.operations() {
-        for effect in [Effect::None, Effect::Full] {
+        for effect in [FaultEffect::None, FaultEffect::Full] {
             let fault = Arc::new(FaultStore::new(build(), stop));
             fault.stop_at(stop, effect);
             assert!(run(&(fault.clone() as SharedStore)).is_err());
@@ -443,12 +443,12 @@ fn a_hostile_set_does_not_keep_others_from_being_collected() {
     // manifest name.
     put(SetId(1), "0000000000000001", SetState::Published, 1);
     put(SetId(2), "0000000000000001", SetState::Published, 1);
-    marker::hold(&*store, SetId(2), &Holder::Name("n".into())).expect("mark");
-    marker::hold(&*store, SetId(2), &Holder::Set(SetId(3))).expect("mark");
+    marker::hold(&*store, SetId(2), &MarkerHolder::Name("n".into())).expect("mark");
+    marker::hold(&*store, SetId(2), &MarkerHolder::Set(SetId(3))).expect("mark");
     let table = format!("set/{}/table/{:016x}", SetId(2), EPOCH_MAX << 32);
     store.put_if_absent(&table, b"").expect("put");
     put(SetId(3), "000000000000000A", SetState::Published, 10);
-    marker::hold(&*store, SetId(3), &Holder::Session).expect("mark");
+    marker::hold(&*store, SetId(3), &MarkerHolder::Session).expect("mark");
     plain.delete("garbage").expect("delete");
     let hour = GcOptions { grace: Duration::from_secs(60), ..eager() };
     let report = later(&store).gc(&hour).expect("gc");

@@ -15,7 +15,7 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Error, Kind, ProcessIdentity, Result};
 use esker_fs::hold::HolderState;
 use esker_fs::identity::Identity;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::manifest::{Manifest, SetId};
@@ -155,7 +155,7 @@ fn a_session_that_ended_in_order_is_free_at_once_and_takes_no_more_changes() {
     let hold = repository.hold(first.set(), &manifest).expect("list").expect("a writer");
     assert_eq!((hold.state, hold.writer.user.as_str()), (HolderState::Released, "ada"));
     let second = repository.resume(first.set(), options(&here())).expect("nobody holds it");
-    assert!(second.dir("/").is_ok() && second.stat("/a", Follow::No).is_ok());
+    assert!(second.dir("/").is_ok() && second.stat("/a", FollowLinks::No).is_ok());
 }
 
 #[test]

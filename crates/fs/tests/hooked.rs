@@ -6,7 +6,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
-use esker_base::store::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, SharedStore, Store};
+use esker_base::store::{AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, SharedStore, Store};
 use esker_base::{Bytes, Result};
 use parking_lot::Mutex;
 
@@ -138,7 +138,7 @@ impl Store for HookedStore {
         let inner = self.inner.append_log(name)?;
         Ok(Box::new(HookedLog { store: self.clone(), name: name.to_owned(), inner }))
     }
-    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
         let Some((inner, file)) = self.inner.log_in_place(name)? else { return Ok(None) };
         let log = HookedLog { store: self.clone(), name: name.to_owned(), inner };
         Ok(Some((Box::new(log), file)))

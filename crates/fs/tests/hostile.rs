@@ -13,10 +13,10 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::export::ExportOptions;
 use esker_fs::identity::Identity;
 use esker_fs::import::ImportOptions;
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::tally::Tally;
+use esker_fs::tally::TransferTally;
 use esker_table::manifest::SetId;
 use esker_table::schema::RowBuffer;
 
@@ -60,8 +60,8 @@ fn file(name: &[u8]) -> RowBuffer {
     record(0, name, &ints, b"hostile")
 }
 
-fn export(namespace: &Namespace, target: &Path) -> Tally {
-    let tally = Tally::default();
+fn export(namespace: &Namespace, target: &Path) -> TransferTally {
+    let tally = TransferTally::default();
     let options = ExportOptions { threads: 1, ..Default::default() };
     namespace.export(b"/", target, &options, &tally).expect("a target that is free");
     tally
@@ -119,7 +119,7 @@ fn numbers_that_no_session_writes_are_refused() {
     ];
     for (what, ints, content) in cases {
         let namespace = forged(vec![record(0, b"f", ints, content)]);
-        let error = namespace.stat("/f", Follow::No).expect_err(what);
+        let error = namespace.stat("/f", FollowLinks::No).expect_err(what);
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
         assert!(error.to_string().contains(what), "{error}");
     }
@@ -134,7 +134,7 @@ fn a_directory_has_one_name() {
     let link = record(0, b"loop", &[("entry", LINK), ("id_low", 7)], b"");
     let links = [("entry", DIRECTORY), ("id_low", 0), ("mode", 0o755)];
     let links = record(u128::MAX, &7u128.to_be_bytes(), &links, b"");
-    let error = forged(vec![link, links]).stat("/loop/loop", Follow::No).expect_err("no tree");
+    let error = forged(vec![link, links]).stat("/loop/loop", FollowLinks::No).expect_err("no tree");
     assert_eq!(error.kind(), Kind::Corrupt);
 }
 
@@ -204,7 +204,7 @@ fn check_export_beside_planting(rights: u32) {
             Repository::with(store.clone(), 0, Arc::new(esker_base::clock::SystemClock));
         let namespace = repository.open(&[set], Identity::of_process()).expect("open");
         let options = ExportOptions { threads: 1, ..Default::default() };
-        let _ = namespace.export(b"/", &target, &options, &Tally::default());
+        let _ = namespace.export(b"/", &target, &options, &TransferTally::default());
         assert_eq!(names_in(&outside), ["below"], "at request {requests}");
         assert!(names_in(&outside.join("below")).is_empty(), "at request {requests}");
         let after = fs::metadata(&outside).expect("stat");
@@ -241,10 +241,10 @@ fn an_import_does_not_follow_what_others_plant() {
         let session = repository.begin(&[], options()).expect("begin");
         let import = ImportOptions { threads: 1, ..ImportOptions::default() };
         let root = session.root().clone();
-        session.import(&tree, &root, &import, &Tally::default()).expect("import");
+        session.import(&tree, &root, &import, &TransferTally::default()).expect("import");
         for dir in ["a", "b", "c"] {
             for path in [format!("/{dir}/secret"), format!("/{dir}/below/secret")] {
-                let found = session.stat(&path, Follow::No);
+                let found = session.stat(&path, FollowLinks::No);
                 assert!(found.is_err(), "{path} was imported at request {requests}");
             }
         }

@@ -10,8 +10,8 @@ use esker_base::store::{MemoryStore, PosixStore};
 use esker_base::{Error, Kind};
 use esker_fs::file::OpenFile;
 use esker_fs::identity::Identity;
-use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::ops::Changes;
+use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::verify::VerifyOptions;
@@ -67,13 +67,13 @@ impl Subject {
     }
 
     fn give_mode(&self, file: &Arc<OpenFile>, mode: u32) {
-        let changes = Changes { mode: Some(mode), ..Changes::default() };
+        let changes = AttributeChanges { mode: Some(mode), ..AttributeChanges::default() };
         self.session.setattr_file(file, &changes).expect("setattr");
     }
 }
 
 fn content(namespace: &Namespace, path: &str) -> Vec<u8> {
-    let inode = namespace.find(path, Follow::No).expect("find").inode;
+    let inode = namespace.find(path, FollowLinks::No).expect("find").inode;
     let mut bytes = Vec::new();
     let mut take = |piece: &[u8]| {
         bytes.extend_from_slice(piece);
@@ -130,7 +130,7 @@ fn a_large_file_ends_as_a_log_of_its_own_with_checksums() {
     let set = subject.session.publish("large").expect("publish");
     let shown = subject.repository.open(&[set], Identity::root()).expect("open");
     assert!(content(&shown, "/large") == expected);
-    let inode = shown.find("/large", Follow::No).expect("find").inode;
+    let inode = shown.find("/large", FollowLinks::No).expect("find").inode;
     assert!(
         shown.backing_file(&inode).expect("a store that answers").is_some(),
         "as it lies there"
@@ -219,14 +219,14 @@ fn set_id_bits_come_when_nobody_writes_any_more() {
         match case {
             "write" | "write and time" => direct.write_all_at(b"after", 0).expect("write"),
             "own" => {
-                let changes = Changes { uid: Some(7), ..Changes::default() };
+                let changes = AttributeChanges { uid: Some(7), ..AttributeChanges::default() };
                 subject.session.setattr_file(&file, &changes).expect("setattr");
             }
             "mode" => subject.give_mode(&file, 0o755),
             _ => {}
         }
         if case.contains("time") {
-            let changes = Changes { mtime_ns, ..Changes::default() };
+            let changes = AttributeChanges { mtime_ns, ..AttributeChanges::default() };
             subject.session.setattr_file(&file, &changes).expect("setattr");
         }
         assert_eq!(subject.session.end_in_place(&file).expect("end"), kept, "{case}");
@@ -241,8 +241,11 @@ fn times_that_are_given_stay() {
     let (file, direct) = subject.begin(b"file");
     direct.write_all_at(b"bytes", 0).expect("write");
     let mtime_ns = Some(1_234_567_890_123_456_789);
-    subject.session.setattr_file(&file, &Changes { mtime_ns, ..Changes::default() }).expect("set");
-    let time = || subject.session.find("/file", Follow::No).expect("find").inode.mtime_ns;
+    subject
+        .session
+        .setattr_file(&file, &AttributeChanges { mtime_ns, ..AttributeChanges::default() })
+        .expect("set");
+    let time = || subject.session.find("/file", FollowLinks::No).expect("find").inode.mtime_ns;
     assert_eq!(Some(time()), mtime_ns);
     subject.session.end_in_place(&file).expect("end");
     subject.session.close_file(file).expect("close");
@@ -352,7 +355,7 @@ fn a_file_gets_set_id_bits_while_others_wait_for_the_content_alone() {
     let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
     // Large enough that the other thread runs while it is read.
     direct.write_all_at(&noise(64 * MIB), 0).expect("write");
-    let changes = Changes { mode: Some(0o4755), ..Changes::default() };
+    let changes = AttributeChanges { mode: Some(0o4755), ..AttributeChanges::default() };
     session.setattr_file(&file, &changes).expect("setattr");
     session.sync_file(&file).expect("sync");
     let is_done = Arc::new(AtomicBool::new(false));

@@ -12,8 +12,8 @@ use esker_base::store::{MemoryStore, PosixStore, SharedStore, Store, url};
 use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::Follow;
-use esker_fs::ops::{Changes, RenameFlags, XattrSet};
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::tree::{Durability, TreeOptions};
@@ -44,7 +44,7 @@ fn names_are_any_bytes_up_to_their_limit() {
     for name in [&long[..], b"\xff\xfe\x80", b"\n", b" ", b"...", b"..a", "ä".as_bytes()] {
         session.create(&root, name, 0o644).expect("a name");
         let path = [b"/", name].concat();
-        assert!(session.stat(&path, Follow::No).is_ok());
+        assert!(session.stat(&path, FollowLinks::No).is_ok());
         session.rename((&root, name), (&root, b"x"), RenameFlags::Replace).expect("rename");
         session.rename((&root, b"x"), (&root, name), RenameFlags::Replace).expect("rename");
     }
@@ -84,7 +84,7 @@ fn names_that_no_file_can_have_are_refused_everywhere() {
         assert_eq!(kind_of(session.rename((&root, b"file"), (&root, name), flags)), kind);
         assert_eq!(kind_of(session.rename((&root, name), (&root, b"file"), flags)), kind);
         assert_eq!(kind_of(session.lookup(&root, name, false)), kind, "{shown}");
-        let changes = Changes { mode: Some(0), ..Changes::default() };
+        let changes = AttributeChanges { mode: Some(0), ..AttributeChanges::default() };
         assert_eq!(kind_of(session.setattr(&root, name, &changes)), kind, "{shown}");
         let attribute = (&b"user.a"[..], &b"1"[..]);
         let set = session.set_xattr(&root, name, attribute, XattrSet::Any);
@@ -102,17 +102,17 @@ fn paths_and_targets_have_limits() {
     let root = session.root().clone();
     session.create(&root, b"file", 0o644).expect("create");
     let path = |bytes: usize| [&b"/".repeat(bytes - 4)[..], b"file"].concat();
-    assert!(session.stat(path(4_095), Follow::Yes).is_ok());
-    assert_eq!(kind_of(session.stat(path(4_096), Follow::Yes)), Kind::TooLarge);
+    assert!(session.stat(path(4_095), FollowLinks::Yes).is_ok());
+    assert_eq!(kind_of(session.stat(path(4_096), FollowLinks::Yes)), Kind::TooLarge);
     assert_eq!(kind_of(session.dir(path(1 << 20))), Kind::TooLarge);
     session.symlink(&root, b"long", &path(4_095)).expect("symlink");
-    assert!(session.stat("/long", Follow::Yes).is_ok());
+    assert!(session.stat("/long", FollowLinks::Yes).is_ok());
     assert_eq!(kind_of(session.symlink(&root, b"longer", &path(4_096))), Kind::TooLarge);
     assert_eq!(kind_of(session.symlink(&root, b"none", b"")), Kind::NotFound);
     assert_eq!(kind_of(session.symlink(&root, b"zero", b"a\0b")), Kind::Invalid);
-    assert_eq!(kind_of(session.stat("/a\0b", Follow::Yes)), Kind::Invalid);
+    assert_eq!(kind_of(session.stat("/a\0b", FollowLinks::Yes)), Kind::Invalid);
     assert_eq!(
-        kind_of(session.stat([b"/", &[b'n'; 256][..]].concat(), Follow::Yes)),
+        kind_of(session.stat([b"/", &[b'n'; 256][..]].concat(), FollowLinks::Yes)),
         Kind::TooLarge
     );
 }
@@ -126,9 +126,9 @@ fn links_that_lead_in_circles_are_found_out() {
     session.symlink(&root, b"two", b"/one/").expect("symlink");
     session.symlink(&root, b"deeper", b"deeper/x").expect("symlink");
     for path in ["/self", "/one", "/two/x", "/deeper", "/self/"] {
-        assert_eq!(kind_of(session.stat(path, Follow::Yes)), Kind::Loop, "{path}");
+        assert_eq!(kind_of(session.stat(path, FollowLinks::Yes)), Kind::Loop, "{path}");
     }
-    assert!(session.stat("/self", Follow::No).is_ok());
+    assert!(session.stat("/self", FollowLinks::No).is_ok());
     // A chain may have 40 links, as in Linux.
     session.create(&root, b"link-0", 0o644).expect("create");
     for number in 1..=41 {
@@ -137,8 +137,8 @@ fn links_that_lead_in_circles_are_found_out() {
             .symlink(&root, format!("link-{number}").as_bytes(), target.as_bytes())
             .expect("link");
     }
-    assert!(session.stat("/link-40", Follow::Yes).is_ok());
-    assert_eq!(kind_of(session.stat("/link-41", Follow::Yes)), Kind::Loop);
+    assert!(session.stat("/link-40", FollowLinks::Yes).is_ok());
+    assert_eq!(kind_of(session.stat("/link-41", FollowLinks::Yes)), Kind::Loop);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn attributes_have_limits() {
     assert_eq!(kind_of(set(&[&b"user."[..], &[b'x'; 251]].concat(), b"")), Kind::TooLarge);
     set(b"user.other", &[7; 60 << 10]).expect("they fit together");
     assert_eq!(kind_of(set(b"user.third", &[7; 10 << 10])), Kind::TooLarge);
-    let inode = session.find("/file", Follow::No).expect("find").inode;
+    let inode = session.find("/file", FollowLinks::No).expect("find").inode;
     let names: Vec<Vec<u8>> = session.xattrs(&inode).expect("xattrs").into_keys().collect();
     assert_eq!(names, [b"user.other".to_vec(), b"user.whole".to_vec()]);
 }
@@ -237,7 +237,8 @@ fn a_full_store_says_so_and_loses_nothing() {
         }
         let session = repository.resume(set, session_options()).expect("resume");
         for number in 0..kept {
-            let inode = session.stat(format!("/file-{number}"), Follow::No).expect("it was synced");
+            let inode =
+                session.stat(format!("/file-{number}"), FollowLinks::No).expect("it was synced");
             let bytes = subject::read(&session, &inode).expect("read");
             assert_eq!(bytes, Content { bytes: 20_000, seed: number }.make());
         }
@@ -363,7 +364,7 @@ fn small() -> (SharedStore, Tree) {
             .create_with(&dir, name, 0o644, &mut source(Content { bytes, seed: 9 }))
             .expect("create");
     }
-    let cut = Changes { size: Some(300), ..Changes::default() };
+    let cut = AttributeChanges { size: Some(300), ..AttributeChanges::default() };
     session.setattr(&dir, b"cut", &cut).expect("truncate");
     let base = session.publish("base").expect("publish");
     let session = repository.begin(&[base], options()).expect("begin");

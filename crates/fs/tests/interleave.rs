@@ -17,8 +17,8 @@ use esker_base::{Bytes, Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, Holder};
-use esker_fs::namespace::Follow;
+use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::squash::SquashOptions;
 use esker_table::manifest::SetId;
@@ -186,7 +186,7 @@ fn prepared(is_named: bool) -> (SharedStore, SetId) {
 fn reaches_a(repository: &Repository, name: &str) {
     let named = repository.resolve(name).expect("the name");
     let namespace = repository.open(&[named.set], Identity::root()).expect("open");
-    let inode = namespace.stat("/a", Follow::No).expect("stat");
+    let inode = namespace.stat("/a", FollowLinks::No).expect("stat");
     namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
 }
 
@@ -312,7 +312,7 @@ fn the_sessions_own_compaction_and_a_collection_between_any_two_requests_of_a_sn
         if let Ok(named) = plain.resolve("work") {
             let namespace = plain.open(&[named.set], Identity::root()).expect("open");
             for path in ["/f", "/g"] {
-                let inode = namespace.stat(path, Follow::No).expect("stat");
+                let inode = namespace.stat(path, FollowLinks::No).expect("stat");
                 namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
             }
         } else {
@@ -352,7 +352,7 @@ fn a_snapshot_shows_no_tables_that_went_before_it_held_its_session() {
     let shown = plain.resolve("work").expect("resolve").set;
     let namespace = plain.open(&[shown], Identity::root()).expect("open");
     for path in ["/f", "/g"] {
-        let inode = namespace.stat(path, Follow::No).expect("stat");
+        let inode = namespace.stat(path, FollowLinks::No).expect("stat");
         namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
     }
 }
@@ -367,8 +367,8 @@ fn a_name_whose_marker_was_left_is_published_between_any_two_requests_of_a_colle
         let session = plain.begin(&[a], options()).expect("begin");
         write(&session, "/f", &[b'x'; 900]).expect("write");
         let set = session.complete().expect("complete");
-        marker::hold(&*store, set, &Holder::Name("n".into())).expect("hold");
-        marker::release(&*store, set, &Holder::Session).expect("release");
+        marker::hold(&*store, set, &MarkerHolder::Name("n".into())).expect("hold");
+        marker::release(&*store, set, &MarkerHolder::Session).expect("release");
         let published = Arc::new(Mutex::new(None));
         let outcome = published.clone();
         let act = Box::new(move || *outcome.lock() = Some(plain.publish(set, "n")));
@@ -381,7 +381,7 @@ fn a_name_whose_marker_was_left_is_published_between_any_two_requests_of_a_colle
         match published.lock().take().expect("it was tried") {
             Ok(()) => {
                 let namespace = plain.open(&[set], Identity::root()).expect("open");
-                let inode = namespace.stat("/f", Follow::No).expect("stat");
+                let inode = namespace.stat("/f", FollowLinks::No).expect("stat");
                 namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
             }
             Err(error) => {
@@ -420,7 +420,7 @@ fn a_compaction_of_parts_and_a_collection_between_any_two_requests_of_a_joining(
         let set = plain.resolve("work").expect("the name").set;
         let namespace = plain.open(&[set], Identity::root()).expect("open");
         for path in ["/a0", "/b0", "/a1", "/b1"] {
-            let inode = namespace.stat(path, Follow::No).expect("stat");
+            let inode = namespace.stat(path, FollowLinks::No).expect("stat");
             namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
         }
         check(&store, true, &done, &format!("joining, at {at}"));
@@ -537,7 +537,7 @@ fn publishers_and_collectors_in_threads() {
                     let next = publish(&own, &[set], &format!("{name}.next")).expect("publish");
                     own.delete(&name).expect("delete");
                     let namespace = own.open(&[next], Identity::root()).expect("open");
-                    namespace.stat("/a", Follow::No).expect("stat");
+                    namespace.stat("/a", FollowLinks::No).expect("stat");
                     if round % 2 == 0 {
                         own.delete(&format!("{name}.next")).expect("delete");
                     }

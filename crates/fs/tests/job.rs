@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
 use esker_fs::inode::DirId;
 use esker_fs::job::{ConflictKind, JobId, JobReport};
-use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::ops::{Changes, RenameFlags};
+use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_table::manifest::{Manifest, SetId, SetState};
@@ -50,7 +50,7 @@ fn base(repository: &Repository) -> SetId {
 }
 
 fn exists(namespace: &Namespace, path: &str) -> bool {
-    match namespace.stat(path, Follow::No) {
+    match namespace.stat(path, FollowLinks::No) {
         Ok(_) => true,
         Err(error) if error.kind() == Kind::NotFound => false,
         Err(error) => panic!("{path}: {error:?}"),
@@ -58,7 +58,7 @@ fn exists(namespace: &Namespace, path: &str) -> bool {
 }
 
 fn read(namespace: &Namespace, path: &str) -> Vec<u8> {
-    let inode = namespace.stat(path, Follow::No).expect("stat");
+    let inode = namespace.stat(path, FollowLinks::No).expect("stat");
     let mut content = Vec::new();
     namespace
         .read_all(&inode, &mut |bytes| {
@@ -195,15 +195,15 @@ fn times_are_merged_and_attributes_that_one_part_changed_are_kept() {
                     write(session, &format!("/e/{number}"), b"1").expect("write");
                 }
                 let root = session.root().clone();
-                let changes = Changes { mode: Some(0o700), ..Changes::default() };
+                let changes = AttributeChanges { mode: Some(0o700), ..AttributeChanges::default() };
                 session.setattr(&root, b"d", &changes).expect("chmod");
                 session.setattr(&root, b"f", &changes).expect("chmod");
             },
         ],
     );
     assert_eq!(report.conflicts, []);
-    assert_eq!(namespace.stat("/d", Follow::No).expect("stat").mode, 0o700);
-    assert_eq!(namespace.stat("/f", Follow::No).expect("stat").mode, 0o700);
+    assert_eq!(namespace.stat("/d", FollowLinks::No).expect("stat").mode, 0o700);
+    assert_eq!(namespace.stat("/f", FollowLinks::No).expect("stat").mode, 0o700);
     assert!(exists(&namespace, "/d/a"));
 }
 
@@ -293,7 +293,7 @@ fn a_removal_and_a_change_are_a_conflict_and_two_removals_are_none() {
             |session| {
                 let root = session.root().clone();
                 session.rmdir(&root, b"e").expect("rmdir");
-                let changes = Changes { mode: Some(0o700), ..Changes::default() };
+                let changes = AttributeChanges { mode: Some(0o700), ..AttributeChanges::default() };
                 session.setattr(&root, b"f", &changes).expect("chmod");
             },
         ],
@@ -322,7 +322,7 @@ fn names_that_several_gave_one_file_are_counted_together() {
         ],
     );
     assert_eq!(report.conflicts, []);
-    assert_eq!(namespace.stat("/h", Follow::No).expect("stat").nlink, 3);
+    assert_eq!(namespace.stat("/h", FollowLinks::No).expect("stat").nlink, 3);
     assert_eq!(read(&namespace, "/g").len(), 900);
 }
 
@@ -367,7 +367,7 @@ fn a_crash_anywhere_in_publishing_a_job_leaves_its_parts_or_the_job() {
     let counter = Arc::new(FaultStore::new(store, 1));
     repository(&(counter.clone() as SharedStore)).publish_job(&parts, "job").expect("publish");
     for stop in 1..=counter.operations() {
-        for effect in [Effect::None, Effect::Full] {
+        for effect in [FaultEffect::None, FaultEffect::Full] {
             let (store, parts) = build();
             let fault = Arc::new(FaultStore::new(store, stop));
             fault.stop_at(stop, effect);
@@ -484,7 +484,7 @@ fn a_job_goes_on_after_a_joining_that_stopped_anywhere() {
         let (store, plain, parts) = unfinished_job();
         plain.resume(parts[2], options()).expect("resume").complete().expect("complete");
         let fault = Arc::new(FaultStore::new(store, stop));
-        fault.stop_at(stop, Effect::Full);
+        fault.stop_at(stop, FaultEffect::Full);
         let stopped = crate::gc::repository(&(fault.clone() as SharedStore));
         if stopped.publish_job(&parts, "job").is_ok() {
             break;
@@ -548,7 +548,7 @@ fn move_big(session: &Session) {
 }
 
 fn change_big(session: &Session, size: Option<u64>) {
-    let changes = Changes { mode: Some(0o600), size, ..Changes::default() };
+    let changes = AttributeChanges { mode: Some(0o600), size, ..AttributeChanges::default() };
     session.setattr(session.root(), b"big", &changes).expect("change");
 }
 
@@ -640,6 +640,6 @@ fn a_name_that_one_part_removed_and_another_moved_is_counted_once() {
         ],
     );
     assert!(!exists(&namespace, "/f"));
-    assert_eq!(namespace.stat("/g", Follow::No).expect("stat").nlink, 2);
+    assert_eq!(namespace.stat("/g", FollowLinks::No).expect("stat").nlink, 2);
     assert_eq!(read(&namespace, "/h").len(), 900);
 }

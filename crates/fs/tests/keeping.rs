@@ -16,9 +16,9 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
-use esker_fs::marker::{self, Holder};
+use esker_fs::marker::{self, MarkerHolder};
 use esker_fs::names::IfTaken;
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::read_lease::{LEASE, RENEWAL, ReaderMarkers};
 use esker_fs::repository::Repository;
 use esker_table::manifest::SetId;
@@ -43,7 +43,7 @@ fn prepared() -> (SharedStore, SetId, SetId) {
 }
 
 fn read_a(namespace: &Namespace) -> Result<()> {
-    let inode = namespace.stat("/a", Follow::No)?;
+    let inode = namespace.stat("/a", FollowLinks::No)?;
     namespace.read_all(&inode, &mut |_| Ok(()))
 }
 
@@ -454,7 +454,7 @@ fn a_marker_that_cannot_be_renewed_keeps_no_other_from_it() {
     let counts = |set: SetId| -> Vec<u32> {
         let holders = marker::holders(&*store, set).expect("holders").into_iter();
         let count = |holder| match holder {
-            Holder::Reader { count, .. } => Some(count),
+            MarkerHolder::Reader { count, .. } => Some(count),
             _ => None,
         };
         holders.filter_map(count).collect()

@@ -15,8 +15,8 @@ use esker_base::store::MemoryStore;
 use esker_fs::identity::Identity;
 use esker_fs::inode::Inode;
 use esker_fs::job::JobId;
-use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::ops::{Changes, RenameFlags};
+use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::squash::SquashOptions;
@@ -95,7 +95,7 @@ impl View<'_> {
 }
 
 fn stat(namespace: &Namespace, name: &str) -> Inode {
-    namespace.stat(format!("/{name}"), Follow::No).expect("stat")
+    namespace.stat(format!("/{name}"), FollowLinks::No).expect("stat")
 }
 
 /// Returns the names and contents in `namespace`.
@@ -219,7 +219,7 @@ impl Run {
                 put(after, name, &record, content);
             }
             4 => {
-                let changes = Changes { mode: Some(0o600), ..Changes::default() };
+                let changes = AttributeChanges { mode: Some(0o600), ..AttributeChanges::default() };
                 session.setattr(root, name.as_bytes(), &changes).expect("chmod");
                 put(after, name, &record, content);
             }

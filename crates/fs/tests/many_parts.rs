@@ -5,10 +5,10 @@ use std::sync::Arc;
 use esker_base::clock::{Clock, SystemClock};
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
-use esker_fs::inode::{DirId, Entry, FileId, FileKind, INODE, Inode, key};
+use esker_fs::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, key};
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, Holder};
-use esker_fs::namespace::Follow;
+use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::namespace::FollowLinks;
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::run_writer::RunWriter;
 
@@ -24,9 +24,10 @@ fn write_part(store: &SharedStore, rank: u32, has_table: bool) -> SetId {
     manifest.job = Some(JobMembership { job: JOB_ID.0, rank: Some(rank) });
     if has_table {
         let out = DirId::child(DirId::ROOT, 0, b"out");
-        let directory = Inode { id: out.0, ..Inode::new(Entry::Is(FileKind::Directory), 0o755, 1) };
+        let directory =
+            Inode { id: out.0, ..Inode::new(NameKind::Is(FileKind::Directory), 0o755, 1) };
         let id = FileId::new(set, 2).0;
-        let file = Inode { id, ..Inode::new(Entry::Is(FileKind::File), 0o644, 1) };
+        let file = Inode { id, ..Inode::new(NameKind::Is(FileKind::File), 0o644, 1) };
         let name = format!("rank{rank}").into_bytes();
         let mut records = [(key(DirId::ROOT, b"out"), &directory), (key(out, &name), &file)];
         records.sort_by(|a, b| a.0.cmp(&b.0));
@@ -41,7 +42,7 @@ fn write_part(store: &SharedStore, rank: u32, has_table: bool) -> SetId {
         manifest.last_seq = 2;
     }
     manifest.state = SetState::Published;
-    marker::hold(&**store, set, &Holder::Session).expect("hold");
+    marker::hold(&**store, set, &MarkerHolder::Session).expect("hold");
     manifest.claim(&**store, set, 1).expect("claim");
     set
 }
@@ -62,7 +63,7 @@ fn publish(parts: u32, chances: u32) {
     assert_eq!(manifest.data_sets.len() as u32, parts / chances);
     let namespace = repository.open(&[report.set], Identity::root()).expect("open");
     for rank in [0, parts / 2, parts - 2] {
-        namespace.stat(format!("/out/rank{rank}"), Follow::No).expect("a file of the rank");
+        namespace.stat(format!("/out/rank{rank}"), FollowLinks::No).expect("a file of the rank");
     }
 }
 

@@ -10,7 +10,7 @@ use esker_base::clock::ManualClock;
 use esker_base::random::Random;
 use esker_base::store::{MemoryStore, PosixStore, SharedStore};
 use esker_fs::identity::Identity;
-use esker_fs::ops::Changes;
+use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::squash::SquashOptions;
@@ -96,7 +96,11 @@ impl Run {
         let options = self.options();
         if self.bases.is_empty() {
             let (uid, gid) = (Some(self.identity.uid), Some(self.identity.gid));
-            self.reference.set_root_attributes(&Changes { uid, gid, ..Changes::default() });
+            self.reference.set_root_attributes(&AttributeChanges {
+                uid,
+                gid,
+                ..AttributeChanges::default()
+            });
         }
         self.repository.begin(&self.bases, options).expect("begin")
     }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use esker_base::Kind;
 use esker_base::random::Random;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::Follow;
-use esker_fs::ops::{Changes, RenameFlags, XattrSet};
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 
 /// A name in a directory, which is given by its path.
 #[derive(Clone, PartialEq, Eq)]
@@ -59,10 +59,10 @@ pub enum Operation {
     Rmdir(Place),
     RemoveTree(Place),
     Rename { from: Place, to: Place, flags: RenameFlags },
-    SetAttributes { at: Place, changes: Changes },
+    SetAttributes { at: Place, changes: AttributeChanges },
     SetXattr { at: Place, name: Vec<u8>, value: Vec<u8>, how: XattrSet },
     RemoveXattr { at: Place, name: Vec<u8> },
-    Stat { path: Vec<u8>, follow: Follow },
+    Stat { path: Vec<u8>, follow: FollowLinks },
     List { path: Vec<u8>, limit: usize },
     ReadLink(Vec<u8>),
     Read(Vec<u8>),

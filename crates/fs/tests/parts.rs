@@ -7,8 +7,8 @@ use esker_base::Kind;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
 use esker_fs::job::{JobId, JobPart};
-use esker_fs::marker::{self, Holder};
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_table::manifest::{Manifest, SetId, SetState};
@@ -21,7 +21,7 @@ fn repository() -> Repository {
 }
 
 fn read(namespace: &Namespace, path: &str) -> Vec<u8> {
-    let inode = namespace.stat(path, Follow::No).expect("stat");
+    let inode = namespace.stat(path, FollowLinks::No).expect("stat");
     namespace.read(&inode, 0, 1_000).expect("read").to_vec()
 }
 
@@ -126,7 +126,7 @@ fn a_part_that_loses_its_name_and_is_opened_again_keeps_its_session() {
     };
     let publish_and_collect: fn(&Repository, SetId) = |repository, part| {
         drop(repository.publish(part, "part"));
-        marker::hold(&**repository.store(), part, &Holder::Session).expect("hold");
+        marker::hold(&**repository.store(), part, &MarkerHolder::Session).expect("hold");
         repository.gc(&eager()).expect("gc");
     };
     let mut reopened = 0;
@@ -151,7 +151,7 @@ fn a_part_that_loses_its_name_and_is_opened_again_keeps_its_session() {
             }
             if Manifest::load(&*store, set).expect("manifest").state == SetState::Open {
                 reopened += 1;
-                let is_held = marker::is_held(&*store, set, &Holder::Session).expect("look");
+                let is_held = marker::is_held(&*store, set, &MarkerHolder::Session).expect("look");
                 assert!(is_held, "at {at}");
                 plain.gc(&eager()).expect("gc");
                 plain.resume(set, options()).expect("resume").complete().expect("complete");
@@ -175,12 +175,12 @@ fn a_collection_leaves_the_markers_of_a_part_that_may_be_opened_again() {
     write(&part, "/f", &[1; 900]).expect("write");
     let set = part.complete().expect("complete");
     drop(part);
-    for holder in [Holder::Set(set), Holder::Data(set)] {
+    for holder in [MarkerHolder::Set(set), MarkerHolder::Data(set)] {
         marker::hold(&*store, needed, &holder).expect("hold");
     }
     repository.delete("needed").expect("delete");
     repository.gc(&eager()).expect("gc");
-    for holder in [Holder::Set(set), Holder::Data(set)] {
+    for holder in [MarkerHolder::Set(set), MarkerHolder::Data(set)] {
         assert!(marker::is_held(&*store, needed, &holder).expect("look"), "{holder:?}");
     }
     repository.open(&[needed], Identity::root()).expect("it is kept");

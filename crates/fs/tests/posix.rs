@@ -14,7 +14,7 @@ use esker_base::random::Random;
 use esker_base::store::MemoryStore;
 use esker_base::{Clock, Kind};
 use esker_fs::identity::Identity;
-use esker_fs::ops::Changes;
+use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::timestamp;
@@ -75,7 +75,7 @@ fn tamed(mut operation: Operation) -> Operation {
         | O::Write { mode, .. }
         | O::Mkdir { mode, .. }
         | O::Mknod { mode, .. }
-        | O::SetAttributes { changes: Changes { mode: Some(mode), .. }, .. } => tame(mode),
+        | O::SetAttributes { changes: AttributeChanges { mode: Some(mode), .. }, .. } => tame(mode),
         _ => {}
     }
     operation
@@ -147,11 +147,11 @@ fn run(seed: u64, turns: usize) {
         bases: Vec::new(),
     };
     let owner = Identity::of_process();
-    let changes = Changes {
+    let changes = AttributeChanges {
         uid: Some(owner.uid),
         gid: Some(owner.gid),
         mode: Some(0o777),
-        ..Changes::default()
+        ..AttributeChanges::default()
     };
     compared.reference.set_root_attributes(&changes);
     let session = compared.begin(Identity::root());

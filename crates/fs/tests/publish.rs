@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, Holder};
-use esker_fs::namespace::Follow;
+use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::manifest::{Manifest, SetId, SetState};
@@ -34,7 +34,7 @@ fn synced() -> SessionOptions {
 fn shows(repository: &Repository, name: &str, path: &str) -> bool {
     let set = repository.resolve(name).expect("the name").set;
     let namespace = repository.open(&[set], Identity::root()).expect("open");
-    match namespace.stat(path, Follow::No) {
+    match namespace.stat(path, FollowLinks::No) {
         Err(error) if error.kind() == Kind::NotFound => false,
         found => {
             namespace.read_all(&found.expect("stat"), &mut |_| Ok(())).expect("read");
@@ -78,7 +78,7 @@ fn a_session_that_loses_its_name_takes_no_more_changes_and_keeps_all_others() {
         assert_eq!(lost.expect_err("lost").kind(), Kind::Exists, "at {at}");
         let later = write(&session, "/later", &[2; 900]).and_then(|()| session.sync());
         assert!(later.is_ok() || later.is_err_and(|error| error.kind() == Kind::Closed));
-        let was_written = session.stat("/later", Follow::No).is_ok();
+        let was_written = session.stat("/later", FollowLinks::No).is_ok();
         if at % 2 == 0 {
             session.publish("m").expect("another name");
         } else {
@@ -104,7 +104,7 @@ fn a_published_session_takes_no_more_changes() {
     session.publish("n").expect("it is published");
     session.publish("further").expect("a further name");
     assert!(shows(&plain, "further", "/a") && !shows(&plain, "n", "/b"));
-    assert!(session.stat("/a", Follow::No).is_ok(), "it can be read");
+    assert!(session.stat("/a", FollowLinks::No).is_ok(), "it can be read");
 }
 
 /// Concurrent changes during a publication are in it, or are refused.
@@ -161,7 +161,9 @@ fn whatever_answers_are_lost_a_session_is_published_once() {
     let counter = Arc::new(FaultStore::new(memory(), 1));
     run(&(counter.clone() as SharedStore), &mut None).expect("run");
     for at in 1..=counter.operations() {
-        for (count, effect) in [(1, Effect::None), (1, Effect::Full), (2, Effect::Full)] {
+        for (count, effect) in
+            [(1, FaultEffect::None), (1, FaultEffect::Full), (2, FaultEffect::Full)]
+        {
             let inner = memory();
             let fault = Arc::new(FaultStore::new(inner.clone(), at));
             for failing in at..at + count {
@@ -219,10 +221,10 @@ fn nothing_is_left_of_a_snapshot_that_fails_or_crashes() {
         later(store).gc(&eager()).expect("gc");
         assert_eq!(plain.sets().expect("sets"), [own], "{case}");
         let holders = marker::holders(&**plain.store(), own).expect("holders");
-        assert_eq!(holders, [Holder::Session], "{case}");
+        assert_eq!(holders, [MarkerHolder::Session], "{case}");
     };
     for at in 1.. {
-        for effect in [Effect::None, Effect::Full] {
+        for effect in [FaultEffect::None, FaultEffect::Full] {
             for stops in [true, false] {
                 let inner = memory();
                 let fault = Arc::new(FaultStore::new(inner.clone(), at));
@@ -276,7 +278,7 @@ fn a_sessions_marker_does_not_keep_a_set_that_has_a_name() {
     let store = memory();
     let plain = repository(&store);
     let set = publish(&plain, &[], "n").expect("publish");
-    marker::hold(&*store, set, &Holder::Session).expect("hold");
+    marker::hold(&*store, set, &MarkerHolder::Session).expect("hold");
     assert_eq!(plain.gc(&eager()).expect("gc").stale_markers, 1);
     plain.delete("n").expect("delete");
     assert_eq!(plain.gc(&eager()).expect("gc").sets, [set]);

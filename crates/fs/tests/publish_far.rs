@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
-use esker_base::store::{CountedStore, Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{CountedStore, FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::manifest::{Manifest, SetId, SetState};
@@ -46,7 +46,7 @@ fn begin(store: &SharedStore) -> Session {
 fn shows(repository: &Repository, name: &str) -> bool {
     let Ok(named) = repository.resolve(name) else { return false };
     let namespace = repository.open(&[named.set], Identity::root()).expect("a name can be opened");
-    let inode = namespace.stat("/a", Follow::No).expect("what was durable is there");
+    let inode = namespace.stat("/a", FollowLinks::No).expect("what was durable is there");
     namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
     true
 }
@@ -130,7 +130,7 @@ fn whatever_fails_in_a_publication_it_can_be_repeated() {
         for (kind, count) in
             [(Kind::NoSpace, 1), (Kind::Unavailable, 1), (Kind::Unavailable, 3), (Kind::Closed, 0)]
         {
-            for effect in [Effect::None, Effect::Partial, Effect::Full] {
+            for effect in [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full] {
                 for at in 1.. {
                     let inner = memory();
                     let fault = Arc::new(FaultStore::new(inner.clone(), at));

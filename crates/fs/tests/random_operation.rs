@@ -2,8 +2,8 @@
 
 use esker_base::random::Random;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::Follow;
-use esker_fs::ops::{Changes, RenameFlags, XattrSet};
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 
 use crate::operation::{Content, Operation, Place};
 use crate::reference::Reference;
@@ -74,7 +74,7 @@ impl Mix {
                 O::RemoveXattr { at: self.place(random), name: pick(random, XATTRS).to_vec() }
             }
             80..87 => {
-                let follow = if random.one_in(2) { Follow::Yes } else { Follow::No };
+                let follow = if random.one_in(2) { FollowLinks::Yes } else { FollowLinks::No };
                 O::Stat { path: self.path(random), follow }
             }
             87..92 => O::List { path: self.path(random), limit: 1 + random.below(5) as usize },
@@ -180,8 +180,8 @@ impl Mix {
         Content { bytes: bytes as usize, seed: random.next_u64() }
     }
 
-    fn changes(&self, random: &mut Random) -> Changes {
-        let mut changes = Changes::default();
+    fn changes(&self, random: &mut Random) -> AttributeChanges {
+        let mut changes = AttributeChanges::default();
         match random.below(8) {
             0..3 => changes.mode = Some(mode(random)),
             3 => changes.uid = Some(pick(random, USERS)),

@@ -12,8 +12,8 @@ use std::path::Path;
 use esker_base::Kind;
 use esker_fs::identity::Identity;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::Follow;
-use esker_fs::ops::{Changes, RenameFlags, XattrSet};
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::timestamp;
 use rustix::fs::{self as call, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -145,7 +145,7 @@ impl RealDirectory {
             }
             O::Stat { path, follow } => {
                 let nofollow =
-                    if *follow == Follow::No { OFlags::NOFOLLOW } else { OFlags::empty() };
+                    if *follow == FollowLinks::No { OFlags::NOFOLLOW } else { OFlags::empty() };
                 let found = self.open(path, OFlags::PATH | nofollow)?;
                 return Ok(Answer::Attributes(attributes(&call::fstat(found)?)));
             }
@@ -274,7 +274,7 @@ impl RealDirectory {
         call::renameat_with(from_dir, name(from), self.dir(&to.dir)?, name(to), flags)
     }
 
-    fn set_attributes(&self, at: &Place, changes: &Changes) -> Result<()> {
+    fn set_attributes(&self, at: &Place, changes: &AttributeChanges) -> Result<()> {
         let dir = self.dir(&at.dir)?;
         if let Some(mode) = changes.mode {
             call::chmodat(&dir, name(at), Mode::from_raw_mode(mode), AtFlags::empty())?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
@@ -105,7 +105,7 @@ fn join<T>(thread: &Mutex<Option<JoinHandle<T>>>) -> T {
 }
 
 fn content(namespace: &Namespace, path: &str) -> Vec<u8> {
-    let inode = namespace.find(path, Follow::No).expect("find").inode;
+    let inode = namespace.find(path, FollowLinks::No).expect("find").inode;
     let mut bytes = Vec::new();
     let mut take = |piece: &[u8]| {
         bytes.extend_from_slice(piece);
@@ -320,7 +320,7 @@ fn a_writer_that_was_taken_over_keeps_the_new_writers_logs() {
             break;
         }
         let again = plain.resume(set, options()).expect("resume");
-        let inode = again.stat("/file", Follow::No).expect("stat");
+        let inode = again.stat("/file", FollowLinks::No).expect("stat");
         let mut bytes = 0;
         let read = again.read_all(&inode, &mut |piece| {
             bytes += piece.len();
@@ -374,7 +374,7 @@ fn an_inode_that_was_looked_up_before_its_log_went_is_still_read() {
     write(&session, "/other", &[b'o'; 900]).expect("write");
     write(&session, "/lost", &vec![b'l'; 2 << 20]).expect("write");
     session.flush().expect("flush");
-    let inodes = ["/kept", "/other"].map(|path| session.stat(path, Follow::No).expect("stat"));
+    let inodes = ["/kept", "/other"].map(|path| session.stat(path, FollowLinks::No).expect("stat"));
     session.unlink(session.root(), b"lost").expect("unlink");
     assert!(session.reclaim_data().expect("reclaim") > 0);
     // Both its name and its place have changed.

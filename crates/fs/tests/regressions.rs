@@ -7,8 +7,8 @@ use esker_base::Kind;
 use esker_base::clock::ManualClock;
 use esker_base::store::MemoryStore;
 use esker_fs::identity::Identity;
-use esker_fs::namespace::Follow;
-use esker_fs::ops::{Changes, RenameFlags, XattrSet};
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 
@@ -59,7 +59,7 @@ fn what_is_there_is_told_before_a_denial() {
 /// Symptom: the modification time of a directory did not change although files were made in it.
 /// Cause: the new time was in the handle, which was dropped with its last user before a sync; and a
 /// change of mode put the record's old time into the handle.
-/// Fix: the session keeps touched directories until their times are written (`Touched`).
+/// Fix: the session keeps touched directories until their times are written (`TouchedDirs`).
 #[test]
 fn times_of_directories_outlive_their_handles() {
     let clock = Arc::new(ManualClock::new(1_000));
@@ -70,14 +70,14 @@ fn times_of_directories_outlive_their_handles() {
     clock.advance(MINUTE);
     let touched_ns = 1_000 + 60_000_000_000;
     session.create(&session.dir("/a").expect("dir"), b"file", 0o644).expect("create");
-    assert_eq!(session.stat("/a", Follow::No).expect("stat").mtime_ns, touched_ns);
+    assert_eq!(session.stat("/a", FollowLinks::No).expect("stat").mtime_ns, touched_ns);
     clock.advance(MINUTE);
-    let changes = Changes { mode: Some(0o700), ..Changes::default() };
+    let changes = AttributeChanges { mode: Some(0o700), ..AttributeChanges::default() };
     session.setattr(&root, b"a", &changes).expect("chmod");
-    assert_eq!(session.stat("/a", Follow::No).expect("stat").mtime_ns, touched_ns);
+    assert_eq!(session.stat("/a", FollowLinks::No).expect("stat").mtime_ns, touched_ns);
     let set = session.publish("times").expect("publish");
     let published = repository.open(&[set], Identity::root()).expect("open");
-    assert_eq!(published.stat("/a", Follow::No).expect("stat").mtime_ns, touched_ns);
+    assert_eq!(published.stat("/a", FollowLinks::No).expect("stat").mtime_ns, touched_ns);
 }
 
 /// Symptom: a directory whose time had been set to the future kept that time whatever was made in
@@ -91,14 +91,14 @@ fn a_directory_set_to_the_future_is_touched_all_the_same() {
     let session = repository.begin(&[], options(Identity::root())).expect("begin");
     let root = session.root().clone();
     let dir = session.mkdir(&root, b"a", 0o755).expect("mkdir");
-    let future = Changes { mtime_ns: Some(1 << 60), ..Changes::default() };
+    let future = AttributeChanges { mtime_ns: Some(1 << 60), ..AttributeChanges::default() };
     session.setattr(&root, b"a", &future).expect("utimes");
     session.sync().expect("sync");
-    assert_eq!(session.stat("/a", Follow::No).expect("stat").mtime_ns, 1 << 60);
+    assert_eq!(session.stat("/a", FollowLinks::No).expect("stat").mtime_ns, 1 << 60);
     clock.advance(MINUTE);
     session.create(&dir, b"file", 0o644).expect("create");
     session.sync().expect("sync");
-    assert_eq!(session.stat("/a", Follow::No).expect("stat").mtime_ns, 1_000 + 60_000_000_000);
+    assert_eq!(session.stat("/a", FollowLinks::No).expect("stat").mtime_ns, 1_000 + 60_000_000_000);
 }
 
 /// Symptom: `file/.`, and `link/` where `link` leads to a file, were found, though only directories
@@ -113,10 +113,10 @@ fn a_file_has_no_names_below_it() {
     session.create(session.root(), b"file", 0o644).expect("create");
     session.symlink(session.root(), b"link", b"file").expect("symlink");
     for path in ["/file/.", "/file/", "/link/", "/link/."] {
-        let error = session.stat(path, Follow::Yes).expect_err(path);
+        let error = session.stat(path, FollowLinks::Yes).expect_err(path);
         assert_eq!(error.kind(), Kind::NotADirectory, "{path}");
     }
-    assert!(session.stat("/link", Follow::Yes).is_ok());
+    assert!(session.stat("/link", FollowLinks::Yes).is_ok());
 }
 
 /// Symptom: rewriting a symbolic link replaced its target with the bytes.
@@ -142,13 +142,13 @@ fn what_others_wrote_does_not_run_with_the_owners_rights() {
     let session = user_above(|session| {
         session.create(session.root(), b"program", 0o6777).expect("create");
         session.create(session.root(), b"given", 0o4644).expect("create");
-        let changes = Changes { uid: Some(1_001), ..Changes::default() };
+        let changes = AttributeChanges { uid: Some(1_001), ..AttributeChanges::default() };
         session.setattr(session.root(), b"given", &changes).expect("chown");
     });
-    assert_eq!(session.stat("/given", Follow::No).expect("stat").mode, 0o644);
+    assert_eq!(session.stat("/given", FollowLinks::No).expect("stat").mode, 0o644);
     let content = Content { bytes: 10, seed: 1 };
     session.rewrite(session.root(), b"program", &mut source(content)).expect("rewrite");
-    assert_eq!(session.stat("/program", Follow::No).expect("stat").mode, 0o777);
+    assert_eq!(session.stat("/program", FollowLinks::No).expect("stat").mode, 0o777);
 }
 
 /// Symptom: `user.` attributes could be set on symbolic links, and by anybody on a shared directory
@@ -176,13 +176,13 @@ fn attributes_for_users_are_for_files_and_own_directories() {
 fn the_root_is_not_in_itself() {
     let repository = Repository::new(Arc::new(MemoryStore::new()));
     let session = repository.begin(&[], options(Identity::root())).expect("begin");
-    let changes = Changes { mode: Some(0o700), ..Changes::default() };
+    let changes = AttributeChanges { mode: Some(0o700), ..AttributeChanges::default() };
     session.setattr_root(&changes).expect("chmod");
     let root = session.root();
     assert_eq!(session.lookup(root, b"", true).expect_err("no name").kind(), Kind::Invalid);
-    let changes = Changes { mode: Some(0), ..Changes::default() };
+    let changes = AttributeChanges { mode: Some(0), ..AttributeChanges::default() };
     assert_eq!(session.setattr(root, b"", &changes).expect_err("no name").kind(), Kind::Invalid);
-    assert_eq!(session.stat("/", Follow::No).expect("stat").mode, 0o700);
+    assert_eq!(session.stat("/", FollowLinks::No).expect("stat").mode, 0o700);
 }
 
 /// Symptom: damaged file data was read without an error after a squash.
@@ -208,7 +208,7 @@ fn damage_of_a_shortened_file_does_not_survive_a_squash_unseen() {
             Ok(count)
         })
         .expect("write");
-    let changes = Changes { size: Some(3_000), ..Changes::default() };
+    let changes = AttributeChanges { size: Some(3_000), ..AttributeChanges::default() };
     session.setattr(&root, b"file", &changes).expect("shorten");
     let set = session.publish("base").expect("publish");
     let copying = SquashOptions { copy_data: true, ..SquashOptions::default() };
@@ -227,7 +227,7 @@ fn damage_of_a_shortened_file_does_not_survive_a_squash_unseen() {
 /// Symptom: truncating a file of a base succeeded, but the next session saw the old length.
 /// Cause: where a collector had deleted a table in use, the store's `NotFound` was mistaken for a
 /// file without a name, whose size needs no record.
-/// Fix: only a record missing from readable tables means that (`amend_if_there`).
+/// Fix: only a record missing from readable tables means that (`update_inode_if_present`).
 #[test]
 fn a_change_of_size_fails_if_a_table_is_missing() {
     use esker_base::store::SharedStore;
@@ -291,8 +291,8 @@ fn a_replay_goes_past_bytes_of_other_sets_that_are_gone() {
         store.delete(&log.name).expect("delete");
     }
     let session = repository.resume(set, durable).expect("resume");
-    session.stat("/later", Follow::No).expect("it was synced");
-    let inode = session.stat("/f", Follow::No).expect("stat");
+    session.stat("/later", FollowLinks::No).expect("it was synced");
+    let inode = session.stat("/f", FollowLinks::No).expect("stat");
     let read = session.read_all(&inode, &mut |_| Ok(())).map(drop);
     assert_eq!(read.expect_err("damage").kind(), Kind::NotFound);
 }

@@ -9,10 +9,10 @@ use esker_base::Kind;
 use esker_base::store::SharedStore;
 use esker_fs::identity::Identity;
 use esker_fs::import::ImportOptions;
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::tally::Tally;
+use esker_fs::tally::TransferTally;
 use esker_fs::verify::VerifyOptions;
 use esker_table::manifest::SetId;
 use esker_table::tree::{Durability, TreeOptions};
@@ -72,7 +72,7 @@ fn content(seed: usize, bytes: usize) -> Vec<u8> {
 
 #[track_caller]
 fn check(shown: &Namespace, path: &str, expected: &[u8]) {
-    let inode = shown.stat(path, Follow::No).expect("stat");
+    let inode = shown.stat(path, FollowLinks::No).expect("stat");
     let found = shown.read(&inode, 0, 2 * LARGE_BYTES).expect("read");
     assert!(found == expected, "{path}: {} bytes, or others, of {}", found.len(), expected.len());
 }
@@ -264,7 +264,7 @@ fn an_import_at_always_has_every_byte_of_its_files_in_the_store() {
         let session = repository(&harmed).begin(&[], options(Durability::Always)).expect("begin");
         proxy.harm_at_random(seed, 6);
         let import = ImportOptions { threads: 4, ..ImportOptions::default() };
-        let tally = Tally::default();
+        let tally = TransferTally::default();
         session.import(source.path(), session.root(), &import, &tally).expect("import");
         let set = session.set();
         std::mem::forget(session);

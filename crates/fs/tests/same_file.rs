@@ -5,8 +5,8 @@ use std::sync::Arc;
 use esker_base::store::MemoryStore;
 use esker_fs::identity::Identity;
 use esker_fs::job::{ConflictKind, JobId, JobReport};
-use esker_fs::namespace::Follow;
-use esker_fs::ops::Changes;
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
@@ -42,7 +42,7 @@ fn job(ranks: &[fn(&Session)]) -> (Vec<u8>, u32, JobReport, Vec<SetId>) {
     let report = repository.publish_job(&parts, "job").expect("publish");
     assert_sound(&repository);
     let shown = repository.open(&[report.set], Identity::root()).expect("open");
-    let inode = shown.stat("/f", Follow::No).expect("stat");
+    let inode = shown.stat("/f", FollowLinks::No).expect("stat");
     let bytes = shown.read(&inode, 0, SIZE + 1).expect("read").to_vec();
     (bytes, inode.mode, report, parts)
 }
@@ -56,7 +56,7 @@ fn second(session: &Session) {
 }
 
 fn protect(session: &Session) {
-    let changes = Changes { mode: Some(0o600), ..Changes::default() };
+    let changes = AttributeChanges { mode: Some(0o600), ..AttributeChanges::default() };
     session.setattr(session.root(), b"f", &changes).expect("setattr");
 }
 

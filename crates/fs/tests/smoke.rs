@@ -6,7 +6,7 @@ use esker_base::Kind;
 use esker_base::store::MemoryStore;
 use esker_fs::identity::Identity;
 use esker_fs::list::DirCursor;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
@@ -39,7 +39,7 @@ fn a_session_is_published_and_built_upon() {
 
     let session = repository.begin(&[first], options()).expect("begin");
     let root = session.root().clone();
-    let found = session.find("/soft", Follow::Yes).expect("follow");
+    let found = session.find("/soft", FollowLinks::Yes).expect("follow");
     assert_eq!((found.inode.size, found.inode.nlink), (10_000, 2));
     let mut read = Vec::new();
     session
@@ -53,9 +53,9 @@ fn a_session_is_published_and_built_upon() {
     let b = session.dir("/b").expect("dir");
     assert_eq!(session.read_dir(&b, &DirCursor::default(), 5_000).expect("list").len(), 1_001);
     session.mkdir(&root, b"a", 0o755).expect("mkdir again");
-    assert!(session.stat("/a/file.7", Follow::No).is_err());
+    assert!(session.stat("/a/file.7", FollowLinks::No).is_err());
     session.remove_tree(&root, b"b").expect("remove tree");
-    assert_eq!(session.stat("/text.link", Follow::No).expect("stat").nlink, 2);
+    assert_eq!(session.stat("/text.link", FollowLinks::No).expect("stat").nlink, 2);
     let second = session.publish("second").expect("publish");
 
     let namespace = repository.open(&[second], Identity::root()).expect("open");
@@ -67,5 +67,5 @@ fn a_session_is_published_and_built_upon() {
         .collect();
     assert_eq!(names.len(), 3, "{names:?}");
     let old = repository.open(&[first], Identity::root()).expect("open");
-    assert!(old.stat("/a/file.7", Follow::No).is_ok());
+    assert!(old.stat("/a/file.7", FollowLinks::No).is_ok());
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::clock::{ManualClock, SystemClock};
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Clock, Kind, Random, Result};
 use esker_fs::identity::Identity;
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
@@ -169,7 +169,7 @@ impl Step {
 }
 
 fn content(namespace: &Namespace, name: &[u8]) -> Result<Vec<u8>> {
-    let inode = namespace.find([b"/", name].concat(), Follow::No)?.inode;
+    let inode = namespace.find([b"/", name].concat(), FollowLinks::No)?.inode;
     let mut bytes = Vec::new();
     namespace.read_all(&inode, &mut |piece| {
         bytes.extend_from_slice(piece);
@@ -232,7 +232,7 @@ impl Run {
 fn go_on_after(durability: Durability, steps: &[Step], from: u64, refusals: usize) -> (u64, usize) {
     let run = begin(durability);
     let context = format!("{durability:?}, full from {from}");
-    run.store.fill_at(from, Effect::None);
+    run.store.fill_at(from, FaultEffect::None);
     let (mut model, mut refused) = (Model::new(), 0);
     for step in steps {
         let done = run.insist(&mut refused, refusals, || step.run(&run.session));
@@ -290,7 +290,7 @@ fn a_session_that_dies_on_a_full_store_loses_nothing_that_was_synced() {
     for durability in [Durability::None, Durability::Async, Durability::Always] {
         for (from, effect) in (20..1_000)
             .step_by(90)
-            .zip([Effect::None, Effect::Partial, Effect::Full].into_iter().cycle())
+            .zip([FaultEffect::None, FaultEffect::Partial, FaultEffect::Full].into_iter().cycle())
         {
             let run = begin(durability);
             run.store.fill_at(from, effect);
@@ -348,13 +348,13 @@ fn times_of_directories_are_written_once_there_is_room() {
     // Later than the directories were made, by a clock that ticks every few milliseconds.
     std::thread::sleep(Duration::from_millis(20));
     dirs.iter().for_each(|dir| drop(session.mkdir(dir, b"inner", 0o755).expect("mkdir")));
-    store.fill_at(1, Effect::None);
+    store.fill_at(1, FaultEffect::None);
     assert_eq!(session.sync_file(&file).expect_err("full").kind(), Kind::NoSpace);
     assert_eq!(session.flush().expect_err("full").kind(), Kind::NoSpace);
     store.make_room();
     session.close_file(file).expect("close");
     let times = |namespace: &Namespace| {
-        paths.map(|path| namespace.stat(path, Follow::No).expect("stat").mtime_ns)
+        paths.map(|path| namespace.stat(path, FollowLinks::No).expect("stat").mtime_ns)
     };
     let shown = times(&session);
     let set = session.publish("published").expect("publish");

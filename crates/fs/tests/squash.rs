@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Random, Result};
 use esker_fs::dir::Dir;
 use esker_fs::identity::Identity;
 use esker_fs::list::DirCursor;
-use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::ops::{Changes, RenameFlags};
+use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_fs::squash::SquashOptions;
@@ -88,10 +88,10 @@ pub fn change(session: &Session, random: &mut Random) -> Result<()> {
         11 => session.rename((&dir, &name), (&other, &other_name), RenameFlags::Replace).map(drop),
         12 => session.link(&dir, &name, &other, &other_name).map(drop),
         _ => {
-            let changes = Changes {
+            let changes = AttributeChanges {
                 size: Some(random.below(2_000)),
                 mode: Some(0o711),
-                ..Changes::default()
+                ..AttributeChanges::default()
             };
             session.setattr(&dir, &name, &changes).map(drop)
         }
@@ -277,7 +277,7 @@ fn compaction_changes_no_stack_that_a_set_without_bases_is_in() {
     let paths = |repository: &Repository| {
         let set = repository.resolve("c").expect("name").set;
         let namespace = repository.open(&[set], Identity::root()).expect("open");
-        ["/x", "/y", "/z", "/d/f", "/c"].map(|path| namespace.stat(path, Follow::No).is_ok())
+        ["/x", "/y", "/z", "/d/f", "/c"].map(|path| namespace.stat(path, FollowLinks::No).is_ok())
     };
     // Names removed in the upper set are hidden, whether or not its session merged its tables.
     for compacts in [false, true] {
@@ -308,7 +308,7 @@ fn a_compacted_snapshot_keeps_the_session_whose_data_it_shows() {
     repository.gc(&eager()).expect("gc");
     repository.gc(&eager()).expect("gc");
     let namespace = repository.open(&[snapshot], Identity::root()).expect("open");
-    let inode = namespace.stat("/g", Follow::No).expect("stat");
+    let inode = namespace.stat("/g", FollowLinks::No).expect("stat");
     namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
 }
 
@@ -333,7 +333,7 @@ fn a_squash_that_stops_anywhere_leaves_its_bases_as_they_are() {
     for stop in 1..=counter.operations() {
         let (inner, top, before) = build();
         let fault = Arc::new(FaultStore::new(inner, stop));
-        let effect = if stop % 2 == 0 { Effect::None } else { Effect::Full };
+        let effect = if stop % 2 == 0 { FaultEffect::None } else { FaultEffect::Full };
         fault.stop_at(stop, effect);
         assert!(run(fault.clone(), top).is_err());
         let image = fault.after_power_loss().expect("image");

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_base::store::{CountedStore, Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{CountedStore, FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, Holder};
-use esker_fs::ops::Changes;
+use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_fs::squash::SquashOptions;
@@ -49,7 +49,7 @@ fn prepared(store: &SharedStore) -> (SetId, SetId) {
     session.unlink(&root, b"lost").expect("unlink");
     write(&session, "/lost", &[b'n'; 4_000]).expect("write");
     session.link(&root, b"kept", &root, b"linked").expect("link");
-    let cut = Changes { size: Some(1_000), ..Changes::default() };
+    let cut = AttributeChanges { size: Some(1_000), ..AttributeChanges::default() };
     session.setattr(&root, b"cut", &cut).expect("truncate");
     let file = session.open_file(&root, b"parts").expect("open");
     session.write_file(&file, 500, &[b'w'; 700]).expect("write");
@@ -196,7 +196,7 @@ fn an_export_of_a_squash_is_that_of_its_sources() {
     let export = |set: SetId, name: &str| {
         let target = folder.path().join(name);
         let view = plain.open(&[set], Identity::root()).expect("open");
-        let tally = esker_fs::tally::Tally::default();
+        let tally = esker_fs::tally::TransferTally::default();
         let options = esker_fs::export::ExportOptions { threads: 2, ..Default::default() };
         view.export(b"/", &target, &options, &tally).expect("export");
         assert_eq!(tally.counts().problems, 0);
@@ -358,7 +358,7 @@ fn a_squash_that_was_killed_holds_no_logs_after_a_collection() {
         write(&session, "/f", &vec![b'f'; LARGE_BYTES]).expect("write");
         let snapshot = session.snapshot("snapshot").expect("snapshot");
         let fault = Arc::new(FaultStore::new(store.clone(), stop));
-        fault.stop_at(stop, Effect::Full);
+        fault.stop_at(stop, FaultEffect::Full);
         let killed =
             repository(&(fault.clone() as SharedStore)).squash(&[snapshot], &single(false));
         if killed.is_ok() {
@@ -439,7 +439,7 @@ fn what_a_squash_leaves_that_stops_anywhere_is_collected() {
     for stop in 1..=counter.operations() {
         let (inner, above, before) = build();
         let fault = Arc::new(FaultStore::new(inner, stop));
-        fault.stop_at(stop, if stop % 2 == 0 { Effect::None } else { Effect::Full });
+        fault.stop_at(stop, if stop % 2 == 0 { FaultEffect::None } else { FaultEffect::Full });
         assert!(run(fault.clone(), above).is_err());
         let image = fault.after_power_loss().expect("image");
         let plain = repository(&image);
@@ -554,7 +554,7 @@ fn what_a_manifest_lists_is_kept_without_markers_and_what_it_may_list_if_it_is_d
     let (store, first, before) = squashed_once();
     let plain = repository(&store);
     let below = Manifest::load(&*store, first).expect("manifest").referenced_logs[0].set;
-    marker::release(&*store, below, &Holder::Data(first)).expect("release");
+    marker::release(&*store, below, &MarkerHolder::Data(first)).expect("release");
     assert!(!verify(&plain).is_sound());
     let report = plain.gc(&eager()).expect("gc");
     assert_eq!(report.restored_markers, 1, "{report:?}");

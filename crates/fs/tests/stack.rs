@@ -15,7 +15,7 @@ use esker_base::store::MemoryStore;
 use esker_fs::dir::Dir;
 use esker_fs::identity::Identity;
 use esker_fs::inode::{DirId, FileKind};
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
@@ -501,6 +501,6 @@ fn a_name_given_here_survives_the_removal_of_all_others_there() {
     let options = SquashOptions::default();
     let (squashed, _) = repository.squash(&[without, with], &options).expect("squash");
     let squashed = repository.open(&[squashed], Identity::root()).expect("open");
-    squashed.stat("/three", Follow::No).expect("stat");
+    squashed.stat("/three", FollowLinks::No).expect("stat");
     check_sound(&repository);
 }

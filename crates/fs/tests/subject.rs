@@ -6,7 +6,7 @@ use esker_base::{Error, Kind, Result};
 use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::list::{DirCursor, DirEntry};
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::session::Session;
 
 use crate::operation::{Answer, Attributes, Content, Leaf, Operation, Outcome, Place, Tree};
@@ -72,7 +72,7 @@ pub fn try_run(session: &Session, operation: &Operation) -> Result<Answer> {
         }
         O::ReadLink(path) => return session.read_link(path).map(Answer::Bytes),
         O::Read(path) => {
-            return read(session, &session.stat(path, Follow::Yes)?).map(Answer::Bytes);
+            return read(session, &session.stat(path, FollowLinks::Yes)?).map(Answer::Bytes);
         }
     }
     Ok(Answer::Done)

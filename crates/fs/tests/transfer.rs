@@ -10,10 +10,10 @@ use esker_base::{Error, Kind};
 use esker_fs::export::ExportOptions;
 use esker_fs::identity::Identity;
 use esker_fs::import::ImportOptions;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::tally::Tally;
+use esker_fs::tally::TransferTally;
 
 fn begin(identity: Identity) -> Session {
     let repository = Repository::new(Arc::new(MemoryStore::new()));
@@ -35,7 +35,7 @@ fn threads_import_and_export_the_same() {
     }
     for threads in [1, 8] {
         let session = begin(Identity::of_process());
-        let tally = Tally::default();
+        let tally = TransferTally::default();
         let options = ImportOptions { threads, ..Default::default() };
         let root = session.root().clone();
         session.import(&real.path().join("in"), &root, &options, &tally).expect("import");
@@ -43,7 +43,7 @@ fn threads_import_and_export_the_same() {
         assert_eq!((counts.files, counts.directories, counts.links), (800, 81, 40));
         assert_eq!((counts.bytes, counts.problems), (40 * 19_000, 0));
         let out = real.path().join(format!("out-{threads}"));
-        let tally = Tally::default();
+        let tally = TransferTally::default();
         let options = ExportOptions { threads, ..Default::default() };
         session.export(b"/", &out, &options, &tally).expect("export");
         assert_eq!(tally.counts(), counts);
@@ -69,22 +69,22 @@ fn who_is_not_the_superuser_owns_what_they_import() {
     let base = session.publish("base").expect("publish");
     let options = SessionOptions { identity: somebody, ..Default::default() };
     let session = repository.begin(&[base], options).expect("begin");
-    let tally = Tally::default();
+    let tally = TransferTally::default();
     let public = session.dir("/public").expect("dir");
     session.import(real.path(), &public, &ImportOptions::default(), &tally).expect("import");
-    let inode = session.stat("/public/program", Follow::No).expect("stat");
+    let inode = session.stat("/public/program", FollowLinks::No).expect("stat");
     assert_eq!((inode.uid, inode.gid, inode.mode), (54_321, 54_321, 0o755));
     // The directory belongs to another user and keeps its attributes, which is a problem to report.
-    let inode = session.stat("/public", Follow::No).expect("stat");
+    let inode = session.stat("/public", FollowLinks::No).expect("stat");
     assert_eq!((inode.uid, inode.mode), (0, 0o777));
     assert_eq!(tally.take_problems()[0].error.kind(), Kind::NotPermitted);
     // Where mode bits deny access, nothing is imported, and the import fails.
-    let tally = Tally::default();
+    let tally = TransferTally::default();
     let private = session.dir("/private").expect("dir");
     let denied = session.import(real.path(), &private, &ImportOptions::default(), &tally);
     assert_eq!(denied.expect_err("not ours").kind(), Kind::Denied);
     assert_eq!(tally.counts().files, 0);
-    assert!(session.stat("/private/program", Follow::No).is_err());
+    assert!(session.stat("/private/program", FollowLinks::No).is_err());
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_source_that_is_no_directory_is_refused() {
     let root = session.root().clone();
     for (name, kind) in [("f", Kind::NotADirectory), ("nothing", Kind::NotFound)] {
         let source = real.path().join(name);
-        let tally = Tally::default();
+        let tally = TransferTally::default();
         let imported = session.import(&source, &root, &ImportOptions::default(), &tally);
         assert_eq!(imported.expect_err("no directory").kind(), kind);
     }
@@ -110,7 +110,7 @@ fn an_export_needs_a_free_place() {
     fs::write(real.path().join("used/x"), "x").expect("a file");
     let export = |start: &[u8], place: &str| {
         let target = real.path().join(place);
-        session.export(start, &target, &ExportOptions::default(), &Tally::default())
+        session.export(start, &target, &ExportOptions::default(), &TransferTally::default())
     };
     assert_eq!(export(b"/", "used").expect_err("used").kind(), Kind::NotEmpty);
     assert_eq!(export(b"/", "used/x").expect_err("a file").kind(), Kind::Exists);
@@ -160,7 +160,7 @@ fn an_export_replaces_what_is_there_in_one_step() {
     let old = fs::File::open(&target).expect("open");
     let export = |start: &[u8], overwrite| {
         let options = ExportOptions { overwrite, ..Default::default() };
-        session.export(start, &target, &options, &Tally::default())
+        session.export(start, &target, &options, &TransferTally::default())
     };
     let refused = export(b"/", false).expect_err("not empty");
     assert_eq!(refused.kind(), Kind::NotEmpty);
@@ -191,7 +191,7 @@ fn an_export_goes_on_where_it_was_interrupted() {
     assert_ne!(partial, session.export_partial_path(b"/a", &target, None));
     let export = |resume| {
         let options = ExportOptions { resume, ..Default::default() };
-        session.export(b"/", &target, &options, &Tally::default())
+        session.export(b"/", &target, &options, &TransferTally::default())
     };
     export(false).expect("export");
     // As if it had ended early: a closed directory, a truncated file, a missing file.
@@ -216,7 +216,7 @@ fn an_export_goes_on_where_it_was_interrupted() {
     assert_eq!((mode("a"), mode("a/1")), (0o755, 0o640));
     let (is, was) = (fs::metadata(target.join("a/0")).expect("stat"), kept);
     assert_eq!((is.ino(), is.mtime_nsec()), (was.ino(), was.mtime_nsec()));
-    let of_session = session.stat("/a/1", Follow::No).expect("stat").mtime_ns;
+    let of_session = session.stat("/a/1", FollowLinks::No).expect("stat").mtime_ns;
     let of_copy = fs::metadata(target.join("a/1")).expect("stat");
     assert_eq!(of_copy.mtime() * 1_000_000_000 + of_copy.mtime_nsec(), of_session);
 }
@@ -243,7 +243,7 @@ fn an_export_takes_up_no_file_of_others() {
     );
     for plants_link in [false, true] {
         let options = ExportOptions { resume: true, ..Default::default() };
-        session.export(b"/", &target, &options, &Tally::default()).expect("export");
+        session.export(b"/", &target, &options, &TransferTally::default()).expect("export");
         fs::rename(&target, &partial).expect("rename");
         let (program, beside) = (partial.join("program"), real.path().join("beside"));
         let modified = fs::metadata(&program).expect("stat").modified().expect("a time");
@@ -256,7 +256,7 @@ fn an_export_takes_up_no_file_of_others() {
         }
         let planted = fs::File::options().write(true).open(&program).expect("open");
         planted.set_modified(modified).expect("its time");
-        session.export(b"/", &target, &options, &Tally::default()).expect("export");
+        session.export(b"/", &target, &options, &TransferTally::default()).expect("export");
         assert_eq!(fs::read(target.join("program")).expect("readable"), b"own");
         if plants_link {
             assert_eq!(fs::metadata(&beside).expect("stat").mode() & 0o4000, 0);

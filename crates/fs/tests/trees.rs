@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::MemoryStore;
-use esker_fs::diff::{Aspect, diff};
+use esker_fs::diff::{DiffAspect, diff};
 use esker_fs::dir::Dir;
 use esker_fs::identity::Identity;
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::walk::{Next, Order, Step};
+use esker_fs::walk::{WalkNext, WalkOrder, WalkStep};
 use esker_table::manifest::SetId;
 
 fn repository() -> Repository {
@@ -35,23 +35,23 @@ fn write(session: &Session, dir: &Dir, name: &[u8], text: &[u8]) {
 }
 
 /// Returns the paths in the order of a walk; those of unreadable directories with a `!`.
-fn paths(namespace: &Namespace, start: &str, order: Order) -> Vec<String> {
+fn paths(namespace: &Namespace, start: &str, order: WalkOrder) -> Vec<String> {
     let mut paths = Vec::new();
     let text = |path: &[u8]| String::from_utf8(path.to_vec()).expect("UTF-8");
     namespace
-        .traverse(start.as_bytes(), Follow::No, order, &mut |step| {
+        .traverse(start.as_bytes(), FollowLinks::No, order, &mut |step| {
             match step {
-                Step::Entry(visit) => {
+                WalkStep::Entry(visit) => {
                     assert_eq!(visit.path.rsplit(|byte| *byte == b'/').next(), Some(visit.name()));
                     paths.push(text(visit.path));
                 }
-                Step::Left(_) => {}
-                Step::Unreadable(visit, error) => {
+                WalkStep::Left(_) => {}
+                WalkStep::Unreadable(visit, error) => {
                     assert_eq!(error.kind(), Kind::Denied);
                     paths.push(format!("{}!", text(visit.path)));
                 }
             }
-            Ok(Next::Into)
+            Ok(WalkNext::Into)
         })
         .expect("walk");
     paths
@@ -69,15 +69,15 @@ fn a_walk_comes_to_everything_once() {
     let deep = session.mkdir(&root, b"deep", 0o755).expect("mkdir");
     let deeper = session.mkdir(&deep, b"er", 0o755).expect("mkdir");
     session.create(&deeper, b"f", 0o644).expect("create");
-    let mut stored = paths(&session, "/", Order::Stored);
+    let mut stored = paths(&session, "/", WalkOrder::Stored);
     assert_eq!(stored.len(), 3_005);
-    let named = paths(&session, "/", Order::Name);
+    let named = paths(&session, "/", WalkOrder::Name);
     assert_eq!(named[..5], ["/", "/deep", "/deep/er", "/deep/er/f", "/many"]);
     stored.sort();
     let mut sorted = named.clone();
     sorted.sort();
     assert_eq!(stored, sorted);
-    assert_eq!(paths(&session, "//deep/./er/", Order::Name), ["/deep/er", "/deep/er/f"]);
+    assert_eq!(paths(&session, "//deep/./er/", WalkOrder::Name), ["/deep/er", "/deep/er/f"]);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_walk_shows_nothing_of_what_mode_bits_deny() {
     let somebody = Identity { uid: 1_000, gid: 1_000, groups: Vec::new() };
     let namespace = repository.open(&[set], somebody).expect("open");
     assert_eq!(
-        paths(&namespace, "/", Order::Name),
+        paths(&namespace, "/", WalkOrder::Name),
         ["/", "/listable", "/listable!", "/open", "/open/f", "/searchable", "/searchable!"]
     );
 }
@@ -149,15 +149,15 @@ fn differences_name_what_differs() {
     let (old, new) = (open(old), open(new));
     let mut found = Vec::new();
     diff((&old, b"/"), (&new, b"/"), &mut |difference| {
-        let aspects = difference.aspects.iter().filter(|a| **a != Aspect::Time).copied();
+        let aspects = difference.aspects.iter().filter(|a| **a != DiffAspect::Time).copied();
         found.push((difference.path.to_vec(), aspects.collect::<Vec<_>>()));
         Ok(())
     })
     .expect("diff");
-    let expected: [(&[u8], &[Aspect]); 5] = [
-        (b"/content", &[Aspect::Content]),
-        (b"/kind", &[Aspect::Kind, Aspect::Mode]),
-        (b"/mode", &[Aspect::Mode]),
+    let expected: [(&[u8], &[DiffAspect]); 5] = [
+        (b"/content", &[DiffAspect::Content]),
+        (b"/kind", &[DiffAspect::Kind, DiffAspect::Mode]),
+        (b"/mode", &[DiffAspect::Mode]),
         (b"/new", &[]),
         (b"/new/below", &[]),
     ];
@@ -173,13 +173,13 @@ fn a_glimpse_shows_the_last_flush_and_disturbs_nobody() {
     session.create(&root, b"flushed", 0o644).expect("create");
     session.flush().expect("flush");
     session.create(&root, b"later", 0o644).expect("create");
-    let glimpse = repository.glimpse(session.set(), Identity::root()).expect("glimpse");
-    assert_eq!(paths(&glimpse, "/", Order::Name), ["/", "/flushed"]);
+    let glimpse = repository.open_unsealed(session.set(), Identity::root()).expect("glimpse");
+    assert_eq!(paths(&glimpse, "/", WalkOrder::Name), ["/", "/flushed"]);
     session.flush().expect("nobody took the session over");
-    let glimpse = repository.glimpse(session.set(), Identity::root()).expect("glimpse");
-    assert_eq!(paths(&glimpse, "/", Order::Name), ["/", "/flushed", "/later"]);
+    let glimpse = repository.open_unsealed(session.set(), Identity::root()).expect("glimpse");
+    assert_eq!(paths(&glimpse, "/", WalkOrder::Name), ["/", "/flushed", "/later"]);
     assert_eq!(
-        repository.glimpse(SetId(7), Identity::root()).expect_err("no such set").kind(),
+        repository.open_unsealed(SetId(7), Identity::root()).expect_err("no such set").kind(),
         Kind::NotFound
     );
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use esker_base::Random;
 use esker_base::store::{MemoryStore, SharedStore, Store};
-use esker_fs::inode::{DirId, Entry, Extent, FileId, FileKind, INODE, Inode, key};
-use esker_fs::marker::{self, Holder};
+use esker_fs::inode::{DirId, Extent, FileId, FileKind, INODE, Inode, NameKind, key};
+use esker_fs::marker::{self, MarkerHolder};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_fs::squash::SquashOptions;
-use esker_fs::verify::{Severity, Targets, VerifyOptions, VerifyReport};
+use esker_fs::verify::{Severity, VerifyOptions, VerifyReport, VerifyTargets};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::Key;
@@ -188,7 +188,7 @@ fn damage_of_one_set_does_not_hide_others() {
         assert!(report.findings.iter().any(is_named), "{object}: {:#?}", report.findings);
     }
     let only =
-        VerifyOptions { targets: Targets::Names(vec!["third".into()]), ..Default::default() };
+        VerifyOptions { targets: VerifyTargets::Names(vec!["third".into()]), ..Default::default() };
     let report = repository(&damaged).verify(&only).expect("verify");
     assert_eq!(report.count(Severity::Error), 1, "{:#?}", report.findings);
     let no_data = VerifyOptions { data: false, ..only };
@@ -201,9 +201,9 @@ fn missing_markers_are_found_and_put_back_by_a_collection() {
     let (store, first, second) = small();
     let plain = repository(&store);
     for (set, holder) in [
-        (first, Holder::Set(second)),
-        (first, Holder::Name("first".into())),
-        (second, Holder::Name("second".into())),
+        (first, MarkerHolder::Set(second)),
+        (first, MarkerHolder::Name("first".into())),
+        (second, MarkerHolder::Name("second".into())),
     ] {
         marker::release(&*store, set, &holder).expect("release");
         let report = verify(&plain);
@@ -272,7 +272,7 @@ fn one_file_at_two_names_that_are_no_links_is_an_error() {
     }
     both.state = SetState::Published;
     both.claim(&*store, set, 0).expect("commit");
-    let targets = Targets::Sets(vec![set]);
+    let targets = VerifyTargets::Sets(vec![set]);
     let report = plain.verify(&VerifyOptions { targets, ..VerifyOptions::default() });
     let report = report.expect("verify");
     let found = report.findings.iter().find(|finding| finding.got.contains("/x, /y"));
@@ -317,7 +317,7 @@ fn write_set(store: &SharedStore, bases: &[SetId], name: &str, records: &[(Key, 
     manifest.tables = writer.finish().expect("finish");
     (manifest.last_seq, manifest.state) = (9, SetState::Published);
     for base in bases {
-        marker::hold(&**store, *base, &Holder::Set(set)).expect("hold");
+        marker::hold(&**store, *base, &MarkerHolder::Set(set)).expect("hold");
     }
     manifest.claim(&**store, set, 1).expect("claim");
     Repository::new(store.clone()).publish(set, name).expect("publish");
@@ -332,7 +332,7 @@ fn xxh(name: &str) -> u64 {
 fn file_of(name: &str, seq: u64) -> Inode {
     let set = SetId(u128::from(xxh(name)) << 64 | 7);
     let id = FileId::new(set, seq).0;
-    Inode { id, seq, nlink: 1, ..Inode::new(Entry::Is(FileKind::File), 0o644, 1) }
+    Inode { id, seq, nlink: 1, ..Inode::new(NameKind::Is(FileKind::File), 0o644, 1) }
 }
 
 /// Returns the findings in a store with one set of `records`, with their severities.
@@ -364,7 +364,7 @@ fn counts_and_lengths_that_are_wrong_are_errors() {
         assert!(found.iter().any(is_found), "{expected}: {found:?}");
     }
     // One inode with two names, and various link counts.
-    let link = Inode { entry: Entry::Link, ..good.clone() };
+    let link = Inode { entry: NameKind::Link, ..good.clone() };
     let id = good.id.to_be_bytes();
     for (nlink, severity) in
         [(1, Some(Severity::Warning)), (2, None), (3, Some(Severity::Information))]
@@ -398,7 +398,7 @@ fn a_directory_with_the_identity_of_a_removed_one_is_an_error() {
     session.publish("again").expect("publish");
     assert_sound(&plain);
     let id = DirId::child(DirId::ROOT, 0, b"d").0;
-    let directory = Inode { id, ..Inode::new(Entry::Is(FileKind::Directory), 0o755, 1) };
+    let directory = Inode { id, ..Inode::new(NameKind::Is(FileKind::Directory), 0o755, 1) };
     let file = |generation| Inode { generation, ..file_of("crafted", 1) };
     let d = key(DirId::ROOT, b"d");
     for (below, wrong) in [(removed, directory), (base, file(0)), (removed, file(0))] {

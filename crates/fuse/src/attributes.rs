@@ -8,21 +8,21 @@ use std::time::UNIX_EPOCH;
 
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::namespace::Namespace;
-use esker_fs::ops::Changes;
+use esker_fs::ops::AttributeChanges;
 use esker_fs::timestamp;
 use esker_fuse_ring::{AttrChanges, NewTime};
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 
-use crate::front::Front;
-use crate::nodes::Node;
-use crate::place::Place;
+use crate::front::MountFront;
+use crate::node_location::NodeLocation;
+use crate::nodes::KernelNode;
 
 /// Preferred size of reads, by which programs size their buffers.
 const BLOCK_BYTES: u32 = 4096;
 
 /// The part of an inode that a listing keeps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attributes {
+pub(crate) struct ListedAttributes {
     pub(crate) id: u128,
     pub(crate) kind: FileKind,
     pub(crate) nlink: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Attributes {
     atime_ns: i64,
 }
 
-impl Attributes {
+impl ListedAttributes {
     /// The attributes of `inode`, an inode of `namespace`.
     pub(crate) fn of(namespace: &Namespace, inode: &Inode) -> esker_base::Result<Self> {
         let attributes = Self::from(inode);
@@ -49,7 +49,7 @@ impl Attributes {
     }
 }
 
-impl From<&Inode> for Attributes {
+impl From<&Inode> for ListedAttributes {
     fn from(inode: &Inode) -> Self {
         Self {
             id: inode.id,
@@ -68,9 +68,9 @@ impl From<&Inode> for Attributes {
     }
 }
 
-impl Attributes {
+impl ListedAttributes {
     /// The attributes for the kernel, with inode number `number`.
-    pub(crate) fn shown(&self, number: u64) -> FileAttr {
+    pub(crate) fn file_attr(&self, number: u64) -> FileAttr {
         FileAttr {
             ino: INodeNo(number),
             size: self.size,
@@ -117,24 +117,24 @@ pub(crate) fn device_of(rdev: u32) -> u64 {
     rustix::fs::makedev(major, minor)
 }
 
-impl Front {
+impl MountFront {
     /// The current attributes of `node`.
-    pub(crate) fn attributes(&self, node: &Node) -> Result<FileAttr, Errno> {
+    pub(crate) fn attributes(&self, node: &KernelNode) -> Result<FileAttr, Errno> {
         let inode = self.inode(node)?;
-        self.shown(node, &inode)
+        self.attributes_with_links(node, &inode)
     }
 
     /// The inode of `node`; content and extended attributes may be missing.
-    pub(crate) fn inode(&self, node: &Node) -> Result<Inode, Errno> {
+    pub(crate) fn inode(&self, node: &KernelNode) -> Result<Inode, Errno> {
         if let Some(inode) = self.open_inode(node)? {
             return Ok(inode);
         }
         let place = node.place.lock().clone();
         let found = match &place {
-            Place::Dir(dir) => self.view.stat_dir(dir),
-            Place::Name(dir, name) => self.view.lookup(dir, name, false),
-            Place::Key(file) => return self.key_inode(file),
-            Place::Gone(inode) => return Ok((**inode).clone()),
+            NodeLocation::Dir(dir) => self.view.stat_dir(dir),
+            NodeLocation::Name(dir, name) => self.view.lookup(dir, name, false),
+            NodeLocation::Key(file) => return self.key_inode(file),
+            NodeLocation::Gone(inode) => return Ok((**inode).clone()),
         };
         found.map_err(|error| self.errno(&error))
     }
@@ -143,7 +143,7 @@ impl Front {
     /// `drops_set_id`.
     pub(crate) fn change(
         &self,
-        node: &Node,
+        node: &KernelNode,
         wanted: &AttrChanges,
         drops_set_id: bool,
     ) -> Result<FileAttr, Errno> {
@@ -157,7 +157,7 @@ impl Front {
                 NewTime::Now => now_ns(),
             })
         };
-        let mut changes = Changes {
+        let mut changes = AttributeChanges {
             mode: wanted.mode.map(|mode| mode & 0o7777),
             uid: wanted.uid,
             gid: wanted.gid,
@@ -173,26 +173,26 @@ impl Front {
         let place = node.place.lock().clone();
         let changed = match (&opened, &place) {
             (Some(file), _) => session.setattr_file(file, &changes),
-            (None, Place::Dir(dir)) => match dir.place() {
+            (None, NodeLocation::Dir(dir)) => match dir.location() {
                 Some((parent, name)) => session.setattr(&parent, &name, &changes),
                 None => session.setattr_root(&changes).and_then(|()| session.stat_dir(dir)),
             },
-            (None, Place::Name(dir, name)) => session.setattr(dir, name, &changes),
-            (None, Place::Key(_)) => return Err(Errno::EROFS),
-            (None, Place::Gone(inode)) => {
+            (None, NodeLocation::Name(dir, name)) => session.setattr(dir, name, &changes),
+            (None, NodeLocation::Key(_)) => return Err(Errno::EROFS),
+            (None, NodeLocation::Gone(inode)) => {
                 let inode = changed_gone(inode, &changes, now_ns());
-                *node.place.lock() = Place::Gone(Box::new(inode.clone()));
+                *node.place.lock() = NodeLocation::Gone(Box::new(inode.clone()));
                 Ok(inode)
             }
         };
-        self.note_change();
+        self.record_change();
         let inode = changed.map_err(|error| self.errno(&error))?;
-        self.shown(node, &inode)
+        self.attributes_with_links(node, &inode)
     }
 
     /// Removes set-id bits from `node` after another user has changed its content. The kernel
     /// leaves that to the mount, so it is also made to read the mode again.
-    pub(crate) fn drop_set_id(&self, node: &Node) -> Result<(), Errno> {
+    pub(crate) fn drop_set_id(&self, node: &KernelNode) -> Result<(), Errno> {
         let Some(mode) = self.mode_without_set_id(node)? else { return Ok(()) };
         self.change(node, &AttrChanges { mode: Some(mode), ..AttrChanges::default() }, false)?;
         self.invalidate_attributes(node.number);
@@ -201,7 +201,7 @@ impl Front {
 
     /// The mode of `node` without the set-id bits that a write by another user removes; `None` if
     /// it has none of them.
-    fn mode_without_set_id(&self, node: &Node) -> Result<Option<u32>, Errno> {
+    fn mode_without_set_id(&self, node: &KernelNode) -> Result<Option<u32>, Errno> {
         let mode = self.inode(node)?.mode;
         // Without group execution, set-group-id means mandatory locking and stays.
         let dropped = if mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
@@ -210,7 +210,7 @@ impl Front {
 }
 
 /// Applies `changes` to a file without names, which exists only here.
-fn changed_gone(inode: &Inode, changes: &Changes, now_ns: i64) -> Inode {
+fn changed_gone(inode: &Inode, changes: &AttributeChanges, now_ns: i64) -> Inode {
     let mut inode = inode.clone();
     inode.mode = changes.mode.unwrap_or(inode.mode);
     inode.uid = changes.uid.unwrap_or(inode.uid);

@@ -28,7 +28,7 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// A request from a command to a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum ControlRequest {
     /// Publish the current state under this name, and keep the mount.
     Commit(String),
     /// Merge the tables of its session, free overwritten data, and keep the mount.
@@ -39,7 +39,7 @@ pub enum Request {
 
 /// Identity of a mount's server.
 #[derive(Clone, Debug)]
-pub struct Status {
+pub struct MountStatus {
     /// Process number.
     pub pid: u32,
     /// The change set that it writes, if any.
@@ -53,7 +53,7 @@ pub struct Status {
 ///
 /// # Errors
 /// `Invalid` if it is not an Esker mount.
-pub fn status_of(mountpoint: &Path) -> Result<Status> {
+pub fn status_of(mountpoint: &Path) -> Result<MountStatus> {
     let none = |what: String| {
         Error::new(Kind::Invalid, format!("{}: not a mount of esker{what}", mountpoint.display()))
     };
@@ -73,7 +73,9 @@ pub fn status_of(mountpoint: &Path) -> Result<Status> {
     let text = |field: &str| status[field].as_str().map(str::to_owned);
     let pid = status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
     match (pid, text("name"), text("socket")) {
-        (Some(pid), Some(name), Some(socket)) => Ok(Status { pid, set: text("set"), name, socket }),
+        (Some(pid), Some(name), Some(socket)) => {
+            Ok(MountStatus { pid, set: text("set"), name, socket })
+        }
         _ => Err(none(String::new())),
     }
 }
@@ -134,7 +136,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// As [`status_of`]; the error that the mount answers; `Closed` if it ended without an answer.
-pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
+pub fn ask(mountpoint: &Path, request: &ControlRequest) -> Result<Value> {
     let status = status_of(mountpoint)?;
     let gone = |error: std::io::Error| {
         let context = format!("{}: the mount ended", mountpoint.display());
@@ -143,9 +145,9 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
     let address = SocketAddr::from_abstract_name(&status.socket).map_err(gone)?;
     let mut stream = UnixStream::connect_addr(&address).map_err(gone)?;
     let line = match request {
-        Request::Commit(name) => json!({"commit": name}),
-        Request::Compact => json!({"compact": true}),
-        Request::End => json!({"end": true}),
+        ControlRequest::Commit(name) => json!({"commit": name}),
+        ControlRequest::Compact => json!({"compact": true}),
+        ControlRequest::End => json!({"end": true}),
     };
     writeln!(stream, "{line}").map_err(gone)?;
     let mut answer = String::new();
@@ -165,16 +167,16 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
 }
 
 /// The socket of a mount.
-pub(crate) struct Listener {
+pub(crate) struct ControlListener {
     socket: UnixListener,
     name: String,
 }
 
 /// A client that waits for an answer.
 #[derive(Debug)]
-pub(crate) struct Asker(UnixStream);
+pub(crate) struct ControlClient(UnixStream);
 
-impl Listener {
+impl ControlListener {
     /// Creates a socket with a new address.
     pub(crate) fn new() -> std::io::Result<Self> {
         let name = format!("esker-{:032x}", Random::from_system().u128());
@@ -191,10 +193,10 @@ impl Listener {
 
     /// Accepts the next request, and the client that waits for its answer. Answers unauthorized
     /// clients and invalid requests itself.
-    pub(crate) fn next(&self) -> std::io::Result<(Request, Asker)> {
+    pub(crate) fn next(&self) -> std::io::Result<(ControlRequest, ControlClient)> {
         loop {
             let (stream, _) = self.socket.accept()?;
-            let mut asker = Asker(stream);
+            let mut asker = ControlClient(stream);
             match asker.request() {
                 Ok(request) => return Ok((request, asker)),
                 Err(error) => asker.answer(&Err(error)),
@@ -203,8 +205,8 @@ impl Listener {
     }
 }
 
-impl Asker {
-    fn request(&mut self) -> Result<Request> {
+impl ControlClient {
+    fn request(&mut self) -> Result<ControlRequest> {
         let peer = rustix::net::sockopt::socket_peercred(&self.0)
             .map_err(|errno| Error::io(errno.into(), "who asks"))?;
         let own = rustix::process::geteuid();
@@ -219,9 +221,9 @@ impl Asker {
         let request: Value = serde_json::from_str(&line).unwrap_or_default();
         let asks_to = |what: &str| request[what].as_bool() == Some(true);
         match request["commit"].as_str() {
-            Some(name) => Ok(Request::Commit(name.to_owned())),
-            None if asks_to("compact") => Ok(Request::Compact),
-            None if asks_to("end") => Ok(Request::End),
+            Some(name) => Ok(ControlRequest::Commit(name.to_owned())),
+            None if asks_to("compact") => Ok(ControlRequest::Compact),
+            None if asks_to("end") => Ok(ControlRequest::End),
             None => Err(Error::new(Kind::Invalid, "the mount does not know this request")),
         }
     }
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn requests_are_understood_and_nonsense_is_answered() {
-        let listener = Listener::new().expect("a socket");
+        let listener = ControlListener::new().expect("a socket");
         let say = |line: &'static str| {
             let address = SocketAddr::from_abstract_name(&listener.name).expect("an address");
             let mut stream = UnixStream::connect_addr(&address).expect("it listens");
@@ -251,14 +253,14 @@ mod tests {
         };
         let refused = say("{\"what\": 1}");
         let _commit = say("{\"commit\": \"a\"}");
-        assert_eq!(listener.next().expect("a request").0, Request::Commit("a".into()));
+        assert_eq!(listener.next().expect("a request").0, ControlRequest::Commit("a".into()));
         let mut line = String::new();
         BufReader::new(refused).read_line(&mut line).expect("an answer");
         assert!(line.contains("does not know"), "{line}");
         let _end = say("{\"end\": true}");
-        assert_eq!(listener.next().expect("a request").0, Request::End);
+        assert_eq!(listener.next().expect("a request").0, ControlRequest::End);
         let _compact = say("{\"compact\": true}");
-        assert_eq!(listener.next().expect("a request").0, Request::Compact);
+        assert_eq!(listener.next().expect("a request").0, ControlRequest::Compact);
     }
 
     #[test]

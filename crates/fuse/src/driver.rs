@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use esker_fs::inode::{Entry, FileKind, Inode};
+use esker_fs::inode::{FileKind, Inode, NameKind};
 use esker_fuse_ring::{AttrChanges, KEPT_SECONDS, NewTime};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
@@ -22,11 +22,11 @@ use fuser::{
 
 use rustix::fs::OFlags;
 
-use crate::attributes::{Attributes, type_of};
+use crate::attributes::{ListedAttributes, type_of};
 use crate::backing::Backing;
-use crate::front::Front;
-use crate::listing::{Shown, Sink};
-use crate::make::{Asked, Caller};
+use crate::front::MountFront;
+use crate::listing::{EntrySink, ShownEntry};
+use crate::make::{Caller, CreateRequest};
 use crate::ring_driver::rename_flags;
 
 /// How long the kernel may cache names and attributes.
@@ -40,21 +40,21 @@ pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 
 /// The front behind the FUSE library's interface.
-pub(crate) struct Driver(pub(crate) Arc<Front>);
+pub(crate) struct FuseDriver(pub(crate) Arc<MountFront>);
 
 /// A listing that is sent by the FUSE library.
-trait ListReply: Sink {
+trait ListReply: EntrySink {
     /// Sends what it took, or what went wrong.
     fn end(self, listed: Result<(), Errno>);
 }
 
-impl Sink for ReplyDirectory {
+impl EntrySink for ReplyDirectory {
     const WITH_ATTRIBUTES: bool = false;
 
-    fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool {
+    fn put(&mut self, cookie: u64, name: &[u8], shown: ShownEntry) -> bool {
         let (number, kind) = match shown {
-            Shown::Kind(number, kind) => (INodeNo(number), type_of(kind)),
-            Shown::All(attr) => (attr.ino, attr.kind),
+            ShownEntry::Kind(number, kind) => (INodeNo(number), type_of(kind)),
+            ShownEntry::All(attr) => (attr.ino, attr.kind),
         };
         !self.add(number, cookie, kind, OsStr::from_bytes(name))
     }
@@ -69,14 +69,14 @@ impl ListReply for ReplyDirectory {
     }
 }
 
-impl Sink for ReplyDirectoryPlus {
+impl EntrySink for ReplyDirectoryPlus {
     const WITH_ATTRIBUTES: bool = true;
 
-    fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool {
+    fn put(&mut self, cookie: u64, name: &[u8], shown: ShownEntry) -> bool {
         let attr = match shown {
-            Shown::All(attr) => attr,
+            ShownEntry::All(attr) => attr,
             // For the two dots the kernel reads only number and kind.
-            Shown::Kind(number, kind) => dot(number, kind),
+            ShownEntry::Kind(number, kind) => dot(number, kind),
         };
         !self.add(attr.ino, cookie, OsStr::from_bytes(name), &TTL, &attr, GENERATION)
     }
@@ -92,7 +92,7 @@ impl ListReply for ReplyDirectoryPlus {
 }
 
 pub(crate) fn dot(number: u64, kind: FileKind) -> fuser::FileAttr {
-    Attributes::from(&Inode::new(Entry::Is(kind), 0o755, 0)).shown(number)
+    ListedAttributes::from(&Inode::new(NameKind::Is(kind), 0o755, 0)).file_attr(number)
 }
 
 fn entry(reply: ReplyEntry, found: Result<fuser::FileAttr, Errno>) {
@@ -160,7 +160,7 @@ fn drops_set_id(request: &Request) -> bool {
     request.uid() != 0
 }
 
-impl Driver {
+impl FuseDriver {
     /// Replies with entries after `cookie`, then reads ahead.
     fn list<S: ListReply>(&self, handle: FileHandle, cookie: u64, mut reply: S) {
         let handle = match self.0.handle(handle.0) {
@@ -176,7 +176,7 @@ impl Driver {
     }
 }
 
-impl Filesystem for Driver {
+impl Filesystem for FuseDriver {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Not FUSE_ASYNC_DIO: after an asynchronous O_DIRECT write the kernel keeps pages with old
         // bytes that a buffered read brought in meanwhile; after a synchronous one it drops them.
@@ -277,7 +277,7 @@ impl Filesystem for Driver {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let asked = Asked::node(mode, rdev);
+        let asked = CreateRequest::node(mode, rdev);
         let name = name.as_bytes();
         entry(reply, asked.and_then(|asked| self.0.make(caller(request), parent.0, name, &asked)));
     }
@@ -291,7 +291,7 @@ impl Filesystem for Driver {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        let asked = Asked::new(FileKind::Directory, mode);
+        let asked = CreateRequest::new(FileKind::Directory, mode);
         entry(reply, self.0.make(caller(request), parent.0, name.as_bytes(), &asked));
     }
 
@@ -304,7 +304,7 @@ impl Filesystem for Driver {
         reply: ReplyEntry,
     ) {
         let target = target.as_os_str().as_bytes();
-        let asked = Asked { target, ..Asked::new(FileKind::Symlink, 0o777) };
+        let asked = CreateRequest { target, ..CreateRequest::new(FileKind::Symlink, 0o777) };
         entry(reply, self.0.make(caller(request), parent.0, name.as_bytes(), &asked));
     }
 
@@ -367,7 +367,7 @@ impl Filesystem for Driver {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let asked = Asked::new(FileKind::File, mode);
+        let asked = CreateRequest::new(FileKind::File, mode);
         let register = |file: &File| reply.open_backing(file).map(Backing::OfLibrary);
         match self.0.create(caller(request), parent.0, name.as_bytes(), &asked, register) {
             Ok((attr, None)) => {

@@ -22,12 +22,12 @@ use esker_fuse_ring::AttrChanges;
 use fuser::{Errno, FileAttr};
 use rustix::fs::OFlags;
 
-use crate::attributes::Attributes;
+use crate::attributes::ListedAttributes;
 use crate::backing::Backing;
-use crate::front::Front;
-use crate::make::{Asked, Caller};
-use crate::nodes::Node;
-use crate::place::Place;
+use crate::front::MountFront;
+use crate::make::{Caller, CreateRequest};
+use crate::node_location::NodeLocation;
+use crate::nodes::KernelNode;
 
 /// `fallocate`'s modes.
 const KEEP_SIZE: i32 = 1;
@@ -45,8 +45,8 @@ const WRITES: OFlags = OFlags::WRONLY.union(OFlags::RDWR);
 const BACKED_BYTES_MIN: u64 = 4 << 20;
 
 /// An open file, and how often it is open.
-pub(crate) struct Opened {
-    content: Content,
+pub(crate) struct OpenedFile {
+    content: OpenedContent,
     count: u64,
     /// True if nothing had been written to it before it was opened for writing.
     is_new: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Opened {
 
 /// New files of a session that the kernel writes directly in the store, where possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InPlace {
+pub enum InPlacePolicy {
     /// Those in directories whose last new file got large.
     #[default]
     Auto,
@@ -67,7 +67,7 @@ pub enum InPlace {
     Never,
 }
 
-impl fmt::Debug for Opened {
+impl fmt::Debug for OpenedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let opened = &mut f.debug_struct("Opened");
         opened.field("content", &self.content).field("count", &self.count).finish_non_exhaustive()
@@ -75,7 +75,7 @@ impl fmt::Debug for Opened {
 }
 
 #[derive(Clone, Debug)]
-enum Content {
+enum OpenedContent {
     /// From a snapshot: the inode is enough.
     Fixed(Arc<Inode>),
     Changing(Arc<OpenFile>),
@@ -83,7 +83,7 @@ enum Content {
     Values(Bytes),
 }
 
-impl Front {
+impl MountFront {
     /// Opens the file `number` with `flags`; a truncation removes set-id bits if `drops_set_id`.
     /// Returns the backing that `register` gave the kernel, if any.
     pub(crate) fn open(
@@ -120,23 +120,23 @@ impl Front {
     /// Opens `node`, which is not open yet.
     fn open_first(
         &self,
-        node: &Node,
+        node: &KernelNode,
         flags: OFlags,
         register: impl FnOnce(&File) -> io::Result<Backing>,
-    ) -> Result<Opened, Errno> {
+    ) -> Result<OpenedFile, Errno> {
         let writes = flags.intersects(WRITES);
-        if writes && matches!(&*node.place.lock(), Place::Key(_)) {
+        if writes && matches!(&*node.place.lock(), NodeLocation::Key(_)) {
             return Err(Errno::EROFS);
         }
         let content = self.content(node)?;
         let (is_new, backing) = match &content {
-            Content::Fixed(inode) => (false, self.pass_reads(inode, register)),
-            Content::Changing(file) if writes && file.is_blank() => {
+            OpenedContent::Fixed(inode) => (false, self.pass_reads(inode, register)),
+            OpenedContent::Changing(file) if writes && file.is_blank() => {
                 (true, self.pass_writes(self.parent(node).as_deref(), file, register))
             }
-            Content::Changing(_) | Content::Values(_) => (false, None),
+            OpenedContent::Changing(_) | OpenedContent::Values(_) => (false, None),
         };
-        Ok(Opened { content, count: 1, is_new, backing })
+        Ok(OpenedFile { content, count: 1, is_new, backing })
     }
 
     /// Lets the kernel read the store's file in place of `inode`, if there is one. Otherwise the
@@ -157,14 +157,14 @@ impl Front {
     /// get large. Otherwise the file is written through the mount.
     fn pass_writes(
         &self,
-        parent: Option<&Node>,
+        parent: Option<&KernelNode>,
         file: &Arc<OpenFile>,
         register: impl FnOnce(&File) -> io::Result<Backing>,
     ) -> Option<Arc<Backing>> {
         let is_wanted = match self.in_place {
-            InPlace::Always => true,
-            InPlace::Auto => parent?.grows_large.load(Ordering::Relaxed),
-            InPlace::Never => false,
+            InPlacePolicy::Always => true,
+            InPlacePolicy::Auto => parent?.grows_large.load(Ordering::Relaxed),
+            InPlacePolicy::Never => false,
         };
         if !is_wanted || !self.passes_through.load(Ordering::Relaxed) {
             return None;
@@ -180,53 +180,55 @@ impl Front {
     }
 
     /// The directory of a file, if the file has one name and the kernel knows the directory.
-    fn parent(&self, node: &Node) -> Option<Arc<Node>> {
+    fn parent(&self, node: &KernelNode) -> Option<Arc<KernelNode>> {
         let dir = match &*node.place.lock() {
-            Place::Name(dir, _) => dir.id(),
+            NodeLocation::Name(dir, _) => dir.id(),
             _ => return None,
         };
         self.nodes.find(dir.0, FileKind::Directory)
     }
 
-    fn content(&self, node: &Node) -> Result<Content, Errno> {
+    fn content(&self, node: &KernelNode) -> Result<OpenedContent, Errno> {
         let place = node.place.lock().clone();
         let (dir, name) = match &place {
-            Place::Name(dir, name) => (dir, name),
-            Place::Key(file) => return self.read_key(file).map(Content::Values),
+            NodeLocation::Name(dir, name) => (dir, name),
+            NodeLocation::Key(file) => return self.read_key(file).map(OpenedContent::Values),
             // The kernel opens only files that have a name or are open already.
-            Place::Dir(_) | Place::Gone(_) => return Err(Errno::ESTALE),
+            NodeLocation::Dir(_) | NodeLocation::Gone(_) => return Err(Errno::ESTALE),
         };
         let opened = match self.view.session() {
-            Some(session) => session.open_file(dir, name).map(Content::Changing),
-            None => self.view.lookup(dir, name, true).map(|inode| Content::Fixed(Arc::new(inode))),
+            Some(session) => session.open_file(dir, name).map(OpenedContent::Changing),
+            None => {
+                self.view.lookup(dir, name, true).map(|inode| OpenedContent::Fixed(Arc::new(inode)))
+            }
         };
         opened.map_err(|error| self.errno(&error))
     }
 
     /// Creates the regular file `name` in `parent` and opens it. Returns its attributes for the
-    /// kernel and, as [`Front::open`], the backing.
+    /// kernel and, as [`MountFront::open`], the backing.
     pub(crate) fn create(
         &self,
         caller: Caller,
         parent: u64,
         name: &[u8],
-        asked: &Asked,
+        asked: &CreateRequest,
         register: impl FnOnce(&File) -> io::Result<Backing>,
     ) -> Result<(FileAttr, Option<Arc<Backing>>), Errno> {
         let session = self.session()?;
         let parent = self.node(parent)?;
         let dir = self.dir(&parent)?;
         let made = session.make(&dir, name, &asked.by(caller));
-        self.note_change();
+        self.record_change();
         let inode = made.map_err(|error| self.errno(&error))?;
-        let node = self.remember(&dir, name, &inode)?;
+        let node = self.intern_entry(&dir, name, &inode)?;
         node.is_bare.store(true, Ordering::Relaxed);
-        let shown = Attributes::from(&inode).shown(node.number);
+        let shown = ListedAttributes::from(&inode).file_attr(node.number);
         let file = session.open_created(&dir, name, inode);
         let backing = self.pass_writes(Some(&parent), &file, register);
-        let content = Content::Changing(file);
+        let content = OpenedContent::Changing(file);
         let (count, is_new) = (1, true);
-        *node.file.lock() = Some(Opened { content, count, is_new, backing: backing.clone() });
+        *node.file.lock() = Some(OpenedFile { content, count, is_new, backing: backing.clone() });
         Ok((shown, backing))
     }
 
@@ -252,7 +254,9 @@ impl Front {
             }
             file.take()
         };
-        let Some(Opened { content: Content::Changing(file), is_new, backing, .. }) = closed else {
+        let Some(OpenedFile { content: OpenedContent::Changing(file), is_new, backing, .. }) =
+            closed
+        else {
             return Ok(());
         };
         let ended = match backing {
@@ -276,9 +280,9 @@ impl Front {
     }
 
     /// Records for the next file in the directory whether this one got large.
-    fn learn(&self, node: &Node, file: &OpenFile, was_in_place: bool) {
+    fn learn(&self, node: &KernelNode, file: &OpenFile, was_in_place: bool) {
         let is_large = file.size().is_ok_and(|size| size >= BACKED_BYTES_MIN);
-        if self.in_place == InPlace::Auto
+        if self.in_place == InPlacePolicy::Auto
             && is_large != was_in_place
             && let Some(parent) = self.parent(node)
         {
@@ -288,7 +292,7 @@ impl Front {
 
     fn close(&self, file: Arc<OpenFile>) -> Result<(), Errno> {
         let closed = self.session()?.close_file(file);
-        self.note_change();
+        self.record_change();
         closed.map_err(|error| self.errno(&error))
     }
 
@@ -297,7 +301,9 @@ impl Front {
     pub(crate) fn close_all(&self) -> Result<(), Errno> {
         let mut first = Ok(());
         for node in self.nodes.open() {
-            if let Some(Opened { content: Content::Changing(file), .. }) = node.file.lock().take() {
+            if let Some(OpenedFile { content: OpenedContent::Changing(file), .. }) =
+                node.file.lock().take()
+            {
                 first = first.and(self.close(file));
             }
         }
@@ -310,15 +316,15 @@ impl Front {
     }
 
     /// The open file behind `node`, if it is open and can change.
-    pub(crate) fn open_for_change(&self, node: &Node) -> Option<Arc<OpenFile>> {
+    pub(crate) fn open_for_change(&self, node: &KernelNode) -> Option<Arc<OpenFile>> {
         match &*node.file.lock() {
-            Some(Opened { content: Content::Changing(file), .. }) => Some(file.clone()),
+            Some(OpenedFile { content: OpenedContent::Changing(file), .. }) => Some(file.clone()),
             _ => None,
         }
     }
 
     /// The current inode of `node`, if it is open.
-    pub(crate) fn open_inode(&self, node: &Node) -> Result<Option<Inode>, Errno> {
+    pub(crate) fn open_inode(&self, node: &KernelNode) -> Result<Option<Inode>, Errno> {
         let Some(file) = self.open_for_change(node) else { return Ok(None) };
         let inode = self.session()?.stat_file(&file).map_err(|error| self.errno(&error))?;
         Ok(Some(inode))
@@ -332,9 +338,9 @@ impl Front {
             None => return Err(Errno::EBADF),
         };
         let read = match &content {
-            Content::Fixed(inode) => self.view.read(inode, offset, bytes_max),
-            Content::Changing(file) => self.session()?.read_file(file, offset, bytes_max),
-            Content::Values(values) => {
+            OpenedContent::Fixed(inode) => self.view.read(inode, offset, bytes_max),
+            OpenedContent::Changing(file) => self.session()?.read_file(file, offset, bytes_max),
+            OpenedContent::Values(values) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(values.len());
                 let end = start.saturating_add(bytes_max).min(values.len());
                 Ok(values.slice(start..end))
@@ -354,7 +360,7 @@ impl Front {
         let node = self.node(number)?;
         let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
         let written = self.session()?.write_file(&file, offset, bytes);
-        self.note_change();
+        self.record_change();
         written.map_err(|error| self.errno(&error))?;
         if drops_set_id { self.drop_set_id(&node) } else { Ok(()) }
     }
@@ -363,7 +369,7 @@ impl Front {
     /// durability `always` they then survive power loss.
     pub(crate) fn flush(&self, number: u64) -> Result<(), Errno> {
         let flushed = self.session()?.flush_file(&self.changing(number)?);
-        self.note_change();
+        self.record_change();
         flushed.map_err(|error| self.errno(&error))
     }
 
@@ -371,7 +377,7 @@ impl Front {
     pub(crate) fn fsync(&self, number: u64) -> Result<(), Errno> {
         let Some(session) = self.view.session() else { return Ok(()) };
         let node = self.node(number)?;
-        if matches!(&*node.place.lock(), Place::Key(_)) {
+        if matches!(&*node.place.lock(), NodeLocation::Key(_)) {
             return Ok(());
         }
         let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
@@ -400,7 +406,7 @@ impl Front {
             ZERO_RANGE => session.punch(&file, offset..end, keeps_size),
             _ => return Err(Errno::EOPNOTSUPP),
         };
-        self.note_change();
+        self.record_change();
         done.map_err(|error| self.errno(&error))?;
         if drops_set_id { self.drop_set_id(&node) } else { Ok(()) }
     }
@@ -413,7 +419,7 @@ impl Front {
             return Err(Errno::ENOSYS);
         };
         let node = self.node(number)?;
-        if let Place::Key(file) = &*node.place.lock() {
+        if let NodeLocation::Key(file) = &*node.place.lock() {
             // A key's file is all data.
             let size = i64::try_from(file.size()).map_err(|_| Errno::EOVERFLOW)?;
             let offset = i64::try_from(offset).unwrap_or(i64::MAX);
@@ -455,7 +461,7 @@ impl Front {
         let length = length.min(1 << 30);
         let end = offset.checked_add(length).ok_or(Errno::EOVERFLOW)?;
         let copied = session.copy_range(&from, offset..end, &to, to_offset);
-        self.note_change();
+        self.record_change();
         let copied = copied.map_err(|error| self.errno(&error))?;
         if drops_set_id {
             self.drop_set_id(&to_node)?;

@@ -17,32 +17,32 @@ use fuser::{Errno, INodeNo, Notifier};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::file::InPlace;
+use crate::file::InPlacePolicy;
 use crate::indexed::IndexedReaders;
-use crate::listing::DirHandle;
-use crate::nodes::{Node, Nodes};
-use crate::place::Place;
-use crate::view::View;
+use crate::listing::OpenListing;
+use crate::node_location::NodeLocation;
+use crate::nodes::{KernelNode, NodeTable};
+use crate::view::MountedView;
 
 /// Blocks of 4 KiB reported for stores of unknown size: 4 PiB.
 const BLOCKS_UNKNOWN: u64 = 1 << 40;
 
 /// State of a mount.
-pub(crate) struct Front {
-    pub(crate) view: View,
-    pub(crate) nodes: Nodes,
+pub(crate) struct MountFront {
+    pub(crate) view: MountedView,
+    pub(crate) nodes: NodeTable,
     pub(crate) indexed: IndexedReaders,
     /// Number of changes made, by which entries read ahead are recognized as stale.
     pub(crate) changes: AtomicU64,
     /// The mount's status for commands, as JSON.
     pub(crate) status: Vec<u8>,
-    handles: Mutex<HashMap<u64, Arc<DirHandle>>>,
+    handles: Mutex<HashMap<u64, Arc<OpenListing>>>,
     next_handle: AtomicU64,
     clock: Arc<dyn Clock>,
     /// The store's directory, whose free space is the mount's.
     store: Option<PathBuf>,
     pub(crate) writes_back: bool,
-    pub(crate) in_place: InPlace,
+    pub(crate) in_place: InPlacePolicy,
     /// True if the kernel reads and writes files of the store directly; set by the handshake.
     pub(crate) passes_through: AtomicBool,
     /// Sends notifications to the kernel; set once the file system is mounted.
@@ -55,23 +55,23 @@ pub(crate) struct Front {
 }
 
 /// Everything that makes up a front besides its view.
-pub(crate) struct Setup {
+pub(crate) struct MountSetup {
     pub(crate) status: Vec<u8>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) store: Option<PathBuf>,
     pub(crate) writes_back: bool,
-    pub(crate) in_place: InPlace,
+    pub(crate) in_place: InPlacePolicy,
     pub(crate) report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
-impl Front {
-    pub(crate) fn new(view: View, setup: Setup) -> Self {
-        let root = Place::Dir(view.root().clone());
-        let Setup { status, clock, store, writes_back, in_place, report } = setup;
+impl MountFront {
+    pub(crate) fn new(view: MountedView, setup: MountSetup) -> Self {
+        let root = NodeLocation::Dir(view.root().clone());
+        let MountSetup { status, clock, store, writes_back, in_place, report } = setup;
         Self {
             is_far: view.is_far(),
             view,
-            nodes: Nodes::new(root),
+            nodes: NodeTable::new(root),
             indexed: IndexedReaders::default(),
             changes: AtomicU64::new(0),
             status,
@@ -93,7 +93,7 @@ impl Front {
     pub(crate) fn may_pass_through(&self) -> bool {
         match self.view.session() {
             None => true,
-            Some(_) => self.in_place != InPlace::Never && !self.writes_back,
+            Some(_) => self.in_place != InPlacePolicy::Never && !self.writes_back,
         }
     }
 
@@ -142,7 +142,7 @@ impl Front {
     }
 
     /// Counts a change, before the reply to the kernel.
-    pub(crate) fn note_change(&self) {
+    pub(crate) fn record_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -159,7 +159,7 @@ impl Front {
 
     /// True if `node` certainly has no extended attributes: before each first write to a file the
     /// kernel asks whether writing removes privileges.
-    pub(crate) fn has_no_xattrs(&self, node: &Node) -> bool {
+    pub(crate) fn has_no_xattrs(&self, node: &KernelNode) -> bool {
         node.is_bare.load(Ordering::Relaxed)
     }
 
@@ -167,13 +167,13 @@ impl Front {
         let node = self.node(number)?;
         let is_indexed = node.kind == FileKind::Indexed;
         let keys = is_indexed.then(|| self.key_list(&node)).transpose()?;
-        let handle = Arc::new(DirHandle::new(node, keys));
+        let handle = Arc::new(OpenListing::new(node, keys));
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().insert(number, handle);
         Ok(number)
     }
 
-    pub(crate) fn handle(&self, number: u64) -> Result<Arc<DirHandle>, Errno> {
+    pub(crate) fn handle(&self, number: u64) -> Result<Arc<OpenListing>, Errno> {
         self.handles.lock().get(&number).cloned().ok_or(Errno::EBADF)
     }
 

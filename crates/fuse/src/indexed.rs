@@ -18,10 +18,10 @@ use fuser::{Errno, FileAttr};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::front::Front;
-use crate::listing::{Shown, Sink};
-use crate::nodes::Node;
-use crate::place::Place;
+use crate::front::MountFront;
+use crate::listing::{EntrySink, ShownEntry};
+use crate::node_location::NodeLocation;
+use crate::nodes::KernelNode;
 
 /// Directories with more keys are not listed: nobody reads millions of names, and programs that
 /// list everything they find would cause reads of all records.
@@ -44,7 +44,7 @@ pub(crate) struct IndexedReaders {
 #[derive(Clone, Debug)]
 pub(crate) struct KeyFile {
     /// The directory, whose node stays alive while its keys are known.
-    pub(crate) directory: Arc<Node>,
+    pub(crate) directory: Arc<KernelNode>,
     key: Bytes,
     /// Bytes of the key's values.
     size: u64,
@@ -68,16 +68,16 @@ impl KeyFile {
     }
 }
 
-impl Front {
+impl MountFront {
     /// The inode of an indexed directory and its parts.
-    fn indexed_inode(&self, directory: &Node) -> Result<Inode, Errno> {
+    fn indexed_inode(&self, directory: &KernelNode) -> Result<Inode, Errno> {
         let place = directory.place.lock().clone();
         match &place {
-            Place::Name(dir, name) => {
+            NodeLocation::Name(dir, name) => {
                 self.view.lookup(dir, name, true).map_err(|error| self.errno(&error))
             }
-            Place::Gone(_) => Err(Errno::ENOENT),
-            Place::Dir(_) | Place::Key(_) => Err(Errno::ENOTDIR),
+            NodeLocation::Gone(_) => Err(Errno::ENOENT),
+            NodeLocation::Dir(_) | NodeLocation::Key(_) => Err(Errno::ENOTDIR),
         }
     }
 
@@ -102,9 +102,9 @@ impl Front {
 
     /// The attributes for the kernel of `name` in the indexed directory `directory`; `None` if
     /// `name` is not the name of a key, or the key has no value.
-    pub(crate) fn look_up_key(
+    pub(crate) fn lookup_key(
         &self,
-        directory: &Arc<Node>,
+        directory: &Arc<KernelNode>,
         name: &[u8],
     ) -> Result<Option<FileAttr>, Errno> {
         let inode = self.indexed_inode(directory)?;
@@ -122,9 +122,9 @@ impl Front {
     /// The attributes for the kernel of `file`, in a directory with `inode`.
     fn remember_key(&self, file: KeyFile, inode: &Inode) -> Result<FileAttr, Errno> {
         let shown = file.inode(inode);
-        let node = self.nodes.remember(&shown, || Place::Key(Box::new(file)));
+        let node = self.nodes.intern(&shown, || NodeLocation::Key(Box::new(file)));
         node.is_bare.store(true, Ordering::Relaxed);
-        self.shown(&node, &shown).inspect_err(|_| self.forget(node.number, 1))
+        self.attributes_with_links(&node, &shown).inspect_err(|_| self.forget(node.number, 1))
     }
 
     /// The inode of a key.
@@ -147,12 +147,12 @@ impl Front {
     ///
     /// # Errors
     /// `EFBIG` if there are more than [`LISTED_KEYS_MAX`], which is reported with an alternative.
-    pub(crate) fn key_list(&self, directory: &Node) -> Result<KeyList, Errno> {
+    pub(crate) fn key_list(&self, directory: &KernelNode) -> Result<KeyList, Errno> {
         let reader = self.indexed_reader(&self.indexed_inode(directory)?)?;
         let listed = reader.list(LISTED_KEYS_MAX).map_err(|error| self.errno(&error))?;
         let Some(keys) = listed else {
             let name = match &*directory.place.lock() {
-                Place::Name(_, name) => String::from_utf8_lossy(name).into_owned(),
+                NodeLocation::Name(_, name) => String::from_utf8_lossy(name).into_owned(),
                 _ => "an indexed directory".to_owned(),
             };
             let what = format!(
@@ -168,21 +168,21 @@ impl Front {
     }
 
     /// Passes the keys of `list` after `cookie` to `sink` until it is full or they end.
-    pub(crate) fn list_keys<S: Sink>(
+    pub(crate) fn list_keys<S: EntrySink>(
         &self,
-        directory: &Arc<Node>,
+        directory: &Arc<KernelNode>,
         list: &KeyList,
         cookie: u64,
         sink: &mut S,
     ) -> Result<(), Errno> {
         let inode = self.indexed_inode(directory)?;
         let parent = match &*directory.place.lock() {
-            Place::Name(dir, _) => self.nodes.number(dir.id().0, FileKind::Directory),
+            NodeLocation::Name(dir, _) => self.nodes.number(dir.id().0, FileKind::Directory),
             _ => directory.number,
         };
         let dots = [(1, &b"."[..], directory.number), (DOTS, b"..", parent)];
         for (dot, name, number) in dots {
-            let shown = Shown::Kind(number, FileKind::Directory);
+            let shown = ShownEntry::Kind(number, FileKind::Directory);
             if dot > cookie && !sink.put(dot, name, shown) {
                 return Ok(());
             }
@@ -194,14 +194,14 @@ impl Front {
             let has_room = if S::WITH_ATTRIBUTES {
                 let shown = self.remember_key(file, &inode)?;
                 let number = shown.ino.0;
-                let has_room = sink.put(cookie, name.as_bytes(), Shown::All(shown));
+                let has_room = sink.put(cookie, name.as_bytes(), ShownEntry::All(shown));
                 if !has_room {
                     self.forget(number, 1);
                 }
                 has_room
             } else {
                 let number = self.nodes.number(file.inode(&inode).id, FileKind::File);
-                sink.put(cookie, name.as_bytes(), Shown::Kind(number, FileKind::File))
+                sink.put(cookie, name.as_bytes(), ShownEntry::Kind(number, FileKind::File))
             };
             if !has_room {
                 return Ok(());

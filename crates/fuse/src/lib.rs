@@ -22,8 +22,8 @@ mod listing;
 mod lookup;
 mod make;
 mod mount;
+mod node_location;
 mod nodes;
-mod place;
 mod prune;
 mod reclaim;
 mod remove;
@@ -32,9 +32,11 @@ mod server;
 mod view;
 mod xattr;
 
-pub use control::{Request, SOURCE, Status, ask, mountpoint_of, mountpoints, status_of};
-pub use file::InPlace;
-pub use mount::{Ending, Mount, MountOptions, is_supported};
+pub use control::{
+    ControlRequest, MountStatus, SOURCE, ask, mountpoint_of, mountpoints, status_of,
+};
+pub use file::InPlacePolicy;
+pub use mount::{Mount, MountEnding, MountOptions, is_supported};
 pub use prune::KNOWN_FILES_MAX;
 pub use server::{Transport, TransportChoice};
-pub use view::View;
+pub use view::MountedView;

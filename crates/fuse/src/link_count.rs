@@ -14,17 +14,17 @@ use esker_fs::inode::{FileKind, Inode};
 use fuser::{Errno, FileAttr};
 use parking_lot::MutexGuard;
 
-use crate::attributes::Attributes;
-use crate::front::Front;
-use crate::nodes::Node;
-use crate::place::Place;
+use crate::attributes::ListedAttributes;
+use crate::front::MountFront;
+use crate::node_location::NodeLocation;
+use crate::nodes::KernelNode;
 
 /// Directories with more entries are not counted: a count of this many takes about 10 ms.
 const ENTRIES_MAX: u32 = 1 << 16;
 
 /// Number of subdirectories of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Directories {
+pub(crate) enum SubdirCount {
     /// Not counted yet.
     #[default]
     Unknown,
@@ -34,12 +34,12 @@ pub(crate) enum Directories {
 }
 
 /// The locked counts of the directories in which a name changes; only one if both are the same.
-pub(crate) struct Counts<'a> {
-    from: MutexGuard<'a, Directories>,
-    to: Option<MutexGuard<'a, Directories>>,
+pub(crate) struct LockedCounts<'a> {
+    from: MutexGuard<'a, SubdirCount>,
+    to: Option<MutexGuard<'a, SubdirCount>>,
 }
 
-impl Directories {
+impl SubdirCount {
     /// Adds `by`, if the count is known.
     pub(crate) fn change(&mut self, by: i32) {
         if let Self::Counted(count) = self {
@@ -55,9 +55,9 @@ impl Directories {
     }
 }
 
-impl<'a> Counts<'a> {
+impl<'a> LockedCounts<'a> {
     /// Locks the counts of `from` and `to`.
-    pub(crate) fn lock(from: &'a Node, to: &'a Node) -> Self {
+    pub(crate) fn lock(from: &'a KernelNode, to: &'a KernelNode) -> Self {
         if from.number == to.number {
             return Self { from: from.directories.lock(), to: None };
         }
@@ -83,34 +83,38 @@ impl<'a> Counts<'a> {
     }
 }
 
-impl Front {
+impl MountFront {
     /// The attributes for the kernel of `node`, whose inode is `inode`.
-    pub(crate) fn shown(&self, node: &Node, inode: &Inode) -> Result<FileAttr, Errno> {
-        let attributes = Attributes::of(&self.view, inode);
+    pub(crate) fn attributes_with_links(
+        &self,
+        node: &KernelNode,
+        inode: &Inode,
+    ) -> Result<FileAttr, Errno> {
+        let attributes = ListedAttributes::of(&self.view, inode);
         self.shown_as(node, attributes.map_err(|error| self.errno(&error))?)
     }
 
     /// The attributes for the kernel of `node`, from `attributes`.
     pub(crate) fn shown_as(
         &self,
-        node: &Node,
-        mut attributes: Attributes,
+        node: &KernelNode,
+        mut attributes: ListedAttributes,
     ) -> Result<FileAttr, Errno> {
         if attributes.kind != FileKind::Directory {
-            return Ok(attributes.shown(node.number));
+            return Ok(attributes.file_attr(node.number));
         }
         // A removed directory has no links, which its inode says.
         let place = node.place.lock().clone();
-        if let Place::Dir(dir) = place {
+        if let NodeLocation::Dir(dir) = place {
             let mut directories = node.directories.lock();
-            if *directories == Directories::Unknown {
+            if *directories == SubdirCount::Unknown {
                 let counted = self.view.count_directories(&dir, ENTRIES_MAX);
                 let counted = counted.map_err(|error| self.errno(&error))?;
-                *directories = counted.map_or(Directories::Many, Directories::Counted);
+                *directories = counted.map_or(SubdirCount::Many, SubdirCount::Counted);
             }
             attributes.nlink = directories.links();
         }
-        Ok(attributes.shown(node.number))
+        Ok(attributes.file_attr(node.number))
     }
 }
 
@@ -120,11 +124,11 @@ mod tests {
 
     #[test]
     fn what_is_not_known_has_one_link_and_stays_unknown() {
-        let mut counted = Directories::Counted(0);
+        let mut counted = SubdirCount::Counted(0);
         assert_eq!(counted.links(), 2);
         counted.change(1);
-        assert_eq!(counted, Directories::Counted(1));
-        for mut unknown in [Directories::Unknown, Directories::Many] {
+        assert_eq!(counted, SubdirCount::Counted(1));
+        for mut unknown in [SubdirCount::Unknown, SubdirCount::Many] {
             let before = unknown;
             unknown.change(-1);
             assert_eq!((unknown, unknown.links()), (before, 1));

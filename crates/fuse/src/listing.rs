@@ -24,10 +24,10 @@ use esker_fs::list::DirCursor;
 use fuser::{Errno, FileAttr};
 use parking_lot::Mutex;
 
-use crate::attributes::Attributes;
-use crate::front::Front;
+use crate::attributes::ListedAttributes;
+use crate::front::MountFront;
 use crate::indexed::KeyList;
-use crate::nodes::{Node, ROOT};
+use crate::nodes::{KernelNode, ROOT};
 
 /// Entries of the first batch; few, so that a small directory is cheap.
 const BATCH_FIRST: usize = 512;
@@ -46,17 +46,17 @@ const _: () = assert!(52 + TIE_BITS < 63);
 
 /// An open directory.
 #[derive(Debug)]
-pub(crate) struct DirHandle {
-    node: Arc<Node>,
+pub(crate) struct OpenListing {
+    node: Arc<KernelNode>,
     /// For an indexed directory: its keys.
     keys: Option<KeyList>,
-    state: Mutex<State>,
-    ahead: Mutex<Ahead>,
+    state: Mutex<ListingState>,
+    ahead: Mutex<BatchAhead>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    batch: Batch,
+struct ListingState {
+    batch: EntryBatch,
     /// Index of the next entry of the batch.
     next: usize,
     /// The last cookie given out; 0 if there is no batch.
@@ -67,8 +67,8 @@ struct State {
 
 /// Entries read at once.
 #[derive(Debug, Default)]
-struct Batch {
-    entries: Vec<Listed>,
+struct EntryBatch {
+    entries: Vec<ListedEntry>,
     names: Vec<u8>,
     /// True if nothing follows.
     is_end: bool,
@@ -78,14 +78,14 @@ struct Batch {
 
 /// A batch that was read ahead.
 #[derive(Debug, Default)]
-struct Ahead {
-    batch: Batch,
+struct BatchAhead {
+    batch: EntryBatch,
     /// The last name of the batch before it; `None` if nothing was read ahead.
     after: Option<Vec<u8>>,
 }
 
 /// Start of a batch.
-enum Start<'a> {
+enum BatchStart<'a> {
     Beginning,
     /// After the entry with this name and cookie.
     After(&'a [u8], u64),
@@ -95,7 +95,7 @@ enum Start<'a> {
 
 /// Outcome of passing an entry to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Passed {
+enum EntryOutcome {
     Given,
     /// The entry no longer exists.
     Gone,
@@ -103,22 +103,22 @@ enum Passed {
 }
 
 #[derive(Debug)]
-struct Listed {
+struct ListedEntry {
     cookie: u64,
     name: Range<usize>,
-    attributes: Attributes,
+    attributes: ListedAttributes,
 }
 
 /// Receives entries for a reply to the kernel.
-pub(crate) trait Sink {
+pub(crate) trait EntrySink {
     /// True if the kernel wants attributes, and counts a look-up of each entry.
     const WITH_ATTRIBUTES: bool;
 
-    fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool;
+    fn put(&mut self, cookie: u64, name: &[u8], shown: ShownEntry) -> bool;
 }
 
 /// The attributes of an entry in a listing.
-pub(crate) enum Shown {
+pub(crate) enum ShownEntry {
     /// Number and kind only.
     Kind(u64, FileKind),
     /// Everything.
@@ -137,8 +137,8 @@ fn resume(cookie: u64) -> (u64, u64) {
     ((place >> TIE_BITS) << DROPPED_BITS, (place & ((1 << TIE_BITS) - 1)) + 1)
 }
 
-impl DirHandle {
-    pub(crate) fn new(node: Arc<Node>, keys: Option<KeyList>) -> Self {
+impl OpenListing {
+    pub(crate) fn new(node: Arc<KernelNode>, keys: Option<KeyList>) -> Self {
         Self { node, keys, state: Mutex::default(), ahead: Mutex::default() }
     }
 
@@ -148,7 +148,7 @@ impl DirHandle {
     }
 }
 
-impl State {
+impl ListingState {
     /// True if the kernel seems to want more than the entries of this batch, and there are more.
     fn wants_more(&self) -> bool {
         (self.goes_on || self.next >= self.batch.entries.len() / 2)
@@ -171,8 +171,8 @@ impl State {
     }
 }
 
-impl Batch {
-    fn name(&self, entry: &Listed) -> &[u8] {
+impl EntryBatch {
+    fn name(&self, entry: &ListedEntry) -> &[u8] {
         &self.names[entry.name.clone()]
     }
 
@@ -183,11 +183,11 @@ impl Batch {
     }
 }
 
-impl Front {
+impl MountFront {
     /// Passes entries after `cookie` to `sink` until it is full or the directory ends.
-    pub(crate) fn list<S: Sink>(
+    pub(crate) fn list<S: EntrySink>(
         &self,
-        handle: &DirHandle,
+        handle: &OpenListing,
         cookie: u64,
         sink: &mut S,
     ) -> Result<(), Errno> {
@@ -207,8 +207,8 @@ impl Front {
             // From here on the listing shows the directory's current state.
             handle.ahead.lock().after = None;
             let start = match cookie {
-                ..=DOT_DOT => Start::Beginning,
-                _ => Start::Cookie(cookie),
+                ..=DOT_DOT => BatchStart::Beginning,
+                _ => BatchStart::Cookie(cookie),
             };
             // 0 until the whole batch is read, so that a failed read is repeated.
             state.cookie = 0;
@@ -219,8 +219,8 @@ impl Front {
         loop {
             while state.next < state.batch.entries.len() {
                 match self.pass(&dir, state, sink)? {
-                    Passed::NoRoom => return Ok(()),
-                    passed => has_given |= passed == Passed::Given,
+                    EntryOutcome::NoRoom => return Ok(()),
+                    passed => has_given |= passed == EntryOutcome::Given,
                 }
             }
             let Some((name, cookie)) = state.batch.last_of_more() else { return Ok(()) };
@@ -230,7 +230,7 @@ impl Front {
             }
             let ahead = &mut *handle.ahead.lock();
             if ahead.after.take().as_deref() != Some(name) {
-                self.fill(&dir, Start::After(name, cookie), BATCH_NEXT, &mut ahead.batch)?;
+                self.fill(&dir, BatchStart::After(name, cookie), BATCH_NEXT, &mut ahead.batch)?;
             }
             mem::swap(&mut state.batch, &mut ahead.batch);
             (state.next, state.goes_on) = (0, true);
@@ -239,7 +239,7 @@ impl Front {
 
     /// Reads the next batch while the kernel processes the current one, if it seems to want more
     /// than a few entries. A failed read is repeated when the batch is needed.
-    pub(crate) fn read_ahead(&self, handle: &DirHandle) {
+    pub(crate) fn read_ahead(&self, handle: &OpenListing) {
         let Ok(dir) = self.dir(&handle.node) else { return };
         // Otherwise another thread reads ahead, or needs the batch at once.
         let Some(mut ahead) = handle.ahead.try_lock() else { return };
@@ -253,42 +253,53 @@ impl Front {
         let Some((name, cookie)) = state.batch.last_of_more() else { return };
         let name = name.to_vec();
         drop(state);
-        if self.fill(&dir, Start::After(&name, cookie), BATCH_NEXT, &mut ahead.batch).is_ok() {
+        if self.fill(&dir, BatchStart::After(&name, cookie), BATCH_NEXT, &mut ahead.batch).is_ok() {
             ahead.after = Some(name);
         }
     }
 
     /// Passes on those of `.` and `..` that come after `cookie`; returns false if there is no room.
-    fn list_dots<S: Sink>(&self, node: &Node, dir: &Dir, cookie: u64, sink: &mut S) -> bool {
+    fn list_dots<S: EntrySink>(
+        &self,
+        node: &KernelNode,
+        dir: &Dir,
+        cookie: u64,
+        sink: &mut S,
+    ) -> bool {
         let parent = dir
-            .place()
+            .location()
             .map_or(ROOT, |(parent, _)| self.nodes.number(parent.id().0, FileKind::Directory));
         let dots = [(DOT, &b"."[..], node.number), (DOT_DOT, b"..", parent)];
         dots.iter().filter(|dot| dot.0 > cookie).all(|(cookie, name, number)| {
-            sink.put(*cookie, name, Shown::Kind(*number, FileKind::Directory))
+            sink.put(*cookie, name, ShownEntry::Kind(*number, FileKind::Directory))
         })
     }
 
     /// Passes on the next entry.
-    fn pass<S: Sink>(&self, dir: &Dir, state: &mut State, sink: &mut S) -> Result<Passed, Errno> {
+    fn pass<S: EntrySink>(
+        &self,
+        dir: &Dir,
+        state: &mut ListingState,
+        sink: &mut S,
+    ) -> Result<EntryOutcome, Errno> {
         let entry = &state.batch.entries[state.next];
         let name = state.batch.name(entry);
-        let mut passed = Passed::Given;
+        let mut passed = EntryOutcome::Given;
         if !S::WITH_ATTRIBUTES {
             let number = self.nodes.number(entry.attributes.id, entry.attributes.kind);
-            if !sink.put(entry.cookie, name, Shown::Kind(number, entry.attributes.kind)) {
-                return Ok(Passed::NoRoom);
+            if !sink.put(entry.cookie, name, ShownEntry::Kind(number, entry.attributes.kind)) {
+                return Ok(EntryOutcome::NoRoom);
             }
         } else if let Some(current) = self.current(dir, name, entry, state.batch.changes)? {
             let (attributes, node) = current;
             let shown = self.shown_as(&node, attributes);
             let shown = shown.inspect_err(|_| self.forget(node.number, 1))?;
-            if !sink.put(entry.cookie, name, Shown::All(shown)) {
+            if !sink.put(entry.cookie, name, ShownEntry::All(shown)) {
                 self.forget(node.number, 1);
-                return Ok(Passed::NoRoom);
+                return Ok(EntryOutcome::NoRoom);
             }
         } else {
-            passed = Passed::Gone;
+            passed = EntryOutcome::Gone;
         }
         state.cookie = entry.cookie;
         state.next += 1;
@@ -300,9 +311,9 @@ impl Front {
         &self,
         dir: &Dir,
         name: &[u8],
-        entry: &Listed,
+        entry: &ListedEntry,
         changes: u64,
-    ) -> Result<Option<(Attributes, Arc<Node>)>, Errno> {
+    ) -> Result<Option<(ListedAttributes, Arc<KernelNode>)>, Errno> {
         let attributes = entry.attributes;
         let is_plain = attributes.kind != FileKind::Directory && attributes.nlink <= 1;
         if is_plain && changes == self.changes.load(Ordering::Acquire) {
@@ -314,8 +325,8 @@ impl Front {
             Err(error) if error.kind() == Kind::NotFound => return Ok(None),
             Err(error) => return Err(self.errno(&error)),
         };
-        let node = self.remember(dir, name, &inode)?;
-        let attributes = Attributes::of(&self.view, &inode);
+        let node = self.intern_entry(dir, name, &inode)?;
+        let attributes = ListedAttributes::of(&self.view, &inode);
         Ok(Some((attributes.map_err(|error| self.errno(&error))?, node)))
     }
 
@@ -323,9 +334,9 @@ impl Front {
     fn fill(
         &self,
         dir: &Dir,
-        start: Start<'_>,
+        start: BatchStart<'_>,
         size: usize,
-        batch: &mut Batch,
+        batch: &mut EntryBatch,
     ) -> Result<(), Errno> {
         let bits_and_ties = |cookie: u64| {
             let (hash, ties) = resume(cookie);
@@ -334,11 +345,11 @@ impl Front {
         // The leading bits of the last hash and the number of entries with them so far; and, if
         // only a cookie is known, the entries to skip.
         let (cursor, mut tie, passed_over) = match start {
-            Start::Beginning => (DirCursor::default(), None, None),
-            Start::After(name, cookie) => {
+            BatchStart::Beginning => (DirCursor::default(), None, None),
+            BatchStart::After(name, cookie) => {
                 (DirCursor::after(name), Some(bits_and_ties(cookie)), None)
             }
-            Start::Cookie(cookie) => {
+            BatchStart::Cookie(cookie) => {
                 (DirCursor::at_hash(resume(cookie).0), None, Some(bits_and_ties(cookie)))
             }
         };
@@ -359,10 +370,10 @@ impl Front {
             }
             let start = batch.names.len();
             batch.names.extend_from_slice(entry.name());
-            batch.entries.push(Listed {
+            batch.entries.push(ListedEntry {
                 cookie: cookie_of(entry.hash(), ties),
                 name: start..batch.names.len(),
-                attributes: Attributes::of(&self.view, &entry.inode()?)?,
+                attributes: ListedAttributes::of(&self.view, &entry.inode()?)?,
             });
             if batch.entries.len() < size {
                 return Ok(ControlFlow::Continue(()));
@@ -384,19 +395,20 @@ mod tests {
 
     #[test]
     fn a_kernel_goes_back_to_what_it_was_given_of_a_batch() {
-        use esker_fs::inode::Entry;
-        let attributes = Attributes::from(&Inode::new(Entry::Is(FileKind::File), 0o644, 0));
+        use esker_fs::inode::NameKind;
+        let attributes =
+            ListedAttributes::from(&Inode::new(NameKind::Is(FileKind::File), 0o644, 0));
         let cookies = [(5, 0), (7, 1_023), (7, 1_500), (9, 0), (11, 0)];
         let cookies = cookies.map(|(hash, tie)| cookie_of(hash << 12, tie));
-        let entries = cookies.map(|cookie| Listed { cookie, name: 0..0, attributes }).into();
-        let batch = Batch { entries, ..Batch::default() };
-        let mut state = State { batch, next: 4, cookie: cookies[3], goes_on: true };
+        let entries = cookies.map(|cookie| ListedEntry { cookie, name: 0..0, attributes }).into();
+        let batch = EntryBatch { entries, ..EntryBatch::default() };
+        let mut state = ListingState { batch, next: 4, cookie: cookies[3], goes_on: true };
         assert!(state.is_at(cookies[3]) && state.next == 4);
         assert!(!state.is_at(cookies[4]), "it was not given that yet");
         assert!(!state.is_at(cookies[1]), "which of two it was is not known");
         assert!(state.is_at(cookies[0]));
         assert_eq!((state.next, state.cookie), (1, cookies[0]));
-        assert!(!state.is_at(cookies[3]) && !State::default().is_at(cookies[0]));
+        assert!(!state.is_at(cookies[3]) && !ListingState::default().is_at(cookies[0]));
     }
 
     #[test]

@@ -5,15 +5,15 @@ use esker_fs::ops::NewFile;
 use fuser::{Errno, FileAttr};
 
 use crate::attributes::device_of;
-use crate::front::Front;
-use crate::link_count::Directories;
-use crate::place::Place;
+use crate::front::MountFront;
+use crate::link_count::SubdirCount;
+use crate::node_location::NodeLocation;
 
 /// Bits of a mode that encode the file type.
 const TYPE_BITS: u32 = 0o170_000;
 
 /// A file to create, as the kernel requests it.
-pub(crate) struct Asked<'a> {
+pub(crate) struct CreateRequest<'a> {
     pub(crate) kind: FileKind,
     pub(crate) mode: u32,
     pub(crate) rdev: u32,
@@ -27,9 +27,9 @@ pub(crate) struct Caller {
     pub(crate) gid: u32,
 }
 
-impl Asked<'_> {
+impl CreateRequest<'_> {
     pub(crate) fn new(kind: FileKind, mode: u32) -> Self {
-        Asked { kind, mode, rdev: 0, target: &[] }
+        CreateRequest { kind, mode, rdev: 0, target: &[] }
     }
 
     /// From a `mknod` request, by the type bits of its mode.
@@ -58,14 +58,14 @@ impl Asked<'_> {
     }
 }
 
-impl Front {
+impl MountFront {
     /// Creates `asked` at `name` in `parent`; returns its attributes for the kernel.
     pub(crate) fn make(
         &self,
         caller: Caller,
         parent: u64,
         name: &[u8],
-        asked: &Asked,
+        asked: &CreateRequest,
     ) -> Result<FileAttr, Errno> {
         let session = self.session()?;
         let parent = self.node(parent)?;
@@ -79,17 +79,17 @@ impl Front {
                 .map(|(inode, dir)| (inode, Some(dir))),
             false => session.make(&dir, name, &asked.by(caller)).map(|inode| (inode, None)),
         };
-        self.note_change();
+        self.record_change();
         let (inode, _opened) = made.map_err(|error| self.errno(&error))?;
         if let Some(mut count) = count.take() {
             count.change(1);
         }
-        let node = self.remember(&dir, name, &inode)?;
+        let node = self.intern_entry(&dir, name, &inode)?;
         if is_directory {
             // The kernel allows no look-up of it before this answer.
-            *node.directories.lock() = Directories::Counted(0);
+            *node.directories.lock() = SubdirCount::Counted(0);
         }
-        self.shown(&node, &inode)
+        self.attributes_with_links(&node, &inode)
     }
 
     /// Adds `name` in `parent` as a name of the file `number`; returns the attributes for the
@@ -102,15 +102,15 @@ impl Front {
         let (old_dir, old_name) = match place {
             // The directory of links holds inodes, not names: the file system finds any remaining
             // name.
-            Place::Name(old_dir, old_name) => (old_dir, old_name),
-            Place::Gone(_) => return Err(Errno::ENOENT),
-            Place::Dir(_) | Place::Key(_) => return Err(Errno::EPERM),
+            NodeLocation::Name(old_dir, old_name) => (old_dir, old_name),
+            NodeLocation::Gone(_) => return Err(Errno::ENOENT),
+            NodeLocation::Dir(_) | NodeLocation::Key(_) => return Err(Errno::EPERM),
         };
         let linked = session.link(&old_dir, &old_name, &dir, name);
-        self.note_change();
+        self.record_change();
         let inode = linked.map_err(|error| self.errno(&error))?;
-        let node = self.nodes.remember(&inode, || self.link_place(&inode));
+        let node = self.nodes.intern(&inode, || self.link_place(&inode));
         *node.place.lock() = self.link_place(&inode);
-        self.shown(&node, &inode)
+        self.attributes_with_links(&node, &inode)
     }
 }

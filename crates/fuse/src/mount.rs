@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::control::{Asker, Listener, Request};
-use crate::file::InPlace;
-use crate::front::{Front, Setup};
+use crate::control::{ControlClient, ControlListener, ControlRequest};
+use crate::file::InPlacePolicy;
+use crate::front::{MountFront, MountSetup};
 use crate::prune::prune_until;
 use crate::server::{Server, Transport, TransportChoice};
-use crate::view::View;
+use crate::view::MountedView;
 
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
@@ -41,7 +41,7 @@ pub struct MountOptions {
     /// True if the kernel collects small writes before it passes them on.
     pub writes_back: bool,
     /// New files of a session that the kernel writes directly in the store, if that is a directory.
-    pub in_place: InPlace,
+    pub in_place: InPlacePolicy,
     /// True if other users may access it.
     pub allows_others: bool,
     /// Number of files that the kernel may know before it is asked to forget some:
@@ -58,23 +58,23 @@ pub struct MountOptions {
 /// A mounted view.
 pub struct Mount {
     server: Server,
-    shared: Arc<Shared>,
+    shared: Arc<MountShared>,
     known_files_max: usize,
 }
 
 /// State shared by the threads of a mount.
-struct Shared {
-    front: Arc<Front>,
+struct MountShared {
+    front: Arc<MountFront>,
     mountpoint: PathBuf,
-    listener: Listener,
+    listener: ControlListener,
     /// The client that requested the end and waits until everything is done.
-    asker: Mutex<Option<Asker>>,
+    asker: Mutex<Option<ControlClient>>,
 }
 
-/// A mount that has ended. A client that requested the end waits for [`Ending::tell`].
+/// A mount that has ended. A client that requested the end waits for [`MountEnding::report`].
 #[must_use]
-pub struct Ending {
-    asker: Option<Asker>,
+pub struct MountEnding {
+    asker: Option<ControlClient>,
     /// The outcome of closing all open files.
     pub closed: Result<()>,
 }
@@ -91,16 +91,17 @@ impl Mount {
     /// # Errors
     /// `Invalid` if `mountpoint` is not a directory; `Denied` or `Unavailable` as the kernel
     /// answers.
-    pub fn new(view: View, mountpoint: &Path, options: MountOptions) -> Result<Self> {
+    pub fn new(view: MountedView, mountpoint: &Path, options: MountOptions) -> Result<Self> {
         let io = |what: &str, error| Error::io(error, format!("{what} {}", mountpoint.display()));
         let mountpoint =
             mountpoint.canonicalize().map_err(|error| io("find the directory", error))?;
-        let listener = Listener::new().map_err(|error| io("listen for requests to", error))?;
+        let listener =
+            ControlListener::new().map_err(|error| io("listen for requests to", error))?;
         let set = view.session().map(|session| session.set().to_string());
         let status = listener.status(&options.name, set);
         let config = config_of(&view, &options);
         let wanted = (options.transport, options.threads);
-        let setup = Setup {
+        let setup = MountSetup {
             status,
             clock: options.clock,
             store: options.store,
@@ -108,12 +109,12 @@ impl Mount {
             in_place: options.in_place,
             report: options.report,
         };
-        let front = Arc::new(Front::new(view, setup));
+        let front = Arc::new(MountFront::new(view, setup));
         let server = Server::new(&front, wanted, |driver| {
             fuser::Session::new(driver, &mountpoint, &config)
                 .map_err(|error| failed("mount at", &mountpoint, &error))
         })?;
-        let shared = Shared { front, mountpoint, listener, asker: Mutex::default() };
+        let shared = MountShared { front, mountpoint, listener, asker: Mutex::default() };
         Ok(Self { server, shared: Arc::new(shared), known_files_max: options.known_files_max })
     }
 
@@ -133,7 +134,7 @@ impl Mount {
     ///
     /// # Errors
     /// Those that the kernel reports; the view stays as it was.
-    pub fn run(self) -> Result<Ending> {
+    pub fn run(self) -> Result<MountEnding> {
         let Self { server, shared, known_files_max } = self;
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|error| Error::io(error, "wait for signals"))?;
@@ -176,20 +177,20 @@ impl Mount {
             }
             Ok(()) => {}
         }
-        Ok(Ending { asker: shared.asker.lock().take(), closed })
+        Ok(MountEnding { asker: shared.asker.lock().take(), closed })
     }
 }
 
-impl Ending {
+impl MountEnding {
     /// Answers the client that requested the end.
-    pub fn tell(mut self, how: &Result<Value>) {
+    pub fn report(mut self, how: &Result<Value>) {
         if let Some(asker) = &mut self.asker {
             asker.answer(how);
         }
     }
 }
 
-impl Shared {
+impl MountShared {
     /// Ends the mount at the first signal, even if it is in use.
     fn end_on(&self, mut signals: Signals, ended: &Sender<io::Result<()>>) {
         if signals.forever().next().is_none() {
@@ -245,9 +246,9 @@ impl Shared {
     fn answer_requests(&self) {
         while let Ok((request, mut asker)) = self.listener.next() {
             match request {
-                Request::Commit(name) => asker.answer(&self.commit(&name)),
-                Request::Compact => asker.answer(&self.compact()),
-                Request::End => {
+                ControlRequest::Commit(name) => asker.answer(&self.commit(&name)),
+                ControlRequest::Compact => asker.answer(&self.compact()),
+                ControlRequest::End => {
                     // Before the end, which may come at once.
                     *self.asker.lock() = Some(asker);
                     if let Err(error) = self.unmount(UnmountFlags::empty())
@@ -307,7 +308,7 @@ fn open_device() -> io::Result<std::fs::File> {
     std::fs::File::options().read(true).write(true).open(DEVICE)
 }
 
-fn config_of(view: &View, options: &MountOptions) -> Config {
+fn config_of(view: &MountedView, options: &MountOptions) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),

@@ -19,9 +19,9 @@ use esker_fs::inode::{DirId, FileId, FileKind, Inode};
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::file::Opened;
-use crate::link_count::Directories;
-use crate::place::Place;
+use crate::file::OpenedFile;
+use crate::link_count::SubdirCount;
+use crate::node_location::NodeLocation;
 
 /// The number of the root, which the protocol fixes.
 pub(crate) const ROOT: u64 = 1;
@@ -30,55 +30,55 @@ const SHARDS: usize = 64;
 
 /// A file that the kernel knows.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct KernelNode {
     /// Its inode number.
     pub(crate) number: u64,
     /// Its identity.
     pub(crate) id: u128,
     pub(crate) kind: FileKind,
-    pub(crate) place: Mutex<Place>,
+    pub(crate) place: Mutex<NodeLocation>,
     /// Its content, while it is open.
-    pub(crate) file: Mutex<Option<Opened>>,
+    pub(crate) file: Mutex<Option<OpenedFile>>,
     /// For a directory: the state of its link count.
-    pub(crate) directories: Mutex<Directories>,
+    pub(crate) directories: Mutex<SubdirCount>,
     /// For a directory: true if the last file created in it got large.
     pub(crate) grows_large: AtomicBool,
     /// True if it certainly has no extended attributes.
     pub(crate) is_bare: AtomicBool,
 }
 
-struct Known {
-    node: Arc<Node>,
+struct KnownNode {
+    node: Arc<KernelNode>,
     /// The kernel's look-up count: look-ups reported, less those forgotten.
     lookups: u64,
 }
 
 /// All files that the kernel knows.
-pub(crate) struct Nodes {
-    root: Arc<Node>,
-    shards: Vec<Mutex<HashMap<u64, Known>>>,
+pub(crate) struct NodeTable {
+    root: Arc<KernelNode>,
+    shards: Vec<Mutex<HashMap<u64, KnownNode>>>,
     /// Numbers of files whose preferred number was taken.
     displaced: Mutex<HashMap<u128, u64>>,
     displaced_count: AtomicUsize,
 }
 
-impl Nodes {
-    pub(crate) fn new(root: Place) -> Self {
+impl NodeTable {
+    pub(crate) fn new(root: NodeLocation) -> Self {
         Self {
-            root: Arc::new(Node::new(ROOT, (0, FileKind::Directory), root)),
+            root: Arc::new(KernelNode::new(ROOT, (0, FileKind::Directory), root)),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             displaced: Mutex::default(),
             displaced_count: AtomicUsize::new(0),
         }
     }
 
-    fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, Known>> {
+    fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, KnownNode>> {
         self.shards[(number % SHARDS as u64) as usize].lock()
     }
 
     /// The node with this number; `None` if the kernel has never learned or has forgotten it.
     #[inline]
-    pub(crate) fn get(&self, number: u64) -> Option<Arc<Node>> {
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<KernelNode>> {
         if number == ROOT {
             return Some(self.root.clone());
         }
@@ -86,7 +86,7 @@ impl Nodes {
     }
 
     /// The node of the file `id`, if the kernel knows it.
-    pub(crate) fn find(&self, id: u128, kind: FileKind) -> Option<Arc<Node>> {
+    pub(crate) fn find(&self, id: u128, kind: FileKind) -> Option<Arc<KernelNode>> {
         self.get(self.number(id, kind)).filter(|node| node.id == id)
     }
 
@@ -104,11 +104,15 @@ impl Nodes {
 
     /// The node of `inode`, with one more kernel look-up; `place` gives its location if it is new.
     #[inline]
-    pub(crate) fn remember(&self, inode: &Inode, place: impl FnOnce() -> Place) -> Arc<Node> {
+    pub(crate) fn intern(
+        &self,
+        inode: &Inode,
+        place: impl FnOnce() -> NodeLocation,
+    ) -> Arc<KernelNode> {
         self.remember_id(inode.id, inode.kind().unwrap_or(FileKind::File), place)
     }
 
-    /// As [`Nodes::remember`], for a file whose only name is `name` in `dir`.
+    /// As [`NodeTable::remember`], for a file whose only name is `name` in `dir`.
     #[inline]
     pub(crate) fn remember_plain(
         &self,
@@ -116,11 +120,16 @@ impl Nodes {
         kind: FileKind,
         dir: &Dir,
         name: &[u8],
-    ) -> Arc<Node> {
-        self.remember_id(id, kind, || Place::Name(dir.clone(), name.into()))
+    ) -> Arc<KernelNode> {
+        self.remember_id(id, kind, || NodeLocation::Name(dir.clone(), name.into()))
     }
 
-    fn remember_id(&self, id: u128, kind: FileKind, place: impl FnOnce() -> Place) -> Arc<Node> {
+    fn remember_id(
+        &self,
+        id: u128,
+        kind: FileKind,
+        place: impl FnOnce() -> NodeLocation,
+    ) -> Arc<KernelNode> {
         if kind == FileKind::Directory && id == DirId::ROOT.0 {
             return self.root.clone();
         }
@@ -130,8 +139,8 @@ impl Nodes {
             let mut shard = self.shard(number);
             match shard.get_mut(&number) {
                 None => {
-                    let node = Arc::new(Node::new(number, (id, kind), place()));
-                    shard.insert(number, Known { node: node.clone(), lookups: 1 });
+                    let node = Arc::new(KernelNode::new(number, (id, kind), place()));
+                    shard.insert(number, KnownNode { node: node.clone(), lookups: 1 });
                     if is_displaced {
                         self.displaced.lock().insert(id, number);
                         self.displaced_count.fetch_add(1, Ordering::Release);
@@ -152,7 +161,7 @@ impl Nodes {
 
     /// Subtracts `count` from the kernel's look-ups of `number`. Returns the node if the kernel has
     /// forgotten it.
-    pub(crate) fn forget(&self, number: u64, count: u64) -> Option<Arc<Node>> {
+    pub(crate) fn forget(&self, number: u64, count: u64) -> Option<Arc<KernelNode>> {
         if number == ROOT {
             return None;
         }
@@ -178,11 +187,11 @@ impl Nodes {
 
     /// Numbers of closed files: up to one in `share` of all, in any order.
     pub(crate) fn unused(&self, share: usize) -> Vec<u64> {
-        let of_shard = |shard: &Mutex<HashMap<u64, Known>>| -> Vec<u64> {
+        let of_shard = |shard: &Mutex<HashMap<u64, KnownNode>>| -> Vec<u64> {
             let shard = shard.lock();
             // An opener holds this lock while it reads the store.
             let is_closed =
-                |known: &&Known| known.node.file.try_lock().is_some_and(|file| file.is_none());
+                |known: &&KnownNode| known.node.file.try_lock().is_some_and(|file| file.is_none());
             let closed = shard.values().filter(is_closed);
             closed.take(shard.len().div_ceil(share)).map(|known| known.node.number).collect()
         };
@@ -190,18 +199,18 @@ impl Nodes {
     }
 
     /// Every open file.
-    pub(crate) fn open(&self) -> Vec<Arc<Node>> {
-        let of_shard = |shard: &Mutex<HashMap<u64, Known>>| -> Vec<Arc<Node>> {
+    pub(crate) fn open(&self) -> Vec<Arc<KernelNode>> {
+        let of_shard = |shard: &Mutex<HashMap<u64, KnownNode>>| -> Vec<Arc<KernelNode>> {
             let shard = shard.lock();
-            let is_open = |known: &&Known| known.node.file.lock().is_some();
+            let is_open = |known: &&KnownNode| known.node.file.lock().is_some();
             shard.values().filter(is_open).map(|known| known.node.clone()).collect()
         };
         self.shards.iter().flat_map(of_shard).collect()
     }
 }
 
-impl Node {
-    fn new(number: u64, (id, kind): (u128, FileKind), place: Place) -> Self {
+impl KernelNode {
+    fn new(number: u64, (id, kind): (u128, FileKind), place: NodeLocation) -> Self {
         Self {
             number,
             id,
@@ -231,23 +240,23 @@ fn usable(number: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use esker_fs::inode::Entry;
+    use esker_fs::inode::NameKind;
 
     use super::*;
 
     fn file(id: u128) -> Inode {
-        let mut inode = Inode::new(Entry::Is(FileKind::Directory), 0o755, 0);
+        let mut inode = Inode::new(NameKind::Is(FileKind::Directory), 0o755, 0);
         inode.id = id;
         inode
     }
 
-    fn nodes() -> Nodes {
-        Nodes::new(Place::Gone(Box::new(file(0))))
+    fn nodes() -> NodeTable {
+        NodeTable::new(NodeLocation::Gone(Box::new(file(0))))
     }
 
-    fn remember(nodes: &Nodes, id: u128) -> Arc<Node> {
+    fn remember(nodes: &NodeTable, id: u128) -> Arc<KernelNode> {
         let inode = file(id);
-        nodes.remember(&inode, || Place::Gone(Box::new(inode.clone())))
+        nodes.intern(&inode, || NodeLocation::Gone(Box::new(inode.clone())))
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::nodes::Nodes;
+use crate::nodes::NodeTable;
 
 /// Number of files that the kernel may know before the mount asks it to forget some. A node takes
 /// about 250 bytes.
@@ -31,7 +31,12 @@ const HEADER_BYTES: usize = 32;
 
 /// Asks the kernel, through `device`, to forget files whenever it knows more than `known_max`;
 /// returns when the sender of `end` is dropped.
-pub(crate) fn prune_until(nodes: &Nodes, device: &OwnedFd, known_max: usize, end: &Receiver<()>) {
+pub(crate) fn prune_until(
+    nodes: &NodeTable,
+    device: &OwnedFd,
+    known_max: usize,
+    end: &Receiver<()>,
+) {
     let slack = known_max / PRUNED_SHARE;
     // Number of files at the last request; 0 once there are few.
     let mut asked_at = 0;

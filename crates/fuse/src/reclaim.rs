@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use esker_base::Kind;
 
-use crate::front::Front;
+use crate::front::MountFront;
 
 /// Interval at which the thread compares two counters, the garbage and its bound. If garbage grows
 /// faster, the writers themselves bound it.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-impl Front {
+impl MountFront {
     /// Frees garbage whenever there is much of it, until the sender of `end` is dropped.
     pub(crate) fn reclaim_until(&self, end: &Receiver<()>) {
         let Some(session) = self.view.session() else { return };

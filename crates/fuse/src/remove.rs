@@ -5,20 +5,20 @@ use std::sync::Arc;
 use esker_base::Kind;
 use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::ops::{RenameFlags, Renamed};
+use esker_fs::ops::{RenameFlags, RenameOutcome};
 use fuser::Errno;
 
-use crate::front::Front;
-use crate::link_count::Counts;
-use crate::nodes::Node;
-use crate::place::Place;
+use crate::front::MountFront;
+use crate::link_count::LockedCounts;
+use crate::node_location::NodeLocation;
+use crate::nodes::KernelNode;
 
-impl Front {
+impl MountFront {
     pub(crate) fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let session = self.session()?;
         let dir = self.dir(&*self.node(parent)?)?;
         let removed = session.unlink(&dir, name);
-        self.note_change();
+        self.record_change();
         let inode = removed.map_err(|error| self.errno(&error))?;
         self.lost_name(&inode);
         Ok(())
@@ -35,7 +35,7 @@ impl Front {
             Err(error) if error.kind() == Kind::NotADirectory => session.unlink(&dir, name),
             removed => removed,
         };
-        self.note_change();
+        self.record_change();
         let inode = removed.map_err(|error| self.errno(&error))?;
         count.change(-1);
         drop(count);
@@ -50,7 +50,7 @@ impl Front {
             return;
         }
         if let Some(node) = self.nodes.find(inode.id, inode.kind().unwrap_or(FileKind::File)) {
-            *node.place.lock() = Place::Gone(Box::new(inode.clone()));
+            *node.place.lock() = NodeLocation::Gone(Box::new(inode.clone()));
         }
     }
 
@@ -64,12 +64,12 @@ impl Front {
         let session = self.session()?;
         let (parent, new_parent) = (self.node(parent)?, self.node(new_parent)?);
         let (dir, new_dir) = (self.dir(&parent)?, self.dir(&new_parent)?);
-        let mut counts = Counts::lock(&parent, &new_parent);
+        let mut counts = LockedCounts::lock(&parent, &new_parent);
         let renamed = session.rename((&dir, name), (&new_dir, new_name), flags);
-        self.note_change();
+        self.record_change();
         let renamed = renamed.map_err(|error| self.errno(&error))?;
         // Two names of one file: nothing to do.
-        let Some(Renamed { moved, other }) = renamed else { return Ok(()) };
+        let Some(RenameOutcome { moved, other }) = renamed else { return Ok(()) };
         let directories =
             |inode: &Inode| i32::from(inode.kind().is_some_and(FileKind::is_shown_as_directory));
         let back = other.as_ref().map_or(0, directories);
@@ -93,14 +93,14 @@ impl Front {
     /// Records that the file `inode` is now at `name` in `dir`. Directory handles follow moves
     /// themselves.
     fn moved(&self, inode: &Inode, dir: &Dir, name: &[u8]) {
-        let node: Option<Arc<Node>> =
+        let node: Option<Arc<KernelNode>> =
             self.nodes.find(inode.id, inode.kind().unwrap_or(FileKind::File));
         let Some(node) = node else { return };
         let mut place = node.place.lock();
-        if let Place::Name(at, _) = &*place
+        if let NodeLocation::Name(at, _) = &*place
             && at.id() != self.view.links().id()
         {
-            *place = Place::Name(dir.clone(), name.into());
+            *place = NodeLocation::Name(dir.clone(), name.into());
         }
     }
 }

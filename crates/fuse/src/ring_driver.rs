@@ -17,16 +17,16 @@ use rustix::fs::OFlags;
 use crate::attributes::type_of;
 use crate::backing::Backing;
 use crate::driver::{dot, open_flags};
-use crate::front::Front;
-use crate::listing::{Shown, Sink};
-use crate::make::{Asked, Caller};
+use crate::front::MountFront;
+use crate::listing::{EntrySink, ShownEntry};
+use crate::make::{Caller, CreateRequest};
 
 /// Larger reads and writes are left to helpers: they take longer than to wake one.
 const QUICK_BYTES_MAX: usize = 64 << 10;
 
 /// The front as rings see it.
 pub(crate) struct RingDriver {
-    pub(crate) front: Arc<Front>,
+    pub(crate) front: Arc<MountFront>,
     /// The mount's device, on which files of the store are registered.
     pub(crate) device: Arc<OwnedFd>,
 }
@@ -37,26 +37,26 @@ struct Names(Listing);
 /// A listing with attributes, by which the kernel is told of each file.
 struct Entries(Listing);
 
-impl Sink for Names {
+impl EntrySink for Names {
     const WITH_ATTRIBUTES: bool = false;
 
-    fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool {
+    fn put(&mut self, cookie: u64, name: &[u8], shown: ShownEntry) -> bool {
         let (number, kind) = match shown {
-            Shown::Kind(number, kind) => (number, type_of(kind)),
-            Shown::All(attr) => (attr.ino.0, attr.kind),
+            ShownEntry::Kind(number, kind) => (number, type_of(kind)),
+            ShownEntry::All(attr) => (attr.ino.0, attr.kind),
         };
         self.0.add(number, cookie, kind, name)
     }
 }
 
-impl Sink for Entries {
+impl EntrySink for Entries {
     const WITH_ATTRIBUTES: bool = true;
 
-    fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool {
+    fn put(&mut self, cookie: u64, name: &[u8], shown: ShownEntry) -> bool {
         let attr = match shown {
-            Shown::All(attr) => attr,
+            ShownEntry::All(attr) => attr,
             // The two dots: the kernel reads no more of them than number and kind.
-            Shown::Kind(number, kind) => dot(number, kind),
+            ShownEntry::Kind(number, kind) => dot(number, kind),
         };
         self.0.add_with_attributes(&attr, cookie, name)
     }
@@ -209,10 +209,12 @@ impl RingDriver {
     ) -> Result<FileAttr, Errno> {
         let (name, asked) = match *operation {
             Operation::SymLink { name, target } => {
-                (name, Asked { target, ..Asked::new(FileKind::Symlink, 0o777) })
+                (name, CreateRequest { target, ..CreateRequest::new(FileKind::Symlink, 0o777) })
             }
-            Operation::MkNod { name, mode, rdev } => (name, Asked::node(mode, rdev)?),
-            Operation::MkDir { name, mode } => (name, Asked::new(FileKind::Directory, mode)),
+            Operation::MkNod { name, mode, rdev } => (name, CreateRequest::node(mode, rdev)?),
+            Operation::MkDir { name, mode } => {
+                (name, CreateRequest::new(FileKind::Directory, mode))
+            }
             _ => return Err(Errno::ENOSYS),
         };
         self.front.make(caller, parent, name, &asked)
@@ -235,7 +237,7 @@ impl RingDriver {
         mode: u32,
     ) -> Result<Answer, Errno> {
         let register = |file: &File| Backing::register(&self.device, file);
-        let asked = Asked::new(FileKind::File, mode);
+        let asked = CreateRequest::new(FileKind::File, mode);
         let (attr, backing) = self.front.create(caller, parent, name, &asked, register)?;
         let flags = OFlags::from_bits_retain(flags);
         let (flags, backing) = self.reply_flags(flags, backing.as_deref());

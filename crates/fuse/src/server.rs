@@ -10,8 +10,8 @@ use esker_base::{Error, Kind, Result};
 use esker_fuse_ring::{Answerer, RingOptions, RingRefusal, Rings};
 use fuser::Session;
 
-use crate::driver::{Driver, REQUEST_BYTES_MAX};
-use crate::front::Front;
+use crate::driver::{FuseDriver, REQUEST_BYTES_MAX};
+use crate::front::MountFront;
 use crate::ring_driver::RingDriver;
 
 /// How requests of the kernel get to a mount.
@@ -37,7 +37,7 @@ pub enum TransportChoice {
 
 /// A file system that is mounted, and what will answer the kernel.
 pub(crate) struct Server {
-    session: Session<Driver>,
+    session: Session<FuseDriver>,
     choice: TransportChoice,
     rings: Option<RingServer>,
 }
@@ -56,9 +56,9 @@ impl Server {
     /// # Errors
     /// Those of `mount`, and `Unsupported` if there must be rings and there are none.
     pub(crate) fn new(
-        front: &Arc<Front>,
+        front: &Arc<MountFront>,
         (transport, threads): (Transport, usize),
-        mount: impl FnOnce(Driver) -> Result<Session<Driver>>,
+        mount: impl FnOnce(FuseDriver) -> Result<Session<FuseDriver>>,
     ) -> Result<Self> {
         let options = RingOptions { payload_bytes: REQUEST_BYTES_MAX as usize, helpers: threads };
         let rings = match transport {
@@ -69,7 +69,7 @@ impl Server {
             return Err(must_have_rings(refusal));
         }
         front.wants_rings.store(matches!(rings, Some(Ok(_))), Ordering::Relaxed);
-        let session = mount(Driver(front.clone()))?;
+        let session = mount(FuseDriver(front.clone()))?;
         let is_first = front.notifier.set(session.notifier()).is_ok();
         assert!(is_first, "a front is mounted once");
         let started = rings.map(|rings| rings.and_then(|rings| start(front, &session, rings)));
@@ -124,8 +124,8 @@ impl AsFd for Server {
 
 /// Lets the kernel use `rings`, if it said that it would.
 fn start(
-    front: &Arc<Front>,
-    session: &Session<Driver>,
+    front: &Arc<MountFront>,
+    session: &Session<FuseDriver>,
     rings: Rings,
 ) -> std::result::Result<RingServer, RingRefusal> {
     if !front.wants_rings.load(Ordering::Relaxed) {

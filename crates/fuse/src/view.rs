@@ -9,14 +9,14 @@ use esker_fs::session::Session;
 /// The contents of a mount. Its identity must be the superuser's, since the kernel has checked
 /// permissions.
 #[derive(Clone, Debug)]
-pub enum View {
+pub enum MountedView {
     /// A stack of published change sets, read-only.
     Snapshot(Arc<Namespace>),
     /// A session on top of such a stack.
     Session(Arc<Session>),
 }
 
-impl Deref for View {
+impl Deref for MountedView {
     type Target = Namespace;
 
     fn deref(&self) -> &Namespace {
@@ -27,7 +27,7 @@ impl Deref for View {
     }
 }
 
-impl View {
+impl MountedView {
     /// The session, if the view is writable.
     #[must_use]
     pub fn session(&self) -> Option<&Arc<Session>> {

@@ -12,9 +12,9 @@ use esker_fs::ops::XattrSet;
 use fuser::Errno;
 
 use crate::control::STATUS;
-use crate::front::Front;
-use crate::nodes::{Node, ROOT};
-use crate::place::Place;
+use crate::front::MountFront;
+use crate::node_location::NodeLocation;
+use crate::nodes::{KernelNode, ROOT};
 
 /// `setxattr`'s flags.
 const CREATE: i32 = 1;
@@ -22,15 +22,15 @@ const REPLACE: i32 = 2;
 /// Prefix of names visible only to the superuser.
 const TRUSTED: &[u8] = b"trusted.";
 
-impl Front {
+impl MountFront {
     /// All attributes of `node`.
-    fn xattrs(&self, node: &Node) -> Result<esker_fs::xattr::Xattrs, Errno> {
+    fn xattrs(&self, node: &KernelNode) -> Result<esker_fs::xattr::Xattrs, Errno> {
         let place = node.place.lock().clone();
         let inode = match &place {
-            Place::Dir(dir) => self.view.stat_dir(dir),
-            Place::Name(dir, name) => self.view.lookup(dir, name, true),
-            Place::Key(_) => return Ok(esker_fs::xattr::Xattrs::new()),
-            Place::Gone(inode) => Ok((**inode).clone()),
+            NodeLocation::Dir(dir) => self.view.stat_dir(dir),
+            NodeLocation::Name(dir, name) => self.view.lookup(dir, name, true),
+            NodeLocation::Key(_) => return Ok(esker_fs::xattr::Xattrs::new()),
+            NodeLocation::Gone(inode) => Ok((**inode).clone()),
         };
         let xattrs = inode.and_then(|inode| self.view.xattrs(&inode));
         xattrs.map_err(|error| self.errno(&error))
@@ -88,7 +88,7 @@ impl Front {
             Some((dir, name)) => session.set_xattr(&dir, &name, (attribute, value), how),
             None => session.set_xattr_root((attribute, value), how),
         };
-        self.note_change();
+        self.record_change();
         set.map_err(|error| match error.kind() {
             // Beyond the limit on a file's attributes, other file systems report a lack of space.
             Kind::TooLarge => Errno::ENOSPC,
@@ -105,18 +105,18 @@ impl Front {
             Some((dir, name)) => session.remove_xattr(&dir, &name, attribute),
             None => session.remove_xattr_root(attribute),
         };
-        self.note_change();
+        self.record_change();
         removed.map_err(|error| self.errno(&error))
     }
 
     /// Directory and name under which attributes of a file are changed; `None` for the root.
-    fn xattr_place(&self, node: &Node) -> Result<Option<(Dir, Vec<u8>)>, Errno> {
+    fn xattr_place(&self, node: &KernelNode) -> Result<Option<(Dir, Vec<u8>)>, Errno> {
         let place = node.place.lock().clone();
         match place {
-            Place::Dir(dir) => Ok(dir.place()),
-            Place::Name(dir, name) => Ok(Some((dir, name.into()))),
-            Place::Key(_) => Err(Errno::EROFS),
-            Place::Gone(_) => Err(Errno::ENOENT),
+            NodeLocation::Dir(dir) => Ok(dir.location()),
+            NodeLocation::Name(dir, name) => Ok(Some((dir, name.into()))),
+            NodeLocation::Key(_) => Err(Errno::EROFS),
+            NodeLocation::Gone(_) => Err(Errno::ENOENT),
         }
     }
 }

@@ -6,10 +6,10 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_base::store::{Effect, FaultStore, MemoryStore};
-use esker_fs::namespace::Follow;
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore};
+use esker_fs::namespace::FollowLinks;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fuse::View;
+use esker_fuse::MountedView;
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::mounted::{Mounted, can_mount, options, repository};
@@ -44,7 +44,7 @@ fn failures_of_the_store_are_errors_of_calls_and_lose_nothing_acknowledged() {
         let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
         let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
         let set = session.set();
-        let mounted = Mounted::new(View::Session(session.clone()));
+        let mounted = Mounted::new(MountedView::Session(session.clone()));
         let kept = File::create(mounted.path("kept")).expect("create");
         kept.write_all_at(&content(1), 0).expect("write");
         kept.sync_all().expect("sync");
@@ -62,7 +62,7 @@ fn failures_of_the_store_are_errors_of_calls_and_lose_nothing_acknowledged() {
         let image = store.after_power_loss().expect("an image");
         drop(session);
         let resumed = repository(image).resume(set, options()).expect("resume");
-        let inode = resumed.stat("/kept", Follow::No).expect("stat");
+        let inode = resumed.stat("/kept", FollowLinks::No).expect("stat");
         let bytes = resumed.read(&inode, 0, LARGE).expect("read");
         assert!(bytes == content(1), "{kind:?}: what was synced is there");
     }
@@ -75,9 +75,9 @@ fn a_mount_whose_store_vanished_answers_errors_and_can_be_unmounted() {
     }
     let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
     let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
-    let mounted = Mounted::new(View::Session(session.clone()));
+    let mounted = Mounted::new(MountedView::Session(session.clone()));
     std::fs::write(mounted.path("before"), content(1)).expect("write");
-    store.stop_at(store.operations() + 1, Effect::None);
+    store.stop_at(store.operations() + 1, FaultEffect::None);
     let file = File::create(mounted.path("after"));
     let file = file.and_then(|file| {
         file.write_all_at(&content(2), 0)?;
@@ -112,13 +112,13 @@ fn at_always_a_file_that_is_closed_survives_power_loss() {
     let options = || SessionOptions { tree: tree.clone(), ..options() };
     let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
     let set = session.set();
-    let mounted = Mounted::new(View::Session(session.clone()));
+    let mounted = Mounted::new(MountedView::Session(session.clone()));
     let after_power_loss = || {
         let image = store.after_power_loss().expect("an image");
         repository(image).resume(set, options()).expect("resume")
     };
     let read = |resumed: &Session, name: &str| {
-        let inode = resumed.stat(format!("/{name}"), Follow::No).expect("stat");
+        let inode = resumed.stat(format!("/{name}"), FollowLinks::No).expect("stat");
         resumed.read(&inode, 0, 2 * LARGE).expect("read")
     };
     for round in 0..20 {
@@ -149,7 +149,7 @@ fn a_store_that_is_full_for_a_while_stops_changes_for_that_while() {
     let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
     let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
     let set = session.set();
-    let mounted = Mounted::new(View::Session(session.clone()));
+    let mounted = Mounted::new(MountedView::Session(session.clone()));
     let file = File::create(mounted.path("file")).expect("create");
     file.write_all_at(&content(1), 0).expect("write");
     file.sync_all().expect("sync");
@@ -175,7 +175,7 @@ fn a_store_that_is_full_for_a_while_stops_changes_for_that_while() {
     drop(session);
     let resumed = repository(image).resume(set, options()).expect("resume");
     let read = |path: &str| {
-        let inode = resumed.stat(path, Follow::No).expect("stat");
+        let inode = resumed.stat(path, FollowLinks::No).expect("stat");
         resumed.read(&inode, 0, 3 * LARGE).expect("read")
     };
     assert!(read("/file") == [content(1), content(3)].concat());

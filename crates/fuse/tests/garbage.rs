@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, Store};
-use esker_fuse::View;
+use esker_fuse::MountedView;
 
 use crate::mounted::{Mounted, can_mount, options, repository};
 
@@ -22,7 +22,7 @@ fn garbage_is_given_up_in_the_background() {
     }
     let store = Arc::new(MemoryStore::new());
     let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
-    let mounted = Mounted::new(View::Session(session.clone()));
+    let mounted = Mounted::new(MountedView::Session(session.clone()));
     let file = File::create_new(mounted.path("file")).expect("create");
     for round in 0..ROUNDS {
         file.write_all_at(&vec![round as u8; FILE_BYTES], 0).expect("write");

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use esker_fuse::View;
+use esker_fuse::MountedView;
 use rustix::fs::{Dir, RawDir, SeekFrom};
 
 use crate::mounted::{Mounted, can_mount, session};
@@ -142,7 +142,7 @@ fn mounted_with(name: &str, entries: usize, directories: usize) -> Mounted {
             false => drop(session.mkdir(&dir, &name, 0o755).expect("mkdir")),
         }
     }
-    Mounted::new(View::Session(session))
+    Mounted::new(MountedView::Session(session))
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_listing_goes_on_where_it_is_told_to() {
     };
     check(&at);
     mounted.end().expect("closed");
-    let mounted = Mounted::new(View::Session(session));
+    let mounted = Mounted::new(MountedView::Session(session));
     let at = mounted.path("d");
     check(&at);
     // An open directory that was removed is empty.

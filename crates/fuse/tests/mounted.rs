@@ -12,7 +12,8 @@ use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fuse::{
-    InPlace, KNOWN_FILES_MAX, Mount, MountOptions, Transport, TransportChoice, View, is_supported,
+    InPlacePolicy, KNOWN_FILES_MAX, Mount, MountOptions, MountedView, Transport, TransportChoice,
+    is_supported,
 };
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -73,22 +74,22 @@ pub fn session() -> Arc<Session> {
 
 impl Mounted {
     /// Mounts `view`.
-    pub fn new(view: View) -> Self {
-        Self::with(view, InPlace::default())
+    pub fn new(view: MountedView) -> Self {
+        Self::with(view, InPlacePolicy::default())
     }
 
     /// Mounts `view`; the kernel writes the files that `in_place` selects directly in the store.
-    pub fn with(view: View, in_place: InPlace) -> Self {
+    pub fn with(view: MountedView, in_place: InPlacePolicy) -> Self {
         Self::with_options(view, |options| options.in_place = in_place)
     }
 
     /// Mounts `view`; the kernel collects small writes.
-    pub fn writing_back(view: View) -> Self {
+    pub fn writing_back(view: MountedView) -> Self {
         Self::with_options(view, |options| options.writes_back = true)
     }
 
     /// Mounts `view` with options adjusted by `change`.
-    pub fn with_options(view: View, change: impl FnOnce(&mut MountOptions)) -> Self {
+    pub fn with_options(view: MountedView, change: impl FnOnce(&mut MountOptions)) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("at");
         std::fs::create_dir(&at).expect("a new directory");
@@ -100,14 +101,18 @@ impl Mounted {
     }
 
     /// Mounts `view` at `at`, as options say that `change` changes; nobody answers yet.
-    pub fn try_at(view: View, at: &Path, change: impl FnOnce(&mut MountOptions)) -> Result<Mount> {
+    pub fn try_at(
+        view: MountedView,
+        at: &Path,
+        change: impl FnOnce(&mut MountOptions),
+    ) -> Result<Mount> {
         let mut options = MountOptions {
             source: "test".into(),
             name: "test".into(),
             transport: transport(),
             threads: 3,
             writes_back: false,
-            in_place: InPlace::default(),
+            in_place: InPlacePolicy::default(),
             allows_others: true,
             known_files_max: KNOWN_FILES_MAX,
             store: None,
@@ -121,7 +126,7 @@ impl Mounted {
     /// A session in memory, mounted.
     pub fn session() -> (Self, Arc<Session>) {
         let session = session();
-        (Self::new(View::Session(session.clone())), session)
+        (Self::new(MountedView::Session(session.clone())), session)
     }
 
     pub fn root(&self) -> PathBuf {

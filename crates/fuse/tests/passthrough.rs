@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use esker_base::store::{CountedStore, PosixStore};
 use esker_fs::identity::Identity;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::session::Session;
 use esker_fs::verify::VerifyOptions;
-use esker_fuse::{InPlace, View};
+use esker_fuse::{InPlacePolicy, MountedView};
 use tempfile::TempDir;
 
 use crate::mounted::{Mounted, can_mount, options, repository};
@@ -51,7 +51,7 @@ fn the_kernel_reads_files_of_snapshots_from_the_store() {
     let mut rest = put.as_slice();
     let mut fill = |buffer: &mut [u8]| Ok(rest.read(buffer).expect("bytes in memory"));
     session.create_with(session.root(), b"put", 0o644, &mut fill).expect("create");
-    let mounted = Mounted::with(View::Session(session.clone()), InPlace::Never);
+    let mounted = Mounted::with(MountedView::Session(session.clone()), InPlacePolicy::Never);
     std::fs::write(mounted.path("in order"), content(2)).expect("write");
     let mixed = File::create(mounted.path("mixed")).expect("create");
     mixed.write_all_at(&content(3)[BYTES / 2..], BYTES as u64 / 2).expect("write");
@@ -74,14 +74,14 @@ fn the_kernel_reads_files_of_snapshots_from_the_store() {
     let counted = Arc::new(CountedStore::new(store));
     let snapshot = repository(counted.clone()).open(&[set], Identity::root()).expect("open");
     for name in ["/put", "/in order", "/program"] {
-        let inode = snapshot.stat(name, Follow::No).expect("stat");
+        let inode = snapshot.stat(name, FollowLinks::No).expect("stat");
         assert!(snapshot.backing_file(&inode).expect("a store that answers").is_some(), "{name}");
     }
     for name in ["/mixed", "/shorter"] {
-        let inode = snapshot.stat(name, Follow::No).expect("stat");
+        let inode = snapshot.stat(name, FollowLinks::No).expect("stat");
         assert!(snapshot.backing_file(&inode).expect("a store that answers").is_none(), "{name}");
     }
-    let mounted = Mounted::new(View::Snapshot(Arc::new(snapshot)));
+    let mounted = Mounted::new(MountedView::Snapshot(Arc::new(snapshot)));
     for (name, seed) in [("put", 1), ("in order", 2)] {
         let before = counted.counts().read_bytes;
         let mut first = File::open(mounted.path(name)).expect("open");
@@ -114,12 +114,12 @@ struct Writing {
 }
 
 impl Writing {
-    fn new(in_place: InPlace) -> Self {
+    fn new(in_place: InPlacePolicy) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let inner = Arc::new(PosixStore::new(directory.path()).expect("a store"));
         let store = Arc::new(CountedStore::new(inner));
         let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
-        let mounted = Mounted::with(View::Session(session.clone()), in_place);
+        let mounted = Mounted::with(MountedView::Session(session.clone()), in_place);
         Self { store, session, mounted, _directory: directory }
     }
 
@@ -150,7 +150,7 @@ impl Writing {
         let repository = repository(store);
         let shown = repository.open(&[set], Identity::root()).expect("open");
         for (name, bytes) in wanted {
-            let inode = shown.stat(format!("/{name}"), Follow::No).expect("stat");
+            let inode = shown.stat(format!("/{name}"), FollowLinks::No).expect("stat");
             let read = shown.read(&inode, 0, 2 * BYTES).expect("read");
             assert!(read == bytes[..], "{name} is published");
         }
@@ -172,7 +172,7 @@ fn where_files_get_large_the_kernel_writes_them_in_the_store() {
     if !can_pass_writes() {
         return;
     }
-    let writing = Writing::new(InPlace::Auto);
+    let writing = Writing::new(InPlacePolicy::Auto);
     std::fs::create_dir(writing.path("other")).expect("mkdir");
     let all = BYTES as u64;
     let is_passed = |name: &str, length: usize| {
@@ -204,7 +204,7 @@ fn what_was_read_before_the_kernel_writes_it_is_read_anew() {
     if !can_pass_writes() {
         return;
     }
-    let writing = Writing::new(InPlace::Auto);
+    let writing = Writing::new(InPlacePolicy::Auto);
     let file = File::create(writing.path("reserved")).expect("create");
     file.set_len(BYTES as u64).expect("reserve");
     drop(file);
@@ -227,7 +227,7 @@ fn files_that_the_kernel_writes_are_files_like_others() {
     if !can_pass_writes() {
         return;
     }
-    let writing = Writing::new(InPlace::Always);
+    let writing = Writing::new(InPlacePolicy::Always);
     assert!(writing.write("written", BYTES) < 1 << 20, "nothing comes by the mount");
     let mut wanted = content(2);
     let file = File::create_new(writing.path("file")).expect("create");
@@ -269,7 +269,7 @@ fn files_that_the_kernel_writes_are_files_like_others() {
     assert_eq!(&found, b"goes on w");
     drop(gone);
     let shown = repository(writing.store.clone()).open(&[set], Identity::root()).expect("open");
-    let inode = shown.stat("/renamed", Follow::No).expect("stat");
+    let inode = shown.stat("/renamed", FollowLinks::No).expect("stat");
     assert!(shown.read(&inode, 0, 2 * BYTES).expect("read") == at_snapshot[..], "as it was");
     writing.check(&[("written", content(1)), ("renamed", wanted), ("copy", copy_wanted)]);
 }
@@ -279,7 +279,7 @@ fn set_id_bits_are_no_way_around_who_writes() {
     if !can_pass_writes() {
         return;
     }
-    let writing = Writing::new(InPlace::Always);
+    let writing = Writing::new(InPlacePolicy::Always);
     for (name, writes_after, wanted) in [("kept", false, 0o4755), ("lost", true, 0o755)] {
         let file = File::create_new(writing.path(name)).expect("create");
         file.write_all_at(&content(1), 0).expect("write");

@@ -95,7 +95,7 @@ fn blocks_count_what_is_stored() {
     };
     assert_eq!((listed("full"), blocks(&mounted.path("long"))), (4096, 0));
     session.flush().expect("flush");
-    let inode = session.stat("/sparse", esker_fs::namespace::Follow::No).expect("stat");
+    let inode = session.stat("/sparse", esker_fs::namespace::FollowLinks::No).expect("stat");
     assert_eq!(session.stored_bytes(&inode).expect("stored"), 3 + (3 << 20));
     drop(long);
     mounted.end().expect("closed");
@@ -138,7 +138,7 @@ fn times_of_collected_writes_stay() {
         return;
     }
     let session = crate::mounted::session();
-    let mounted = Mounted::writing_back(esker_fuse::View::Session(session.clone()));
+    let mounted = Mounted::writing_back(esker_fuse::MountedView::Session(session.clone()));
     let path = mounted.path("f");
     fs::write(&path, "text").expect("write");
     let before = fs::metadata(&path).expect("stat");
@@ -148,7 +148,7 @@ fn times_of_collected_writes_stay() {
     let file = File::options().write(true).open(&path).expect("open");
     file.sync_all().expect("sync");
     drop(file);
-    let inode = session.stat("/f", esker_fs::namespace::Follow::No).expect("stat");
+    let inode = session.stat("/f", esker_fs::namespace::FollowLinks::No).expect("stat");
     let ns = esker_fs::timestamp::of_parts;
     assert_eq!(inode.mtime_ns, ns(before.mtime(), before.mtime_nsec()));
     assert_eq!(inode.ctime_ns, ns(before.ctime(), before.ctime_nsec()));
@@ -180,7 +180,7 @@ fn times_before_1970_are_kept() {
         let time = Timespec { tv_sec, tv_nsec };
         let times = Timestamps { last_access: time, last_modification: time };
         utimensat(CWD, &path, &times, AtFlags::empty()).expect("utimensat");
-        let inode = session.stat("/f", esker_fs::namespace::Follow::No).expect("stat");
+        let inode = session.stat("/f", esker_fs::namespace::FollowLinks::No).expect("stat");
         assert_eq!(nearest(inode.mtime_ns), kept);
         let stat = fs::metadata(&path).expect("stat");
         assert_eq!((stat.mtime(), stat.mtime_nsec()), kept);

@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, Store};
-use esker_fs::namespace::Follow;
-use esker_fuse::View;
+use esker_fs::namespace::FollowLinks;
+use esker_fuse::MountedView;
 use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom, XattrFlags};
 
 use crate::mounted::{Mounted, can_mount, options, repository};
@@ -269,7 +269,7 @@ fn numbers_of_directories() {
     fs::rename(mounted.path("a/b"), mounted.path("c")).expect("rename");
     assert_eq!(stat("c").ino(), before);
     assert_eq!(stat("c/..").ino(), 1);
-    assert!(session.stat("/c", esker_fs::namespace::Follow::No).is_ok());
+    assert!(session.stat("/c", esker_fs::namespace::FollowLinks::No).is_ok());
     let space = rustix::fs::statvfs(mounted.root()).expect("statvfs");
     assert!(space.f_bavail > 0 && space.f_namemax == 255);
     let open = File::open(mounted.path("c")).expect("open");
@@ -293,7 +293,7 @@ fn directories_have_a_link_for_each_directory_in_them() {
     let (mounted, session) = Mounted::session();
     // Some exist before the kernel asks.
     session.mkdir(session.root(), b"before", 0o755).expect("mkdir");
-    let before = session.stat("/before", Follow::No).expect("stat");
+    let before = session.stat("/before", FollowLinks::No).expect("stat");
     let before = session.open_dir(session.root(), b"before", &before).expect("open");
     for name in ["one", "two"] {
         session.mkdir(&before, name.as_bytes(), 0o755).expect("mkdir");
@@ -323,7 +323,7 @@ fn directories_have_a_link_for_each_directory_in_them() {
     drop((open, root));
     mounted.end().expect("closed");
     // A second mount, which has to count.
-    let mounted = Mounted::new(View::Session(session));
+    let mounted = Mounted::new(MountedView::Session(session));
     let of = |names: [&str; 4]| names.map(|name| links(&mounted.path(name)));
     assert_eq!(of(["", "a", "b", "before"]), [5, 3, 2, 4]);
     mounted.end().expect("closed");
@@ -344,7 +344,7 @@ fn indexed_directories_are_shown_as_directories_and_removed_whole() {
         let root = session.root();
         session.create_indexed(root, name.as_bytes(), 0o755, number, 9).expect("create");
     }
-    let mounted = Mounted::new(View::Session(session));
+    let mounted = Mounted::new(MountedView::Session(session));
     assert!(fs::metadata(mounted.path("rm")).expect("stat").is_dir());
     assert_eq!(links(&mounted.root()), 4);
     let errno = |error: std::io::Error| error.raw_os_error();
@@ -379,7 +379,7 @@ fn directories_of_several_bases_have_the_links_of_all() {
             let parent = match directory {
                 "shared" => session.root().clone(),
                 _ => {
-                    let shared = session.stat("/shared", Follow::No).expect("stat");
+                    let shared = session.stat("/shared", FollowLinks::No).expect("stat");
                     session.open_dir(session.root(), b"shared", &shared).expect("open")
                 }
             };
@@ -388,7 +388,7 @@ fn directories_of_several_bases_have_the_links_of_all() {
         session.publish(name).expect("publish")
     });
     let session = repository.begin(&bases, options()).expect("begin");
-    let mounted = Mounted::new(View::Session(Arc::new(session)));
+    let mounted = Mounted::new(MountedView::Session(Arc::new(session)));
     assert_eq!(links(&mounted.path("shared")), 5, "both, x and y");
     fs::remove_dir(mounted.path("shared/both")).expect("rmdir");
     assert_eq!(links(&mounted.path("shared")), 4);

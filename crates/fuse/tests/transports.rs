@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use esker_base::Kind;
 use esker_fs::session::Session;
-use esker_fuse::{Transport, TransportChoice, View};
+use esker_fuse::{MountedView, Transport, TransportChoice};
 use esker_fuse_ring::{RingOptions, RingRefusal, Rings};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -36,7 +36,7 @@ fn can_have_rings() -> bool {
 
 fn mounted_by(transport: Transport) -> (Mounted, Arc<Session>) {
     let session = session();
-    let view = View::Session(session.clone());
+    let view = MountedView::Session(session.clone());
     (Mounted::with_options(view, |options| options.transport = transport), session)
 }
 
@@ -206,7 +206,7 @@ fn who_insists_on_rings_is_told_what_is_missing() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let view = View::Session(session());
+    let view = MountedView::Session(session());
     let refused = Mounted::try_at(view, directory.path(), |options| {
         options.transport = Transport::Uring;
     });

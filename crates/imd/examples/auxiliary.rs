@@ -7,7 +7,7 @@
 
 use esker_base::clock::{Clock, SystemClock};
 use esker_base::{Bytes, Random};
-use esker_imd::auxiliary::{Builder, Encoding, Reader};
+use esker_imd::auxiliary::{AuxiliaryBuilder, AuxiliaryEncoding, AuxiliaryTable};
 use esker_imd::hash::key_hash;
 
 const QUERIES: u64 = 1_000_000;
@@ -18,15 +18,15 @@ fn main() {
     let (keys, sources) = (next(8 << 20), next(4096));
     println!("{keys} keys of {sources} sources, {QUERIES} queries of present keys");
     for fingerprint_bits in [3, 4, 5, 6, 8] {
-        measure(Encoding::Cuckoo { fingerprint_bits }, keys, sources);
+        measure(AuxiliaryEncoding::Cuckoo { fingerprint_bits }, keys, sources);
     }
-    measure(Encoding::Ribbon, keys, sources);
+    measure(AuxiliaryEncoding::Ribbon, keys, sources);
 }
 
-fn measure(encoding: Encoding, keys: u64, sources: u64) {
+fn measure(encoding: AuxiliaryEncoding, keys: u64, sources: u64) {
     let clock = SystemClock;
     let mut random = Random::from_seed(7);
-    let mut builder = Builder::new(encoding);
+    let mut builder = AuxiliaryBuilder::new(encoding);
     let mut expected = Vec::new();
     for key in 0..keys {
         let source = u32::try_from(random.below(sources)).expect("ranks have 32 bits");
@@ -38,7 +38,7 @@ fn measure(encoding: Encoding, keys: u64, sources: u64) {
     let built = (clock.monotonic_ns() - start) as f64 / 1e9;
 
     let bytes = encoded.len() as f64;
-    let reader = Reader::parse(Bytes::from(encoded)).expect("what was just encoded");
+    let reader = AuxiliaryTable::parse(Bytes::from(encoded)).expect("what was just encoded");
     let mut found = Vec::new();
     let mut candidates = 0;
     let start = clock.monotonic_ns();
@@ -52,10 +52,10 @@ fn measure(encoding: Encoding, keys: u64, sources: u64) {
     }
     let queried = (clock.monotonic_ns() - start) as f64 / 1e9;
     let shape = match &reader {
-        Reader::Cuckoo(table) => {
+        AuxiliaryTable::Cuckoo(table) => {
             format!("slots {:?}, listed {}", table.slots().collect::<Vec<_>>(), table.listed())
         }
-        Reader::Ribbon(table) => format!("listed {}", table.listed()),
+        AuxiliaryTable::Ribbon(table) => format!("listed {}", table.listed()),
     };
     println!(
         "{encoding:?}: {:.2} M keys/s built, {:.2} M queries/s, {:.2} bits a key, {:.3} candidates a query; {shape}",

@@ -9,9 +9,9 @@
 
 use std::ops::Range;
 
-use esker_table::wire::{Damage, Input, put_varint};
+use esker_table::wire::{WireDamage, WireInput, put_varint};
 
-use crate::shape::{Shape, VALUE_BYTES_MAX};
+use crate::record_layout::{RecordLayout, VALUE_BYTES_MAX};
 
 /// A block ends with the row that reaches this many bytes. Smaller blocks make a get read less;
 /// larger ones save nothing measurable, since no metadata is stored for blocks of fixed shape.
@@ -94,21 +94,21 @@ impl VariableBlock {
 
 /// The rows of a verified block.
 #[derive(Debug)]
-pub struct Rows<'a> {
+pub struct BlockRows<'a> {
     body: &'a [u8],
     rows: u32,
-    keys: Column,
-    values: Column,
+    keys: BlockColumn,
+    values: BlockColumn,
 }
 
 /// Locations of one column's strings.
 #[derive(Debug)]
-enum Column {
+enum BlockColumn {
     Even { start: usize, bytes: usize },
     Uneven { start: usize, ends: Vec<usize> },
 }
 
-impl Column {
+impl BlockColumn {
     #[inline]
     fn at(&self, row: u32) -> Range<usize> {
         let row = row as usize;
@@ -136,28 +136,28 @@ impl Column {
     }
 }
 
-impl<'a> Rows<'a> {
+impl<'a> BlockRows<'a> {
     /// Parses `body` as a block of `rows` rows.
     ///
     /// # Errors
     /// Damage if it does not hold exactly that many.
-    pub fn parse(body: &'a [u8], rows: u32, shape: Shape) -> Result<Self, Damage> {
+    pub fn parse(body: &'a [u8], rows: u32, shape: RecordLayout) -> Result<Self, WireDamage> {
         let (keys, values, at) = match shape {
-            Shape::Fixed { key_bytes, value_bytes } => {
-                let keys = Column::Even { start: 0, bytes: usize::from(key_bytes) };
-                (keys, Column::Even { start: 0, bytes: value_bytes as usize }, 0)
+            RecordLayout::Fixed { key_bytes, value_bytes } => {
+                let keys = BlockColumn::Even { start: 0, bytes: usize::from(key_bytes) };
+                (keys, BlockColumn::Even { start: 0, bytes: value_bytes as usize }, 0)
             }
-            Shape::Variable => {
-                let mut input = Input::new(body);
+            RecordLayout::Variable => {
+                let mut input = WireInput::new(body);
                 let (keys, values) = parse_lengths(&mut input, rows)?;
                 (keys, values, input.at())
             }
         };
         let keys = keys.starting_at(at);
         let values = values.starting_at(at + keys.bytes(rows));
-        let (Column::Even { start, .. } | Column::Uneven { start, .. }) = values;
+        let (BlockColumn::Even { start, .. } | BlockColumn::Uneven { start, .. }) = values;
         if start.checked_add(values.bytes(rows)) != Some(body.len()) {
-            return Err(Damage { offset: at, what: "keys and values that fill the block" });
+            return Err(WireDamage { offset: at, what: "keys and values that fill the block" });
         }
         Ok(Self { body, rows, keys, values })
     }
@@ -195,7 +195,10 @@ impl<'a> Rows<'a> {
     }
 }
 
-fn parse_lengths(input: &mut Input, rows: u32) -> Result<(Column, Column), Damage> {
+fn parse_lengths(
+    input: &mut WireInput,
+    rows: u32,
+) -> Result<(BlockColumn, BlockColumn), WireDamage> {
     let key_bytes = usize::from(input.u8()?);
     let value_bytes = input.varint_max(VALUE_BYTES_MAX + 1, "a value's length")?;
     // A block has at least one byte per row, whatever its directory says.
@@ -203,7 +206,7 @@ fn parse_lengths(input: &mut Input, rows: u32) -> Result<(Column, Column), Damag
         return Err(input.damage("a byte for each row"));
     }
     let keys = if key_bytes > 0 {
-        Column::Even { start: 0, bytes: key_bytes }
+        BlockColumn::Even { start: 0, bytes: key_bytes }
     } else {
         let mut end = 0;
         let lengths = input.take(rows as usize)?;
@@ -211,17 +214,17 @@ fn parse_lengths(input: &mut Input, rows: u32) -> Result<(Column, Column), Damag
             end += usize::from(length);
             end
         });
-        Column::Uneven { start: 0, ends: ends.collect() }
+        BlockColumn::Uneven { start: 0, ends: ends.collect() }
     };
     let values = if value_bytes > 0 {
-        Column::Even { start: 0, bytes: value_bytes - 1 }
+        BlockColumn::Even { start: 0, bytes: value_bytes - 1 }
     } else {
         let (mut end, mut ends) = (0, Vec::with_capacity(rows as usize));
         for _ in 0..rows {
             end += input.varint_max(VALUE_BYTES_MAX, "a value's length")?;
             ends.push(end);
         }
-        Column::Uneven { start: 0, ends }
+        BlockColumn::Uneven { start: 0, ends }
     };
     Ok((keys, values))
 }
@@ -236,7 +239,8 @@ mod tests {
         rows.iter().for_each(|row| block.push(row.0, row.1));
         block.encode(&mut out);
         let count = u32::try_from(rows.len()).expect("few");
-        let parsed = Rows::parse(&out, count, Shape::Variable).expect("what was encoded");
+        let parsed =
+            BlockRows::parse(&out, count, RecordLayout::Variable).expect("what was encoded");
         for (row, (key, value)) in (0..).zip(rows) {
             assert_eq!((parsed.key(row), parsed.value(row)), (*key, *value));
         }
@@ -255,14 +259,14 @@ mod tests {
     fn cut_and_hostile_blocks_are_refused() {
         let body = round_trip(&[(b"a", b"xyz"), (b"bcd", b"pq")]);
         for cut in 0..body.len() {
-            assert!(Rows::parse(&body[..cut], 2, Shape::Variable).is_err());
+            assert!(BlockRows::parse(&body[..cut], 2, RecordLayout::Variable).is_err());
         }
         for rows in [0, 1, 3, 1000, u32::MAX] {
-            assert!(Rows::parse(&body, rows, Shape::Variable).is_err());
+            assert!(BlockRows::parse(&body, rows, RecordLayout::Variable).is_err());
         }
-        let fixed = Shape::Fixed { key_bytes: 2, value_bytes: 3 };
-        assert!(Rows::parse(&[0; 10], 2, fixed).is_ok());
-        assert!(Rows::parse(&[0; 11], 2, fixed).is_err());
-        assert!(Rows::parse(&[0; 10], u32::MAX, fixed).is_err());
+        let fixed = RecordLayout::Fixed { key_bytes: 2, value_bytes: 3 };
+        assert!(BlockRows::parse(&[0; 10], 2, fixed).is_ok());
+        assert!(BlockRows::parse(&[0; 11], 2, fixed).is_err());
+        assert!(BlockRows::parse(&[0; 10], u32::MAX, fixed).is_err());
     }
 }

@@ -8,12 +8,12 @@
 use std::ops::Range;
 
 use esker_base::{Error, Result};
-use esker_table::wire::{Damage, Input, put_bytes, put_varint};
+use esker_table::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
-use crate::index::head::Head;
+use crate::index::head::IndexLogHead;
 use crate::names;
+use crate::record_layout::ValueFormat;
 use crate::schema::{DirectorySchema, SCHEMA_BYTES_MAX};
-use crate::shape::Format;
 
 /// First bytes of the root object; the last is the version.
 pub const ROOT_MAGIC: &[u8; 8] = b"ESKERIR3";
@@ -24,9 +24,9 @@ pub const ROOT_BYTES_MAX: u64 = 1 << 30;
 
 /// Contents of the root object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Directory {
+pub struct DirectoryIndex {
     /// The head of partition 0's index log; the other heads differ only in their partition.
-    pub head: Head,
+    pub head: IndexLogHead,
     /// The schema of keys and values.
     pub schema: DirectorySchema,
     /// The step of each epoch, ascending.
@@ -34,7 +34,7 @@ pub struct Directory {
     /// Totals of each partition.
     pub partitions: Vec<PartitionTotals>,
     /// For an ordered directory: the bounds of each epoch.
-    pub bounds: Vec<Bounds>,
+    pub bounds: Vec<PartitionBounds>,
 }
 
 /// Totals of a partition.
@@ -57,12 +57,12 @@ pub struct PartitionTotals {
 /// Partition bounds of an ordered directory: the key prefixes at which the second and later
 /// partitions begin, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bounds {
+pub struct PartitionBounds {
     /// One fewer than there are partitions.
     pub starts: Vec<u64>,
 }
 
-impl Bounds {
+impl PartitionBounds {
     /// The partition of keys with `prefix`.
     #[inline]
     #[must_use]
@@ -97,17 +97,17 @@ impl PartitionTotals {
 
     /// Name and size of each log of partition `number` in a directory of `format` below `prefix`.
     #[must_use]
-    pub fn logs(&self, prefix: &str, format: Format, number: u32) -> Vec<(String, u64)> {
+    pub fn logs(&self, prefix: &str, format: ValueFormat, number: u32) -> Vec<(String, u64)> {
         let mut logs = vec![
             (names::index(prefix, number), self.index_bytes),
             (names::data(prefix, number), self.data_bytes),
         ];
         match format {
-            Format::Pointer => logs.push((names::values(prefix, number), self.value_bytes)),
-            Format::Lossy | Format::Static => {
+            ValueFormat::Pointer => logs.push((names::values(prefix, number), self.value_bytes)),
+            ValueFormat::Lossy | ValueFormat::Static => {
                 logs.push((names::auxiliary(prefix, number), self.auxiliary_bytes));
             }
-            Format::Base | Format::Ordered => {}
+            ValueFormat::Base | ValueFormat::Ordered => {}
         }
         logs
     }
@@ -132,7 +132,7 @@ impl PartitionTotals {
     ///
     /// # Errors
     /// Damage if `input` does not begin with totals.
-    pub fn decode(input: &mut Input<'_>) -> Result<Self, Damage> {
+    pub fn decode(input: &mut WireInput<'_>) -> Result<Self, WireDamage> {
         Ok(Self {
             rows: input.varint()?,
             tables: input.varint()?,
@@ -144,7 +144,7 @@ impl PartitionTotals {
     }
 }
 
-impl Directory {
+impl DirectoryIndex {
     /// Number of epochs, equal in every partition.
     #[must_use]
     pub fn epochs(&self) -> u32 {
@@ -196,13 +196,13 @@ impl Directory {
         Self::decode_covered(covered).map_err(|damage| damage.of(object, 0))
     }
 
-    fn decode_covered(bytes: &[u8]) -> Result<Self, Damage> {
-        let mut input = Input::new(bytes);
+    fn decode_covered(bytes: &[u8]) -> Result<Self, WireDamage> {
+        let mut input = WireInput::new(bytes);
         if input.take(ROOT_MAGIC.len())? != ROOT_MAGIC {
             let what = "ESKERIR3, the root of an indexed directory of the version read here";
-            return Err(Damage { offset: 0, what });
+            return Err(WireDamage { offset: 0, what });
         }
-        let head = Head::decode(input.bytes(256, "a head")?)?;
+        let head = IndexLogHead::decode(input.bytes(256, "a head")?)?;
         let schema = input.bytes(SCHEMA_BYTES_MAX, "a schema")?;
         let schema = DirectorySchema::decode(schema, head.shape)?;
         let epochs = input.varint_max(input.left(), "a byte for each epoch")?;
@@ -227,7 +227,7 @@ impl Directory {
                 start = start.checked_add(step).ok_or(input.damage("bounds that ascend"))?;
                 starts.push(start);
             }
-            bounds.push(Bounds { starts });
+            bounds.push(PartitionBounds { starts });
         }
         input.end()?;
         Ok(Self { head, schema, steps, partitions, bounds })
@@ -237,20 +237,20 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::Shape;
+    use crate::record_layout::RecordLayout;
 
     #[test]
     fn directories_round_trip() {
-        let head = Head {
+        let head = IndexLogHead {
             directory: 5,
             partition: 0,
             partitions: 3,
-            format: Format::Ordered,
-            shape: Shape::Variable,
+            format: ValueFormat::Ordered,
+            shape: RecordLayout::Variable,
         };
         let totals = PartitionTotals { rows: 7, index_bytes: 300, ..PartitionTotals::default() };
-        let bounds = Bounds { starts: vec![5, u64::MAX] };
-        let directory = Directory {
+        let bounds = PartitionBounds { starts: vec![5, u64::MAX] };
+        let directory = DirectoryIndex {
             head,
             schema: DirectorySchema { key_name: "id".into(), ..DirectorySchema::default() },
             steps: vec![0, 700],
@@ -258,20 +258,20 @@ mod tests {
             bounds: vec![bounds; 2],
         };
         let bytes = directory.encode();
-        assert_eq!(Directory::decode(&bytes, "root").expect("whole"), directory);
+        assert_eq!(DirectoryIndex::decode(&bytes, "root").expect("whole"), directory);
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(Directory::decode(&flipped, "root").is_err());
+            assert!(DirectoryIndex::decode(&flipped, "root").is_err());
         }
         for cut in 0..bytes.len() {
-            assert!(Directory::decode(&bytes[..cut], "root").is_err());
+            assert!(DirectoryIndex::decode(&bytes[..cut], "root").is_err());
         }
     }
 
     #[test]
     fn bounds_divide_prefixes() {
-        let bounds = Bounds { starts: vec![10, 20] };
+        let bounds = PartitionBounds { starts: vec![10, 20] };
         assert_eq!([0, 9, 10, 19, 20, u64::MAX].map(|p| bounds.partition(p)), [0, 0, 1, 1, 2, 2]);
         assert_eq!(bounds.partitions(9, 10), 0..2);
         assert_eq!(bounds.partitions(12, 12), 1..2);

@@ -7,8 +7,8 @@ use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 use esker_fs::identity::{EXECUTE, READ};
 use esker_fs::indexed::{IndexedPart, parts_of};
-use esker_fs::inode::{Entry, FileKind, Inode};
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::inode::{FileKind, Inode, NameKind};
+use esker_fs::namespace::{FollowLinks, Namespace};
 
 use crate::hash::key_hash;
 use crate::indexed_reader::IndexedReader;
@@ -44,7 +44,7 @@ pub fn find(view: &Namespace, path: &[u8]) -> Result<Option<IndexedEntry>> {
     let of_itself = (path, &b""[..]);
     let of_parent = slash.map(|slash| (&path[..slash], &path[slash + 1..]));
     for (place, rest) in [Some(of_itself), of_parent].into_iter().flatten() {
-        let inode = match view.stat(place, Follow::Yes) {
+        let inode = match view.stat(place, FollowLinks::Yes) {
             Ok(inode) => inode,
             Err(error) if matches!(error.kind(), Kind::NotFound | Kind::NotADirectory) => continue,
             Err(error) => return Err(error),
@@ -65,7 +65,7 @@ pub fn find(view: &Namespace, path: &[u8]) -> Result<Option<IndexedEntry>> {
 #[must_use]
 pub fn key_inode(directory: &Inode, key: &[u8], size: u64) -> Inode {
     let mut inode =
-        Inode::new(Entry::Is(FileKind::File), directory.mode & 0o444, directory.mtime_ns);
+        Inode::new(NameKind::Is(FileKind::File), directory.mode & 0o444, directory.mtime_ns);
     let id = directory.id.to_le_bytes();
     // Two independent hashes, so that two keys of a stack share an identity only by a 128-bit
     // collision.

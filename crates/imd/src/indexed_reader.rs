@@ -14,10 +14,10 @@ use hashbrown::HashMap;
 
 use crate::directory::PartitionTotals;
 use crate::names;
-use crate::read::counts::Counts;
-use crate::reader::{Answer, Answers, Reader, Value};
+use crate::read::counts::QueryCounts;
+use crate::reader::{DirectoryReader, IndexedValue, KeyAnswer, KeyAnswers};
+use crate::record_layout::RecordLayout;
 use crate::schema::{DirectorySchema, KeyNames};
-use crate::shape::Shape;
 
 /// Keys looked up together in the earlier parts.
 const KEYS_AT_ONCE: usize = 4096;
@@ -31,7 +31,7 @@ pub struct IndexedReader {
 /// One part.
 #[derive(Debug)]
 struct ReaderPart {
-    reader: Reader,
+    reader: DirectoryReader,
     /// Directory-wide number of its first epoch.
     first_epoch: u32,
 }
@@ -46,16 +46,16 @@ impl ReaderPart {
 
 impl IndexedReader {
     /// Opens the parts below `prefixes`, the oldest first, caching up to `cache_bytes` of what it
-    /// reads ([`Reader::open`]).
+    /// reads ([`DirectoryReader::open`]).
     ///
     /// # Errors
-    /// As [`Reader::open`]; `Corrupt` if the parts' records differ in shape or schema.
+    /// As [`DirectoryReader::open`]; `Corrupt` if the parts' records differ in shape or schema.
     pub fn open(store: &SharedStore, prefixes: &[String], cache_bytes: u64) -> Result<Self> {
         let share = cache_bytes / prefixes.len().max(1) as u64;
         let mut parts: Vec<ReaderPart> = Vec::new();
         let mut first_epoch = 0_u32;
         for (number, prefix) in prefixes.iter().enumerate() {
-            let reader = Reader::open(store, prefix, share)?;
+            let reader = DirectoryReader::open(store, prefix, share)?;
             if let Some(first) = parts.first().map(|part| &part.reader)
                 && (first.head().shape, first.schema()) != (reader.head().shape, reader.schema())
             {
@@ -73,11 +73,11 @@ impl IndexedReader {
     }
 
     /// The parts, oldest first.
-    pub fn parts(&self) -> impl DoubleEndedIterator<Item = &Reader> + ExactSizeIterator {
+    pub fn parts(&self) -> impl DoubleEndedIterator<Item = &DirectoryReader> + ExactSizeIterator {
         self.parts.iter().map(|part| &part.reader)
     }
 
-    fn first(&self) -> &Reader {
+    fn first(&self) -> &DirectoryReader {
         &self.parts[0].reader
     }
 
@@ -89,7 +89,7 @@ impl IndexedReader {
 
     /// The shape of the records.
     #[must_use]
-    pub fn shape(&self) -> Shape {
+    pub fn record_layout(&self) -> RecordLayout {
         self.first().head().shape
     }
 
@@ -103,15 +103,15 @@ impl IndexedReader {
     #[must_use]
     pub fn totals(&self) -> PartitionTotals {
         let mut totals = PartitionTotals::default();
-        let directories = self.parts().filter_map(Reader::directory);
+        let directories = self.parts().filter_map(DirectoryReader::directory);
         directories.flat_map(|all| &all.partitions).for_each(|part| totals.add(part));
         totals
     }
 
-    /// Number of complete epochs ([`Reader::epochs_complete`]).
+    /// Number of complete epochs ([`DirectoryReader::epochs_complete`]).
     ///
     /// # Errors
-    /// As [`Reader::epochs_complete`].
+    /// As [`DirectoryReader::epochs_complete`].
     pub fn epochs_complete(&self) -> Result<u32> {
         let last = self.parts.last().expect("a directory has at least one part");
         Ok(last.first_epoch.saturating_add(last.reader.epochs_complete()?))
@@ -120,7 +120,7 @@ impl IndexedReader {
     /// The step of each complete epoch, ascending.
     ///
     /// # Errors
-    /// As [`Reader::steps`].
+    /// As [`DirectoryReader::steps`].
     pub fn steps(&self) -> Result<Vec<u64>> {
         let mut steps = Vec::new();
         for reader in self.parts() {
@@ -129,27 +129,28 @@ impl IndexedReader {
         Ok(steps)
     }
 
-    /// All values of `key` ([`Reader::get`]).
+    /// All values of `key` ([`DirectoryReader::get`]).
     ///
     /// # Errors
-    /// As [`Reader::get`].
-    pub fn get(&self, key: &[u8]) -> Result<Answer> {
-        let Answers { mut values, counts } = self.get_many(&[key], 0..u32::MAX, 1)?;
-        Ok(Answer { values: values.pop().unwrap_or_default(), counts })
+    /// As [`DirectoryReader::get`].
+    pub fn get(&self, key: &[u8]) -> Result<KeyAnswer> {
+        let KeyAnswers { mut values, counts } = self.get_many(&[key], 0..u32::MAX, 1)?;
+        Ok(KeyAnswer { values: values.pop().unwrap_or_default(), counts })
     }
 
-    /// The values of each of `keys` in `epochs`, found by `threads` threads ([`Reader::get_many`]).
+    /// The values of each of `keys` in `epochs`, found by `threads` threads ([`DirectoryReader::get_many`]).
     /// Queries every part.
     ///
     /// # Errors
-    /// As [`Reader::get_many`].
+    /// As [`DirectoryReader::get_many`].
     pub fn get_many<K: AsRef<[u8]> + Sync>(
         &self,
         keys: &[K],
         epochs: Range<u32>,
         threads: usize,
-    ) -> Result<Answers> {
-        let mut all = Answers { values: vec![Vec::new(); keys.len()], counts: Counts::default() };
+    ) -> Result<KeyAnswers> {
+        let mut all =
+            KeyAnswers { values: vec![Vec::new(); keys.len()], counts: QueryCounts::default() };
         for part in &self.parts {
             let own = part.own(&epochs);
             if own.is_empty() {
@@ -158,7 +159,7 @@ impl IndexedReader {
             let found = part.reader.get_many(keys, own, threads)?;
             all.counts += found.counts;
             for (values, found) in all.values.iter_mut().zip(found.values) {
-                let moved = found.into_iter().map(|value| Value {
+                let moved = found.into_iter().map(|value| IndexedValue {
                     epoch: value.epoch + part.first_epoch,
                     bytes: value.bytes,
                 });
@@ -170,46 +171,46 @@ impl IndexedReader {
 
     /// The part that holds `epoch`, and the epoch's number there; the last part if `epoch` does not
     /// exist.
-    fn part_of(&self, epoch: u32) -> (&Reader, u32) {
+    fn part_of(&self, epoch: u32) -> (&DirectoryReader, u32) {
         let after = self.parts.partition_point(|part| part.first_epoch <= epoch);
         let part = &self.parts[after - 1];
         (&part.reader, epoch - part.first_epoch)
     }
 
-    /// As [`Reader::scan`].
+    /// As [`DirectoryReader::scan`].
     ///
     /// # Errors
-    /// As [`Reader::scan`].
+    /// As [`DirectoryReader::scan`].
     pub fn scan(
         &self,
         epoch: u32,
         visit: impl FnMut(&[u8], &[u8]) -> Result<bool>,
-    ) -> Result<Counts> {
+    ) -> Result<QueryCounts> {
         let (reader, epoch) = self.part_of(epoch);
         reader.scan(epoch, visit)
     }
 
-    /// As [`Reader::range`], on the part that holds `epoch`, which must be ordered.
+    /// As [`DirectoryReader::range`], on the part that holds `epoch`, which must be ordered.
     ///
     /// # Errors
-    /// As [`Reader::range`].
+    /// As [`DirectoryReader::range`].
     pub fn range(
         &self,
         low: &[u8],
         high: &[u8],
         epoch: u32,
         visit: impl FnMut(&[u8], &[u8]) -> Result<bool>,
-    ) -> Result<Counts> {
+    ) -> Result<QueryCounts> {
         let (reader, epoch) = self.part_of(epoch);
         reader.range(low, high, epoch, visit)
     }
 
-    /// Keys of about `count` records, chosen uniformly ([`Reader::sample`]).
+    /// Keys of about `count` records, chosen uniformly ([`DirectoryReader::sample`]).
     ///
     /// # Errors
-    /// As [`Reader::sample`].
+    /// As [`DirectoryReader::sample`].
     pub fn sample(&self, count: usize, random: &mut Random) -> Result<Vec<Bytes>> {
-        let rows = |reader: &Reader| {
+        let rows = |reader: &DirectoryReader| {
             let partitions = reader.directory().map(|all| &all.partitions);
             partitions.into_iter().flatten().map(|part| part.rows).sum::<u64>().max(1)
         };
@@ -223,11 +224,11 @@ impl IndexedReader {
         Ok(keys)
     }
 
-    /// Calls `visit` once for each key, in the order of each part ([`Reader::keys`]), until `visit`
+    /// Calls `visit` once for each key, in the order of each part ([`DirectoryReader::keys`]), until `visit`
     /// returns false. Reads all records and looks up the keys of later parts in the earlier ones.
     ///
     /// # Errors
-    /// As [`Reader::keys`].
+    /// As [`DirectoryReader::keys`].
     pub fn keys(&self, mut visit: impl FnMut(&[u8]) -> Result<bool>) -> Result<()> {
         for (number, part) in self.parts.iter().enumerate() {
             let earlier = &self.parts[..number];
@@ -255,7 +256,7 @@ impl IndexedReader {
     /// Reads all records, or stops once it has found more keys.
     ///
     /// # Errors
-    /// As [`Reader::keys`].
+    /// As [`DirectoryReader::keys`].
     pub fn list(&self, keys_max: usize) -> Result<Option<Vec<(Bytes, u64)>>> {
         let mut keys: Vec<(Bytes, u64)> = Vec::new();
         let mut numbers: HashMap<Bytes, usize> = HashMap::new();

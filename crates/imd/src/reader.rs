@@ -26,23 +26,23 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use crate::auxiliary;
-use crate::directory::{Directory, ROOT_BYTES_MAX};
-use crate::index::head::Head;
+use crate::directory::{DirectoryIndex, ROOT_BYTES_MAX};
+use crate::index::head::IndexLogHead;
 use crate::names;
 use crate::read::cache::PieceCache;
-use crate::read::counts::Counts;
+use crate::read::counts::QueryCounts;
 use crate::read::partition::PartitionReader;
 use crate::schema::{DirectorySchema, KeyNames};
 
 /// An indexed directory that is open for reading.
 #[derive(Debug)]
-pub struct Reader {
+pub struct DirectoryReader {
     pub(crate) store: SharedStore,
     pub(crate) prefix: String,
-    pub(crate) head: Head,
+    pub(crate) head: IndexLogHead,
     schema: DirectorySchema,
     /// The root object, if the directory was finished.
-    pub(crate) directory: Option<Directory>,
+    pub(crate) directory: Option<DirectoryIndex>,
     pub(crate) cache: Arc<PieceCache>,
     pub(crate) keeps_auxiliary: bool,
     /// Number of epochs that are complete in all partitions, once known.
@@ -50,12 +50,12 @@ pub struct Reader {
     /// Guards the open partitions.
     open: Mutex<HashMap<u32, Arc<PartitionReader>>>,
     /// Guards the auxiliary tables read so far, by partition and offset.
-    pub(crate) auxiliary: Mutex<HashMap<(u32, u64), Arc<auxiliary::Reader>>>,
+    pub(crate) auxiliary: Mutex<HashMap<(u32, u64), Arc<auxiliary::AuxiliaryTable>>>,
 }
 
 /// A value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value {
+pub struct IndexedValue {
     /// The epoch in which a writer appended it.
     pub epoch: u32,
     /// The appended bytes.
@@ -64,23 +64,23 @@ pub struct Value {
 
 /// The values of one key.
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
+pub struct KeyAnswer {
     /// The values by epoch; those of one rank are in the order in which it appended them.
-    pub values: Vec<Value>,
+    pub values: Vec<IndexedValue>,
     /// Cost of the query.
-    pub counts: Counts,
+    pub counts: QueryCounts,
 }
 
 /// The values of several keys.
 #[derive(Clone, Debug, Default)]
-pub struct Answers {
-    /// The values of each key, as in [`Answer`], in the order of the given keys.
-    pub values: Vec<Vec<Value>>,
+pub struct KeyAnswers {
+    /// The values of each key, as in [`KeyAnswer`], in the order of the given keys.
+    pub values: Vec<Vec<IndexedValue>>,
     /// Cost of the whole query.
-    pub counts: Counts,
+    pub counts: QueryCounts,
 }
 
-impl Reader {
+impl DirectoryReader {
     /// Opens the directory below `prefix` (empty, or ending in `/`), caching up to `cache_bytes` of
     /// verified slots and blocks; with 0 each query reads afresh.
     ///
@@ -91,7 +91,7 @@ impl Reader {
     pub fn open(store: &SharedStore, prefix: &str, cache_bytes: u64) -> Result<Self> {
         let name = names::root(prefix);
         let directory = match store.get(&name, ROOT_BYTES_MAX) {
-            Ok(bytes) => Some(Directory::decode(&bytes, &name)?),
+            Ok(bytes) => Some(DirectoryIndex::decode(&bytes, &name)?),
             Err(error) if error.kind() == Kind::NotFound => None,
             Err(error) => return Err(error),
         };
@@ -119,10 +119,10 @@ impl Reader {
         store: &SharedStore,
         prefix: &str,
         cache: &Arc<PieceCache>,
-    ) -> Result<(Head, DirectorySchema)> {
+    ) -> Result<(IndexLogHead, DirectorySchema)> {
         let mut failure = None;
         for partition in names::partitions(store, prefix)? {
-            let mut counts = Counts::default();
+            let mut counts = QueryCounts::default();
             let opened =
                 PartitionReader::open(store, prefix, partition, None, None, cache, &mut counts);
             let read = opened.and_then(|part| Ok((*part.head(), part.log.schema(&mut counts)?)));
@@ -138,7 +138,7 @@ impl Reader {
 
     /// The directory's identity, format and shape.
     #[must_use]
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &IndexLogHead {
         &self.head
     }
 
@@ -162,7 +162,7 @@ impl Reader {
         if let Some(directory) = &self.directory {
             return Ok(directory.steps.clone());
         }
-        let mut counts = Counts::default();
+        let mut counts = QueryCounts::default();
         let epochs = self.epochs_complete()?;
         let part = self.partition(0, &mut counts)?;
         (0..epochs).map(|epoch| Ok(part.epoch(epoch, &mut counts)?.step)).collect()
@@ -170,7 +170,7 @@ impl Reader {
 
     /// The root object, with the totals of each partition, if the directory was finished.
     #[must_use]
-    pub fn directory(&self) -> Option<&Directory> {
+    pub fn directory(&self) -> Option<&DirectoryIndex> {
         self.directory.as_ref()
     }
 
@@ -212,7 +212,7 @@ impl Reader {
 
     /// Number of epochs of each partition.
     fn partition_epochs(&self) -> Result<Vec<u32>> {
-        let mut counts = Counts::default();
+        let mut counts = QueryCounts::default();
         let epochs = |partition| Ok(self.partition(partition, &mut counts)?.epochs());
         (0..self.partitions()).map(epochs).collect()
     }
@@ -228,7 +228,11 @@ impl Reader {
     /// # Errors
     /// `Invalid` if there is no such partition; otherwise the cause of the failure, with its
     /// number.
-    pub fn partition(&self, partition: u32, counts: &mut Counts) -> Result<Arc<PartitionReader>> {
+    pub fn partition(
+        &self,
+        partition: u32,
+        counts: &mut QueryCounts,
+    ) -> Result<Arc<PartitionReader>> {
         if let Some(reader) = self.open.lock().get(&partition) {
             return Ok(Arc::clone(reader));
         }
@@ -243,7 +247,7 @@ impl Reader {
         let directory = Some(self.head.directory);
         let reader =
             PartitionReader::open(store, prefix, partition, directory, index_bytes, cache, counts)?;
-        let expected = Head { partition, ..self.head };
+        let expected = IndexLogHead { partition, ..self.head };
         if *reader.head() != expected {
             let what = "the log of another directory";
             return Err(reader.named(Error::corrupt(&reader.log.name, 0, what)));

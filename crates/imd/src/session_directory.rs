@@ -13,14 +13,14 @@ use esker_fs::inode::Inode;
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
 
-use crate::directory::{Directory, PartitionTotals, ROOT_BYTES_MAX};
-use crate::import::Layout;
+use crate::directory::{DirectoryIndex, PartitionTotals, ROOT_BYTES_MAX};
+use crate::import::DumpLayout;
 use crate::indexed_reader::IndexedReader;
 use crate::names;
-use crate::reader::Reader;
+use crate::reader::DirectoryReader;
+use crate::record_layout::{RecordLayout, ValueFormat};
 use crate::schema::DirectorySchema;
-use crate::shape::{Format, Shape};
-use crate::write::Options;
+use crate::write::DirectoryOptions;
 
 /// Identity of an indexed directory within a session's change set.
 ///
@@ -33,16 +33,17 @@ use crate::write::Options;
 /// use esker_fs::identity::Identity;
 /// use esker_fs::repository::Repository;
 /// use esker_fs::session::SessionOptions;
-/// use esker_imd::{Format, Imd, SessionDirectory, Shape, entry};
+/// use esker_imd::{DirectoryWriter, RecordLayout, SessionDirectory, ValueFormat, entry};
 ///
 /// let store: SharedStore = Arc::new(MemoryStore::new());
 /// let repository = Repository::new(store.clone());
 /// let session = repository.begin(&[], SessionOptions::default())?;
 /// let place = SessionDirectory::new(&session, &mut Random::from_system());
-/// let mut options = place.options(Format::Base, Shape::Fixed { key_bytes: 8, value_bytes: 4 });
+/// let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 4 };
+/// let mut options = place.options(ValueFormat::Base, shape);
 /// options.memory_bytes = 4 << 20;
 /// threads::run(2, 2, |transport| {
-///     let mut directory = Imd::create(&store, &place.prefix(), transport, &options)?;
+///     let mut directory = DirectoryWriter::create(&store, &place.prefix(), transport, &options)?;
 ///     directory.append(b"particle", b"here")?;
 ///     directory.epoch_flush_at(500)?;
 ///     directory.finish()
@@ -79,8 +80,8 @@ impl SessionDirectory {
 
     /// Options for writing it: its id, `format` and `shape`.
     #[must_use]
-    pub fn options(&self, format: Format, shape: Shape) -> Options {
-        Options::new(u128::from(self.number) | self.set.0 << 64, format, shape)
+    pub fn options(&self, format: ValueFormat, shape: RecordLayout) -> DirectoryOptions {
+        DirectoryOptions::new(u128::from(self.number) | self.set.0 << 64, format, shape)
     }
 
     /// Links the finished directory into the session's tree at `path`.
@@ -105,7 +106,7 @@ impl SessionDirectory {
     /// the last one there; as [`Session::append_indexed`].
     pub fn append(&self, session: &Session, path: &[u8]) -> Result<Inode> {
         let store = store_of(session);
-        let reader = Reader::open(store, &self.prefix(), 0)?;
+        let reader = DirectoryReader::open(store, &self.prefix(), 0)?;
         let base = AppendBase::of(session, path)?;
         base.check(reader.head().shape, reader.schema(), reader.steps()?.first().copied())?;
         let (dir, name) = session.locate(path)?;
@@ -130,7 +131,7 @@ impl SessionDirectory {
             }
             _ => error,
         })?;
-        let directory = Directory::decode(&root, &from)?;
+        let directory = DirectoryIndex::decode(&root, &from)?;
         let mut copied = root.len() as u64;
         for (partition, totals) in (0..).zip(&directory.partitions) {
             let from = totals.logs(prefix, directory.head.format, partition);
@@ -151,7 +152,7 @@ impl SessionDirectory {
     /// Bytes of all its logs.
     fn bytes(&self, store: &SharedStore) -> Result<u64> {
         let name = names::root(&self.prefix());
-        let directory = Directory::decode(&store.get(&name, ROOT_BYTES_MAX)?, &name)?;
+        let directory = DirectoryIndex::decode(&store.get(&name, ROOT_BYTES_MAX)?, &name)?;
         let mut all = PartitionTotals::default();
         directory.partitions.iter().for_each(|totals| all.add(totals));
         Ok(all.bytes())
@@ -161,7 +162,7 @@ impl SessionDirectory {
 /// The directory that an append extends.
 #[derive(Clone, Debug)]
 pub struct AppendBase {
-    shape: Shape,
+    shape: RecordLayout,
     schema: DirectorySchema,
     last_step: Option<u64>,
     epochs: u32,
@@ -175,12 +176,12 @@ impl AppendBase {
     pub fn of(session: &Session, path: &[u8]) -> Result<Self> {
         let found = crate::entry::find(session, path)?.filter(|found| found.rest.is_empty());
         let Some(entry) = found else {
-            session.stat(path, esker_fs::namespace::Follow::Yes)?;
+            session.stat(path, esker_fs::namespace::FollowLinks::Yes)?;
             let path = String::from_utf8_lossy(path).into_owned();
             return Err(Error::new(Kind::NotADirectory, format!("{path}: no indexed directory")));
         };
         let reader: IndexedReader = entry.open(store_of(session), 0)?;
-        let (shape, schema) = (reader.shape(), reader.schema().clone());
+        let (shape, schema) = (reader.record_layout(), reader.schema().clone());
         let (last_step, epochs) = (reader.steps()?.last().copied(), reader.epochs_complete()?);
         Ok(Self { shape, schema, last_step, epochs })
     }
@@ -198,7 +199,7 @@ impl AppendBase {
     }
 
     /// Gives `layout` the directory's names of key and fields, unless it has fields of its own.
-    pub fn complete(&self, layout: &mut Layout) {
+    pub fn complete(&self, layout: &mut DumpLayout) {
         if layout.fields.is_empty() {
             layout.fields.clone_from(&self.schema.fields);
             layout.key_name.clone_from(&self.schema.key_name);
@@ -212,7 +213,7 @@ impl AppendBase {
     /// `Invalid`, naming the difference.
     pub fn check(
         &self,
-        shape: Shape,
+        shape: RecordLayout,
         schema: &DirectorySchema,
         first_step: Option<u64>,
     ) -> Result<()> {

@@ -7,10 +7,10 @@ use esker_base::{Error, Kind, Result};
 use crate::checksum::{LogChecksum, LogKind};
 use crate::directory::PartitionTotals;
 use crate::names;
-use crate::read::counts::Counts;
+use crate::read::counts::QueryCounts;
 use crate::read::partition::PartitionReader;
-use crate::reader::Reader;
-use crate::shape::Format;
+use crate::reader::DirectoryReader;
+use crate::record_layout::ValueFormat;
 use crate::write::PAGE_BYTES;
 
 /// Bytes read at once.
@@ -22,8 +22,8 @@ const PIECE_BYTES: u64 = 4 << 20;
 /// # Errors
 /// Those of the store; damage is not an error.
 pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) -> Result<u64> {
-    let mut counts = Counts::default();
-    let reader = match sort(Reader::open(store, prefix, 0), tell)? {
+    let mut counts = QueryCounts::default();
+    let reader = match sort(DirectoryReader::open(store, prefix, 0), tell)? {
         Some(reader) => reader,
         None => return Ok(0),
     };
@@ -53,7 +53,7 @@ pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) ->
             sort(scanned, tell)?;
             sort(check_auxiliary(store, prefix, &part, epoch, &mut counts), tell)?;
         }
-        if reader.head().format == Format::Pointer {
+        if reader.head().format == ValueFormat::Pointer {
             let checked = check_values(store, prefix, &part, lengths.value_bytes);
             let checked = checked.map_err(|error| part.named(error));
             values += sort(checked, tell)?.unwrap_or(0);
@@ -75,7 +75,7 @@ fn sort<T>(done: Result<T>, tell: &mut dyn FnMut(Error)) -> Result<Option<T>> {
 }
 
 /// Verifies the slots of an epoch, a group of neighbours at a time.
-fn check_slots(part: &PartitionReader, epoch: u32, counts: &mut Counts) -> Result<()> {
+fn check_slots(part: &PartitionReader, epoch: u32, counts: &mut QueryCounts) -> Result<()> {
     for segment in &part.epoch(epoch, counts)?.clone().segments {
         let places: Vec<_> =
             (0..segment.slot_ends.len()).map(|at| segment.slot_place(at)).collect();
@@ -91,7 +91,7 @@ fn check_auxiliary(
     prefix: &str,
     part: &PartitionReader,
     epoch: u32,
-    counts: &mut Counts,
+    counts: &mut QueryCounts,
 ) -> Result<()> {
     let name = names::auxiliary(prefix, part.partition);
     for place in &part.epoch(epoch, counts)?.clone().auxiliary {
@@ -134,7 +134,7 @@ fn check_values(
 fn log_lengths(
     part: &PartitionReader,
     totals: Option<&PartitionTotals>,
-    counts: &mut Counts,
+    counts: &mut QueryCounts,
 ) -> Result<PartitionTotals> {
     if let Some(totals) = totals {
         return Ok(*totals);
@@ -165,13 +165,14 @@ fn check_length(store: &SharedStore, name: &str, expected: u64, is_final: bool) 
 
 impl PartitionReader {
     /// Reads and verifies all blocks of `epoch`.
-    fn scan(&self, epoch: u32, counts: &mut Counts) -> Result<()> {
+    fn scan(&self, epoch: u32, counts: &mut QueryCounts) -> Result<()> {
         let shape = self.head().row_shape();
         let parts = std::sync::Arc::clone(self.epoch(epoch, counts)?);
         for table in parts.segments.iter().flat_map(|segment| &segment.tables) {
             let blocks: Vec<u32> = (0..table.blocks(shape)).collect();
             for blocks in blocks.chunks(256) {
-                let places: Vec<_> = blocks.iter().map(|&b| table.place(b, shape)).collect();
+                let places: Vec<_> =
+                    blocks.iter().map(|&b| table.block_location(b, shape)).collect();
                 let ranges: Vec<_> = places.iter().map(|place| place.bytes.clone()).collect();
                 for (body, place) in self.blocks(&ranges, counts)?.iter().zip(&places) {
                     self.rows(body, place)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_comm::{NodeMap, Transport, threads};
-use esker_imd::{Format, Imd, Options, Reader, Shape};
+use esker_imd::{DirectoryOptions, DirectoryReader, DirectoryWriter, RecordLayout, ValueFormat};
 
 const RECORDS: u64 = 3_000;
 
@@ -19,16 +19,21 @@ const RECORDS: u64 = 3_000;
 fn a_rank_that_is_full_waits_for_a_call_of_the_others_and_no_longer() {
     for early in 0..3 {
         let store: SharedStore = Arc::new(MemoryStore::new());
-        let mut options =
-            Options::new(1, Format::Ordered, Shape::Fixed { key_bytes: 8, value_bytes: 40 });
+        let mut options = DirectoryOptions::new(
+            1,
+            ValueFormat::Ordered,
+            RecordLayout::Fixed { key_bytes: 8, value_bytes: 40 },
+        );
         options.memory_bytes = 1 << 20;
         let is_through = AtomicBool::new(false);
-        let patient =
-            threads::Options { deadline: Duration::from_secs(30), ..threads::Options::default() };
+        let patient = threads::ThreadOptions {
+            deadline: Duration::from_secs(30),
+            ..threads::ThreadOptions::default()
+        };
         let nodes = NodeMap::even(3, 2).expect("three ranks");
         let done = threads::run_with(nodes, &patient, |transport| {
             let rank = transport.rank().0;
-            let mut imd = Imd::create(&store, "d/", transport, &options)?;
+            let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
             let key = |number: u64| (number * 3 + u64::from(rank)).to_be_bytes();
             // The other ranks have a few records that wait for bounds too.
             let records = if rank == early { RECORDS } else { 3 };
@@ -49,7 +54,7 @@ fn a_rank_that_is_full_waits_for_a_call_of_the_others_and_no_longer() {
             imd.finish()
         });
         done.unwrap_or_else(|error| panic!("rank {early} is early: {error}"));
-        let reader = Reader::open(&store, "d/", 0).expect("open");
+        let reader = DirectoryReader::open(&store, "d/", 0).expect("open");
         let (mut found, mut last) = (0, Vec::new());
         let visit = |key: &[u8], _: &[u8]| {
             assert!(last.as_slice() < key, "in order and once");

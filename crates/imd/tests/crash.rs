@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_comm::{NodeMap, Transport, threads};
-use esker_imd::{Format, Imd, Options, Reader, Shape, verify};
+use esker_imd::{
+    DirectoryOptions, DirectoryReader, DirectoryWriter, RecordLayout, ValueFormat, verify,
+};
 
 const KEYS: u64 = 40;
 const EPOCHS: u32 = 3;
@@ -20,15 +22,15 @@ fn value(key: u64, epoch: u32) -> Vec<u8> {
 }
 
 /// Writes with two ranks; returns the number of epochs acknowledged as durable on every rank.
-fn write(store: &SharedStore, format: Format) -> u32 {
-    let mut options = Options::new(1, format, Shape::Variable);
+fn write(store: &SharedStore, format: ValueFormat) -> u32 {
+    let mut options = DirectoryOptions::new(1, format, RecordLayout::Variable);
     options.memory_bytes = 1 << 20;
     let told = [AtomicU32::new(0), AtomicU32::new(0)];
-    let patient = threads::Options::default();
+    let patient = threads::ThreadOptions::default();
     let nodes = NodeMap::even(2, 2).expect("two ranks");
     let done: Result<Vec<()>> = threads::run_with(nodes, &patient, |transport| {
         let rank = transport.rank().0;
-        let mut imd = Imd::create(store, "d/", transport, &options)?;
+        let mut imd = DirectoryWriter::create(store, "d/", transport, &options)?;
         for epoch in 0..EPOCHS {
             for key in (u64::from(rank)..KEYS).step_by(2) {
                 imd.append(&key.to_be_bytes(), &value(key, epoch))?;
@@ -44,7 +46,7 @@ fn write(store: &SharedStore, format: Format) -> u32 {
 
 /// Checks what a reader finds if `durable` epochs were acknowledged.
 fn check(store: &SharedStore, durable: u32, what: &str) {
-    let reader = match Reader::open(store, "d/", 0) {
+    let reader = match DirectoryReader::open(store, "d/", 0) {
         Ok(reader) => reader,
         Err(error) => {
             assert!(durable == 0, "{what}: {error}");
@@ -75,7 +77,7 @@ fn check(store: &SharedStore, durable: u32, what: &str) {
     assert!(damage.is_empty(), "{what}: {damage:?}");
 }
 
-fn stop_everywhere(format: Format, stride: usize) {
+fn stop_everywhere(format: ValueFormat, stride: usize) {
     let count = {
         let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
         let shared: SharedStore = store.clone();
@@ -84,7 +86,7 @@ fn stop_everywhere(format: Format, stride: usize) {
         store.operations()
     };
     for stop in (1..=count + 1).step_by(stride) {
-        for effect in [Effect::None, Effect::Partial, Effect::Full] {
+        for effect in [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full] {
             let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), stop * 31));
             store.stop_at(stop, effect);
             let shared: SharedStore = store.clone();
@@ -98,19 +100,19 @@ fn stop_everywhere(format: Format, stride: usize) {
 
 #[test]
 fn base_survives_a_stop_at_every_operation() {
-    stop_everywhere(Format::Base, 1);
+    stop_everywhere(ValueFormat::Base, 1);
 }
 
 #[test]
 fn pointer_survives_a_stop_at_every_operation() {
-    stop_everywhere(Format::Pointer, 1);
+    stop_everywhere(ValueFormat::Pointer, 1);
 }
 
 #[test]
 fn lossy_static_and_ordered_survive_stops() {
-    stop_everywhere(Format::Lossy, 2);
-    stop_everywhere(Format::Static, 3);
-    stop_everywhere(Format::Ordered, 2);
+    stop_everywhere(ValueFormat::Lossy, 2);
+    stop_everywhere(ValueFormat::Static, 3);
+    stop_everywhere(ValueFormat::Ordered, 2);
 }
 
 /// Symptom: after a crash in an epoch, reads of all epochs failed with `Corrupt`, though earlier
@@ -120,13 +122,13 @@ fn lossy_static_and_ordered_survive_stops() {
 /// Fix: readers see the epochs that are complete in all partitions.
 #[test]
 fn epochs_that_a_rank_has_lost_are_not_read() {
-    for format in Format::ALL {
+    for format in ValueFormat::ALL {
         let store: SharedStore = Arc::new(MemoryStore::new());
-        let mut options = Options::new(1, format, Shape::Variable);
+        let mut options = DirectoryOptions::new(1, format, RecordLayout::Variable);
         options.memory_bytes = 1 << 20;
         let lengths = threads::run(2, 2, |transport| {
             let rank = transport.rank().0;
-            let mut imd = Imd::create(&store, "d/", transport, &options)?;
+            let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
             let mut lengths = BTreeMap::new();
             for epoch in 0..2 {
                 for key in (u64::from(rank)..KEYS).step_by(2) {
@@ -151,7 +153,7 @@ fn epochs_that_a_rank_has_lost_are_not_read() {
             let length = if is_lost { lengths[&object.name] } else { bytes.len() };
             after.put_if_absent(&object.name, &bytes[..length]).expect("put");
         }
-        let reader = Reader::open(&after, "d/", 0).expect("open");
+        let reader = DirectoryReader::open(&after, "d/", 0).expect("open");
         assert_eq!(reader.epochs_complete().expect("both partitions"), 1, "{format:?}");
         assert_eq!(reader.epochs_incomplete().expect("both partitions"), 1, "{format:?}");
         let mut scanned = 0;

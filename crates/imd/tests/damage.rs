@@ -9,7 +9,9 @@ use esker_base::{Kind, Random};
 use esker_comm::{Transport, threads};
 use esker_imd::hash::{home, key_hash};
 use esker_imd::write::PAGE_BYTES;
-use esker_imd::{Format, Imd, Options, Reader, Shape, verify};
+use esker_imd::{
+    DirectoryOptions, DirectoryReader, DirectoryWriter, RecordLayout, ValueFormat, verify,
+};
 
 const KEYS: u64 = 60;
 const RANKS: u32 = 2;
@@ -19,14 +21,14 @@ fn value(key: u64) -> [u8; 5] {
 }
 
 /// The objects of a small directory of two partitions and two epochs.
-fn objects(format: Format, shape: Shape) -> BTreeMap<String, Vec<u8>> {
+fn objects(format: ValueFormat, shape: RecordLayout) -> BTreeMap<String, Vec<u8>> {
     let memory = Arc::new(MemoryStore::new());
     let store: SharedStore = memory.clone();
-    let mut options = Options::new(1, format, shape);
+    let mut options = DirectoryOptions::new(1, format, shape);
     options.memory_bytes = 1 << 20;
     threads::run(RANKS, RANKS, |transport| {
         let rank = transport.rank().0;
-        let mut imd = Imd::create(&store, "d/", transport, &options)?;
+        let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
         for _ in 0..2 {
             for key in (u64::from(rank)..KEYS).step_by(RANKS as usize) {
                 imd.append(&key.to_be_bytes(), &value(key))?;
@@ -52,7 +54,7 @@ fn store_of(objects: &BTreeMap<String, Vec<u8>>) -> SharedStore {
 /// the partition `whole`, if given, never fails. Returns true if anything noticed the damage.
 fn check(store: &SharedStore, damaged: &str, whole: Option<u32>) -> bool {
     let mut noticed = false;
-    let reader = match Reader::open(store, "d/", 0) {
+    let reader = match DirectoryReader::open(store, "d/", 0) {
         Ok(reader) => reader,
         Err(error) => {
             assert!(matches!(error.kind(), Kind::Corrupt), "{damaged}: {error}");
@@ -86,19 +88,19 @@ fn check(store: &SharedStore, damaged: &str, whole: Option<u32>) -> bool {
 }
 
 /// The partition that stays whole when `name` is damaged, for formats that read no other.
-fn whole_partition(format: Format, name: &str) -> Option<u32> {
+fn whole_partition(format: ValueFormat, name: &str) -> Option<u32> {
     let touched = name.strip_prefix("d/0000000")?.chars().next()?.to_digit(10)?;
-    (format == Format::Base).then_some(1 - touched)
+    (format == ValueFormat::Base).then_some(1 - touched)
 }
 
-fn shapes() -> [Shape; 2] {
-    [Shape::Fixed { key_bytes: 8, value_bytes: 5 }, Shape::Variable]
+fn shapes() -> [RecordLayout; 2] {
+    [RecordLayout::Fixed { key_bytes: 8, value_bytes: 5 }, RecordLayout::Variable]
 }
 
 #[test]
 fn every_flipped_byte_is_noticed_or_harmless() {
     let mut random = Random::from_seed(3);
-    for (format, shape) in Format::ALL.into_iter().zip(shapes().into_iter().cycle()) {
+    for (format, shape) in ValueFormat::ALL.into_iter().zip(shapes().into_iter().cycle()) {
         let objects = objects(format, shape);
         assert!(!check(&store_of(&objects), "nothing", None), "{format:?}: all is there");
         for (name, bytes) in &objects {
@@ -123,7 +125,7 @@ fn every_flipped_byte_is_noticed_or_harmless() {
 
 #[test]
 fn missing_and_cut_logs_are_named() {
-    for (format, shape) in Format::ALL.into_iter().zip(shapes().into_iter().cycle()) {
+    for (format, shape) in ValueFormat::ALL.into_iter().zip(shapes().into_iter().cycle()) {
         let objects = objects(format, shape);
         for (name, bytes) in &objects {
             let mut missing = objects.clone();
@@ -143,7 +145,7 @@ fn missing_and_cut_logs_are_named() {
 
 #[test]
 fn a_partition_of_another_directory_is_refused() {
-    let mut mixed = objects(Format::Base, Shape::Variable);
+    let mut mixed = objects(ValueFormat::Base, RecordLayout::Variable);
     let first = mixed["d/00000000-index"].clone();
     mixed.insert("d/00000001-index".to_owned(), first);
     assert!(check(&store_of(&mixed), "mixed", Some(0)));
@@ -155,7 +157,7 @@ fn a_partition_of_another_directory_is_refused() {
 /// Fix: they cover all of these.
 #[test]
 fn logs_that_changed_places_are_refused() {
-    for (format, shape) in Format::ALL.into_iter().zip(shapes().into_iter().cycle()) {
+    for (format, shape) in ValueFormat::ALL.into_iter().zip(shapes().into_iter().cycle()) {
         let objects = objects(format, shape);
         for log in ["index", "data", "values", "aux"] {
             let [first, second] = [0, 1].map(|rank| format!("d/0000000{rank}-{log}"));
@@ -177,7 +179,7 @@ fn logs_that_changed_places_are_refused() {
 /// Fix: it compares the lengths of all logs with those in the root object, or in the last epoch.
 #[test]
 fn logs_of_another_length_are_told() {
-    for (format, shape) in Format::ALL.into_iter().zip(shapes().into_iter().cycle()) {
+    for (format, shape) in ValueFormat::ALL.into_iter().zip(shapes().into_iter().cycle()) {
         for is_finished in [true, false] {
             let mut objects = objects(format, shape);
             if !is_finished {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use esker_base::store::{MemoryStore, PosixStore, SharedStore};
 use esker_base::{Kind, Random};
 use esker_comm::{Routing, Transport, threads};
-use esker_imd::{Format, Imd, Options, Shape};
+use esker_imd::{DirectoryOptions, DirectoryWriter, RecordLayout, ValueFormat};
 
 /// Counts allocated bytes.
 struct Counting;
@@ -41,26 +41,34 @@ static COUNTING: Counting = Counting;
 const BESIDES_BYTES: usize = 200_000;
 
 /// Peak allocation while `ranks` ranks append `rows` records in two epochs.
-fn peak(format: Format, shape: Shape, ranks: u32, memory_bytes: u64, rows: u64) -> usize {
+fn peak(
+    format: ValueFormat,
+    shape: RecordLayout,
+    ranks: u32,
+    memory_bytes: u64,
+    rows: u64,
+) -> usize {
     let folder = tempfile::tempdir().expect("a folder");
     let store: SharedStore = Arc::new(PosixStore::new(folder.path()).expect("a store"));
-    let mut options = Options::new(1, format, shape);
+    let mut options = DirectoryOptions::new(1, format, shape);
     options.memory_bytes = memory_bytes;
     options.routing = Routing::ThreeHop;
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let waiting = threads::run(ranks, ranks, |transport| {
         let mut random = Random::from_seed(u64::from(transport.rank().0));
-        let mut imd = Imd::create(&store, "d/", transport, &options)?;
+        let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
         let (mut key, mut value) = (vec![0; 255], vec![7; 100_000]);
         for _ in 0..2 {
             for _ in 0..rows {
                 let (key_bytes, value_bytes) = match shape {
-                    Shape::Fixed { key_bytes, value_bytes } => {
+                    RecordLayout::Fixed { key_bytes, value_bytes } => {
                         (usize::from(key_bytes), value_bytes as usize)
                     }
-                    Shape::Variable if random.one_in(500) => (9, 40_000),
-                    Shape::Variable => (1 + random.below(12) as usize, random.below(9) as usize),
+                    RecordLayout::Variable if random.one_in(500) => (9, 40_000),
+                    RecordLayout::Variable => {
+                        (1 + random.below(12) as usize, random.below(9) as usize)
+                    }
                 };
                 random.fill(&mut key[..key_bytes]);
                 value[0] = key[0];
@@ -80,16 +88,16 @@ fn peak(format: Format, shape: Shape, ranks: u32, memory_bytes: u64, rows: u64) 
 #[test]
 fn allocations_stay_under_the_bound() {
     records_that_do_not_fit_memory_are_refused();
-    let fixed = |key_bytes, value_bytes| Shape::Fixed { key_bytes, value_bytes };
-    let shapes = [fixed(8, 40), fixed(1, 0), fixed(8, 0), fixed(255, 4000), Shape::Variable];
-    for format in Format::ALL {
+    let fixed = |key_bytes, value_bytes| RecordLayout::Fixed { key_bytes, value_bytes };
+    let shapes = [fixed(8, 40), fixed(1, 0), fixed(8, 0), fixed(255, 4000), RecordLayout::Variable];
+    for format in ValueFormat::ALL {
         for shape in shapes {
             for (ranks, memory) in [(1, 1 << 20), (1, 4 << 20), (2, 2 << 20)] {
                 let bytes = match shape {
-                    Shape::Fixed { key_bytes, value_bytes } => {
+                    RecordLayout::Fixed { key_bytes, value_bytes } => {
                         u64::from(key_bytes) + u64::from(value_bytes)
                     }
-                    Shape::Variable => 60,
+                    RecordLayout::Variable => 60,
                 };
                 // Twice as much as fits memory, unless that takes long.
                 let rows = (2 * memory / bytes).min(300_000);
@@ -106,10 +114,10 @@ fn allocations_stay_under_the_bound() {
 
 fn records_that_do_not_fit_memory_are_refused() {
     let store: SharedStore = Arc::new(MemoryStore::new());
-    let mut options = Options::new(1, Format::Base, Shape::Variable);
+    let mut options = DirectoryOptions::new(1, ValueFormat::Base, RecordLayout::Variable);
     options.memory_bytes = 4 << 20;
     threads::run(1, 1, |transport| {
-        let mut imd = Imd::create(&store, "d/", transport, &options)?;
+        let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
         let error = imd.append(b"long", &vec![0; 1 << 20]).expect_err("too long");
         assert_eq!(error.kind(), Kind::TooLarge, "{error}");
         imd.append(b"shorter", &vec![0; (4 << 20) / 20])?;
@@ -117,8 +125,9 @@ fn records_that_do_not_fit_memory_are_refused() {
         imd.finish()
     })
     .expect("the others are written");
-    options.shape = Shape::Fixed { key_bytes: 8, value_bytes: 1 << 20 };
-    let refused =
-        threads::run(1, 1, |transport| Imd::create(&store, "e/", transport, &options).map(drop));
+    options.shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 1 << 20 };
+    let refused = threads::run(1, 1, |transport| {
+        DirectoryWriter::create(&store, "e/", transport, &options).map(drop)
+    });
     assert_eq!(refused.expect_err("too long").kind(), Kind::Invalid);
 }

@@ -8,7 +8,9 @@ use esker_base::Random;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_comm::{Routing, Transport, threads};
 use esker_imd::hash::key_hash;
-use esker_imd::{Counts, Format, Imd, Options, Reader, Shape};
+use esker_imd::{
+    DirectoryOptions, DirectoryReader, DirectoryWriter, QueryCounts, RecordLayout, ValueFormat,
+};
 use parking_lot::Mutex;
 
 /// Values of each key: by epoch, then rank by rank.
@@ -17,8 +19,8 @@ type Model = BTreeMap<Vec<u8>, Vec<(u32, u32, Vec<u8>)>>;
 #[derive(Clone, Debug)]
 struct Case {
     seed: u64,
-    format: Format,
-    shape: Shape,
+    format: ValueFormat,
+    shape: RecordLayout,
     ranks: u32,
     per_node: u32,
     routing: Routing,
@@ -28,10 +30,10 @@ struct Case {
 }
 
 impl Case {
-    fn small(shape: Shape) -> Self {
+    fn small(shape: RecordLayout) -> Self {
         Self {
             seed: 1,
-            format: Format::Base,
+            format: ValueFormat::Base,
             shape,
             ranks: 2,
             per_node: 16,
@@ -44,10 +46,10 @@ impl Case {
 }
 
 /// Keys repeat within and between epochs and ranks.
-fn record(random: &mut Random, shape: Shape, keys: u64) -> (Vec<u8>, Vec<u8>) {
+fn record(random: &mut Random, shape: RecordLayout, keys: u64) -> (Vec<u8>, Vec<u8>) {
     let number = random.below(keys);
     match shape {
-        Shape::Fixed { key_bytes, value_bytes } => {
+        RecordLayout::Fixed { key_bytes, value_bytes } => {
             let mut key = vec![0; usize::from(key_bytes)];
             let width = key.len().min(8);
             key[..width].copy_from_slice(&number.to_be_bytes()[8 - width..]);
@@ -55,7 +57,7 @@ fn record(random: &mut Random, shape: Shape, keys: u64) -> (Vec<u8>, Vec<u8>) {
             random.fill(&mut value);
             (key, value)
         }
-        Shape::Variable => {
+        RecordLayout::Variable => {
             let length = 1 + (number * 7 % 255) as usize;
             let mut key = vec![b'k'; length];
             let digits = number.to_string().into_bytes();
@@ -70,14 +72,14 @@ fn record(random: &mut Random, shape: Shape, keys: u64) -> (Vec<u8>, Vec<u8>) {
 }
 
 fn write(store: &SharedStore, case: &Case) -> Model {
-    let mut options = Options::new(77, case.format, case.shape);
+    let mut options = DirectoryOptions::new(77, case.format, case.shape);
     options.routing = case.routing;
     options.memory_bytes = case.memory_bytes;
     let model: Mutex<Model> = Mutex::default();
     threads::run(case.ranks, case.per_node, |transport| {
         let rank = transport.rank().0;
         let mut random = Random::from_seed(case.seed * 1000 + u64::from(rank));
-        let mut imd = Imd::create(store, "d/", transport, &options)?;
+        let mut imd = DirectoryWriter::create(store, "d/", transport, &options)?;
         let mut mine = Vec::new();
         for epoch in 0..case.epochs {
             // Some ranks have no records in some epochs.
@@ -131,7 +133,7 @@ fn stamp(value: &mut [u8], rank: u32, number: u32) {
 
 fn check(store: &SharedStore, case: &Case, model: &Model) {
     for cache_bytes in [0, 1 << 20] {
-        let reader = Reader::open(store, "d/", cache_bytes).expect("open");
+        let reader = DirectoryReader::open(store, "d/", cache_bytes).expect("open");
         assert_eq!(reader.epochs_complete().expect("epochs"), case.epochs, "{case:?}");
         let keys: Vec<&Vec<u8>> = model.keys().collect();
         let answers = reader.get_many(&keys, 0..u32::MAX, 2).expect("get_many");
@@ -150,7 +152,7 @@ fn check(store: &SharedStore, case: &Case, model: &Model) {
     }
 }
 
-fn check_scans(reader: &Reader, case: &Case, model: &Model) {
+fn check_scans(reader: &DirectoryReader, case: &Case, model: &Model) {
     for epoch in 0..case.epochs {
         let mut all: BTreeMap<Vec<u8>, Vec<(u32, Vec<u8>)>> = BTreeMap::new();
         let mut order: Vec<Vec<u8>> = Vec::new();
@@ -160,7 +162,7 @@ fn check_scans(reader: &Reader, case: &Case, model: &Model) {
             Ok(true)
         };
         reader.scan(epoch, visit).expect("scan");
-        if case.format == Format::Ordered {
+        if case.format == ValueFormat::Ordered {
             assert!(order.is_sorted(), "{case:?}");
         } else {
             assert!(order.is_sorted_by_key(|key| key_hash(key) >> 44), "{case:?}");
@@ -172,7 +174,7 @@ fn check_scans(reader: &Reader, case: &Case, model: &Model) {
         for (key, expected) in &expected {
             assert_same(case, key, expected, &all[key]);
         }
-        if case.format == Format::Ordered && !expected.is_empty() {
+        if case.format == ValueFormat::Ordered && !expected.is_empty() {
             let keys: Vec<&Vec<u8>> = expected.keys().collect();
             let (low, high) = (keys[keys.len() / 3], keys[keys.len() / 2]);
             let mut got: Vec<Vec<u8>> = Vec::new();
@@ -192,13 +194,13 @@ fn check_scans(reader: &Reader, case: &Case, model: &Model) {
 /// next epoch gets new cuts.
 #[test]
 fn ordered_partitions_follow_keys_that_move() {
-    let shape = Shape::Fixed { key_bytes: 8, value_bytes: 8 };
-    let mut options = Options::new(1, Format::Ordered, shape);
+    let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 8 };
+    let mut options = DirectoryOptions::new(1, ValueFormat::Ordered, shape);
     options.memory_bytes = 1 << 20;
     let store: SharedStore = Arc::new(MemoryStore::new());
     threads::run(4, 2, |transport| {
         let mut random = Random::from_seed(transport.rank().0.into());
-        let mut imd = Imd::create(&store, "d/", transport, &options)?;
+        let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
         // Two epochs of each range: the bounds of the second reflect it.
         for epoch in 0..6_u64 {
             for _ in 0..5_000 {
@@ -210,11 +212,11 @@ fn ordered_partitions_follow_keys_that_move() {
         imd.finish()
     })
     .expect("written");
-    let reader = Reader::open(&store, "d/", 0).expect("open");
+    let reader = DirectoryReader::open(&store, "d/", 0).expect("open");
     let bounds = &reader.directory().expect("finished").bounds;
     let rows = |epoch: u32| -> Vec<u32> {
         let rows_of = |partition| {
-            let mut counts = Counts::default();
+            let mut counts = QueryCounts::default();
             let partition = reader.partition(partition, &mut counts).expect("partition");
             let epoch = partition.epoch(epoch, &mut counts).expect("epoch");
             epoch.segments.iter().flat_map(|part| &part.tables).map(|table| table.rows).sum()
@@ -241,9 +243,10 @@ fn run(case: &Case) {
 
 #[test]
 fn every_format_gives_back_what_was_appended() {
-    for (seed, format) in (1..).zip(Format::ALL) {
-        for shape in [Shape::Fixed { key_bytes: 8, value_bytes: 40 }, Shape::Variable] {
-            let records = if shape == Shape::Variable { 2_000 } else { 20_000 };
+    for (seed, format) in (1..).zip(ValueFormat::ALL) {
+        for shape in [RecordLayout::Fixed { key_bytes: 8, value_bytes: 40 }, RecordLayout::Variable]
+        {
+            let records = if shape == RecordLayout::Variable { 2_000 } else { 20_000 };
             let case = Case {
                 seed,
                 format,
@@ -267,14 +270,14 @@ fn random_directories_agree_with_the_model() {
     for seed in 100..130 {
         let ranks = 1 + random.below(6) as u32;
         let shape = match random.below(4) {
-            0 => Shape::Fixed { key_bytes: 8, value_bytes: random.below(100) as u32 },
-            1 => Shape::Fixed { key_bytes: 1 + random.below(30) as u8, value_bytes: 9000 },
-            2 => Shape::Fixed { key_bytes: 1 + random.below(4) as u8, value_bytes: 3 },
-            _ => Shape::Variable,
+            0 => RecordLayout::Fixed { key_bytes: 8, value_bytes: random.below(100) as u32 },
+            1 => RecordLayout::Fixed { key_bytes: 1 + random.below(30) as u8, value_bytes: 9000 },
+            2 => RecordLayout::Fixed { key_bytes: 1 + random.below(4) as u8, value_bytes: 3 },
+            _ => RecordLayout::Variable,
         };
         run(&Case {
             seed,
-            format: Format::ALL[random.below(5) as usize],
+            format: ValueFormat::ALL[random.below(5) as usize],
             shape,
             ranks,
             per_node: 1 + random.below(3) as u32,
@@ -288,10 +291,10 @@ fn random_directories_agree_with_the_model() {
 
 #[test]
 fn two_hundred_and_fifty_six_ranks_agree_with_the_model() {
-    let shape = Shape::Fixed { key_bytes: 8, value_bytes: 16 };
+    let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 16 };
     run(&Case {
         seed: 256,
-        format: Format::Base,
+        format: ValueFormat::Base,
         shape,
         ranks: 256,
         per_node: 16,
@@ -300,21 +303,21 @@ fn two_hundred_and_fifty_six_ranks_agree_with_the_model() {
         records: 200,
         memory_bytes: 1 << 20,
     });
-    let case = Case { seed: 257, format: Format::Ordered, ..Case::small(shape) };
+    let case = Case { seed: 257, format: ValueFormat::Ordered, ..Case::small(shape) };
     run(&Case { ranks: 64, routing: Routing::Direct, ..case });
 }
 
 #[test]
 fn memory_stays_under_the_bound() {
-    let shape = Shape::Fixed { key_bytes: 8, value_bytes: 40 };
-    for format in Format::ALL {
+    let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 40 };
+    for format in ValueFormat::ALL {
         let bound = 4 << 20;
-        let mut options = Options::new(1, format, shape);
+        let mut options = DirectoryOptions::new(1, format, shape);
         options.memory_bytes = bound;
         let store: SharedStore = Arc::new(MemoryStore::new());
         let summaries = threads::run(2, 1, |transport| {
             let rank = u64::from(transport.rank().0);
-            let mut imd = Imd::create(&store, "d/", transport, &options)?;
+            let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
             for number in 0..100_000_u64 {
                 let key = (number * 2 + rank).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
                 imd.append(&key, &[7; 40])?;

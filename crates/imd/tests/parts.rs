@@ -9,22 +9,24 @@ use esker_base::{Kind, Random, Result};
 use esker_comm::{Transport, threads};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_imd::{Format, Imd, IndexedReader, SessionDirectory, Shape, entry};
+use esker_imd::{
+    DirectoryWriter, IndexedReader, RecordLayout, SessionDirectory, ValueFormat, entry,
+};
 
 /// Writes `keys` in the epoch of `step`; the value of key n has n bytes.
 fn write(
     store: &SharedStore,
     session: &Session,
-    (format, ranks): (Format, u32),
+    (format, ranks): (ValueFormat, u32),
     keys: std::ops::Range<u8>,
     step: u64,
 ) -> Result<SessionDirectory> {
     let place = SessionDirectory::new(session, &mut Random::from_seed(step));
-    let mut options = place.options(format, Shape::Variable);
+    let mut options = place.options(format, RecordLayout::Variable);
     options.memory_bytes = 4 << 20;
     threads::run(ranks, ranks, |transport| {
         let rank = transport.rank().0;
-        let mut imd = Imd::create(store, &place.prefix(), transport, &options)?;
+        let mut imd = DirectoryWriter::create(store, &place.prefix(), transport, &options)?;
         for key in keys.clone().filter(|key| u32::from(*key) % ranks == rank) {
             imd.append(&[key, 0], &vec![key; usize::from(key)])?;
         }
@@ -45,10 +47,10 @@ fn parts_of_any_format_are_one_directory() {
     let repository = Repository::new(store.clone());
     let session = repository.begin(&[], SessionOptions::default()).expect("begin");
     let parts = [
-        (Format::Base, 3, 0..60_u8),
-        (Format::Pointer, 2, 50..100),
-        (Format::Lossy, 2, 90..110),
-        (Format::Ordered, 1, 0..5),
+        (ValueFormat::Base, 3, 0..60_u8),
+        (ValueFormat::Pointer, 2, 50..100),
+        (ValueFormat::Lossy, 2, 90..110),
+        (ValueFormat::Ordered, 1, 0..5),
     ];
     let mut expected: BTreeMap<u8, Vec<u32>> = BTreeMap::new();
     for (epoch, (format, ranks, keys)) in (0_u32..).zip(parts) {
@@ -105,7 +107,7 @@ fn parts_that_do_not_fit_are_refused() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let repository = Repository::new(store.clone());
     let session = repository.begin(&[], SessionOptions::default()).expect("begin");
-    let base = (Format::Base, 1);
+    let base = (ValueFormat::Base, 1);
     let first = write(&store, &session, base, 0..9, 5).expect("written");
     let absent = first.append(&session, b"/p").expect_err("nothing to append to");
     assert_eq!(absent.kind(), Kind::NotFound);

@@ -7,13 +7,13 @@ use esker_base::Kind;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_comm::{Transport, threads};
 use esker_imd::schema::{DirectorySchema, FieldType, SchemaField};
-use esker_imd::{Format, Imd, Options, Reader, Shape};
+use esker_imd::{DirectoryOptions, DirectoryReader, DirectoryWriter, RecordLayout, ValueFormat};
 
-const SHAPE: Shape = Shape::Fixed { key_bytes: 8, value_bytes: 4 };
+const SHAPE: RecordLayout = RecordLayout::Fixed { key_bytes: 8, value_bytes: 4 };
 
-fn options() -> Options {
+fn options() -> DirectoryOptions {
     let field = SchemaField { name: "x".into(), unit: "m".into(), offset: 0, kind: FieldType::F32 };
-    let mut options = Options::new(9, Format::Base, SHAPE);
+    let mut options = DirectoryOptions::new(9, ValueFormat::Base, SHAPE);
     options.memory_bytes = 4 << 20;
     options.schema = DirectorySchema {
         key_name: "id".into(),
@@ -29,7 +29,7 @@ fn write(finishes: bool) -> SharedStore {
     let store: SharedStore = Arc::new(MemoryStore::new());
     threads::run(2, 2, |transport| {
         let rank = u64::from(transport.rank().0);
-        let mut imd = Imd::create(&store, "d/", transport, &options())?;
+        let mut imd = DirectoryWriter::create(&store, "d/", transport, &options())?;
         for step in [100, 250] {
             imd.append(&rank.to_be_bytes(), &0.5_f32.to_le_bytes())?;
             imd.epoch_flush_at(step)?;
@@ -44,7 +44,7 @@ fn write(finishes: bool) -> SharedStore {
 fn a_directory_tells_its_schema_and_steps() {
     for finishes in [true, false] {
         let store = write(finishes);
-        let reader = Reader::open(&store, "d/", 0).expect("open");
+        let reader = DirectoryReader::open(&store, "d/", 0).expect("open");
         assert_eq!(reader.directory().is_some(), finishes);
         assert_eq!(*reader.schema(), options().schema);
         assert_eq!(reader.steps().expect("complete"), [100, 250]);
@@ -60,7 +60,7 @@ fn a_directory_tells_its_schema_and_steps() {
 fn steps_ascend_and_schemas_fit() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     threads::run(1, 1, |transport| {
-        let mut imd = Imd::create(&store, "d/", transport, &options())?;
+        let mut imd = DirectoryWriter::create(&store, "d/", transport, &options())?;
         imd.epoch_flush_at(5)?;
         let error = imd.epoch_flush_at(5).expect_err("the same step");
         assert_eq!(error.kind(), Kind::Invalid);
@@ -69,12 +69,13 @@ fn steps_ascend_and_schemas_fit() {
         imd.finish()
     })
     .expect("written");
-    let reader = Reader::open(&store, "d/", 0).expect("open");
+    let reader = DirectoryReader::open(&store, "d/", 0).expect("open");
     assert_eq!(reader.steps().expect("finished"), [5, 6]);
     threads::run(1, 1, |transport| {
         let mut options = options();
         options.schema.fields[0].offset = 1;
-        let error = Imd::create(&store, "e/", transport, &options).expect_err("outside the value");
+        let error = DirectoryWriter::create(&store, "e/", transport, &options)
+            .expect_err("outside the value");
         assert_eq!(error.kind(), Kind::Invalid);
         Ok(())
     })

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use esker_base::Random;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_comm::threads;
-use esker_imd::index::epoch::Segment;
-use esker_imd::{Counts, Format, Imd, Options, Reader, Shape};
+use esker_imd::index::epoch::IndexGroup;
+use esker_imd::{
+    DirectoryOptions, DirectoryReader, DirectoryWriter, QueryCounts, RecordLayout, ValueFormat,
+};
 
 /// Appends a record.
 type Append<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
@@ -14,25 +16,25 @@ type Append<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 /// Writes a directory of one rank with `append`; returns the bytes of one table's slot in the
 /// segment with the largest slots.
 fn largest_slot(
-    shape: Shape,
+    shape: RecordLayout,
     memory_bytes: u64,
     append: impl Fn(&mut Append<'_>) + Sync,
 ) -> (SharedStore, u64) {
     let store: SharedStore = Arc::new(MemoryStore::new());
-    let mut options = Options::new(1, Format::Base, shape);
+    let mut options = DirectoryOptions::new(1, ValueFormat::Base, shape);
     options.memory_bytes = memory_bytes;
     threads::run(1, 1, |transport| {
-        let mut imd = Imd::create(&store, "d/", transport, &options)?;
+        let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
         append(&mut |key, value| imd.append(key, value).expect("appended"));
         imd.epoch_flush()?;
         imd.finish()
     })
     .expect("written");
-    let reader = Reader::open(&store, "d/", 0).expect("open");
-    let mut counts = Counts::default();
+    let reader = DirectoryReader::open(&store, "d/", 0).expect("open");
+    let mut counts = QueryCounts::default();
     let partition = reader.partition(0, &mut counts).expect("partition");
     let epoch = partition.epoch(0, &mut counts).expect("epoch");
-    let of_segment = |segment: &Segment| {
+    let of_segment = |segment: &IndexGroup| {
         let slots = 0..segment.slot_ends.len();
         let bytes = slots.map(|slot| segment.slot_place(slot)).map(|at| at.end - at.start);
         bytes.max().unwrap_or(0) / segment.tables.len() as u64
@@ -48,7 +50,7 @@ const SLOT_BYTES_MAX: u64 = 34 << 10;
 fn slots_are_small_whatever_the_memory_and_the_records() {
     for memory_kib in [512, 3 << 10, 16 << 10] {
         for value_bytes in [0, 40, 3000] {
-            let shape = Shape::Fixed { key_bytes: 8, value_bytes };
+            let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes };
             let memory = memory_kib << 10;
             let rows = (2 * memory / (8 + u64::from(value_bytes))).min(250_000);
             let (_, most) = largest_slot(shape, memory, |append| {
@@ -66,13 +68,13 @@ fn slots_are_small_whatever_the_memory_and_the_records() {
 fn long_records_before_short_ones_do_not_make_slots_large() {
     const SHORT: u64 = 1_200_000;
     let key = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
-    let (store, most) = largest_slot(Shape::Variable, 24 << 20, |append| {
+    let (store, most) = largest_slot(RecordLayout::Variable, 24 << 20, |append| {
         let long = vec![1; 900_000];
         (SHORT..SHORT + 30).for_each(|number| append(&key(number), &long));
         (0..SHORT).for_each(|number| append(&key(number), &[2]));
     });
     assert!(most <= SLOT_BYTES_MAX, "{most} bytes");
-    let reader = Reader::open(&store, "d/", 0).expect("open");
+    let reader = DirectoryReader::open(&store, "d/", 0).expect("open");
     let opened = reader.get(&key(7)).expect("get").counts;
     assert!(opened.index_reads > 1, "the index log is too large to be read as a whole: {opened:?}");
     // The partition is open now.
@@ -90,11 +92,11 @@ fn a_cold_get_over_five_epochs_takes_six_reads_of_the_index_and_five_of_data() {
     const KEYS: u64 = 200_000;
     let key = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
     let store: SharedStore = Arc::new(MemoryStore::new());
-    let shape = Shape::Fixed { key_bytes: 8, value_bytes: 8 };
-    let mut options = Options::new(1, Format::Base, shape);
+    let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 8 };
+    let mut options = DirectoryOptions::new(1, ValueFormat::Base, shape);
     options.memory_bytes = 32 << 20;
     threads::run(1, 1, |transport| {
-        let mut imd = Imd::create(&store, "d/", transport, &options)?;
+        let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
         for epoch in 0..5_u64 {
             for number in 0..KEYS {
                 imd.append(&key(number), &epoch.to_be_bytes())?;
@@ -106,7 +108,8 @@ fn a_cold_get_over_five_epochs_takes_six_reads_of_the_index_and_five_of_data() {
     .expect("written");
     let (mut gets, mut data_reads) = (0, 0);
     for number in (0..KEYS).step_by(499) {
-        let answer = Reader::open(&store, "d/", 0).expect("open").get(&key(number)).expect("get");
+        let answer =
+            DirectoryReader::open(&store, "d/", 0).expect("open").get(&key(number)).expect("get");
         assert_eq!(answer.values.len(), 5);
         // One fewer where a slot is within the end that was read.
         assert!(answer.counts.index_reads <= 1 + 5, "{:?}", answer.counts);
@@ -119,11 +122,11 @@ fn a_cold_get_over_five_epochs_takes_six_reads_of_the_index_and_five_of_data() {
 #[test]
 fn one_key_over_and_over_does_not_spoil_the_others() {
     let (store, _) =
-        largest_slot(Shape::Fixed { key_bytes: 8, value_bytes: 8 }, 8 << 20, |append| {
+        largest_slot(RecordLayout::Fixed { key_bytes: 8, value_bytes: 8 }, 8 << 20, |append| {
             (0..150_000_u64).for_each(|number| append(&[7; 8], &number.to_be_bytes()));
             (0..400_000_u64).for_each(|number| append(&(number << 9).to_be_bytes(), &[1; 8]));
         });
-    let reader = Reader::open(&store, "d/", 0).expect("open");
+    let reader = DirectoryReader::open(&store, "d/", 0).expect("open");
     let all = reader.get(&[7; 8]).expect("get").values;
     assert!(all.iter().map(|value| &value.bytes[..]).eq((0..150_000_u64).map(u64::to_be_bytes)));
     let mut bytes = Vec::new();

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_comm::threads;
-use esker_imd::import::{Layout, Step, append_all, survey};
-use esker_imd::{Format, Imd, Options, Reader, Summary};
+use esker_imd::import::{DumpLayout, DumpStep, append_all, survey};
+use esker_imd::{DirectoryOptions, DirectoryReader, DirectoryWriter, ValueFormat, WriteSummary};
 
 const TRACERS: u64 = 16_384;
 const STEPS: [u64; 6] = [0, 100, 200, 300, 400, 500];
@@ -27,15 +27,15 @@ fn dumps() -> Option<Vec<PathBuf>> {
     Some(paths)
 }
 
-fn import(paths: &[PathBuf], format: Format, ranks: u32) -> (SharedStore, Vec<Summary>) {
-    let layout = Layout::vpic();
-    let steps: Vec<Step> = survey(paths, &layout).expect("good dumps");
+fn import(paths: &[PathBuf], format: ValueFormat, ranks: u32) -> (SharedStore, Vec<WriteSummary>) {
+    let layout = DumpLayout::vpic();
+    let steps: Vec<DumpStep> = survey(paths, &layout).expect("good dumps");
     assert_eq!(steps.iter().map(|step| step.number).collect::<Vec<_>>(), STEPS);
     let store: SharedStore = Arc::new(MemoryStore::new());
-    let mut options = Options::new(1, format, layout.shape());
+    let mut options = DirectoryOptions::new(1, format, layout.record_layout());
     options.memory_bytes = 8 << 20;
     let summaries = threads::run(ranks, ranks, |transport| {
-        let mut imd = Imd::create(&store, "", transport, &options)?;
+        let mut imd = DirectoryWriter::create(&store, "", transport, &options)?;
         append_all(&mut imd, &steps, &layout)?;
         imd.finish()
     });
@@ -65,15 +65,15 @@ fn every_tracer_is_traced_through_time() {
     let Some(paths) = dumps() else { return };
     let all = full_scan(&paths);
     for (format, ranks) in [
-        (Format::Base, 4),
-        (Format::Pointer, 3),
-        (Format::Lossy, 4),
-        (Format::Static, 4),
-        (Format::Ordered, 2),
+        (ValueFormat::Base, 4),
+        (ValueFormat::Pointer, 3),
+        (ValueFormat::Lossy, 4),
+        (ValueFormat::Static, 4),
+        (ValueFormat::Ordered, 2),
     ] {
         let (store, summaries) = import(&paths, format, ranks);
         assert!(summaries.iter().all(|summary| summary.epochs == 6));
-        let reader = Reader::open(&store, "", 64 << 20).expect("open");
+        let reader = DirectoryReader::open(&store, "", 64 << 20).expect("open");
         assert_eq!(reader.epochs_complete().expect("finished"), 6);
         let keys: Vec<[u8; 8]> = (1..=TRACERS).map(u64::to_be_bytes).collect();
         let answers = reader.get_many(&keys, 0..u32::MAX, 2).expect("get");
@@ -94,8 +94,8 @@ fn every_tracer_is_traced_through_time() {
 #[test]
 fn a_static_directory_asks_one_rank_for_each_epoch() {
     let Some(paths) = dumps() else { return };
-    let (store, _) = import(&paths, Format::Static, 4);
-    let reader = Reader::open(&store, "", 64 << 20).expect("open");
+    let (store, _) = import(&paths, ValueFormat::Static, 4);
+    let reader = DirectoryReader::open(&store, "", 64 << 20).expect("open");
     let mut partitions = 0;
     for id in 1..=500_u64 {
         let answer = reader.get_epochs(&id.to_be_bytes(), 3..4).expect("get");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_comm::threads;
-use esker_imd::{Format, Imd, Options, Reader, Shape};
+use esker_imd::{DirectoryOptions, DirectoryReader, DirectoryWriter, RecordLayout, ValueFormat};
 
 use crate::golden::assert_documented;
 
@@ -12,10 +12,10 @@ use crate::golden::assert_documented;
 fn the_example_is_what_is_written() {
     let memory = Arc::new(MemoryStore::new());
     let store: SharedStore = memory.clone();
-    let mut options = Options::new(7, Format::Base, Shape::Variable);
+    let mut options = DirectoryOptions::new(7, ValueFormat::Base, RecordLayout::Variable);
     options.memory_bytes = 1 << 20;
     threads::run(1, 1, |transport| {
-        let mut imd = Imd::create(&store, "d/", transport, &options)?;
+        let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
         imd.append(b"a", b"one")?;
         imd.append(b"bc", b"two")?;
         imd.epoch_flush()?;
@@ -26,6 +26,6 @@ fn the_example_is_what_is_written() {
     assert_documented("imd.md", "imd-data", &bytes("d/00000000-data"));
     assert_documented("imd.md", "imd-index", &bytes("d/00000000-index"));
     assert_documented("imd.md", "imd-root", &bytes("d/root"));
-    let reader = Reader::open(&store, "d/", 0).expect("open");
+    let reader = DirectoryReader::open(&store, "d/", 0).expect("open");
     assert_eq!(reader.get(b"bc").expect("get").values[0].bytes[..], b"two"[..]);
 }

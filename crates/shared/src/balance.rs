@@ -4,7 +4,7 @@
 //! reduction from which all ranks learn the highest count of a server, and the sum. If load is
 //! even, nothing more happens. Otherwise ranks wait for the answers to all their requests, add up
 //! the counts of each slot, so that all compute the same new map, and migrate segments
-//! (`settle.rs`).
+//! (`migrate.rs`).
 //! Counters are then reset; also once servers have counted [`INTERVAL`] each on average, so that
 //! old load does not hide present imbalance.
 //! Invariant: the map changes only between two reductions, while no request is unanswered.
@@ -15,7 +15,7 @@ use esker_comm::collective::Reduction;
 
 use crate::gather;
 use crate::job::SharedJob;
-use crate::service::Segments;
+use crate::service::SegmentService;
 use crate::slices::SliceMap;
 
 /// Segments by which a server must exceed the mean before slices move: the flushes and commits of a
@@ -28,7 +28,7 @@ const INTERVAL: u64 = 16 * MOVE_MIN;
 
 /// Load of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Work {
+struct ServerWork {
     /// Of the server with the highest count.
     most: u64,
     total: u64,
@@ -60,27 +60,27 @@ impl<T: Transport> SharedJob<T> {
     fn even_out(&mut self) -> Result<()> {
         // Includes puts: their failures go to the calls that wait for them, or to the next sync.
         let next = self.segments.exchange().next_id();
-        let answered = self.segments.exchange().settle(0, next);
+        let answered = self.segments.exchange().await_replies(0, next);
         self.segments.agree(answered)?;
         let load = self.segments.load()?;
         let mut map = self.segments.map().clone();
         if map.balance(&load) {
             self.segments.set_map(map);
             // If it fails, some ranks would look for segments at the wrong owner.
-            let settled = self.settle();
+            let settled = self.migrate_segments();
             settled.inspect_err(|error| self.segments.give_up(error))?;
         }
         Ok(())
     }
 }
 
-impl<T: Transport> Segments<T> {
+impl<T: Transport> SegmentService<T> {
     /// The load of servers since the counters were last reset; collective, and a barrier.
-    fn work(&mut self) -> Result<Work> {
+    fn work(&mut self) -> Result<ServerWork> {
         let own = self.exchange().server.work();
         let by = |index| [Reduction::Max, Reduction::Sum][index];
         let all = gather::reduce_numbers(self.collectives(), &[own, own], by)?;
-        Ok(Work { most: all[0], total: all[1] })
+        Ok(ServerWork { most: all[0], total: all[1] })
     }
 
     /// The load of each slot over all ranks; resets the counters. Collective.

@@ -13,10 +13,15 @@ use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
 use esker_comm::transport::LOOK;
-use esker_comm::{Barrier, Channel, Counters, Deadline, Message, NodeMap, Rank, Sent, Transport};
+use esker_comm::{
+    BarrierState, Channel, Deadline, NodeMap, Rank, ReceivedMessage, SendOutcome, Transport,
+    TransportCounters,
+};
 
-use crate::message::{REPLY, REQUEST, Reply, Request, decode_body, decode_part, encode_reply};
-use crate::server::Server;
+use crate::message::{
+    REPLY, REQUEST, RankReply, RankRequest, decode_body, decode_part, encode_reply,
+};
+use crate::server::SegmentServer;
 
 /// The channel of barriers during which ranks answer each other.
 const BARRIER: Channel = Channel(Channel::OWN.0 + 0x32);
@@ -29,16 +34,16 @@ const ASKED_MAX: usize = 256;
 
 /// A transport that also sends and answers requests.
 #[derive(Debug)]
-pub(crate) struct Exchange<T> {
+pub(crate) struct RequestExchange<T> {
     transport: T,
-    pub server: Server,
-    barrier: Barrier,
+    pub server: SegmentServer,
+    barrier: BarrierState,
     next: u64,
     /// Unanswered requests, with the parts of their replies so far.
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, OpenRequest>,
     asked_bytes: usize,
     /// Replies that no caller has taken, as [`KeptAnswers`] allows.
-    answers: BTreeMap<u64, Result<Reply>>,
+    answers: BTreeMap<u64, Result<RankReply>>,
     /// Replies that wait for room at their receiver.
     replies: BTreeMap<Rank, VecDeque<Vec<u8>>>,
     replies_bytes: usize,
@@ -47,7 +52,7 @@ pub(crate) struct Exchange<T> {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct OpenRequest {
     to: Rank,
     bytes: usize,
     kept: KeptAnswers,
@@ -65,13 +70,13 @@ enum KeptAnswers {
     None,
 }
 
-impl<T: Transport> Exchange<T> {
-    pub fn new(transport: T, server: Server) -> Self {
+impl<T: Transport> RequestExchange<T> {
+    pub fn new(transport: T, server: SegmentServer) -> Self {
         Self {
             deadline: Deadline::start(&transport),
             transport,
             server,
-            barrier: Barrier::new(BARRIER),
+            barrier: BarrierState::new(BARRIER),
             next: 0,
             asked: BTreeMap::new(),
             asked_bytes: 0,
@@ -88,11 +93,11 @@ impl<T: Transport> Exchange<T> {
 
     /// Sends `request` to `to` and returns its id; while too many are unanswered, it waits and
     /// answers others.
-    pub fn ask(&mut self, to: Rank, request: Request) -> Result<u64> {
+    pub fn ask(&mut self, to: Rank, request: RankRequest) -> Result<u64> {
         let id = self.next;
         self.next += 1;
         let kept = match request {
-            Request::Put(_) => KeptAnswers::Failures,
+            RankRequest::Put(_) => KeptAnswers::Failures,
             _ => KeptAnswers::All,
         };
         if to == self.transport.rank() {
@@ -108,7 +113,7 @@ impl<T: Transport> Exchange<T> {
                 || (own.asked_bytes + bytes <= ASKED_BYTES_MAX && own.asked.len() < ASKED_MAX)
         })?;
         self.send_request(to, message)?;
-        self.asked.insert(id, Asked { to, bytes, kept, body: Vec::new(), body_bytes_max });
+        self.asked.insert(id, OpenRequest { to, bytes, kept, body: Vec::new(), body_bytes_max });
         self.asked_bytes += bytes;
         Ok(id)
     }
@@ -116,7 +121,7 @@ impl<T: Transport> Exchange<T> {
     fn send_request(&mut self, to: Rank, message: Vec<u8>) -> Result<()> {
         self.deadline = Deadline::start(&self.transport);
         let mut sent = self.transport.try_send(to, REQUEST, message)?;
-        while let Sent::Full(message) = sent {
+        while let SendOutcome::Full(message) = sent {
             self.step(&[], LOOK)?;
             self.deadline.check(&self.transport, || format!("{to} takes no requests"))?;
             sent = self.transport.try_send(to, REQUEST, message)?;
@@ -128,8 +133,8 @@ impl<T: Transport> Exchange<T> {
     /// the others, including those still to come.
     pub fn ask_each(
         &mut self,
-        requests: impl IntoIterator<Item = (Rank, Request)>,
-    ) -> Result<Vec<Reply>> {
+        requests: impl IntoIterator<Item = (Rank, RankRequest)>,
+    ) -> Result<Vec<RankReply>> {
         let first = self.next;
         let asked =
             requests.into_iter().try_for_each(|(to, request)| self.ask(to, request).map(drop));
@@ -149,7 +154,7 @@ impl<T: Transport> Exchange<T> {
         self.answers.retain(|id, _| !(first..end).contains(id));
     }
 
-    fn keep_answer(&mut self, id: u64, kept: KeptAnswers, answer: Result<Reply>) {
+    fn keep_answer(&mut self, id: u64, kept: KeptAnswers, answer: Result<RankReply>) {
         let is_kept = match kept {
             KeptAnswers::All => true,
             KeptAnswers::Failures => answer.is_err(),
@@ -161,20 +166,20 @@ impl<T: Transport> Exchange<T> {
     }
 
     /// Waits for the answer to request `id`, which must not be a put.
-    pub fn answer(&mut self, id: u64) -> Result<Reply> {
-        self.settle(id, id + 1)?;
+    pub fn answer(&mut self, id: u64) -> Result<RankReply> {
+        self.await_replies(id, id + 1)?;
         let what = || Error::new(Kind::Invalid, "the answer was already taken");
         self.answers.remove(&id).ok_or_else(what)?
     }
 
     /// Waits until requests `first` to before `end` are answered.
-    pub fn settle(&mut self, first: u64, end: u64) -> Result<()> {
+    pub fn await_replies(&mut self, first: u64, end: u64) -> Result<()> {
         self.wait_until("an answer", |own| own.asked.range(first..end).next().is_none())
     }
 
-    /// As [`Exchange::settle`], for puts; returns the first failure among them.
-    pub fn settle_puts(&mut self, first: u64, end: u64) -> Result<()> {
-        self.settle(first, end)?;
+    /// As [`RequestExchange::await_replies`], for puts; returns the first failure among them.
+    pub fn await_puts(&mut self, first: u64, end: u64) -> Result<()> {
+        self.await_replies(first, end)?;
         let failed: Vec<u64> = self
             .answers
             .range(first..end)
@@ -218,7 +223,7 @@ impl<T: Transport> Exchange<T> {
 
     /// Sends queued replies and takes one message: answers it, or returns it if it is on one of
     /// `channels`.
-    fn step(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
+    fn step(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<ReceivedMessage>> {
         self.send_replies()?;
         let mut wanted = channels.to_vec();
         wanted.push(REPLY);
@@ -229,7 +234,7 @@ impl<T: Transport> Exchange<T> {
         match message.channel {
             REPLY => self.take_reply(&message)?,
             REQUEST => {
-                let (id, request) = Request::decode(message.from, &message.bytes)?;
+                let (id, request) = RankRequest::decode(message.from, &message.bytes)?;
                 let answer = self.server.answer(request);
                 for part in encode_reply(id, &answer) {
                     self.replies_bytes += part.len();
@@ -248,8 +253,8 @@ impl<T: Transport> Exchange<T> {
             while let Some(part) = waiting.pop_front() {
                 let bytes = part.len();
                 match self.transport.try_send(*to, REPLY, part) {
-                    Ok(Sent::Done) => self.replies_bytes -= bytes,
-                    Ok(Sent::Full(part)) => {
+                    Ok(SendOutcome::Done) => self.replies_bytes -= bytes,
+                    Ok(SendOutcome::Full(part)) => {
                         waiting.push_front(part);
                         break;
                     }
@@ -267,7 +272,7 @@ impl<T: Transport> Exchange<T> {
         outcome
     }
 
-    fn take_reply(&mut self, message: &Message) -> Result<()> {
+    fn take_reply(&mut self, message: &ReceivedMessage) -> Result<()> {
         let from = message.from;
         let part = decode_part(from, &message.bytes)?;
         self.deadline = Deadline::start(&self.transport);
@@ -293,7 +298,7 @@ impl<T: Transport> Exchange<T> {
     }
 }
 
-impl<T: Transport> Transport for Exchange<T> {
+impl<T: Transport> Transport for RequestExchange<T> {
     fn rank(&self) -> Rank {
         self.transport.rank()
     }
@@ -302,22 +307,22 @@ impl<T: Transport> Transport for Exchange<T> {
         self.transport.nodes()
     }
 
-    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent> {
+    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<SendOutcome> {
         self.transport.try_send(to, channel, bytes)
     }
 
-    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
+    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<ReceivedMessage>> {
         self.step(channels, wait)
     }
 
     fn barrier(&mut self) -> Result<()> {
-        let mut barrier = std::mem::replace(&mut self.barrier, Barrier::new(BARRIER));
+        let mut barrier = std::mem::replace(&mut self.barrier, BarrierState::new(BARRIER));
         let done = barrier.wait(self, |_, _| false);
         self.barrier = barrier;
         done
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> TransportCounters {
         self.transport.counters()
     }
 
@@ -345,20 +350,21 @@ mod tests {
     fn a_failed_call_leaves_no_answers_behind() {
         let done = threads::run(3, 3, |transport| {
             let map = Arc::new(SliceMap::new(transport.nodes(), 3, 1 << 20)?);
-            let server = Server::new(transport.rank(), None, Arc::new(MemoryStore::new()), map);
-            let mut exchange = Exchange::new(transport, server);
+            let server =
+                SegmentServer::new(transport.rank(), None, Arc::new(MemoryStore::new()), map);
+            let mut exchange = RequestExchange::new(transport, server);
             exchange.barrier()?;
             if exchange.rank() == Rank(0) {
                 // A rank without an index answers all other requests with an error.
-                let fetch = |to| (Rank(to), Request::Fetch(Vec::new()));
+                let fetch = |to| (Rank(to), RankRequest::Fetch(Vec::new()));
                 for failing in 0..3 {
-                    let bad = (Rank(failing), Request::Index(9));
+                    let bad = (Rank(failing), RankRequest::Index(9));
                     let all = [fetch(1), fetch(0), bad, fetch(2), fetch(1)];
                     let error = exchange.ask_each(all).expect_err("one has no index");
                     assert!(error.to_string().contains("is not a server"), "{error}");
                 }
                 let next = exchange.next_id();
-                exchange.settle(0, next)?;
+                exchange.await_replies(0, next)?;
                 assert!(exchange.answers.is_empty(), "{:?}", exchange.answers);
                 assert_eq!((exchange.asked.len(), exchange.asked_bytes), (0, 0));
                 assert_eq!(exchange.ask_each([fetch(2), fetch(0)])?.len(), 2);
@@ -375,12 +381,13 @@ mod tests {
     fn replies_to_a_rank_that_has_left_do_not_count() {
         let done = threads::run(2, 2, |transport| {
             let map = Arc::new(SliceMap::new(transport.nodes(), 2, 1 << 20)?);
-            let server = Server::new(transport.rank(), None, Arc::new(MemoryStore::new()), map);
-            let mut exchange = Exchange::new(transport, server);
+            let server =
+                SegmentServer::new(transport.rank(), None, Arc::new(MemoryStore::new()), map);
+            let mut exchange = RequestExchange::new(transport, server);
             exchange.barrier()?;
             if exchange.rank() == Rank(1) {
-                let _ = exchange.ask(Rank(0), Request::Index(9))?;
-                let _ = exchange.ask(Rank(0), Request::Index(9))?;
+                let _ = exchange.ask(Rank(0), RankRequest::Index(9))?;
+                let _ = exchange.ask(Rank(0), RankRequest::Index(9))?;
                 return Ok(());
             }
             // Wait until it has left, before answering it.

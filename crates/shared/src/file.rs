@@ -21,15 +21,15 @@ use esker_comm::{Rank, Transport};
 use esker_fs::data::read_mapped;
 use esker_fs::file::{FILE_BYTES_MAX, OpenFile};
 use esker_fs::identity::{READ, WRITE};
-use esker_table::segment::{Overlay, Segment, SegmentMap};
+use esker_table::segment::{Segment, SegmentMap, SegmentOverlay};
 use esker_table::tree::runs_among;
 
 use crate::gather;
-use crate::job::{Reads, SharedJob};
-use crate::message::{FETCH_BYTES_MAX, Reply, Request, SEGMENTS_MAX, ones};
+use crate::job::{RemoteReads, SharedJob};
+use crate::message::{FETCH_BYTES_MAX, RankReply, RankRequest, SEGMENTS_MAX, ones};
+use crate::migrate::tree;
 use crate::service::no_answer;
-use crate::settle::tree;
-use crate::snapshot::Snapshot;
+use crate::snapshot::SegmentSnapshot;
 
 /// Most unsent segments of one file.
 const UNSENT_MAX: usize = 1 << 16;
@@ -50,14 +50,14 @@ pub struct SharedFile {
     unsent: SegmentMap,
     writes: u64,
     /// All segments, once the file is laminated.
-    sealed: Option<Snapshot>,
+    sealed: Option<SegmentSnapshot>,
     /// The file as rank 0 has it open, to store the attributes; `None` on other ranks.
     home: Option<Arc<OpenFile>>,
 }
 
 /// Attributes on which all ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attributes {
+pub struct AgreedAttributes {
     /// Bytes up to the end of the last write.
     pub size: u64,
     /// Time of the last write, as a timestamp.
@@ -93,7 +93,7 @@ impl<T: Transport> SharedJob<T> {
         }
         let told = gather::broadcast_result(self.segments.collectives(), Rank(0), told)?;
         let (id, attributes) = told.split_first_chunk::<16>().ok_or_else(no_answer)?;
-        let Attributes { size, mtime_ns } = Attributes::decode(attributes)?;
+        let AgreedAttributes { size, mtime_ns } = AgreedAttributes::decode(attributes)?;
         Ok(SharedFile {
             id: u128::from_le_bytes(*id),
             size,
@@ -106,7 +106,11 @@ impl<T: Transport> SharedJob<T> {
     }
 
     /// Opens the file on rank 0, which has its name, and hands its content to the owners.
-    fn open_home(&mut self, path: &[u8], mode: Option<u32>) -> Result<(Arc<OpenFile>, Attributes)> {
+    fn open_home(
+        &mut self,
+        path: &[u8],
+        mode: Option<u32>,
+    ) -> Result<(Arc<OpenFile>, AgreedAttributes)> {
         let session = self.session.clone();
         let (dir, name) = session.locate(&path)?;
         let file = match (session.open_file(&dir, name), mode) {
@@ -156,7 +160,7 @@ impl<T: Transport> SharedJob<T> {
         let size = handed.size.max(self.segments.end(id)?);
         // A writer that died may have left segments beyond the end.
         self.segments.truncate(id, size)?;
-        Ok((file, Attributes { size, mtime_ns: handed.mtime_ns }))
+        Ok((file, AgreedAttributes { size, mtime_ns: handed.mtime_ns }))
     }
 
     /// Writes `bytes` at `offset`. This rank can read them from now on, others after
@@ -225,7 +229,7 @@ impl<T: Transport> SharedJob<T> {
     /// Reads up to `bytes_max` bytes from `offset`; fewer only at the end of the file, as far as
     /// this rank or the read itself knows it. Costs a message to each owner of a part of the range,
     /// or none for a laminated file; then a store request for each log, or a message to its writer
-    /// ([`Reads`]).
+    /// ([`RemoteReads`]).
     ///
     /// # Errors
     /// `Corrupt`; errors of stores and owners; `Unavailable` names a lost rank.
@@ -234,7 +238,7 @@ impl<T: Transport> SharedJob<T> {
         if offset >= end {
             return Ok(Bytes::new());
         }
-        let mut overlay = Overlay::new(file.id, offset..end);
+        let mut overlay = SegmentOverlay::new(file.id, offset..end);
         overlay.add(file.unsent.overlapping(file.id, offset, end));
         match &file.sealed {
             Some(index) => index.fill(&mut overlay)?,
@@ -258,7 +262,7 @@ impl<T: Transport> SharedJob<T> {
 
     fn read_pieces(&mut self, range: Range<u64>, pieces: Vec<Segment>) -> Result<Bytes> {
         let store = self.session.layers().source().store.clone();
-        if self.reads == Reads::Store {
+        if self.reads == RemoteReads::Store {
             return read_mapped(&*store, range, &pieces);
         }
         let me = self.segments.rank();
@@ -283,7 +287,7 @@ impl<T: Transport> SharedJob<T> {
     fn fetch(&mut self, batches: FetchBatches, start: u64, bytes: &mut [u8]) -> Result<()> {
         let mut asked = VecDeque::new();
         for (from, parts) in batches.all() {
-            let id = self.segments.exchange().ask(from, Request::Fetch(ones(&parts)))?;
+            let id = self.segments.exchange().ask(from, RankRequest::Fetch(ones(&parts)))?;
             asked.push_back((id, parts));
             if asked.len() == FETCHES_MAX
                 && let Some((id, parts)) = asked.pop_front()
@@ -302,7 +306,7 @@ impl<T: Transport> SharedJob<T> {
         start: u64,
         bytes: &mut [u8],
     ) -> Result<()> {
-        let Reply::Bytes(read) = self.segments.exchange().answer(id)? else {
+        let RankReply::Bytes(read) = self.segments.exchange().answer(id)? else {
             return Err(no_answer());
         };
         let index = |at: u64| usize::try_from(at - start).expect("a range that was asked for");
@@ -322,22 +326,22 @@ impl<T: Transport> SharedJob<T> {
     ///
     /// # Errors
     /// `Unavailable` names a lost rank.
-    pub fn stat(&mut self, file: &mut SharedFile) -> Result<Attributes> {
-        let own = Attributes { size: file.size, mtime_ns: file.mtime_ns };
+    pub fn stat(&mut self, file: &mut SharedFile) -> Result<AgreedAttributes> {
+        let own = AgreedAttributes { size: file.size, mtime_ns: file.mtime_ns };
         let all = own.of_all(self.segments.collectives())?;
         (file.size, file.mtime_ns) = (all.size, all.mtime_ns);
         if let Some(home) = &file.home {
-            self.session.note_shared(home, all.size, all.mtime_ns);
+            self.session.set_shared_size(home, all.size, all.mtime_ns);
         }
         Ok(all)
     }
 
     /// Cuts or extends the file to `size`; returns the bytes of logs that this frees. Collective:
-    /// it also cuts everything that ranks wrote before. Costs a [`crate::Segments::truncate`] by
+    /// it also cuts everything that ranks wrote before. Costs a [`crate::SegmentService::truncate`] by
     /// rank 0, a reduction and a broadcast.
     ///
     /// # Errors
-    /// As [`SharedJob::sync`] and [`crate::Segments::truncate`]; a failure on one rank fails all
+    /// As [`SharedJob::sync`] and [`crate::SegmentService::truncate`]; a failure on one rank fails all
     /// ranks.
     pub fn truncate(&mut self, file: &mut SharedFile, size: u64) -> Result<u64> {
         if file.sealed.is_some() {
@@ -360,14 +364,14 @@ impl<T: Transport> SharedJob<T> {
         let Some(home) = &file.home else { return Ok(0) };
         let freed = self.segments.truncate(file.id, size)?;
         file.mtime_ns = file.mtime_ns.max(self.session.now_ns());
-        self.session.note_shared(home, size, file.mtime_ns);
+        self.session.set_shared_size(home, size, file.mtime_ns);
         self.session.flush_file(home)?;
         Ok(freed.iter().map(|segment| segment.length).sum())
     }
 
     /// Seals the file: no rank may write it for the rest of the job, and every rank gets its whole
     /// index, so that reads need no look-ups at owners. Collective. Costs as
-    /// [`crate::Segments::laminate`].
+    /// [`crate::SegmentService::laminate`].
     ///
     /// # Errors
     /// As [`SharedJob::sync`]; a failure on one rank fails all ranks.
@@ -386,7 +390,7 @@ impl<T: Transport> SharedJob<T> {
     /// # Errors
     /// As [`SharedJob::sync`], and as [`esker_fs::session::Session::close_file`] on rank 0; a
     /// failure on one rank fails all ranks.
-    pub fn close(&mut self, mut file: SharedFile) -> Result<Attributes> {
+    pub fn close(&mut self, mut file: SharedFile) -> Result<AgreedAttributes> {
         let synced = self.sync(&mut file);
         self.segments.agree(synced)?;
         let attributes = self.stat(&mut file)?;
@@ -397,7 +401,7 @@ impl<T: Transport> SharedJob<T> {
     }
 }
 
-impl Attributes {
+impl AgreedAttributes {
     /// Reduces attributes to their maxima over all ranks, along the log-ring.
     fn of_all<T: Transport>(self, collectives: &mut Collectives<T>) -> Result<Self> {
         // Flips the sign bit so that times before 1970 sort before later ones.
@@ -455,13 +459,13 @@ impl FetchBatches {
 #[cfg(test)]
 mod tests {
     use esker_base::store::MemoryStore;
-    use esker_comm::{Counters, threads};
+    use esker_comm::{TransportCounters, threads};
     use esker_table::manifest::SetId;
     use esker_table::segment::LogPlace;
 
     use super::*;
     use crate::message::OFFSETS_MAX;
-    use crate::service::Segments;
+    use crate::service::SegmentService;
     use crate::slices::SliceMap;
 
     /// Checks by the transport's counters what `open`, `stat` and `close` send, in the message loop
@@ -473,11 +477,12 @@ mod tests {
             let done = threads::run(ranks, 1, |transport| {
                 let map = SliceMap::new(transport.nodes(), 1, 1 << 20)?;
                 let mut segments =
-                    Segments::new(transport, map, None, Arc::new(MemoryStore::new()));
+                    SegmentService::new(transport, map, None, Arc::new(MemoryStore::new()));
                 let me = segments.rank();
                 segments.barrier()?;
                 let before = segments.counters();
-                let own = Attributes { size: u64::from(me.0), mtime_ns: 500 - i64::from(me.0) };
+                let own =
+                    AgreedAttributes { size: u64::from(me.0), mtime_ns: 500 - i64::from(me.0) };
                 let all = own.of_all(segments.collectives())?;
                 assert_eq!((all.size, all.mtime_ns), (u64::from(ranks) - 1, 500));
                 check(&before, &segments.counters(), bound, me);
@@ -494,7 +499,7 @@ mod tests {
         }
     }
 
-    fn check(before: &Counters, after: &Counters, bound: u64, me: Rank) {
+    fn check(before: &TransportCounters, after: &TransportCounters, bound: u64, me: Rank) {
         let sent = after.sent_messages - before.sent_messages;
         let received = after.received_messages - before.received_messages;
         assert!(sent <= bound && received <= bound, "{me}: {sent} and {received} of {bound}");
@@ -517,7 +522,7 @@ mod tests {
         for (from, parts) in batches.all() {
             let bytes: u64 = parts.iter().map(|part| part.length).sum();
             assert!(bytes <= FETCH_BYTES_MAX && parts.len() <= SEGMENTS_MAX && bytes > 0);
-            assert!(Request::decode(from, &Request::Fetch(ones(&parts)).encode(1)).is_ok());
+            assert!(RankRequest::decode(from, &RankRequest::Fetch(ones(&parts)).encode(1)).is_ok());
             assert!(parts.windows(2).all(|pair| pair[0].end() <= pair[1].offset));
             got[from.index()] += bytes;
         }

@@ -5,7 +5,7 @@
 //! [`INDEX_RANK`] plus its own, whose tree holds only the segments of its slices; these point into
 //! data logs of other parts. Publishing joins all parts, and a shared file becomes a plain file.
 //! After a crash, the ranks resume the parts of the earlier run, whatever their number now: a part
-//! whose rank no longer exists goes to the rank with its number modulo the new size (`settle.rs`).
+//! whose rank no longer exists goes to the rank with its number modulo the new size (`migrate_segments.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use esker_table::set_writer::SetWriter;
 use esker_table::tree::Durability;
 
 use crate::gather;
-use crate::service::{Segments, no_answer};
+use crate::service::{SegmentService, no_answer};
 use crate::slices::{SLICE_BYTES, SliceMap};
 
 /// Parts with this rank or a higher one hold segments of shared files.
@@ -29,7 +29,7 @@ pub const INDEX_RANK: u32 = 1 << 31;
 
 /// How a rank reads bytes that another rank wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reads {
+pub enum RemoteReads {
     /// From the store. For stores that every rank reaches as a whole.
     #[default]
     Store,
@@ -46,7 +46,7 @@ pub struct SharedOptions {
     /// Bytes of a slice; [`SLICE_BYTES`] by default.
     pub slice_bytes: u64,
     /// How a rank reads bytes of other ranks.
-    pub reads: Reads,
+    pub reads: RemoteReads,
     /// Identity, durability and memory of the parts.
     pub session: SessionOptions,
 }
@@ -54,7 +54,7 @@ pub struct SharedOptions {
 impl Default for SharedOptions {
     fn default() -> Self {
         let (servers_per_node, slice_bytes) = (1, SLICE_BYTES);
-        let (reads, session) = (Reads::default(), SessionOptions::default());
+        let (reads, session) = (RemoteReads::default(), SessionOptions::default());
         Self { servers_per_node, slice_bytes, reads, session }
     }
 }
@@ -63,14 +63,14 @@ impl Default for SharedOptions {
 /// rank answers requests of others while it waits in any call.
 #[derive(Debug)]
 pub struct SharedJob<T> {
-    pub(crate) segments: Segments<T>,
+    pub(crate) segments: SegmentService<T>,
     pub(crate) session: Arc<Session>,
     pub(crate) index: Option<Arc<Session>>,
     /// Parts of ranks that no longer exist: names and data, and segments.
     inherited: Vec<(u32, Session)>,
     /// By change set: the rank that reads its logs for others.
     pub(crate) readers: BTreeMap<SetId, Rank>,
-    pub(crate) reads: Reads,
+    pub(crate) reads: RemoteReads,
     pub(crate) is_durable: bool,
     parts: Vec<(u32, SetId)>,
     repository: Repository,
@@ -79,7 +79,7 @@ pub struct SharedJob<T> {
 }
 
 /// The parts that one rank writes; inherited ones with their rank.
-struct Parts {
+struct RankPart {
     own: Session,
     index: Option<Session>,
     inherited: Vec<(u32, Session)>,
@@ -108,12 +108,13 @@ impl<T: Transport> SharedJob<T> {
         transport.barrier()?;
         let mut collectives = Collectives::new(&mut transport, CollectiveOptions::default());
         let left = left_parts(&mut collectives, repository, id)?;
-        let begin = Begin { repository, id, bases, options: &options.session };
+        let begin = PartBegin { repository, id, bases, options: &options.session };
         let parts = begin.parts(&map, me, size, &left);
         let parts = gather::agree(&mut collectives, parts)?;
         transport.barrier()?;
         let (own, index) = (Arc::new(parts.own), parts.index.map(Arc::new));
-        let segments = Segments::new(transport, map, index.clone(), repository.store().clone());
+        let segments =
+            SegmentService::new(transport, map, index.clone(), repository.store().clone());
         let mut job = Self {
             segments,
             session: own,
@@ -126,15 +127,15 @@ impl<T: Transport> SharedJob<T> {
             repository: repository.clone(),
             writer: options.session.heartbeat.as_ref().map(|heartbeat| heartbeat.writer.clone()),
         };
-        job.tell_parts()?;
+        job.exchange_parts()?;
         if !left.is_empty() {
-            job.settle()?;
+            job.migrate_segments()?;
         }
         Ok(job)
     }
 
     /// Announces all parts to all ranks.
-    fn tell_parts(&mut self) -> Result<()> {
+    fn exchange_parts(&mut self) -> Result<()> {
         let rank = self.segments.rank().0;
         let mut own = vec![(rank, self.session.set())];
         own.extend(self.index.iter().map(|index| (rank + INDEX_RANK, index.set())));
@@ -159,7 +160,7 @@ impl<T: Transport> SharedJob<T> {
     }
 
     /// The segment service, for callers that keep bytes elsewhere than in files.
-    pub fn segments(&mut self) -> &mut Segments<T> {
+    pub fn segments(&mut self) -> &mut SegmentService<T> {
         &mut self.segments
     }
 
@@ -181,7 +182,7 @@ impl<T: Transport> SharedJob<T> {
     /// [`Repository::publish_job`].
     ///
     /// # Errors
-    /// As [`Repository::publish_job`], [`Session::complete`] and [`Segments::sync`]; a failure on
+    /// As [`Repository::publish_job`], [`Session::complete`] and [`SegmentService::sync`]; a failure on
     /// one rank fails all ranks, with that rank's error.
     pub fn publish(mut self, name: &str) -> Result<(SetId, Option<JobReport>)> {
         // All segments arrive before an owner completes its part, and all parts are complete before
@@ -216,16 +217,22 @@ impl<T: Transport> SharedJob<T> {
 }
 
 /// Parameters of new parts.
-struct Begin<'a> {
+struct PartBegin<'a> {
     repository: &'a Repository,
     id: JobId,
     bases: &'a [SetId],
     options: &'a SessionOptions,
 }
 
-impl Begin<'_> {
+impl PartBegin<'_> {
     /// The parts of rank `me` of `size`, reusing its share of the parts `left` by an earlier run.
-    fn parts(&self, map: &SliceMap, me: Rank, size: u32, left: &[(u32, SetId)]) -> Result<Parts> {
+    fn parts(
+        &self,
+        map: &SliceMap,
+        me: Rank,
+        size: u32,
+        left: &[(u32, SetId)],
+    ) -> Result<RankPart> {
         let is_server = map.servers().contains(&me);
         let (mut own, mut index, mut inherited) = (None, None, Vec::new());
         for (rank, set) in left.iter().filter(|(rank, _)| rank % INDEX_RANK % size == me.0) {
@@ -242,7 +249,7 @@ impl Begin<'_> {
         if is_server && index.is_none() {
             index = Some(self.begin(me.0 + INDEX_RANK)?);
         }
-        Ok(Parts { own, index, inherited })
+        Ok(RankPart { own, index, inherited })
     }
 
     fn begin(&self, rank: u32) -> Result<Session> {

@@ -1,6 +1,6 @@
 //! Files that all ranks of a job write, and the index of their segments.
 //!
-//! - [`Segments`]: the service. Slices of files are distributed among servers (`slices`); ranks
+//! - [`SegmentService`]: the service. Slices of files are distributed among servers (`slices`); ranks
 //!   send them requests (`message`) through one message loop (`exchange`, `server`).
 //! - [`SharedJob`], [`SharedFile`]: the data path, from the start of a job (`job`) over writes and
 //!   reads (`file`) to publication. `balance` moves slices to other servers when load is uneven,
@@ -14,18 +14,18 @@ mod file;
 mod gather;
 mod job;
 pub mod message;
+mod migrate;
 mod server;
 mod service;
-mod settle;
 mod slices;
 mod snapshot;
 
-pub use file::{Attributes, SharedFile};
-pub use job::{INDEX_RANK, Reads, SharedJob, SharedOptions};
-pub use service::{Lookup, Segments, Ticket};
+pub use file::{AgreedAttributes, SharedFile};
+pub use job::{INDEX_RANK, RemoteReads, SharedJob, SharedOptions};
+pub use service::{PendingLookup, PutTicket, SegmentService};
 pub use slices::{SLICE_BYTES, SLOTS, SliceMap};
-pub use snapshot::Snapshot;
+pub use snapshot::SegmentSnapshot;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/shared-files.md")]
-struct Guide;
+struct SharedFilesGuide;

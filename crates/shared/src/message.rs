@@ -11,7 +11,7 @@ use esker_comm::transport::MESSAGE_BYTES_MAX;
 use esker_comm::{Channel, Rank};
 use esker_table::manifest::SetId;
 use esker_table::segment::{Segment, SegmentLog, SegmentRun};
-use esker_table::wire::{Damage, Input, put_varint};
+use esker_table::wire::{WireDamage, WireInput, put_varint};
 
 /// Requests.
 pub const REQUEST: Channel = Channel(Channel::OWN.0 + 0x30);
@@ -53,7 +53,7 @@ const FAILED: u8 = 3;
 
 /// A request to another rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum RankRequest {
     /// Put these runs over existing segments, in this order; all are of one file.
     Put(Vec<SegmentRun>),
     /// Make all puts so far survive power loss.
@@ -78,7 +78,7 @@ pub enum Request {
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum RankReply {
     /// Segments, as runs; empty if the request needs no data in return.
     Runs(Vec<SegmentRun>),
     /// A number.
@@ -87,7 +87,7 @@ pub enum Reply {
     Bytes(Vec<u8>),
 }
 
-impl Request {
+impl RankRequest {
     /// The most bytes that an answer to this request may have.
     #[must_use]
     pub fn answer_bytes_max(&self) -> usize {
@@ -155,23 +155,25 @@ impl Request {
     }
 }
 
-fn decode_request(bytes: &[u8]) -> Result<(u64, Request), Damage> {
-    let mut input = Input::new(bytes);
+fn decode_request(bytes: &[u8]) -> Result<(u64, RankRequest), WireDamage> {
+    let mut input = WireInput::new(bytes);
     let (id, kind) = (input.u64()?, input.u8()?);
     let request = match kind {
-        PUT => Request::Put(take_runs(&mut input)?),
-        SYNC => Request::Sync,
-        RANGE => Request::Range(input.u128()?, take_range(&mut input)?),
+        PUT => RankRequest::Put(take_runs(&mut input)?),
+        SYNC => RankRequest::Sync,
+        RANGE => RankRequest::Range(input.u128()?, take_range(&mut input)?),
         LOCATE => {
             let file = input.u128()?;
             let count = input.varint_max(OFFSETS_MAX, "a number of offsets")?;
-            let offsets = (0..count).map(|_| input.varint()).collect::<Result<_, Damage>>()?;
-            Request::Locate(file, offsets)
+            let offsets = (0..count).map(|_| input.varint()).collect::<Result<_, WireDamage>>()?;
+            RankRequest::Locate(file, offsets)
         }
-        PUNCH => Request::Punch(input.u128()?, take_range(&mut input)?),
-        INDEX => Request::Index(input.u128()?),
-        END => Request::End(input.u128()?),
-        HOLDERS => Request::Holders(SetId(input.u128()?), input.varint()?, take_range(&mut input)?),
+        PUNCH => RankRequest::Punch(input.u128()?, take_range(&mut input)?),
+        INDEX => RankRequest::Index(input.u128()?),
+        END => RankRequest::End(input.u128()?),
+        HOLDERS => {
+            RankRequest::Holders(SetId(input.u128()?), input.varint()?, take_range(&mut input)?)
+        }
         FETCH => {
             let runs = take_runs(&mut input)?;
             let is_one = |run: &SegmentRun| run.count == 1 && run.first.place.is_some();
@@ -180,7 +182,7 @@ fn decode_request(bytes: &[u8]) -> Result<(u64, Request), Damage> {
             if !runs.iter().all(is_one) || bytes > FETCH_BYTES_MAX || runs.len() > SEGMENTS_MAX {
                 return Err(input.damage("segments of a bounded length"));
             }
-            Request::Fetch(runs)
+            RankRequest::Fetch(runs)
         }
         _ => return Err(input.damage("a known request")),
     };
@@ -188,12 +190,12 @@ fn decode_request(bytes: &[u8]) -> Result<(u64, Request), Damage> {
     Ok((id, request))
 }
 
-fn take_range(input: &mut Input) -> Result<Range<u64>, Damage> {
+fn take_range(input: &mut WireInput) -> Result<Range<u64>, WireDamage> {
     let range = input.varint()?..input.varint()?;
     if range.start <= range.end { Ok(range) } else { Err(input.damage("a range")) }
 }
 
-fn take_runs(input: &mut Input) -> Result<Vec<SegmentRun>, Damage> {
+fn take_runs(input: &mut WireInput) -> Result<Vec<SegmentRun>, WireDamage> {
     SegmentLog::decode_batch(input.take(input.left())?)
 }
 
@@ -211,11 +213,11 @@ pub fn decode_error(from: Rank, code: u8, text: &[u8]) -> Error {
 }
 
 /// Encodes the reply to request `id` as messages, of which the last is marked.
-pub fn encode_reply(id: u64, reply: &Result<Reply>) -> Vec<Vec<u8>> {
+pub fn encode_reply(id: u64, reply: &Result<RankReply>) -> Vec<Vec<u8>> {
     let body = match reply {
-        Ok(Reply::Runs(runs)) => [vec![0], SegmentLog::encode_batch(runs)].concat(),
-        Ok(Reply::Number(number)) => [&[1][..], &number.to_le_bytes()].concat(),
-        Ok(Reply::Bytes(bytes)) => [&[2][..], bytes].concat(),
+        Ok(RankReply::Runs(runs)) => [vec![0], SegmentLog::encode_batch(runs)].concat(),
+        Ok(RankReply::Number(number)) => [&[1][..], &number.to_le_bytes()].concat(),
+        Ok(RankReply::Bytes(bytes)) => [&[2][..], bytes].concat(),
         Err(error) => encode_error(error),
     };
     let mut parts: Vec<Vec<u8>> = Vec::new();
@@ -229,7 +231,7 @@ pub fn encode_reply(id: u64, reply: &Result<Reply>) -> Vec<Vec<u8>> {
 
 /// One message of a reply.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Part<'a> {
+pub struct ReplyPart<'a> {
     /// The id of the request.
     pub id: u64,
     /// `None` unless it is the last message; then whether the request succeeded.
@@ -242,7 +244,7 @@ pub struct Part<'a> {
 ///
 /// # Errors
 /// `Corrupt` names the sender.
-pub fn decode_part(from: Rank, bytes: &[u8]) -> Result<Part<'_>> {
+pub fn decode_part(from: Rank, bytes: &[u8]) -> Result<ReplyPart<'_>> {
     let head = bytes.split_first_chunk::<8>();
     let (id, end, body) = match head {
         Some((id, [MORE, body @ ..])) => (id, None, body),
@@ -250,7 +252,7 @@ pub fn decode_part(from: Rank, bytes: &[u8]) -> Result<Part<'_>> {
         Some((id, [FAILED, body @ ..])) => (id, Some(false), body),
         _ => return Err(corrupt(from)),
     };
-    Ok(Part { id: u64::from_le_bytes(*id), end, body })
+    Ok(ReplyPart { id: u64::from_le_bytes(*id), end, body })
 }
 
 /// Decodes the whole `body` of a reply of `from`: an answer if the request `succeeded`, else an
@@ -258,20 +260,20 @@ pub fn decode_part(from: Rank, bytes: &[u8]) -> Result<Part<'_>> {
 ///
 /// # Errors
 /// The error of the other rank, naming it; `Corrupt` for a malformed body.
-pub fn decode_body(from: Rank, succeeded: bool, body: &[u8]) -> Result<Reply> {
+pub fn decode_body(from: Rank, succeeded: bool, body: &[u8]) -> Result<RankReply> {
     let Some((first, rest)) = body.split_first() else { return Err(corrupt(from)) };
     if !succeeded {
         return Err(decode_error(from, *first, rest));
     }
     match first {
         0 => SegmentLog::decode_batch(rest)
-            .map(Reply::Runs)
+            .map(RankReply::Runs)
             .map_err(|damage| damage.of(&format!("a reply of {from}"), 0)),
         1 => {
             let number = rest.try_into().map_err(|_| corrupt(from))?;
-            Ok(Reply::Number(u64::from_le_bytes(number)))
+            Ok(RankReply::Number(u64::from_le_bytes(number)))
         }
-        2 => Ok(Reply::Bytes(rest.to_vec())),
+        2 => Ok(RankReply::Bytes(rest.to_vec())),
         _ => Err(corrupt(from)),
     }
 }
@@ -299,17 +301,17 @@ mod tests {
         SegmentRun { first, count, stride, log_stride: 8 }
     }
 
-    fn requests() -> Vec<Request> {
+    fn requests() -> Vec<RankRequest> {
         vec![
-            Request::Put(vec![run(5), SegmentRun::one(Segment::hole(1, 3, 300)), run(1)]),
-            Request::Sync,
-            Request::Range(7, 3..u64::MAX),
-            Request::Locate(7, vec![0, 300, 1 << 50]),
-            Request::Punch(7, 0..1),
-            Request::Index(7),
-            Request::End(u128::MAX),
-            Request::Holders(SetId(9), 1 << 40, 5..6),
-            Request::Fetch(vec![run(1)]),
+            RankRequest::Put(vec![run(5), SegmentRun::one(Segment::hole(1, 3, 300)), run(1)]),
+            RankRequest::Sync,
+            RankRequest::Range(7, 3..u64::MAX),
+            RankRequest::Locate(7, vec![0, 300, 1 << 50]),
+            RankRequest::Punch(7, 0..1),
+            RankRequest::Index(7),
+            RankRequest::End(u128::MAX),
+            RankRequest::Holders(SetId(9), 1 << 40, 5..6),
+            RankRequest::Fetch(vec![run(1)]),
         ]
     }
 
@@ -317,7 +319,7 @@ mod tests {
     fn requests_come_back() {
         for request in requests() {
             let bytes = request.encode(77);
-            assert_eq!(Request::decode(Rank(3), &bytes).unwrap(), (77, request));
+            assert_eq!(RankRequest::decode(Rank(3), &bytes).unwrap(), (77, request));
         }
     }
 
@@ -326,12 +328,12 @@ mod tests {
     fn golden() {
         let hex =
             |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
-        let put = Request::Put(vec![run(5)]).encode(258);
+        let put = RankRequest::Put(vec![run(5)]).encode(258);
         let file = "01000000000000000000000000000000";
         let set = "02000000000000000000000000000000";
         let run = format!("10{file}2008052008{set}0308");
         assert_eq!(hex(&put), format!("0201000000000000010001{run}"));
-        let reply = encode_reply(258, &Ok(Reply::Number(7)));
+        let reply = encode_reply(258, &Ok(RankReply::Number(7)));
         assert_eq!(reply.len(), 1);
         assert_eq!(hex(&reply[0]), "020100000000000001010700000000000000");
     }
@@ -341,10 +343,13 @@ mod tests {
         for request in requests() {
             let bytes = request.encode(77);
             for length in 0..bytes.len() {
-                match Request::decode(Rank(3), &bytes[..length]) {
+                match RankRequest::decode(Rank(3), &bytes[..length]) {
                     // A request without segments is valid, too.
                     Ok((_, other)) => {
-                        assert!(other == Request::Put(vec![]) || other == Request::Fetch(vec![]));
+                        assert!(
+                            other == RankRequest::Put(vec![])
+                                || other == RankRequest::Fetch(vec![])
+                        );
                     }
                     Err(error) => {
                         assert_eq!(error.kind(), Kind::Corrupt);
@@ -355,8 +360,8 @@ mod tests {
             for bit in 0..bytes.len() * 8 {
                 let mut flipped = bytes.clone();
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                if let Ok((_, Request::Put(runs) | Request::Fetch(runs))) =
-                    Request::decode(Rank(3), &flipped)
+                if let Ok((_, RankRequest::Put(runs) | RankRequest::Fetch(runs))) =
+                    RankRequest::decode(Rank(3), &flipped)
                 {
                     assert!(runs.iter().all(SegmentRun::is_possible));
                 }
@@ -364,7 +369,7 @@ mod tests {
         }
     }
 
-    fn answer(parts: &[Vec<u8>]) -> Result<Reply> {
+    fn answer(parts: &[Vec<u8>]) -> Result<RankReply> {
         let mut body = Vec::new();
         for bytes in parts {
             let part = decode_part(Rank(3), bytes)?;
@@ -379,9 +384,9 @@ mod tests {
     #[test]
     fn replies_come_back_in_parts() {
         let long = vec![9; 3 * PART_BYTES + 5];
-        for reply in [Reply::Runs(vec![run(5)]), Reply::Number(5), Reply::Bytes(long)] {
+        for reply in [RankReply::Runs(vec![run(5)]), RankReply::Number(5), RankReply::Bytes(long)] {
             let parts = encode_reply(5, &Ok(reply.clone()));
-            assert_eq!(parts.len(), if matches!(reply, Reply::Bytes(_)) { 4 } else { 1 });
+            assert_eq!(parts.len(), if matches!(reply, RankReply::Bytes(_)) { 4 } else { 1 });
             assert_eq!(answer(&parts).unwrap(), reply);
             assert!(answer(&parts[..parts.len() - 1]).is_err());
         }
@@ -397,14 +402,14 @@ mod tests {
     #[test]
     fn a_request_asks_for_bounded_bytes() {
         let long = Segment { length: FETCH_BYTES_MAX + 1, ..run(1).first };
-        let bytes = Request::Fetch(vec![SegmentRun::one(long)]).encode(1);
-        assert_eq!(Request::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
-        let bytes = Request::Fetch(vec![run(5)]).encode(1);
-        assert_eq!(Request::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
+        let bytes = RankRequest::Fetch(vec![SegmentRun::one(long)]).encode(1);
+        assert_eq!(RankRequest::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
+        let bytes = RankRequest::Fetch(vec![run(5)]).encode(1);
+        assert_eq!(RankRequest::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
         let byte = SegmentRun::one(Segment { length: 1, ..run(1).first });
-        let most = Request::Fetch(vec![byte; SEGMENTS_MAX]);
-        assert!(Request::decode(Rank(1), &most.encode(1)).is_ok());
-        let bytes = Request::Fetch(vec![byte; SEGMENTS_MAX + 1]).encode(1);
-        assert_eq!(Request::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
+        let most = RankRequest::Fetch(vec![byte; SEGMENTS_MAX]);
+        assert!(RankRequest::decode(Rank(1), &most.encode(1)).is_ok());
+        let bytes = RankRequest::Fetch(vec![byte; SEGMENTS_MAX + 1]).encode(1);
+        assert_eq!(RankRequest::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
     }
 }

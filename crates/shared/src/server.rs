@@ -13,10 +13,10 @@ use esker_comm::Rank;
 use esker_fs::data::read_mapped;
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
-use esker_table::segment::{LogPlace, OPERATION_SEGMENTS_MAX, Overlay, Segment, SegmentRun};
+use esker_table::segment::{LogPlace, OPERATION_SEGMENTS_MAX, Segment, SegmentOverlay, SegmentRun};
 use esker_table::tree::Tree;
 
-use crate::message::{Reply, Request, SEGMENTS_MAX, ones};
+use crate::message::{RankReply, RankRequest, SEGMENTS_MAX, ones};
 use crate::slices::{SLOTS, SliceMap};
 
 /// Bytes of a range's first scan step; steps double while they find few segments. This bounds one
@@ -25,7 +25,7 @@ const LOOK_BYTES: u64 = 1 << 20;
 
 /// The owner's side of the service.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct SegmentServer {
     me: Rank,
     /// Its tree holds the segments; `None` on a rank that is not a server.
     index: Option<Arc<Session>>,
@@ -37,7 +37,7 @@ pub(crate) struct Server {
     load: Vec<u64>,
 }
 
-impl Server {
+impl SegmentServer {
     pub fn new(
         me: Rank,
         index: Option<Arc<Session>>,
@@ -78,29 +78,29 @@ impl Server {
     }
 
     /// Executes `request`.
-    pub fn answer(&mut self, request: Request) -> Result<Reply> {
+    pub fn answer(&mut self, request: RankRequest) -> Result<RankReply> {
         match request {
-            Request::Put(runs) => self.put(runs).map(|()| Reply::Runs(Vec::new())),
-            Request::Sync => self.tree()?.sync().map(|()| Reply::Runs(Vec::new())),
-            Request::Range(file, range) => {
+            RankRequest::Put(runs) => self.put(runs).map(|()| RankReply::Runs(Vec::new())),
+            RankRequest::Sync => self.tree()?.sync().map(|()| RankReply::Runs(Vec::new())),
+            RankRequest::Range(file, range) => {
                 let (pieces, _) = self.first_pieces(file, range, |_| true)?;
-                pieces.iter().for_each(|piece| self.note(piece, 1));
-                Ok(Reply::Runs(ones(&pieces)))
+                pieces.iter().for_each(|piece| self.count_put(piece, 1));
+                Ok(RankReply::Runs(ones(&pieces)))
             }
-            Request::Locate(file, offsets) => self.locate(file, &offsets),
-            Request::Punch(file, range) => self.punch(file, range),
-            Request::Index(file) => Ok(Reply::Runs(self.tree()?.segment_runs(file)?)),
-            Request::End(file) => {
+            RankRequest::Locate(file, offsets) => self.locate(file, &offsets),
+            RankRequest::Punch(file, range) => self.punch(file, range),
+            RankRequest::Index(file) => Ok(RankReply::Runs(self.tree()?.segment_runs(file)?)),
+            RankRequest::End(file) => {
                 let runs = self.tree()?.segment_runs(file)?;
                 let placed = runs.iter().filter(|run| run.first.place.is_some());
-                Ok(Reply::Number(placed.map(SegmentRun::end).max().unwrap_or(0)))
+                Ok(RankReply::Number(placed.map(SegmentRun::end).max().unwrap_or(0)))
             }
-            Request::Holders(set, log, range) => self.holders(set, log, &range),
-            Request::Fetch(runs) => self.fetch(&runs),
+            RankRequest::Holders(set, log, range) => self.holders(set, log, &range),
+            RankRequest::Fetch(runs) => self.fetch(&runs),
         }
     }
 
-    fn note(&mut self, segment: &Segment, count: u64) {
+    fn count_put(&mut self, segment: &Segment, count: u64) {
         let slot = self.map.slot(segment.file, segment.offset);
         self.load[slot] = self.load[slot].saturating_add(count);
     }
@@ -113,12 +113,12 @@ impl Server {
                 let what = format!("segments of file {file:032x} that are not {}'s", self.me);
                 return Err(Error::new(Kind::Invalid, what));
             }
-            self.note(&run.first, run.count);
+            self.count_put(&run.first, run.count);
         }
         self.tree()?.put_runs(file, &mut runs).map(drop)
     }
 
-    fn locate(&mut self, file: u128, offsets: &[u64]) -> Result<Reply> {
+    fn locate(&mut self, file: u128, offsets: &[u64]) -> Result<RankReply> {
         if offsets.contains(&u64::MAX) {
             return Err(Error::new(Kind::Invalid, "an offset beyond the last possible byte"));
         }
@@ -128,8 +128,8 @@ impl Server {
         self.tree()?.find_segments(file, offsets, &mut |at, run, index| {
             found[at] = run.segment(index);
         })?;
-        found.iter().for_each(|segment| self.note(segment, 1));
-        Ok(Reply::Runs(ones(&found)))
+        found.iter().for_each(|segment| self.count_put(segment, 1));
+        Ok(RankReply::Runs(ones(&found)))
     }
 
     /// The first `wanted` pieces of `range`, cut to it, and the end of the part of the range that
@@ -164,10 +164,10 @@ impl Server {
 
     /// Puts holes only where this rank or a layer below has bytes in `range`, which bounds the cost
     /// of a punch by the data present. Returns this rank's segments that the holes hide.
-    fn punch(&mut self, file: u128, range: Range<u64>) -> Result<Reply> {
+    fn punch(&mut self, file: u128, range: Range<u64>) -> Result<RankReply> {
         let is_placed = |piece: &Segment| piece.place.is_some();
         let (freed, end) = self.first_pieces(file, range.clone(), is_placed)?;
-        let mut below = Overlay::new(file, range.start..end);
+        let mut below = SegmentOverlay::new(file, range.start..end);
         self.index()?.add_below(&mut below)?;
         let mut holes: Vec<Segment> = Vec::new();
         for piece in freed.iter().chain(below.pieces()).filter(|piece| is_placed(piece)) {
@@ -183,10 +183,10 @@ impl Server {
         for batch in holes.chunks_mut(OPERATION_SEGMENTS_MAX) {
             self.tree()?.put_segments(batch)?;
         }
-        Ok(Reply::Runs(ones(&freed)))
+        Ok(RankReply::Runs(ones(&freed)))
     }
 
-    fn holders(&self, set: SetId, log: u64, range: &Range<u64>) -> Result<Reply> {
+    fn holders(&self, set: SetId, log: u64, range: &Range<u64>) -> Result<RankReply> {
         let mut found = Vec::new();
         for file in self.tree()?.segment_files()? {
             for run in self.tree()?.segment_runs(file)? {
@@ -210,10 +210,10 @@ impl Server {
                 }
             }
         }
-        Ok(Reply::Runs(found))
+        Ok(RankReply::Runs(found))
     }
 
-    fn fetch(&self, runs: &[SegmentRun]) -> Result<Reply> {
+    fn fetch(&self, runs: &[SegmentRun]) -> Result<RankReply> {
         let mut pieces: Vec<Segment> = Vec::with_capacity(runs.len());
         let mut end = 0;
         for run in runs {
@@ -224,7 +224,7 @@ impl Server {
             pieces.push(Segment { offset: end, ..run.first });
             end += run.first.length;
         }
-        Ok(Reply::Bytes(read_mapped(&*self.store, 0..end, &pieces)?.to_vec()))
+        Ok(RankReply::Bytes(read_mapped(&*self.store, 0..end, &pieces)?.to_vec()))
     }
 }
 

@@ -2,16 +2,16 @@
 //! slices.
 //!
 //! A call batches its requests by owner, sends all of them, and then waits; callers need not wait
-//! for puts. A rank answers others while it waits in a call, and in [`Segments::serve`]: one that
+//! for puts. A rank answers others while it waits in a call, and in [`SegmentService::serve`]: one that
 //! computes for long keeps others waiting.
 //!
 //! Order of writes: an owner puts segments in order of arrival, and segments sent by one rank
 //! arrive in order. Of two writes of a byte the later wins if one rank did both, or if the first
-//! was waited for ([`Segments::wait`]) before the second began, ordered by a message or a barrier.
+//! was waited for ([`SegmentService::wait`]) before the second began, ordered by a message or a barrier.
 //! Otherwise either wins, the same one for all readers; two writes that overlap in several slices
 //! may each win in some of them.
 //! Durability: that of the parts' trees. Puts that were waited for survive as the trees promise,
-//! and power loss after [`Segments::sync`].
+//! and power loss after [`SegmentService::sync`].
 //! Source: MetaKV §II (put, get, cursors), §III-C (collectives).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,17 +22,17 @@ use std::time::Duration;
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 use esker_comm::collective::{CollectiveOptions, Collectives};
-use esker_comm::{Counters, Rank, Transport};
+use esker_comm::{Rank, Transport, TransportCounters};
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
-use esker_table::segment::{Overlay, Segment, SegmentLog, SegmentRun, Strides};
+use esker_table::segment::{Segment, SegmentLog, SegmentOverlay, SegmentRun, StridedSegments};
 
-use crate::exchange::Exchange;
+use crate::exchange::RequestExchange;
 use crate::gather;
-use crate::message::{OFFSETS_MAX, Reply, Request, SEGMENTS_MAX};
-use crate::server::Server;
+use crate::message::{OFFSETS_MAX, RankReply, RankRequest, SEGMENTS_MAX};
+use crate::server::SegmentServer;
 use crate::slices::{SLOTS, SliceMap};
-use crate::snapshot::Snapshot;
+use crate::snapshot::SegmentSnapshot;
 
 /// Most runs in one put request.
 const BATCH_RUNS: usize = 1 << 13;
@@ -40,14 +40,14 @@ const BATCH_RUNS: usize = 1 << 13;
 /// A put in flight.
 #[derive(Clone, Debug)]
 #[must_use = "a put that nobody waits for may fail unseen until the next sync"]
-pub struct Ticket {
+pub struct PutTicket {
     requests: Range<u64>,
 }
 
 /// Look-ups in flight.
 #[derive(Debug)]
 #[must_use = "look-ups are for their answers"]
-pub struct Lookup {
+pub struct PendingLookup {
     /// Request ids, each with the indices of the offsets that its answer covers.
     asked: Vec<(u64, Vec<usize>)>,
     count: usize,
@@ -55,8 +55,8 @@ pub struct Lookup {
 
 /// A rank's access to the segments of all files; it also serves the rank's own slices.
 #[derive(Debug)]
-pub struct Segments<T> {
-    collectives: Collectives<Exchange<T>>,
+pub struct SegmentService<T> {
+    collectives: Collectives<RequestExchange<T>>,
     map: Arc<SliceMap>,
     /// Owners that hold segments of this rank which may not survive power loss.
     unsynced: BTreeSet<Rank>,
@@ -66,7 +66,7 @@ pub struct Segments<T> {
     failed: Option<(Kind, String)>,
 }
 
-impl<T: Transport> Segments<T> {
+impl<T: Transport> SegmentService<T> {
     /// Creates the service over `transport`. A rank that is a server in `map` passes a session
     /// whose tree holds its segments and nothing else. Every rank creates one, with the same map.
     /// Sends nothing.
@@ -77,8 +77,8 @@ impl<T: Transport> Segments<T> {
         store: SharedStore,
     ) -> Self {
         let map = Arc::new(map);
-        let server = Server::new(transport.rank(), index, store, map.clone());
-        let exchange = Exchange::new(transport, server);
+        let server = SegmentServer::new(transport.rank(), index, store, map.clone());
+        let exchange = RequestExchange::new(transport, server);
         let collectives = Collectives::new(exchange, CollectiveOptions::default());
         Self { collectives, map, unsynced: BTreeSet::new(), first_put: 0, failed: None }
     }
@@ -90,7 +90,7 @@ impl<T: Transport> Segments<T> {
     }
 
     /// Totals of the transport so far.
-    pub fn counters(&mut self) -> Counters {
+    pub fn counters(&mut self) -> TransportCounters {
         self.exchange().counters()
     }
 
@@ -100,12 +100,12 @@ impl<T: Transport> Segments<T> {
         &self.map
     }
 
-    pub(crate) fn exchange(&mut self) -> &mut Exchange<T> {
+    pub(crate) fn exchange(&mut self) -> &mut RequestExchange<T> {
         self.collectives.transport()
     }
 
     /// Collectives during which ranks answer each other.
-    pub(crate) fn collectives(&mut self) -> &mut Collectives<Exchange<T>> {
+    pub(crate) fn collectives(&mut self) -> &mut Collectives<RequestExchange<T>> {
         &mut self.collectives
     }
 
@@ -131,16 +131,16 @@ impl<T: Transport> Segments<T> {
     ///
     /// # Errors
     /// `Invalid` for an empty segment; `Unavailable` names a lost rank.
-    pub fn put_segments(&mut self, segments: &[Segment]) -> Result<Ticket> {
+    pub fn put_segments(&mut self, segments: &[Segment]) -> Result<PutTicket> {
         let runs: Vec<SegmentRun> = segments.iter().map(|one| SegmentRun::one(*one)).collect();
         self.put_runs(&runs)
     }
 
-    /// As [`Segments::put_segments`], for runs: one run describes a strided write.
+    /// As [`SegmentService::put_segments`], for runs: one run describes a strided write.
     ///
     /// # Errors
-    /// As [`Segments::put_segments`]; `Invalid` for a run whose numbers are inconsistent.
-    pub fn put_runs(&mut self, runs: &[SegmentRun]) -> Result<Ticket> {
+    /// As [`SegmentService::put_segments`]; `Invalid` for a run whose numbers are inconsistent.
+    pub fn put_runs(&mut self, runs: &[SegmentRun]) -> Result<PutTicket> {
         let first = self.exchange().next_id();
         let mut batches: BTreeMap<(Rank, u128), Vec<SegmentRun>> = BTreeMap::new();
         let map = self.map.clone();
@@ -159,16 +159,16 @@ impl<T: Transport> Segments<T> {
             full.into_iter().try_for_each(|(owner, batch)| self.put_batch(owner, batch))?;
         }
         batches.into_iter().try_for_each(|((owner, _), batch)| self.put_batch(owner, batch))?;
-        Ok(Ticket { requests: first..self.exchange().next_id() })
+        Ok(PutTicket { requests: first..self.exchange().next_id() })
     }
 
-    /// As [`Segments::put_runs`], for segments at regular distances in several dimensions, given as
+    /// As [`SegmentService::put_runs`], for segments at regular distances in several dimensions, given as
     /// one descriptor. It is sent as the runs of its innermost dimension.
     ///
     /// # Errors
-    /// As [`Segments::put_runs`]; `Invalid` for strides of over
+    /// As [`SegmentService::put_runs`]; `Invalid` for strides of over
     /// [`esker_table::segment::OPERATION_SEGMENTS_MAX`] runs.
-    pub fn put_strides(&mut self, strides: &Strides) -> Result<Ticket> {
+    pub fn put_strides(&mut self, strides: &StridedSegments) -> Result<PutTicket> {
         if !strides.is_possible() {
             return Err(Error::new(Kind::Invalid, "invalid strides, or strides of too many runs"));
         }
@@ -180,7 +180,7 @@ impl<T: Transport> Segments<T> {
             return Ok(());
         }
         self.unsynced.insert(owner);
-        self.exchange().ask(owner, Request::Put(batch)).map(drop)
+        self.exchange().ask(owner, RankRequest::Put(batch)).map(drop)
     }
 
     /// Returns once all ranks can see the put segments; from then on they also survive as the
@@ -188,25 +188,25 @@ impl<T: Transport> Segments<T> {
     ///
     /// # Errors
     /// The error that an owner reports, naming it; `Unavailable` names a lost rank.
-    pub fn wait(&mut self, ticket: Ticket) -> Result<()> {
-        self.exchange().settle_puts(ticket.requests.start, ticket.requests.end)
+    pub fn wait(&mut self, ticket: PutTicket) -> Result<()> {
+        self.exchange().await_puts(ticket.requests.start, ticket.requests.end)
     }
 
     /// Waits for all puts. Once a put has failed at an owner without any caller having waited for
-    /// it, this call and [`Segments::sync`] fail for ever: its segments are lost, and a retry must
+    /// it, this call and [`SegmentService::sync`] fail for ever: its segments are lost, and a retry must
     /// not report them as durable. After a timeout the call may be repeated, since the answers may
     /// still arrive.
     ///
     /// # Errors
-    /// As [`Segments::wait`]; the first failure that was not reported to a caller.
+    /// As [`SegmentService::wait`]; the first failure that was not reported to a caller.
     pub fn drain(&mut self) -> Result<()> {
         if let Some((kind, what)) = &self.failed {
             return Err(Error::new(*kind, format!("segments were lost before: {what}")));
         }
         let (first, next) = (self.first_put, self.exchange().next_id());
-        self.exchange().settle(first, next)?;
+        self.exchange().await_replies(first, next)?;
         self.first_put = next;
-        let settled = self.exchange().settle_puts(first, next);
+        let settled = self.exchange().await_puts(first, next);
         settled.inspect_err(|error| self.give_up(error))
     }
 
@@ -227,11 +227,11 @@ impl<T: Transport> Segments<T> {
     /// Costs a message and a sync per owner.
     ///
     /// # Errors
-    /// As [`Segments::drain`].
+    /// As [`SegmentService::drain`].
     pub fn sync(&mut self) -> Result<()> {
         self.drain()?;
         // All owners are asked again if one fails.
-        self.ask_all(self.unsynced.clone(), &Request::Sync)?;
+        self.ask_all(self.unsynced.clone(), &RankRequest::Sync)?;
         self.unsynced.clear();
         Ok(())
     }
@@ -240,8 +240,8 @@ impl<T: Transport> Segments<T> {
     fn ask_all(
         &mut self,
         ranks: impl IntoIterator<Item = Rank>,
-        request: &Request,
-    ) -> Result<Vec<Reply>> {
+        request: &RankRequest,
+    ) -> Result<Vec<RankReply>> {
         let requests = ranks.into_iter().map(|rank| (rank, request.clone()));
         self.exchange().ask_each(requests)
     }
@@ -251,7 +251,7 @@ impl<T: Transport> Segments<T> {
     fn ask_in_turns(
         &mut self,
         mut parts: Vec<(Rank, Range<u64>)>,
-        request: impl Fn(Range<u64>) -> Request,
+        request: impl Fn(Range<u64>) -> RankRequest,
     ) -> Result<Vec<Segment>> {
         let mut segments: Vec<Segment> = Vec::new();
         while !parts.is_empty() {
@@ -272,7 +272,7 @@ impl<T: Transport> Segments<T> {
     ///
     /// # Errors
     /// `Invalid` for an offset beyond the last possible byte; `Unavailable` names a lost rank.
-    pub fn start_get(&mut self, file: u128, offsets: &[u64]) -> Result<Lookup> {
+    pub fn start_get(&mut self, file: u128, offsets: &[u64]) -> Result<PendingLookup> {
         let mut of_owners: BTreeMap<Rank, Vec<usize>> = BTreeMap::new();
         for (index, offset) in offsets.iter().enumerate() {
             of_owners.entry(self.map.owner(file, *offset)).or_default().push(index);
@@ -282,12 +282,12 @@ impl<T: Transport> Segments<T> {
         for (owner, indices) in of_owners {
             for indices in indices.chunks(OFFSETS_MAX) {
                 let wanted = indices.iter().map(|index| offsets[*index]).collect();
-                let sent = self.exchange().ask(owner, Request::Locate(file, wanted));
+                let sent = self.exchange().ask(owner, RankRequest::Locate(file, wanted));
                 let id = sent.inspect_err(|_| self.forget_since(first))?;
                 asked.push((id, indices.to_vec()));
             }
         }
-        Ok(Lookup { asked, count: offsets.len() })
+        Ok(PendingLookup { asked, count: offsets.len() })
     }
 
     /// Drops the answers to request `first` and all later ones.
@@ -301,7 +301,7 @@ impl<T: Transport> Segments<T> {
     ///
     /// # Errors
     /// The error that an owner reports, naming it; `Corrupt` for a malformed answer.
-    pub fn finish_get(&mut self, lookup: Lookup) -> Result<Vec<Option<Segment>>> {
+    pub fn finish_get(&mut self, lookup: PendingLookup) -> Result<Vec<Option<Segment>>> {
         let requests = lookup.asked.first().zip(lookup.asked.last());
         let requests = requests.map_or(0..0, |(first, last)| first.0..last.0 + 1);
         let found = self.take_found(lookup);
@@ -311,7 +311,7 @@ impl<T: Transport> Segments<T> {
         found
     }
 
-    fn take_found(&mut self, lookup: Lookup) -> Result<Vec<Option<Segment>>> {
+    fn take_found(&mut self, lookup: PendingLookup) -> Result<Vec<Option<Segment>>> {
         let mut found = vec![None; lookup.count];
         for (id, indices) in lookup.asked {
             let segments = ones_in(self.exchange().answer(id)?)?;
@@ -326,7 +326,7 @@ impl<T: Transport> Segments<T> {
         Ok(found)
     }
 
-    /// Combines [`Segments::start_get`] and [`Segments::finish_get`].
+    /// Combines [`SegmentService::start_get`] and [`SegmentService::finish_get`].
     ///
     /// # Errors
     /// As both.
@@ -338,7 +338,7 @@ impl<T: Transport> Segments<T> {
     /// Returns the segment that has the byte at `offset` of `file`, if there is one.
     ///
     /// # Errors
-    /// As [`Segments::get_segments`].
+    /// As [`SegmentService::get_segments`].
     pub fn locate(&mut self, file: u128, offset: u64) -> Result<Option<Segment>> {
         Ok(self.get_segments(file, &[offset])?.pop().flatten())
     }
@@ -347,9 +347,9 @@ impl<T: Transport> Segments<T> {
     /// range, and holes. Costs a message per owner of a part of the range, and per 65,536 segments.
     ///
     /// # Errors
-    /// As [`Segments::get_segments`].
+    /// As [`SegmentService::get_segments`].
     pub fn get_range(&mut self, file: u128, range: Range<u64>) -> Result<Vec<Segment>> {
-        let mut overlay = Overlay::new(file, range.clone());
+        let mut overlay = SegmentOverlay::new(file, range.clone());
         self.fill(&mut overlay)?;
         let gap = Segment::hole(file, range.start, range.end.saturating_sub(range.start));
         overlay.add(Some(gap).filter(|gap| gap.length > 0).into_iter());
@@ -357,7 +357,7 @@ impl<T: Transport> Segments<T> {
     }
 
     /// Fills the gaps of `overlay` with segments of the owners.
-    pub(crate) fn fill(&mut self, overlay: &mut Overlay) -> Result<()> {
+    pub(crate) fn fill(&mut self, overlay: &mut SegmentOverlay) -> Result<()> {
         let (file, range) = (overlay.file(), overlay.range());
         // For each owner, the part of the range from its first slice to its last; beyond this many
         // pieces, any server may have some.
@@ -373,7 +373,7 @@ impl<T: Transport> Segments<T> {
             }
         }
         let parts = parts.into_iter().collect();
-        let mut pieces = self.ask_in_turns(parts, |part| Request::Range(file, part))?;
+        let mut pieces = self.ask_in_turns(parts, |part| RankRequest::Range(file, part))?;
         pieces.sort_unstable_by_key(|piece| piece.offset);
         let is_apart = pieces.windows(2).all(|pair| pair[0].end() <= pair[1].offset);
         if !is_apart || pieces.iter().any(|piece| piece.file != file) {
@@ -388,25 +388,25 @@ impl<T: Transport> Segments<T> {
     /// to each server, and the file's index: a few bytes per segment, less in runs.
     ///
     /// # Errors
-    /// As [`Segments::get_segments`].
-    pub fn snapshot(&mut self, file: u128) -> Result<Snapshot> {
+    /// As [`SegmentService::get_segments`].
+    pub fn snapshot(&mut self, file: u128) -> Result<SegmentSnapshot> {
         let servers = self.map.servers().to_vec();
         let mut runs = Vec::new();
-        for reply in self.ask_all(servers, &Request::Index(file))? {
+        for reply in self.ask_all(servers, &RankRequest::Index(file))? {
             runs.append(&mut runs_in(reply)?);
         }
-        Snapshot::of(file, runs)
+        SegmentSnapshot::of(file, runs)
     }
 
     /// The end of the last segment of `file`.
     ///
     /// # Errors
-    /// As [`Segments::get_segments`].
+    /// As [`SegmentService::get_segments`].
     pub fn end(&mut self, file: u128) -> Result<u64> {
         let servers = self.map.servers().to_vec();
-        let replies = self.ask_all(servers, &Request::End(file))?;
+        let replies = self.ask_all(servers, &RankRequest::End(file))?;
         replies.into_iter().try_fold(0_u64, |end, reply| match reply {
-            Reply::Number(number) => Ok(end.max(number)),
+            RankReply::Number(number) => Ok(end.max(number)),
             _ => Err(no_answer()),
         })
     }
@@ -416,25 +416,25 @@ impl<T: Transport> Segments<T> {
     /// that it has in the range.
     ///
     /// # Errors
-    /// As [`Segments::get_segments`].
+    /// As [`SegmentService::get_segments`].
     pub fn punch(&mut self, file: u128, range: Range<u64>) -> Result<Vec<Segment>> {
         self.unsynced.extend(self.map.servers());
         let parts = self.map.servers().iter().map(|server| (*server, range.clone())).collect();
-        self.ask_in_turns(parts, |part| Request::Punch(file, part))
+        self.ask_in_turns(parts, |part| RankRequest::Punch(file, part))
     }
 
-    /// Makes everything from `size` on a hole; otherwise as [`Segments::punch`].
+    /// Makes everything from `size` on a hole; otherwise as [`SegmentService::punch`].
     ///
     /// # Errors
-    /// As [`Segments::punch`].
+    /// As [`SegmentService::punch`].
     pub fn truncate(&mut self, file: u128, size: u64) -> Result<Vec<Segment>> {
         self.punch(file, size..u64::MAX)
     }
 
-    /// Removes all of `file`; otherwise as [`Segments::punch`].
+    /// Removes all of `file`; otherwise as [`SegmentService::punch`].
     ///
     /// # Errors
-    /// As [`Segments::punch`].
+    /// As [`SegmentService::punch`].
     pub fn remove(&mut self, file: u128) -> Result<Vec<Segment>> {
         self.truncate(file, 0)
     }
@@ -443,11 +443,11 @@ impl<T: Transport> Segments<T> {
     /// it. For callers that move bytes and need their owners. Every server reads its whole index.
     ///
     /// # Errors
-    /// As [`Segments::get_segments`]; `TooLarge` if a server has more than 65,536 of them: ask for
+    /// As [`SegmentService::get_segments`]; `TooLarge` if a server has more than 65,536 of them: ask for
     /// a shorter range.
     pub fn holders(&mut self, set: SetId, log: u64, range: Range<u64>) -> Result<Vec<Segment>> {
         let servers = self.map.servers().to_vec();
-        let replies = self.ask_all(servers, &Request::Holders(set, log, range))?;
+        let replies = self.ask_all(servers, &RankRequest::Holders(set, log, range))?;
         let segments = replies.into_iter().map(ones_in).collect::<Result<Vec<_>>>()?;
         Ok(segments.concat())
     }
@@ -457,8 +457,8 @@ impl<T: Transport> Segments<T> {
     /// log-ring of each server's index of the file.
     ///
     /// # Errors
-    /// As [`Segments::get_segments`], and errors of collectives.
-    pub fn laminate(&mut self, file: u128) -> Result<Snapshot> {
+    /// As [`SegmentService::get_segments`], and errors of collectives.
+    pub fn laminate(&mut self, file: u128) -> Result<SegmentSnapshot> {
         let drained = self.drain();
         self.agree(drained)?;
         let me = self.rank();
@@ -466,7 +466,7 @@ impl<T: Transport> Segments<T> {
         for server in self.map.servers().to_vec() {
             let mut index = Ok(Vec::new());
             if server == me {
-                let runs = self.ask_all([me], &Request::Index(file));
+                let runs = self.ask_all([me], &RankRequest::Index(file));
                 let runs = runs.and_then(|replies| {
                     replies.into_iter().map(runs_in).collect::<Result<Vec<_>>>()
                 });
@@ -476,7 +476,7 @@ impl<T: Transport> Segments<T> {
             let runs = SegmentLog::decode_batch(&bytes);
             all.extend(runs.map_err(|damage| damage.of(&format!("the index of {server}"), 0))?);
         }
-        Snapshot::of(file, all)
+        SegmentSnapshot::of(file, all)
     }
 
     /// Switches to another map; all ranks do so at the same time.
@@ -487,16 +487,16 @@ impl<T: Transport> Segments<T> {
     }
 }
 
-fn runs_in(reply: Reply) -> Result<Vec<SegmentRun>> {
+fn runs_in(reply: RankReply) -> Result<Vec<SegmentRun>> {
     match reply {
-        Reply::Runs(runs) => Ok(runs),
+        RankReply::Runs(runs) => Ok(runs),
         _ => Err(no_answer()),
     }
 }
 
 /// The segments of a reply that consists of single segments within bounds. Runs are refused, since
 /// one may stand for more segments than memory holds.
-fn ones_in(reply: Reply) -> Result<Vec<Segment>> {
+fn ones_in(reply: RankReply) -> Result<Vec<Segment>> {
     let runs = runs_in(reply)?;
     if runs.len() > SEGMENTS_MAX {
         return Err(no_answer());
@@ -532,12 +532,12 @@ mod tests {
         let place = Some(LogPlace { set: SetId(1), log: 2, offset: 0 });
         let first = Segment { file: 9, offset: 0, length: 1, place, checksum: None, seq: 0 };
         let one = SegmentRun::one(first);
-        assert_eq!(ones_in(Reply::Runs(vec![one, one])).unwrap(), [first, first]);
-        assert!(ones_in(Reply::Runs(vec![one; SEGMENTS_MAX])).is_ok());
-        assert!(ones_in(Reply::Runs(vec![one; SEGMENTS_MAX + 1])).is_err());
+        assert_eq!(ones_in(RankReply::Runs(vec![one, one])).unwrap(), [first, first]);
+        assert!(ones_in(RankReply::Runs(vec![one; SEGMENTS_MAX])).is_ok());
+        assert!(ones_in(RankReply::Runs(vec![one; SEGMENTS_MAX + 1])).is_err());
         let endless = SegmentRun { count: 1 << 62, stride: 1, log_stride: 1, first };
         assert!(endless.is_possible());
-        for hostile in [Reply::Runs(vec![one, endless]), Reply::Number(1)] {
+        for hostile in [RankReply::Runs(vec![one, endless]), RankReply::Number(1)] {
             assert_eq!(ones_in(hostile).unwrap_err().kind(), Kind::Corrupt);
         }
     }

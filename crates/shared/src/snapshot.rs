@@ -2,19 +2,19 @@
 //! it.
 
 use esker_base::Result;
-use esker_table::segment::{Overlay, Segment, SegmentBuffer, SegmentRun};
+use esker_table::segment::{Segment, SegmentBuffer, SegmentOverlay, SegmentRun};
 
 use crate::service::no_answer;
 
 /// All segments of a file at one moment; later puts do not change it.
 #[derive(Debug, Default)]
-pub struct Snapshot {
+pub struct SegmentSnapshot {
     buffer: SegmentBuffer,
     file: u128,
     end: u64,
 }
 
-impl Snapshot {
+impl SegmentSnapshot {
     /// Builds a snapshot of `file` from the `runs` of all servers.
     pub(crate) fn of(file: u128, runs: Vec<SegmentRun>) -> Result<Self> {
         if runs.iter().any(|run| run.first.file != file) {
@@ -54,8 +54,8 @@ impl Snapshot {
     /// Fills the gaps of `overlay`, which must be of the same file.
     ///
     /// # Errors
-    /// As [`Snapshot::chunk`].
-    pub fn fill(&self, overlay: &mut Overlay) -> Result<()> {
+    /// As [`SegmentSnapshot::chunk`].
+    pub fn fill(&self, overlay: &mut SegmentOverlay) -> Result<()> {
         self.buffer.fill(overlay)
     }
 }

@@ -12,10 +12,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use esker_base::store::{Effect, FaultStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, SharedStore};
 use esker_base::{Kind, Random, Result};
 use esker_comm::Rank;
-use esker_shared::{Reads, SharedFile, SharedOptions};
+use esker_shared::{RemoteReads, SharedFile, SharedOptions};
 
 use crate::campaign;
 use crate::support::{
@@ -270,7 +270,7 @@ impl Life<'_, '_> {
 }
 
 /// Draws the numbers of ranks, nodes and servers, and the length of slices.
-fn shape(random: &mut Random, reads: Reads) -> ((u32, u32), SharedOptions) {
+fn shape(random: &mut Random, reads: RemoteReads) -> ((u32, u32), SharedOptions) {
     let ranks = 1 + random.below(5) as u32;
     let per_node = 1 + random.below(u64::from(ranks)) as u32;
     let slice_bytes = [100, 1_000, 1 << 20][random.below(3) as usize];
@@ -290,13 +290,13 @@ fn history(seed: u64) {
     let mut store = memory();
     let told = Told::new();
     for life in 0..1 + random.below(4) {
-        let reads = if random.one_in(3) { Reads::Ranks } else { Reads::Store };
+        let reads = if random.one_in(3) { RemoteReads::Ranks } else { RemoteReads::Store };
         let (ranks, options) = shape(&mut random, reads);
         let faulty = Arc::new(FaultStore::new(store.clone(), random.next_u64()));
         // Early operations are in the opening of parts and the migration of segments.
         let most = [100, 300, 1_000][random.below(3) as usize];
         let stop = 1 + random.below(most);
-        let effects = [Effect::None, Effect::Partial, Effect::Full];
+        let effects = [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full];
         faulty.stop_at(stop, effects[random.below(3) as usize]);
         let steps = Random::from_seed(random.next_u64());
         let what = format!("life {life} of {ranks:?}, stopped at {stop}");
@@ -307,7 +307,7 @@ fn history(seed: u64) {
         }
         store = found_after(&faulty, &mut random);
     }
-    let (ranks, options) = shape(&mut random, Reads::Store);
+    let (ranks, options) = shape(&mut random, RemoteReads::Store);
     let published = run(&store, ranks, &[], &options, |mut job| {
         let (me, file) = (job.segments().rank().0, job.open("/shared", Some(0o644))?);
         let mut life = Life { job: &mut job, file, told: &told, me };
@@ -385,7 +385,7 @@ fn segments_that_move_are_there_wherever_the_world_stops() {
         assert!(go_on(&shared, &content).expect("no fault"), "the load was even");
         faulty.operations()
     };
-    let effects = [Effect::None, Effect::Partial, Effect::Full];
+    let effects = [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full];
     for stop in 1..=count {
         let faulty = Arc::new(FaultStore::new(copy_of(&store), stop));
         faulty.stop_at(stop, effects[(stop % 3) as usize]);
@@ -414,7 +414,7 @@ fn segments_that_move_are_there_wherever_the_world_stops() {
 fn persist(
     store: &FaultStore,
     shared: &SharedStore,
-    fail: Option<(u64, Kind, Effect)>,
+    fail: Option<(u64, Kind, FaultEffect)>,
 ) -> [bool; 2] {
     let (synced, published) = (AtomicU64::new(0), AtomicU64::new(0));
     let done = run(shared, (2, 1), &[], &options(1, 1_000), |mut job| {
@@ -449,7 +449,7 @@ fn persist(
 /// the data to be synced was lost; a job was published without it.
 /// Cause: segments were dropped once they were sent, and owners that had failed to sync were not
 /// asked again.
-/// Fix: see [`esker_shared::Segments::drain`].
+/// Fix: see [`esker_shared::SegmentService::drain`].
 #[test]
 fn a_sync_that_is_tried_again_after_a_failure_never_lies() {
     let count = {
@@ -460,7 +460,8 @@ fn a_sync_that_is_tried_again_after_a_failure_never_lies() {
     };
     let (mut told, mut all) = (0, 0);
     for after in 1..=count {
-        for (kind, effect) in [(Kind::NoSpace, Effect::None), (Kind::Unavailable, Effect::Partial)]
+        for (kind, effect) in
+            [(Kind::NoSpace, FaultEffect::None), (Kind::Unavailable, FaultEffect::Partial)]
         {
             let faulty = Arc::new(FaultStore::new(memory(), after));
             let shared: SharedStore = faulty.clone();
@@ -521,7 +522,11 @@ fn a_file_that_cannot_be_opened_stays_as_it_was() {
             let shared: SharedStore = faulty.clone();
             let could = run(&shared, (2, 1), &[set], &options(1, 1_000), |mut job| {
                 if job.segments().rank() == Rank(0) {
-                    faulty.fail_at_with(faulty.operations() + after, Kind::NoSpace, Effect::None);
+                    faulty.fail_at_with(
+                        faulty.operations() + after,
+                        Kind::NoSpace,
+                        FaultEffect::None,
+                    );
                 }
                 job.barrier()?;
                 let file = job.open(name, None);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use esker_base::store::MemoryStore;
 use esker_base::{Error, Kind, Result};
-use esker_comm::job::Job;
+use esker_comm::job::RankContext;
 use esker_comm::{Rank, tcp};
 use esker_shared::SharedJob;
 
@@ -112,10 +112,11 @@ fn a_rank_whose_connections_end_is_named_and_what_it_synced_is_read_from_the_sto
     const DEAD: u32 = 1;
     let (store, meet) = (memory(), MemoryStore::default());
     let repository = repository(&store);
-    let tcp_options = tcp::Options { deadline: Duration::from_secs(60), ..Default::default() };
+    let tcp_options = tcp::TcpOptions { deadline: Duration::from_secs(60), ..Default::default() };
     let live = |rank: Rank| -> Result<()> {
         let node = (rank.0 / 2).to_string();
-        let place = Job { id: "lost".into(), rank, size: 4, node, address: None, meet: None };
+        let place =
+            RankContext { id: "lost".into(), rank, size: 4, node, address: None, meet: None };
         tcp::run(&meet, &place, &tcp_options, |transport| {
             let mut job = SharedJob::begin(transport, &repository, JOB, &[], &options(1, 100))?;
             let mut file = job.open("/f", Some(0o644))?;

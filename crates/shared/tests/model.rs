@@ -6,7 +6,7 @@
 //! ranks write the same bytes; at its end all sync and wait at a barrier.
 
 use esker_base::{Random, Result};
-use esker_shared::{Reads, SharedFile, SharedOptions};
+use esker_shared::{RemoteReads, SharedFile, SharedOptions};
 
 use crate::support::{Job, assert_sound, content, crowd, memory, options, repository, run, same};
 
@@ -105,7 +105,7 @@ fn live(job: &mut Job, mut random: Random, ranks: u32, model: &mut Vec<u8>) -> R
     job.session().sync()
 }
 
-fn history(seed: u64, reads: Reads) {
+fn history(seed: u64, reads: RemoteReads) {
     let store = memory();
     let mut random = Random::from_seed(seed);
     let mut model = Vec::new();
@@ -144,14 +144,14 @@ fn history(seed: u64, reads: Reads) {
 #[test]
 fn every_byte_is_the_one_that_was_written_last() {
     for seed in 0..40 {
-        history(seed, Reads::Store);
+        history(seed, RemoteReads::Store);
     }
 }
 
 #[test]
 fn bytes_come_from_the_ranks_that_wrote_them() {
     for seed in 100..120 {
-        history(seed, Reads::Ranks);
+        history(seed, RemoteReads::Ranks);
     }
 }
 
@@ -160,6 +160,6 @@ fn bytes_come_from_the_ranks_that_wrote_them() {
 #[ignore = "long"]
 fn campaign() {
     for seed in 1_000..3_000 {
-        history(seed, if seed % 2 == 0 { Reads::Store } else { Reads::Ranks });
+        history(seed, if seed % 2 == 0 { RemoteReads::Store } else { RemoteReads::Ranks });
     }
 }

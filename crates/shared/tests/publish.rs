@@ -56,7 +56,7 @@ fn a_file_of_a_base_is_written_over_without_a_copy() {
             base.flush_file(&file).expect("flush");
             base.write_file(&file, 60_000, &[9; 2_000_000]).expect("write");
             let size = Some(length as u64);
-            let cut = esker_fs::ops::Changes { size, ..Default::default() };
+            let cut = esker_fs::ops::AttributeChanges { size, ..Default::default() };
             base.setattr_file(&file, &cut).expect("cut");
         }
         base.close_file(file).expect("close");
@@ -103,7 +103,7 @@ fn what_a_rank_wrote_alone_may_be_shared_afterwards() {
             job.session().flush_file(&file)?;
             // The file is mapped now, with a hole and a cut.
             job.session().write_file(&file, 3_000_000, &[2; 10])?;
-            let cut = esker_fs::ops::Changes { size: Some(8_000), ..Default::default() };
+            let cut = esker_fs::ops::AttributeChanges { size: Some(8_000), ..Default::default() };
             job.session().setattr_file(&file, &cut)?;
             job.session().close_file(file)?;
         }

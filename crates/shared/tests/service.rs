@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use esker_base::{Kind, Random, Result};
 use esker_comm::Transport;
-use esker_shared::Segments;
+use esker_shared::SegmentService;
 use esker_table::manifest::SetId;
-use esker_table::segment::{Dimension, LogPlace, Segment, SegmentRun, Strides};
+use esker_table::segment::{LogPlace, Segment, SegmentRun, StrideDimension, StridedSegments};
 
 use crate::support::{memory, options, run};
 
@@ -37,7 +37,7 @@ fn bytes_of(segments: &[Segment]) -> Bytes {
 }
 
 fn check_look_ups<T: Transport>(
-    service: &mut Segments<T>,
+    service: &mut SegmentService<T>,
     wanted: &Bytes,
     random: &mut Random,
 ) -> Result<()> {
@@ -126,9 +126,9 @@ fn boxes_of_an_array_are_put_as_one_descriptor_each() {
         for rank in 0..3_u64 {
             // 10 by 20 by 10 cells, line by line in the rank's log.
             let first = segment(FILE, cell(rank * 10, 0, 0), 40, rank, 500);
-            let lines = Dimension { count: 20, stride: cell(0, 1, 0), log_stride: 40 };
-            let planes = Dimension { count: 10, stride: cell(0, 0, 1), log_stride: 20 * 40 };
-            let cube = Strides { first, dimensions: vec![lines, planes] };
+            let lines = StrideDimension { count: 20, stride: cell(0, 1, 0), log_stride: 40 };
+            let planes = StrideDimension { count: 10, stride: cell(0, 0, 1), log_stride: 20 * 40 };
+            let cube = StridedSegments { first, dimensions: vec![lines, planes] };
             for (line, (z, y)) in (0..10).flat_map(|z| (0..20).map(move |y| (z, y))).enumerate() {
                 let at = 500 + line as u64 * 40;
                 put(&mut wanted, &segment(FILE, cell(rank * 10, y, z), 40, rank, at));
@@ -137,8 +137,8 @@ fn boxes_of_an_array_are_put_as_one_descriptor_each() {
                 let ticket = service.put_strides(&cube)?;
                 service.wait(ticket)?;
             }
-            let endless = Dimension { count: u64::MAX, ..planes };
-            let endless = Strides { dimensions: vec![lines, endless], ..cube };
+            let endless = StrideDimension { count: u64::MAX, ..planes };
+            let endless = StridedSegments { dimensions: vec![lines, endless], ..cube };
             let refused = service.put_strides(&endless).map(drop);
             assert_eq!(refused.expect_err("it has no end").kind(), Kind::Invalid);
         }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use esker_base::{Kind, Random, Result};
 use esker_comm::threads::{self, ThreadTransport};
 use esker_comm::transport::DEADLINE;
-use esker_comm::{Channel, Counters, Message, NodeMap, Rank, Sent, Transport};
+use esker_comm::{
+    Channel, NodeMap, Rank, ReceivedMessage, SendOutcome, Transport, TransportCounters,
+};
 use esker_fs::repository::Repository;
 use esker_shared::message::{REPLY, REQUEST};
 use esker_shared::{SharedFile, SharedJob};
@@ -46,8 +48,8 @@ impl Stalling<'_> {
     fn send_held(&mut self) -> Result<()> {
         while let Some((to, bytes)) = self.held.first().cloned() {
             match self.inner.try_send(to, REQUEST, bytes)? {
-                Sent::Done => drop(self.held.remove(0)),
-                Sent::Full(_) => break,
+                SendOutcome::Done => drop(self.held.remove(0)),
+                SendOutcome::Full(_) => break,
             }
         }
         Ok(())
@@ -63,28 +65,28 @@ impl Transport for Stalling<'_> {
         self.inner.nodes()
     }
 
-    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent> {
+    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<SendOutcome> {
         match self.requests() {
             Requests::Refused if channel == REQUEST => {
                 self.was_refused = true;
-                Ok(Sent::Full(bytes))
+                Ok(SendOutcome::Full(bytes))
             }
             Requests::Unanswered if channel == REQUEST => {
                 self.held.push((to, bytes));
-                Ok(Sent::Done)
+                Ok(SendOutcome::Done)
             }
             Requests::Pass if channel == REQUEST && !self.held.is_empty() => {
                 self.send_held()?;
                 if self.held.is_empty() {
                     return self.inner.try_send(to, channel, bytes);
                 }
-                Ok(Sent::Full(bytes))
+                Ok(SendOutcome::Full(bytes))
             }
             _ => self.inner.try_send(to, channel, bytes),
         }
     }
 
-    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
+    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<ReceivedMessage>> {
         let awaits_reply = channels.contains(&REPLY);
         let is_stalled = match self.requests() {
             Requests::Pass => {
@@ -105,7 +107,7 @@ impl Transport for Stalling<'_> {
         self.inner.barrier()
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> TransportCounters {
         self.inner.counters()
     }
 
@@ -128,7 +130,7 @@ fn run_stalling(
     let (store, options) = (memory(), options(servers, 100));
     let repository: Repository = repository(&store);
     let nodes = NodeMap::even(2, 2).expect("two ranks");
-    let patient = threads::Options { deadline: DEADLINE, ..Default::default() };
+    let patient = threads::ThreadOptions { deadline: DEADLINE, ..Default::default() };
     let done = threads::run_with(nodes, &patient, |transport| {
         let requests = Rc::new(Cell::new(Requests::Pass));
         let stalling = Stalling {

@@ -10,7 +10,7 @@ use esker_comm::threads::{self, ThreadTransport};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
 use esker_fs::job::JobId;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_fs::verify::VerifyOptions;
@@ -80,7 +80,7 @@ pub fn crowd(job: &mut Job, file: u128, end: u64) -> Result<()> {
 /// The whole content of a file of a published set.
 pub fn content(repository: &Repository, set: SetId, path: &str) -> Vec<u8> {
     let namespace = repository.open(&[set], Identity::root()).expect("open");
-    let inode = namespace.stat(path, Follow::No).expect("stat");
+    let inode = namespace.stat(path, FollowLinks::No).expect("stat");
     let mut content = Vec::new();
     let taken = namespace.read_all(&inode, &mut |bytes| {
         content.extend_from_slice(bytes);

@@ -22,27 +22,27 @@ use rustix::fs::{MemfdFlags, memfd_create};
 const PAGE_BYTES: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(crate) struct Disk {
-    objects: BTreeMap<String, Stored>,
+pub(crate) struct SimulatedDisk {
+    objects: BTreeMap<String, DiskObject>,
 }
 
 #[derive(Debug)]
-struct Stored {
-    content: Content,
+struct DiskObject {
+    content: DiskContent,
     modified_ns: u64,
     /// The process that put it.
     writer: u64,
 }
 
 #[derive(Debug)]
-enum Content {
+enum DiskContent {
     Object(Bytes),
-    Log(Log),
-    InPlace(LogInPlace),
+    Log(DiskLog),
+    InPlace(DiskInPlaceLog),
 }
 
 #[derive(Debug)]
-struct Log {
+struct DiskLog {
     bytes: Vec<u8>,
     /// Bytes that survive power loss; `None` before the first sync, when even the name may be lost.
     synced: Option<usize>,
@@ -50,13 +50,13 @@ struct Log {
 
 /// A log that any process with its file writes, at any offset.
 #[derive(Debug)]
-struct LogInPlace {
+struct DiskInPlaceLog {
     file: File,
     /// The bytes at the last sync; `None` before the first.
     synced: Option<Vec<u8>>,
 }
 
-impl LogInPlace {
+impl DiskInPlaceLog {
     fn new(name: &str) -> Result<Self> {
         let file = memfd_create("log in place", MemfdFlags::CLOEXEC)
             .map_err(|errno| Error::io(errno.into(), name))?;
@@ -72,7 +72,7 @@ impl LogInPlace {
     }
 }
 
-impl Content {
+impl DiskContent {
     fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
         Ok(match self {
             Self::Object(bytes) => Cow::Borrowed(bytes),
@@ -90,25 +90,31 @@ fn missing(name: &str) -> Error {
     Error::new(Kind::NotFound, format!("{name}: no such object in this store"))
 }
 
-impl Disk {
+impl SimulatedDisk {
     pub(crate) fn put(&mut self, name: &str, bytes: Bytes, writer: u64, now_ns: u64) -> Result<()> {
-        self.insert(name, Stored { content: Content::Object(bytes), modified_ns: now_ns, writer })
+        self.insert(
+            name,
+            DiskObject { content: DiskContent::Object(bytes), modified_ns: now_ns, writer },
+        )
     }
 
     pub(crate) fn open_log(&mut self, name: &str, writer: u64, now_ns: u64) -> Result<()> {
-        let content = Content::Log(Log { bytes: Vec::new(), synced: None });
-        self.insert(name, Stored { content, modified_ns: now_ns, writer })
+        let content = DiskContent::Log(DiskLog { bytes: Vec::new(), synced: None });
+        self.insert(name, DiskObject { content, modified_ns: now_ns, writer })
     }
 
     /// Opens a log that is written in place; returns its file.
     pub(crate) fn open_in_place(&mut self, name: &str, writer: u64, now_ns: u64) -> Result<File> {
-        let log = LogInPlace::new(name)?;
+        let log = DiskInPlaceLog::new(name)?;
         let file = log.file.try_clone().map_err(|error| Error::io(error, name))?;
-        self.insert(name, Stored { content: Content::InPlace(log), modified_ns: now_ns, writer })?;
+        self.insert(
+            name,
+            DiskObject { content: DiskContent::InPlace(log), modified_ns: now_ns, writer },
+        )?;
         Ok(file)
     }
 
-    fn insert(&mut self, name: &str, stored: Stored) -> Result<()> {
+    fn insert(&mut self, name: &str, stored: DiskObject) -> Result<()> {
         if self.objects.contains_key(name) {
             return Err(taken(name));
         }
@@ -126,7 +132,7 @@ impl Disk {
     /// Appends to a log; bytes appended to a deleted log are lost, as with an unlinked file.
     pub(crate) fn append(&mut self, name: &str, bytes: &[u8], now_ns: u64) {
         let Some(stored) = self.objects.get_mut(name) else { return };
-        if let Content::Log(log) = &mut stored.content {
+        if let DiskContent::Log(log) = &mut stored.content {
             log.bytes.extend_from_slice(bytes);
             stored.modified_ns = now_ns;
         }
@@ -134,9 +140,9 @@ impl Disk {
 
     pub(crate) fn sync(&mut self, name: &str) -> Result<()> {
         match self.objects.get_mut(name).map(|stored| &mut stored.content) {
-            Some(Content::Log(log)) => log.synced = Some(log.bytes.len()),
-            Some(Content::InPlace(log)) => log.synced = Some(log.bytes(name)?),
-            Some(Content::Object(_)) | None => {}
+            Some(DiskContent::Log(log)) => log.synced = Some(log.bytes.len()),
+            Some(DiskContent::InPlace(log)) => log.synced = Some(log.bytes(name)?),
+            Some(DiskContent::Object(_)) | None => {}
         }
         Ok(())
     }
@@ -180,12 +186,12 @@ impl Disk {
     pub(crate) fn lose_power(&mut self, random: &mut Random) {
         self.tear(random, |_| true, lose_pages);
         self.objects.retain(|name, stored| match &mut stored.content {
-            Content::InPlace(log) if log.synced.is_none() && random.one_in(2) => false,
-            Content::InPlace(log) => {
+            DiskContent::InPlace(log) if log.synced.is_none() && random.one_in(2) => false,
+            DiskContent::InPlace(log) => {
                 *log = lose_pages_in_place(random, log, name).expect("memory takes it");
                 true
             }
-            Content::Object(_) | Content::Log(_) => true,
+            DiskContent::Object(_) | DiskContent::Log(_) => true,
         });
     }
 
@@ -201,7 +207,7 @@ impl Disk {
         garble: impl Fn(&mut Random, Vec<u8>, usize) -> Vec<u8>,
     ) {
         self.objects.retain(|_, stored| {
-            let Content::Log(log) = &mut stored.content else { return true };
+            let DiskContent::Log(log) = &mut stored.content else { return true };
             if !is_torn(stored.writer) {
                 return true;
             }
@@ -241,7 +247,11 @@ fn lose_pages(random: &mut Random, mut found: Vec<u8>, synced: usize) -> Vec<u8>
 
 /// Returns `log` with each page either current or as last synced. Holders of the old file can no
 /// longer change it.
-fn lose_pages_in_place(random: &mut Random, log: &LogInPlace, name: &str) -> Result<LogInPlace> {
+fn lose_pages_in_place(
+    random: &mut Random,
+    log: &DiskInPlaceLog,
+    name: &str,
+) -> Result<DiskInPlaceLog> {
     let mut bytes = log.bytes(name)?;
     let synced = log.synced.as_deref().unwrap_or_default();
     // An unsynced size may be the old or the new one.
@@ -256,9 +266,9 @@ fn lose_pages_in_place(random: &mut Random, log: &LogInPlace, name: &str) -> Res
             page[kept..].fill(0);
         }
     }
-    let torn = LogInPlace::new(name)?;
+    let torn = DiskInPlaceLog::new(name)?;
     torn.file.write_all_at(&bytes, 0).map_err(|error| Error::io(error, name))?;
-    Ok(LogInPlace { synced: Some(bytes), ..torn })
+    Ok(DiskInPlaceLog { synced: Some(bytes), ..torn })
 }
 
 fn below(random: &mut Random, bound: usize) -> usize {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use esker_base::Kind;
-use esker_base::store::Effect;
+use esker_base::store::FaultEffect;
 
 /// A fault at one request, of any actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct RequestFault {
     /// The number of the request, counted from 1 over all actors.
     pub at: u64,
     /// The event at that request.
@@ -22,14 +22,14 @@ pub enum FaultKind {
         /// The kind of the error.
         kind: Kind,
         /// The part of the request that was done despite the error.
-        effect: Effect,
+        effect: FaultEffect,
     },
     /// The process that makes it dies, after the request had the given `effect`. With
     /// `loses_buffers`, unsynced bytes of its logs are lost, as if they were buffered in its
     /// memory; otherwise the machine still has them.
     ProcessDeath {
         /// The part of the request that was done.
-        effect: Effect,
+        effect: FaultEffect,
         /// True if unsynced bytes are lost.
         loses_buffers: bool,
     },

@@ -8,7 +8,7 @@
 //! every interleaving. Two actors that shared a lock in memory would deadlock the machine, so each
 //! has its own sessions. The actions of a second thread of a session are executed by the actor
 //! itself in the middle of a call, before a request at which that call holds no conflicting lock
-//! (`Process::act_before`). Other races within one session are tested beside its code.
+//! (`ActorProcess::act_before`). Other races within one session are tested beside its code.
 //!
 //! `tests/` runs whole jobs on it and compares names, sets and the findings of `verify` with a
 //! reference. `ESKER_SEED=n cargo test -p esker-sim runs` replays a seed, `ESKER_SEEDS=n` runs the
@@ -23,7 +23,7 @@ mod machine;
 mod process;
 mod shifted_clock;
 
-pub use self::fault::{Fault, FaultKind};
-pub use self::machine::{ActorId, Machine, MachineOptions, Outcome};
-pub use self::process::Process;
+pub use self::fault::{FaultKind, RequestFault};
+pub use self::machine::{ActorId, MachineOptions, RunOutcome, SimulatedMachine};
+pub use self::process::ActorProcess;
 pub use self::shifted_clock::ShiftedClock;

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use esker_base::Random;
 use esker_base::clock::{Clock, ManualClock};
-use esker_base::store::Effect;
+use esker_base::store::FaultEffect;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::disk::Disk;
-use crate::fault::{Fault, FaultKind};
-use crate::process::Process;
+use crate::disk::SimulatedDisk;
+use crate::fault::{FaultKind, RequestFault};
+use crate::process::ActorProcess;
 
 /// Most time that a request takes, in nanoseconds.
 const REQUEST_NS_MAX: u64 = 2_000_000;
@@ -38,14 +38,14 @@ pub struct MachineOptions {
     /// Wall time at the start, in nanoseconds since 1970.
     pub start_ns: u64,
     /// The faults, by request.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<RequestFault>,
     /// True to keep each request in the trace.
     pub is_traced: bool,
 }
 
 /// Outcome of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// The first failure, if any.
     pub failure: Option<String>,
     /// Number of requests.
@@ -57,34 +57,34 @@ pub struct Outcome {
 }
 
 /// The machine.
-pub struct Machine {
-    core: Mutex<Core>,
+pub struct SimulatedMachine {
+    core: Mutex<MachineCore>,
     /// One per actor, on which it waits for its turn.
     wakeups: Vec<Condvar>,
     clock: Arc<ManualClock>,
 }
 
-impl fmt::Debug for Machine {
+impl fmt::Debug for SimulatedMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Machine").field("actors", &self.wakeups.len()).finish_non_exhaustive()
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
+enum ActorStatus {
     Ready,
     /// Waiting until this many requests have been made.
     Stalled(u64),
     Done,
 }
 
-pub(crate) struct Core {
-    pub(crate) disk: Disk,
+pub(crate) struct MachineCore {
+    pub(crate) disk: SimulatedDisk,
     random: Random,
     switch_one_in: u64,
     /// Latest first.
-    faults: Vec<Fault>,
-    statuses: Vec<Status>,
+    faults: Vec<RequestFault>,
+    statuses: Vec<ActorStatus>,
     turn: usize,
     /// Processes are numbered; all but the newest of an actor are dead.
     next_process: u64,
@@ -93,26 +93,26 @@ pub(crate) struct Core {
     /// While set, turns do not pass, requests do not fail, and time stands still.
     is_paused: bool,
     is_traced: bool,
-    outcome: Outcome,
+    outcome: RunOutcome,
 }
 
 /// Fate of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RequestFate {
     Done,
-    Failed { kind: esker_base::Kind, effect: Effect },
-    Dead { effect: Effect },
+    Failed { kind: esker_base::Kind, effect: FaultEffect },
+    Dead { effect: FaultEffect },
 }
 
 /// The actor and process that make a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct RequestCaller {
     pub(crate) actor: usize,
     pub(crate) process: u64,
 }
 
-impl Core {
-    pub(crate) fn is_dead(&self, caller: Caller) -> bool {
+impl MachineCore {
+    pub(crate) fn is_dead(&self, caller: RequestCaller) -> bool {
         self.outcome.failure.is_some() || self.living[caller.actor] != Some(caller.process)
     }
 
@@ -135,12 +135,12 @@ impl Core {
     /// Draws the actor that has the next turn; `None` once all are done.
     fn draw(&mut self) -> Option<usize> {
         let requests = self.outcome.requests;
-        let is_ready = |status: &Status| match status {
-            Status::Ready => true,
-            Status::Stalled(until) => *until <= requests,
-            Status::Done => false,
+        let is_ready = |status: &ActorStatus| match status {
+            ActorStatus::Ready => true,
+            ActorStatus::Stalled(until) => *until <= requests,
+            ActorStatus::Done => false,
         };
-        let pick = |core: &mut Self, wanted: &dyn Fn(&Status) -> bool| {
+        let pick = |core: &mut Self, wanted: &dyn Fn(&ActorStatus) -> bool| {
             let found: Vec<usize> =
                 (0..core.statuses.len()).filter(|&at| wanted(&core.statuses[at])).collect();
             let place = core.random.below(found.len() as u64);
@@ -148,31 +148,31 @@ impl Core {
         };
         // If only stalled actors are left, the stall of one of them ends.
         let next =
-            pick(self, &is_ready).or_else(|| pick(self, &|status| *status != Status::Done))?;
-        self.statuses[next] = Status::Ready;
+            pick(self, &is_ready).or_else(|| pick(self, &|status| *status != ActorStatus::Done))?;
+        self.statuses[next] = ActorStatus::Ready;
         Some(next)
     }
 }
 
-impl Machine {
+impl SimulatedMachine {
     /// A machine for `actors` actors.
     #[must_use]
     pub fn new(actors: usize, options: MachineOptions) -> Arc<Self> {
         let MachineOptions { seed, switch_one_in, start_ns, mut faults, is_traced } = options;
         faults.sort_by_key(|fault| std::cmp::Reverse(fault.at));
-        let core = Core {
-            disk: Disk::default(),
+        let core = MachineCore {
+            disk: SimulatedDisk::default(),
             random: Random::from_seed(seed),
             switch_one_in,
             faults,
-            statuses: vec![Status::Ready; actors],
+            statuses: vec![ActorStatus::Ready; actors],
             turn: 0,
             next_process: 0,
             living: vec![None; actors + 1],
             full_until: 0,
             is_paused: false,
             is_traced,
-            outcome: Outcome::default(),
+            outcome: RunOutcome::default(),
         };
         Arc::new(Self {
             core: Mutex::new(core),
@@ -208,7 +208,7 @@ impl Machine {
                             .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
                         core.fail(&format!("panic: {}", text.unwrap_or_default()));
                     }
-                    core.statuses[actor] = Status::Done;
+                    core.statuses[actor] = ActorStatus::Done;
                     core.living[actor] = None;
                     if let Some(next) = core.draw() {
                         core.turn = next;
@@ -221,7 +221,7 @@ impl Machine {
 
     /// The outcome so far.
     #[must_use]
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> RunOutcome {
         self.core.lock().outcome.clone()
     }
 
@@ -259,35 +259,35 @@ impl Machine {
     /// Starts a process of `actor`, whose earlier processes are dead from now on. Its store is the
     /// machine's.
     #[must_use]
-    pub fn start_process(self: &Arc<Self>, ActorId(actor): ActorId) -> Arc<Process> {
+    pub fn start_process(self: &Arc<Self>, ActorId(actor): ActorId) -> Arc<ActorProcess> {
         let mut core = self.core.lock();
         core.next_process += 1;
         let process = core.next_process;
         core.living[actor] = Some(process);
-        Arc::new(Process::new(Arc::clone(self), Caller { actor, process }))
+        Arc::new(ActorProcess::new(Arc::clone(self), RequestCaller { actor, process }))
     }
 
     /// A process outside the run, which reads the store between turns: without faults or turns.
     #[must_use]
-    pub fn observer(self: &Arc<Self>) -> Arc<Process> {
+    pub fn observer(self: &Arc<Self>) -> Arc<ActorProcess> {
         self.start_process(ActorId(self.wakeups.len()))
     }
 
-    pub(crate) fn is_dead(&self, caller: Caller) -> bool {
+    pub(crate) fn is_dead(&self, caller: RequestCaller) -> bool {
         self.core.lock().is_dead(caller)
     }
 
-    fn is_observer(&self, caller: Caller) -> bool {
+    fn is_observer(&self, caller: RequestCaller) -> bool {
         caller.actor == self.wakeups.len()
     }
 
-    fn wait(&self, core: &mut MutexGuard<'_, Core>, actor: usize) {
+    fn wait(&self, core: &mut MutexGuard<'_, MachineCore>, actor: usize) {
         while core.turn != actor {
             self.wakeups[actor].wait(core);
         }
     }
 
-    fn pass_turn(&self, core: &mut MutexGuard<'_, Core>, actor: usize) {
+    fn pass_turn(&self, core: &mut MutexGuard<'_, MachineCore>, actor: usize) {
         let next = core.draw().expect("the actor itself is not done");
         if next != actor {
             core.turn = next;
@@ -300,21 +300,21 @@ impl Machine {
     /// until the request is done.
     pub(crate) fn begin(
         &self,
-        caller: Caller,
+        caller: RequestCaller,
         what: &str,
         name: &str,
         needs_room: bool,
-    ) -> (MutexGuard<'_, Core>, Fate) {
+    ) -> (MutexGuard<'_, MachineCore>, RequestFate) {
         let mut core = self.core.lock();
         if self.is_observer(caller) {
-            return (core, Fate::Done);
+            return (core, RequestFate::Done);
         }
-        let dead = Fate::Dead { effect: Effect::None };
+        let dead = RequestFate::Dead { effect: FaultEffect::None };
         if core.is_dead(caller) {
             return (core, dead);
         }
         if core.is_paused {
-            return (core, Fate::Done);
+            return (core, RequestFate::Done);
         }
         let chances = core.switch_one_in;
         if core.random.one_in(chances) {
@@ -339,41 +339,50 @@ impl Machine {
         (core, fate)
     }
 
-    fn draw_fate(&self, core: &mut MutexGuard<'_, Core>, caller: Caller, needs_room: bool) -> Fate {
+    fn draw_fate(
+        &self,
+        core: &mut MutexGuard<'_, MachineCore>,
+        caller: RequestCaller,
+        needs_room: bool,
+    ) -> RequestFate {
         while core.faults.last().is_some_and(|fault| fault.at <= core.outcome.requests) {
             let fault = core.faults.pop().expect("there is a last one");
             core.record(|| format!("fault {:?}", fault.kind));
             match fault.kind {
-                FaultKind::Error { kind, effect } => return Fate::Failed { kind, effect },
+                FaultKind::Error { kind, effect } => return RequestFate::Failed { kind, effect },
                 FaultKind::ProcessDeath { effect, loses_buffers } => {
                     core.living[caller.actor] = None;
                     if loses_buffers {
-                        let Core { disk, random, .. } = &mut **core;
+                        let MachineCore { disk, random, .. } = &mut **core;
                         disk.lose_buffers(caller.process, random);
                     }
-                    return Fate::Dead { effect };
+                    return RequestFate::Dead { effect };
                 }
                 FaultKind::PowerLoss => {
                     core.living.iter_mut().for_each(|living| *living = None);
-                    let Core { disk, random, .. } = &mut **core;
+                    let MachineCore { disk, random, .. } = &mut **core;
                     disk.lose_power(random);
-                    return Fate::Dead { effect: Effect::None };
+                    return RequestFate::Dead { effect: FaultEffect::None };
                 }
                 FaultKind::Stall { requests, time } => {
                     self.clock.advance(time);
-                    core.statuses[caller.actor] = Status::Stalled(core.outcome.requests + requests);
+                    core.statuses[caller.actor] =
+                        ActorStatus::Stalled(core.outcome.requests + requests);
                     self.pass_turn(core, caller.actor);
                     if core.is_dead(caller) {
-                        return Fate::Dead { effect: Effect::None };
+                        return RequestFate::Dead { effect: FaultEffect::None };
                     }
                 }
                 FaultKind::Full { requests } => core.full_until = core.outcome.requests + requests,
             }
         }
         if needs_room && core.outcome.requests <= core.full_until {
-            return Fate::Failed { kind: esker_base::Kind::NoSpace, effect: Effect::None };
+            return RequestFate::Failed {
+                kind: esker_base::Kind::NoSpace,
+                effect: FaultEffect::None,
+            };
         }
-        Fate::Done
+        RequestFate::Done
     }
 
     pub(crate) fn now_ns(&self) -> u64 {

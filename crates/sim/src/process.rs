@@ -9,18 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use esker_base::store::{AppendLog, Effect, LogInPlace, ObjectInfo, ObjectWriter, Store, name};
+use esker_base::store::{
+    AppendLog, FaultEffect, InPlaceLog, ObjectInfo, ObjectWriter, Store, name,
+};
 use esker_base::{Error, Kind, Result};
 use parking_lot::Mutex;
 
-use crate::disk::Disk;
-use crate::machine::{ActorId, Caller, Core, Fate, Machine};
+use crate::disk::SimulatedDisk;
+use crate::machine::{ActorId, MachineCore, RequestCaller, RequestFate, SimulatedMachine};
 
 /// One incarnation of an actor: a store that stops working when the process dies.
 #[derive(Clone)]
-pub struct Process {
-    machine: Arc<Machine>,
-    caller: Caller,
+pub struct ActorProcess {
+    machine: Arc<SimulatedMachine>,
+    caller: RequestCaller,
     planned: Arc<Mutex<Option<PlannedAct>>>,
 }
 
@@ -32,7 +34,7 @@ struct PlannedAct {
     act: Box<dyn FnOnce() + Send>,
 }
 
-impl fmt::Debug for Process {
+impl fmt::Debug for ActorProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Process").field("caller", &self.caller).finish_non_exhaustive()
     }
@@ -42,8 +44,8 @@ fn injected(kind: Kind, what: &str, name: &str) -> Error {
     Error::new(kind, format!("{what} {name}: injected fault"))
 }
 
-impl Process {
-    pub(crate) fn new(machine: Arc<Machine>, caller: Caller) -> Self {
+impl ActorProcess {
+    pub(crate) fn new(machine: Arc<SimulatedMachine>, caller: RequestCaller) -> Self {
         Self { machine, caller, planned: Arc::default() }
     }
 
@@ -106,20 +108,20 @@ impl Process {
         what: &str,
         name: &str,
         needs_room: bool,
-        act: impl FnOnce(&mut Disk, u64) -> Result<T>,
+        act: impl FnOnce(&mut SimulatedDisk, u64) -> Result<T>,
     ) -> Result<T> {
         self.act_if_planned(name);
         let (mut core, fate) = self.machine.begin(self.caller, what, name, needs_room);
         let now_ns = self.machine.now_ns();
         let (kind, effect) = match fate {
-            Fate::Done => return act(&mut core.disk, now_ns),
-            Fate::Failed { kind, effect } => (kind, effect),
-            Fate::Dead { effect } => (Kind::Closed, effect),
+            RequestFate::Done => return act(&mut core.disk, now_ns),
+            RequestFate::Failed { kind, effect } => (kind, effect),
+            RequestFate::Dead { effect } => (Kind::Closed, effect),
         };
         let takes_effect = match effect {
-            Effect::None => false,
-            Effect::Partial => core.below(2) == 0,
-            Effect::Full => true,
+            FaultEffect::None => false,
+            FaultEffect::Partial => core.below(2) == 0,
+            FaultEffect::Full => true,
         };
         if takes_effect {
             // The caller gets the injected fault, whatever the result.
@@ -128,12 +130,17 @@ impl Process {
         Err(injected(kind, what, name))
     }
 
-    fn read<T>(&self, what: &str, name: &str, act: impl FnOnce(&Disk) -> Result<T>) -> Result<T> {
+    fn read<T>(
+        &self,
+        what: &str,
+        name: &str,
+        act: impl FnOnce(&SimulatedDisk) -> Result<T>,
+    ) -> Result<T> {
         self.request(what, name, false, |disk, _| act(disk))
     }
 }
 
-impl Store for Process {
+impl Store for ActorProcess {
     fn url(&self) -> String {
         "memory:(simulated)".into()
     }
@@ -186,7 +193,7 @@ impl Store for Process {
         Ok(Box::new(SimulatedLog::new(self, name)))
     }
 
-    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
         name::check(name)?;
         let writer = self.caller.process;
         let file = self.request("open in place", name, true, |disk, now_ns| {
@@ -231,7 +238,7 @@ impl Store for Process {
 }
 
 struct SimulatedWriter {
-    process: Process,
+    process: ActorProcess,
     name: String,
     bytes: Vec<u8>,
 }
@@ -251,14 +258,14 @@ impl ObjectWriter for SimulatedWriter {
 }
 
 struct SimulatedLog {
-    process: Process,
+    process: ActorProcess,
     name: String,
     bytes: AtomicU64,
     is_poisoned: AtomicBool,
 }
 
 impl SimulatedLog {
-    fn new(process: &Process, name: &str) -> Self {
+    fn new(process: &ActorProcess, name: &str) -> Self {
         Self {
             process: process.clone(),
             name: name.to_owned(),
@@ -273,16 +280,21 @@ impl SimulatedLog {
 
     /// Appends the part of `bytes` that the request's fate allows; returns its length, and the
     /// error if any.
-    fn append_as_fated(&self, core: &mut Core, fate: Fate, bytes: &[u8]) -> (usize, Option<Kind>) {
+    fn append_as_fated(
+        &self,
+        core: &mut MachineCore,
+        fate: RequestFate,
+        bytes: &[u8],
+    ) -> (usize, Option<Kind>) {
         let (effect, kind) = match fate {
-            Fate::Done => (Effect::Full, None),
-            Fate::Failed { kind, effect } => (effect, Some(kind)),
-            Fate::Dead { effect } => (effect, Some(Kind::Closed)),
+            RequestFate::Done => (FaultEffect::Full, None),
+            RequestFate::Failed { kind, effect } => (effect, Some(kind)),
+            RequestFate::Dead { effect } => (effect, Some(Kind::Closed)),
         };
         let kept = match effect {
-            Effect::None => 0,
-            Effect::Partial => core.below(bytes.len() as u64 + 1),
-            Effect::Full => bytes.len() as u64,
+            FaultEffect::None => 0,
+            FaultEffect::Partial => core.below(bytes.len() as u64 + 1),
+            FaultEffect::Full => bytes.len() as u64,
         };
         let kept = usize::try_from(kept).expect("no more than was given");
         core.disk.append(&self.name, &bytes[..kept], self.process.machine.now_ns());

@@ -10,7 +10,7 @@ use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_fs::verify::{VerifyOptions, VerifyReport};
-use esker_sim::{Machine, Process, ShiftedClock};
+use esker_sim::{ActorProcess, ShiftedClock, SimulatedMachine};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::tree::TreeOptions;
 use parking_lot::Mutex;
@@ -23,7 +23,7 @@ use crate::truth::{Certainty, Lineage, StackedTree, Truth};
 /// State shared by all actors of a run.
 #[derive(Debug)]
 pub struct World {
-    pub machine: Arc<Machine>,
+    pub machine: Arc<SimulatedMachine>,
     pub history: History,
     pub truth: Mutex<Truth>,
 }
@@ -55,7 +55,7 @@ pub fn findings(report: &VerifyReport) -> String {
 
 impl World {
     /// A repository of `process`, without a cache, so that it reads from the store.
-    pub fn repository(&self, process: &Arc<Process>) -> Repository {
+    pub fn repository(&self, process: &Arc<ActorProcess>) -> Repository {
         let store: SharedStore = process.clone();
         let offset_s = self.history.clock_offsets_s.get(process.actor().0).copied().unwrap_or(0);
         let clock = ShiftedClock::new(self.machine.clock().clone(), offset_s * 1_000_000_000);

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use esker_base::store::Effect;
+use esker_base::store::FaultEffect;
 use esker_base::{Kind, Random};
-use esker_sim::{Fault, FaultKind};
+use esker_sim::{FaultKind, RequestFault};
 
 use crate::random_operation::pick;
 
@@ -78,7 +78,7 @@ pub struct History {
     pub switch_one_in: u64,
     /// Time for which a collector spares objects that may still be in use.
     pub grace: Duration,
-    pub faults: Vec<Fault>,
+    pub faults: Vec<RequestFault>,
     /// Seconds by which each actor's clock is ahead of the store's.
     pub clock_offsets_s: Vec<i64>,
     /// The steps of each actor.
@@ -187,8 +187,8 @@ impl History {
     }
 }
 
-fn faults(random: &mut Random, requests: u64) -> Vec<Fault> {
-    let effects = [Effect::None, Effect::Partial, Effect::Full];
+fn faults(random: &mut Random, requests: u64) -> Vec<RequestFault> {
+    let effects = [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full];
     let count = random.below(5);
     let has_stalls_only = random.one_in(4);
     let one = |_| {
@@ -203,7 +203,7 @@ fn faults(random: &mut Random, requests: u64) -> Vec<Fault> {
             8 => FaultKind::Error { kind: Kind::Unavailable, effect },
             _ => FaultKind::Full { requests: random.below(40) },
         };
-        Fault { at: 1 + random.below(requests), kind }
+        RequestFault { at: 1 + random.below(requests), kind }
     };
     (0..count).map(one).collect()
 }

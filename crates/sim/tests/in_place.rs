@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use esker_base::clock::Clock;
 use esker_base::{Random, Result};
 use esker_fs::file::OpenFile;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 use esker_table::tree::Durability;
 use parking_lot::Mutex;
@@ -88,7 +88,7 @@ impl Work {
     pub(crate) fn keeps_in_place(&self, next: &Reference) -> bool {
         let Some(file) = &self.in_place else { return true };
         let Some(path) = file.path_in(next) else { return false };
-        let stat = Operation::Stat { path, follow: Follow::No };
+        let stat = Operation::Stat { path, follow: FollowLinks::No };
         match next.clone().run(&stat) {
             Ok(Answer::Attributes(attributes)) => attributes.mode & SET_ID_BITS == 0,
             _ => false,

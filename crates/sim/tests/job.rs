@@ -9,7 +9,7 @@ use esker_base::clock::ManualClock;
 use esker_base::{Kind, Random, Result};
 use esker_fs::job::JobId;
 use esker_fs::repository::Repository;
-use esker_sim::Process;
+use esker_sim::ActorProcess;
 use esker_table::manifest::SetId;
 use esker_table::tree::TreeOptions;
 
@@ -22,7 +22,7 @@ use crate::truth::Certainty;
 /// Writes the parts of a job and publishes it.
 pub fn run_job(
     world: &World,
-    process: &Arc<Process>,
+    process: &Arc<ActorProcess>,
     repository: &Repository,
     random: &mut Random,
 ) {

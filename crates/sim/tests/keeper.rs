@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_base::{Error, Kind, Random, Result};
 use esker_fs::repository::Repository;
 use esker_fs::squash::SquashOptions;
-use esker_sim::{ActorId, Process};
+use esker_sim::{ActorId, ActorProcess};
 
 use crate::checks::{World, findings, tree_of, verify_options};
 use crate::history::{Step, StepKind};
@@ -16,7 +16,7 @@ use crate::truth::{Certainty, StackedTree, differs};
 pub struct Keeper {
     world: Arc<World>,
     actor: ActorId,
-    process: Arc<Process>,
+    process: Arc<ActorProcess>,
     repository: Repository,
 }
 

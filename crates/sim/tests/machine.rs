@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_base::store::{Effect, SharedStore, Store, conformance};
-use esker_sim::{ActorId, Fault, FaultKind, Machine, MachineOptions, Process};
+use esker_base::store::{FaultEffect, SharedStore, Store, conformance};
+use esker_sim::{ActorId, ActorProcess, FaultKind, MachineOptions, RequestFault, SimulatedMachine};
 use parking_lot::Mutex;
 
-fn options(seed: u64, faults: Vec<Fault>) -> MachineOptions {
+fn options(seed: u64, faults: Vec<RequestFault>) -> MachineOptions {
     MachineOptions { seed, switch_one_in: 2, start_ns: 1, faults, is_traced: true }
 }
 
 /// Runs `act` as the only actor of a machine with `faults`.
-fn alone(faults: Vec<Fault>, act: impl FnOnce(&Arc<Machine>, Arc<Process>) + Send) {
-    let machine = Machine::new(1, options(1, faults));
+fn alone(
+    faults: Vec<RequestFault>,
+    act: impl FnOnce(&Arc<SimulatedMachine>, Arc<ActorProcess>) + Send,
+) {
+    let machine = SimulatedMachine::new(1, options(1, faults));
     let process = machine.start_process(ActorId(0));
     machine.run(vec![Box::new(|| act(&machine, process))]);
     assert_eq!(machine.outcome().failure, None);
@@ -21,7 +24,7 @@ fn alone(faults: Vec<Fault>, act: impl FnOnce(&Arc<Machine>, Arc<Process>) + Sen
 
 #[test]
 fn the_store_conforms() {
-    let machine = Machine::new(1, options(1, Vec::new()));
+    let machine = SimulatedMachine::new(1, options(1, Vec::new()));
     let store: SharedStore = machine.observer();
     conformance::all(&store);
 }
@@ -29,7 +32,7 @@ fn the_store_conforms() {
 #[test]
 fn turns_follow_from_the_seed() {
     let order = |seed: u64| {
-        let machine = Machine::new(3, options(seed, Vec::new()));
+        let machine = SimulatedMachine::new(3, options(seed, Vec::new()));
         let order = Mutex::new(Vec::new());
         let act = |actor: usize| {
             let (machine, order) = (&machine, &order);
@@ -52,8 +55,8 @@ fn turns_follow_from_the_seed() {
 
 #[test]
 fn a_process_that_died_reaches_nothing() {
-    let kind = FaultKind::ProcessDeath { effect: Effect::Full, loses_buffers: false };
-    alone(vec![Fault { at: 2, kind }], |machine, process| {
+    let kind = FaultKind::ProcessDeath { effect: FaultEffect::Full, loses_buffers: false };
+    alone(vec![RequestFault { at: 2, kind }], |machine, process| {
         process.put_if_absent("a", b"").expect("put");
         let kind = process.put_if_absent("b", b"").expect_err("it dies").kind();
         assert_eq!(kind, Kind::Closed);
@@ -66,7 +69,7 @@ fn a_process_that_died_reaches_nothing() {
 
 #[test]
 fn power_loss_keeps_what_was_synced() {
-    alone(vec![Fault { at: 5, kind: FaultKind::PowerLoss }], |machine, process| {
+    alone(vec![RequestFault { at: 5, kind: FaultKind::PowerLoss }], |machine, process| {
         process.put_if_absent("object", b"whole").expect("put");
         let log = process.append_log("log").expect("open");
         log.append(b"synced").expect("append");

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_sim::{ActorId, Machine, MachineOptions, Outcome};
+use esker_sim::{ActorId, MachineOptions, RunOutcome, SimulatedMachine};
 use parking_lot::Mutex;
 
 use crate::campaign;
@@ -25,8 +25,8 @@ const SEEDS: u64 = 200;
 const SHRINK_TIME: Duration = Duration::from_secs(20);
 
 /// Runs `history`.
-fn run(history: &History, is_traced: bool) -> Outcome {
-    let machine = Machine::new(
+fn run(history: &History, is_traced: bool) -> RunOutcome {
+    let machine = SimulatedMachine::new(
         history.actors.len(),
         MachineOptions {
             seed: history.seed,

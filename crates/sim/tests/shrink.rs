@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use esker_base::clock::{Clock, SystemClock};
-use esker_sim::Outcome;
+use esker_sim::RunOutcome;
 
 use crate::history::History;
 
@@ -27,7 +27,7 @@ pub fn shrink(
     history: &History,
     failure: &str,
     time: Duration,
-    run: impl Fn(&History) -> Outcome,
+    run: impl Fn(&History) -> RunOutcome,
 ) -> History {
     let class = failure_class(failure);
     let fails = |candidate: &History| {

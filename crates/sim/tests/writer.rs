@@ -6,10 +6,10 @@ use esker_base::clock::ManualClock;
 use esker_base::{Error, Kind, Random, Result};
 use esker_fs::file::OpenFile;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
-use esker_sim::{ActorId, Process};
+use esker_sim::{ActorId, ActorProcess};
 use esker_table::manifest::SetId;
 use esker_table::tree::{Compaction, Durability, TreeOptions};
 
@@ -38,7 +38,7 @@ const FENCED_MAX: usize = 10;
 pub struct Writer {
     pub(crate) world: Arc<World>,
     actor: ActorId,
-    pub(crate) process: Arc<Process>,
+    pub(crate) process: Arc<ActorProcess>,
     repository: Repository,
     pub(crate) mix: Mix,
     pub(crate) work: Option<Work>,
@@ -374,7 +374,8 @@ impl Writer {
             return;
         }
         let at = Place::of(&files[random.below(files.len() as u64) as usize]);
-        let stat = Operation::Stat { path: [&at.dir[..], &at.name].concat(), follow: Follow::No };
+        let stat =
+            Operation::Stat { path: [&at.dir[..], &at.name].concat(), follow: FollowLinks::No };
         let mut next = work.reference.clone();
         let is_only_name = match next.run(&stat) {
             Ok(Answer::Attributes(attributes)) => attributes.nlink == 1,

@@ -1,7 +1,7 @@
 //! Block cache: parsed blocks of tables, and images of the blocks that point reads hit again, under
 //! one budget of bytes.
 //!
-//! Scans and first reads use parsed blocks; point reads use images (`hot/`). Images take up to half
+//! Scans and first reads use parsed blocks; point reads use images (`row_cache/`). Images take up to half
 //! of the budget as they are made; the rest is for blocks.
 
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::block::Block;
-use crate::hot::{HotRecords, Slots};
+use crate::row_cache::{BlockSlots, HotRecords};
 use crate::schema::{RowBuffer, Schema};
-use crate::table::Wanted;
+use crate::table::LookupKey;
 
 /// Typical memory of a parsed block; only sizes the cache's own tables.
 const BLOCK_BYTES_TYPICAL: u64 = 8 << 10;
@@ -54,16 +54,16 @@ pub struct BlockCache {
 
 /// The state that a cache keeps for one open table.
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct TableCache {
     /// The table's number, which is never reused.
     table: u64,
-    slots: Option<Arc<Slots>>,
+    slots: Option<Arc<BlockSlots>>,
 }
 
-impl Shelf {
+impl TableCache {
     /// The slots of the table's images, if it may have any.
     #[inline]
-    pub(crate) fn slots(&self) -> Option<&Slots> {
+    pub(crate) fn slots(&self) -> Option<&BlockSlots> {
         self.slots.as_deref()
     }
 
@@ -98,16 +98,16 @@ impl BlockCache {
         &self,
         schema: &'static Schema,
         firsts: impl ExactSizeIterator<Item = u64>,
-    ) -> Shelf {
+    ) -> TableCache {
         let table = self.tables.fetch_add(1, Ordering::Relaxed);
-        Shelf { table, slots: self.hot.is_some().then(|| Slots::new(schema, firsts)) }
+        TableCache { table, slots: self.hot.is_some().then(|| BlockSlots::new(schema, firsts)) }
     }
 
-    pub(crate) fn get(&self, shelf: &Shelf, block: usize) -> Option<Arc<Block>> {
+    pub(crate) fn get(&self, shelf: &TableCache, block: usize) -> Option<Arc<Block>> {
         self.blocks.as_ref()?.get(&(shelf.table, block as u32))
     }
 
-    pub(crate) fn insert(&self, shelf: &Shelf, block: usize, parsed: &Arc<Block>) {
+    pub(crate) fn insert(&self, shelf: &TableCache, block: usize, parsed: &Arc<Block>) {
         if let Some(blocks) = &self.blocks {
             self.inserted_bytes.fetch_add(parsed.memory_bytes() as u64, Ordering::Relaxed);
             blocks.insert((shelf.table, block as u32), parsed.clone());
@@ -131,7 +131,7 @@ impl BlockCache {
 
     /// Hints to the processor that [`BlockCache::get_record`] follows.
     #[inline]
-    pub(crate) fn prefetch_record(&self, shelf: &Shelf, block: usize, digest: u64) {
+    pub(crate) fn prefetch_record(&self, shelf: &TableCache, block: usize, digest: u64) {
         if let (Some(hot), Some(slots)) = (&self.hot, &shelf.slots) {
             hot.prefetch(slots, block, digest);
         }
@@ -142,8 +142,8 @@ impl BlockCache {
     #[inline]
     pub(crate) fn get_record(
         &self,
-        (shelf, block, is_first_group): (&Shelf, usize, bool),
-        wanted: &Wanted,
+        (shelf, block, is_first_group): (&TableCache, usize, bool),
+        wanted: &LookupKey,
         with_strings: bool,
         out: &mut RowBuffer,
     ) -> Option<bool> {
@@ -154,9 +154,9 @@ impl BlockCache {
     /// Records that a point read has found `parsed`, block `block`, in the cache; the block begins
     /// with the group `group`. It `is_due` for an image if it was read many times before.
     #[inline]
-    pub(crate) fn warm_up(
+    pub(crate) fn promote(
         &self,
-        (shelf, block): (&Shelf, usize),
+        (shelf, block): (&TableCache, usize),
         (parsed, group): (&Block, &[u64]),
         is_due: bool,
     ) {
@@ -182,19 +182,19 @@ impl BlockCache {
         let add = |held: u64| Some(held + bytes).filter(|held| *held <= self.budget_bytes / 2);
         let order = Ordering::Relaxed;
         let Ok(before) = self.held_bytes.fetch_update(order, order, add) else { return false };
-        self.settle(before, before + bytes);
+        self.rebalance(before, before + bytes);
         true
     }
 
     /// Returns bytes that were set aside.
     pub(crate) fn release(&self, bytes: u64) {
         let before = self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.settle(before, before - bytes);
+        self.rebalance(before, before - bytes);
     }
 
     /// Gives blocks the part of the budget that is not held. Works in steps, since it locks the
     /// cache.
-    fn settle(&self, before: u64, now: u64) {
+    fn rebalance(&self, before: u64, now: u64) {
         if let Some(blocks) = &self.blocks
             && before / HELD_STEP_BYTES != now / HELD_STEP_BYTES
         {

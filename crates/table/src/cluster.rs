@@ -9,12 +9,12 @@
 use std::ops::Range;
 
 /// Minimum share of a region's blocks that were asked for, in percent: the paper's default, for
-/// stores whose [`Pace`](crate::pace::Pace) is unknown.
+/// stores whose [`RequestPace`](crate::pace::Pace) is unknown.
 pub const LOCALITY_PERCENT_MIN: usize = 80;
 
 /// A block that a batch asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Requested {
+pub struct RequestedBlock {
     /// Number of the block in its table.
     pub block: usize,
     /// Number of gets that need it.
@@ -23,7 +23,7 @@ pub struct Requested {
 
 /// A span of blocks that is read in one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Region {
+pub struct BlockRegion {
     /// The blocks.
     pub blocks: Range<usize>,
     /// Number of its blocks that were asked for.
@@ -32,8 +32,8 @@ pub struct Region {
     pub count: usize,
 }
 
-impl Region {
-    fn of(requested: Requested) -> Self {
+impl BlockRegion {
+    fn of(requested: RequestedBlock) -> Self {
         Self { blocks: requested.block..requested.block + 1, requested: 1, count: requested.count }
     }
 
@@ -55,11 +55,11 @@ impl Region {
 /// Each block joins the preceding regions, backwards for as long as the span from there to the
 /// block stays local. Work: the number of blocks times the regions joined.
 #[must_use]
-pub fn cluster(requested: &[Requested], percent_min: usize) -> Vec<Region> {
-    let mut regions: Vec<Region> = Vec::new();
+pub fn cluster(requested: &[RequestedBlock], percent_min: usize) -> Vec<BlockRegion> {
+    let mut regions: Vec<BlockRegion> = Vec::new();
     for &next in requested {
         debug_assert!(regions.last().is_none_or(|last| last.blocks.end <= next.block));
-        let mut joined = Region::of(next);
+        let mut joined = BlockRegion::of(next);
         while let Some(last) = regions.last() {
             let wider = last.with(&joined);
             if !wider.is_local(percent_min) {
@@ -84,16 +84,18 @@ mod tests {
     #[test]
     fn the_example_of_figure_6_joins_two_regions() {
         // Four blocks, two gaps, then four: the last request makes 8 of 10 blocks.
-        let blocks = [0, 1, 2, 3, 6, 7, 8, 9].map(|block| Requested { block, count: 1 });
+        let blocks = [0, 1, 2, 3, 6, 7, 8, 9].map(|block| RequestedBlock { block, count: 1 });
         assert_eq!(cluster(&blocks[..7], 80).len(), 2);
         let joined = cluster(&blocks, 80);
-        assert_eq!(joined, [Region { blocks: 0..10, requested: 8, count: 8 }]);
+        assert_eq!(joined, [BlockRegion { blocks: 0..10, requested: 8, count: 8 }]);
     }
 
     #[test]
     fn the_densest_region_is_first() {
-        let regions =
-            cluster(&[Requested { block: 0, count: 1 }, Requested { block: 50, count: 9 }], 80);
+        let regions = cluster(
+            &[RequestedBlock { block: 0, count: 1 }, RequestedBlock { block: 50, count: 9 }],
+            80,
+        );
         assert_eq!(regions[0].blocks, 50..51);
     }
 
@@ -103,7 +105,7 @@ mod tests {
             blocks in proptest::collection::btree_set(0usize..400, 0..200),
             percent in 1usize..=100,
         ) {
-            let requested: Vec<_> = blocks.iter().map(|&block| Requested { block, count: 1 + block % 3 }).collect();
+            let requested: Vec<_> = blocks.iter().map(|&block| RequestedBlock { block, count: 1 + block % 3 }).collect();
             let mut regions = cluster(&requested, percent);
             for pair in regions.windows(2) {
                 prop_assert!(pair[0].count * pair[1].blocks.len() >= pair[1].count * pair[0].blocks.len());

@@ -8,7 +8,7 @@
 use xorf::{BinaryFuse8, DmaSerializable};
 
 use crate::memory::prefetch;
-use crate::wire::{Damage, Input};
+use crate::wire::{WireDamage, WireInput};
 
 /// Blocks that one filter partition covers.
 pub const FILTER_BLOCKS: usize = 256;
@@ -37,11 +37,11 @@ pub fn encode(digests: &mut Vec<u64>, out: &mut Vec<u8>) {
 }
 
 /// Verifies that probes of the partition `bytes` stay inside it.
-pub fn check(bytes: &[u8]) -> Result<(), Damage> {
+pub fn check(bytes: &[u8]) -> Result<(), WireDamage> {
     if bytes.is_empty() {
         return Ok(());
     }
-    let mut input = Input::new(bytes);
+    let mut input = WireInput::new(bytes);
     input.u64()?;
     let (length, mask, total) = (input.u32()?, input.u32()?, input.u32()?);
     let reach = u64::from(total) + 2 * u64::from(length);
@@ -51,7 +51,7 @@ pub fn check(bytes: &[u8]) -> Result<(), Damage> {
         || total % length != 0
         || reach > input.left() as u64
     {
-        return Err(Damage { offset: 8, what: "a filter whose probes stay inside it" });
+        return Err(WireDamage { offset: 8, what: "a filter whose probes stay inside it" });
     }
     Ok(())
 }

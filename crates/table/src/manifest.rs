@@ -24,7 +24,7 @@ pub use table_ref::TableRef;
 use crate::block::BLOCK_ROWS_MAX;
 use crate::set_writer::{self, SetWriter};
 use crate::table::TABLE_DATA_BYTES_MAX;
-use crate::wire::{Damage, Input, put_bytes, put_varint};
+use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 const MAGIC: [u8; 8] = *b"ESKERMNF";
 const VERSION: u16 = 5;
@@ -250,19 +250,19 @@ impl Manifest {
     }
 
     /// Decodes a snapshot.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireDamage> {
         let Some((body, checksum)) = bytes.split_last_chunk::<4>() else {
-            return Err(Damage { offset: 0, what: "a manifest" });
+            return Err(WireDamage { offset: 0, what: "a manifest" });
         };
-        let mut input = Input::new(body);
+        let mut input = WireInput::new(body);
         if input.take(MAGIC.len())? != MAGIC {
-            return Err(Damage { offset: 0, what: "a manifest" });
+            return Err(WireDamage { offset: 0, what: "a manifest" });
         }
         if crc32c::crc32c(body) != u32::from_le_bytes(*checksum) {
-            return Err(Damage { offset: body.len(), what: "a manifest's checksum" });
+            return Err(WireDamage { offset: body.len(), what: "a manifest's checksum" });
         }
         if input.u16()? != VERSION {
-            return Err(Damage { offset: MAGIC.len(), what: "a manifest of format version 5" });
+            return Err(WireDamage { offset: MAGIC.len(), what: "a manifest of format version 5" });
         }
         let state = match input.u8()? {
             0 => SetState::Open,
@@ -580,7 +580,7 @@ fn is_race(error: &Error) -> bool {
     matches!(error.kind(), Kind::Conflict | Kind::Fenced)
 }
 
-fn decode_text(input: &mut Input) -> Result<String, Damage> {
+fn decode_text(input: &mut WireInput) -> Result<String, WireDamage> {
     let bytes = input.bytes(PROPERTY_BYTES_MAX, "a property within bounds")?;
     String::from_utf8(bytes.to_vec()).map_err(|_| input.damage("UTF-8 text"))
 }

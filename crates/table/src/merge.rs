@@ -17,9 +17,9 @@ use crate::tables::TableHandle;
 
 /// Reads the records of one sorted source.
 #[derive(Debug)]
-pub struct Cursor {
+pub struct RecordCursor {
     schema: &'static Schema,
-    source: Source,
+    source: RecordSource,
     decoded: DecodedBlock,
     /// The encoded form of the decoded block, if the source has one.
     encoded: Option<Bytes>,
@@ -29,7 +29,7 @@ pub struct Cursor {
 }
 
 #[derive(Debug)]
-enum Source {
+enum RecordSource {
     /// Nothing beyond what is already decoded.
     Decoded,
     Blocks(vec::IntoIter<Arc<Block>>),
@@ -55,18 +55,18 @@ struct TablesSource {
 const CACHED_BLOCKS: usize = 4;
 const _: () = assert!(CACHED_BLOCKS <= READ_AHEAD_BLOCKS);
 
-impl Cursor {
+impl RecordCursor {
     /// Makes a cursor over `decoded` alone.
     #[must_use]
     pub fn over_decoded(schema: &'static Schema, decoded: DecodedBlock) -> Self {
         let rows = decoded.rows();
-        Self { schema, source: Source::Decoded, decoded, encoded: None, row: 0, rows }
+        Self { schema, source: RecordSource::Decoded, decoded, encoded: None, row: 0, rows }
     }
 
     /// Makes a cursor over the sorted blocks of a run in memory.
     #[must_use]
     pub fn over_blocks(schema: &'static Schema, blocks: Vec<Arc<Block>>) -> Self {
-        let source = Source::Blocks(blocks.into_iter());
+        let source = RecordSource::Blocks(blocks.into_iter());
         Self::new(schema, source)
     }
 
@@ -89,10 +89,10 @@ impl Cursor {
             from: (*from).into(),
             to: (*to).into(),
         };
-        Self::new(schema, Source::Tables(Box::new(source)))
+        Self::new(schema, RecordSource::Tables(Box::new(source)))
     }
 
-    fn new(schema: &'static Schema, source: Source) -> Self {
+    fn new(schema: &'static Schema, source: RecordSource) -> Self {
         Self { schema, source, decoded: DecodedBlock::default(), encoded: None, row: 0, rows: 0 }
     }
 
@@ -163,8 +163,8 @@ impl Cursor {
     pub fn next_block(&mut self) -> Result<()> {
         (self.row, self.rows, self.encoded) = (0, 0, None);
         match &mut self.source {
-            Source::Decoded => {}
-            Source::Blocks(blocks) => {
+            RecordSource::Decoded => {}
+            RecordSource::Blocks(blocks) => {
                 if let Some(block) = blocks.next() {
                     self.decoded.clear();
                     block.decode(&mut self.decoded);
@@ -172,7 +172,7 @@ impl Cursor {
                     self.rows = self.decoded.rows();
                 }
             }
-            Source::Tables(source) => {
+            RecordSource::Tables(source) => {
                 while let Some((block, table)) = source.next()? {
                     self.decoded.clear();
                     block.decode(&mut self.decoded);
@@ -240,25 +240,25 @@ impl TablesSource {
 
 /// A valid cursor that waits in the heap, and the integers of its key.
 #[derive(Clone, Copy, Debug)]
-struct Head {
+struct MergeHead {
     ints: [u64; KEY_INTS_MAX],
     cursor: usize,
 }
 
 /// Records of several cursors in key order.
 #[derive(Debug)]
-pub struct Merge {
-    cursors: Vec<Cursor>,
+pub struct RecordMerge {
+    cursors: Vec<RecordCursor>,
     /// Valid cursors as a binary heap: the least key first, and among equal keys the newest source.
-    heap: Vec<Head>,
+    heap: Vec<MergeHead>,
     /// Sources of the current key, the newest first.
     current: Vec<usize>,
 }
 
-impl Merge {
-    /// Merges `cursors`, newest source first, from `from` on. Call [`Merge::advance`] to reach the
+impl RecordMerge {
+    /// Merges `cursors`, newest source first, from `from` on. Call [`RecordMerge::advance`] to reach the
     /// first record.
-    pub fn new(mut cursors: Vec<Cursor>, from: &Key) -> Result<Self> {
+    pub fn new(mut cursors: Vec<RecordCursor>, from: &Key) -> Result<Self> {
         for cursor in &mut cursors {
             cursor.start(from)?;
         }
@@ -270,13 +270,13 @@ impl Merge {
     }
 
     #[inline]
-    fn head(&self, index: usize) -> Head {
-        Head { ints: self.cursors[index].key_ints(), cursor: index }
+    fn head(&self, index: usize) -> MergeHead {
+        MergeHead { ints: self.cursors[index].key_ints(), cursor: index }
     }
 
     /// Compares the keys of two heads.
     #[inline]
-    fn compare(&self, a: &Head, b: &Head) -> Ordering {
+    fn compare(&self, a: &MergeHead, b: &MergeHead) -> Ordering {
         // Strings are compared only if the integers are equal.
         a.ints.cmp(&b.ints).then_with(|| {
             self.cursors[a.cursor].key().string.cmp(self.cursors[b.cursor].key().string)
@@ -322,7 +322,7 @@ impl Merge {
         }
     }
 
-    fn pop(&mut self) -> Head {
+    fn pop(&mut self) -> MergeHead {
         let first = self.heap.swap_remove(0);
         self.sink_first();
         first
@@ -352,7 +352,7 @@ impl Merge {
         Ok(true)
     }
 
-    /// Finishes [`Merge::advance`] where one cursor was the only source and is still valid.
+    /// Finishes [`RecordMerge::advance`] where one cursor was the only source and is still valid.
     #[inline]
     fn go_on(&mut self, only: usize) -> bool {
         let Some(&next) = self.heap.first() else {
@@ -378,7 +378,7 @@ impl Merge {
     /// Makes `first`, which precedes the whole heap, current, together with all heads of the same
     /// key.
     #[inline]
-    fn gather(&mut self, first: Head) {
+    fn gather(&mut self, first: MergeHead) {
         self.current.push(first.cursor);
         while let Some(next) = self.heap.first() {
             if self.compare(&first, next).is_ne() {
@@ -405,7 +405,7 @@ impl Merge {
     /// The decoded block and row of the newest record of the current key.
     #[inline]
     #[must_use]
-    pub fn place(&self) -> (&DecodedBlock, usize) {
+    pub fn newest_record(&self) -> (&DecodedBlock, usize) {
         let cursor = &self.cursors[self.current[0]];
         (&cursor.decoded, cursor.row)
     }
@@ -416,7 +416,7 @@ impl Merge {
         &self.current
     }
 
-    /// The record of the current key in one of the sources of [`Merge::versions`], in stored form.
+    /// The record of the current key in one of the sources of [`RecordMerge::versions`], in stored form.
     #[must_use]
     pub fn version(&self, source: usize) -> Row<'_> {
         self.cursors[source].row()
@@ -436,7 +436,7 @@ impl Merge {
         alone.then_some(block)
     }
 
-    /// Moves past the block of [`Merge::lone_block`]; false at the end.
+    /// Moves past the block of [`RecordMerge::lone_block`]; false at the end.
     pub fn skip_block(&mut self) -> Result<bool> {
         let only = self.current.pop().expect("a lone block is current");
         self.current.clear();

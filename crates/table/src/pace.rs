@@ -21,13 +21,13 @@ const PERCENT_FLOOR: usize = 5;
 
 /// Costs of recent requests.
 #[derive(Debug, Default)]
-pub struct Pace {
-    sums: Mutex<Sums>,
+pub struct RequestPace {
+    sums: Mutex<RequestSums>,
 }
 
 /// Sums over the bytes and nanoseconds of requests; later ones weigh more.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct RequestSums {
     requests: f64,
     bytes: f64,
     ns: f64,
@@ -35,9 +35,9 @@ struct Sums {
     bytes_ns: f64,
 }
 
-impl Pace {
+impl RequestPace {
     /// Adds a request to the sums.
-    pub fn note(&self, bytes: u64, ns: u64) {
+    pub fn record(&self, bytes: u64, ns: u64) {
         let (bytes, ns) = (bytes as f64, ns as f64);
         let sums = &mut *self.sums.lock();
         let add = |sum: &mut f64, value: f64| *sum = *sum * MEMORY + value;
@@ -51,7 +51,7 @@ impl Pace {
     /// The average duration of a request in nanoseconds; `None` before the first.
     #[must_use]
     pub fn mean_ns(&self) -> Option<f64> {
-        let Sums { requests, ns, .. } = *self.sums.lock();
+        let RequestSums { requests, ns, .. } = *self.sums.lock();
         (requests > 0.0).then(|| ns / requests)
     }
 
@@ -59,7 +59,7 @@ impl Pace {
     /// `None` until there were enough requests of different sizes.
     #[must_use]
     pub fn costs(&self) -> Option<(f64, f64)> {
-        let Sums { requests, bytes, ns, bytes_squared, bytes_ns } = *self.sums.lock();
+        let RequestSums { requests, bytes, ns, bytes_squared, bytes_ns } = *self.sums.lock();
         let spread = requests * bytes_squared - bytes * bytes;
         // If sizes vary by less than a tenth of their mean, the cost of a byte is unknown.
         if requests < REQUESTS_MIN || spread < bytes * bytes / 100.0 {
@@ -85,18 +85,18 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn paced(of_request: u64, of_byte: f64) -> Pace {
-        let pace = Pace::default();
+    fn paced(of_request: u64, of_byte: f64) -> RequestPace {
+        let pace = RequestPace::default();
         for number in 0..100u64 {
             let bytes = 4_096 * (1 + number % 7);
-            pace.note(bytes, of_request + (of_byte * bytes as f64) as u64 + number % 3 * 100);
+            pace.record(bytes, of_request + (of_byte * bytes as f64) as u64 + number % 3 * 100);
         }
         pace
     }
 
     #[test]
     fn files_and_object_stores_have_their_own_share() {
-        assert_eq!(Pace::default().percent_min(4_096.0), LOCALITY_PERCENT_MIN);
+        assert_eq!(RequestPace::default().percent_min(4_096.0), LOCALITY_PERCENT_MIN);
         // A file in memory: 1 µs a request, 5 GB/s.
         let file = paced(1_000, 0.2).percent_min(4_096.0);
         assert!((40..=50).contains(&file), "{file}");
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn requests_of_one_size_say_nothing() {
-        let pace = Pace::default();
-        (0..1_000).for_each(|_| pace.note(4_096, 10_000));
+        let pace = RequestPace::default();
+        (0..1_000).for_each(|_| pace.record(4_096, 10_000));
         assert_eq!(pace.costs(), None);
     }
 
@@ -118,7 +118,7 @@ mod tests {
         let pace = paced(15_000_000, 5.0);
         for number in 0..3_000u64 {
             let bytes = 4_096 * (1 + number % 5);
-            pace.note(bytes, 500 + bytes / 2);
+            pace.record(bytes, 500 + bytes / 2);
         }
         assert!(pace.percent_min(4_096.0) > 60);
     }

@@ -4,7 +4,7 @@
 //! A create must know that its name does not exist yet in any of the writer's frozen memtables,
 //! runs and tables. Asking each of their filters costs a miss apiece; this one filter over all of
 //! them answers most creates at a cost that stays flat as tables accumulate. It learns the keys of
-//! a memtable once that is frozen (`tree/past.rs`), by their tags, which name the slots of the
+//! a memtable once that is frozen (`tree/key_history.rs`), by their tags, which name the slots of the
 //! memtable's hash table. So creates do not write to it, it does not exist before the first
 //! memtable is full, its size fits the keys it gets, and its lines are filled in order.
 //!
@@ -40,10 +40,10 @@ const GROWTH: usize = 4;
 
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug)]
-struct Line([u64; LINE_WORDS]);
+struct FilterLine([u64; LINE_WORDS]);
 
 // SAFETY: an array of integers.
-unsafe impl Zeroable for Line {}
+unsafe impl Zeroable for FilterLine {}
 
 /// The line of `tag` among `count`: neighbouring tags share a line.
 #[inline]
@@ -62,19 +62,19 @@ fn pattern(tag: u32) -> [u64; LINE_WORDS] {
 
 /// The keys of a shard's older memtables.
 #[derive(Debug, Default)]
-pub struct Presence {
-    generations: Vec<Generation>,
+pub struct KeyPresence {
+    generations: Vec<FilterGeneration>,
 }
 
 /// One filter, with room for a fixed number of keys.
 #[derive(Debug)]
-pub struct Generation {
-    lines: ZeroedArray<Line>,
+pub struct FilterGeneration {
+    lines: ZeroedArray<FilterLine>,
     /// Keys that still fit.
     room: usize,
 }
 
-impl Generation {
+impl FilterGeneration {
     /// Adds the keys of `tags`, at most as many as there is room for. Cheap if they ascend.
     ///
     /// # Panics
@@ -91,11 +91,11 @@ impl Generation {
     }
 }
 
-impl Presence {
+impl KeyPresence {
     /// Hints to the processor that `tag` is looked up soon.
     #[inline]
     pub fn prefetch(&self, tag: u32) {
-        for Generation { lines, .. } in &self.generations {
+        for FilterGeneration { lines, .. } in &self.generations {
             prefetch(&raw const lines[line_of(tag, lines.len())]);
         }
     }
@@ -106,7 +106,7 @@ impl Presence {
     pub fn lines_places(&self) -> [(*const u8, usize); 2] {
         let mut newest = self.generations.iter().rev();
         std::array::from_fn(|_| {
-            newest.next().map_or((std::ptr::null(), 0), |Generation { lines, .. }| {
+            newest.next().map_or((std::ptr::null(), 0), |FilterGeneration { lines, .. }| {
                 (lines.as_ptr().cast(), lines.len())
             })
         })
@@ -117,35 +117,35 @@ impl Presence {
     #[must_use]
     pub fn may_contain(&self, tag: u32) -> bool {
         let bits = pattern(tag);
-        self.generations.iter().any(|Generation { lines, .. }| {
+        self.generations.iter().any(|FilterGeneration { lines, .. }| {
             let line = &lines[line_of(tag, lines.len())];
             line.0.iter().zip(bits).fold(0, |missing, (word, bits)| missing | (bits & !word)) == 0
         })
     }
 
     /// Returns the newest generation if it has room for `keys` more.
-    pub fn with_room(&mut self, keys: usize) -> Option<&mut Generation> {
+    pub fn with_room(&mut self, keys: usize) -> Option<&mut FilterGeneration> {
         self.generations.last_mut().filter(|newest| newest.room >= keys)
     }
 
-    /// Makes a generation with room for `keys`, to be added by [`Presence::push`]. The caller can
+    /// Makes a generation with room for `keys`, to be added by [`KeyPresence::push`]. The caller can
     /// fill it while others go on reading the filter.
     #[must_use]
-    pub fn next_generation(&self, keys: usize) -> Generation {
+    pub fn next_generation(&self, keys: usize) -> FilterGeneration {
         let before: usize = self.generations.iter().map(|older| older.lines.len()).sum();
         let count = keys.div_ceil(LINE_KEYS).max(before * GROWTH).max(LINES_MIN);
-        Generation { lines: ZeroedArray::new(count), room: count * LINE_KEYS }
+        FilterGeneration { lines: ZeroedArray::new(count), room: count * LINE_KEYS }
     }
 
     /// Adds a generation.
-    pub fn push(&mut self, generation: Generation) {
+    pub fn push(&mut self, generation: FilterGeneration) {
         self.generations.push(generation);
     }
 
     /// Memory that the filter takes, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.generations.iter().map(|own| own.lines.len() * size_of::<Line>()).sum()
+        self.generations.iter().map(|own| own.lines.len() * size_of::<FilterLine>()).sum()
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn holds_every_key_and_few_others_over_generations() {
-        let mut presence = Presence::default();
+        let mut presence = KeyPresence::default();
         assert!(!presence.may_contain(1));
         let (batch, total) = (30_000, 300_000);
         for start in (0..total).step_by(batch) {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::block::Block;
-use crate::merge::Cursor;
+use crate::merge::RecordCursor;
 use crate::schema::{Key, KeyBuffer, RowBuffer, Schema};
 
 /// A run stays in memory if encoding makes it at least this many times smaller than its memtable.
@@ -56,9 +56,9 @@ impl CompressedRun {
 
     /// Returns a cursor over the records from `from` on.
     #[must_use]
-    pub fn cursor(&self, from: &Key) -> Cursor {
+    pub fn cursor(&self, from: &Key) -> RecordCursor {
         let at = self.blocks.partition_point(|(last, _)| last.key() < *from);
         let blocks = self.blocks[at..].iter().map(|(_, block)| block.clone()).collect();
-        Cursor::over_blocks(self.schema, blocks)
+        RecordCursor::over_blocks(self.schema, blocks)
     }
 }

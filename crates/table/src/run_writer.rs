@@ -56,7 +56,7 @@ impl<'a> RunWriter<'a> {
         Self { written: Some(written), ..self }
     }
 
-    fn note(&mut self, rows: u64) {
+    fn count_rows(&mut self, rows: u64) {
         self.untold += rows;
         if self.untold >= TOLD_ROWS {
             if let Some(written) = self.written {
@@ -95,7 +95,7 @@ impl<'a> RunWriter<'a> {
     /// Adds a record in stored form. Its key must be greater than all before it.
     #[inline]
     pub fn push(&mut self, row: &Row) -> Result<()> {
-        self.note(1);
+        self.count_rows(1);
         match &mut self.open {
             Some(table) if !table.is_full() => table.push(row),
             _ => self.table()?.push(row),
@@ -104,7 +104,7 @@ impl<'a> RunWriter<'a> {
 
     /// Adds an encoded block. Its keys must be greater than all before them.
     pub fn push_block(&mut self, encoded: &[u8], decoded: &DecodedBlock) -> Result<()> {
-        self.note(decoded.rows() as u64);
+        self.count_rows(decoded.rows() as u64);
         self.table()?.push_block(encoded, decoded)
     }
 

@@ -95,9 +95,9 @@ pub struct Schema {
 
 /// The columns of a schema that are relative to others, for callers that restore one row at a time.
 #[derive(Clone, Debug)]
-pub struct Followers(ArrayVec<(u8, u8), INTS_MAX>);
+pub struct RelativeColumns(ArrayVec<(u8, u8), INTS_MAX>);
 
-impl Followers {
+impl RelativeColumns {
     /// Does the work of [`Schema::restore`].
     #[inline]
     pub fn restore(&self, ints: &mut [u64; INTS_MAX]) {
@@ -272,12 +272,12 @@ impl Schema {
 
     /// The columns that are relative to others.
     #[must_use]
-    pub fn followers(&self) -> Followers {
+    pub fn followers(&self) -> RelativeColumns {
         let columns = self.ints.iter().enumerate();
         let relative = |(column, spec): (usize, &IntColumn)| {
             spec.relative_to.map(|base| (column as u8, base as u8))
         };
-        Followers(columns.filter_map(relative).collect())
+        RelativeColumns(columns.filter_map(relative).collect())
     }
 
     /// Asserts the rules that the engine relies on; called once per tree.

@@ -6,7 +6,7 @@
 
 use esker_base::ProcessIdentity;
 
-use crate::wire::{Damage, Input, put_bytes, put_varint};
+use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 /// A text about a writer takes at most this many bytes; longer ones are cut.
 pub const WRITER_TEXT_BYTES_MAX: usize = 1 << 10;
@@ -108,7 +108,7 @@ pub(crate) fn encode(writer: Option<&SetWriter>, out: &mut Vec<u8>) {
 }
 
 /// The inverse of [`encode`].
-pub(crate) fn decode(input: &mut Input) -> Result<Option<SetWriter>, Damage> {
+pub(crate) fn decode(input: &mut WireInput) -> Result<Option<SetWriter>, WireDamage> {
     let flags = input.u8()?;
     if flags == 0 {
         return Ok(None);
@@ -158,11 +158,11 @@ mod tests {
         {
             let mut bytes = Vec::new();
             encode(expected.as_ref(), &mut bytes);
-            let mut input = Input::new(&bytes);
+            let mut input = WireInput::new(&bytes);
             assert_eq!(decode(&mut input), Ok(expected));
             assert_eq!(input.left(), 0);
             for cut in 0..bytes.len() {
-                assert!(decode(&mut Input::new(&bytes[..cut])).is_err(), "cut at {cut}");
+                assert!(decode(&mut WireInput::new(&bytes[..cut])).is_err(), "cut at {cut}");
             }
         }
     }
@@ -177,7 +177,7 @@ mod tests {
         let no_text = [&[PRESENT | WRITING, 1, 0xff][..], &bytes[2..]].concat();
         let flags = |flags: u8| [&[flags][..], &bytes[1..]].concat();
         for wrong in [flags(2), flags(8), flags(9), wide_pid, no_text] {
-            assert!(decode(&mut Input::new(&wrong)).is_err(), "{wrong:?}");
+            assert!(decode(&mut WireInput::new(&wrong)).is_err(), "{wrong:?}");
         }
     }
 

@@ -11,9 +11,9 @@ use esker_base::store::SharedStore;
 use crate::block::Block;
 use crate::cache::BlockCache;
 use crate::manifest::TableRef;
-use crate::merge::Cursor;
+use crate::merge::RecordCursor;
 use crate::schema::{Key, RowBuffer, Schema};
-use crate::table::{Got, ReadCounters, Seek, Table, Wanted};
+use crate::table::{LookupHit, LookupKey, ReadCounters, Table, TableProbe};
 
 /// Runs in which a point read seeks its key at once.
 const SEEK_RUNS_MAX: usize = 4;
@@ -84,7 +84,7 @@ impl TableHandle {
 
 /// The block in which a key was last sought, and its position in the run.
 #[derive(Debug)]
-pub struct BlockPlace {
+pub struct LastBlock {
     table: usize,
     number: usize,
     block: Arc<Block>,
@@ -122,7 +122,7 @@ impl SortedRun {
     pub fn seek(
         &self,
         key: &Key,
-        last: &mut Option<BlockPlace>,
+        last: &mut Option<LastBlock>,
         out: &mut RowBuffer,
     ) -> Result<bool> {
         for (at, handle) in self.tables.iter().enumerate().skip(self.table_of(key)) {
@@ -133,7 +133,7 @@ impl SortedRun {
                     Some(place) if (place.table, place.number) == (at, number) => place,
                     _ => {
                         let block = table.block(number)?;
-                        last.insert(BlockPlace { table: at, number, block })
+                        last.insert(LastBlock { table: at, number, block })
                     }
                 };
                 let row = place.block.lower_bound(&first);
@@ -187,22 +187,22 @@ impl SortedRun {
 
     /// Returns a cursor over records from `from` on; it may stop after `to`.
     #[must_use]
-    pub fn cursor(&self, schema: &'static Schema, from: &Key, to: &Key) -> Cursor {
+    pub fn cursor(&self, schema: &'static Schema, from: &Key, to: &Key) -> RecordCursor {
         let start = self.table_of(from);
         let count =
             self.tables[start..].partition_point(|table| table.reference.first.key() <= *to);
-        Cursor::over_tables(schema, self.tables[start..start + count].to_vec(), from, to)
+        RecordCursor::over_tables(schema, self.tables[start..start + count].to_vec(), from, to)
     }
 }
 
 /// All runs of a change set, newest first.
 #[derive(Clone, Debug, Default)]
-pub struct Tables {
+pub struct TableRuns {
     /// The runs.
     pub runs: Vec<SortedRun>,
 }
 
-impl Tables {
+impl TableRuns {
     /// Collects the tables of `schema` among `references`, which are in a manifest's order.
     #[must_use]
     pub fn new(references: &[TableRef], schema: &'static Schema, source: &TableSource) -> Self {
@@ -227,10 +227,11 @@ impl Tables {
     /// Reads the newest record of a key into `out`; returns false if no table has one. Costs one
     /// store request for each table whose filter says maybe, until the first that has the key.
     #[inline]
-    pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+    pub fn get(&self, wanted: &LookupKey, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
         let is_alone = self.runs.len() == 1;
         for runs in self.runs.chunks(SEEK_RUNS_MAX) {
-            let mut seeks: ArrayVec<(&TableHandle, Option<Seek>), SEEK_RUNS_MAX> = ArrayVec::new();
+            let mut seeks: ArrayVec<(&TableHandle, Option<TableProbe>), SEEK_RUNS_MAX> =
+                ArrayVec::new();
             for run in runs {
                 if let Some(handle) = run.table_showing(&wanted.key) {
                     // A table that was never opened may not be needed this time either.
@@ -257,7 +258,7 @@ impl Tables {
     /// Returns whether a table may have a record of the key, according to the filters in memory. A
     /// table that was never opened may. No store request.
     #[must_use]
-    pub fn may_contain(&self, wanted: &Wanted) -> bool {
+    pub fn may_contain(&self, wanted: &LookupKey) -> bool {
         let mut tables = self.runs.iter().filter_map(|run| run.table_showing(&wanted.key));
         tables.any(|handle| match handle.open.get() {
             Some(table) => table.may_contain(table.index().block_of(&wanted.key), wanted.digest),
@@ -269,8 +270,8 @@ impl Tables {
     /// batch. Neighbouring blocks are read together ([`Table::get_batch`]).
     pub fn get_batch(
         &self,
-        batch: &mut Vec<(usize, Wanted)>,
-        found: &mut dyn FnMut(Got),
+        batch: &mut Vec<(usize, LookupKey)>,
+        found: &mut dyn FnMut(LookupHit),
     ) -> Result<()> {
         batch.sort_unstable_by(|a, b| a.1.key.cmp(&b.1.key));
         for run in &self.runs {
@@ -308,7 +309,13 @@ impl Tables {
 
     /// Pushes cursors over each run's records from `from` on, newest run first; they may stop after
     /// `to`.
-    pub fn cursors(&self, schema: &'static Schema, from: &Key, to: &Key, out: &mut Vec<Cursor>) {
+    pub fn cursors(
+        &self,
+        schema: &'static Schema,
+        from: &Key,
+        to: &Key,
+        out: &mut Vec<RecordCursor>,
+    ) {
         out.extend(self.runs.iter().map(|run| run.cursor(schema, from, to)));
     }
 }

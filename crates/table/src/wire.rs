@@ -1,21 +1,21 @@
 //! Wire: reads and writes the integers and byte strings in everything that Esker puts on disk.
 //!
 //! Integers are little-endian or LEB128 varints. Reading never goes past the end and never
-//! allocates. Bad bytes give a [`Damage`], which the reader of an object turns into `Corrupt` with
+//! allocates. Bad bytes give a [`WireDamage`], which the reader of an object turns into `Corrupt` with
 //! the object's name.
 
 use esker_base::Error;
 
 /// What is wrong with some bytes, and at which offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Damage {
+pub struct WireDamage {
     /// Offset from the start of the bytes being read.
     pub offset: usize,
     /// What was expected there.
     pub what: &'static str,
 }
 
-impl Damage {
+impl WireDamage {
     /// Returns the error for `object`, in which the bytes being read start at offset `base`.
     #[must_use]
     pub fn of(self, object: &str, base: u64) -> Error {
@@ -58,12 +58,12 @@ pub const fn unzigzag(value: u64) -> u64 {
 
 /// A byte slice being read from the front.
 #[derive(Clone, Debug)]
-pub struct Input<'a> {
+pub struct WireInput<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Input<'a> {
+impl<'a> WireInput<'a> {
     /// Reads `bytes` from their start.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -90,12 +90,12 @@ impl<'a> Input<'a> {
 
     /// Returns the damage `what` at the current offset.
     #[must_use]
-    pub fn damage(&self, what: &'static str) -> Damage {
-        Damage { offset: self.at, what }
+    pub fn damage(&self, what: &'static str) -> WireDamage {
+        WireDamage { offset: self.at, what }
     }
 
     /// Reads the next `count` bytes.
-    pub fn take(&mut self, count: usize) -> Result<&'a [u8], Damage> {
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], WireDamage> {
         if count > self.left() {
             return Err(self.damage("more bytes than there are"));
         }
@@ -104,42 +104,42 @@ impl<'a> Input<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Damage> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireDamage> {
         let taken = self.take(N)?;
         Ok(taken.try_into().expect("take returns what was asked for"))
     }
 
     /// Reads one byte.
     #[inline]
-    pub fn u8(&mut self) -> Result<u8, Damage> {
+    pub fn u8(&mut self) -> Result<u8, WireDamage> {
         let byte = *self.bytes.get(self.at).ok_or(self.damage("one more byte"))?;
         self.at += 1;
         Ok(byte)
     }
 
     /// Reads a little-endian 16-bit integer.
-    pub fn u16(&mut self) -> Result<u16, Damage> {
+    pub fn u16(&mut self) -> Result<u16, WireDamage> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
     /// Reads a little-endian 32-bit integer.
-    pub fn u32(&mut self) -> Result<u32, Damage> {
+    pub fn u32(&mut self) -> Result<u32, WireDamage> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
     /// Reads a little-endian 64-bit integer.
-    pub fn u64(&mut self) -> Result<u64, Damage> {
+    pub fn u64(&mut self) -> Result<u64, WireDamage> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
     /// Reads a little-endian 128-bit integer.
-    pub fn u128(&mut self) -> Result<u128, Damage> {
+    pub fn u128(&mut self) -> Result<u128, WireDamage> {
         Ok(u128::from_le_bytes(self.array()?))
     }
 
     /// Reads a varint.
     #[inline]
-    pub fn varint(&mut self) -> Result<u64, Damage> {
+    pub fn varint(&mut self) -> Result<u64, WireDamage> {
         let mut value = 0u64;
         for shift in 0..VARINT_BYTES_MAX {
             let byte = self.u8()?;
@@ -156,22 +156,22 @@ impl<'a> Input<'a> {
 
     /// Reads a varint of at most `max`; `what` names it in the damage.
     #[inline]
-    pub fn varint_max(&mut self, max: usize, what: &'static str) -> Result<usize, Damage> {
+    pub fn varint_max(&mut self, max: usize, what: &'static str) -> Result<usize, WireDamage> {
         let at = self.at;
         match usize::try_from(self.varint()?) {
             Ok(value) if value <= max => Ok(value),
-            _ => Err(Damage { offset: at, what }),
+            _ => Err(WireDamage { offset: at, what }),
         }
     }
 
     /// Reads a varint length, at most `max`, and that many bytes.
-    pub fn bytes(&mut self, max: usize, what: &'static str) -> Result<&'a [u8], Damage> {
+    pub fn bytes(&mut self, max: usize, what: &'static str) -> Result<&'a [u8], WireDamage> {
         let count = self.varint_max(max, what)?;
         self.take(count)
     }
 
     /// Succeeds if nothing is left.
-    pub fn end(&self) -> Result<(), Damage> {
+    pub fn end(&self) -> Result<(), WireDamage> {
         if self.left() == 0 { Ok(()) } else { Err(self.damage("the end")) }
     }
 }
@@ -185,14 +185,14 @@ mod tests {
         for value in [0, 1, 127, 128, 16_383, 16_384, u64::MAX - 1, u64::MAX] {
             let mut out = Vec::new();
             put_varint(&mut out, value);
-            assert_eq!(Input::new(&out).varint(), Ok(value));
+            assert_eq!(WireInput::new(&out).varint(), Ok(value));
             for cut in 0..out.len() {
-                assert!(Input::new(&out[..cut]).varint().is_err());
+                assert!(WireInput::new(&out[..cut]).varint().is_err());
             }
         }
-        assert!(Input::new(&[0xff; 11]).varint().is_err());
+        assert!(WireInput::new(&[0xff; 11]).varint().is_err());
         assert!(
-            Input::new(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2])
+            WireInput::new(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2])
                 .varint()
                 .is_err()
         );

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use esker_base::Random;
 use esker_base::clock::SystemClock;
-use esker_base::store::{CountedStore, Counts, MemoryStore, PosixStore, SharedStore};
+use esker_base::store::{CountedStore, MemoryStore, PosixStore, RequestCounts, SharedStore};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::record::{self, RECORD};
 use esker_table::segment::{LogPlace, Segment};
@@ -82,7 +82,7 @@ impl Subject {
         // After so many requests, earlier ones have no weight.
         for number in 0..4_000 {
             let bytes = 4_096 * (1 + number % 5);
-            self.source.counters.pace.note(bytes, of_request + of_byte * bytes);
+            self.source.counters.pace.record(bytes, of_request + of_byte * bytes);
         }
         let alpha = self.source.counters.pace.percent_min(4_096.0);
         assert_eq!(alpha, percent, "{clustering:?}");
@@ -115,7 +115,7 @@ impl Subject {
             self.teach(clustering);
             let before = self.store.counts();
             let answer = get(self, clustering);
-            let Counts { reads, read_bytes, .. } = self.store.counts() - before;
+            let RequestCounts { reads, read_bytes, .. } = self.store.counts() - before;
             let taken = &mut self.taken[clustering as usize];
             *taken = (taken.0 + reads, taken.1 + read_bytes);
             Some(answer)

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, TableRef};
-use esker_table::merge::{Cursor, Merge};
+use esker_table::merge::{RecordCursor, RecordMerge};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{Key, RowBuffer};
-use esker_table::table::Wanted;
+use esker_table::table::LookupKey;
 use esker_table::tables::{TableHandle, TableSource};
 use esker_table::tree::{Durability, TreeOptions};
 
@@ -58,8 +58,8 @@ fn written(records: &Records) -> (Vec<u8>, TableRef) {
 fn read(bytes: &[u8], reference: &TableRef) -> Result<(Records, Records)> {
     let source = TableSource::new(store_of(&reference.name(), bytes), 1 << 20);
     let handle = TableHandle::new(reference.clone(), &RECORD, source);
-    let cursor = Cursor::over_tables(&RECORD, vec![handle.clone()], &Key::FIRST, &Key::LAST);
-    let mut merge = Merge::new(vec![cursor], &Key::FIRST)?;
+    let cursor = RecordCursor::over_tables(&RECORD, vec![handle.clone()], &Key::FIRST, &Key::LAST);
+    let mut merge = RecordMerge::new(vec![cursor], &Key::FIRST)?;
     let mut scanned = Vec::new();
     while merge.advance()? {
         let row = merge.row();
@@ -69,7 +69,7 @@ fn read(bytes: &[u8], reference: &TableRef) -> Result<(Records, Records)> {
     for (key, _) in &sample() {
         let key = record::key(key);
         let mut row = RowBuffer::default();
-        let wanted = Wanted { key, digest: RECORD.digest(&key) };
+        let wanted = LookupKey { key, digest: RECORD.digest(&key) };
         if handle.open()?.get(&wanted, true, &mut row)? {
             got.push((key_of(&row.row()), row.strings[record::VALUE].clone()));
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Error, Kind};
 use esker_table::manifest::Manifest;
 use esker_table::tree::{Durability, Tree, TreeSetup};
@@ -30,7 +30,7 @@ fn a_flush_that_failed_is_not_followed_by_one_that_succeeds_without_its_records(
 
 fn fail_each_operation_of_a_flush(durability: Durability, background: bool) {
     for fault in 1..20 {
-        for effect in [Effect::None, Effect::Partial, Effect::Full] {
+        for effect in [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full] {
             let memory: SharedStore = Arc::new(MemoryStore::new());
             let fault_store = Arc::new(FaultStore::new(memory.clone(), fault));
             let store: SharedStore = fault_store.clone();
@@ -48,7 +48,7 @@ fn fail_each_operation_of_a_flush(durability: Durability, background: bool) {
     }
 }
 
-fn assert_is_in_tables(store: &SharedStore, fault: u64, effect: Effect) {
+fn assert_is_in_tables(store: &SharedStore, fault: u64, effect: FaultEffect) {
     for name in store.list("").expect("list") {
         if name.name.contains("/wal/") {
             store.delete(&name.name).expect("delete");
@@ -66,9 +66,12 @@ fn assert_is_in_tables(store: &SharedStore, fault: u64, effect: Effect) {
 #[test]
 fn a_commit_that_may_have_taken_effect_stops_the_tree() {
     // An outage that begins with the put of the manifest, or with the check that it rules.
-    for (effect, request, outage) in
-        [(Effect::None, 1, 1), (Effect::None, 1, 9), (Effect::Full, 1, 9), (Effect::Full, 2, 9)]
-    {
+    for (effect, request, outage) in [
+        (FaultEffect::None, 1, 1),
+        (FaultEffect::None, 1, 9),
+        (FaultEffect::Full, 1, 9),
+        (FaultEffect::Full, 2, 9),
+    ] {
         let fault_store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
         let store: SharedStore = fault_store.clone();
         let tree = create(&store, options(Durability::Async, false)).expect("create");
@@ -99,12 +102,12 @@ fn a_commit_that_is_found_in_the_store_has_succeeded() {
         let store: SharedStore = fault_store.clone();
         let tree = create(&store, options(Durability::Async, false)).expect("create");
         let at = fault_store.operations() + request;
-        fault_store.fail_at_with(at, Kind::Unavailable, Effect::Full);
+        fault_store.fail_at_with(at, Kind::Unavailable, FaultEffect::Full);
         tree.commit(|_| {}).expect("it is there");
         put(&tree, b"key", b"value").expect("put");
         tree.flush().expect("flush");
         drop(tree);
-        assert_is_in_tables(&store, at, Effect::Full);
+        assert_is_in_tables(&store, at, FaultEffect::Full);
     }
 }
 
@@ -161,7 +164,7 @@ fn an_edit_is_reported_as_committed_exactly_if_it_is() {
     let mut failed_behind = 0;
     for (refuses, effect) in [false, true]
         .into_iter()
-        .flat_map(|refuses| [Effect::None, Effect::Full].map(|effect| (refuses, effect)))
+        .flat_map(|refuses| [FaultEffect::None, FaultEffect::Full].map(|effect| (refuses, effect)))
     {
         for request in 1.. {
             let memory: SharedStore = Arc::new(MemoryStore::new());

@@ -9,18 +9,18 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_base::store::identity::Identity;
+use esker_base::store::identity::StoreIdentity;
 use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_base::{ProcessIdentity, Random};
 use esker_table::block::BlockBuilder;
-use esker_table::column::{Ints, StringsBuilder};
+use esker_table::column::{ParsedInts, StringsBuilder};
 use esker_table::manifest::{JobMembership, LogNumbers, Manifest, ReferencedLogs, SetId, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, RowBuffer};
 use esker_table::segment::{LogPlace, Segment, SegmentLog, SegmentRun};
 use esker_table::set_writer::SetWriter;
-use esker_table::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId, ShardLog};
+use esker_table::wal::{ChunkOrigin, LOG_MAGIC, LogBlock, LogId, ShardLog};
 
 use crate::records::SET;
 
@@ -88,7 +88,7 @@ fn assert_golden(name: &str, bytes: &[u8]) {
 
 fn ints(values: &[u64]) -> Vec<u8> {
     let mut out = Vec::new();
-    Ints::encode(values, false, &mut out);
+    ParsedInts::encode(values, false, &mut out);
     out
 }
 
@@ -192,7 +192,7 @@ const FIRST_CHUNK: ChunkOrigin =
 #[test]
 fn log() {
     let mut shards: [ShardLog; 2] = Default::default();
-    let mut chunk = Chunk::default();
+    let mut chunk = LogBlock::default();
     let mut log = LOG_MAGIC.to_vec();
     for (shard, key, seq, value) in
         [(0, &b"a"[..], 1, &b"one"[..]), (1, b"x", 2, b"two"), (0, b"ab", 3, b"one")]
@@ -224,7 +224,7 @@ fn log_of_segments() {
     segments.add(3, &[SegmentRun::one(segment(4_096, 8_192, None, None))]);
     let first = segment(8 << 20, 4_096, place(2 << 20), None);
     segments.add(4, &[SegmentRun { first, count: 256, stride: 16_384, log_stride: 4_096 }]);
-    let mut chunk = Chunk::default();
+    let mut chunk = LogBlock::default();
     chunk.take_segments(&mut segments);
     assert_documented("wal.md", "segments", chunk.seal(&FIRST_CHUNK, 0));
 }
@@ -287,7 +287,7 @@ fn digests() {
 #[test]
 fn identity() {
     let store = MemoryStore::new();
-    Identity::create(&store, &mut Random::from_seed(1)).expect("create");
+    StoreIdentity::create(&store, &mut Random::from_seed(1)).expect("create");
     let json = store.get("esker.json", 100).expect("get");
     assert_eq!(fence("store.md", "identity").trim().as_bytes(), &json[..]);
 }

@@ -78,7 +78,7 @@ fn a_set_that_cannot_be_released_is_held_as_before() {
     let store: SharedStore = fault.clone();
     let tree = create(&store, heartbeat("one", None));
     put(&tree, b"a", b"1").expect("put");
-    fault.fill_at(fault.operations() + 1, esker_base::store::Effect::None);
+    fault.fill_at(fault.operations() + 1, esker_base::store::FaultEffect::None);
     assert_eq!(tree.release("it has ended").expect_err("full").kind(), Kind::NoSpace);
     fault.make_room();
     put(&tree, b"b", b"2").expect("it goes on");

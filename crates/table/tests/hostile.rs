@@ -13,10 +13,10 @@ use esker_table::manifest::{Manifest, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, ROW_TEXT_BYTES_MAX, RowBuffer};
-use esker_table::table::{Footer, Table, TableWriter, Wanted};
+use esker_table::table::{LookupKey, Table, TableFooter, TableWriter};
 use esker_table::tables::{TableHandle, TableSource};
 use esker_table::tree::Durability;
-use esker_table::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId, Logged, ShardLog, decode_log};
+use esker_table::wal::{ChunkOrigin, LOG_MAGIC, LogBlock, LogContent, LogId, ShardLog, decode_log};
 
 use crate::records::{SET, options, resume};
 
@@ -66,7 +66,7 @@ fn a_run_of_long_keys_with_one_head_can_be_read() {
             let key = long_key(number);
             let key = record::key(&key);
             if handle.reference().shows(&key) {
-                let wanted = Wanted { key, digest: RECORD.digest(&key) };
+                let wanted = LookupKey { key, digest: RECORD.digest(&key) };
                 let mut row = RowBuffer::default();
                 found += u64::from(table.get(&wanted, true, &mut row).expect("get"));
             }
@@ -106,7 +106,7 @@ fn a_table_of_a_size_that_ours_never_have_is_not_read() {
 fn an_index_of_more_blocks_than_fit_the_table_is_refused() {
     let store = store();
     let mut index = vec![0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let mut footer = Footer {
+    let mut footer = TableFooter {
         schema: RECORD.id,
         blocks: u32::MAX,
         rows: 1,
@@ -167,7 +167,7 @@ fn manifests_with_numbers_at_the_end_of_their_range_are_refused() {
 /// A log of `rows` puts of one row, a few bytes each: the log holds a row as its differences from
 /// the one before.
 fn log_of_equal_rows(id: LogId, value: &[u8], rows: u64) -> Vec<u8> {
-    let (mut shard, mut chunk) = (ShardLog::default(), Chunk::default());
+    let (mut shard, mut chunk) = (ShardLog::default(), LogBlock::default());
     for seq in 1..=rows {
         shard.start(seq, 1);
         shard.row(&RECORD, &record::row(b"key of over eight bytes", value), None);
@@ -186,7 +186,7 @@ const LOG: LogId = LogId { set: SET, number: 1 << 32 };
 fn a_logged_row_over_the_memtables_limit_is_refused() {
     let log = log_of_equal_rows(LOG, &vec![b'v'; ROW_TEXT_BYTES_MAX], 1);
     let mut rows = 0;
-    let mut count = |logged: Logged| rows += usize::from(matches!(logged, Logged::Row(..)));
+    let mut count = |logged: LogContent| rows += usize::from(matches!(logged, LogContent::Row(..)));
     assert!(decode_log(&RECORD, LOG, &log, &mut count).is_err());
     assert_eq!(rows, 0);
 }

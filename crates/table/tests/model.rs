@@ -7,10 +7,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Random, Result};
 use esker_table::manifest::{Manifest, SetId};
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{Key, Row, RowBuffer};
 use esker_table::tables::TableSource;
@@ -56,7 +56,7 @@ fn scan(tree: &Tree, from: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)
     let mut from = esker_table::schema::KeyBuffer::from(record::key(from));
     loop {
         let sources = tree.group_cursors(&from.key(), limit);
-        let mut merge = Merge::new(sources.cursors, &from.key())?;
+        let mut merge = RecordMerge::new(sources.cursors, &from.key())?;
         while merge.advance()? {
             let row = merge.row();
             if sources.end.is_some_and(|end| row.ints[record::HEAD] >= end) {
@@ -172,7 +172,7 @@ fn a_crash_at_every_store_operation_leaves_a_prefix() {
         let (total, (durable, _)) = workload(&options, None);
         assert!(durable >= 360 && total > 30, "the workload runs to its end: {total}, {durable}");
         for stop in 0..=total {
-            for effect in [Effect::None, Effect::Partial, Effect::Full] {
+            for effect in [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full] {
                 crash_at(&options, stop, effect);
             }
         }
@@ -181,7 +181,10 @@ fn a_crash_at_every_store_operation_leaves_a_prefix() {
 
 /// Runs 400 puts of ascending values with occasional syncs; returns the number of store operations
 /// and the number of puts acknowledged as durable.
-fn workload(options: &TreeOptions, stop: Option<(u64, Effect)>) -> (u64, (usize, Arc<FaultStore>)) {
+fn workload(
+    options: &TreeOptions,
+    stop: Option<(u64, FaultEffect)>,
+) -> (u64, (usize, Arc<FaultStore>)) {
     let fault =
         Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), stop.map_or(0, |stop| stop.0)));
     if let Some((stop, effect)) = stop {
@@ -211,7 +214,7 @@ fn workload(options: &TreeOptions, stop: Option<(u64, Effect)>) -> (u64, (usize,
     (fault.operations(), (durable, fault))
 }
 
-fn crash_at(options: &TreeOptions, stop: u64, effect: Effect) {
+fn crash_at(options: &TreeOptions, stop: u64, effect: FaultEffect) {
     let (_, (durable, fault)) = workload(options, Some((stop, effect)));
     let store = fault.after_power_loss().expect("an image");
     let resume = || Tree::resume(setup(&store, options.clone()), SetId(7), &mut |_| Ok(true));

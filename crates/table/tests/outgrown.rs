@@ -10,7 +10,7 @@ use esker_base::store::{PosixStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::{IntColumn, Key, Row, RowBuffer, Schema};
-use esker_table::table::Wanted;
+use esker_table::table::LookupKey;
 use esker_table::tables::{TableHandle, TableSource};
 
 use crate::records::SET;
@@ -82,7 +82,7 @@ impl Outgrown {
     /// The time of a file; `None` if there is none.
     fn get(&self, name: &str) -> Result<Option<u64>> {
         let key = Key { ints: [GROUP, hash(name.as_bytes()), 0], string: name.as_bytes() };
-        let wanted = Wanted { key, digest: NAMED.digest(&key) };
+        let wanted = LookupKey { key, digest: NAMED.digest(&key) };
         let mut row = RowBuffer::default();
         let found = self.handle.open()?.get(&wanted, true, &mut row)?;
         assert!(!found || row.strings[0] == name.as_bytes());

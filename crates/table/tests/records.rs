@@ -6,7 +6,7 @@ use esker_base::Result;
 use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
 use esker_table::manifest::{Manifest, SetId};
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{Key, KeyBuffer, Row, RowBuffer};
 use esker_table::tables::TableSource;
@@ -72,7 +72,7 @@ pub fn scan(tree: &Tree, from: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<
     let mut from = KeyBuffer::from(record::key(from));
     loop {
         let sources = tree.group_cursors(&from.key(), limit);
-        let mut merge = Merge::new(sources.cursors, &from.key())?;
+        let mut merge = RecordMerge::new(sources.cursors, &from.key())?;
         while merge.advance()? {
             let row = merge.row();
             if sources.end.is_some_and(|end| row.ints[record::HEAD] >= end) {

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::record::{self, RECORD};
 use esker_table::segment::{LogPlace, Segment, SegmentRun};
 use esker_table::tree::{Durability, Tree, TreeOptions};
 
-use esker_table::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId, ShardLog};
+use esker_table::wal::{ChunkOrigin, LOG_MAGIC, LogBlock, LogId, ShardLog};
 
 use crate::records::{SET, create, get, options, put, resume, scan};
 
@@ -135,7 +135,7 @@ fn runs_that_are_replayed_stay_runs() {
 /// log.
 fn put_log(store: &SharedStore, count: u64) {
     let id = LogId { set: SET, number: 1 << 32 | count };
-    let (mut shard, mut chunk) = (ShardLog::default(), Chunk::default());
+    let (mut shard, mut chunk) = (ShardLog::default(), LogBlock::default());
     for number in 0..20 {
         let (key, value) = ([b'k', (count * 10 + number) as u8], [count as u8; 2_000]);
         let mut row = record::row(&key, &value);
@@ -162,7 +162,7 @@ fn a_takeover_of_several_logs_may_be_stopped_anywhere() {
             (0..LOGS).for_each(|count| put_log(&memory, count));
             let fault = Arc::new(FaultStore::new(memory.clone(), stop));
             let store: SharedStore = fault.clone();
-            fault.stop_at(stop, Effect::Partial);
+            fault.stop_at(stop, FaultEffect::Partial);
             let stopped = resume(&store, options(durability, false));
             let is_whole = !fault.is_stopped();
             drop(stopped);

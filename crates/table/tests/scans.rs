@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_table::manifest::TableRef;
-use esker_table::merge::{Cursor, Merge};
+use esker_table::merge::{RecordCursor, RecordMerge};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::Key;
 use esker_table::schema::record::{self, RECORD};
@@ -40,8 +40,8 @@ fn a_scan_of_a_hundred_tables_reads_every_record() {
         .map(|number| write(&store, number, number * rows, BLOCKS))
         .map(|reference| TableHandle::new(reference, &RECORD, source.clone()))
         .collect();
-    let cursor = Cursor::over_tables(&RECORD, tables, &Key::FIRST, &Key::LAST);
-    let mut merge = Merge::new(vec![cursor], &Key::FIRST).expect("start");
+    let cursor = RecordCursor::over_tables(&RECORD, tables, &Key::FIRST, &Key::LAST);
+    let mut merge = RecordMerge::new(vec![cursor], &Key::FIRST).expect("start");
     let mut read = 0;
     while merge.advance().expect("advance") {
         assert_eq!(merge.row().ints[record::HEAD], read);

@@ -9,7 +9,7 @@ use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, FaultStore, MemoryStore, SharedStore};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::record::RECORD;
-use esker_table::segment::{LogPlace, Overlay, Segment, SegmentRun};
+use esker_table::segment::{LogPlace, Segment, SegmentOverlay, SegmentRun};
 use esker_table::tables::TableSource;
 use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup};
 
@@ -64,7 +64,7 @@ fn random_run(random: &mut Random, file: usize) -> SegmentRun {
 
 fn check(tree: &Tree, model: &Model, context: &str) {
     for (file, bytes) in model.iter().enumerate() {
-        let mut overlay = Overlay::new(file_id(file), 0..FILE_BYTES as u64);
+        let mut overlay = SegmentOverlay::new(file_id(file), 0..FILE_BYTES as u64);
         tree.read_segments(&mut overlay).expect("read");
         let mut read: Model = vec![vec![None; FILE_BYTES]; FILES];
         overlay.pieces().iter().for_each(|piece| note(&mut read, piece));
@@ -160,7 +160,7 @@ fn run(seed: u64) {
             let left = store.after_power_loss().expect("what is left");
             store = Arc::new(FaultStore::new(left, seed));
             let shared: SharedStore = store.clone();
-            let accepts = &mut |_: esker_table::wal::Logged| Ok(true);
+            let accepts = &mut |_: esker_table::wal::LogContent| Ok(true);
             tree = Tree::resume(setup(&shared, durability), SET, accepts).expect("resume");
             check(&tree, &model, &context);
         }
@@ -203,7 +203,7 @@ fn ranks_that_take_turns_stay_runs() {
     tree.compact().expect("compact");
     let tables = tree.manifest().tables;
     assert_eq!(tables.iter().map(|table| table.rows).sum::<u64>(), ranks, "{tables:?}");
-    let mut overlay = Overlay::new(7, 0..batches * 32 * ranks * 100);
+    let mut overlay = SegmentOverlay::new(7, 0..batches * 32 * ranks * 100);
     tree.read_segments(&mut overlay).expect("read");
     assert!(overlay.is_covered());
     assert_eq!(overlay.pieces().len() as u64, batches * 32 * ranks);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use esker_base::clock::ManualClock;
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Random, Result};
 use esker_table::manifest::Manifest;
 use esker_table::segment::{LogPlace, Segment};
@@ -172,7 +172,7 @@ fn go_on_after(subject: &Subject, steps: &[Step], from: u64, refusals: usize) ->
     // A step that began before the clock advanced seems to have taken long, and then waits even
     // longer.
     let mut later = LATER;
-    store.fill_at(from, Effect::None);
+    store.fill_at(from, FaultEffect::None);
     for (at, step) in steps.iter().enumerate() {
         while let Err(error) = step.run(tree) {
             assert_eq!(error.kind(), Kind::NoSpace, "step {at}, full from {from}: {error}");
@@ -285,7 +285,7 @@ fn a_crash_of_a_full_store_loses_nothing_that_was_durable() {
         let operations = dry.store.operations();
         let stride = 1 + operations as usize / 60;
         for from in (2..=operations).step_by(stride) {
-            for effect in [Effect::None, Effect::Partial, Effect::Full] {
+            for effect in [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full] {
                 let subject = subject(durability, false, 1 << 17);
                 subject.store.fill_at(from, effect);
                 let (done, durable) = run_until_refused(&subject, &steps, 1 + from as usize % 5);
@@ -316,7 +316,7 @@ fn a_full_store_is_not_tried_at_each_change() {
     let steps = workload(false);
     let subject = subject(Durability::None, false, 1 << 17);
     let Subject { store, clock, tree, .. } = &subject;
-    store.fill_at(1, Effect::None);
+    store.fill_at(1, FaultEffect::None);
     let mut puts = steps.iter().filter(|step| matches!(step, Step::Put(..)));
     let refused = puts.find(|step| step.run(tree).is_err()).expect("memory is bounded");
     let before = store.operations();
@@ -340,7 +340,7 @@ fn no_change_is_refused_once_there_is_room_whenever_the_next_attempt_is_due() {
     for durability in [Durability::None, Durability::Async] {
         let subject = subject(durability, false, 1 << 17);
         let Subject { store, tree, .. } = &subject;
-        store.fill_at(store.operations() + 1, Effect::None);
+        store.fill_at(store.operations() + 1, FaultEffect::None);
         let steps = workload(false);
         let mut puts = steps.iter().filter(|step| matches!(step, Step::Put(..)));
         assert!(puts.any(|step| step.run(tree).is_err()), "memory is bounded");
@@ -359,7 +359,7 @@ fn a_thread_writes_what_waits_once_there_is_room_though_nobody_asks() {
     let store = Arc::new(FaultStore::new(memory, 5));
     let shared: SharedStore = store.clone();
     let tree = create(&shared, options(Durability::None, true)).expect("create");
-    store.fill_at(1, Effect::None);
+    store.fill_at(1, FaultEffect::None);
     let puts = workload(false).into_iter().filter(|step| matches!(step, Step::Put(..)));
     let refused = puts.into_iter().find_map(|step| step.run(&tree).err());
     assert_eq!(refused.expect("memory is bounded").kind(), Kind::NoSpace);
@@ -402,7 +402,7 @@ fn threads_lose_nothing_while_a_store_fills_up_and_empties() {
             (0..THREADS).for_each(|thread| drop(scope.spawn(move || write(thread))));
             let mut random = Random::from_seed(9);
             while running.load(Ordering::Relaxed) > 0 {
-                store.fill_at(0, Effect::None);
+                store.fill_at(0, FaultEffect::None);
                 std::thread::sleep(Duration::from_micros(random.below(3_000)));
                 store.make_room();
                 clock.advance(LATER);

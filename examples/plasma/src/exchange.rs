@@ -5,7 +5,7 @@
 //! would use `esker_comm::collective`, which adds in no particular order.
 
 use esker_base::{Error, Kind, Random, Result};
-use esker_comm::{Channel, Message, Rank, Transport};
+use esker_comm::{Channel, Rank, ReceivedMessage, Transport};
 
 use crate::electron::{Electron, KEY_BYTES, RECORD_BYTES};
 
@@ -134,7 +134,7 @@ fn pack(electrons: &[Electron]) -> Vec<u8> {
     bytes
 }
 
-fn unpack(message: &Message, electrons: &mut Vec<Electron>) -> Result<()> {
+fn unpack(message: &ReceivedMessage, electrons: &mut Vec<Electron>) -> Result<()> {
     let (records, rest) = message.bytes.as_chunks::<RECORD_BYTES>();
     for record in records {
         let (key, state) = record.split_at(KEY_BYTES);

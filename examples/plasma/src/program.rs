@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use esker_base::store::{SharedStore, url};
 use esker_base::{Error, Kind, Result};
-use esker_comm::job::Job;
+use esker_comm::job::RankContext;
 use esker_comm::{Rank, Transport, tcp, threads};
 
 use crate::electron::Electron;
@@ -55,7 +55,7 @@ impl Options {
             let report = |error: &Error| eprintln!("plasma: {error}");
             return esker_comm::mpi::run(&Default::default(), |transport| work(transport), report);
         }
-        let Some(job) = Job::from_env()? else {
+        let Some(job) = RankContext::from_env()? else {
             return threads::run(self.ranks, self.ranks, |transport| work(transport)).map(drop);
         };
         let meet = job.meet.as_ref().ok_or_else(|| {
@@ -63,7 +63,7 @@ impl Options {
             Error::new(Kind::Invalid, what)
         })?;
         let store = url::open(meet)?;
-        tcp::run(&*store, &job, &tcp::Options::default(), |transport| work(transport))
+        tcp::run(&*store, &job, &tcp::TcpOptions::default(), |transport| work(transport))
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use esker_base::store::url;
-use esker_imd::Reader;
+use esker_imd::DirectoryReader;
 use plasma::program::DIRECTORY;
 
 const RUN: [&str; 8] = ["--ranks", "3", "--electrons", "3000", "--epochs", "4", "--steps", "10"];
@@ -79,7 +79,7 @@ fn a_killed_rank_loses_no_epoch_that_was_flushed() {
     let mut ranks = processes(folder.path(), indexed, &[&["run", &store], &run[..]].concat());
     let complete = || {
         let store = url::open(&store).ok()?;
-        Reader::open(&store, DIRECTORY, 0).and_then(|reader| reader.epochs_complete()).ok()
+        DirectoryReader::open(&store, DIRECTORY, 0).and_then(|reader| reader.epochs_complete()).ok()
     };
     while complete().is_none_or(|epochs| epochs < 3) {
         assert!(ranks[0].try_wait().expect("a process").is_none(), "it ended too early");
@@ -109,7 +109,8 @@ fn a_killed_rank_loses_no_epoch_that_was_flushed() {
         let found = String::from_utf8_lossy(&lost.stdout);
         assert!(found.starts_with(&trace), "{found}, not {trace}");
     }
-    let reader = Reader::open(&url::open(&store).expect("a store"), DIRECTORY, 0).expect("open");
+    let reader =
+        DirectoryReader::open(&url::open(&store).expect("a store"), DIRECTORY, 0).expect("open");
     let keys: Vec<[u8; 8]> = (0..3000_u64).map(u64::to_be_bytes).collect();
     let all = reader.get_many(&keys, 0..complete, 2).expect("all of them").values;
     assert!(all.iter().all(|values| values.len() == complete as usize));

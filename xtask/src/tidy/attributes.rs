@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
-use super::Problem;
+use super::StyleProblem;
 use super::rust_source::RustSource;
 
 /// `#[allow(…)]` remains after its cause is gone; `#[expect(…)]` does not.
-pub fn allow_instead_of_expect(source: &RustSource) -> Vec<Problem> {
+pub fn allow_instead_of_expect(source: &RustSource) -> Vec<StyleProblem> {
     let message = "`allow`: use `#[expect(lint, reason = \"…\")]`";
-    uses(source, "allow").map(|(line, _)| Problem::new(&source.path, line, message)).collect()
+    uses(source, "allow").map(|(line, _)| StyleProblem::new(&source.path, line, message)).collect()
 }
 
 /// `#[expect(…)]` must give a reason.
-pub fn expect_without_reason(source: &RustSource) -> Vec<Problem> {
+pub fn expect_without_reason(source: &RustSource) -> Vec<StyleProblem> {
     uses(source, "expect")
         .filter(|(_, inside)| !source.tokens[inside.clone()].iter().any(|t| t.text == "reason"))
-        .map(|(line, _)| Problem::new(&source.path, line, "`expect` without `reason = \"…\"`"))
+        .map(|(line, _)| StyleProblem::new(&source.path, line, "`expect` without `reason = \"…\"`"))
         .collect()
 }
 
@@ -35,7 +35,7 @@ fn uses<'a>(
 mod tests {
     use super::*;
 
-    fn lines(rule: fn(&RustSource) -> Vec<Problem>, text: &str) -> Vec<usize> {
+    fn lines(rule: fn(&RustSource) -> Vec<StyleProblem>, text: &str) -> Vec<usize> {
         let source = RustSource::parse("a.rs", text).expect("Rust");
         rule(&source).into_iter().map(|problem| problem.line).collect()
     }

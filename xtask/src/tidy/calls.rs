@@ -1,27 +1,27 @@
 //! Refused calls: those that panic without a reason, and those that a simulation cannot intercept.
 
-use super::Problem;
+use super::StyleProblem;
 use super::rust_source::RustSource;
 
 /// A call that reads ambient time or randomness, and the only file that may contain it.
-struct Ambient {
+struct AmbientCall {
     call: &'static [&'static str],
     name: &'static str,
     home: &'static str,
 }
 
-const AMBIENT: &[Ambient] = &[
-    Ambient {
+const AMBIENT: &[AmbientCall] = &[
+    AmbientCall {
         call: &["Instant", ":", ":", "now"],
         name: "Instant::now",
         home: "crates/base/src/clock.rs",
     },
-    Ambient {
+    AmbientCall {
         call: &["SystemTime", ":", ":", "now"],
         name: "SystemTime::now",
         home: "crates/base/src/clock.rs",
     },
-    Ambient {
+    AmbientCall {
         call: &["rand", ":", ":", "random"],
         name: "rand::random",
         home: "crates/base/src/random.rs",
@@ -32,19 +32,23 @@ const AMBIENT: &[Ambient] = &[
 const AMBIENT_EXEMPT: &[&str] = &["peers/", "fuzz/"];
 
 /// `expect("…")` names the invariant; `unwrap` names nothing.
-pub fn unwrap_outside_tests(source: &RustSource) -> Vec<Problem> {
+pub fn unwrap_outside_tests(source: &RustSource) -> Vec<StyleProblem> {
     source
         .find(&[".", "unwrap", "(", ")"])
         .map(|place| &source.tokens[place + 1])
         .filter(|token| !token.in_test)
         .map(|token| {
-            Problem::new(&source.path, token.line, "`unwrap`: return an error, or `expect(\"…\")`")
+            StyleProblem::new(
+                &source.path,
+                token.line,
+                "`unwrap`: return an error, or `expect(\"…\")`",
+            )
         })
         .collect()
 }
 
 /// Time and randomness are passed in, so that a simulation can replace them; in tests, too.
-pub fn ambient_time_and_randomness(source: &RustSource) -> Vec<Problem> {
+pub fn ambient_time_and_randomness(source: &RustSource) -> Vec<StyleProblem> {
     if AMBIENT_EXEMPT.iter().any(|prefix| source.path.starts_with(prefix)) {
         return Vec::new();
     }
@@ -52,7 +56,7 @@ pub fn ambient_time_and_randomness(source: &RustSource) -> Vec<Problem> {
     for ambient in AMBIENT.iter().filter(|ambient| ambient.home != source.path) {
         for place in source.find(ambient.call) {
             let message = format!("`{}` outside {}", ambient.name, ambient.home);
-            problems.push(Problem::new(&source.path, source.tokens[place].line, message));
+            problems.push(StyleProblem::new(&source.path, source.tokens[place].line, message));
         }
     }
     problems
@@ -62,7 +66,7 @@ pub fn ambient_time_and_randomness(source: &RustSource) -> Vec<Problem> {
 mod tests {
     use super::*;
 
-    fn lines(rule: fn(&RustSource) -> Vec<Problem>, path: &str, text: &str) -> Vec<usize> {
+    fn lines(rule: fn(&RustSource) -> Vec<StyleProblem>, path: &str, text: &str) -> Vec<usize> {
         let source = RustSource::parse(path, text).expect("Rust");
         rule(&source).into_iter().map(|problem| problem.line).collect()
     }

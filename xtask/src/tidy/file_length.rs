@@ -1,6 +1,6 @@
 //! File length: one file, one idea. Long files give a reason; very long ones are refused.
 
-use super::Problem;
+use super::StyleProblem;
 use super::rust_source::RustSource;
 
 /// Lines of code above which the header must give a reason in a `//! Length:` line.
@@ -10,9 +10,9 @@ const LINES_MAX: usize = 1000;
 const _: () = assert!(LINES_UNEXPLAINED_MAX <= LINES_MAX);
 
 /// Blank lines and comments do not count; tests do: long tests go to `x/tests.rs`.
-pub fn file_length(source: &RustSource) -> Vec<Problem> {
+pub fn file_length(source: &RustSource) -> Vec<StyleProblem> {
     let lines = source.code_lines();
-    let problem = |what: String| vec![Problem::new(&source.path, 1, what)];
+    let problem = |what: String| vec![StyleProblem::new(&source.path, 1, what)];
     if lines > LINES_MAX {
         problem(format!("{lines} lines of code, over {LINES_MAX}: split it"))
     } else if lines > LINES_UNEXPLAINED_MAX && !has_reason(&source.text) {

@@ -1,7 +1,7 @@
 //! File names: a file is named by the noun that it is about, never as a collection of leftovers.
 
-use super::Problem;
-use super::tree::Tree;
+use super::StyleProblem;
+use super::tree::SourceTree;
 
 /// Names that do not describe the contents.
 const NAMES_FORBIDDEN: &[&str] = &[
@@ -9,12 +9,12 @@ const NAMES_FORBIDDEN: &[&str] = &[
 ];
 
 /// Neither a Rust file nor a directory above one has a forbidden name.
-pub fn file_names(tree: &Tree) -> Vec<Problem> {
+pub fn file_names(tree: &SourceTree) -> Vec<StyleProblem> {
     let mut problems = Vec::new();
     for (path, _) in tree.files() {
         let Some(stem) = path.strip_suffix(".rs") else { continue };
         for name in stem.split('/').filter(|name| NAMES_FORBIDDEN.contains(name)) {
-            problems.push(Problem::new(path, 1, format!("`{name}` is vague: say what it is")));
+            problems.push(StyleProblem::new(path, 1, format!("`{name}` is vague: say what it is")));
         }
     }
     problems
@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn files_and_directories_are_named_by_their_noun() {
-        let tree = Tree::of_files(&[
+        let tree = SourceTree::of_files(&[
             ("crates/a/src/utils.rs", ""),
             ("crates/a/tests/common/mod.rs", ""),
             ("crates/a/src/common_prefix.rs", ""),

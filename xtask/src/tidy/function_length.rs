@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Problem;
+use super::StyleProblem;
 use super::rust_source::RustSource;
-use super::tree::Tree;
+use super::tree::SourceTree;
 
 /// Path of the list of long functions.
 pub const LIST_PATH: &str = "xtask/long_functions.txt";
@@ -17,11 +17,11 @@ pub const LIST_PATH: &str = "xtask/long_functions.txt";
 const LINES_MAX: usize = 70;
 
 /// Path and name of a function; several `impl`s of one file may share it.
-type Key = (String, String);
+type FunctionKey = (String, String);
 
 /// A function's body, measured.
 #[derive(Debug, PartialEq, Eq)]
-struct Function {
+struct FunctionSpan {
     name: String,
     line: usize,
     lines: usize,
@@ -29,7 +29,7 @@ struct Function {
 
 /// Checks that no function is longer than a screen, or than its entry in the list, and that no
 /// entry is out of date.
-pub fn function_length(tree: &Tree, sources: &[RustSource]) -> Vec<Problem> {
+pub fn function_length(tree: &SourceTree, sources: &[RustSource]) -> Vec<StyleProblem> {
     let mut listed = parse_list(tree.text(LIST_PATH).unwrap_or_default());
     let mut problems = Vec::new();
     for (key, found) in long_functions(sources) {
@@ -39,7 +39,7 @@ pub fn function_length(tree: &Tree, sources: &[RustSource]) -> Vec<Problem> {
             if function.lines > lines_max {
                 let message =
                     format!("`{}` is {} lines, over {lines_max}", function.name, function.lines);
-                problems.push(Problem::new(&key.0, function.line, message));
+                problems.push(StyleProblem::new(&key.0, function.line, message));
             } else if function.lines < lines_max {
                 problems.push(out_of_date(&key));
             }
@@ -51,7 +51,7 @@ pub fn function_length(tree: &Tree, sources: &[RustSource]) -> Vec<Problem> {
 }
 
 /// The list with every entry lowered to the present length of its function, or removed.
-pub fn shrink(tree: &Tree, sources: &[RustSource]) -> String {
+pub fn shrink(tree: &SourceTree, sources: &[RustSource]) -> String {
     let listed = parse_list(tree.text(LIST_PATH).unwrap_or_default());
     let mut list = String::new();
     for (key, found) in long_functions(sources) {
@@ -63,17 +63,17 @@ pub fn shrink(tree: &Tree, sources: &[RustSource]) -> String {
     list
 }
 
-fn out_of_date(key: &Key) -> Problem {
+fn out_of_date(key: &FunctionKey) -> StyleProblem {
     let message = format!(
         "`{}` of {} is shorter than listed or gone: run `cargo xtask tidy --bless`",
         key.1, key.0
     );
-    Problem::new(LIST_PATH, 1, message)
+    StyleProblem::new(LIST_PATH, 1, message)
 }
 
 /// Entries by function, longest first.
-fn parse_list(text: &str) -> BTreeMap<Key, Vec<usize>> {
-    let mut listed: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
+fn parse_list(text: &str) -> BTreeMap<FunctionKey, Vec<usize>> {
+    let mut listed: BTreeMap<FunctionKey, Vec<usize>> = BTreeMap::new();
     for line in text.lines() {
         if let [path, name, lines] = line.split_whitespace().collect::<Vec<_>>()[..]
             && let Ok(lines) = lines.parse()
@@ -86,8 +86,8 @@ fn parse_list(text: &str) -> BTreeMap<Key, Vec<usize>> {
 }
 
 /// Functions over the limit by path and name, longest first.
-fn long_functions(sources: &[RustSource]) -> BTreeMap<Key, Vec<Function>> {
-    let mut long: BTreeMap<Key, Vec<Function>> = BTreeMap::new();
+fn long_functions(sources: &[RustSource]) -> BTreeMap<FunctionKey, Vec<FunctionSpan>> {
+    let mut long: BTreeMap<FunctionKey, Vec<FunctionSpan>> = BTreeMap::new();
     for source in sources {
         for function in functions(source).into_iter().filter(|f| f.lines > LINES_MAX) {
             let key = (source.path.clone(), function.name.clone());
@@ -100,7 +100,7 @@ fn long_functions(sources: &[RustSource]) -> BTreeMap<Key, Vec<Function>> {
 }
 
 /// Every function with a body in a file, including nested ones and those inside macros.
-fn functions(source: &RustSource) -> Vec<Function> {
+fn functions(source: &RustSource) -> Vec<FunctionSpan> {
     let mut found = Vec::new();
     for start in source.find(&["fn"]) {
         let Some(name) = source.tokens.get(start + 1) else { continue };
@@ -115,7 +115,7 @@ fn functions(source: &RustSource) -> Vec<Function> {
                 "{" => {
                     let line = source.tokens[start].line;
                     let lines = source.tokens[source.close_of(place)].line - line + 1;
-                    found.push(Function { name: name.text.clone(), line, lines });
+                    found.push(FunctionSpan { name: name.text.clone(), line, lines });
                     break;
                 }
                 ";" | ")" | "]" | "}" => break,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn problems(list: &str, code: &str) -> Vec<String> {
-        let tree = Tree::of_files(&[(LIST_PATH, list)]);
+        let tree = SourceTree::of_files(&[(LIST_PATH, list)]);
         let problems = function_length(&tree, &[parse(code)]);
         problems.into_iter().map(|problem| problem.path).collect()
     }
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn shrinking_never_admits_or_raises() {
         let code = function("f", 90) + &function("g", 75) + &function("h", 80);
-        let tree = Tree::of_files(&[(LIST_PATH, "a.rs f 85\na.rs g 99\na.rs gone 99\n")]);
+        let tree = SourceTree::of_files(&[(LIST_PATH, "a.rs f 85\na.rs g 99\na.rs gone 99\n")]);
         assert_eq!(shrink(&tree, &[parse(&code)]), "a.rs f 85\na.rs g 75\n");
     }
 }

@@ -1,14 +1,14 @@
 //! Module header: every file begins with a description of itself.
 
-use super::Problem;
+use super::StyleProblem;
 use super::rust_source::RustSource;
 
 /// The first line must be `//!` followed by text.
-pub fn module_header(source: &RustSource) -> Vec<Problem> {
+pub fn module_header(source: &RustSource) -> Vec<StyleProblem> {
     let first = source.text.lines().next().unwrap_or_default();
     match first.strip_prefix("//! ") {
         Some(text) if !text.trim().is_empty() => Vec::new(),
-        _ => vec![Problem::new(&source.path, 1, "does not begin with a `//!` header")],
+        _ => vec![StyleProblem::new(&source.path, 1, "does not begin with a `//!` header")],
     }
 }
 

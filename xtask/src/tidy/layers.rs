@@ -4,8 +4,8 @@
 //! The order of [`LAYERS`] is that of the map in ARCHITECTURE.md; every kind of dependency counts,
 //! including those of tests and build scripts.
 
-use super::Problem;
-use super::tree::Tree;
+use super::StyleProblem;
+use super::tree::SourceTree;
 
 /// The allowed dependencies of each crate, lowest crate first.
 const LAYERS: &[(&str, &[&str])] = &[
@@ -55,7 +55,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
 ];
 
 /// Checks that every crate is in a layer, and depends only on lower ones.
-pub fn dependency_direction(tree: &Tree) -> Vec<Problem> {
+pub fn dependency_direction(tree: &SourceTree) -> Vec<StyleProblem> {
     let mut problems = Vec::new();
     for (path, text) in tree.files() {
         if !(path.starts_with("crates/") && path.ends_with("/Cargo.toml")) {
@@ -64,7 +64,7 @@ pub fn dependency_direction(tree: &Tree) -> Vec<Problem> {
         let (package, dependencies) = parse_manifest(text);
         let Some((_, permitted)) = LAYERS.iter().find(|(name, _)| *name == package) else {
             let message = format!("`{package}` is in no layer: add it to xtask/src/tidy/layers.rs");
-            problems.push(Problem::new(path, 1, message));
+            problems.push(StyleProblem::new(path, 1, message));
             continue;
         };
         let foreign = FOREIGN.iter().find(|(name, _)| *name == package).map_or(&[][..], |f| f.1);
@@ -72,7 +72,7 @@ pub fn dependency_direction(tree: &Tree) -> Vec<Problem> {
             let ours = dependency.starts_with("esker-") && dependency != package;
             if ours && !permitted.contains(&dependency) || foreign.contains(&dependency) {
                 let message = format!("`{package}` must not depend on `{dependency}`");
-                problems.push(Problem::new(path, line, message));
+                problems.push(StyleProblem::new(path, line, message));
             }
         }
     }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn lines(manifest: &str) -> Vec<usize> {
-        let tree = Tree::of_files(&[("crates/x/Cargo.toml", manifest)]);
+        let tree = SourceTree::of_files(&[("crates/x/Cargo.toml", manifest)]);
         dependency_direction(&tree).into_iter().map(|problem| problem.line).collect()
     }
 

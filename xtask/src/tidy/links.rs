@@ -3,16 +3,16 @@
 //! Recognizes inline links, images and reference definitions; skips code. Fragments are not
 //! checked.
 
-use super::Problem;
-use super::tree::Tree;
+use super::StyleProblem;
+use super::tree::SourceTree;
 
 /// Checks that every relative link resolves inside the tree.
-pub fn relative_links(tree: &Tree) -> Vec<Problem> {
+pub fn relative_links(tree: &SourceTree) -> Vec<StyleProblem> {
     let mut problems = Vec::new();
     for (path, text) in tree.files().filter(|(path, _)| path.ends_with(".md")) {
         for (line, link) in links(text) {
             if !resolve(path, &link).is_some_and(|target| tree.holds(&target)) {
-                problems.push(Problem::new(path, line, format!("`{link}` leads nowhere")));
+                problems.push(StyleProblem::new(path, line, format!("`{link}` leads nowhere")));
             }
         }
     }
@@ -100,7 +100,8 @@ mod tests {
     use super::*;
 
     fn broken(text: &str) -> Vec<usize> {
-        let tree = Tree::of_files(&[("docs/a.md", text), ("docs/format/table.md", ""), ("x", "")]);
+        let tree =
+            SourceTree::of_files(&[("docs/a.md", text), ("docs/format/table.md", ""), ("x", "")]);
         relative_links(&tree).into_iter().map(|problem| problem.line).collect()
     }
 

@@ -1,20 +1,20 @@
 //! Machine paths: no file names a path that exists on one machine only.
 
-use super::Problem;
-use super::tree::Tree;
+use super::StyleProblem;
+use super::tree::SourceTree;
 
 /// Written in two pieces, so that this file passes its own rule.
 const PATHS_FORBIDDEN: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 
 /// Checks that no text has a forbidden path. `docs/x/` and `NAME:/x/` are not machine paths,
 /// whatever `x` is.
-pub fn machine_paths(tree: &Tree) -> Vec<Problem> {
+pub fn machine_paths(tree: &SourceTree) -> Vec<StyleProblem> {
     let mut problems = Vec::new();
     for (path, text) in tree.files() {
         for (index, line) in text.lines().enumerate() {
             for forbidden in PATHS_FORBIDDEN.iter().filter(|place| names_place(line, place)) {
                 let message = format!("`{forbidden}` exists on one machine only");
-                problems.push(Problem::new(path, index + 1, message));
+                problems.push(StyleProblem::new(path, index + 1, message));
             }
         }
     }

@@ -14,6 +14,7 @@ mod layers;
 mod links;
 mod machine_paths;
 mod modules;
+mod names;
 mod rust_source;
 mod tree;
 
@@ -21,20 +22,21 @@ use std::fmt;
 use std::io;
 
 use rust_source::RustSource;
-use tree::Tree;
+use tree::SourceTree;
 
 /// Rules for one Rust file at a time.
-const FILE_RULES: &[fn(&RustSource) -> Vec<Problem>] = &[
+const FILE_RULES: &[fn(&RustSource) -> Vec<StyleProblem>] = &[
     file_length::file_length,
     header::module_header,
     calls::unwrap_outside_tests,
     calls::ambient_time_and_randomness,
     attributes::allow_instead_of_expect,
     attributes::expect_without_reason,
+    names::vague_verbs,
 ];
 
 /// Rules for the whole tree.
-const TREE_RULES: &[fn(&Tree) -> Vec<Problem>] = &[
+const TREE_RULES: &[fn(&SourceTree) -> Vec<StyleProblem>] = &[
     file_names::file_names,
     layers::dependency_direction,
     links::relative_links,
@@ -43,19 +45,19 @@ const TREE_RULES: &[fn(&Tree) -> Vec<Problem>] = &[
 
 /// A violation of a rule, and its location.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Problem {
+struct StyleProblem {
     path: String,
     line: usize,
     message: String,
 }
 
-impl Problem {
+impl StyleProblem {
     fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
         Self { path: path.into(), line, message: message.into() }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for StyleProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.path, self.line, self.message)
     }
@@ -63,13 +65,14 @@ impl fmt::Display for Problem {
 
 /// Prints all violations in the tree; returns true if there are none.
 pub fn check() -> io::Result<bool> {
-    let tree = Tree::of_checkout()?;
+    let tree = SourceTree::of_checkout()?;
     let (sources, mut problems) = parse(&tree);
     for source in &sources {
         problems.extend(FILE_RULES.iter().flat_map(|rule| rule(source)));
     }
     problems.extend(TREE_RULES.iter().flat_map(|rule| rule(&tree)));
     problems.extend(modules::unreachable_modules(&sources));
+    problems.extend(names::type_names(&sources));
     problems.extend(function_length::function_length(&tree, &sources));
     problems.sort();
     for problem in &problems {
@@ -81,24 +84,24 @@ pub fn check() -> io::Result<bool> {
 
 /// Shortens the list of long functions; returns true if no violation of that rule remains.
 pub fn bless() -> io::Result<bool> {
-    let tree = Tree::of_checkout()?;
+    let tree = SourceTree::of_checkout()?;
     let (sources, mut problems) = parse(&tree);
     let list = function_length::shrink(&tree, &sources);
     std::fs::write(tree.root().join(function_length::LIST_PATH), list)?;
-    problems.extend(function_length::function_length(&Tree::of_checkout()?, &sources));
+    problems.extend(function_length::function_length(&SourceTree::of_checkout()?, &sources));
     for problem in &problems {
         println!("{problem}");
     }
     Ok(problems.is_empty())
 }
 
-fn parse(tree: &Tree) -> (Vec<RustSource>, Vec<Problem>) {
+fn parse(tree: &SourceTree) -> (Vec<RustSource>, Vec<StyleProblem>) {
     let mut sources = Vec::new();
     let mut problems = Vec::new();
     for (path, text) in tree.files().filter(|(path, _)| path.ends_with(".rs")) {
         match RustSource::parse(path, text) {
             Ok(source) => sources.push(source),
-            Err(line) => problems.push(Problem::new(path, line, "is not Rust")),
+            Err(line) => problems.push(StyleProblem::new(path, line, "is not Rust")),
         }
     }
     (sources, problems)

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::Problem;
+use super::StyleProblem;
 use super::rust_source::RustSource;
 
 /// Files with which cargo starts a build.
 const ROOTS: &[&str] = &["lib", "main"];
 
 /// Checks that every file under a `src` is a root or declared by the module above it.
-pub fn unreachable_modules(sources: &[RustSource]) -> Vec<Problem> {
+pub fn unreachable_modules(sources: &[RustSource]) -> Vec<StyleProblem> {
     let by_path: BTreeMap<&str, &RustSource> =
         sources.iter().map(|source| (source.path.as_str(), source)).collect();
     let mut problems = Vec::new();
@@ -21,7 +21,7 @@ pub fn unreachable_modules(sources: &[RustSource]) -> Vec<Problem> {
             .any(|parent| parent.find(&["mod", &name, ";"]).next().is_some());
         if !declared {
             let message = format!("no `mod {name};` declares it: it is never compiled");
-            problems.push(Problem::new(&source.path, 1, message));
+            problems.push(StyleProblem::new(&source.path, 1, message));
         }
     }
     problems

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The files of a checkout.
-pub struct Tree {
+pub struct SourceTree {
     root: PathBuf,
     files: BTreeMap<String, String>,
     directories: BTreeSet<String>,
 }
 
-impl Tree {
+impl SourceTree {
     /// Reads the checkout that holds the current directory.
     pub fn of_checkout() -> io::Result<Self> {
         let top = git(Path::new("."), &["rev-parse", "--show-toplevel"])?;
@@ -74,7 +74,7 @@ fn git(directory: &Path, arguments: &[&str]) -> io::Result<String> {
 }
 
 #[cfg(test)]
-impl Tree {
+impl SourceTree {
     /// A tree that exists only here.
     pub fn of_files(files: &[(&str, &str)]) -> Self {
         let files = files.iter().map(|(path, text)| ((*path).into(), (*text).into())).collect();
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn holds_files_and_the_directories_above_them() {
-        let tree = Tree::of_files(&[("docs/format/table.md", "")]);
+        let tree = SourceTree::of_files(&[("docs/format/table.md", "")]);
         assert!(["", "docs", "docs/format", "docs/format/table.md"].iter().all(|p| tree.holds(p)));
         assert!(!tree.holds("docs/form"));
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::{
-    AppendLog, LogInPlace, ObjectInfo, ObjectWriter, SharedStore, Store, coalesce, concurrent,
+    AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, SharedStore, Store, coalesce, concurrent,
 };
 use crate::Result;
 
@@ -22,13 +22,13 @@ use crate::Result;
 #[derive(Debug)]
 pub struct CountedStore {
     inner: SharedStore,
-    counters: Arc<Counters>,
+    counters: Arc<RequestCounters>,
     requests_at_once: usize,
 }
 
 /// The counts up to one moment or, as a difference, between two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RequestCounts {
     /// Read requests: whole objects and runs of ranges.
     pub reads: u64,
     /// Bytes that those reads returned.
@@ -53,7 +53,7 @@ pub struct Counts {
     pub rounds: u64,
 }
 
-impl Sub for Counts {
+impl Sub for RequestCounts {
     type Output = Self;
 
     /// The counts between `earlier` and `self`.
@@ -90,10 +90,10 @@ impl CountedStore {
 
     /// Returns the counts so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> RequestCounts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
-        Counts {
+        RequestCounts {
             reads: read(&counters.reads),
             read_bytes: read(&counters.read_bytes),
             sizes: read(&counters.sizes),
@@ -167,7 +167,7 @@ impl Store for CountedStore {
         self.inner.append_log(name).map(|inner| self.count_log(inner))
     }
 
-    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
         self.counters.count_round();
         let made = self.inner.log_in_place(name)?;
         Ok(made.map(|(inner, file)| (self.count_log(inner), file)))
@@ -226,7 +226,7 @@ impl Store for CountedStore {
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct RequestCounters {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     sizes: AtomicU64,
@@ -240,7 +240,7 @@ struct Counters {
     rounds: AtomicU64,
 }
 
-impl Counters {
+impl RequestCounters {
     /// Counts concurrent requests, each in `counter`.
     fn add(&self, counter: &AtomicU64, requests: u64) {
         counter.fetch_add(requests, Ordering::Relaxed);
@@ -260,7 +260,7 @@ fn add_bytes(counter: &AtomicU64, bytes: u64) {
 
 struct CountedWriter {
     inner: Box<dyn ObjectWriter>,
-    counters: Arc<Counters>,
+    counters: Arc<RequestCounters>,
 }
 
 impl ObjectWriter for CountedWriter {
@@ -277,7 +277,7 @@ impl ObjectWriter for CountedWriter {
 
 struct CountedLog {
     inner: Box<dyn AppendLog>,
-    counters: Arc<Counters>,
+    counters: Arc<RequestCounters>,
 }
 
 impl AppendLog for CountedLog {
@@ -324,14 +324,14 @@ mod tests {
         store.list("").expect("list");
         store.delete("a").expect("delete");
         let counts = store.counts() - before;
-        let expected = Counts {
+        let expected = RequestCounts {
             reads: 3,
             read_bytes: 9,
             sizes: 1,
             lists: 1,
             deletes: 1,
             rounds: 6,
-            ..Counts::default()
+            ..RequestCounts::default()
         };
         assert_eq!(counts, expected);
     }

@@ -23,14 +23,14 @@ const BYTES_MAX: u64 = 4096;
 
 /// The contents of `esker.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct StoreIdentity {
     /// The version of the store's format.
     pub format: u32,
     /// 32 hexadecimal digits, unique to the store.
     pub id: String,
 }
 
-impl Identity {
+impl StoreIdentity {
     /// Marks `store`, which is empty until now, as a store. One write request; survives power loss.
     ///
     /// # Errors
@@ -87,16 +87,16 @@ mod tests {
     #[test]
     fn is_read_as_it_was_made() {
         let store = MemoryStore::new();
-        let made = Identity::create(&store, &mut Random::from_seed(1)).expect("create");
-        assert_eq!(Identity::read(&store).expect("read"), made);
-        let again = Identity::create(&store, &mut Random::from_seed(2)).expect_err("again");
+        let made = StoreIdentity::create(&store, &mut Random::from_seed(1)).expect("create");
+        assert_eq!(StoreIdentity::read(&store).expect("read"), made);
+        let again = StoreIdentity::create(&store, &mut Random::from_seed(2)).expect_err("again");
         assert_eq!(again.kind(), Kind::Exists);
     }
 
     #[test]
     fn bytes_are_golden() {
         let store = MemoryStore::new();
-        Identity::create(&store, &mut Random::from_seed(1)).expect("create");
+        StoreIdentity::create(&store, &mut Random::from_seed(1)).expect("create");
         let json = store.get(NAME, 100).expect("get");
         assert_eq!(json, r#"{"format":2,"id":"cfc5d07f6f03c29bbf424132963fe08d"}"#);
     }
@@ -116,7 +116,7 @@ mod tests {
             if let Some(json) = json {
                 store.put_if_absent(NAME, json.as_bytes()).expect("put");
             }
-            let error = Identity::read(&store).expect_err("no store");
+            let error = StoreIdentity::read(&store).expect_err("no store");
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(word), "{error}");
         }

@@ -20,7 +20,7 @@ use crate::{Error, Kind, Result};
 #[derive(Debug)]
 pub struct MemoryStore {
     url: String,
-    entries: Arc<Entries>,
+    entries: Arc<ObjectMap>,
 }
 
 impl MemoryStore {
@@ -35,7 +35,7 @@ impl MemoryStore {
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self {
             url: "memory:(unnamed)".into(),
-            entries: Arc::new(Entries { map: RwLock::default(), clock }),
+            entries: Arc::new(ObjectMap { map: RwLock::default(), clock }),
         }
     }
 
@@ -46,7 +46,7 @@ impl MemoryStore {
 
     /// Puts an object as if it had been put at `modified_ns`.
     pub(super) fn insert_stamped(&self, name: &str, bytes: Bytes, modified_ns: u64) -> Result<()> {
-        self.entries.insert_at(name, Content::Object(bytes), modified_ns)
+        self.entries.insert_at(name, ObjectContent::Object(bytes), modified_ns)
     }
 }
 
@@ -63,7 +63,7 @@ impl Store for MemoryStore {
 
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
         name::check(name)?;
-        self.entries.insert(name, Content::Object(Bytes::copy_from_slice(bytes)))
+        self.entries.insert(name, ObjectContent::Object(Bytes::copy_from_slice(bytes)))
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
@@ -73,7 +73,7 @@ impl Store for MemoryStore {
     }
 
     fn size(&self, name: &str) -> Result<u64> {
-        self.entries.with(name, Content::bytes)
+        self.entries.with(name, ObjectContent::bytes)
     }
 
     fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
@@ -100,11 +100,11 @@ impl Store for MemoryStore {
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         name::check(name)?;
-        let grown = Arc::new(Grown {
+        let grown = Arc::new(GrownLog {
             bytes: Mutex::default(),
             modified_ns: AtomicU64::new(self.entries.clock.now_ns()),
         });
-        self.entries.insert(name, Content::Log(Arc::clone(&grown)))?;
+        self.entries.insert(name, ObjectContent::Log(Arc::clone(&grown)))?;
         Ok(Box::new(MemoryLog { grown, clock: Arc::clone(&self.entries.clock) }))
     }
 
@@ -138,54 +138,54 @@ impl Store for MemoryStore {
 }
 
 #[derive(Debug)]
-struct Entries {
+struct ObjectMap {
     /// Guards the set of names; log bytes have their own lock.
-    map: RwLock<BTreeMap<String, Entry>>,
+    map: RwLock<BTreeMap<String, MemoryObject>>,
     clock: Arc<dyn Clock>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    content: Content,
+struct MemoryObject {
+    content: ObjectContent,
     put_ns: u64,
 }
 
 #[derive(Debug)]
-enum Content {
+enum ObjectContent {
     Object(Bytes),
-    Log(Arc<Grown>),
+    Log(Arc<GrownLog>),
 }
 
 #[derive(Debug)]
-struct Grown {
+struct GrownLog {
     bytes: Mutex<Vec<u8>>,
     modified_ns: AtomicU64,
 }
 
 /// Returns the entries whose names start with `prefix`, in order.
 fn below<'a>(
-    map: &'a BTreeMap<String, Entry>,
+    map: &'a BTreeMap<String, MemoryObject>,
     prefix: &str,
-) -> impl Iterator<Item = (&'a String, &'a Entry)> {
+) -> impl Iterator<Item = (&'a String, &'a MemoryObject)> {
     map.range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
         .take_while(move |(name, _)| name.starts_with(prefix))
 }
 
-impl Entries {
-    fn insert(&self, name: &str, content: Content) -> Result<()> {
+impl ObjectMap {
+    fn insert(&self, name: &str, content: ObjectContent) -> Result<()> {
         self.insert_at(name, content, self.clock.now_ns())
     }
 
-    fn insert_at(&self, name: &str, content: Content, put_ns: u64) -> Result<()> {
+    fn insert_at(&self, name: &str, content: ObjectContent, put_ns: u64) -> Result<()> {
         let mut map = self.map.write();
         if map.contains_key(name) {
             return Err(super::taken(name));
         }
-        map.insert(name.into(), Entry { content, put_ns });
+        map.insert(name.into(), MemoryObject { content, put_ns });
         Ok(())
     }
 
-    fn with<T>(&self, name: &str, read: impl FnOnce(&Content) -> T) -> Result<T> {
+    fn with<T>(&self, name: &str, read: impl FnOnce(&ObjectContent) -> T) -> Result<T> {
         name::check(name)?;
         self.map.read().get(name).map(|entry| read(&entry.content)).ok_or_else(|| {
             Error::new(Kind::NotFound, format!("{name}: no such object in this store"))
@@ -193,7 +193,7 @@ impl Entries {
     }
 }
 
-impl Content {
+impl ObjectContent {
     fn bytes(&self) -> u64 {
         match self {
             Self::Object(bytes) => bytes.len() as u64,
@@ -225,7 +225,7 @@ impl Content {
 }
 
 struct MemoryWriter {
-    entries: Arc<Entries>,
+    entries: Arc<ObjectMap>,
     name: String,
     bytes: Vec<u8>,
 }
@@ -238,12 +238,12 @@ impl ObjectWriter for MemoryWriter {
 
     fn finish(self: Box<Self>) -> Result<()> {
         let Self { entries, name, bytes } = *self;
-        entries.insert(&name, Content::Object(bytes.into()))
+        entries.insert(&name, ObjectContent::Object(bytes.into()))
     }
 }
 
 struct MemoryLog {
-    grown: Arc<Grown>,
+    grown: Arc<GrownLog>,
     clock: Arc<dyn Clock>,
 }
 

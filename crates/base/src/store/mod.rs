@@ -26,8 +26,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use self::coalesce::{RUN_BYTES_MAX, runs};
-pub use self::counted::{CountedStore, Counts};
-pub use self::fault::{Effect, FaultStore};
+pub use self::counted::{CountedStore, RequestCounts};
+pub use self::fault::{FaultEffect, FaultStore};
 pub use self::memory::MemoryStore;
 pub use self::posix::{PosixStore, StoreSharing};
 #[cfg(feature = "s3")]
@@ -120,7 +120,7 @@ pub trait Store: Send + Sync + Debug {
     ///
     /// # Errors
     /// As [`Store::append_log`].
-    fn log_in_place(&self, _name: &str) -> Result<Option<LogInPlace>> {
+    fn log_in_place(&self, _name: &str) -> Result<Option<InPlaceLog>> {
         Ok(None)
     }
 
@@ -251,7 +251,7 @@ pub trait AppendLog: Send + Sync {
 }
 
 /// A log that is written in place, and its file, opened for reading and writing.
-pub type LogInPlace = (Box<dyn AppendLog>, File);
+pub type InPlaceLog = (Box<dyn AppendLog>, File);
 
 /// A shared store.
 pub type SharedStore = Arc<dyn Store>;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::identity::Identity;
+use super::identity::StoreIdentity;
 use super::name::UNFINISHED;
 use super::posix::check_file_system;
 use super::{MemoryStore, PosixStore, SharedStore, Store, StoreSharing};
@@ -44,18 +44,18 @@ const OF_THE_FILE_SYSTEM: &[&str] = &["lost+found", UNFINISHED];
 /// ```
 pub fn open(url: &str) -> Result<SharedStore> {
     let store = connect(url)?;
-    Identity::read(&*store)?;
+    StoreIdentity::read(&*store)?;
     Ok(store)
 }
 
-/// Connects to `url` without checking that it is a store: [`Identity::read`] does that. No request;
+/// Connects to `url` without checking that it is a store: [`StoreIdentity::read`] does that. No request;
 /// a directory is opened.
 ///
 /// # Errors
 /// As [`open`], as far as they show without a request.
 pub fn connect(url: &str) -> Result<SharedStore> {
-    Ok(match Location::parse(url)? {
-        Location::Directory(path) => {
+    Ok(match StoreLocation::parse(url)? {
+        StoreLocation::Directory(path) => {
             Arc::new(PosixStore::new(&path).map_err(|error| match error.kind() {
                 Kind::NotFound => {
                     let what = "does not exist: make a store with `esker init --store";
@@ -64,8 +64,8 @@ pub fn connect(url: &str) -> Result<SharedStore> {
                 _ => error,
             })?)
         }
-        Location::Memory(name) => memory(&name),
-        Location::S3 { bucket, prefix } => s3(&bucket, &prefix)?,
+        StoreLocation::Memory(name) => memory(&name),
+        StoreLocation::S3 { bucket, prefix } => s3(&bucket, &prefix)?,
     })
 }
 
@@ -92,14 +92,14 @@ pub fn init_shared(url: &str, sharing: StoreSharing) -> Result<SharedStore> {
 }
 
 fn make(url: &str, sharing: Option<StoreSharing>) -> Result<SharedStore> {
-    let location = Location::parse(url)?;
-    if sharing.is_some() && !matches!(location, Location::Directory(_)) {
+    let location = StoreLocation::parse(url)?;
+    if sharing.is_some() && !matches!(location, StoreLocation::Directory(_)) {
         let what = "only a directory can be shared with a group; the owner of a bucket controls \
                     access to it";
         return Err(Error::new(Kind::Invalid, format!("share {url}: {what}")));
     }
     let store: SharedStore = match location {
-        Location::Directory(path) => {
+        StoreLocation::Directory(path) => {
             make_durable(&path)?;
             refuse_marked(&PosixStore::new(&path)?)?;
             refuse_used_directory(&path)?;
@@ -107,17 +107,17 @@ fn make(url: &str, sharing: Option<StoreSharing>) -> Result<SharedStore> {
             sharing.map_or(Ok(()), |sharing| sharing.give_to(&path))?;
             Arc::new(PosixStore::new(&path)?)
         }
-        Location::Memory(name) => memory(&name),
-        Location::S3 { bucket, prefix } => s3(&bucket, &prefix)?,
+        StoreLocation::Memory(name) => memory(&name),
+        StoreLocation::S3 { bucket, prefix } => s3(&bucket, &prefix)?,
     };
     refuse_marked(&*store)?;
     if let Some(name) = store.list_names("")?.first() {
         return Err(not_empty(&store.url(), name));
     }
     let mut random = Random::from_system();
-    Identity::create(&*store, &mut random)?;
+    StoreIdentity::create(&*store, &mut random)?;
     // Storage that only pretends to refuse would lose data later, when two writers race.
-    match Identity::create(&*store, &mut random) {
+    match StoreIdentity::create(&*store, &mut random) {
         Err(error) if error.kind() == Kind::Exists => Ok(store),
         Err(error) => Err(error),
         Ok(_) => {
@@ -145,13 +145,13 @@ pub(super) fn of_path(path: &Path) -> String {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Location {
+enum StoreLocation {
     Directory(PathBuf),
     Memory(String),
     S3 { bucket: String, prefix: String },
 }
 
-impl Location {
+impl StoreLocation {
     fn parse(url: &str) -> Result<Self> {
         let invalid = |what: &str| Err(Error::new(Kind::Invalid, format!("store {url:?}: {what}")));
         if url.is_empty() {
@@ -242,7 +242,7 @@ fn make_durable(path: &Path) -> Result<()> {
 }
 
 fn refuse_marked(store: &dyn Store) -> Result<()> {
-    match Identity::read(store) {
+    match StoreIdentity::read(store) {
         Err(error) if error.kind() == Kind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(_) => Err(Error::new(Kind::Exists, format!("{} is already a store", store.url()))),

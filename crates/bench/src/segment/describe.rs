@@ -1,18 +1,18 @@
 //! Describe: a rank's writes as descriptors, strides of as many dimensions as necessary.
 
-use esker_table::segment::{Dimension, Piece, Segment, Strides, find_runs};
+use esker_table::segment::{FilePiece, Segment, StrideDimension, StridedSegments, find_runs};
 
 /// Describes `pieces`, whose bytes are in order in the log of `log`, by few descriptors.
-pub(super) fn describe(log: &Segment, pieces: &[Piece]) -> Vec<Strides> {
+pub(super) fn describe(log: &Segment, pieces: &[FilePiece]) -> Vec<StridedSegments> {
     let mut runs = Vec::new();
     find_runs(log, pieces, &mut runs);
     let dimensions = |count, stride, log_stride| match count {
         1 => Vec::new(),
-        _ => vec![Dimension { count, stride, log_stride }],
+        _ => vec![StrideDimension { count, stride, log_stride }],
     };
-    let mut all: Vec<Strides> = runs
+    let mut all: Vec<StridedSegments> = runs
         .iter()
-        .map(|run| Strides {
+        .map(|run| StridedSegments {
             first: run.first,
             dimensions: dimensions(run.count, run.stride, run.log_stride),
         })
@@ -27,7 +27,7 @@ pub(super) fn describe(log: &Segment, pieces: &[Piece]) -> Vec<Strides> {
 }
 
 /// Joins neighbours that are alike and equally spaced into one, with one more dimension.
-fn join(all: &[Strides]) -> Vec<Strides> {
+fn join(all: &[StridedSegments]) -> Vec<StridedSegments> {
     let mut joined = Vec::new();
     let mut at = 0;
     while at < all.len() {
@@ -37,7 +37,7 @@ fn join(all: &[Strides]) -> Vec<Strides> {
         if let Some((stride, log_stride)) = distance(at) {
             count +=
                 (at..).take_while(|index| distance(*index) == Some((stride, log_stride))).count();
-            strides.dimensions.push(Dimension { count: count as u64, stride, log_stride });
+            strides.dimensions.push(StrideDimension { count: count as u64, stride, log_stride });
         }
         joined.push(strides);
         at += count;
@@ -46,7 +46,7 @@ fn join(all: &[Strides]) -> Vec<Strides> {
 }
 
 /// Distance from `first` to `later`, in file and log, if they are alike.
-fn distance(first: &Strides, later: &Strides) -> Option<(u64, u64)> {
+fn distance(first: &StridedSegments, later: &StridedSegments) -> Option<(u64, u64)> {
     let (from, to) = (first.first.place?, later.first.place?);
     let is_alike = (first.first.length, &first.dimensions)
         == (later.first.length, &later.dimensions)
@@ -60,16 +60,16 @@ fn distance(first: &Strides, later: &Strides) -> Option<(u64, u64)> {
 mod tests {
     use esker_table::manifest::SetId;
 
-    use super::super::pattern::{Pattern, Shape};
+    use super::super::pattern::{PatternSize, WritePattern};
     use super::super::{described, log_of};
     use super::*;
 
     #[test]
     fn descriptors_say_what_the_batches_do() {
-        let patterns = [Pattern::Strided(10), Pattern::Tile(10), Pattern::Btio(24)];
-        for pattern in patterns.into_iter().chain([Pattern::Random(10)]) {
+        let patterns = [WritePattern::Strided(10), WritePattern::Tile(10), WritePattern::Btio(24)];
+        for pattern in patterns.into_iter().chain([WritePattern::Random(10)]) {
             let segments = 24 * 24 * 4 * 8;
-            let shape = Shape { pattern, clients: 16, segments, batch: 100, shuffled: false };
+            let shape = PatternSize { pattern, clients: 16, segments, batch: 100, shuffled: false };
             let batches = shape.batches().expect("a shape");
             let all = described(SetId(9), &batches);
             let mut said: Vec<Segment> = all
@@ -80,7 +80,7 @@ mod tests {
             let mut written: Vec<Segment> = batches
                 .iter()
                 .flat_map(|batch| batch.pieces.iter().map(|piece| (batch.client, *piece)))
-                .map(|(client, Piece { offset, length, log_offset })| {
+                .map(|(client, FilePiece { offset, length, log_offset })| {
                     let log = log_of(SetId(9), client);
                     let mut place = log.place.expect("a log");
                     place.offset = log_offset;
@@ -92,9 +92,9 @@ mod tests {
             assert_eq!(said, written, "{pattern:?}");
             match pattern {
                 // One per rank, or at most one per cell of a rank in each step.
-                Pattern::Strided(_) | Pattern::Tile(_) => assert_eq!(all.len(), 16),
-                Pattern::Btio(_) => assert!(all.len() <= 16 * 4 * 8, "{}", all.len()),
-                Pattern::Random(_) => assert!(all.len() > 1_000),
+                WritePattern::Strided(_) | WritePattern::Tile(_) => assert_eq!(all.len(), 16),
+                WritePattern::Btio(_) => assert!(all.len() <= 16 * 4 * 8, "{}", all.len()),
+                WritePattern::Random(_) => assert!(all.len() > 1_000),
             }
         }
     }

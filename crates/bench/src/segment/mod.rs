@@ -15,15 +15,15 @@ use esker_base::store::{CountedStore, SharedStore};
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::record::RECORD;
-use esker_table::segment::{LogPlace, Piece, Segment, SegmentRun, Strides};
+use esker_table::segment::{FilePiece, LogPlace, Segment, SegmentRun, StridedSegments};
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeOptions, TreeSetup};
 use serde::Serialize;
 
 use self::describe::describe;
-use self::pattern::{BATCH, Batch, Shape};
+use self::pattern::{BATCH, PatternSize, SegmentBatch};
 use crate::permutation::Permutation;
-use crate::report::Meter;
+use crate::report::ResourceMeter;
 
 /// The id of the only file.
 const FILE: u128 = 1;
@@ -75,7 +75,7 @@ pub struct SegmentReport {
 /// `Corrupt` for a wrong answer; errors of the store.
 pub fn segment(
     store: &SharedStore,
-    shape: &Shape,
+    shape: &PatternSize,
     as_descriptors: bool,
     options: TreeOptions,
 ) -> Result<SegmentReport> {
@@ -99,7 +99,7 @@ pub fn segment(
         })?
     };
     drop(tree);
-    let queries = Queries::new(batches);
+    let queries = SegmentQueries::new(batches);
     {
         let tree = reopened(&shared, &options, set)?;
         report.gets_per_second = find(&tree, &queries.offsets, &queries.answers)?;
@@ -139,8 +139,8 @@ fn log_of(set: SetId, client: u64) -> Segment {
 }
 
 /// The descriptors of each client, in the order of clients.
-fn described(set: SetId, batches: &[Batch]) -> Vec<Strides> {
-    let mut of_client: BTreeMap<u64, Vec<Piece>> = BTreeMap::new();
+fn described(set: SetId, batches: &[SegmentBatch]) -> Vec<StridedSegments> {
+    let mut of_client: BTreeMap<u64, Vec<FilePiece>> = BTreeMap::new();
     for batch in batches {
         of_client.entry(batch.client).or_default().extend_from_slice(&batch.pieces);
     }
@@ -164,7 +164,7 @@ fn put<B>(
 ) -> Result<SegmentReport> {
     let clock = SystemClock;
     let written_before = written_bytes(counted);
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     let (mut worst_ns, mut segments) = (0, 0);
     let mut last_ns = clock.monotonic_ns();
     for batch in batches {
@@ -199,15 +199,15 @@ fn put<B>(
 }
 
 /// Look-ups with the expected answers: log, and offset in it.
-struct Queries {
+struct SegmentQueries {
     offsets: Vec<u64>,
     answers: Vec<(u32, u64)>,
     /// Total bytes of all segments.
     bytes: u64,
 }
 
-impl Queries {
-    fn new(batches: Vec<Batch>) -> Self {
+impl SegmentQueries {
+    fn new(batches: Vec<SegmentBatch>) -> Self {
         let (mut offsets, mut answers, mut bytes) = (Vec::new(), Vec::new(), 0);
         for batch in batches {
             for piece in batch.pieces {
@@ -233,7 +233,7 @@ fn wrong(offset: u64) -> Error {
 
 /// Looks up `offsets` in batches and compares each answer; returns look-ups per second.
 fn find(tree: &Tree, offsets: &[u64], answers: &[(u32, u64)]) -> Result<f64> {
-    let meter = Meter::start();
+    let meter = ResourceMeter::start();
     for (offsets, answers) in offsets.chunks(BATCH).zip(answers.chunks(BATCH)) {
         let mut right = 0;
         tree.find_segments(FILE, offsets, &mut |at, run: &SegmentRun, index| {
@@ -250,9 +250,9 @@ fn find(tree: &Tree, offsets: &[u64], answers: &[(u32, u64)]) -> Result<f64> {
 }
 
 /// Lists the extents of the whole file in batches; returns entries per second.
-fn list(tree: &Tree, queries: &Queries) -> Result<f64> {
-    let meter = Meter::start();
-    let mut listed: Vec<(Piece, u64)> = Vec::with_capacity(LIST_ENTRIES);
+fn list(tree: &Tree, queries: &SegmentQueries) -> Result<f64> {
+    let meter = ResourceMeter::start();
+    let mut listed: Vec<(FilePiece, u64)> = Vec::with_capacity(LIST_ENTRIES);
     let (mut entries, mut bytes) = (0usize, 0);
     tree.visit_segments(FILE, 0..u64::MAX, &mut |run, index| {
         if listed.len() == LIST_ENTRIES {
@@ -260,7 +260,7 @@ fn list(tree: &Tree, queries: &Queries) -> Result<f64> {
             listed.clear();
         }
         let place = run.first.place.unwrap_or_default();
-        let piece = Piece {
+        let piece = FilePiece {
             offset: run.first.offset + index * run.stride,
             length: run.first.length,
             log_offset: place.offset + index * run.log_stride,

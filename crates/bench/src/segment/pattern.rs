@@ -9,7 +9,7 @@
 use std::io::{self, Write};
 
 use esker_base::{Error, Kind, Random, Result};
-use esker_table::segment::Piece;
+use esker_table::segment::FilePiece;
 
 use crate::permutation::Permutation;
 
@@ -23,7 +23,7 @@ const DUMP_VERSION: u32 = 1;
 
 /// A write pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum WritePattern {
     /// Transfers of this many bytes, alternating between ranks.
     Strided(u64),
     /// Tiles with rows of this many bytes.
@@ -36,9 +36,9 @@ pub enum Pattern {
 
 /// Parameters of the workload.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct PatternSize {
     /// The pattern of offsets.
-    pub pattern: Pattern,
+    pub pattern: WritePattern,
     /// Number of ranks that write.
     pub clients: u64,
     /// Number of segments of all ranks.
@@ -51,28 +51,33 @@ pub struct Shape {
 
 /// Segments of one rank that arrive together.
 #[derive(Clone, Debug)]
-pub struct Batch {
+pub struct SegmentBatch {
     /// The rank, which is also the number of its log.
     pub client: u64,
     /// Its segments, in the order in which the rank wrote them.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<FilePiece>,
 }
 
 /// Offset and length of segment `index` of rank `client`.
-fn piece_at(shape: &Shape, order: Option<&Permutation>, client: u64, index: u64) -> (u64, u64) {
+fn piece_at(
+    shape: &PatternSize,
+    order: Option<&Permutation>,
+    client: u64,
+    index: u64,
+) -> (u64, u64) {
     match shape.pattern {
-        Pattern::Strided(bytes) => ((index * shape.clients + client) * bytes, bytes),
-        Pattern::Random(bytes) => {
+        WritePattern::Strided(bytes) => ((index * shape.clients + client) * bytes, bytes),
+        WritePattern::Random(bytes) => {
             let at = index * shape.clients + client;
             (order.map_or(at, |order| order.at(at)) * bytes, bytes)
         }
-        Pattern::Tile(bytes) => {
+        WritePattern::Tile(bytes) => {
             let across = 1u64 << (shape.clients.ilog2() / 2);
             let rows = shape.segments / shape.clients;
             let (column, row) = (client % across, client / across);
             (((row * rows + index) * across + column) * bytes, bytes)
         }
-        Pattern::Btio(side) => btio(side, shape.clients, client, index),
+        WritePattern::Btio(side) => btio(side, shape.clients, client, index),
     }
 }
 
@@ -101,24 +106,26 @@ fn btio(side: u64, clients: u64, client: u64, index: u64) -> (u64, u64) {
     }
 }
 
-impl Shape {
+impl PatternSize {
     /// All batches in order of arrival: those of different ranks interleave at random; those of one
     /// rank arrive in order unless shuffled.
     ///
     /// # Errors
     /// `Invalid` for a shape without segments, or a number of ranks that the pattern does not
     /// support.
-    pub fn batches(&self) -> Result<Vec<Batch>> {
+    pub fn batches(&self) -> Result<Vec<SegmentBatch>> {
         let invalid = |what: &str| Err(Error::new(Kind::Invalid, what.to_owned()));
         if self.clients == 0 || self.segments < self.clients || self.batch == 0 {
             return invalid("a workload has at least a client, and a segment for each");
         }
-        if matches!(self.pattern, Pattern::Btio(_)) && self.clients.isqrt().pow(2) != self.clients {
+        if matches!(self.pattern, WritePattern::Btio(_))
+            && self.clients.isqrt().pow(2) != self.clients
+        {
             return invalid("BTIO runs on a square number of clients: 16, 64, 256, 1024");
         }
         let each = self.segments / self.clients;
         let order = match self.pattern {
-            Pattern::Random(_) => Some(Permutation::new(self.segments, 5)),
+            WritePattern::Random(_) => Some(Permutation::new(self.segments, 5)),
             _ => None,
         };
         let mut random = Random::from_seed(7);
@@ -131,10 +138,10 @@ impl Shape {
             let mut pieces = Vec::with_capacity(count as usize);
             for index in *done..*done + count {
                 let (offset, length) = piece_at(self, order.as_ref(), *client, index);
-                pieces.push(Piece { offset, length, log_offset: *log_bytes });
+                pieces.push(FilePiece { offset, length, log_offset: *log_bytes });
                 *log_bytes += length;
             }
-            batches.push(Batch { client: *client, pieces });
+            batches.push(SegmentBatch { client: *client, pieces });
             *done += count;
             if *done == each {
                 waiting.swap_remove(at);
@@ -155,7 +162,7 @@ impl Shape {
 ///
 /// # Errors
 /// Errors of `out`.
-pub fn dump(clients: u64, batches: &[Batch], out: &mut dyn Write) -> io::Result<()> {
+pub fn dump(clients: u64, batches: &[SegmentBatch], out: &mut dyn Write) -> io::Result<()> {
     let segments: u64 = batches.iter().map(|batch| batch.pieces.len() as u64).sum();
     out.write_all(DUMP_MAGIC)?;
     out.write_all(&DUMP_VERSION.to_le_bytes())?;
@@ -180,15 +187,18 @@ mod tests {
 
     #[test]
     fn every_byte_is_written_once() {
-        let patterns = [Pattern::Strided(10), Pattern::Tile(10), Pattern::Random(10)];
+        let patterns =
+            [WritePattern::Strided(10), WritePattern::Tile(10), WritePattern::Random(10)];
         for (pattern, clients) in
-            patterns.into_iter().map(|p| (p, 16)).chain([(Pattern::Btio(24), 16)])
+            patterns.into_iter().map(|p| (p, 16)).chain([(WritePattern::Btio(24), 16)])
         {
             // A whole cube has, for each cell across, as many lines as a layer has points.
-            let segments = if let Pattern::Btio(side) = pattern { side * side * 4 } else { 4_096 };
-            let shape = Shape { pattern, clients, segments, batch: 100, shuffled: true };
+            let segments =
+                if let WritePattern::Btio(side) = pattern { side * side * 4 } else { 4_096 };
+            let shape = PatternSize { pattern, clients, segments, batch: 100, shuffled: true };
             let batches = shape.batches().expect("a shape");
-            let mut all: Vec<Piece> = batches.into_iter().flat_map(|batch| batch.pieces).collect();
+            let mut all: Vec<FilePiece> =
+                batches.into_iter().flat_map(|batch| batch.pieces).collect();
             assert_eq!(all.len() as u64, segments, "{pattern:?}");
             all.sort_unstable_by_key(|piece| piece.offset);
             let mut end = 0;

@@ -3,15 +3,15 @@
 
 use esker_base::Result;
 use esker_fs::inode::Inode;
-use esker_fs::namespace::{Follow, Found};
-use esker_fs::ops::Changes;
+use esker_fs::namespace::{FollowLinks, PathTarget};
+use esker_fs::ops::AttributeChanges;
 use esker_fs::session::Session;
-use esker_fs::walk::{Next, Order, Step};
+use esker_fs::walk::{WalkNext, WalkOrder, WalkStep};
 
-use crate::location::Location;
+use crate::location::StackPath;
 
 /// Changes the attributes of `found`.
-pub fn change(session: &Session, found: &Found, changes: &Changes) -> Result<()> {
+pub fn change(session: &Session, found: &PathTarget, changes: &AttributeChanges) -> Result<()> {
     match found.name.is_empty() {
         true => session.setattr_root(changes),
         false => session.setattr(&found.dir, &found.name, changes).map(drop),
@@ -23,25 +23,25 @@ pub fn change(session: &Session, found: &Found, changes: &Changes) -> Result<()>
 /// skipped.
 pub fn change_tree(
     session: &Session,
-    location: &Location,
+    location: &StackPath,
     recursive: bool,
-    changes: impl Fn(&Inode) -> Changes,
+    changes: impl Fn(&Inode) -> AttributeChanges,
 ) -> Result<()> {
     if !recursive {
-        let found = session.find(&location.path, Follow::Yes)?;
+        let found = session.find(&location.path, FollowLinks::Yes)?;
         return change(session, &found, &changes(&found.inode));
     }
-    session.traverse(&location.path, Follow::Yes, Order::Stored, &mut |step| {
+    session.traverse(&location.path, FollowLinks::Yes, WalkOrder::Stored, &mut |step| {
         let visit = match step {
-            Step::Entry(visit) => visit,
-            Step::Left(_) => return Ok(Next::Into),
-            Step::Unreadable(_, error) => return Err(error),
+            WalkStep::Entry(visit) => visit,
+            WalkStep::Left(_) => return Ok(WalkNext::Into),
+            WalkStep::Unreadable(_, error) => return Err(error),
         };
-        let follow = if visit.depth == 0 { Follow::Yes } else { Follow::No };
+        let follow = if visit.depth == 0 { FollowLinks::Yes } else { FollowLinks::No };
         let found = session.find(visit.path, follow)?;
         if found.inode.kind() != Some(esker_fs::inode::FileKind::Symlink) {
             change(session, &found, &changes(&found.inode))?;
         }
-        Ok(Next::Into)
+        Ok(WalkNext::Into)
     })
 }

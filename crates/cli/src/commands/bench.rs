@@ -4,22 +4,22 @@ use std::fmt::Display;
 
 use clap::{Args, Subcommand};
 use esker_base::{Error, Kind, Result};
-use esker_bench::particles::Particles;
-use esker_bench::report::Report;
-use esker_bench::shape::Shape;
+use esker_bench::particles::ParticleCount;
+use esker_bench::report::BenchReport;
+use esker_bench::workload_size::WorkloadSize;
 use esker_bench::{
     ImdGet, ImdWrite, QueryOptions, create, imd_get, imd_speedup, imd_throttled, list, remove,
     squash, stat,
 };
 use esker_imd::entry::IndexedEntry;
-use esker_imd::{Format, Options, Shape as ImdShape};
+use esker_imd::{DirectoryOptions, RecordLayout as ImdShape, ValueFormat};
 use serde::Serialize;
 
 use super::bench_ranks;
 use crate::change::SessionSettings;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::interrupt;
-use crate::location::Location;
+use crate::location::StackPath;
 
 /// Measure creates, look-ups, listings, removals and squashes
 ///
@@ -35,16 +35,16 @@ Example:
   esker bench list --store /scratch/bench
   esker bench remove --store /scratch/bench
   esker bench squash --store /scratch/squash --sets 8 --threads 2")]
-pub struct Bench {
+pub struct BenchCommand {
     #[command(subcommand)]
-    workload: Workload,
+    workload: BenchWorkload,
 }
 
 #[derive(Subcommand)]
-enum Workload {
-    Routing(bench_ranks::Routing),
-    Collective(bench_ranks::Collective),
-    Messages(bench_ranks::Messages),
+enum BenchWorkload {
+    Routing(bench_ranks::RoutingCommand),
+    Collective(bench_ranks::CollectiveCommand),
+    Messages(bench_ranks::MessagesCommand),
     /// Create files; creates the store if there is none
     #[command(after_help = "Example:\n  esker bench create --store /scratch/bench --files 1000000")]
     Create {
@@ -76,13 +76,13 @@ enum Workload {
         #[arg(long)]
         absent: bool,
         #[command(flatten)]
-        query: Query,
+        query: BenchQuery,
     },
     /// List all directories with attributes
     #[command(after_help = "Example:\n  esker bench list --store /scratch/bench")]
     List {
         #[command(flatten)]
-        query: Query,
+        query: BenchQuery,
     },
     /// Create several change sets and squash them into one; creates the store if there is none
     #[command(
@@ -102,25 +102,25 @@ enum Workload {
         #[arg(long, default_value_t = 1, value_name = "N")]
         threads: usize,
     },
-    Segment(super::bench_segment::Segment),
+    Segment(super::bench_segment::BenchSegmentCommand),
     /// Get keys that `esker imd write` wrote, in random order
     #[command(after_help = "Example:\n  esker bench imd-get run:/particles --operations 100000")]
     ImdGet {
         /// The directory
-        #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-        target: Location,
+        #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+        target: StackPath,
         /// Number of gets
         #[arg(long, default_value_t = 100_000, value_name = "N")]
         operations: u64,
         #[command(flatten)]
-        query: Query,
+        query: BenchQuery,
     },
     /// Compare getting keys with scanning for them
     #[command(after_help = "Example:\n  esker bench imd-speedup run:/particles --threads 2")]
     ImdSpeedup {
         /// The directory
-        #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-        target: Location,
+        #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+        target: StackPath,
         /// Threads that scan
         #[arg(long, default_value_t = 2, value_name = "N")]
         threads: usize,
@@ -149,7 +149,7 @@ enum Workload {
 }
 
 #[derive(Args)]
-struct Query {
+struct BenchQuery {
     /// Threads that query
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
@@ -161,64 +161,64 @@ struct Query {
     cache: u64,
 }
 
-impl Query {
+impl BenchQuery {
     fn cache_bytes(&self) -> u64 {
         if self.cold { 0 } else { self.cache }
     }
 }
 
-impl Bench {
+impl BenchCommand {
     /// Measures.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         self.measure(context).inspect_err(|_| interrupt::give_up_after_failure(context))
     }
 
-    fn measure(self, context: &Context) -> Result<()> {
+    fn measure(self, context: &CommandContext) -> Result<()> {
         let report = match self.workload {
-            Workload::Routing(command) => return command.run(context),
-            Workload::Collective(command) => return command.run(context),
-            Workload::Messages(command) => return command.run(context),
-            Workload::Segment(segment) => return segment.run(context),
-            Workload::Create { files, directories, threads, inline, bases, settings } => {
+            BenchWorkload::Routing(command) => return command.run(context),
+            BenchWorkload::Collective(command) => return command.run(context),
+            BenchWorkload::Messages(command) => return command.run(context),
+            BenchWorkload::Segment(segment) => return segment.run(context),
+            BenchWorkload::Create { files, directories, threads, inline, bases, settings } => {
                 let store = context.store_or_new()?;
                 let mut options = settings.options(context);
                 options.tree.background &= !inline;
-                create(&store, Shape { files, directories, threads }, options, bases)?
+                create(&store, WorkloadSize { files, directories, threads }, options, bases)?
             }
-            Workload::Squash { sets, files, directories, threads } => {
+            BenchWorkload::Squash { sets, files, directories, threads } => {
                 let store = context.store_or_new()?;
                 let options = SessionSettings::for_few().options(context);
-                squash(&store, sets, Shape { files, directories, threads }, options)?
+                squash(&store, sets, WorkloadSize { files, directories, threads }, options)?
             }
-            Workload::Stat { operations, absent, query } => {
+            BenchWorkload::Stat { operations, absent, query } => {
                 let (threads, cache_bytes) = (query.threads, query.cache_bytes());
                 let options = QueryOptions { operations, threads, cache_bytes, absent };
                 stat(&context.store()?, options)?
             }
-            Workload::List { query } => {
+            BenchWorkload::List { query } => {
                 let (threads, cache_bytes) = (query.threads, query.cache_bytes());
                 let options =
                     QueryOptions { operations: None, threads, cache_bytes, absent: false };
                 list(&context.store()?, options)?
             }
-            Workload::ImdGet { target, operations, query } => {
+            BenchWorkload::ImdGet { target, operations, query } => {
                 imd_get_at(context, &target, operations, &query)?
             }
-            Workload::ImdSpeedup { target, threads } => {
+            BenchWorkload::ImdSpeedup { target, threads } => {
                 let (entry, _) = super::imd::open(context, &target, 0)?;
                 let prefix = only_part(&entry, &target)?;
                 return show(context, &imd_speedup(&context.store()?, prefix, threads)?);
             }
-            Workload::ImdThrottled { keys, share } => {
+            BenchWorkload::ImdThrottled { keys, share } => {
                 let store = context.store_or_new()?;
-                let particles = Particles { keys, value_bytes: 40, ranks: 1 };
+                let particles = ParticleCount { keys, value_bytes: 40, ranks: 1 };
                 let shape = ImdShape::Fixed { key_bytes: 8, value_bytes: 40 };
-                let options = Options::new(1, Format::Base, shape);
+                let options = DirectoryOptions::new(1, ValueFormat::Base, shape);
                 let work = ImdWrite { particles, epochs: 1, options, per_node: 1 };
                 let throttled = imd_throttled(&store, &work, f64::from(share) / 100.0)?;
                 return show(context, &throttled);
             }
-            Workload::Remove { threads, settings } => {
+            BenchWorkload::Remove { threads, settings } => {
                 remove(&context.store()?, threads, settings.options(context))?
             }
         };
@@ -227,7 +227,7 @@ impl Bench {
 }
 
 /// Object name prefix of `entry`, found at `target`, which must have only one part.
-fn only_part<'e>(entry: &'e IndexedEntry, target: &Location) -> Result<&'e str> {
+fn only_part<'e>(entry: &'e IndexedEntry, target: &StackPath) -> Result<&'e str> {
     let [prefix] = &entry.prefixes[..] else {
         let what = format!("{target}: benchmarks need a directory without appended epochs");
         return Err(Error::new(Kind::Invalid, what));
@@ -237,23 +237,23 @@ fn only_part<'e>(entry: &'e IndexedEntry, target: &Location) -> Result<&'e str> 
 
 /// Gets keys of the directory at `target`, which `esker imd write` wrote.
 fn imd_get_at(
-    context: &Context,
-    target: &Location,
+    context: &CommandContext,
+    target: &StackPath,
     operations: u64,
-    query: &Query,
-) -> Result<Report> {
+    query: &BenchQuery,
+) -> Result<BenchReport> {
     let (entry, reader) = super::imd::open(context, target, 0)?;
     let prefix = only_part(&entry, target)?;
     let directory = reader.parts().next().and_then(|part| part.directory().cloned());
     let (Some(directory), ImdShape::Fixed { key_bytes: 8, value_bytes }) =
-        (directory, reader.shape())
+        (directory, reader.record_layout())
     else {
         let what = format!("{target}: not written by `esker imd write`");
         return Err(Error::new(Kind::Invalid, what));
     };
     let epochs = directory.epochs();
     let records: u64 = directory.partitions.iter().map(|totals| totals.rows).sum();
-    let particles = Particles {
+    let particles = ParticleCount {
         keys: records / u64::from(epochs.max(1)),
         value_bytes: value_bytes as usize,
         ranks: directory.head.partitions,
@@ -263,7 +263,7 @@ fn imd_get_at(
     imd_get(&context.store()?, prefix, &work)
 }
 
-fn show(context: &Context, report: &(impl Serialize + Display)) -> Result<()> {
+fn show(context: &CommandContext, report: &(impl Serialize + Display)) -> Result<()> {
     if context.out.is_json() {
         return context.out.report(report);
     }

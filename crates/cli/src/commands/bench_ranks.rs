@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Result};
 use esker_bench::collective::collective;
-use esker_bench::messages::{Carrier, messages};
+use esker_bench::messages::{MessageCarrier, messages};
 use esker_bench::routing::routing;
-use esker_comm::collective::model::Costs;
-use esker_comm::rates::Amount;
+use esker_comm::collective::model::MessageCosts;
+use esker_comm::rates::MeasurementSize;
 use serde::Serialize;
 
-use crate::context::Context;
+use crate::context::CommandContext;
 
 /// Measure and model the memory per rank of direct and three-hop routing
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   esker bench routing --ranks 64,128,256 --per-node 16 --plot routing.svg")]
-pub struct Routing {
+pub struct RoutingCommand {
     /// Sizes of the jobs to run, as threads
     #[arg(long, value_delimiter = ',', default_value = "64,128,256", value_name = "N,…")]
     ranks: Vec<u32>,
@@ -36,9 +36,9 @@ pub struct Routing {
     plot: Option<PathBuf>,
 }
 
-impl Routing {
+impl RoutingCommand {
     /// Measures.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let report = routing(&self.ranks, self.per_node, self.records, self.model_per_node)?;
         write_plot(self.plot, || report.plot())?;
         show(context, &report, report.to_string())
@@ -51,7 +51,7 @@ impl Routing {
 #[command(after_help = "\
 Example:
   esker bench collective --clients 1024 --plot collective.svg")]
-pub struct Collective {
+pub struct CollectiveCommand {
     /// Clients of the model, distributed over 1 to 1,024 servers
     #[arg(long, default_value_t = 1024, value_name = "N")]
     clients: u32,
@@ -62,21 +62,21 @@ pub struct Collective {
     #[arg(long, default_value_t = 20, value_name = "N")]
     rounds: u32,
     /// Latency of a message between nodes in the model, in nanoseconds
-    #[arg(long, default_value_t = Costs::default().latency_ns, value_name = "NS")]
+    #[arg(long, default_value_t = MessageCosts::default().latency_ns, value_name = "NS")]
     latency_ns: u64,
     /// Time that a server in the model takes to handle a message, in nanoseconds
-    #[arg(long, default_value_t = Costs::default().overhead_ns, value_name = "NS")]
+    #[arg(long, default_value_t = MessageCosts::default().overhead_ns, value_name = "NS")]
     overhead_ns: u64,
     /// Draw the model, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-impl Collective {
+impl CollectiveCommand {
     /// Measures.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let Self { latency_ns, overhead_ns, .. } = self;
-        let costs = Costs { latency_ns, overhead_ns, ..Costs::default() };
+        let costs = MessageCosts { latency_ns, overhead_ns, ..MessageCosts::default() };
         let report = collective(self.clients, self.ranks, self.rounds, costs)?;
         write_plot(self.plot, || report.plot())?;
         show(context, &report, report.to_string())
@@ -84,7 +84,7 @@ impl Collective {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Transport {
+enum TransportChoice {
     /// Ranks are threads
     Threads,
     /// Ranks communicate over loopback
@@ -96,10 +96,10 @@ enum Transport {
 #[command(after_help = "\
 Example:
   esker bench messages --transport tcp --ranks 2")]
-pub struct Messages {
+pub struct MessagesCommand {
     /// Transport between ranks
     #[arg(long, value_enum, default_value = "threads", value_name = "HOW")]
-    transport: Transport,
+    transport: TransportChoice,
     /// Number of ranks; a single rank sends to itself
     #[arg(long, default_value_t = 2, value_name = "N")]
     ranks: u32,
@@ -117,15 +117,16 @@ pub struct Messages {
     messages: u32,
 }
 
-impl Messages {
+impl MessagesCommand {
     /// Measures.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let Self { ranks, per_node, records, record_bytes, .. } = self;
         let round_trips = self.messages / 20;
-        let amount = Amount { round_trips, messages: self.messages, records, record_bytes };
+        let amount =
+            MeasurementSize { round_trips, messages: self.messages, records, record_bytes };
         let carrier = match self.transport {
-            Transport::Threads => Carrier::Threads,
-            Transport::Tcp => Carrier::Tcp,
+            TransportChoice::Threads => MessageCarrier::Threads,
+            TransportChoice::Tcp => MessageCarrier::Tcp,
         };
         let report = messages(carrier, ranks, per_node, &amount)?;
         show(context, &report, report.to_string())
@@ -138,7 +139,7 @@ fn write_plot(file: Option<PathBuf>, draw: impl FnOnce() -> Result<String>) -> R
         .map_err(|error| Error::io(error, format!("write {}", file.display())))
 }
 
-fn show(context: &Context, report: &impl Serialize, text: String) -> Result<()> {
+fn show(context: &CommandContext, report: &impl Serialize, text: String) -> Result<()> {
     if context.out.is_json() {
         return context.out.report(report);
     }

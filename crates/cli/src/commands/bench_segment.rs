@@ -6,16 +6,16 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Result};
-use esker_bench::segment::pattern::{BATCH, Pattern, Shape, dump};
+use esker_bench::segment::pattern::{BATCH, PatternSize, WritePattern, dump};
 use esker_bench::segment::{SegmentReport, segment};
 use esker_table::tree::TreeOptions;
 
 use crate::change::SessionSettings;
-use crate::context::Context;
+use crate::context::CommandContext;
 
 /// Write pattern of the ranks.
 #[derive(Clone, Copy, ValueEnum)]
-enum Workload {
+enum SegmentWorkload {
     /// Transfers of the ranks take turns, as with IOR
     Strided,
     /// Each rank has a tile of a two-dimensional array, as in MPI-Tile-IO
@@ -28,7 +28,7 @@ enum Workload {
 
 /// Size of BTIO's cube.
 #[derive(Clone, Copy, ValueEnum)]
-enum Class {
+enum BtioClass {
     /// 162 points a side
     C,
     /// 408
@@ -47,13 +47,13 @@ enum Class {
 Example:
   esker bench segment --store /scratch/segments --pattern strided --clients 1024 --segments 16000000
   esker bench segment --store /scratch/segments --pattern btio --class d --clients 256 --json")]
-pub struct Segment {
+pub struct BenchSegmentCommand {
     /// Order of offsets
     #[arg(long, value_enum, default_value = "strided", value_name = "PATTERN")]
-    pattern: Workload,
+    pattern: SegmentWorkload,
     /// BTIO's problem size
     #[arg(long, value_enum, default_value = "d", value_name = "CLASS")]
-    class: Class,
+    class: BtioClass,
     /// Bytes of a transfer, of a tile's row, or of a block
     #[arg(long, default_value_t = 4_096, value_name = "BYTES")]
     bytes: u64,
@@ -80,25 +80,25 @@ pub struct Segment {
     settings: SessionSettings,
 }
 
-impl Segment {
-    fn shape(&self) -> Shape {
+impl BenchSegmentCommand {
+    fn pattern_size(&self) -> PatternSize {
         let pattern = match self.pattern {
-            Workload::Strided => Pattern::Strided(self.bytes),
-            Workload::Tile => Pattern::Tile(self.bytes),
-            Workload::Random => Pattern::Random(self.bytes),
-            Workload::Btio => Pattern::Btio(match self.class {
-                Class::C => 162,
-                Class::D => 408,
-                Class::E => 1_020,
+            SegmentWorkload::Strided => WritePattern::Strided(self.bytes),
+            SegmentWorkload::Tile => WritePattern::Tile(self.bytes),
+            SegmentWorkload::Random => WritePattern::Random(self.bytes),
+            SegmentWorkload::Btio => WritePattern::Btio(match self.class {
+                BtioClass::C => 162,
+                BtioClass::D => 408,
+                BtioClass::E => 1_020,
             }),
         };
         let (clients, segments) = (self.clients, self.segments);
-        Shape { pattern, clients, segments, batch: self.batch, shuffled: self.shuffled }
+        PatternSize { pattern, clients, segments, batch: self.batch, shuffled: self.shuffled }
     }
 
     /// Measures, or writes the workload.
-    pub fn run(&self, context: &Context) -> Result<()> {
-        let shape = self.shape();
+    pub fn run(&self, context: &CommandContext) -> Result<()> {
+        let shape = self.pattern_size();
         if let Some(path) = &self.dump {
             let batches = shape.batches()?;
             let written = File::create(path)
@@ -110,7 +110,7 @@ impl Segment {
     }
 }
 
-fn show(context: &Context, report: &SegmentReport) -> Result<()> {
+fn show(context: &CommandContext, report: &SegmentReport) -> Result<()> {
     if context.out.is_json() {
         return context.out.report(report);
     }

@@ -3,11 +3,11 @@
 use clap::Args;
 use esker_base::Result;
 use esker_base::store::SharedStore;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_imd::entry::{self, IndexedEntry};
 
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 
 /// Bytes read at once.
 const PIECE_BYTES: usize = 4 << 20;
@@ -21,10 +21,10 @@ const PIECE_BYTES: usize = 4 << 20;
 Examples:
   esker cat headers:/stdio.h | less
   esker cat climate:/out.nc --offset 1M --length 64K > part")]
-pub struct Cat {
+pub struct CatCommand {
     /// Files
-    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Start at this byte
     #[arg(long, value_parser = crate::quantity::bytes, default_value = "0", value_name = "SIZE")]
     offset: u64,
@@ -33,9 +33,9 @@ pub struct Cat {
     length: Option<u64>,
 }
 
-impl Cat {
+impl CatCommand {
     /// Prints.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let repository = context.repository()?;
         for (location, view) in context.views(&repository, &self.locations)? {
             let in_file = |error: esker_base::Error| error.within(location);
@@ -43,7 +43,7 @@ impl Cat {
                 self.print_values(context, repository.store(), &entry).map_err(in_file)?;
                 continue;
             }
-            let inode = view.stat(&location.path, Follow::Yes)?;
+            let inode = view.stat(&location.path, FollowLinks::Yes)?;
             if self.offset == 0 && self.length.is_none() {
                 view.read_all(&inode, &mut |bytes| context.out.raw(bytes)).map_err(in_file)?;
                 continue;
@@ -66,7 +66,7 @@ impl Cat {
     /// Prints the values of a key of an indexed directory, one after the other.
     fn print_values(
         &self,
-        context: &Context,
+        context: &CommandContext,
         store: &SharedStore,
         entry: &IndexedEntry,
     ) -> Result<()> {

@@ -2,12 +2,12 @@
 
 use clap::Args;
 use esker_base::Result;
-use esker_fs::ops::Changes;
+use esker_fs::ops::AttributeChanges;
 
-use crate::change::{Change, ChangeArguments};
+use crate::change::{ChangeArguments, ChangedSession};
 use crate::commands::{attributes, one_stack};
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 use crate::mode_change::ModeChange;
 
 /// Change permission bits
@@ -19,13 +19,13 @@ use crate::mode_change::ModeChange;
 Examples:
   esker chmod 600 headers:/secret --as closed
   esker chmod -R go-w,a+X @3f2a:/tree")]
-pub struct Chmod {
+pub struct ChmodCommand {
     /// Permission bits in octal, or changes such as u+x, go-w or g=u
     #[arg(value_name = "MODE", value_parser = ModeChange::parse, allow_hyphen_values = true)]
     mode: ModeChange,
     /// Paths to change, all in one name or session
-    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Change directories and everything in them; symbolic links in them are skipped
     #[arg(short = 'R', long)]
     recursive: bool,
@@ -33,15 +33,15 @@ pub struct Chmod {
     change: ChangeArguments,
 }
 
-impl Chmod {
+impl ChmodCommand {
     /// Changes them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let stack = one_stack(&self.locations);
-        Change::open(context, stack, &self.change)?.run(context, |session| {
+        ChangedSession::open(context, stack, &self.change)?.run(context, |session| {
             self.locations.iter().try_for_each(|location| {
                 attributes::change_tree(session, location, self.recursive, |inode| {
                     let mode = self.mode.apply(inode.mode, inode.is_directory(), context.umask);
-                    Changes { mode: Some(mode), ..Changes::default() }
+                    AttributeChanges { mode: Some(mode), ..AttributeChanges::default() }
                 })
             })
         })

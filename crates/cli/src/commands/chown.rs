@@ -2,13 +2,13 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::ops::Changes;
+use esker_fs::ops::AttributeChanges;
 
-use crate::change::{Change, ChangeArguments};
+use crate::change::{ChangeArguments, ChangedSession};
 use crate::commands::{attributes, one_stack};
-use crate::context::Context;
-use crate::location::Location;
-use crate::users::Users;
+use crate::context::CommandContext;
+use crate::location::StackPath;
+use crate::users::UserNames;
 
 /// Change owners and groups
 ///
@@ -20,7 +20,7 @@ use crate::users::Users;
 Examples:
   esker chown -R alice:staff headers:/alice --as given
   esker chown 1001 @3f2a:/results")]
-pub struct Chown {
+pub struct ChownCommand {
     /// Owner, by name or number; OWNER:GROUP also sets the group, :GROUP only the group
     #[arg(value_name = "OWNER[:GROUP]")]
     owner: String,
@@ -36,7 +36,7 @@ pub struct Chown {
 #[command(after_help = "\
 Example:
   esker chgrp -R staff @3f2a:/results")]
-pub struct Chgrp {
+pub struct ChgrpCommand {
     /// Group, by name or number
     #[arg(value_name = "GROUP")]
     group: String,
@@ -47,8 +47,8 @@ pub struct Chgrp {
 #[derive(Args)]
 struct OwnerArguments {
     /// Paths to change, all in one name or session
-    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Change directories and everything in them; symbolic links in them are skipped
     #[arg(short = 'R', long)]
     recursive: bool,
@@ -56,33 +56,33 @@ struct OwnerArguments {
     change: ChangeArguments,
 }
 
-impl Chown {
+impl ChownCommand {
     /// Changes them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let (owner, group) = match self.owner.split_once(':') {
             Some((owner, group)) => (owner, group),
             None => (self.owner.as_str(), ""),
         };
-        let users = Users::of_machine();
+        let users = UserNames::of_machine();
         let uid = number(owner, "user", |name| users.uid(name))?;
         let gid = number(group, "group", |name| users.gid(name))?;
-        self.arguments.run(context, &Changes { uid, gid, ..Changes::default() })
+        self.arguments.run(context, &AttributeChanges { uid, gid, ..AttributeChanges::default() })
     }
 }
 
-impl Chgrp {
+impl ChgrpCommand {
     /// Changes them.
-    pub fn run(self, context: &Context) -> Result<()> {
-        let users = Users::of_machine();
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let users = UserNames::of_machine();
         let gid = number(&self.group, "group", |name| users.gid(name))?;
-        self.arguments.run(context, &Changes { gid, ..Changes::default() })
+        self.arguments.run(context, &AttributeChanges { gid, ..AttributeChanges::default() })
     }
 }
 
 impl OwnerArguments {
-    fn run(&self, context: &Context, changes: &Changes) -> Result<()> {
+    fn run(&self, context: &CommandContext, changes: &AttributeChanges) -> Result<()> {
         let stack = one_stack(&self.locations);
-        Change::open(context, stack, &self.change)?.run(context, |session| {
+        ChangedSession::open(context, stack, &self.change)?.run(context, |session| {
             self.locations.iter().try_for_each(|location| {
                 attributes::change_tree(session, location, self.recursive, |_| *changes)
             })

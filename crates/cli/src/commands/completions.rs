@@ -4,8 +4,8 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 use esker_base::Result;
 
-use crate::Cli;
-use crate::context::Context;
+use crate::CommandLine;
+use crate::context::CommandContext;
 
 /// Print a script that completes commands in a shell
 #[derive(Args)]
@@ -14,16 +14,16 @@ Examples:
   esker completions bash > ~/.local/share/bash-completion/completions/esker
   esker completions zsh > \"${fpath[1]}/_esker\"
   esker completions fish > ~/.config/fish/completions/esker.fish")]
-pub struct Completions {
+pub struct CompletionsCommand {
     /// The shell
     shell: Shell,
 }
 
-impl Completions {
+impl CompletionsCommand {
     /// Prints the script.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "esker", &mut script);
+        clap_complete::generate(self.shell, &mut CommandLine::command(), "esker", &mut script);
         context.out.raw(&script)
     }
 }

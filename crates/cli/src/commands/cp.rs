@@ -5,16 +5,16 @@ use esker_base::{Error, Kind, Result};
 use esker_fs::dir::Dir;
 use esker_fs::identity::{READ, WRITE};
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::namespace::{Follow, Found};
-use esker_fs::ops::{Changes, XattrSet};
+use esker_fs::namespace::{FollowLinks, PathTarget};
+use esker_fs::ops::{AttributeChanges, XattrSet};
 use esker_fs::session::Session;
-use esker_fs::walk::{Next, Order, Step, normalized};
+use esker_fs::walk::{WalkNext, WalkOrder, WalkStep, normalized};
 use esker_imd::entry;
 
-use crate::change::{Change, ChangeArguments};
+use crate::change::{ChangeArguments, ChangedSession};
 use crate::commands::{attributes, one_stack};
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 
 /// Copy files and whole trees
 ///
@@ -26,10 +26,10 @@ use crate::location::Location;
 Examples:
   esker cp headers:/stdio.h headers:/stdio.old --as kept
   esker cp -r -p @3f2a:/run7 @3f2a:/run8")]
-pub struct Cp {
+pub struct CopyCommand {
     /// Paths to copy, then the new path; all in one name or session
-    #[arg(required = true, num_args = 2.., value_name = "NAME:/path", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, num_args = 2.., value_name = "NAME:/path", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Copy directories and everything in them; symbolic links are copied as links
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
@@ -40,13 +40,13 @@ pub struct Cp {
     change: ChangeArguments,
 }
 
-impl Cp {
+impl CopyCommand {
     /// Copies them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let stack = one_stack(&self.locations);
         let (target, sources) = self.locations.split_last().expect("clap asks for two");
-        Change::open(context, stack, &self.change)?.run(context, |session| {
-            let into = session.stat(&target.path, Follow::Yes);
+        ChangedSession::open(context, stack, &self.change)?.run(context, |session| {
+            let into = session.stat(&target.path, FollowLinks::Yes);
             let into = into.is_ok_and(|inode| inode.is_directory());
             if sources.len() > 1 && !into {
                 let what = format!("{target} is not a directory, which several files need");
@@ -64,15 +64,15 @@ impl Cp {
     fn copy(
         &self,
         session: &Session,
-        source: &Location,
-        target: &Location,
+        source: &StackPath,
+        target: &StackPath,
         umask: u32,
     ) -> Result<()> {
         if let Some(key) = entry::find_key(session, &source.path)? {
             let (inode, values) = key.key_file(&session.layers().source().store)?;
             return self.key(session, (&inode, &values), &target.path, umask);
         }
-        let follow = if self.recursive { Follow::No } else { Follow::Yes };
+        let follow = if self.recursive { FollowLinks::No } else { FollowLinks::Yes };
         let found = session.find(&source.path, follow)?;
         if !found.inode.is_directory() {
             return self.file(session, &found, &target.path, umask);
@@ -87,24 +87,24 @@ impl Cp {
         }
         // Directories get their final modes only after they are filled.
         let mut made = Vec::new();
-        session.traverse(&source.path, Follow::No, Order::Stored, &mut |step| {
+        session.traverse(&source.path, FollowLinks::No, WalkOrder::Stored, &mut |step| {
             let visit = match step {
-                Step::Entry(visit) => visit,
-                Step::Left(_) => return Ok(Next::Into),
-                Step::Unreadable(_, error) => return Err(error),
+                WalkStep::Entry(visit) => visit,
+                WalkStep::Left(_) => return Ok(WalkNext::Into),
+                WalkStep::Unreadable(_, error) => return Err(error),
             };
             let path = [&to, &visit.path[from.len()..]].concat();
             if visit.inode.is_directory() {
                 make_dir(session, &path)?;
                 made.push((path, visit.inode.clone()));
             } else {
-                let found = session.find(visit.path, Follow::No)?;
+                let found = session.find(visit.path, FollowLinks::No)?;
                 self.file(session, &found, &path, umask)?;
             }
-            Ok(Next::Into)
+            Ok(WalkNext::Into)
         })?;
         made.iter().rev().try_for_each(|(path, inode)| {
-            self.give_attributes(session, &session.find(path, Follow::No)?, inode, umask)
+            self.give_attributes(session, &session.find(path, FollowLinks::No)?, inode, umask)
         })
     }
 
@@ -136,11 +136,11 @@ impl Cp {
                 }
             }
         }
-        self.give_attributes(session, &session.find(path, Follow::No)?, inode, umask)
+        self.give_attributes(session, &session.find(path, FollowLinks::No)?, inode, umask)
     }
 
     /// Copies anything but a directory.
-    fn file(&self, session: &Session, from: &Found, path: &[u8], umask: u32) -> Result<()> {
+    fn file(&self, session: &Session, from: &PathTarget, path: &[u8], umask: u32) -> Result<()> {
         let (dir, name) = session.locate(path)?;
         let inode = &from.inode;
         match inode.kind() {
@@ -151,13 +151,13 @@ impl Cp {
             }
             Some(kind) => session.mknod(&dir, name, kind, 0o600, inode.rdev)?,
         };
-        self.give_attributes(session, &session.find(path, Follow::No)?, inode, umask)
+        self.give_attributes(session, &session.find(path, FollowLinks::No)?, inode, umask)
     }
 
     fn regular(
         &self,
         session: &Session,
-        from: &Found,
+        from: &PathTarget,
         (dir, name): (&Dir, &[u8]),
         umask: u32,
     ) -> Result<()> {
@@ -188,7 +188,7 @@ impl Cp {
             return Ok(());
         }
         let inode = session.lookup(dir, name, true)?;
-        let found = Found { dir: dir.clone(), name: name.to_vec(), inode };
+        let found = PathTarget { dir: dir.clone(), name: name.to_vec(), inode };
         self.give_attributes(session, &found, &from.inode, umask)
     }
 
@@ -196,14 +196,17 @@ impl Cp {
     fn give_attributes(
         &self,
         session: &Session,
-        copy: &Found,
+        copy: &PathTarget,
         original: &Inode,
         umask: u32,
     ) -> Result<()> {
         let is_symlink = original.kind() == Some(FileKind::Symlink);
         if !self.preserve {
             let mode = original.mode & 0o777 & !umask;
-            let changes = Changes { mode: (!is_symlink).then_some(mode), ..Changes::default() };
+            let changes = AttributeChanges {
+                mode: (!is_symlink).then_some(mode),
+                ..AttributeChanges::default()
+            };
             return attributes::change(session, copy, &changes);
         }
         for (name, value) in session.xattrs(original)? {
@@ -213,17 +216,17 @@ impl Cp {
         let keeps_owner = is_root || original.uid == session.identity().uid;
         let keeps_group = is_root || session.identity().is_member(original.gid);
         let set_id = if keeps_owner && keeps_group { 0 } else { 0o6000 };
-        let owner = Changes {
+        let owner = AttributeChanges {
             uid: is_root.then_some(original.uid),
             gid: keeps_group.then_some(original.gid),
-            ..Changes::default()
+            ..AttributeChanges::default()
         };
         attributes::change(session, copy, &owner)?;
-        let changes = Changes {
+        let changes = AttributeChanges {
             mode: (!is_symlink).then_some(original.mode & !set_id),
             atime_ns: Some(original.atime_ns),
             mtime_ns: Some(original.mtime_ns),
-            ..Changes::default()
+            ..AttributeChanges::default()
         };
         attributes::change(session, copy, &changes)
     }

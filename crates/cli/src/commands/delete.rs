@@ -4,8 +4,8 @@ use clap::Args;
 use esker_base::{Error, Result};
 use serde_json::json;
 
-use crate::change::{Replacing, announce};
-use crate::context::Context;
+use crate::change::{NameReplacement, announce};
+use crate::context::CommandContext;
 use crate::{progress, usage};
 
 /// Delete published names
@@ -18,15 +18,15 @@ use crate::{progress, usage};
 Examples:
   esker delete headers-old && esker gc
   esker delete headers-old && esker gc --grace 0    # free it at once")]
-pub struct Delete {
+pub struct DeleteCommand {
     /// Names to delete
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 }
 
-impl Delete {
+impl DeleteCommand {
     /// Deletes them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         self.names.iter().for_each(|name| check_is_name(name));
         progress::watch_store(context, "delete:", |repository| {
             for (at, name) in self.names.iter().enumerate() {
@@ -67,15 +67,15 @@ fn check_is_name(name: &str) {
 Examples:
   esker names --deleted
   esker undelete headers-old")]
-pub struct Undelete {
+pub struct UndeleteCommand {
     /// The name
     #[arg(value_name = "NAME")]
     name: String,
 }
 
-impl Undelete {
+impl UndeleteCommand {
     /// Restores it.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let named = context.repository()?.undelete(&self.name)?;
         announce(context, &named.name, named.set)
     }
@@ -89,7 +89,7 @@ impl Undelete {
 Examples:
   esker rename run-7 climate-7
   esker rename candidate current --replace")]
-pub struct Rename {
+pub struct RenameCommand {
     /// The old name
     #[arg(value_name = "OLD")]
     old: String,
@@ -97,16 +97,16 @@ pub struct Rename {
     #[arg(value_name = "NEW")]
     new: String,
     #[command(flatten)]
-    replacing: Replacing,
+    replacing: NameReplacement,
 }
 
-impl Rename {
+impl RenameCommand {
     /// Renames it.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         [&self.old, &self.new].into_iter().for_each(|name| usage::check_name(name));
         let renamed = context.repository()?.rename(&self.old, &self.new, self.replacing.if_taken());
         let set = renamed.map_err(|error| {
-            Replacing::advise(error, std::slice::from_ref(&self.old), &self.new)
+            NameReplacement::advise(error, std::slice::from_ref(&self.old), &self.new)
         })?;
         if context.out.is_json() {
             let (from, to) = (&self.old, &self.new);

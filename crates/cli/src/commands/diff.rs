@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use esker_base::Result;
-use esker_fs::diff::{Aspect, Difference, diff};
+use esker_fs::diff::{DiffAspect, Difference, diff};
 use esker_fs::repository::Repository;
 use serde_json::json;
 
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 use crate::{progress, text};
 
 /// Show the differences between two trees
@@ -22,13 +22,13 @@ use crate::{progress, text};
 Examples:
   esker diff headers headers-2
   esker diff climate-6:/out climate-7:/out --json")]
-pub struct Diff {
+pub struct DiffCommand {
     /// The old tree
-    #[arg(value_name = "A[:/path]", value_parser = Location::parser())]
-    before: Location,
+    #[arg(value_name = "A[:/path]", value_parser = StackPath::parser())]
+    before: StackPath,
     /// The new tree
-    #[arg(value_name = "B[:/path]", value_parser = Location::parser())]
-    after: Location,
+    #[arg(value_name = "B[:/path]", value_parser = StackPath::parser())]
+    after: StackPath,
     /// Exit with 1 if anything differs
     #[arg(long)]
     exit_code: bool,
@@ -40,12 +40,12 @@ pub struct Diff {
     summarize: bool,
 }
 
-impl Diff {
+impl DiffCommand {
     /// Compares.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         let (mut added, mut deleted, mut modified) = (0u64, 0u64, 0u64);
         let mut count = |difference: &Difference| {
-            if self.ignore_times && difference.aspects == [Aspect::Time] {
+            if self.ignore_times && difference.aspects == [DiffAspect::Time] {
                 return Ok(());
             }
             match (difference.before, difference.after) {
@@ -83,7 +83,7 @@ impl Diff {
     }
 }
 
-fn show(context: &Context, difference: &Difference) -> Result<()> {
+fn show(context: &CommandContext, difference: &Difference) -> Result<()> {
     let letter = match (difference.before, difference.after) {
         (None, _) => "A",
         (_, None) => "D",
@@ -116,14 +116,14 @@ fn show(context: &Context, difference: &Difference) -> Result<()> {
     out.raw(b"\n")
 }
 
-const fn word(aspect: Aspect) -> &'static str {
+const fn word(aspect: DiffAspect) -> &'static str {
     match aspect {
-        Aspect::Kind => "kind",
-        Aspect::Content => "content",
-        Aspect::Mode => "mode",
-        Aspect::Owner => "owner",
-        Aspect::Time => "time",
-        Aspect::Device => "device",
-        Aspect::Xattrs => "xattrs",
+        DiffAspect::Kind => "kind",
+        DiffAspect::Content => "content",
+        DiffAspect::Mode => "mode",
+        DiffAspect::Owner => "owner",
+        DiffAspect::Time => "time",
+        DiffAspect::Device => "device",
+        DiffAspect::Xattrs => "xattrs",
     }
 }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use clap::{ArgAction, Args};
 use esker_base::Result;
 
-use crate::context::Context;
-use crate::location::Location;
-use crate::output::Problems;
+use crate::context::CommandContext;
+use crate::location::StackPath;
+use crate::output::CommandProblems;
 use crate::text;
 
 /// Sum up sizes below directories
@@ -22,10 +22,10 @@ Examples:
   esker du -sh headers:/
   esker du -h --max-depth 1 headers:/"
 )]
-pub struct Du {
+pub struct DuCommand {
     /// Directories or files
-    #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, value_name = "NAME[:/path]", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Show only the total of each argument
     #[arg(short, long, conflicts_with = "max_depth")]
     summarize: bool,
@@ -43,12 +43,12 @@ pub struct Du {
     help: Option<bool>,
 }
 
-impl Du {
+impl DuCommand {
     /// Sums up.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         let repository = context.repository()?;
         let depth_max = if self.summarize { Some(0) } else { self.max_depth };
-        let problems = Problems::default();
+        let problems = CommandProblems::default();
         for (location, view) in context.views(&repository, &self.locations)? {
             let summed = view.usage(
                 &location.path,

@@ -4,7 +4,7 @@ use clap::Args;
 use esker_base::{Kind, Result};
 use serde_json::json;
 
-use crate::context::Context;
+use crate::context::CommandContext;
 
 /// Every kind and its meaning to a user.
 pub const MEANINGS: &[(Kind, &str)] = &[
@@ -76,7 +76,7 @@ pub struct ExitCodes {}
 
 impl ExitCodes {
     /// Lists them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let kinds = MEANINGS
             .iter()
             .map(|(kind, meaning)| (kind.exit_code(), format!("{kind:?}"), *meaning));

@@ -9,14 +9,14 @@ use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
 use esker_fs::export::ExportOptions;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::tally::Tally;
+use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::tally::TransferTally;
 
 use crate::commands::transfer;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::indexed_export::IndexedFormName;
 use crate::interrupt;
-use crate::location::Location;
+use crate::location::StackPath;
 use crate::{mount_overlap, progress, text, usage};
 
 /// Export a tree as real files
@@ -34,10 +34,10 @@ Examples:
   esker export --resume headers:/ /tmp/headers
   esker export run:/ /tmp/run --indexed npy
   esker export climate-7:/runs/7/out.nc ./out.nc")]
-pub struct Export {
+pub struct ExportCommand {
     /// Path to export
-    #[arg(value_name = "NAME[:/path]", value_parser = Location::parser())]
-    source: Location,
+    #[arg(value_name = "NAME[:/path]", value_parser = StackPath::parser())]
+    source: StackPath,
     /// Destination; must be new or an empty directory, unless --overwrite is given
     #[arg(value_name = "DEST")]
     target: PathBuf,
@@ -56,9 +56,9 @@ pub struct Export {
     indexed: IndexedFormName,
 }
 
-impl Export {
+impl ExportCommand {
     /// Exports the tree.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         if self.target.as_os_str() == "-" {
             usage::exit(
                 "an export does not go to standard output, to which `esker cat --help` says how to \
@@ -68,7 +68,7 @@ impl Export {
         let repository = context.repository()?;
         mount_overlap::check_export_target(context.store_url(), &self.target)?;
         let view = context.view(&repository, &self.source.stack)?;
-        let tally = Arc::new(Tally::default());
+        let tally = Arc::new(TransferTally::default());
         let Self { threads, overwrite, resume, .. } = self;
         let indexed = Some(self.indexed.form());
         let options = ExportOptions { threads, overwrite, resume, indexed };
@@ -101,7 +101,7 @@ impl Export {
         if !self.target.as_os_str().as_bytes().ends_with(b"/") {
             return Ok(());
         }
-        let inode = view.stat(&self.source.path, Follow::No)?;
+        let inode = view.stat(&self.source.path, FollowLinks::No)?;
         let is_one_file = !matches!(self.indexed, IndexedFormName::Files);
         let becomes_directory = match inode.kind() {
             Some(FileKind::Indexed) => !is_one_file,

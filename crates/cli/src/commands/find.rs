@@ -8,15 +8,15 @@ use clap::Args;
 use esker_base::Result;
 use esker_fs::glob::Glob;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::predicate::Predicate;
 use esker_fs::timestamp;
-use esker_fs::walk::{Next, Order, Step, Visit};
+use esker_fs::walk::{VisitedEntry, WalkNext, WalkOrder, WalkStep};
 
-use crate::context::Context;
-use crate::location::Location;
-use crate::output::Problems;
-use crate::quantity::{self, Comparison};
+use crate::context::CommandContext;
+use crate::location::StackPath;
+use crate::output::CommandProblems;
+use crate::quantity::{self, QuantityComparison};
 use crate::{text, usage};
 
 const DAY_NS: i64 = 86_400_000_000_000;
@@ -32,10 +32,10 @@ Examples:
   esker find headers:/ --name '*.h' --size +100K
   esker find headers:/ --type f --newer 7d -print0 | xargs -0 ...
   esker find climate:/ --mtime -1 --path '*/out/*' --json")]
-pub struct Find {
+pub struct FindCommand {
     /// Where to start
-    #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, value_name = "NAME[:/path]", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Name matches
     #[arg(long, value_name = "GLOB")]
     name: Option<OsString>,
@@ -47,7 +47,7 @@ pub struct Find {
     path: Option<OsString>,
     /// f file, d directory, l symbolic link, p pipe, s socket, c b devices; several as f,l
     #[arg(long = "type", value_name = "KINDS", value_parser = kinds)]
-    kinds: Option<Kinds>,
+    kinds: Option<KindFilter>,
     /// More than (+), less than (-) or exactly this many bytes, such as +10M
     #[arg(long, value_name = "[+-]SIZE", allow_hyphen_values = true)]
     size: Option<String>,
@@ -81,9 +81,9 @@ pub struct Find {
 }
 
 #[derive(Clone, Debug)]
-struct Kinds(Vec<FileKind>);
+struct KindFilter(Vec<FileKind>);
 
-fn kinds(text: &str) -> Result<Kinds, String> {
+fn kinds(text: &str) -> Result<KindFilter, String> {
     let kind = |letter: &str| {
         Ok(match letter {
             "f" | "file" => FileKind::File,
@@ -97,7 +97,7 @@ fn kinds(text: &str) -> Result<Kinds, String> {
             _ => return Err(format!("{letter:?} is not a kind; use f, d, l, p, s, c, b or i")),
         })
     };
-    text.split(',').map(kind).collect::<Result<_, String>>().map(Kinds)
+    text.split(',').map(kind).collect::<Result<_, String>>().map(KindFilter)
 }
 
 /// Adds a second dash to conditions of `find` that have only one, the form that find(1) uses.
@@ -130,35 +130,37 @@ pub fn long_flags(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
         .collect()
 }
 
-impl Find {
+impl FindCommand {
     /// Searches.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         let predicates = self.predicates(timestamp::of_clock(context.now_ns()));
         let repository = context.repository()?;
-        let order = if self.sorted { Order::Name } else { Order::Stored };
-        let problems = Problems::default();
+        let order = if self.sorted { WalkOrder::Name } else { WalkOrder::Stored };
+        let problems = CommandProblems::default();
         for (location, view) in context.views(&repository, &self.locations)? {
-            let walked = view.traverse(&location.path, Follow::No, order, &mut |step| match step {
-                Step::Entry(visit) => {
-                    let deep_enough = visit.depth >= self.mindepth;
-                    if deep_enough && predicates.iter().all(|predicate| predicate.holds(visit)) {
-                        self.show(context, visit)?;
+            let walked =
+                view.traverse(&location.path, FollowLinks::No, order, &mut |step| match step {
+                    WalkStep::Entry(visit) => {
+                        let deep_enough = visit.depth >= self.mindepth;
+                        if deep_enough && predicates.iter().all(|predicate| predicate.holds(visit))
+                        {
+                            self.show(context, visit)?;
+                        }
+                        let deeper = self.maxdepth.is_none_or(|depth| visit.depth < depth);
+                        Ok(if deeper { WalkNext::Into } else { WalkNext::Past })
                     }
-                    let deeper = self.maxdepth.is_none_or(|depth| visit.depth < depth);
-                    Ok(if deeper { Next::Into } else { Next::Past })
-                }
-                Step::Left(_) => Ok(Next::Into),
-                Step::Unreadable(visit, error) => {
-                    problems.report(&location.stack, visit.path, &error);
-                    Ok(Next::Into)
-                }
-            });
+                    WalkStep::Left(_) => Ok(WalkNext::Into),
+                    WalkStep::Unreadable(visit, error) => {
+                        problems.report(&location.stack, visit.path, &error);
+                        Ok(WalkNext::Into)
+                    }
+                });
             problems.pass(context, location, walked)?;
         }
         Ok(problems.exit_code())
     }
 
-    fn show(&self, context: &Context, visit: &Visit) -> Result<()> {
+    fn show(&self, context: &CommandContext, visit: &VisitedEntry) -> Result<()> {
         let out = &context.out;
         if out.is_json() {
             return out.json(text::entry(visit.path, visit.inode));
@@ -184,10 +186,12 @@ impl Find {
             let (comparison, number) = quantity::comparison(size);
             let bytes = usage::value_of(quantity::bytes(number));
             all.push(Predicate::Size(match comparison {
-                Comparison::More => bytes.saturating_add(1)..=u64::MAX,
-                Comparison::Less if bytes == 0 => usage::exit("nothing has less than no bytes"),
-                Comparison::Less => 0..=bytes - 1,
-                Comparison::Equal => bytes..=bytes,
+                QuantityComparison::More => bytes.saturating_add(1)..=u64::MAX,
+                QuantityComparison::Less if bytes == 0 => {
+                    usage::exit("nothing has less than no bytes")
+                }
+                QuantityComparison::Less => 0..=bytes - 1,
+                QuantityComparison::Equal => bytes..=bytes,
             }));
         }
         if let Some(days) = &self.mtime {
@@ -196,9 +200,9 @@ impl Find {
             let days: u32 = usage::value_of(number.parse().map_err(expected));
             let ago = |days: i64| now_ns.saturating_sub(days.saturating_mul(DAY_NS));
             all.push(Predicate::Modified(match comparison {
-                Comparison::More => i64::MIN..=ago(i64::from(days) + 1),
-                Comparison::Less => ago(i64::from(days)).saturating_add(1)..=i64::MAX,
-                Comparison::Equal => {
+                QuantityComparison::More => i64::MIN..=ago(i64::from(days) + 1),
+                QuantityComparison::Less => ago(i64::from(days)).saturating_add(1)..=i64::MAX,
+                QuantityComparison::Equal => {
                     ago(i64::from(days) + 1).saturating_add(1)..=ago(i64::from(days))
                 }
             }));

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::change::SessionSettings;
 use crate::commands::session;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::output::notice;
 use crate::quantity::age_seconds;
 use crate::{progress, text};
@@ -31,7 +31,7 @@ Examples:
   esker gc --dry-run
   esker gc --grace 0      # free at once; `esker undelete` finds nothing then
   esker gc --sessions-older-than 7d")]
-pub struct Gc {
+pub struct GcCommand {
     /// Only print what would be freed
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -51,9 +51,9 @@ fn age(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(|| format!("{text:?}: expected 90s, 15m or 6h"))
 }
 
-impl Gc {
+impl GcCommand {
     /// Runs the collection.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let session_options = SessionSettings::for_few().options(context);
         let (sessions, report) = progress::watch_store(context, "gc:", |repository| {
             let sessions = repository.give_up_left(
@@ -109,7 +109,7 @@ impl Gc {
     }
 
     /// Prints what only a later collection frees.
-    fn print_kept(&self, context: &Context, report: &GcReport) -> Result<()> {
+    fn print_kept(&self, context: &CommandContext, report: &GcReport) -> Result<()> {
         if report.former_sets > 0 {
             let sets = text::counted(report.former_sets, "change set");
             notice(format!(
@@ -131,7 +131,7 @@ impl Gc {
 }
 
 /// Prints the kept sessions that have no writer.
-fn show_left(context: &Context, left: &[OpenSession]) -> Result<()> {
+fn show_left(context: &CommandContext, left: &[OpenSession]) -> Result<()> {
     if left.is_empty() {
         return Ok(());
     }

@@ -9,13 +9,13 @@ use clap::Args;
 use esker_base::Result;
 use esker_fs::import::ImportOptions;
 use esker_fs::session::Session;
-use esker_fs::tally::Tally;
+use esker_fs::tally::TransferTally;
 
-use crate::change::{Change, ChangeArguments, MessageArgument, SessionSettings, TakeOver};
+use crate::change::{ChangeArguments, ChangedSession, MessageArgument, SessionSettings, TakeOver};
 use crate::commands::mkdir::make_dirs;
 use crate::commands::transfer;
-use crate::context::Context;
-use crate::location::{Location, Stack};
+use crate::context::CommandContext;
+use crate::location::{StackArgument, StackPath};
 use crate::{progress, usage};
 
 /// Import a directory tree and publish it
@@ -32,16 +32,16 @@ Examples:
   esker import /usr/include headers
   esker import ./run7 climate-7:/runs/7 --base climate-6
   esker import ./more @3f2a:/more")]
-pub struct Import {
+pub struct ImportCommand {
     /// Directory to import
     #[arg(value_name = "DIR")]
     source: PathBuf,
     /// Name to publish, with the directory to import into, or an open session
-    #[arg(value_name = "NAME[:/path]", value_parser = Location::parser())]
-    target: Location,
+    #[arg(value_name = "NAME[:/path]", value_parser = StackPath::parser())]
+    target: StackPath,
     /// Build on this snapshot, whoever published it; of several, earlier ones win
-    #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
-    bases: Vec<Stack>,
+    #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser())]
+    bases: Vec<StackArgument>,
     /// Threads that read the tree; more help if the source is across a network
     #[arg(long, default_value_t = 4, value_name = "N")]
     threads: usize,
@@ -56,27 +56,27 @@ pub struct Import {
     take_over: TakeOver,
 }
 
-impl Import {
+impl ImportCommand {
     /// Imports the tree.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         let change = match &self.target.stack {
-            Stack::Name(name) => {
+            StackArgument::Name(name) => {
                 let bases = context.sets_of(&context.repository()?, &self.bases)?;
                 let mut options = self.settings.options(context);
                 options.properties.extend(self.message.property());
-                Change::begin(context, &bases, name, options)?
+                ChangedSession::begin(context, &bases, name, options)?
             }
-            Stack::Set(_) if !self.bases.is_empty() => {
+            StackArgument::Set(_) if !self.bases.is_empty() => {
                 usage::exit("a session gets its bases when it begins: leave out --base")
             }
             stack => {
                 let (settings, take_over) = (self.settings.clone(), self.take_over);
                 let message = self.message.clone();
                 let arguments = ChangeArguments { new_name: None, message, settings, take_over };
-                Change::open(context, stack, &arguments)?
+                ChangedSession::open(context, stack, &arguments)?
             }
         };
-        let tally = Arc::new(Tally::default());
+        let tally = Arc::new(TransferTally::default());
         let (done, seconds) = context.timed(|| {
             change.run(context, |session| {
                 progress::watch("import:", &tally, || self.import(session, &tally))
@@ -86,7 +86,7 @@ impl Import {
         transfer::report(context, "imported", &tally, seconds)
     }
 
-    fn import(&self, session: &Session, tally: &Tally) -> Result<()> {
+    fn import(&self, session: &Session, tally: &TransferTally) -> Result<()> {
         let target = make_dirs(session, &self.target.path, 0o755)?;
         // Only a store in a directory can be inside the tree; one on S3 cannot.
         let store = std::fs::metadata(session.layers().source().store.url()).ok();

@@ -5,7 +5,7 @@ use esker_base::Result;
 use esker_base::store::{StoreSharing, identity, url};
 use serde_json::json;
 
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::mount_overlap;
 
 /// Create a store
@@ -23,7 +23,7 @@ Examples:
   esker init --store /scratch/store
   mkdir /scratch/lab && chgrp lab /scratch/lab && esker init --shared --store /scratch/lab
   esker init --store s3://bucket/prefix")]
-pub struct Init {
+pub struct InitCommand {
     /// Let the directory's group read and write the store; with --shared=world all others read it
     #[arg(
         long,
@@ -54,9 +54,9 @@ impl From<SharedWith> for StoreSharing {
     }
 }
 
-impl Init {
+impl InitCommand {
     /// Creates the store.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let url = context.store_url();
         mount_overlap::check_new_store(url)?;
         let store = match self.shared {
@@ -64,7 +64,7 @@ impl Init {
             Some(shared) => url::init_shared(url, shared.into())?,
         };
         if context.out.is_json() {
-            let identity = identity::Identity::read(&*store)?;
+            let identity = identity::StoreIdentity::read(&*store)?;
             let made = json!({"store": store.url(), "id": identity.id, "format": identity.format});
             return context.out.json(made);
         }

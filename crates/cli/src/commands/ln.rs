@@ -5,13 +5,13 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::session::Session;
 
-use crate::change::{Change, ChangeArguments};
+use crate::change::{ChangeArguments, ChangedSession};
 use crate::commands::one_stack;
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 
 /// Add a name to a file, or create a symbolic link
 ///
@@ -22,13 +22,13 @@ use crate::location::Location;
 Examples:
   esker ln headers:/stdio.h headers:/io.h --as linked
   esker ln -s ../data/run7 @3f2a:/latest")]
-pub struct Ln {
+pub struct LinkCommand {
     /// The file, in the same name or session; with -s the text of the link
     #[arg(value_name = "TARGET")]
     target: OsString,
     /// The new name
-    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-    link: Location,
+    #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+    link: StackPath,
     /// Create a symbolic link
     #[arg(short, long)]
     symbolic: bool,
@@ -39,23 +39,23 @@ pub struct Ln {
     change: ChangeArguments,
 }
 
-impl Ln {
+impl LinkCommand {
     /// Creates the link.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let target = match self.symbolic {
             true => None,
             false => Some(
-                Location::parse(&self.target).map_err(|error| Error::new(Kind::Invalid, error))?,
+                StackPath::parse(&self.target).map_err(|error| Error::new(Kind::Invalid, error))?,
             ),
         };
         if let Some(target) = &target {
             one_stack(&[self.link.clone(), target.clone()]);
         }
-        Change::open(context, &self.link.stack, &self.change)?
+        ChangedSession::open(context, &self.link.stack, &self.change)?
             .run(context, |session| self.link(session, target.as_ref()))
     }
 
-    fn link(&self, session: &Session, target: Option<&Location>) -> Result<()> {
+    fn link(&self, session: &Session, target: Option<&StackPath>) -> Result<()> {
         let own_name = match target {
             Some(target) => target.last(),
             None => {
@@ -63,7 +63,7 @@ impl Ln {
                 target.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty()).unwrap_or(b"")
             }
         };
-        let link = match session.stat(&self.link.path, Follow::Yes) {
+        let link = match session.stat(&self.link.path, FollowLinks::Yes) {
             Ok(inode) if inode.is_directory() => self.link.join(own_name),
             _ => self.link.clone(),
         };

@@ -4,15 +4,15 @@ use clap::Args;
 use esker_base::Result;
 use esker_fs::graph::GraphNode;
 use esker_fs::job::JobId;
-use esker_fs::marker::Holder;
+use esker_fs::marker::MarkerHolder;
 use esker_fs::timestamp;
 use esker_table::manifest::{Manifest, SetState};
 use serde_json::json;
 
 use crate::change::MESSAGE;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::graph_lines::{ASCII, BOXES, GraphLines};
-use crate::location::Stack;
+use crate::location::StackArgument;
 use crate::{text, writers};
 
 /// Digits of an id that are enough to tell change sets apart at a glance.
@@ -29,10 +29,10 @@ const DIGITS_SHOWN: usize = 8;
 Examples:
   esker log
   esker log climate-7 --json")]
-pub struct Log {
+pub struct LogCommand {
     /// Names or change sets; all unless given
-    #[arg(value_name = "NAME", value_parser = Stack::parser())]
-    stacks: Vec<Stack>,
+    #[arg(value_name = "NAME", value_parser = StackArgument::parser())]
+    stacks: Vec<StackArgument>,
     /// Show at most this many change sets
     #[arg(short = 'n', long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
     limit: usize,
@@ -41,9 +41,9 @@ pub struct Log {
     ascii: bool,
 }
 
-impl Log {
+impl LogCommand {
     /// Draws.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let repository = context.repository()?;
         let mut nodes = if self.stacks.is_empty() {
             repository.graph_of_all()?
@@ -88,7 +88,7 @@ fn title(node: &GraphNode) -> String {
     let id = &node.set.to_string()[..DIGITS_SHOWN];
     let names = node.names.join(", ");
     match node.state() {
-        Some(SetState::Open) if node.holders.contains(&Holder::Session) => {
+        Some(SetState::Open) if node.holders.contains(&MarkerHolder::Session) => {
             format!("@{id}  open session")
         }
         Some(SetState::Open) => format!("@{id}  given up"),

@@ -8,22 +8,22 @@ use esker_fs::identity::READ;
 use esker_fs::indexed::{self, IndexedPart};
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::list::{DirCursor, DirEntry};
-use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::walk::{Next, Order, Step, normalized};
+use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::walk::{WalkNext, WalkOrder, WalkStep, normalized};
 use esker_imd::{IndexedReader, entry};
 
-use crate::context::Context;
-use crate::location::Location;
-use crate::output::Problems;
+use crate::context::CommandContext;
+use crate::location::StackPath;
+use crate::output::CommandProblems;
 use crate::text;
-use crate::users::Users;
+use crate::users::UserNames;
 
 /// Directories with more entries are not counted, as in a mount.
 const COUNTED_MAX: usize = 1 << 16;
 
 /// Order of entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Sort {
+enum SortOrder {
     /// By name
     #[default]
     Name,
@@ -51,10 +51,10 @@ Examples:
   esker ls -lh --sort size headers:/
   esker ls -R --json headers:/ | jq -r .path"
 )]
-pub struct Ls {
+pub struct ListCommand {
     /// Directories, or files
-    #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, value_name = "NAME[:/path]", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Also show mode, links, owner, group, size and time
     #[arg(short, long)]
     long: bool,
@@ -78,7 +78,7 @@ pub struct Ls {
     numeric: bool,
     /// Order of entries
     #[arg(long, value_enum, default_value_t, value_name = "ORDER")]
-    sort: Sort,
+    sort: SortOrder,
     /// Newest first, as --sort time
     #[arg(short = 't', conflicts_with = "sort")]
     by_time: bool,
@@ -97,25 +97,27 @@ pub struct Ls {
 }
 
 /// State for listing a location.
-struct Listing<'a> {
-    ls: &'a Ls,
-    context: &'a Context,
-    users: Users,
-    problems: Problems,
+struct ListingNeeds<'a> {
+    ls: &'a ListCommand,
+    context: &'a CommandContext,
+    users: UserNames,
+    problems: CommandProblems,
 }
 
-impl Ls {
+impl ListCommand {
     /// Lists.
-    pub fn run(mut self, context: &Context) -> Result<ExitCode> {
+    pub fn run(mut self, context: &CommandContext) -> Result<ExitCode> {
         if self.by_time {
-            self.sort = Sort::Time;
+            self.sort = SortOrder::Time;
         } else if self.by_size {
-            self.sort = Sort::Size;
+            self.sort = SortOrder::Size;
         }
         let repository = context.repository()?;
-        let users = if self.long && !self.numeric { Users::of_machine() } else { Users::none() };
+        let users =
+            if self.long && !self.numeric { UserNames::of_machine() } else { UserNames::none() };
         let several = self.locations.len() > 1 && !self.directory && !context.out.is_json();
-        let listing = Listing { ls: &self, context, users, problems: Problems::default() };
+        let listing =
+            ListingNeeds { ls: &self, context, users, problems: CommandProblems::default() };
         let views = context.views(&repository, &self.locations)?;
         for (index, (location, view)) in views.into_iter().enumerate() {
             if several {
@@ -130,8 +132,8 @@ impl Ls {
     }
 }
 
-impl Listing<'_> {
-    fn location(&self, view: &Namespace, location: &Location) -> Result<()> {
+impl ListingNeeds<'_> {
+    fn location(&self, view: &Namespace, location: &StackPath) -> Result<()> {
         let path = normalized(&location.path);
         if self.ls.recursive {
             return self.tree(view, location, &path);
@@ -140,7 +142,8 @@ impl Listing<'_> {
             let (inode, _) = key.key_file(&view.layers().source().store)?;
             return self.entry(view, &path, &path, &inode);
         }
-        let follow = if self.ls.directory || self.ls.long { Follow::No } else { Follow::Yes };
+        let follow =
+            if self.ls.directory || self.ls.long { FollowLinks::No } else { FollowLinks::Yes };
         let found = view.find(&location.path, follow)?;
         let parts = indexed::parts_of(&found.inode);
         if !parts.is_empty() && !self.ls.directory && !self.ls.long {
@@ -153,7 +156,7 @@ impl Listing<'_> {
         let dir = view.dir(&location.path)?;
         let parent = if path == b"/" { Vec::new() } else { path };
         let mut cursor = DirCursor::default();
-        let page_entries = if self.ls.sort == Sort::None { 1024 } else { usize::MAX };
+        let page_entries = if self.ls.sort == SortOrder::None { 1024 } else { usize::MAX };
         loop {
             let entries = view.read_dir(&dir, &cursor, page_entries);
             let mut entries = entries?;
@@ -195,12 +198,12 @@ impl Listing<'_> {
 
     fn sort(&self, entries: &mut [DirEntry]) {
         match self.ls.sort {
-            Sort::None => return,
-            Sort::Name => entries.sort_by(|a, b| a.name.cmp(&b.name)),
-            Sort::Size => {
+            SortOrder::None => return,
+            SortOrder::Name => entries.sort_by(|a, b| a.name.cmp(&b.name)),
+            SortOrder::Size => {
                 entries.sort_by(|a, b| (b.inode.size, &a.name).cmp(&(a.inode.size, &b.name)));
             }
-            Sort::Time => entries
+            SortOrder::Time => entries
                 .sort_by(|a, b| (b.inode.mtime_ns, &a.name).cmp(&(a.inode.mtime_ns, &b.name))),
         }
         if self.ls.reverse {
@@ -208,22 +211,23 @@ impl Listing<'_> {
         }
     }
 
-    fn tree(&self, view: &Namespace, location: &Location, path: &[u8]) -> Result<()> {
-        let order = if self.ls.sort == Sort::None { Order::Stored } else { Order::Name };
-        view.traverse(path, Follow::Yes, order, &mut |step| match step {
-            Step::Entry(visit) => {
+    fn tree(&self, view: &Namespace, location: &StackPath, path: &[u8]) -> Result<()> {
+        let order =
+            if self.ls.sort == SortOrder::None { WalkOrder::Stored } else { WalkOrder::Name };
+        view.traverse(path, FollowLinks::Yes, order, &mut |step| match step {
+            WalkStep::Entry(visit) => {
                 if visit.depth > 0 && !self.ls.all && visit.name().starts_with(b".") {
-                    return Ok(Next::Past);
+                    return Ok(WalkNext::Past);
                 }
                 if visit.depth > 0 || !visit.inode.is_directory() {
                     self.entry(view, visit.path, visit.path, visit.inode)?;
                 }
-                Ok(Next::Into)
+                Ok(WalkNext::Into)
             }
-            Step::Left(_) => Ok(Next::Into),
-            Step::Unreadable(visit, error) => {
+            WalkStep::Left(_) => Ok(WalkNext::Into),
+            WalkStep::Unreadable(visit, error) => {
                 self.problems.report(&location.stack, visit.path, &error);
-                Ok(Next::Into)
+                Ok(WalkNext::Into)
             }
         })
     }

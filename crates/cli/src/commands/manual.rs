@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory};
 use esker_base::{Error, Result};
 
-use crate::Cli;
-use crate::context::Context;
+use crate::CommandLine;
+use crate::context::CommandContext;
 
 /// Write manual pages for man(1) into a directory
 #[derive(Args)]
@@ -21,11 +21,11 @@ pub struct ManualCommand {
 
 impl ManualCommand {
     /// Writes `esker.1`, and `esker-COMMAND.1` for each command and subcommand.
-    pub fn run(self, _: &Context) -> Result<()> {
+    pub fn run(self, _: &CommandContext) -> Result<()> {
         let failed = |error| {
             Error::io(error, format!("writing manual pages to {}", self.directory.display()))
         };
         fs::create_dir_all(&self.directory).map_err(failed)?;
-        clap_mangen::generate_to(Cli::command(), &self.directory).map_err(failed)
+        clap_mangen::generate_to(CommandLine::command(), &self.directory).map_err(failed)
     }
 }

@@ -5,10 +5,10 @@ use esker_base::{Error, Kind, Result};
 use esker_fs::dir::Dir;
 use esker_fs::session::Session;
 
-use crate::change::{Change, ChangeArguments};
+use crate::change::{ChangeArguments, ChangedSession};
 use crate::commands::one_stack;
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 use crate::quantity;
 
 /// Create directories
@@ -22,10 +22,10 @@ use crate::quantity;
 Examples:
   esker mkdir -p headers:/a/b --as with-dirs
   esker mkdir @3f2a:/results")]
-pub struct Mkdir {
+pub struct MkdirCommand {
     /// Directories, all in one name or session
-    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Create missing parents too; existing directories are not an error
     #[arg(short, long)]
     parents: bool,
@@ -36,13 +36,13 @@ pub struct Mkdir {
     change: ChangeArguments,
 }
 
-impl Mkdir {
+impl MkdirCommand {
     /// Creates them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let stack = one_stack(&self.locations);
         let masked = 0o777 & !context.umask;
         let mode = self.mode.unwrap_or(masked);
-        Change::open(context, stack, &self.change)?.run(context, |session| {
+        ChangedSession::open(context, stack, &self.change)?.run(context, |session| {
             for location in &self.locations {
                 if self.parents {
                     // As in mkdir(1), the mode applies only to the last directory.

@@ -50,62 +50,62 @@ use clap::Subcommand;
 use esker_base::Result;
 
 use crate::change::SessionSettings;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::interrupt;
-use crate::location::{Location, Stack};
+use crate::location::{StackArgument, StackPath};
 use crate::usage;
 
 /// What to do.
 #[derive(Subcommand)]
 pub enum Command {
-    Init(init::Init),
-    Import(import::Import),
-    Export(export::Export),
-    Ls(ls::Ls),
-    Stat(stat::Stat),
-    Cat(cat::Cat),
-    Find(find::Find),
-    Du(du::Du),
-    Tree(tree::Tree),
-    Diff(diff::Diff),
-    Put(put::Put),
-    Rm(rm::Rm),
-    Mv(mv::Mv),
-    Mkdir(mkdir::Mkdir),
-    Cp(cp::Cp),
-    Ln(ln::Ln),
-    Touch(touch::Touch),
-    Chmod(chmod::Chmod),
-    Chown(chown::Chown),
-    Chgrp(chown::Chgrp),
-    Mount(mount::Mount),
-    Mounts(mounts::Mounts),
-    Umount(umount::Umount),
-    Commit(umount::Commit),
+    Init(init::InitCommand),
+    Import(import::ImportCommand),
+    Export(export::ExportCommand),
+    Ls(ls::ListCommand),
+    Stat(stat::StatCommand),
+    Cat(cat::CatCommand),
+    Find(find::FindCommand),
+    Du(du::DuCommand),
+    Tree(tree::TreeCommand),
+    Diff(diff::DiffCommand),
+    Put(put::PutCommand),
+    Rm(rm::RemoveCommand),
+    Mv(mv::MoveCommand),
+    Mkdir(mkdir::MkdirCommand),
+    Cp(cp::CopyCommand),
+    Ln(ln::LinkCommand),
+    Touch(touch::TouchCommand),
+    Chmod(chmod::ChmodCommand),
+    Chown(chown::ChownCommand),
+    Chgrp(chown::ChgrpCommand),
+    Mount(mount::MountCommand),
+    Mounts(mounts::MountsCommand),
+    Umount(umount::UmountCommand),
+    Commit(umount::CommitCommand),
     Session(session::SessionCommand),
-    Publish(publish::Publish),
-    Names(names::Names),
-    Log(log::Log),
-    Show(show::Show),
-    Squash(squash::Squash),
-    Compact(squash::Compact),
-    Rename(delete::Rename),
-    Delete(delete::Delete),
-    Undelete(delete::Undelete),
-    Gc(gc::Gc),
-    Verify(verify::Verify),
-    Imd(imd::Imd),
-    Segment(segment::Segment),
-    Bench(bench::Bench),
-    Run(run::Run),
-    Completions(completions::Completions),
+    Publish(publish::PublishCommand),
+    Names(names::NamesCommand),
+    Log(log::LogCommand),
+    Show(show::ShowCommand),
+    Squash(squash::SquashCommand),
+    Compact(squash::CompactCommand),
+    Rename(delete::RenameCommand),
+    Delete(delete::DeleteCommand),
+    Undelete(delete::UndeleteCommand),
+    Gc(gc::GcCommand),
+    Verify(verify::VerifyCommand),
+    Imd(imd::ImdArguments),
+    Segment(segment::SegmentArguments),
+    Bench(bench::BenchCommand),
+    Run(run::RunCommand),
+    Completions(completions::CompletionsCommand),
     Manual(manual::ManualCommand),
     ExitCodes(exit_codes::ExitCodes),
 }
 
 impl Command {
     /// Makes a signal that ends the command clean up after it and report what is left.
-    pub fn watch_signals(&self, context: &Context) -> Result<()> {
+    pub fn watch_signals(&self, context: &CommandContext) -> Result<()> {
         let advice = match self {
             Self::Import(_)
             | Self::Put(_)
@@ -140,7 +140,7 @@ impl Command {
     }
 
     /// Runs the command.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         match self {
             Self::Import(command) => return command.run(context),
             Self::Export(command) => return command.run(context),
@@ -191,7 +191,7 @@ impl Command {
 }
 
 /// The stack that all of `locations` share.
-fn one_stack(locations: &[Location]) -> &Stack {
+fn one_stack(locations: &[StackPath]) -> &StackArgument {
     let first = &locations.first().expect("clap asks for one").stack;
     match locations.iter().find(|location| location.stack != *first) {
         None => first,

@@ -13,22 +13,22 @@ use clap::{Args, ValueEnum};
 use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::identity::Identity;
-use esker_fs::marker::Holder;
+use esker_fs::marker::MarkerHolder;
 use esker_fs::names::spare_name;
 use esker_fs::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fuse::{
-    InPlace, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, SOURCE, Transport, TransportChoice,
-    View,
+    InPlacePolicy, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, MountedView, SOURCE, Transport,
+    TransportChoice,
 };
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::{Value, json};
 
 use crate::change::{MessageArgument, SessionSettings, TakeOver, announce, check_free};
 use crate::commands::mount_log::MountLog;
-use crate::context::Context;
-use crate::location::Stack;
+use crate::context::CommandContext;
+use crate::location::StackArgument;
 use crate::mount_overlap;
 use crate::output::notice;
 use crate::usage;
@@ -40,7 +40,7 @@ const READY: &str = "ESKER_MOUNT_READY";
 
 /// New files that the kernel writes directly in the store.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Passed {
+enum InPlaceChoice {
     /// Those in directories whose last new file became large (4 MiB)
     #[default]
     Auto,
@@ -50,12 +50,12 @@ enum Passed {
     Never,
 }
 
-impl From<Passed> for InPlace {
-    fn from(passed: Passed) -> Self {
+impl From<InPlaceChoice> for InPlacePolicy {
+    fn from(passed: InPlaceChoice) -> Self {
         match passed {
-            Passed::Auto => Self::Auto,
-            Passed::Always => Self::Always,
-            Passed::Never => Self::Never,
+            InPlaceChoice::Auto => Self::Auto,
+            InPlaceChoice::Always => Self::Always,
+            InPlaceChoice::Never => Self::Never,
         }
     }
 }
@@ -103,7 +103,7 @@ Examples:
   make -C /mnt && esker commit /mnt build-1-compiled  publish in between
   esker umount /mnt                                   publish as build-1 and end
   esker mount --write build-1 --resume /mnt           go on after a crash")]
-pub struct Mount {
+pub struct MountCommand {
     /// The snapshot, unless --write is given; then the mount point
     #[arg(required = true, num_args = 1..=2, value_names = ["NAME", "MOUNTPOINT"])]
     what: Vec<String>,
@@ -111,8 +111,8 @@ pub struct Mount {
     #[arg(long, value_name = "NEWNAME")]
     write: Option<String>,
     /// Build on this snapshot; of several, earlier ones win
-    #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser(), requires = "write")]
-    bases: Vec<Stack>,
+    #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser(), requires = "write")]
+    bases: Vec<StackArgument>,
     /// Continue the session of a mount that died
     #[arg(long, requires = "write", conflicts_with_all = ["bases", "message"])]
     resume: bool,
@@ -128,8 +128,8 @@ pub struct Mount {
     /// New files that the kernel writes directly in the store, at the store's speed, where
     /// possible: in a store that is a directory, for root, from Linux 6.9 on, without --write-back
     /// and --durability always
-    #[arg(long, value_name = "WHICH", value_enum, default_value_t = Passed::Auto)]
-    in_place: Passed,
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = InPlaceChoice::Auto)]
+    in_place: InPlaceChoice,
     /// How requests of the kernel reach the mount: rings save wake-ups of other processors, but need
     /// Linux 6.14 and `echo Y > /sys/module/fuse/parameters/enable_uring` by root
     #[arg(long, value_name = "HOW", value_enum, default_value_t = RequestTransport::Threads)]
@@ -151,17 +151,17 @@ pub struct Mount {
 }
 
 /// The contents of a mount, and the plan for its end.
-struct Subject {
-    view: View,
+struct MountSubject {
+    view: MountedView,
     name: String,
     session: Option<Arc<Session>>,
     /// Keeps the mounted snapshot, or the session's bases, from being collected.
     _lease: Option<ReadLease>,
 }
 
-impl Mount {
+impl MountCommand {
     /// Mounts, and serves the mount here or in the background.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let mountpoint = self.mountpoint();
         let is_background = std::env::var_os(READY).is_some();
         if !self.foreground && !is_background {
@@ -197,7 +197,7 @@ impl Mount {
         }
         let told = finished.as_ref().map(Clone::clone);
         let told = told.map_err(|error| Error::new(error.kind(), error.to_string()));
-        ending.tell(&told);
+        ending.report(&told);
         finished?;
         if let Some(log) = log {
             log.discard_if_unused();
@@ -219,7 +219,7 @@ impl Mount {
 
     /// Opens the contents of the mount. The kernel checks permissions for each caller, so the
     /// session itself acts as the superuser.
-    fn subject(&self, context: &Context) -> Result<Subject> {
+    fn subject(&self, context: &CommandContext) -> Result<MountSubject> {
         let repository = context.repository()?;
         let Some(name) = &self.write else {
             if self.message.message.is_some() {
@@ -228,8 +228,8 @@ impl Mount {
             let stack = usage::stack(&self.what[0]);
             let set = context.set_of(&repository, &stack)?;
             let (namespace, markers) = repository.open_held(&[set], Identity::root())?;
-            return Ok(Subject {
-                view: View::Snapshot(namespace),
+            return Ok(MountSubject {
+                view: MountedView::Snapshot(namespace),
                 name: stack.to_string(),
                 session: None,
                 _lease: lease(markers)?,
@@ -246,8 +246,8 @@ impl Mount {
         options.properties.extend(self.message.property());
         let (session, markers) = self.session(context, &repository, name, options)?;
         let session = Arc::new(session);
-        Ok(Subject {
-            view: View::Session(session.clone()),
+        Ok(MountSubject {
+            view: MountedView::Session(session.clone()),
             name: name.clone(),
             session: Some(session),
             _lease: lease(markers)?,
@@ -257,7 +257,7 @@ impl Mount {
     /// The session, and markers on its bases, which are placed before the bases are read.
     fn session(
         &self,
-        context: &Context,
+        context: &CommandContext,
         repository: &Repository,
         name: &str,
         options: SessionOptions,
@@ -295,7 +295,7 @@ impl Mount {
         }
     }
 
-    fn options(&self, context: &Context, subject: &Subject) -> MountOptions {
+    fn options(&self, context: &CommandContext, subject: &MountSubject) -> MountOptions {
         let store = context.store_url();
         let is_root = rustix::process::geteuid().is_root();
         MountOptions {
@@ -335,8 +335,8 @@ fn lease(markers: Option<ReaderMarkers>) -> Result<Option<ReadLease>> {
     markers.map(|markers| ReadLease::keep(markers, failed)).transpose()
 }
 
-impl Subject {
-    fn announce(&self, context: &Context, mountpoint: &Path) -> Result<()> {
+impl MountSubject {
+    fn announce(&self, context: &CommandContext, mountpoint: &Path) -> Result<()> {
         let set = self.session.as_ref().map(|session| session.set().to_string());
         if context.out.is_json() {
             let pid = std::process::id();
@@ -376,7 +376,7 @@ impl Subject {
     }
 
     /// Abandons the session that was begun for a mount that failed.
-    fn give_up(&self, context: &Context, was_open: bool) {
+    fn give_up(&self, context: &CommandContext, was_open: bool) {
         if let (Some(session), false) = (&self.session, was_open)
             && let Ok(repository) = context.repository()
             && let Err(error) = repository.abandon(session.set())
@@ -389,7 +389,7 @@ impl Subject {
 /// Open sessions of mounts for `name`.
 fn left_by_mounts(repository: &Repository, name: &str) -> Result<Vec<SetId>> {
     let of_mount = |node: &esker_fs::graph::GraphNode| {
-        node.holders.contains(&Holder::Session)
+        node.holders.contains(&MarkerHolder::Session)
             && node.manifest.as_ref().is_ok_and(|manifest| {
                 manifest.state == SetState::Open
                     && manifest.properties.get(PROPERTY).is_some_and(|of| of == name)
@@ -426,7 +426,7 @@ fn report(error: &Error) {
 }
 
 /// Restarts this program in the background, and waits until it has mounted or failed.
-fn in_background(context: &Context) -> Result<()> {
+fn in_background(context: &CommandContext) -> Result<()> {
     let program = std::env::current_exe().map_err(|error| Error::io(error, "find esker"))?;
     let mut child = std::process::Command::new(program)
         .args(std::env::args_os().skip(1))

@@ -7,7 +7,7 @@ use clap::Args;
 use esker_base::Result;
 use esker_fuse::{mountpoints, status_of};
 
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::text;
 
 /// List mounts, the processes that serve them, and their logs
@@ -18,16 +18,16 @@ use crate::text;
 Examples:
   esker mounts
   esker mounts --json | jq -r .log")]
-pub struct Mounts {}
+pub struct MountsCommand {}
 
-impl Mounts {
+impl MountsCommand {
     /// Lists them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         mountpoints()?.iter().try_for_each(|mountpoint| show(context, mountpoint))
     }
 }
 
-fn show(context: &Context, mountpoint: &Path) -> Result<()> {
+fn show(context: &CommandContext, mountpoint: &Path) -> Result<()> {
     let mut object = serde_json::Map::new();
     text::put_bytes(&mut object, "mountpoint", mountpoint.as_os_str().as_bytes());
     let mut line = text::printable(mountpoint.as_os_str().as_bytes());

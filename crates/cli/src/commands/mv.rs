@@ -2,14 +2,14 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
 use esker_fs::session::Session;
 
-use crate::change::{Change, ChangeArguments};
+use crate::change::{ChangeArguments, ChangedSession};
 use crate::commands::one_stack;
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 
 /// Rename files and whole trees
 ///
@@ -21,10 +21,10 @@ use crate::location::Location;
 Examples:
   esker mv headers:/linux headers:/kernel --as renamed
   esker mv @3f2a:/a @3f2a:/b @3f2a:/archive")]
-pub struct Mv {
+pub struct MoveCommand {
     /// Paths to rename, then the new path; all in one name or session
-    #[arg(required = true, num_args = 2.., value_name = "NAME:/path", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, num_args = 2.., value_name = "NAME:/path", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Fail if the new path is taken
     #[arg(short = 'n', long, conflicts_with = "exchange")]
     no_replace: bool,
@@ -35,9 +35,9 @@ pub struct Mv {
     change: ChangeArguments,
 }
 
-impl Mv {
+impl MoveCommand {
     /// Renames them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let stack = one_stack(&self.locations);
         let (target, sources) = self.locations.split_last().expect("clap asks for two");
         let flags = match (self.no_replace, self.exchange) {
@@ -45,7 +45,7 @@ impl Mv {
             (_, true) => RenameFlags::Exchange,
             _ => RenameFlags::Replace,
         };
-        Change::open(context, stack, &self.change)?.run(context, |session| {
+        ChangedSession::open(context, stack, &self.change)?.run(context, |session| {
             let into = !self.exchange && is_directory(session, target)?;
             if sources.len() > 1 && !into {
                 let what = format!("{target} is not a directory, which several files need");
@@ -60,8 +60,8 @@ impl Mv {
     }
 }
 
-fn is_directory(session: &Session, location: &Location) -> Result<bool> {
-    match session.stat(&location.path, Follow::Yes) {
+fn is_directory(session: &Session, location: &StackPath) -> Result<bool> {
+    match session.stat(&location.path, FollowLinks::Yes) {
         Ok(inode) => Ok(inode.is_directory()),
         Err(error) if error.kind() == Kind::NotFound => Ok(false),
         Err(error) => Err(error),
@@ -70,8 +70,8 @@ fn is_directory(session: &Session, location: &Location) -> Result<bool> {
 
 fn rename(
     session: &Session,
-    source: &Location,
-    target: &Location,
+    source: &StackPath,
+    target: &StackPath,
     flags: RenameFlags,
 ) -> Result<()> {
     let (old_dir, old_name) = session.locate(&source.path)?;

@@ -7,16 +7,16 @@ use clap::Args;
 use esker_base::{Error, Kind, Result};
 use esker_fs::graph::GraphNode;
 use esker_fs::names::{self, PublishedName};
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::timestamp;
 use esker_table::manifest::SetId;
 use serde_json::json;
 
-use crate::context::Context;
-use crate::output::Problems;
+use crate::context::CommandContext;
+use crate::output::CommandProblems;
 use crate::text;
-use crate::users::Users;
+use crate::users::UserNames;
 
 /// List published names
 #[derive(Args)]
@@ -26,7 +26,7 @@ Examples:
   esker names -l
   esker names --deleted
   esker names --json | jq -r .name")]
-pub struct Names {
+pub struct NamesCommand {
     /// Also show the owner of the root directory, the records and bytes of the whole stack, and the
     /// age
     ///
@@ -40,21 +40,21 @@ pub struct Names {
 }
 
 /// Details of a snapshot besides its name.
-struct Details {
+struct SnapshotDetails {
     uid: u32,
     records: u64,
     bytes: u64,
 }
 
-impl Names {
+impl NamesCommand {
     /// Lists them.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         if self.deleted {
             return list_former(context).map(|()| ExitCode::SUCCESS);
         }
         let repository = context.repository()?;
         let (names, damaged) = names::readable(&**repository.store())?;
-        let problems = Problems::default();
+        let problems = CommandProblems::default();
         damaged.iter().for_each(|error| problems.report_plain(error));
         match self.long {
             true => show_long(context, &repository, &names, &problems)?,
@@ -64,7 +64,7 @@ impl Names {
     }
 }
 
-fn show_short(context: &Context, names: &[PublishedName]) -> Result<()> {
+fn show_short(context: &CommandContext, names: &[PublishedName]) -> Result<()> {
     if context.out.is_json() {
         return names.iter().try_for_each(|name| {
             context.out.json(json!({
@@ -85,15 +85,15 @@ fn show_short(context: &Context, names: &[PublishedName]) -> Result<()> {
 }
 
 fn show_long(
-    context: &Context,
+    context: &CommandContext,
     repository: &Repository,
     names: &[PublishedName],
-    problems: &Problems,
+    problems: &CommandProblems,
 ) -> Result<()> {
     let sets: Vec<_> = names.iter().map(|name| name.set).collect();
     let graph = repository.graph(&sets)?;
     let nodes: HashMap<_, _> = graph.iter().map(|node| (node.set, node)).collect();
-    let users = Users::of_machine();
+    let users = UserNames::of_machine();
     let width = names.iter().map(|name| name.name.chars().count()).max().unwrap_or(0);
     for name in names {
         let details = match details(context, repository, &nodes, name.set) {
@@ -104,7 +104,7 @@ fn show_long(
             }
             details => details?,
         };
-        let Details { uid, records, bytes } = details;
+        let SnapshotDetails { uid, records, bytes } = details;
         if context.out.is_json() {
             context.out.json(json!({
                 "name": name.name,
@@ -135,7 +135,7 @@ fn is_damage(error: &Error) -> bool {
 
 /// Prints the line of a name whose snapshot cannot be read.
 fn show_damaged(
-    context: &Context,
+    context: &CommandContext,
     name: &PublishedName,
     error: &Error,
     width: usize,
@@ -155,13 +155,13 @@ fn show_damaged(
 
 /// Sums over `set` and all that it builds on, each once. Hidden records count too.
 fn details(
-    context: &Context,
+    context: &CommandContext,
     repository: &Repository,
     nodes: &HashMap<SetId, &GraphNode>,
     set: SetId,
-) -> Result<Details> {
-    let root = repository.open(&[set], context.identity())?.stat("/", Follow::Yes)?;
-    let mut details = Details { uid: root.uid, records: 0, bytes: 0 };
+) -> Result<SnapshotDetails> {
+    let root = repository.open(&[set], context.identity())?.stat("/", FollowLinks::Yes)?;
+    let mut details = SnapshotDetails { uid: root.uid, records: 0, bytes: 0 };
     let mut seen = HashSet::from([set]);
     let mut waiting = vec![set];
     while let Some(set) = waiting.pop() {
@@ -173,7 +173,7 @@ fn details(
     Ok(details)
 }
 
-fn list_former(context: &Context) -> Result<()> {
+fn list_former(context: &CommandContext) -> Result<()> {
     let names = context.repository()?.former_names()?;
     if context.out.is_json() {
         return names.iter().try_for_each(|former| {

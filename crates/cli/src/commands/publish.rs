@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
-use esker_fs::conflicts::{BaseConflict, Composition};
-use esker_fs::job::{Conflict, ConflictKind, JobId};
+use esker_fs::conflicts::{BaseConflict, ComposedBases};
+use esker_fs::job::{ConflictKind, JobId, PartConflict};
 use esker_fs::names::{self, IfTaken};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
@@ -11,10 +11,11 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
 use crate::change::{
-    Change, MessageArgument, Replacing, SessionSettings, TakeOver, announce, check_free,
+    ChangedSession, MessageArgument, NameReplacement, SessionSettings, TakeOver, announce,
+    check_free,
 };
-use crate::context::Context;
-use crate::location::Stack;
+use crate::context::CommandContext;
+use crate::location::StackArgument;
 use crate::output::notice;
 use crate::{text, usage};
 
@@ -50,24 +51,24 @@ Examples:
   esker publish --replace climate-8 latest
   esker publish --base fixes --base climate-7 climate-7.1
   esker publish --base ours --base theirs --conflicts refuse merged")]
-pub struct Publish {
+pub struct PublishCommand {
     /// What to publish, then its new name; with --base only the name
     #[arg(required = true, num_args = 1..=2, value_name = "[SOURCE] NAME")]
     arguments: Vec<String>,
     /// Compose this snapshot; of several, earlier ones win
-    #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
-    bases: Vec<Stack>,
+    #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser())]
+    bases: Vec<StackArgument>,
     /// Treatment of files that several bases changed differently
     #[arg(
         long,
         value_enum,
-        default_value_t = Conflicts::Report,
+        default_value_t = ConflictPolicy::Report,
         value_name = "HOW",
         requires = "bases"
     )]
-    conflicts: Conflicts,
+    conflicts: ConflictPolicy,
     #[command(flatten)]
-    replacing: Replacing,
+    replacing: NameReplacement,
     #[command(flatten)]
     message: MessageArgument,
     /// Publish the completed parts of a job as one
@@ -81,7 +82,7 @@ pub struct Publish {
 
 /// Treatment of files that several bases of `publish --base` changed differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Conflicts {
+enum ConflictPolicy {
     /// Show the earlier base's version, and print conflicts
     Report,
     /// Print conflicts, publish nothing, and exit with 9
@@ -92,9 +93,9 @@ enum Conflicts {
     First,
 }
 
-impl Publish {
+impl PublishCommand {
     /// Publishes.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         usage::check_name(self.arguments.last().expect("clap asks for one"));
         if let (Some(job), [name]) = (self.job, &self.arguments[..]) {
             return self.publish_job(context, job, name);
@@ -107,9 +108,9 @@ impl Publish {
                 }
                 let mut options = self.settings.options(context);
                 options.properties.extend(self.message.property());
-                let change = Change::begin(context, &bases, name, options);
+                let change = ChangedSession::begin(context, &bases, name, options);
                 change
-                    .map_err(|error| Replacing::advise(error, &self.base_names(), name))?
+                    .map_err(|error| NameReplacement::advise(error, &self.base_names(), name))?
                     .run(context, |session| self.resolve_conflicts(context, &bases, session))
             }
             ([source, name], []) => self.publish(context, source, name),
@@ -121,17 +122,17 @@ impl Publish {
         }
     }
 
-    fn publish(&self, context: &Context, source: &str, name: &str) -> Result<()> {
+    fn publish(&self, context: &CommandContext, source: &str, name: &str) -> Result<()> {
         let repository = context.repository()?;
         let source = usage::stack(source);
         let set = context.set_of(&repository, &source)?;
         let manifest = Manifest::load(&**repository.store(), set)?;
         let is_open = manifest.state == SetState::Open;
         self.check_name(&repository, set, name).map_err(|error| match is_open {
-            true => Replacing::advise_session(error, set, name),
-            false => Replacing::advise(error, &[source.to_string()], name),
+            true => NameReplacement::advise_session(error, set, name),
+            false => NameReplacement::advise(error, &[source.to_string()], name),
         })?;
-        let in_source = |error| Replacing::advise(error, &[format!("@{set}")], name);
+        let in_source = |error| NameReplacement::advise(error, &[format!("@{set}")], name);
         if is_open {
             self.publish_session(context, &repository, set, name)?;
         } else if self.message.message.is_some() {
@@ -159,7 +160,7 @@ impl Publish {
     /// Completes the session `set` and publishes it.
     fn publish_session(
         &self,
-        context: &Context,
+        context: &CommandContext,
         repository: &Repository,
         set: SetId,
         name: &str,
@@ -183,7 +184,7 @@ impl Publish {
             return Ok(());
         }
         let published = self.publish_complete(repository, set, name);
-        published.map_err(|error| Replacing::advise(error, &[format!("@{set}")], name))
+        published.map_err(|error| NameReplacement::advise(error, &[format!("@{set}")], name))
     }
 
     fn publish_complete(&self, repository: &Repository, set: SetId, name: &str) -> Result<()> {
@@ -195,14 +196,19 @@ impl Publish {
 
     /// The bases, as the user wrote them.
     fn base_names(&self) -> Vec<String> {
-        self.bases.iter().map(Stack::to_string).collect()
+        self.bases.iter().map(StackArgument::to_string).collect()
     }
 
-    fn compose_replacing(&self, context: &Context, bases: &[SetId], name: &str) -> Result<()> {
+    fn compose_replacing(
+        &self,
+        context: &CommandContext,
+        bases: &[SetId],
+        name: &str,
+    ) -> Result<()> {
         let repository = context.repository()?;
         if self.replacing.if_taken() == IfTaken::ReplaceUnlessMoved {
             let checked = repository.check_not_moved(bases, name);
-            checked.map_err(|error| Replacing::advise(error, &self.base_names(), name))?;
+            checked.map_err(|error| NameReplacement::advise(error, &self.base_names(), name))?;
         }
         let mut options = self.settings.options(context).private();
         options.properties.extend(self.message.property());
@@ -218,7 +224,7 @@ impl Publish {
             // Keep it for another command. The original error matters more.
             let _ = repository.keep_complete(set);
             match error.kind() {
-                Kind::Conflict => Replacing::advise(error, &[format!("@{set}")], name)
+                Kind::Conflict => NameReplacement::advise(error, &[format!("@{set}")], name)
                     .within(format!("@{set} stays")),
                 _ => error.within(format!(
                     "@{set} stays; publish it by `esker publish --replace @{set} {name}`"
@@ -229,28 +235,28 @@ impl Publish {
     }
 }
 
-impl Publish {
+impl PublishCommand {
     /// Finds conflicts among `bases`, on which `session` was begun, and treats them as requested.
     fn resolve_conflicts(
         &self,
-        context: &Context,
+        context: &CommandContext,
         bases: &[SetId],
         session: &Session,
     ) -> Result<()> {
-        if self.conflicts == Conflicts::First || bases.len() < 2 {
+        if self.conflicts == ConflictPolicy::First || bases.len() < 2 {
             return Ok(());
         }
-        let composition = Composition::open(&context.repository()?, bases)?;
+        let composition = ComposedBases::open(&context.repository()?, bases)?;
         let mut count = 0u64;
         composition.find_conflicts(&mut |composition, conflict| {
             count += 1;
-            let is_newest = self.conflicts == Conflicts::Newest
+            let is_newest = self.conflicts == ConflictPolicy::Newest
                 && session.show_newest(composition, &conflict)?;
             let first = conflict.versions[0].base;
             let shown = if is_newest { conflict.newest().base } else { first };
             self.print_conflict(context, bases, &conflict, shown)
         })?;
-        if self.conflicts == Conflicts::Refuse && count > 0 {
+        if self.conflicts == ConflictPolicy::Refuse && count > 0 {
             let what = format!(
                 "the bases conflict at {}; nothing is published: resolve them in a session on top of \
                  these bases, or choose another --conflicts",
@@ -264,7 +270,7 @@ impl Publish {
     /// Prints a conflict in which the version of the base `shown` wins.
     fn print_conflict(
         &self,
-        context: &Context,
+        context: &CommandContext,
         bases: &[SetId],
         conflict: &BaseConflict,
         shown: usize,
@@ -291,15 +297,15 @@ impl Publish {
             format!("{}{}", self.bases[base], if is_removed { ", which removed it" } else { "" })
         };
         let others: Vec<String> = hidden.iter().map(|base| what(*base)).collect();
-        let verb = if self.conflicts == Conflicts::Refuse { "would show" } else { "shows" };
+        let verb = if self.conflicts == ConflictPolicy::Refuse { "would show" } else { "shows" };
         let path = text::printable(path);
         context.out.line(format!("{path}: {verb} {}, and not {}", what(shown), others.join(", ")))
     }
 }
 
-impl Publish {
+impl PublishCommand {
     /// Publishes the parts of `job`; prints each name on which they disagree, with the winner.
-    fn publish_job(&self, context: &Context, job: JobId, name: &str) -> Result<()> {
+    fn publish_job(&self, context: &CommandContext, job: JobId, name: &str) -> Result<()> {
         let repository = context.repository()?;
         check_free(&repository, name)?;
         let parts = repository.parts(job)?;
@@ -350,7 +356,7 @@ const fn disagreement(kind: ConflictKind) -> &'static str {
     }
 }
 
-fn conflict_object(conflict: &Conflict) -> serde_json::Value {
+fn conflict_object(conflict: &PartConflict) -> serde_json::Value {
     let losers: Vec<String> = conflict.losers.iter().map(ToString::to_string).collect();
     let mut object = serde_json::Map::new();
     object.insert("kind".into(), format!("{:?}", conflict.kind).into());

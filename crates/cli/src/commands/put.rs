@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::session::Session;
 
-use crate::change::{Change, ChangeArguments};
-use crate::context::Context;
-use crate::location::{Location, Stack};
+use crate::change::{ChangeArguments, ChangedSession};
+use crate::context::CommandContext;
+use crate::location::{StackArgument, StackPath};
 use crate::{quantity, text};
 
 /// Write a file from a local file or standard input
@@ -26,13 +26,13 @@ use crate::{quantity, text};
 Examples:
   esker put notes.txt headers:/NOTES --as with-notes
   date | esker put - @3f2a:/started")]
-pub struct Put {
+pub struct PutCommand {
     /// File to read; - for standard input
     #[arg(value_name = "FILE")]
     source: PathBuf,
     /// Where to write it
-    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-    target: Location,
+    #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+    target: StackPath,
     /// Permission bits of a new file; by default those of FILE, or 666, less the umask
     #[arg(long, value_parser = quantity::mode, value_name = "OCTAL")]
     mode: Option<u32>,
@@ -40,12 +40,12 @@ pub struct Put {
     change: ChangeArguments,
 }
 
-impl Put {
+impl PutCommand {
     /// Writes it.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let (mut reader, source_mode) = self.open()?;
         let mode = self.mode.unwrap_or(source_mode & !context.umask & 0o777);
-        Change::open(context, &self.target.stack, &self.change)?
+        ChangedSession::open(context, &self.target.stack, &self.change)?
             .run(context, |session| self.write(session, &mut *reader, mode))
     }
 
@@ -68,8 +68,10 @@ impl Put {
         let (source, path) = (self.source.as_os_str().as_bytes(), &self.target.path);
         let (source, path) = (text::shell_word(source), String::from_utf8_lossy(path));
         let (target, base) = match (&self.target.stack, &self.change.new_name) {
-            (Stack::Name(name), Some(new_name)) => (new_name.clone(), format!(" --base {name}")),
-            (Stack::Set(_), None) => (self.target.stack.to_string(), String::new()),
+            (StackArgument::Name(name), Some(new_name)) => {
+                (new_name.clone(), format!(" --base {name}"))
+            }
+            (StackArgument::Set(_), None) => (self.target.stack.to_string(), String::new()),
             _ => return "see `esker import --help`".into(),
         };
         let target = text::shell_word(format!("{target}:{path}").as_bytes());
@@ -78,7 +80,7 @@ impl Put {
 
     fn write(&self, session: &Session, reader: &mut dyn Read, mode: u32) -> Result<()> {
         let mut target = self.target.clone();
-        let exists = match session.stat(&target.path, Follow::Yes) {
+        let exists = match session.stat(&target.path, FollowLinks::Yes) {
             Ok(inode) if inode.is_directory() => {
                 let name =
                     self.source.file_name().filter(|name| *name != "-").ok_or_else(|| {
@@ -86,7 +88,7 @@ impl Put {
                         Error::new(Kind::IsADirectory, what)
                     })?;
                 target = target.join(name.as_bytes());
-                session.stat(&target.path, Follow::Yes).is_ok()
+                session.stat(&target.path, FollowLinks::Yes).is_ok()
             }
             Ok(_) => true,
             Err(error) if error.kind() == Kind::NotFound => false,
@@ -103,7 +105,7 @@ impl Put {
             }
         };
         if exists {
-            let found = session.find(&target.path, Follow::Yes)?;
+            let found = session.find(&target.path, FollowLinks::Yes)?;
             session.rewrite(&found.dir, &found.name, &mut fill)?;
         } else {
             let (dir, name) = session.locate(&target.path)?;

@@ -2,13 +2,13 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::namespace::Follow;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::session::Session;
 
-use crate::change::{Change, ChangeArguments};
+use crate::change::{ChangeArguments, ChangedSession};
 use crate::commands::one_stack;
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 
 /// Remove files and whole trees
 ///
@@ -19,10 +19,10 @@ use crate::location::Location;
 Examples:
   esker rm -r headers:/linux headers:/drm --as small
   esker rm @3f2a:/results/old.nc")]
-pub struct Rm {
+pub struct RemoveCommand {
     /// Files or, with -r, directories, all in one name or session
-    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Remove directories and everything in them
     #[arg(short, long)]
     recursive: bool,
@@ -33,11 +33,11 @@ pub struct Rm {
     change: ChangeArguments,
 }
 
-impl Rm {
+impl RemoveCommand {
     /// Removes them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let stack = one_stack(&self.locations);
-        Change::open(context, stack, &self.change)?.run(context, |session| {
+        ChangedSession::open(context, stack, &self.change)?.run(context, |session| {
             for location in &self.locations {
                 match self.remove(session, location) {
                     Err(error) if self.force && error.kind() == Kind::NotFound => {}
@@ -48,8 +48,8 @@ impl Rm {
         })
     }
 
-    fn remove(&self, session: &Session, location: &Location) -> Result<()> {
-        let inode = session.stat(&location.path, Follow::No)?;
+    fn remove(&self, session: &Session, location: &StackPath) -> Result<()> {
+        let inode = session.stat(&location.path, FollowLinks::No)?;
         let (dir, name) = session.locate(&location.path)?;
         if !inode.is_directory() {
             return session.unlink(&dir, name).map(drop);

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use clap::Args;
 use esker_base::Result;
 use esker_base::clock::SystemClock;
-use esker_comm::launch::{self, Launch, Outcome};
+use esker_comm::launch::{self, JobLaunch, JobOutcome};
 
 use crate::change::SessionSettings;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::{output, text};
 
 /// Run a program as the ranks of a job on this machine
@@ -27,7 +27,7 @@ use crate::{output, text};
 Examples:
   esker run -n 16 --per-node 4 -- ./simulation --steps 100
   esker run -n 4 --store /scratch/store -- esker imd write particles:/p")]
-pub struct Run {
+pub struct RunCommand {
     /// Number of ranks
     #[arg(short = 'n', long = "ranks", value_name = "N")]
     ranks: u32,
@@ -39,31 +39,31 @@ pub struct Run {
     command: Vec<OsString>,
 }
 
-impl Run {
+impl RunCommand {
     /// Runs it.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         let Self { ranks, per_node, command } = self;
         let store = context.given_store().map(str::to_owned);
-        let outcome = launch::run(&Launch { command, ranks, per_node, store }, &SystemClock)?;
-        if outcome != Outcome::Success && context.given_store().is_some() {
+        let outcome = launch::run(&JobLaunch { command, ranks, per_node, store }, &SystemClock)?;
+        if outcome != JobOutcome::Success && context.given_store().is_some() {
             give_up_left(context);
         }
         match outcome {
-            Outcome::Success => {}
-            Outcome::Exit(rank, code) => {
+            JobOutcome::Success => {}
+            JobOutcome::Exit(rank, code) => {
                 output::notice(format!("{rank} failed first, with exit code {code}"));
             }
-            Outcome::Killed(rank, signal) => {
+            JobOutcome::Killed(rank, signal) => {
                 output::notice(format!("{rank} was killed by signal {signal}"));
             }
-            Outcome::Interrupted(signal) => output::notice(format!("ended by signal {signal}")),
+            JobOutcome::Interrupted(signal) => output::notice(format!("ended by signal {signal}")),
         }
         Ok(ExitCode::from(outcome.exit_code()))
     }
 }
 
 /// Abandons sessions of killed ranks; a failure of the job matters more than one here.
-fn give_up_left(context: &Context) {
+fn give_up_left(context: &CommandContext) {
     let options = SessionSettings::for_few().options(context);
     let given_up =
         context.repository().and_then(|repository| repository.give_up_left(None, false, &options));

@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use esker_base::store::url;
 use esker_base::{Error, Result};
-use esker_bench::replay::{Replay, ReplayReport, Work, replay};
-use esker_comm::job::Job;
+use esker_bench::replay::{ReplayReport, ReplayedWork, TraceReplay, replay};
+use esker_comm::job::RankContext;
 use esker_comm::{Rank, tcp, threads};
 use esker_fs::repository::Repository;
-use esker_shared::{Reads, SLICE_BYTES, SharedOptions};
+use esker_shared::{RemoteReads, SLICE_BYTES, SharedOptions};
 
 use crate::change::SessionSettings;
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 use crate::{interrupt, quantity, usage};
 
 /// Write and read files shared by all ranks of a job
 #[derive(Args)]
-pub struct Segment {
+pub struct SegmentArguments {
     #[command(subcommand)]
     command: SegmentCommand,
 }
@@ -28,9 +28,9 @@ enum SegmentCommand {
     Replay(Box<ReplayArguments>),
 }
 
-impl Segment {
+impl SegmentArguments {
     /// Runs the subcommand.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let SegmentCommand::Replay(arguments) = self.command;
         arguments.run(context).inspect_err(|_| interrupt::give_up_after_failure(context))
     }
@@ -38,7 +38,7 @@ impl Segment {
 
 /// Arrangement of the ranks' transfers in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Order {
+enum TransferOrder {
     /// Ranks take turns
     #[default]
     Strided,
@@ -70,8 +70,8 @@ Examples:
   esker run -n 16 --per-node 4 -- esker segment replay run:/output --reads ranks --json")]
 struct ReplayArguments {
     /// Path of the new file; published as NAME
-    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-    target: Location,
+    #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+    target: StackPath,
     /// Publish as NEWNAME, on top of NAME
     #[arg(long = "as", value_name = "NEWNAME")]
     new_name: Option<String>,
@@ -98,7 +98,7 @@ struct ReplayArguments {
     segments: u64,
     /// Arrangement of transfers in a segment
     #[arg(long, value_enum, default_value_t, value_name = "ORDER")]
-    order: Order,
+    order: TransferOrder,
     /// Each rank writes a separate file, named by the path and its number
     #[arg(long)]
     file_per_process: bool,
@@ -122,8 +122,8 @@ struct ReplayArguments {
 }
 
 impl ReplayArguments {
-    fn run(self, context: &Context) -> Result<()> {
-        let job = Job::from_env()?;
+    fn run(self, context: &CommandContext) -> Result<()> {
+        let job = RankContext::from_env()?;
         let rank = job.as_ref().map_or(Rank(0), |job| job.rank);
         let store = context.store_of_rank(rank)?;
         let repository = Repository::new(store.clone());
@@ -133,7 +133,7 @@ impl ReplayArguments {
         usage::check_name(published);
         let work = self.work()?;
         let ranks = self.ranks.max(work.ranks_min());
-        let replayed = Replay {
+        let replayed = TraceReplay {
             work,
             file_per_process: self.file_per_process,
             path: self.target.path.clone(),
@@ -153,7 +153,7 @@ impl ReplayArguments {
             }
             Some(job) => {
                 let meet = job.meet.as_deref().map_or(Ok(store), url::open)?;
-                tcp::run(&*meet, &job, &tcp::Options::default(), |transport| {
+                tcp::run(&*meet, &job, &tcp::TcpOptions::default(), |transport| {
                     replay(transport, &repository, &bases, &options, &replayed)
                 })?
             }
@@ -161,35 +161,35 @@ impl ReplayArguments {
         report.map_or(Ok(()), |report| show(context, &report))
     }
 
-    fn work(&self) -> Result<Work> {
+    fn work(&self) -> Result<ReplayedWork> {
         if let Some(path) = &self.trace {
             let read = std::fs::read_to_string(path);
             let text =
                 read.map_err(|error| Error::io(error, format!("read {}", path.display())))?;
-            return Work::parse_trace(&text);
+            return ReplayedWork::parse_trace(&text);
         }
-        Ok(Work::Blocks {
+        Ok(ReplayedWork::Blocks {
             transfer_bytes: self.transfer,
             block_bytes: self.block,
             segments: self.segments,
-            is_strided: self.order == Order::Strided,
+            is_strided: self.order == TransferOrder::Strided,
         })
     }
 
-    fn options(&self, context: &Context) -> SharedOptions {
+    fn options(&self, context: &CommandContext) -> SharedOptions {
         SharedOptions {
             servers_per_node: self.servers,
             slice_bytes: self.slice.unwrap_or(SLICE_BYTES),
             reads: match self.reads {
-                ReadsName::Store => Reads::Store,
-                ReadsName::Ranks => Reads::Ranks,
+                ReadsName::Store => RemoteReads::Store,
+                ReadsName::Ranks => RemoteReads::Ranks,
             },
             session: self.settings.options(context).private(),
         }
     }
 }
 
-fn show(context: &Context, report: &ReplayReport) -> Result<()> {
+fn show(context: &CommandContext, report: &ReplayReport) -> Result<()> {
     if !context.out.is_json() {
         context.out.line(report.to_string())?;
         return context.out.line(format!("published {} @{}", report.published, report.set));

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use esker_base::{Error, Kind, Result};
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, Holder};
+use esker_fs::marker::{self, MarkerHolder};
 use esker_fs::open_sessions::OpenSession;
 use esker_fs::repository::Repository;
 use esker_fs::timestamp;
@@ -14,8 +14,8 @@ use serde_json::json;
 
 use crate::change::{SessionSettings, TakeOver};
 use crate::commands::{log, show};
-use crate::context::Context;
-use crate::location::Stack;
+use crate::context::CommandContext;
+use crate::location::StackArgument;
 use crate::output::notice;
 use crate::{text, usage, writers};
 
@@ -32,17 +32,17 @@ Example:
   esker publish $id headers-2")]
 pub struct SessionCommand {
     #[command(subcommand)]
-    action: Action,
+    action: SessionAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum SessionAction {
     /// Begin a session and print its id
     #[command(after_help = "Example:\n  id=$(esker session begin --base fixes --base headers)")]
     Begin {
         /// Build on this snapshot; of several, earlier ones win
-        #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
-        bases: Vec<Stack>,
+        #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser())]
+        bases: Vec<StackArgument>,
         /// Begin one writer's part of a job; `esker session job` prints ids
         #[arg(long, value_name = "JOBID", requires = "rank")]
         job: Option<JobId>,
@@ -69,8 +69,8 @@ Example:
     #[command(after_help = "Example:\n  esker session complete @3f2a")]
     Complete {
         /// The parts
-        #[arg(required = true, value_name = "@SETID", value_parser = Stack::parser())]
-        stacks: Vec<Stack>,
+        #[arg(required = true, value_name = "@SETID", value_parser = StackArgument::parser())]
+        stacks: Vec<StackArgument>,
         #[command(flatten)]
         settings: SessionSettings,
         #[command(flatten)]
@@ -86,15 +86,15 @@ Example:
     #[command(after_help = "Example:\n  esker session show @3f2a")]
     Show {
         /// The session
-        #[arg(value_name = "@SETID", value_parser = Stack::parser())]
-        stack: Stack,
+        #[arg(value_name = "@SETID", value_parser = StackArgument::parser())]
+        stack: StackArgument,
     },
     /// Drop a session; `esker gc` frees its space
     #[command(after_help = "Example:\n  esker session drop @3f2a")]
     Drop {
         /// The session
-        #[arg(value_name = "@SETID", value_parser = Stack::parser())]
-        stack: Stack,
+        #[arg(value_name = "@SETID", value_parser = StackArgument::parser())]
+        stack: StackArgument,
         #[command(flatten)]
         take_over: TakeOver,
     },
@@ -102,19 +102,19 @@ Example:
 
 impl SessionCommand {
     /// Runs the action.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         match self.action {
-            Action::Begin { bases, job, rank, settings } => {
+            SessionAction::Begin { bases, job, rank, settings } => {
                 begin(context, &bases, job.zip(rank), &settings)
             }
-            Action::Job => {
+            SessionAction::Job => {
                 let job = JobId::random().to_string();
                 match context.out.is_json() {
                     true => context.out.json(json!({"job": job})),
                     false => context.out.line(job),
                 }
             }
-            Action::Complete { stacks, settings, take_over } => {
+            SessionAction::Complete { stacks, settings, take_over } => {
                 let repository = context.repository()?;
                 stacks.iter().try_for_each(|stack| {
                     let set = context.set_of(&repository, stack)?;
@@ -122,17 +122,17 @@ impl SessionCommand {
                     repository.resume(set, options)?.complete().map(drop)
                 })
             }
-            Action::List => return list(context),
-            Action::Show { stack } => show::Show::of(stack).run(context),
-            Action::Drop { stack, take_over } => give_up(context, &stack, take_over),
+            SessionAction::List => return list(context),
+            SessionAction::Show { stack } => show::ShowCommand::of(stack).run(context),
+            SessionAction::Drop { stack, take_over } => give_up(context, &stack, take_over),
         }?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn give_up(context: &Context, stack: &Stack, take_over: TakeOver) -> Result<()> {
+fn give_up(context: &CommandContext, stack: &StackArgument, take_over: TakeOver) -> Result<()> {
     let repository = context.repository()?;
-    if let Stack::Name(name) = stack {
+    if let StackArgument::Name(name) = stack {
         let what = format!("{name} is a name, not a session: `esker delete {name}` deletes it");
         usage::exit(what);
     }
@@ -154,7 +154,7 @@ fn give_up(context: &Context, stack: &Stack, take_over: TakeOver) -> Result<()> 
 /// Fails for a published set: the command would report it as dropped although it stays.
 fn check_is_session(repository: &Repository, set: SetId, state: SetState) -> Result<()> {
     if state != SetState::Published
-        || marker::is_held(&**repository.store(), set, &Holder::Session)?
+        || marker::is_held(&**repository.store(), set, &MarkerHolder::Session)?
     {
         return Ok(());
     }
@@ -172,8 +172,8 @@ fn check_is_session(repository: &Repository, set: SetId, state: SetState) -> Res
 }
 
 fn begin(
-    context: &Context,
-    bases: &[Stack],
+    context: &CommandContext,
+    bases: &[StackArgument],
     part: Option<(JobId, u32)>,
     settings: &SessionSettings,
 ) -> Result<()> {
@@ -193,7 +193,7 @@ fn begin(
     context.out.line(format!("@{set}"))
 }
 
-fn list(context: &Context) -> Result<ExitCode> {
+fn list(context: &CommandContext) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for session in context.repository()?.open_sessions()? {
         if let Some(damage) = session.damage() {

@@ -12,8 +12,8 @@ use esker_table::manifest::{Manifest, SetState, TableRef};
 use serde_json::json;
 
 use crate::commands::log;
-use crate::context::Context;
-use crate::location::Stack;
+use crate::context::CommandContext;
+use crate::location::StackArgument;
 use crate::{text, writers};
 
 /// Show the contents of a change set
@@ -25,23 +25,23 @@ use crate::{text, writers};
 Examples:
   esker show headers
   esker show @3f2a --columns")]
-pub struct Show {
+pub struct ShowCommand {
     /// A name or change set
-    #[arg(value_name = "NAME", value_parser = Stack::parser())]
-    stack: Stack,
+    #[arg(value_name = "NAME", value_parser = StackArgument::parser())]
+    stack: StackArgument,
     /// Print the bytes of each column
     #[arg(short, long)]
     columns: bool,
 }
 
-impl Show {
+impl ShowCommand {
     /// The command for `stack`, without columns.
-    pub fn of(stack: Stack) -> Self {
+    pub fn of(stack: StackArgument) -> Self {
         Self { stack, columns: false }
     }
 
     /// Shows.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let repository = context.repository()?;
         let set = context.set_of(&repository, &self.stack)?;
         let manifest = Manifest::load(&**repository.store(), set)?;

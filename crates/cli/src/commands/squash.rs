@@ -3,14 +3,14 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::squash::{Counts, SquashOptions, SquashReport};
-use esker_fuse::{Request, ask, mountpoint_of};
+use esker_fs::squash::{SquashCounts, SquashOptions, SquashReport};
+use esker_fuse::{ControlRequest, ask, mountpoint_of};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use serde_json::json;
 
 use crate::change::{MessageArgument, SessionSettings, TakeOver, announce, check_free};
-use crate::context::Context;
-use crate::location::Stack;
+use crate::context::CommandContext;
+use crate::location::StackArgument;
 use crate::{progress, text};
 
 /// Merge a stack into one change set
@@ -26,10 +26,10 @@ Examples:
   esker squash climate-7 --as climate-7-flat
   esker squash fixes climate-7 --as climate-7.1 --threads 8
   esker squash climate-7 --as climate-7-own --copy-data")]
-pub struct Squash {
+pub struct SquashCommand {
     /// Snapshots; earlier ones win
-    #[arg(required = true, value_name = "NAME", value_parser = Stack::parser())]
-    stacks: Vec<Stack>,
+    #[arg(required = true, value_name = "NAME", value_parser = StackArgument::parser())]
+    stacks: Vec<StackArgument>,
     /// Name to publish
     #[arg(long = "as", value_name = "NEWNAME")]
     new_name: String,
@@ -43,9 +43,9 @@ pub struct Squash {
     message: MessageArgument,
 }
 
-impl Squash {
+impl SquashCommand {
     /// Merges.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let repository = context.repository()?;
         check_free(&repository, &self.new_name)?;
         let bases = context.sets_of(&repository, &self.stacks)?;
@@ -84,10 +84,10 @@ impl Squash {
 Examples:
   esker compact climate-7
   esker compact @3f2a")]
-pub struct Compact {
+pub struct CompactCommand {
     /// A name or session
-    #[arg(value_name = "NAME", value_parser = Stack::parser())]
-    stack: Stack,
+    #[arg(value_name = "NAME", value_parser = StackArgument::parser())]
+    stack: StackArgument,
     /// Threads that merge
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
@@ -97,9 +97,9 @@ pub struct Compact {
     take_over: TakeOver,
 }
 
-impl Compact {
+impl CompactCommand {
     /// Merges.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let repository = context.repository()?;
         let set = context.set_of(&repository, &self.stack)?;
         match Manifest::load(&**repository.store(), set)?.state {
@@ -116,12 +116,12 @@ impl Compact {
 
     /// Merges the tables of an open session: in the mount that writes it, if that is on this
     /// machine.
-    fn compact_session(&self, context: &Context, set: SetId) -> Result<()> {
+    fn compact_session(&self, context: &CommandContext, set: SetId) -> Result<()> {
         let options = self.settings.options_to_resume(context, self.take_over);
         if !options.take_over
             && let Some(mountpoint) = mountpoint_of(&set.to_string())
         {
-            let answer = ask(&mountpoint, &Request::Compact)?;
+            let answer = ask(&mountpoint, &ControlRequest::Compact)?;
             let at = mountpoint.display();
             return match context.out.is_json() {
                 true => context.out.json(answer),
@@ -150,7 +150,7 @@ fn report_of(before: &Manifest, after: &Manifest, seconds: f64) -> SquashReport 
     let written = new.iter().map(|table| table.rows).sum();
     SquashReport {
         sets: 1,
-        counts: Counts { read, written, ..Counts::default() },
+        counts: SquashCounts { read, written, ..SquashCounts::default() },
         directories: 0,
         tables: new.len(),
         table_bytes: new.iter().map(|table| table.bytes).sum(),
@@ -159,7 +159,7 @@ fn report_of(before: &Manifest, after: &Manifest, seconds: f64) -> SquashReport 
     }
 }
 
-fn show(context: &Context, verb: &str, report: &SquashReport) -> Result<()> {
+fn show(context: &CommandContext, verb: &str, report: &SquashReport) -> Result<()> {
     let seconds = report.elapsed_ns as f64 / 1e9;
     let read = report.counts.read;
     let records_per_second = (read as f64 / seconds.max(1e-6)) as u64;

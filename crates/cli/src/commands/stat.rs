@@ -3,15 +3,15 @@
 use clap::Args;
 use esker_base::Result;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::walk::normalized;
 use esker_imd::entry;
 use serde_json::{Map, Value, json};
 
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 use crate::text;
-use crate::users::Users;
+use crate::users::UserNames;
 
 /// Show everything known about files
 ///
@@ -22,21 +22,21 @@ use crate::users::Users;
 Examples:
   esker stat headers:/stdio.h
   esker stat --json headers:/stdio.h | jq .size")]
-pub struct Stat {
+pub struct StatCommand {
     /// Files
-    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
 }
 
-impl Stat {
+impl StatCommand {
     /// Shows.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let repository = context.repository()?;
-        let users = Users::of_machine();
-        let follow = if self.dereference { Follow::Yes } else { Follow::No };
+        let users = UserNames::of_machine();
+        let follow = if self.dereference { FollowLinks::Yes } else { FollowLinks::No };
         for (location, view) in context.views(&repository, &self.locations)? {
             let path = normalized(&location.path);
             let key = entry::find_key(&view, &location.path)?;
@@ -81,9 +81,9 @@ fn object(view: &Namespace, path: &[u8], inode: &Inode) -> Result<Map<String, Va
 }
 
 fn show(
-    context: &Context,
+    context: &CommandContext,
     view: &Namespace,
-    users: &Users,
+    users: &UserNames,
     path: &[u8],
     (inode, is_key): (&Inode, bool),
 ) -> Result<()> {

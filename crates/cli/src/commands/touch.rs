@@ -2,15 +2,15 @@
 
 use clap::Args;
 use esker_base::{Kind, Result};
-use esker_fs::namespace::Follow;
-use esker_fs::ops::Changes;
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::AttributeChanges;
 use esker_fs::session::Session;
 use esker_fs::timestamp;
 
-use crate::change::{Change, ChangeArguments};
+use crate::change::{ChangeArguments, ChangedSession};
 use crate::commands::{attributes, one_stack};
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 use crate::{quantity, usage};
 
 /// Set times of files, and create missing files
@@ -25,10 +25,10 @@ Examples:
   esker touch headers:/STAMP --as stamped
   esker touch -d 2026-01-31T17:30 @3f2a:/results
   esker touch -r headers:/stdio.h @3f2a:/results")]
-pub struct Touch {
+pub struct TouchCommand {
     /// Files, all in one name or session
-    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
+    locations: Vec<StackPath>,
     /// Do not create files
     #[arg(short = 'c', long)]
     no_create: bool,
@@ -43,23 +43,23 @@ pub struct Touch {
     #[arg(short, long, value_name = "TIME")]
     date: Option<String>,
     /// Use the times of this file instead of now
-    #[arg(short, long, value_name = "NAME:/path", value_parser = Location::parser(), conflicts_with = "date")]
-    reference: Option<Location>,
+    #[arg(short, long, value_name = "NAME:/path", value_parser = StackPath::parser(), conflicts_with = "date")]
+    reference: Option<StackPath>,
     #[command(flatten)]
     change: ChangeArguments,
 }
 
-impl Touch {
+impl TouchCommand {
     /// Touches them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let stack = one_stack(&self.locations);
         let (atime_ns, mtime_ns) = self.times(context)?;
-        let changes = Changes {
+        let changes = AttributeChanges {
             atime_ns: (!self.modification).then_some(atime_ns),
             mtime_ns: (!self.access).then_some(mtime_ns),
-            ..Changes::default()
+            ..AttributeChanges::default()
         };
-        Change::open(context, stack, &self.change)?.run(context, |session| {
+        ChangedSession::open(context, stack, &self.change)?.run(context, |session| {
             self.locations.iter().try_for_each(|location| {
                 self.touch(session, location, &changes, 0o666 & !context.umask)
             })
@@ -67,10 +67,10 @@ impl Touch {
     }
 
     /// The times of access and modification to set.
-    fn times(&self, context: &Context) -> Result<(i64, i64)> {
+    fn times(&self, context: &CommandContext) -> Result<(i64, i64)> {
         if let Some(reference) = &self.reference {
             let view = context.view(&context.repository()?, &reference.stack)?;
-            let inode = view.stat(&reference.path, Follow::Yes)?;
+            let inode = view.stat(&reference.path, FollowLinks::Yes)?;
             return Ok((inode.atime_ns, inode.mtime_ns));
         }
         let now_ns = timestamp::of_clock(context.now_ns());
@@ -84,11 +84,11 @@ impl Touch {
     fn touch(
         &self,
         session: &Session,
-        location: &Location,
-        changes: &Changes,
+        location: &StackPath,
+        changes: &AttributeChanges,
         mode: u32,
     ) -> Result<()> {
-        match session.find(&location.path, Follow::Yes) {
+        match session.find(&location.path, FollowLinks::Yes) {
             Err(error) if error.kind() == Kind::NotFound => {
                 if self.no_create {
                     return Ok(());

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use esker_base::Result;
-use esker_fs::tally::{Problem, Tally};
+use esker_fs::tally::{TransferProblem, TransferTally};
 use serde_json::json;
 
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::output::notice;
 use crate::text;
 
@@ -14,7 +14,12 @@ use crate::text;
 const PROBLEMS_SHOWN_MAX: usize = 20;
 
 /// Prints the totals and the problems. The exit code is that of the first problem.
-pub fn report(context: &Context, verb: &str, tally: &Tally, seconds: f64) -> Result<ExitCode> {
+pub fn report(
+    context: &CommandContext,
+    verb: &str,
+    tally: &TransferTally,
+    seconds: f64,
+) -> Result<ExitCode> {
     let counts = tally.counts();
     let problems = tally.take_problems();
     let entries_per_second = (counts.entries() as f64 / seconds.max(1e-6)) as u64;
@@ -74,7 +79,7 @@ pub fn report(context: &Context, verb: &str, tally: &Tally, seconds: f64) -> Res
 }
 
 /// Prints some of `count` problems.
-pub fn report_problems(problems: &[Problem], count: u64) {
+pub fn report_problems(problems: &[TransferProblem], count: u64) {
     for problem in problems.iter().take(PROBLEMS_SHOWN_MAX) {
         notice(format!("{}: {}", text::printable(&problem.path), problem.error));
     }

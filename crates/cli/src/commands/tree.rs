@@ -6,13 +6,13 @@ use clap::Args;
 use esker_base::Result;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::list::{DirCursor, DirEntry};
-use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::walk::normalized;
 use serde_json::json;
 
-use crate::context::Context;
-use crate::location::Location;
-use crate::output::Problems;
+use crate::context::CommandContext;
+use crate::location::StackPath;
+use crate::output::CommandProblems;
 use crate::text;
 
 /// Draw a tree
@@ -21,10 +21,10 @@ use crate::text;
 Examples:
   esker tree -L 2 headers:/
   esker tree -d headers:/linux")]
-pub struct Tree {
+pub struct TreeCommand {
     /// Where to start
-    #[arg(value_name = "NAME[:/path]", value_parser = Location::parser())]
-    location: Location,
+    #[arg(value_name = "NAME[:/path]", value_parser = StackPath::parser())]
+    location: StackPath,
     /// Show only directories
     #[arg(short, long)]
     directories: bool,
@@ -43,22 +43,22 @@ pub struct Tree {
 }
 
 /// A directory that is being drawn.
-struct Frame {
+struct TreeFrame {
     path: Vec<u8>,
     entries: std::vec::IntoIter<DirEntry>,
     indent_bytes: usize,
 }
 
-impl Tree {
+impl TreeCommand {
     /// Draws.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         let repository = context.repository()?;
         let view = context.view(&repository, &self.location.stack)?;
         let path = normalized(&self.location.path);
-        let inode = view.stat(&path, Follow::Yes)?;
+        let inode = view.stat(&path, FollowLinks::Yes)?;
         self.show(context, &path, &[], &path, &inode)?;
         let (mut directories, mut files) = (0u64, 0u64);
-        let problems = Problems::default();
+        let problems = CommandProblems::default();
         let mut indent = String::new();
         let mut frames = Vec::new();
         if inode.is_directory() && self.level > 0 {
@@ -108,7 +108,7 @@ impl Tree {
         }
     }
 
-    fn frame(&self, view: &Namespace, path: Vec<u8>, indent_bytes: usize) -> Result<Frame> {
+    fn frame(&self, view: &Namespace, path: Vec<u8>, indent_bytes: usize) -> Result<TreeFrame> {
         let dir = view.dir(&path)?;
         let mut entries = view.read_dir(&dir, &DirCursor::default(), usize::MAX)?;
         entries.retain(|entry| {
@@ -116,12 +116,12 @@ impl Tree {
                 && (!self.directories || entry.inode.is_directory())
         });
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Ok(Frame { path, entries: entries.into_iter(), indent_bytes })
+        Ok(TreeFrame { path, entries: entries.into_iter(), indent_bytes })
     }
 
     fn show(
         &self,
-        context: &Context,
+        context: &CommandContext,
         name: &[u8],
         drawn: &[u8],
         path: &[u8],

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use esker_base::Result;
-use esker_fuse::{Request, ask};
+use esker_fuse::{ControlRequest, ask};
 
-use crate::context::Context;
+use crate::context::CommandContext;
 
 /// End a mount, and publish what was written in it
 ///
@@ -14,7 +14,7 @@ use crate::context::Context;
 /// use.
 #[derive(Args)]
 #[command(after_help = "Example:\n  esker umount /mnt")]
-pub struct Umount {
+pub struct UmountCommand {
     /// The mount point
     mountpoint: PathBuf,
 }
@@ -25,29 +25,29 @@ pub struct Umount {
 /// At its end the mount is still published under its own name.
 #[derive(Args)]
 #[command(after_help = "Example:\n  esker commit /mnt build-1-compiled")]
-pub struct Commit {
+pub struct CommitCommand {
     /// The mount point
     mountpoint: PathBuf,
     /// The name of the snapshot
     name: String,
 }
 
-impl Umount {
+impl UmountCommand {
     /// Ends it.
-    pub fn run(self, context: &Context) -> Result<()> {
-        tell(context, &ask(&self.mountpoint, &Request::End)?)
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        print_publication(context, &ask(&self.mountpoint, &ControlRequest::End)?)
     }
 }
 
-impl Commit {
+impl CommitCommand {
     /// Publishes it.
-    pub fn run(self, context: &Context) -> Result<()> {
-        tell(context, &ask(&self.mountpoint, &Request::Commit(self.name))?)
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        print_publication(context, &ask(&self.mountpoint, &ControlRequest::Commit(self.name))?)
     }
 }
 
 /// Prints what was published, if anything was.
-fn tell(context: &Context, answer: &serde_json::Value) -> Result<()> {
+fn print_publication(context: &CommandContext, answer: &serde_json::Value) -> Result<()> {
     if context.out.is_json() {
         return context.out.json(answer.clone());
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use clap::Args;
 use esker_base::{Kind, Result};
-use esker_fs::verify::{Finding, Severity, Targets, VerifyOptions, VerifyReport};
+use esker_fs::verify::{Finding, Severity, VerifyOptions, VerifyReport, VerifyTargets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::context::Context;
-use crate::location::Stack;
+use crate::context::CommandContext;
+use crate::location::StackArgument;
 use crate::text;
 
 /// Check every checksum, order, reference and path
@@ -23,10 +23,10 @@ use crate::text;
 Examples:
   esker verify
   esker verify climate-7 --no-data")]
-pub struct Verify {
+pub struct VerifyCommand {
     /// Names or change sets, with their bases; the whole store unless given
-    #[arg(value_name = "NAME", value_parser = Stack::parser())]
-    stacks: Vec<Stack>,
+    #[arg(value_name = "NAME", value_parser = StackArgument::parser())]
+    stacks: Vec<StackArgument>,
     /// Do not read file data; only check that it exists
     #[arg(long)]
     no_data: bool,
@@ -38,13 +38,13 @@ pub struct Verify {
     threads: Option<usize>,
 }
 
-impl Verify {
+impl VerifyCommand {
     /// Checks.
-    pub fn run(self, context: &Context) -> Result<ExitCode> {
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         let repository = context.repository()?;
         let targets = match self.stacks.is_empty() {
-            true => Targets::All,
-            false => Targets::Sets(context.sets_of(&repository, &self.stacks)?),
+            true => VerifyTargets::All,
+            false => VerifyTargets::Sets(context.sets_of(&repository, &self.stacks)?),
         };
         let line = progress_line();
         let shown = line.clone();
@@ -67,7 +67,7 @@ impl Verify {
         Ok(ExitCode::from(code))
     }
 
-    fn show(&self, context: &Context, report: &VerifyReport, seconds: f64) -> Result<()> {
+    fn show(&self, context: &CommandContext, report: &VerifyReport, seconds: f64) -> Result<()> {
         let least = if self.all { Severity::Information } else { Severity::Warning };
         let findings = report.findings.iter().filter(|finding| finding.severity >= least);
         if context.out.is_json() {

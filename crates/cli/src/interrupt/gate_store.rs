@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_base::store::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, SharedStore, Store};
+use esker_base::store::{AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, SharedStore, Store};
 use esker_base::{Bytes, Result};
 use parking_lot::RwLock;
 
@@ -70,7 +70,7 @@ impl Store for GateStore {
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         self.inner.append_log(name)
     }
-    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
         self.inner.log_in_place(name)
     }
     fn open_logs_max(&self) -> usize {

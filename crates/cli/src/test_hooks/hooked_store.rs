@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use esker_base::store::concurrent::count_round;
 use esker_base::store::{
-    AppendLog, LogInPlace, ObjectInfo, ObjectWriter, SharedStore, Store, identity,
+    AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, SharedStore, Store, identity,
 };
 use esker_base::{Bytes, Result};
 use rustix::process::{Signal, getpid, kill_process};
@@ -24,14 +24,14 @@ const REQUESTS_AT_ONCE: usize = 64;
 
 /// Sends the signal.
 #[derive(Debug)]
-struct Trigger {
+struct SignalTrigger {
     signal: Signal,
     times: u32,
     /// Requests until the signal.
     left: AtomicU64,
 }
 
-impl Trigger {
+impl SignalTrigger {
     fn of_environment() -> Option<Self> {
         let text = std::env::var(SIGNAL).ok()?;
         let (signal, request) = text.split_once(':')?;
@@ -82,13 +82,13 @@ impl Meanwhile {
 }
 
 #[derive(Debug)]
-struct Hooks {
-    trigger: Option<Trigger>,
+struct StoreHooks {
+    trigger: Option<SignalTrigger>,
     meanwhile: Option<Meanwhile>,
     rounds: Option<File>,
 }
 
-impl Hooks {
+impl StoreHooks {
     fn count(&self, request: &str, name: &str) {
         if let Some(meanwhile) = &self.meanwhile {
             meanwhile.meet(name);
@@ -107,18 +107,18 @@ impl Hooks {
 #[derive(Debug)]
 struct HookedStore {
     inner: SharedStore,
-    hooks: Arc<Hooks>,
+    hooks: Arc<StoreHooks>,
 }
 
 struct HookedLog {
     inner: Box<dyn AppendLog>,
-    hooks: Arc<Hooks>,
+    hooks: Arc<StoreHooks>,
     name: String,
 }
 
 struct HookedWriter {
     inner: Box<dyn ObjectWriter>,
-    hooks: Arc<Hooks>,
+    hooks: Arc<StoreHooks>,
     name: String,
 }
 
@@ -127,12 +127,12 @@ pub fn wrap(store: SharedStore) -> SharedStore {
     let rounds = std::env::var_os(ROUNDS).map(|path| {
         OpenOptions::new().create(true).append(true).open(path).expect("a file of the test")
     });
-    let trigger = Trigger::of_environment();
+    let trigger = SignalTrigger::of_environment();
     let meanwhile = Meanwhile::of_environment();
     if trigger.is_none() && rounds.is_none() && meanwhile.is_none() {
         return store;
     }
-    let hooks = Hooks { trigger, meanwhile, rounds };
+    let hooks = StoreHooks { trigger, meanwhile, rounds };
     Arc::new(HookedStore { inner: store, hooks: Arc::new(hooks) })
 }
 
@@ -173,7 +173,7 @@ impl Store for HookedStore {
         let inner = self.counted("append_log", name).append_log(name)?;
         Ok(Box::new(HookedLog { inner, hooks: self.hooks.clone(), name: name.into() }))
     }
-    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
         self.counted("log_in_place", name).log_in_place(name)
     }
     fn get_range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {

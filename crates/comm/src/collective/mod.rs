@@ -16,8 +16,8 @@ pub mod tree;
 
 use esker_base::{Error, Kind, Result};
 
-pub use self::tree::{Shape, Tree};
-use crate::transport::{Deadline, LOOK, Message, Sent, Transport};
+pub use self::tree::{ReductionTree, Topology};
+use crate::transport::{Deadline, LOOK, ReceivedMessage, SendOutcome, Transport};
 use crate::{Channel, NodeMap, Rank};
 
 /// Collectives between two barriers. Bounds the early messages that a rank keeps; the barriers cost
@@ -47,7 +47,7 @@ pub struct CollectiveOptions {
     /// The ranks that are members of the tree.
     pub delegates: Delegates,
     /// The tree along which members reach the root.
-    pub shape: Shape,
+    pub shape: Topology,
     /// A channel used by these collectives alone; [`Channel::COLLECTIVE`] by default.
     pub channel: Channel,
 }
@@ -55,7 +55,7 @@ pub struct CollectiveOptions {
 impl Default for CollectiveOptions {
     fn default() -> Self {
         let channel = Channel::COLLECTIVE;
-        Self { delegates: Delegates::PerNode(1), shape: Shape::LogRing, channel }
+        Self { delegates: Delegates::PerNode(1), shape: Topology::LogRing, channel }
     }
 }
 
@@ -72,7 +72,7 @@ pub struct Collectives<T> {
     /// The clients of this rank, excluding itself.
     clients: Vec<Rank>,
     number: u64,
-    early: Vec<Message>,
+    early: Vec<ReceivedMessage>,
     has_failed: bool,
 }
 
@@ -175,9 +175,9 @@ impl<T: Transport> Collectives<T> {
     }
 
     /// The tree to the delegate of `root`, and this rank's index in it if it is a member.
-    fn tree(&self, root: Rank) -> (Tree, Option<u32>) {
+    fn tree(&self, root: Rank) -> (ReductionTree, Option<u32>) {
         let size = u32::try_from(self.members.len()).expect("no more members than ranks");
-        let tree = Tree::new(self.options.shape, size, self.delegate_of[root.index()]);
+        let tree = ReductionTree::new(self.options.shape, size, self.delegate_of[root.index()]);
         let me = self.transport.rank();
         let place = self.delegate_of[me.index()];
         (tree, (self.members[place as usize] == me).then_some(place))
@@ -196,10 +196,10 @@ impl<T: Transport> Collectives<T> {
         let me = self.transport.rank();
         let (tree, place) = self.tree(root);
         let Some(place) = place else {
-            self.tell(self.my_delegate(), TO_ROOT, &value)?;
+            self.send(self.my_delegate(), TO_ROOT, &value)?;
             // A root that is not a delegate gets the result from its own delegate.
             return if me == root {
-                self.hear(FROM_ROOT, self.my_delegate()).map(Some)
+                self.recv(FROM_ROOT, self.my_delegate()).map(Some)
             } else {
                 Ok(None)
             };
@@ -207,13 +207,13 @@ impl<T: Transport> Collectives<T> {
         let mut senders = self.clients.clone();
         senders.extend(tree.children(place).map(|child| self.members[child as usize]));
         for _ in 0..senders.len() {
-            let other = self.hear_one(TO_ROOT, &mut senders)?;
+            let other = self.recv_any(TO_ROOT, &mut senders)?;
             combine(&mut value, &other);
         }
         match tree.parent(place) {
-            Some(parent) => self.tell(self.members[parent as usize], TO_ROOT, &value)?,
+            Some(parent) => self.send(self.members[parent as usize], TO_ROOT, &value)?,
             None if root == me => return Ok(Some(value)),
-            None => self.tell(root, FROM_ROOT, &value)?,
+            None => self.send(root, FROM_ROOT, &value)?,
         }
         Ok(None)
     }
@@ -224,36 +224,36 @@ impl<T: Transport> Collectives<T> {
         let Some(place) = place else {
             let delegate = self.my_delegate();
             if let Some(value) = value {
-                self.tell(delegate, TO_ROOT, &value)?;
+                self.send(delegate, TO_ROOT, &value)?;
                 return Ok(value);
             }
-            return self.hear(FROM_ROOT, delegate);
+            return self.recv(FROM_ROOT, delegate);
         };
         let value = match (value, tree.parent(place)) {
             (Some(value), _) => value,
-            (None, Some(parent)) => self.hear(FROM_ROOT, self.members[parent as usize])?,
+            (None, Some(parent)) => self.recv(FROM_ROOT, self.members[parent as usize])?,
             // The root is a client of this delegate.
-            (None, None) => self.hear(TO_ROOT, root)?,
+            (None, None) => self.recv(TO_ROOT, root)?,
         };
         let mut receivers: Vec<Rank> =
             tree.children(place).map(|child| self.members[child as usize]).collect();
         receivers.extend(self.clients.iter().filter(|client| **client != root && **client != me));
         for receiver in receivers {
-            self.tell(receiver, FROM_ROOT, &value)?;
+            self.send(receiver, FROM_ROOT, &value)?;
         }
         Ok(value)
     }
 
-    fn hear(&mut self, way: u8, from: Rank) -> Result<Vec<u8>> {
-        self.hear_one(way, &mut vec![from])
+    fn recv(&mut self, way: u8, from: Rank) -> Result<Vec<u8>> {
+        self.recv_any(way, &mut vec![from])
     }
 
     /// Returns the value of one of `senders`, and removes it from the list.
-    fn hear_one(&mut self, way: u8, senders: &mut Vec<Rank>) -> Result<Vec<u8>> {
+    fn recv_any(&mut self, way: u8, senders: &mut Vec<Rank>) -> Result<Vec<u8>> {
         let awaited = (self.number, way);
         let deadline = Deadline::start(&self.transport);
         loop {
-            let fits = |message: &Message| {
+            let fits = |message: &ReceivedMessage| {
                 head(message).ok() == Some(awaited) && senders.contains(&message.from)
             };
             if let Some(place) = self.early.iter().position(fits) {
@@ -276,10 +276,11 @@ impl<T: Transport> Collectives<T> {
     }
 
     /// Keeps a message of this collective or a later one.
-    fn keep(&mut self, message: Message) -> Result<()> {
+    fn keep(&mut self, message: ReceivedMessage) -> Result<()> {
         let (number, way) = head(&message)?;
-        let is_known =
-            |known: &Message| known.from == message.from && head(known).ok() == Some((number, way));
+        let is_known = |known: &ReceivedMessage| {
+            known.from == message.from && head(known).ok() == Some((number, way))
+        };
         if number < self.number
             || number >= self.number + WINDOW
             || message.bytes.len() > HEADER_BYTES + VALUE_BYTES_MAX
@@ -292,14 +293,14 @@ impl<T: Transport> Collectives<T> {
         Ok(())
     }
 
-    fn tell(&mut self, to: Rank, way: u8, value: &[u8]) -> Result<()> {
+    fn send(&mut self, to: Rank, way: u8, value: &[u8]) -> Result<()> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + value.len());
         bytes.extend_from_slice(&self.number.to_le_bytes());
         bytes.push(way);
         bytes.extend_from_slice(value);
         let deadline = Deadline::start(&self.transport);
         let mut sent = self.transport.try_send(to, self.options.channel, bytes)?;
-        while let Sent::Full(bytes) = sent {
+        while let SendOutcome::Full(bytes) = sent {
             // The receiver may be waiting to send to this rank.
             if let Some(message) = self.transport.receive(&[self.options.channel], LOOK)? {
                 self.keep(message)?;
@@ -359,7 +360,7 @@ fn appoint(nodes: &NodeMap, delegates: Delegates) -> (Vec<Rank>, Vec<u32>) {
 }
 
 /// The number and direction of a message.
-fn head(message: &Message) -> Result<(u64, u8)> {
+fn head(message: &ReceivedMessage) -> Result<(u64, u8)> {
     let head = message.bytes.split_first_chunk::<8>();
     match head {
         Some((number, [way @ (TO_ROOT | FROM_ROOT), ..])) => {

@@ -17,7 +17,7 @@
 
 /// The shape of the tree to the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum Topology {
     /// Every member sends to the root, which answers each.
     Star,
     /// Along the spanning tree of the log-ring.
@@ -26,19 +26,19 @@ pub enum Shape {
 
 /// The tree to one root.
 #[derive(Clone, Copy, Debug)]
-pub struct Tree {
-    shape: Shape,
+pub struct ReductionTree {
+    shape: Topology,
     size: u64,
     root: u64,
 }
 
-impl Tree {
+impl ReductionTree {
     /// Creates the tree to `root` among `size` members.
     ///
     /// # Panics
     /// If there is no such member.
     #[must_use]
-    pub fn new(shape: Shape, size: u32, root: u32) -> Self {
+    pub fn new(shape: Topology, size: u32, root: u32) -> Self {
         assert!(root < size, "member {root} of {size}");
         Self { shape, size: size.into(), root: root.into() }
     }
@@ -55,8 +55,8 @@ impl Tree {
         let distance = self.distance(member);
         let bit = distance.checked_ilog2()?;
         match self.shape {
-            Shape::Star => Some(narrow(self.root)),
-            Shape::LogRing => Some(narrow((u64::from(member) + (1 << bit)) % self.size)),
+            Topology::Star => Some(narrow(self.root)),
+            Topology::LogRing => Some(narrow((u64::from(member) + (1 << bit)) % self.size)),
         }
     }
 
@@ -67,12 +67,14 @@ impl Tree {
         let first = 64 - distance.leading_zeros();
         let distances = (0..)
             .map(move |number: u64| match shape {
-                Shape::Star => number + 1,
-                Shape::LogRing => {
+                Topology::Star => number + 1,
+                Topology::LogRing => {
                     distance + 1_u64.checked_shl(first + narrow(number)).unwrap_or(u64::MAX / 2)
                 }
             })
-            .take_while(move |child| *child < size && (shape == Shape::LogRing || distance == 0));
+            .take_while(move |child| {
+                *child < size && (shape == Topology::LogRing || distance == 0)
+            });
         distances.map(move |child| narrow((root + size - child) % size))
     }
 }
@@ -92,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_papers_example() {
-        let tree = Tree::new(Shape::LogRing, 8, 0);
+        let tree = ReductionTree::new(Topology::LogRing, 8, 0);
         assert_eq!(tree.children(0).collect::<Vec<_>>(), [7, 6, 4]);
         assert_eq!(tree.children(7).collect::<Vec<_>>(), [5, 3]);
         let path: Vec<u32> = std::iter::successors(Some(1), |at| tree.parent(*at)).collect();
@@ -106,7 +108,7 @@ mod tests {
         for size in 1..=300 {
             let most = log2_up(size);
             for root in 0..size {
-                let tree = Tree::new(Shape::LogRing, size, root);
+                let tree = ReductionTree::new(Topology::LogRing, size, root);
                 let mut reached = 1;
                 for member in 0..size {
                     let children: Vec<u32> = tree.children(member).collect();
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_star_has_no_levels() {
-        let tree = Tree::new(Shape::Star, 5, 3);
+        let tree = ReductionTree::new(Topology::Star, 5, 3);
         assert_eq!(tree.children(3).count(), 4);
         assert!((0..5).filter(|member| *member != 3).all(|member| tree.parent(member) == Some(3)));
         assert_eq!(tree.children(1).count(), 0);
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_largest_ring_has_parents() {
-        let tree = Tree::new(Shape::LogRing, u32::MAX, 5);
+        let tree = ReductionTree::new(Topology::LogRing, u32::MAX, 5);
         assert_eq!(tree.children(5).count(), 32);
         assert!(tree.parent(6).is_some());
     }

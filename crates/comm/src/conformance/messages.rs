@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use esker_base::Kind;
 
-use crate::transport::{MESSAGE_BYTES_MAX, Message, Sent, Transport};
+use crate::transport::{MESSAGE_BYTES_MAX, ReceivedMessage, SendOutcome, Transport};
 use crate::{Channel, Rank};
 
 const DATA: Channel = Channel(1);
@@ -19,7 +19,7 @@ pub(super) fn send(transport: &mut dyn Transport, to: Rank, channel: Channel, by
     transport.send(to, channel, bytes).expect("a send to a rank that receives");
 }
 
-pub(super) fn next(transport: &mut dyn Transport, channels: &[Channel]) -> Message {
+pub(super) fn next(transport: &mut dyn Transport, channels: &[Channel]) -> ReceivedMessage {
     transport.receive_soon(channels, "a message of the test").expect("it was sent")
 }
 
@@ -29,7 +29,7 @@ pub(super) fn exchange(
     channel: Channel,
     outgoing: impl IntoIterator<Item = (Rank, Vec<u8>)>,
     expected: usize,
-) -> Vec<Message> {
+) -> Vec<ReceivedMessage> {
     let mut outgoing = outgoing.into_iter();
     let mut refused = None;
     let mut received = Vec::new();
@@ -37,8 +37,8 @@ pub(super) fn exchange(
     while !is_done || received.len() < expected {
         match refused.take().or_else(|| outgoing.next()) {
             Some((to, bytes)) => match transport.try_send(to, channel, bytes).expect("no loss") {
-                Sent::Done => continue,
-                Sent::Full(bytes) => refused = Some((to, bytes)),
+                SendOutcome::Done => continue,
+                SendOutcome::Full(bytes) => refused = Some((to, bytes)),
             },
             None => is_done = true,
         }

@@ -9,9 +9,9 @@ mod records;
 
 use crate::transport::Transport;
 
-type Check = fn(&mut dyn Transport);
+type TransportCheck = fn(&mut dyn Transport);
 
-const CHECKS: &[(&str, Check)] = &[
+const CHECKS: &[(&str, TransportCheck)] = &[
     ("order", messages::order),
     ("sizes", messages::sizes),
     ("oneself", messages::oneself),

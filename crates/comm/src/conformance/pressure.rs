@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::messages::{above, next};
-use crate::transport::{Sent, Transport};
+use crate::transport::{SendOutcome, Transport};
 use crate::{Channel, Rank};
 
 const DATA: Channel = Channel(3);
@@ -28,14 +28,14 @@ pub fn backpressure(transport: &mut dyn Transport) {
             let mut bytes = vec![0; MESSAGE_BYTES];
             bytes[..4].copy_from_slice(&taken.to_le_bytes());
             match transport.try_send(receiver, DATA, bytes).expect("the receiver is there") {
-                Sent::Done => taken += 1,
+                SendOutcome::Done => taken += 1,
                 // A second refusal, after a moment, is final.
-                Sent::Full(bytes) => {
+                SendOutcome::Full(bytes) => {
                     let _ = transport.receive(&[], Duration::from_millis(20)).expect("no loss");
                     match transport.try_send(receiver, DATA, bytes).expect("the receiver is there")
                     {
-                        Sent::Done => taken += 1,
-                        Sent::Full(_) => break,
+                        SendOutcome::Done => taken += 1,
+                        SendOutcome::Full(_) => break,
                     }
                 }
             }
@@ -70,11 +70,11 @@ pub fn full_both_ways(transport: &mut dyn Transport) {
         if sent < total {
             let bytes = pending.take().unwrap_or_else(|| vec![me.0 as u8; MESSAGE_BYTES]);
             match transport.try_send(to, DATA, bytes).expect("the neighbour is there") {
-                Sent::Done => {
+                SendOutcome::Done => {
                     sent += 1;
                     continue;
                 }
-                Sent::Full(bytes) => pending = Some(bytes),
+                SendOutcome::Full(bytes) => pending = Some(bytes),
             }
         }
         if let Some(message) =

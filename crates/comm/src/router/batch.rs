@@ -24,7 +24,7 @@ const LONG: u8 = 255;
 
 /// The fields that every record of a batch carries besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct BatchFlags {
     /// Records carry their origin; otherwise it is the sender of the batch.
     pub has_from: bool,
     /// Records carry their destination; otherwise it is the receiver of the batch.
@@ -33,7 +33,7 @@ pub(super) struct Shape {
     pub record_bytes: Option<u32>,
 }
 
-impl Shape {
+impl BatchFlags {
     /// Bytes that a record of `length` takes in a batch.
     pub fn encoded_bytes(&self, length: usize) -> usize {
         let length_bytes = match self.record_bytes {
@@ -69,7 +69,7 @@ impl Shape {
 
 /// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct BatchHeader {
     /// Number of epochs that ended before, modulo 2^32.
     pub epoch: u32,
     /// 0, 1 or 2.
@@ -83,9 +83,9 @@ pub(super) struct Header {
     pub records_so_far: u64,
 }
 
-impl Header {
+impl BatchHeader {
     /// Writes the header into the first bytes of `batch`.
-    pub fn write(&self, shape: &Shape, batch: &mut [u8]) {
+    pub fn write(&self, shape: &BatchFlags, batch: &mut [u8]) {
         batch[0..4].copy_from_slice(&self.epoch.to_le_bytes());
         batch[4] = self.hop;
         batch[5] = if self.is_last { FLAG_LAST } else { 0 };
@@ -96,7 +96,7 @@ impl Header {
     }
 
     /// Reads the header of `batch`; returns it with a cursor over the records.
-    pub fn read<'a>(shape: &Shape, batch: &'a [u8]) -> Result<(Self, Records<'a>)> {
+    pub fn read<'a>(shape: &BatchFlags, batch: &'a [u8]) -> Result<(Self, BatchRecords<'a>)> {
         let corrupt = |offset, what: String| Err(Error::corrupt("batch", offset, what));
         let Some((header, records)) = batch.split_first_chunk::<HEADER_BYTES>() else {
             return corrupt(0, format!("{} bytes are less than a header", batch.len()));
@@ -122,13 +122,16 @@ impl Header {
             records: word(8),
             records_so_far: u64::from(word(16)) | u64::from(word(20)) << 32,
         };
-        Ok((read, Records { shape: *shape, rest: records, left: read.records, bytes: batch.len() }))
+        Ok((
+            read,
+            BatchRecords { shape: *shape, rest: records, left: read.records, bytes: batch.len() },
+        ))
     }
 }
 
 /// Cursor over the records of a batch.
-pub(super) struct Records<'a> {
-    shape: Shape,
+pub(super) struct BatchRecords<'a> {
+    shape: BatchFlags,
     rest: &'a [u8],
     left: u32,
     /// Bytes of the whole batch.
@@ -136,13 +139,13 @@ pub(super) struct Records<'a> {
 }
 
 /// A record of a batch: its origin and destination, if the batch carries them, and its bytes.
-pub(super) type Record<'a> = (Option<Rank>, Option<Rank>, &'a [u8]);
+pub(super) type BatchRecord<'a> = (Option<Rank>, Option<Rank>, &'a [u8]);
 
-impl<'a> Records<'a> {
+impl<'a> BatchRecords<'a> {
     /// Returns the next record, or `None` at the end of the batch; fails if bytes follow the last
     /// record.
     #[inline]
-    pub fn next(&mut self) -> Result<Option<Record<'a>>> {
+    pub fn next(&mut self) -> Result<Option<BatchRecord<'a>>> {
         if self.left == 0 {
             if self.rest.is_empty() {
                 return Ok(None);
@@ -188,17 +191,17 @@ mod tests {
 
     use super::*;
 
-    const VARIED: Shape = Shape { has_from: true, has_to: true, record_bytes: None };
-    const FIXED: Shape = Shape { has_from: false, has_to: false, record_bytes: Some(3) };
+    const VARIED: BatchFlags = BatchFlags { has_from: true, has_to: true, record_bytes: None };
+    const FIXED: BatchFlags = BatchFlags { has_from: false, has_to: false, record_bytes: Some(3) };
 
-    fn batch(shape: &Shape, records: &[(Rank, Rank, &[u8])]) -> Vec<u8> {
+    fn batch(shape: &BatchFlags, records: &[(Rank, Rank, &[u8])]) -> Vec<u8> {
         let mut batch = vec![0; HEADER_BYTES];
         for (from, to, record) in records {
             let before = batch.len();
             shape.put(&mut batch, *from, *to, record);
             assert_eq!(batch.len() - before, shape.encoded_bytes(record.len()));
         }
-        let header = Header {
+        let header = BatchHeader {
             epoch: 7,
             hop: 1,
             is_last: true,
@@ -206,14 +209,14 @@ mod tests {
             records_so_far: 1 << 33,
         };
         header.write(shape, &mut batch);
-        assert_eq!(Header::read(shape, &batch).unwrap().0, header);
+        assert_eq!(BatchHeader::read(shape, &batch).unwrap().0, header);
         batch
     }
 
     type Owned = (Option<Rank>, Option<Rank>, Vec<u8>);
 
-    fn decode(shape: &Shape, batch: &[u8]) -> Result<Vec<Owned>> {
-        let (_, mut records) = Header::read(shape, batch)?;
+    fn decode(shape: &BatchFlags, batch: &[u8]) -> Result<Vec<Owned>> {
+        let (_, mut records) = BatchHeader::read(shape, batch)?;
         let mut decoded = Vec::new();
         while let Some((from, to, bytes)) = records.next()? {
             decoded.push((from, to, bytes.to_vec()));

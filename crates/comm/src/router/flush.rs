@@ -12,7 +12,7 @@
 use esker_base::Result;
 
 use super::route::{LAST, MIDDLE};
-use super::{Arrival, Router};
+use super::{HopArrivals, Router};
 use crate::Rank;
 use crate::transport::{Deadline, LOOK, Transport};
 
@@ -29,7 +29,7 @@ impl<T: Transport> Router<T> {
     {
         self.check_open()?;
         let done = self.end_epoch(sink);
-        self.note(done)
+        self.record_failure(done)
     }
 
     fn end_epoch<S>(&mut self, sink: &mut S) -> Result<()>
@@ -87,7 +87,8 @@ impl<T: Transport> Router<T> {
             self.awaited[hop as usize] = slots.len() - unused;
             for slot in slots {
                 self.batches[slot].records_before = 0;
-                self.arrivals[slot] = Arrival { records: 0, is_over: self.route.is_unused(slot) };
+                self.arrivals[slot] =
+                    HopArrivals { records: 0, is_over: self.route.is_unused(slot) };
             }
         }
     }

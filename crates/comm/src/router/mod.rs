@@ -3,7 +3,7 @@
 //! Path of a record: [`Router::push`] → the batch of its next hop ([`route`]) → once that is full,
 //! a message → at the receiver, the sink or the batch of the next hop.
 //! [`Router::flush`] ends an epoch; [`flush`] explains why no record is left behind.
-//! Memory: one batch for each next hop in use, and the transport's buffers; [`Counters`] account
+//! Memory: one batch for each next hop in use, and the transport's buffers; [`RouterCounters`] account
 //! for the router's share.
 //! Concurrency: that of its transport, one thread.
 //! Source: DeltaFS thesis §5.3.3. Deviation: the thesis uses RPCs over shared memory and the
@@ -18,10 +18,12 @@ use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
 
-use self::batch::{HEADER_BYTES, Header, RECORD_OVERHEAD_MAX, Shape};
+use self::batch::{BatchFlags, BatchHeader, HEADER_BYTES, RECORD_OVERHEAD_MAX};
 pub use self::route::Routing;
-use self::route::{FIRST, Route};
-use crate::transport::{Deadline, LOOK, MESSAGE_BYTES_MAX, Message, Sent, Transport};
+use self::route::{FIRST, NextHops};
+use crate::transport::{
+    Deadline, LOOK, MESSAGE_BYTES_MAX, ReceivedMessage, SendOutcome, Transport,
+};
 use crate::{Channel, Rank};
 
 /// Largest record, in bytes.
@@ -64,7 +66,7 @@ impl RouterOptions {
 
 /// Totals of a router since its creation, and its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct RouterCounters {
     /// Records pushed at this rank.
     pub pushed: u64,
     /// Records delivered to this rank's sink.
@@ -91,25 +93,25 @@ pub struct Router<T> {
     transport: T,
     me: Rank,
     options: RouterOptions,
-    route: Route,
-    /// By slot; see [`Route`].
-    batches: Vec<Batch>,
+    route: NextHops,
+    /// By slot; see [`NextHops`].
+    batches: Vec<HopBatch>,
     /// By hop.
-    shapes: [Shape; 3],
+    shapes: [BatchFlags; 3],
     channels: [Channel; 3],
-    /// By slot of the sender ([`Route::reverse`]).
-    arrivals: Vec<Arrival>,
+    /// By slot of the sender ([`NextHops::reverse`]).
+    arrivals: Vec<HopArrivals>,
     /// By hop: senders whose last batch of this epoch has not arrived.
     awaited: [usize; 3],
     epoch: u32,
     spares: Vec<Vec<u8>>,
-    counters: Counters,
+    counters: RouterCounters,
     has_failed: bool,
 }
 
 /// Records for one next hop.
 #[derive(Debug, Default)]
-struct Batch {
+struct HopBatch {
     /// Empty, or begins with room for the header.
     bytes: Vec<u8>,
     records: u32,
@@ -121,7 +123,7 @@ struct Batch {
 
 /// Records received from one sender on one hop in this epoch.
 #[derive(Clone, Copy, Debug, Default)]
-struct Arrival {
+struct HopArrivals {
     records: u64,
     is_over: bool,
 }
@@ -139,18 +141,18 @@ impl<T: Transport> Router<T> {
             let what = format!("batches or records that do not fit a message: {options:?}");
             return Err(Error::new(Kind::Invalid, what));
         }
-        let route = Route::new(transport.nodes(), options.routing, transport.rank());
+        let route = NextHops::new(transport.nodes(), options.routing, transport.rank());
         let record_bytes = options.record_bytes;
         let many = options.routing == Routing::ThreeHop;
         let mut router = Self {
             me: transport.rank(),
             transport,
-            batches: (0..route.slot_count()).map(|_| Batch::default()).collect(),
-            arrivals: vec![Arrival::default(); route.slot_count()],
+            batches: (0..route.slot_count()).map(|_| HopBatch::default()).collect(),
+            arrivals: vec![HopArrivals::default(); route.slot_count()],
             shapes: [
-                Shape { has_from: false, has_to: true, record_bytes },
-                Shape { has_from: true, has_to: true, record_bytes },
-                Shape { has_from: many, has_to: false, record_bytes },
+                BatchFlags { has_from: false, has_to: true, record_bytes },
+                BatchFlags { has_from: true, has_to: true, record_bytes },
+                BatchFlags { has_from: many, has_to: false, record_bytes },
             ],
             channels: [0, 1, 2].map(|hop| Channel(options.channel.0 + hop)),
             awaited: [0; 3],
@@ -158,12 +160,12 @@ impl<T: Transport> Router<T> {
             route,
             epoch: 0,
             spares: Vec::new(),
-            counters: Counters::default(),
+            counters: RouterCounters::default(),
             has_failed: false,
         };
         let tables = router.route.bytes()
-            + router.batches.capacity() * size_of::<Batch>()
-            + router.arrivals.capacity() * size_of::<Arrival>();
+            + router.batches.capacity() * size_of::<HopBatch>()
+            + router.arrivals.capacity() * size_of::<HopArrivals>();
         router.hold(tables);
         router.begin_epoch(0);
         Ok(router)
@@ -180,7 +182,7 @@ impl<T: Transport> Router<T> {
     }
 
     /// Totals so far.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> RouterCounters {
         self.counters
     }
 
@@ -200,7 +202,7 @@ impl<T: Transport> Router<T> {
         self.check_push(to, record)?;
         self.counters.pushed += 1;
         let done = self.pass_on((self.me, to), record, None, sink);
-        self.note(done)
+        self.record_failure(done)
     }
 
     /// Receives records of other ranks, waiting up to `wait` for the first message. Returns the
@@ -214,7 +216,7 @@ impl<T: Transport> Router<T> {
     {
         self.check_open()?;
         let done = self.poll_from(FIRST, wait, MESSAGES_PER_POLL, sink);
-        self.note(done)
+        self.record_failure(done)
     }
 
     #[inline]
@@ -241,7 +243,7 @@ impl<T: Transport> Router<T> {
     }
 
     #[inline]
-    fn note<R>(&mut self, done: Result<R>) -> Result<R> {
+    fn record_failure<R>(&mut self, done: Result<R>) -> Result<R> {
         self.has_failed |= done.is_err();
         done
     }
@@ -327,14 +329,14 @@ impl<T: Transport> Router<T> {
         let records = std::mem::take(&mut batch.records);
         batch.records_before += u64::from(records);
         let records_so_far = batch.records_before;
-        Header { epoch, hop, is_last, records, records_so_far }
+        BatchHeader { epoch, hop, is_last, records, records_so_far }
             .write(&self.shapes[hop as usize], &mut bytes);
         self.counters.batches += 1;
         let capacity = bytes.capacity();
         let mut deadline = Deadline::start(&self.transport);
         let channel = self.channels[hop as usize];
         let mut sent = self.transport.try_send(next, channel, bytes)?;
-        while let Sent::Full(bytes) = sent {
+        while let SendOutcome::Full(bytes) = sent {
             if self.poll_from(hop, LOOK, 1, sink)? > 0 {
                 deadline = Deadline::start(&self.transport);
             }
@@ -371,7 +373,7 @@ impl<T: Transport> Router<T> {
         Ok(taken)
     }
 
-    fn take_in<S>(&mut self, message: Message, sink: &mut S) -> Result<()>
+    fn take_in<S>(&mut self, message: ReceivedMessage, sink: &mut S) -> Result<()>
     where
         S: FnMut(Rank, &[u8]) -> Result<()> + ?Sized,
     {
@@ -379,8 +381,8 @@ impl<T: Transport> Router<T> {
         let hop = u8::try_from(message.channel.0 - self.channels[0].0).expect("one of three");
         let shape = self.shapes[hop as usize];
         let place = |error: Error| error.within(format!("a message of {sender}"));
-        let (header, mut records) = Header::read(&shape, &message.bytes).map_err(place)?;
-        self.note_arrival(sender, hop, &header).map_err(place)?;
+        let (header, mut records) = BatchHeader::read(&shape, &message.bytes).map_err(place)?;
+        self.count_arrival(sender, hop, &header).map_err(place)?;
         while let Some((from, to, record)) = records.next().map_err(place)? {
             let (from, to) = (from.unwrap_or(sender), to.unwrap_or(self.me));
             self.check_members(from, to).map_err(place)?;
@@ -397,7 +399,7 @@ impl<T: Transport> Router<T> {
     }
 
     /// Checks that a batch is the next of its sender, and counts its records.
-    fn note_arrival(&mut self, sender: Rank, hop: u8, header: &Header) -> Result<()> {
+    fn count_arrival(&mut self, sender: Rank, hop: u8, header: &BatchHeader) -> Result<()> {
         let slot = self.route.reverse(hop, sender);
         let arrival = slot.map(|slot| &mut self.arrivals[slot]);
         let arrival = arrival.filter(|arrival| !arrival.is_over);

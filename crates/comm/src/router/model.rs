@@ -11,7 +11,7 @@
 use esker_base::{Error, Kind, Result};
 
 use super::route::{Routing, route_bytes};
-use super::{Arrival, Batch, RouterOptions, SPARE_BUFFERS_MAX};
+use super::{HopArrivals, HopBatch, RouterOptions, SPARE_BUFFERS_MAX};
 use crate::Rank;
 use crate::tcp::PEER_BYTES;
 use crate::transport::CHANNEL_BYTES_MAX;
@@ -24,7 +24,7 @@ const OVERSHOOT_BYTES: u64 = 64 << 10;
 
 /// Memory of the rank that needs the most, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct RouterMemory {
     /// Number of next hops, each with a batch.
     pub next_hops: u64,
     /// Batches: the figure that the thesis counts.
@@ -38,7 +38,7 @@ pub struct Memory {
     pub transport: u64,
 }
 
-impl Memory {
+impl RouterMemory {
     /// The total.
     #[must_use]
     pub fn total(&self) -> u64 {
@@ -50,7 +50,7 @@ impl Memory {
 ///
 /// # Errors
 /// `Invalid` without nodes or ranks, `TooLarge` over 2^31 ranks.
-pub fn memory(options: &RouterOptions, nodes: u32, per_node: u32) -> Result<Memory> {
+pub fn memory(options: &RouterOptions, nodes: u32, per_node: u32) -> Result<RouterMemory> {
     let ranks = u64::from(nodes) * u64::from(per_node);
     if ranks == 0 {
         return Err(Error::new(Kind::Invalid, format!("{nodes} nodes of {per_node} ranks")));
@@ -72,10 +72,10 @@ pub fn memory(options: &RouterOptions, nodes: u32, per_node: u32) -> Result<Memo
     };
     let count = |value: u64| usize::try_from(value).expect("below 2^32");
     let tables = route_bytes(count(slots), count(known_nodes))
-        + count(slots) * (size_of::<Batch>() + size_of::<Arrival>());
+        + count(slots) * (size_of::<HopBatch>() + size_of::<HopArrivals>());
     let batches = next_hops * batch_bytes;
     let held = 2 * CHANNEL_BYTES_MAX as u64 + OVERSHOOT_BYTES + batch_bytes;
-    Ok(Memory {
+    Ok(RouterMemory {
         next_hops,
         batches,
         router: batches + SPARE_BUFFERS_MAX as u64 * batch_bytes + tables as u64,

@@ -51,7 +51,7 @@ pub(super) fn route_bytes(slots: usize, nodes: usize) -> usize {
 
 /// The next hops of one rank. The slots of one hop are contiguous.
 #[derive(Debug)]
-pub(super) struct Route {
+pub(super) struct NextHops {
     nodes: Arc<NodeMap>,
     routing: Routing,
     me: Rank,
@@ -67,7 +67,7 @@ pub(super) struct Route {
     my_index: u32,
 }
 
-impl Route {
+impl NextHops {
     pub fn new(nodes: &Arc<NodeMap>, routing: Routing, me: Rank) -> Self {
         let my_node = nodes.node(me);
         let mates = nodes.members(my_node);
@@ -187,13 +187,13 @@ impl Route {
 mod tests {
     use super::*;
 
-    fn routes(labels: &[u32], routing: Routing) -> Vec<Route> {
+    fn routes(labels: &[u32], routing: Routing) -> Vec<NextHops> {
         let nodes = Arc::new(NodeMap::of_labels(labels).unwrap());
-        Rank::all(nodes.size()).map(|me| Route::new(&nodes, routing, me)).collect()
+        Rank::all(nodes.size()).map(|me| NextHops::new(&nodes, routing, me)).collect()
     }
 
     /// Follows a record and returns its hops.
-    fn path(routes: &[Route], from: Rank, to: Rank) -> Vec<(u8, Rank)> {
+    fn path(routes: &[NextHops], from: Rank, to: Rank) -> Vec<(u8, Rank)> {
         let (mut at, mut hops) = (from, Vec::new());
         while at != to {
             let route = &routes[at.index()];

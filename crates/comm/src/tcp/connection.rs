@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::frame::{self, Decoder, HEADER_BYTES, Kind};
-use super::greeting::{GREETING_BYTES_MAX, Hello, Nonce};
+use super::frame::{self, HEADER_BYTES, TcpFrameDecoder, TcpFrameKind};
+use super::handshake::{GREETING_BYTES_MAX, HandshakeHello, HandshakeNonce};
 use crate::queues::held_bytes;
 use crate::{Channel, Rank};
 
@@ -27,9 +27,9 @@ const PROBE: Duration = Duration::from_secs(5);
 
 /// State of the connection's handshake, and the rank at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum PeerRole {
     /// This rank opened the connection; the other end has not proved that it is the intended rank.
-    Opening { hello: Hello },
+    Opening { hello: HandshakeHello },
     /// This rank opened it and has sent its proof; the other end has proved its rank, and has not
     /// sent its welcome.
     Proving { to: Rank, channel: Channel },
@@ -38,12 +38,12 @@ pub(super) enum Role {
     /// The other end opened it, and has not sent a hello.
     Stranger,
     /// The other end opened it and sent a hello, but has not proved its rank.
-    Challenged { hello: Hello, nonce: Nonce },
+    Challenged { hello: HandshakeHello, nonce: HandshakeNonce },
     /// A rank opened it, and has proved which.
     Incoming { from: Rank, channel: Channel },
 }
 
-impl Role {
+impl PeerRole {
     /// The rank at the other end.
     pub fn peer(self) -> Option<Rank> {
         match self {
@@ -71,10 +71,10 @@ impl Role {
 
 /// A socket between two ranks.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct RankConnection {
     pub socket: TcpStream,
-    pub role: Role,
-    pub decoder: Decoder,
+    pub role: PeerRole,
+    pub decoder: TcpFrameDecoder,
     /// True once the other end has said goodbye.
     pub has_goodbye: bool,
     /// True while epoll watches the socket; not while its channel is full.
@@ -98,14 +98,14 @@ struct OutFrame {
 impl OutFrame {
     /// Bytes that the frame counts for: none unless it is a message.
     fn held_bytes(&self) -> usize {
-        let is_message = self.header[4] == Kind::Message.code();
+        let is_message = self.header[4] == TcpFrameKind::Message.code();
         if is_message { held_bytes(self.payload.len()) } else { 0 }
     }
 }
 
-impl Connection {
+impl RankConnection {
     /// Starts to connect to `address`; a failure shows later.
-    pub fn open(address: SocketAddr, role: Role) -> io::Result<Self> {
+    pub fn open(address: SocketAddr, role: PeerRole) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -113,16 +113,16 @@ impl Connection {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        Self::new(TcpStream::from(socket), role, Decoder::new(GREETING_BYTES_MAX))
+        Self::new(TcpStream::from(socket), role, TcpFrameDecoder::new(GREETING_BYTES_MAX))
     }
 
     /// Wraps a connection that the other end opened.
     pub fn accepted(socket: TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Self::new(socket, Role::Stranger, Decoder::new(GREETING_BYTES_MAX))
+        Self::new(socket, PeerRole::Stranger, TcpFrameDecoder::new(GREETING_BYTES_MAX))
     }
 
-    fn new(socket: TcpStream, role: Role, decoder: Decoder) -> io::Result<Self> {
+    fn new(socket: TcpStream, role: PeerRole, decoder: TcpFrameDecoder) -> io::Result<Self> {
         // Batches are gathered above this layer, so a write should leave at once.
         socket.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&socket, true)?;
@@ -146,7 +146,7 @@ impl Connection {
     }
 
     /// Queues a frame to be written.
-    pub fn put(&mut self, kind: Kind, channel: Channel, payload: Vec<u8>) {
+    pub fn put(&mut self, kind: TcpFrameKind, channel: Channel, payload: Vec<u8>) {
         let frame = OutFrame { header: frame::header(kind, channel, &payload), payload };
         self.unsent += frame.held_bytes();
         self.out.push_back(frame);
@@ -155,7 +155,8 @@ impl Connection {
     /// Puts a proof in front of the messages, which may follow it directly.
     pub fn put_proof(&mut self, payload: Vec<u8>) {
         assert!(self.gone == 0, "only a hello goes before the challenge, and that came whole");
-        let frame = OutFrame { header: frame::header(Kind::Proof, Channel(0), &payload), payload };
+        let frame =
+            OutFrame { header: frame::header(TcpFrameKind::Proof, Channel(0), &payload), payload };
         self.out.push_front(frame);
     }
 
@@ -167,9 +168,11 @@ impl Connection {
     /// Before the challenge only the hello may be written.
     fn writable_frames(&self) -> usize {
         match self.role {
-            Role::Opening { .. } => {
+            PeerRole::Opening { .. } => {
                 let first = self.out.front();
-                usize::from(first.is_some_and(|frame| frame.header[4] == Kind::Hello.code()))
+                usize::from(
+                    first.is_some_and(|frame| frame.header[4] == TcpFrameKind::Hello.code()),
+                )
             }
             _ => self.out.len(),
         }
@@ -239,7 +242,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for RankConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -22,7 +22,7 @@ const AHEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TcpFrameKind {
     /// Sender, receiver and channel of a new connection; its first frame.
     Hello,
     /// The opener's proof was valid; the last frame of a handshake.
@@ -39,7 +39,7 @@ pub(super) enum Kind {
     Proof,
 }
 
-impl Kind {
+impl TcpFrameKind {
     const ALL: [Self; 7] = [
         Self::Hello,
         Self::Welcome,
@@ -65,14 +65,14 @@ impl Kind {
 
 /// A decoded frame.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub kind: Kind,
+pub(super) struct TcpFrame {
+    pub kind: TcpFrameKind,
     pub channel: Channel,
     pub payload: Vec<u8>,
 }
 
 /// The header of a frame with `payload`.
-pub(super) fn header(kind: Kind, channel: Channel, payload: &[u8]) -> [u8; HEADER_BYTES] {
+pub(super) fn header(kind: TcpFrameKind, channel: Channel, payload: &[u8]) -> [u8; HEADER_BYTES] {
     let length = u32::try_from(payload.len()).expect("a message is below 4 GiB");
     let mut header = [0; HEADER_BYTES];
     header[0..4].copy_from_slice(&length.to_le_bytes());
@@ -89,25 +89,25 @@ fn checksum(header: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
 
 /// A decoded header.
 #[derive(Clone, Copy, Debug)]
-struct Head {
-    kind: Kind,
+struct TcpFrameHeader {
+    kind: TcpFrameKind,
     channel: Channel,
     length: usize,
 }
 
 /// Splits a byte stream that arrives in pieces of any size into frames.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub(super) struct TcpFrameDecoder {
     header: [u8; HEADER_BYTES],
     header_bytes: usize,
-    head: Option<Head>,
+    head: Option<TcpFrameHeader>,
     payload: Vec<u8>,
     payload_bytes_max: usize,
     /// Offset in the stream of the current frame.
     offset: u64,
 }
 
-impl Decoder {
+impl TcpFrameDecoder {
     /// A decoder that refuses payloads over `payload_bytes_max`.
     pub fn new(payload_bytes_max: usize) -> Self {
         Self {
@@ -144,7 +144,7 @@ impl Decoder {
     ///
     /// # Errors
     /// `Corrupt` if they are not a frame; the rest of the stream is then undecodable.
-    pub fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Frame>> {
+    pub fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<TcpFrame>> {
         let head = match self.head {
             Some(head) => head,
             None => {
@@ -178,21 +178,21 @@ impl Decoder {
         self.offset += (HEADER_BYTES + payload.len()) as u64;
         self.head = None;
         self.header_bytes = 0;
-        Ok(Some(Frame { kind: head.kind, channel: head.channel, payload }))
+        Ok(Some(TcpFrame { kind: head.kind, channel: head.channel, payload }))
     }
 
-    fn decode_header(&self) -> Result<Head> {
+    fn decode_header(&self) -> Result<TcpFrameHeader> {
         let [l0, l1, l2, l3, kind, zero, c0, c1, ..] = self.header;
         let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
         if length > self.payload_bytes_max {
             let what = format!("a payload of {length} bytes, {} allowed", self.payload_bytes_max);
             return Err(self.corrupt(0, what));
         }
-        let known = Kind::ALL.into_iter().find(|known| known.code() == kind);
+        let known = TcpFrameKind::ALL.into_iter().find(|known| known.code() == kind);
         let channel = Channel(u16::from_le_bytes([c0, c1]));
         match known {
             Some(kind) if zero == 0 && channel <= Channel::MAX => {
-                Ok(Head { kind, channel, length })
+                Ok(TcpFrameHeader { kind, channel, length })
             }
             _ => Err(self.corrupt(4, format!("{kind} {zero} {} is an unknown kind", channel.0))),
         }
@@ -209,12 +209,12 @@ mod tests {
 
     use super::*;
 
-    fn frame(kind: Kind, channel: u16, payload: &[u8]) -> Vec<u8> {
+    fn frame(kind: TcpFrameKind, channel: u16, payload: &[u8]) -> Vec<u8> {
         [&header(kind, Channel(channel), payload)[..], payload].concat()
     }
 
-    fn decode(bytes: &[u8], piece: usize) -> Result<Vec<Frame>> {
-        let mut decoder = Decoder::new(MESSAGE_BYTES_MAX);
+    fn decode(bytes: &[u8], piece: usize) -> Result<Vec<TcpFrame>> {
+        let mut decoder = TcpFrameDecoder::new(MESSAGE_BYTES_MAX);
         let mut frames = Vec::new();
         for mut piece in bytes.chunks(piece) {
             while !piece.is_empty() {
@@ -227,8 +227,10 @@ mod tests {
     /// The bytes of docs/format/message.md.
     #[test]
     fn golden() {
-        let hex: String =
-            frame(Kind::Message, 258, b"abc").iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = frame(TcpFrameKind::Message, 258, b"abc")
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         assert_eq!(hex, "03000000030002013f44e255616263");
     }
 
@@ -236,16 +238,24 @@ mod tests {
     fn frames_come_back_in_pieces_of_any_size() {
         let long = vec![7; 100_000];
         let stream = [
-            frame(Kind::Hello, 0, b""),
-            frame(Kind::Message, 1, &long),
-            frame(Kind::Message, 32767, b"x"),
-            frame(Kind::Goodbye, 0, b""),
+            frame(TcpFrameKind::Hello, 0, b""),
+            frame(TcpFrameKind::Message, 1, &long),
+            frame(TcpFrameKind::Message, 32767, b"x"),
+            frame(TcpFrameKind::Goodbye, 0, b""),
         ]
         .concat();
         for piece in [1, 2, 11, 12, 13, 4096, 1 << 20] {
             let frames = decode(&stream, piece).unwrap();
-            let kinds: Vec<Kind> = frames.iter().map(|frame| frame.kind).collect();
-            assert_eq!(kinds, [Kind::Hello, Kind::Message, Kind::Message, Kind::Goodbye]);
+            let kinds: Vec<TcpFrameKind> = frames.iter().map(|frame| frame.kind).collect();
+            assert_eq!(
+                kinds,
+                [
+                    TcpFrameKind::Hello,
+                    TcpFrameKind::Message,
+                    TcpFrameKind::Message,
+                    TcpFrameKind::Goodbye
+                ]
+            );
             assert_eq!(frames[1].payload, long);
             assert_eq!((frames[2].channel, &frames[2].payload[..]), (Channel(32767), &b"x"[..]));
         }
@@ -253,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_frame_is_no_frame() {
-        let whole = frame(Kind::Message, 5, b"some payload");
+        let whole = frame(TcpFrameKind::Message, 5, b"some payload");
         for length in 0..whole.len() {
             assert_eq!(decode(&whole[..length], 3).unwrap(), []);
         }
@@ -263,7 +273,7 @@ mod tests {
     /// other flip is detected.
     #[test]
     fn every_flip_is_noticed_or_waits() {
-        let whole = frame(Kind::Message, 5, b"some payload");
+        let whole = frame(TcpFrameKind::Message, 5, b"some payload");
         for bit in 0..whole.len() * 8 {
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
@@ -276,13 +286,13 @@ mod tests {
 
     #[test]
     fn what_a_header_says_is_not_allocated() {
-        let mut decoder = Decoder::new(MESSAGE_BYTES_MAX);
+        let mut decoder = TcpFrameDecoder::new(MESSAGE_BYTES_MAX);
         let payload = vec![0; MESSAGE_BYTES_MAX];
-        let header = header(Kind::Message, Channel(0), &payload);
+        let header = header(TcpFrameKind::Message, Channel(0), &payload);
         assert_eq!(decoder.next(&mut &header[..]).unwrap(), None);
         assert!(decoder.payload.capacity() <= AHEAD_BYTES_MAX);
         assert_eq!(decoder.missing_bytes(), Some(MESSAGE_BYTES_MAX));
-        let mut strict = Decoder::new(100);
+        let mut strict = TcpFrameDecoder::new(100);
         assert_eq!(strict.next(&mut &header[..]).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
@@ -292,7 +302,8 @@ mod tests {
         let mut random = esker_base::Random::from_seed(1);
         for _ in 0..2000 {
             let mut stream =
-                [frame(Kind::Hello, 0, b"hi"), frame(Kind::Message, 9, &[1; 200])].concat();
+                [frame(TcpFrameKind::Hello, 0, b"hi"), frame(TcpFrameKind::Message, 9, &[1; 200])]
+                    .concat();
             for _ in 0..random.below(4) {
                 let at = usize::try_from(random.below(stream.len() as u64)).unwrap();
                 stream[at] = random.next_u64() as u8;

@@ -10,13 +10,13 @@
 //! Decision: sockets and epoll by `rustix` rather than tokio, since one owner makes all calls and a
 //! runtime would only pass it the bytes from other threads.
 
+mod acceptor;
 mod connection;
-mod door;
 mod frame;
-mod greeting;
-mod meeting;
-mod network;
+mod handshake;
 mod peers;
+mod rendezvous;
+mod sockets;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::sync::Arc;
@@ -25,14 +25,15 @@ use std::time::Duration;
 use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result, Store};
 
-pub use self::meeting::clear;
-use self::meeting::{Entry, Meeting};
-use self::network::Network;
 pub(crate) use self::peers::PEER_BYTES;
-use crate::barrier::Barrier;
-use crate::job::Job;
+pub use self::rendezvous::clear;
+use self::rendezvous::{RankAddress, Rendezvous};
+use self::sockets::RankSockets;
+use crate::barrier::BarrierState;
+use crate::job::RankContext;
 use crate::transport::{
-    CHANNEL_BYTES_MAX, Counters, DEADLINE, Deadline, LOOK, Message, Sent, Transport, check_send,
+    CHANNEL_BYTES_MAX, DEADLINE, Deadline, LOOK, ReceivedMessage, SendOutcome, Transport,
+    TransportCounters, check_send,
 };
 use crate::{Channel, NodeMap, Rank};
 
@@ -48,14 +49,14 @@ const RECEIVES_PER_LOOK: u32 = 16;
 
 /// Options of TCP ranks.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TcpOptions {
     /// Bound per channel, on sent and on received bytes each; [`CHANNEL_BYTES_MAX`] by default.
     pub channel_bytes_max: usize,
     /// The deadline of calls that wait, including the rendezvous; [`DEADLINE`] by default.
     pub deadline: Duration,
 }
 
-impl Default for Options {
+impl Default for TcpOptions {
     fn default() -> Self {
         Self { channel_bytes_max: CHANNEL_BYTES_MAX, deadline: DEADLINE }
     }
@@ -68,8 +69,8 @@ impl Default for Options {
 /// As [`TcpTransport::connect`], as `work`, and as [`TcpTransport::finish`].
 pub fn run<R>(
     store: &dyn Store,
-    job: &Job,
-    options: &Options,
+    job: &RankContext,
+    options: &TcpOptions,
     work: impl FnOnce(&mut TcpTransport) -> Result<R>,
 ) -> Result<R> {
     let mut transport = TcpTransport::connect(store, job, options)?;
@@ -81,8 +82,8 @@ pub fn run<R>(
 /// A rank that is a process and is connected to the others by TCP.
 #[derive(Debug)]
 pub struct TcpTransport {
-    network: Network,
-    barrier: Barrier,
+    network: RankSockets,
+    barrier: BarrierState,
     receives: u32,
 }
 
@@ -94,13 +95,13 @@ impl TcpTransport {
     /// # Errors
     /// `Exists` if another process claimed this rank; `Unavailable` names ranks that did not arrive
     /// before the deadline or are already lost; errors of the store and the kernel.
-    pub fn connect(store: &dyn Store, job: &Job, options: &Options) -> Result<Self> {
+    pub fn connect(store: &dyn Store, job: &RankContext, options: &TcpOptions) -> Result<Self> {
         let (listener, host) = listen(job)?;
         let port = listener.local_addr().map_err(|error| Error::io(error, "listen"))?.port();
-        let meeting = Meeting { store, clock: &SystemClock, job, wait: options.deadline };
-        let met = meeting.meet(&Entry { host, port, node: job.node.clone() })?;
-        let network = Network::new(job.rank, met, listener, options.clone())?;
-        let mut transport = Self { network, barrier: Barrier::default(), receives: 0 };
+        let meeting = Rendezvous { store, clock: &SystemClock, job, wait: options.deadline };
+        let met = meeting.meet(&RankAddress { host, port, node: job.node.clone() })?;
+        let network = RankSockets::new(job.rank, met, listener, options.clone())?;
+        let mut transport = Self { network, barrier: BarrierState::default(), receives: 0 };
         transport.network.watch()?;
         // The loss of a rank is noticed only once it has answered.
         let deadline = Deadline::start(&transport);
@@ -110,7 +111,7 @@ impl TcpTransport {
             deadline.check(&transport, || format!("{rank} answers no connection"))?;
         }
         transport.barrier()?;
-        transport.network.note_met();
+        transport.network.mark_connected();
         if job.rank == Rank(0) {
             meeting.clear()?;
         }
@@ -152,7 +153,7 @@ impl TcpTransport {
 }
 
 /// Listens at the job's address, or on localhost if it has none.
-fn listen(job: &Job) -> Result<(TcpListener, String)> {
+fn listen(job: &RankContext) -> Result<(TcpListener, String)> {
     let local = Ipv4Addr::LOCALHOST.to_string();
     let host = job.address.clone().unwrap_or(local);
     let bound = match host.parse::<IpAddr>() {
@@ -178,13 +179,13 @@ impl Transport for TcpTransport {
         &self.network.nodes
     }
 
-    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent> {
+    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<SendOutcome> {
         check_send(self.size(), to, channel, &bytes)?;
         self.network.check_lost()?;
         self.network.try_send(to, channel, bytes)
     }
 
-    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
+    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<ReceivedMessage>> {
         self.receives += 1;
         if self.receives >= RECEIVES_PER_LOOK {
             self.receives = 0;
@@ -218,7 +219,7 @@ impl Transport for TcpTransport {
         done
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> TransportCounters {
         self.network.counters()
     }
 

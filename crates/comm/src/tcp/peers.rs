@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
 
-use super::meeting::Entry;
+use super::rendezvous::RankAddress;
 use crate::Rank;
 
 /// How long to wait for a report on a rank that refuses connections: enough for a loss to spread
@@ -20,8 +20,8 @@ pub(super) const VERDICT: Duration = Duration::from_secs(5);
 
 /// The ranks of the job, as this rank sees them.
 #[derive(Debug)]
-pub(super) struct Peers {
-    peers: Vec<Peer>,
+pub(super) struct PeerTable {
+    peers: Vec<PeerState>,
     /// Names or addresses of hosts, and what they resolved to.
     hosts: Vec<(String, Option<SocketAddr>)>,
     /// Unreachable ranks: why, and since when.
@@ -30,7 +30,7 @@ pub(super) struct Peers {
 
 /// State of one rank; small, since there is an entry for every rank of the job.
 #[derive(Clone, Copy, Debug)]
-struct Peer {
+struct PeerState {
     /// Index among the hosts.
     host: u32,
     port: u16,
@@ -40,11 +40,11 @@ struct Peer {
 }
 
 /// Bytes that a TCP rank keeps for each rank of its job.
-pub(crate) const PEER_BYTES: usize = size_of::<Peer>();
+pub(crate) const PEER_BYTES: usize = size_of::<PeerState>();
 
-impl Peers {
+impl PeerTable {
     /// Takes the ranks' addresses from their entries.
-    pub fn new(entries: &[Entry]) -> Self {
+    pub fn new(entries: &[RankAddress]) -> Self {
         let mut numbers = HashMap::new();
         let mut hosts = Vec::new();
         let peers = entries.iter().map(|entry| {
@@ -52,7 +52,7 @@ impl Peers {
                 hosts.push((entry.host.clone(), None));
                 u32::try_from(hosts.len() - 1).expect("no more hosts than ranks")
             });
-            Peer { host, port: entry.port, has_goodbye: false, incoming: 0 }
+            PeerState { host, port: entry.port, has_goodbye: false, incoming: 0 }
         });
         Self { peers: peers.collect(), hosts, unreachable: HashMap::new() }
     }
@@ -80,17 +80,17 @@ impl Peers {
     }
 
     /// Counts a connection that `rank` has opened.
-    pub fn note_begin(&mut self, rank: Rank) {
+    pub fn begin_connection(&mut self, rank: Rank) {
         self.peers[rank.index()].incoming += 1;
     }
 
     /// Counts the end of a connection that `rank` opened.
-    pub fn note_end(&mut self, rank: Rank) {
+    pub fn end_connection(&mut self, rank: Rank) {
         self.peers[rank.index()].incoming -= 1;
     }
 
     /// Records that `rank` leaves the job.
-    pub fn note_goodbye(&mut self, rank: Rank) {
+    pub fn mark_left(&mut self, rank: Rank) {
         self.peers[rank.index()].has_goodbye = true;
     }
 
@@ -106,7 +106,7 @@ impl Peers {
     }
 
     /// Records that `rank` is unreachable from now on, and `why`.
-    pub fn note_unreachable(&mut self, rank: Rank, why: &str, now_ns: u64) {
+    pub fn mark_unreachable(&mut self, rank: Rank, why: &str, now_ns: u64) {
         self.unreachable.entry(rank).or_insert_with(|| (why.to_owned(), now_ns));
     }
 
@@ -137,19 +137,19 @@ mod tests {
     /// goodbye is one.
     #[test]
     fn a_rank_that_cannot_be_reached_has_a_verdict_in_the_end() {
-        let entry = Entry { host: "h".into(), port: 1, node: "0".into() };
-        let mut peers = Peers::new(&[entry.clone(), entry.clone(), entry]);
+        let entry = RankAddress { host: "h".into(), port: 1, node: "0".into() };
+        let mut peers = PeerTable::new(&[entry.clone(), entry.clone(), entry]);
         let wait = Duration::from_nanos(100);
-        let check = |peers: &Peers, now_ns| peers.check_reachable(Rank(1), || now_ns, wait);
+        let check = |peers: &PeerTable, now_ns| peers.check_reachable(Rank(1), || now_ns, wait);
         assert!(check(&peers, 0).unwrap());
-        peers.note_unreachable(Rank(1), "refused", 1_000);
-        peers.note_unreachable(Rank(1), "refused again", 1_050);
+        peers.mark_unreachable(Rank(1), "refused", 1_000);
+        peers.mark_unreachable(Rank(1), "refused again", 1_050);
         assert!(!check(&peers, 1_099).unwrap());
         let error = check(&peers, 1_100).unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable);
         assert!(error.to_string().contains("rank 1 cannot be reached: refused"), "{error}");
         assert!(peers.check_reachable(Rank(2), || 1_100, wait).unwrap());
-        peers.note_goodbye(Rank(1));
+        peers.mark_left(Rank(1));
         for now_ns in [1_000, 1_100] {
             let error = check(&peers, now_ns).unwrap_err();
             assert!(error.to_string().contains("rank 1 has left"), "{error}");

@@ -8,49 +8,49 @@ use esker_base::Clock;
 use esker_base::clock::SystemClock;
 use parking_lot::{Condvar, Mutex};
 
-use crate::queues::Queues;
-use crate::transport::Message;
+use crate::queues::SendQueues;
+use crate::transport::ReceivedMessage;
 use crate::{Channel, Rank};
 
 /// The incoming messages of one rank.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(super) struct RankInbox {
     /// Guards all of the inbox; two inboxes are never locked at once.
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     /// Signalled for every message and every nudge.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    queues: Queues<Rank>,
+struct InboxState {
+    queues: SendQueues<Rank>,
     is_closed: bool,
     /// Set when something changed elsewhere that the owner may be waiting for.
     nudged: bool,
 }
 
 /// Outcome of a put.
-pub(super) enum Put {
+pub(super) enum Delivery {
     Done,
-    Full(Message),
+    Full(ReceivedMessage),
     Closed,
 }
 
-impl Inbox {
+impl RankInbox {
     /// Appends `message` to its channel's queue.
-    pub fn put(&self, message: Message, channel_bytes_max: usize) -> Put {
+    pub fn put(&self, message: ReceivedMessage, channel_bytes_max: usize) -> Delivery {
         let mut state = self.state.lock();
         if state.is_closed {
-            return Put::Closed;
+            return Delivery::Closed;
         }
         if !state.queues.has_room(message.channel, message.bytes.len(), channel_bytes_max) {
             state.queues.wait_for_room(message.channel, message.from);
-            return Put::Full(message);
+            return Delivery::Full(message);
         }
         state.queues.put(message);
         drop(state);
         self.changed.notify_one();
-        Put::Done
+        Delivery::Done
     }
 
     /// Takes the first message of the first of `channels` that has one. Waits for up to `wait` or
@@ -61,7 +61,7 @@ impl Inbox {
         wait: Duration,
         channel_bytes_max: usize,
         is_hopeless: impl Fn() -> bool,
-    ) -> Option<(Message, Vec<Rank>)> {
+    ) -> Option<(ReceivedMessage, Vec<Rank>)> {
         let mut state = self.state.lock();
         let taken = state.queues.take(channels, channel_bytes_max);
         // A nudge that came while the owner was busy counts: it concerns state that the owner has

@@ -17,10 +17,11 @@ use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result};
 use parking_lot::Mutex;
 
-use self::inbox::{Inbox, Put};
-use crate::barrier::Barrier;
+use self::inbox::{Delivery, RankInbox};
+use crate::barrier::BarrierState;
 use crate::transport::{
-    CHANNEL_BYTES_MAX, Counters, DEADLINE, Message, Sent, Transport, check_send,
+    CHANNEL_BYTES_MAX, DEADLINE, ReceivedMessage, SendOutcome, Transport, TransportCounters,
+    check_send,
 };
 use crate::{Channel, NodeMap, Rank};
 
@@ -29,14 +30,14 @@ const STACK_BYTES: usize = 1 << 20;
 
 /// Options of ranks that are threads.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ThreadOptions {
     /// Bound on buffered bytes per channel; [`CHANNEL_BYTES_MAX`] by default.
     pub channel_bytes_max: usize,
     /// The deadline of calls that wait; [`DEADLINE`] by default.
     pub deadline: Duration,
 }
 
-impl Default for Options {
+impl Default for ThreadOptions {
     fn default() -> Self {
         Self { channel_bytes_max: CHANNEL_BYTES_MAX, deadline: DEADLINE }
     }
@@ -70,7 +71,7 @@ pub fn run<R: Send>(
     per_node: u32,
     work: impl Fn(&mut ThreadTransport) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    run_with(NodeMap::even(ranks, per_node)?, &Options::default(), work)
+    run_with(NodeMap::even(ranks, per_node)?, &ThreadOptions::default(), work)
 }
 
 /// As [`run`], with a given node map and options.
@@ -79,14 +80,14 @@ pub fn run<R: Send>(
 /// As [`run`].
 pub fn run_with<R: Send>(
     nodes: NodeMap,
-    options: &Options,
+    options: &ThreadOptions,
     work: impl Fn(&mut ThreadTransport) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     let size = nodes.size();
-    let job = Arc::new(Job {
+    let job = Arc::new(ThreadJob {
         nodes: Arc::new(nodes),
         options: options.clone(),
-        inboxes: Rank::all(size).map(|_| Inbox::default()).collect(),
+        inboxes: Rank::all(size).map(|_| RankInbox::default()).collect(),
         lost: AtomicU64::new(0),
     });
     let failure = Mutex::new(None);
@@ -104,29 +105,29 @@ pub fn run_with<R: Send>(
                 Err(error) => {
                     job.lose(rank);
                     let error = Error::io(error, format!("start a thread for {rank}"));
-                    failure.lock().get_or_insert(Failure::Returned(error));
+                    failure.lock().get_or_insert(RankFailure::Returned(error));
                 }
             }
         }
         results = threads.into_iter().map(|thread| thread.join().ok().flatten()).collect();
     });
     match failure.into_inner() {
-        Some(Failure::Panicked(panic)) => resume_unwind(panic),
-        Some(Failure::Returned(error)) => Err(error),
+        Some(RankFailure::Panicked(panic)) => resume_unwind(panic),
+        Some(RankFailure::Returned(error)) => Err(error),
         None => Ok(results.into_iter().flatten().collect()),
     }
 }
 
 /// How the first failed rank ended.
-enum Failure {
+enum RankFailure {
     Returned(Error),
     Panicked(Box<dyn Any + Send>),
 }
 
 fn run_rank<R>(
-    job: &Arc<Job>,
+    job: &Arc<ThreadJob>,
     rank: Rank,
-    failure: &Mutex<Option<Failure>>,
+    failure: &Mutex<Option<RankFailure>>,
     work: impl Fn(&mut ThreadTransport) -> Result<R>,
 ) -> Option<R> {
     let mut transport = ThreadTransport::new(job.clone(), rank);
@@ -136,8 +137,8 @@ fn run_rank<R>(
             job.leave(rank);
             return Some(result);
         }
-        Ok(Err(error)) => Failure::Returned(error.within(rank)),
-        Err(panic) => Failure::Panicked(panic),
+        Ok(Err(error)) => RankFailure::Returned(error.within(rank)),
+        Err(panic) => RankFailure::Panicked(panic),
     };
     failure.lock().get_or_insert(failed);
     job.lose(rank);
@@ -146,16 +147,16 @@ fn run_rank<R>(
 
 /// State shared by the ranks of a job.
 #[derive(Debug)]
-struct Job {
+struct ThreadJob {
     nodes: Arc<NodeMap>,
-    options: Options,
+    options: ThreadOptions,
     /// By rank.
-    inboxes: Vec<Inbox>,
+    inboxes: Vec<RankInbox>,
     /// 0, or 1 plus the number of the first lost rank.
     lost: AtomicU64,
 }
 
-impl Job {
+impl ThreadJob {
     fn leave(&self, rank: Rank) {
         let waiting = self.inboxes[rank.index()].close();
         self.nudge(&waiting);
@@ -166,7 +167,7 @@ impl Job {
         // Only the first loss is the cause; later ones follow from it.
         let _ = self.lost.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
         self.inboxes[rank.index()].close();
-        self.inboxes.iter().for_each(Inbox::nudge);
+        self.inboxes.iter().for_each(RankInbox::nudge);
     }
 
     fn nudge(&self, ranks: &[Rank]) {
@@ -184,15 +185,15 @@ impl Job {
 /// A rank that is a thread.
 #[derive(Debug)]
 pub struct ThreadTransport {
-    job: Arc<Job>,
+    job: Arc<ThreadJob>,
     rank: Rank,
-    counters: Counters,
-    barrier: Barrier,
+    counters: TransportCounters,
+    barrier: BarrierState,
 }
 
 impl ThreadTransport {
-    fn new(job: Arc<Job>, rank: Rank) -> Self {
-        Self { job, rank, counters: Counters::default(), barrier: Barrier::default() }
+    fn new(job: Arc<ThreadJob>, rank: Rank) -> Self {
+        Self { job, rank, counters: TransportCounters::default(), barrier: BarrierState::default() }
     }
 }
 
@@ -205,26 +206,26 @@ impl Transport for ThreadTransport {
         &self.job.nodes
     }
 
-    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent> {
+    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<SendOutcome> {
         check_send(self.size(), to, channel, &bytes)?;
         self.job.check_lost()?;
         let length = bytes.len() as u64;
-        let message = Message { from: self.rank, channel, bytes };
+        let message = ReceivedMessage { from: self.rank, channel, bytes };
         let inbox = &self.job.inboxes[to.index()];
         match inbox.put(message, self.job.options.channel_bytes_max) {
-            Put::Done => {}
-            Put::Full(message) => return Ok(Sent::Full(message.bytes)),
-            Put::Closed => {
+            Delivery::Done => {}
+            Delivery::Full(message) => return Ok(SendOutcome::Full(message.bytes)),
+            Delivery::Closed => {
                 let what = format!("{to} has left the job and takes no messages");
                 return Err(Error::new(Kind::Unavailable, what));
             }
         }
         self.counters.sent_messages += 1;
         self.counters.sent_bytes += length;
-        Ok(Sent::Done)
+        Ok(SendOutcome::Done)
     }
 
-    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
+    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<ReceivedMessage>> {
         let inbox = &self.job.inboxes[self.rank.index()];
         let lost = || self.job.lost.load(Ordering::SeqCst) != 0;
         let taken = inbox.take(channels, wait, self.job.options.channel_bytes_max, lost);
@@ -245,9 +246,9 @@ impl Transport for ThreadTransport {
         done
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> TransportCounters {
         let (buffered_bytes, buffered_bytes_max) = self.job.inboxes[self.rank.index()].bytes();
-        Counters { buffered_bytes, buffered_bytes_max, ..self.counters }
+        TransportCounters { buffered_bytes, buffered_bytes_max, ..self.counters }
     }
 
     fn deadline(&self) -> Duration {

@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use esker_base::Result;
 use esker_table::manifest::SetId;
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer};
 use hashbrown::{HashMap, HashSet};
 
-use super::{BaseConflict, Composition, ConflictingVersion, DEPTH_MAX, record};
-use crate::inode::{DirId, Entry, FileKind, INODE};
+use super::{BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, record};
+use crate::dir_tree::visit_removed_dirs;
+use crate::inode::{DirId, FileKind, INODE, NameKind};
 use crate::layers::dir_of;
-use crate::shape::visit_removed_dirs;
 
 /// A directory that a base removed.
 struct RemovedDirectory {
@@ -30,7 +30,7 @@ struct RemovedDirectory {
     kept: Vec<ConflictingVersion>,
 }
 
-impl Composition {
+impl ComposedBases {
     /// Returns the conflicts at directories that a base removed, with their keys. `is_apart[a][b]` is true
     /// if each of the two layers is in a base that lacks the other one.
     pub(super) fn conflicts_in_removed_dirs(
@@ -110,10 +110,10 @@ impl Composition {
                 let (mut removal, mut kept) = (None, HashMap::<u128, Vec<_>>::new());
                 for (base, namespace) in self.bases.iter().enumerate() {
                     let Some((set, inode)) = record(namespace, &key.key())? else { continue };
-                    if set == layer.set && inode.entry == Entry::Tombstone {
+                    if set == layer.set && inode.entry == NameKind::Tombstone {
                         let changed_ns = inode.ctime_ns;
                         removal.get_or_insert(ConflictingVersion { base, inode: None, changed_ns });
-                    } else if inode.entry == Entry::Is(FileKind::Directory)
+                    } else if inode.entry == NameKind::Is(FileKind::Directory)
                         && !memberships[&layer.set].contains(&base)
                         // `find_conflicts` compares two independent records of one name.
                         && !is_apart[index][index_of[&set]]
@@ -143,7 +143,7 @@ impl Composition {
             }
             let mut cursors = Vec::new();
             layer.tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
-            let mut merge = Merge::new(cursors, &Key::FIRST)?;
+            let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
             let mut last = None;
             while merge.advance()? {
                 let key = merge.key();

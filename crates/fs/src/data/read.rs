@@ -14,11 +14,11 @@ use crate::inode::{Extent, Inode};
 pub(crate) const PIECE_BYTES: u64 = 4 << 20;
 
 /// Reads a range of the log of an extent.
-pub(crate) type Fetch<'a> = &'a dyn Fn(&Extent, Range<u64>) -> Result<Bytes>;
+pub(crate) type ExtentRead<'a> = &'a dyn Fn(&Extent, Range<u64>) -> Result<Bytes>;
 
 /// Returns up to `bytes_max` bytes of `inode` from `offset`. Calls `fetch` at most once.
 pub(crate) fn read_with(
-    fetch: Fetch<'_>,
+    fetch: ExtentRead<'_>,
     inode: &Inode,
     offset: u64,
     bytes_max: usize,
@@ -97,7 +97,7 @@ pub fn read_all(
 
 /// Like [`read_all`], reading through `fetch`.
 pub(crate) fn read_all_with(
-    fetch: Fetch<'_>,
+    fetch: ExtentRead<'_>,
     inode: &Inode,
     take: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
@@ -122,7 +122,7 @@ pub(crate) fn read_all_with(
 
 /// Fails unless the bytes written as `extent` have its checksum, given the checksum of those still
 /// visible.
-fn check_rest(fetch: Fetch<'_>, extent: &Extent, mut checksum: u32) -> Result<()> {
+fn check_rest(fetch: ExtentRead<'_>, extent: &Extent, mut checksum: u32) -> Result<()> {
     let name = log_name(extent.set, extent.log);
     let (mut at, end) = (extent.offset + extent.length, extent.offset + extent.written);
     while at < end {

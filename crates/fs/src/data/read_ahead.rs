@@ -42,27 +42,27 @@ type DataLog = (SetId, u64);
 /// Cached windows of packed logs.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptWindows>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptWindows {
     /// In order of use, most recent last.
-    windows: VecDeque<Arc<Window>>,
+    windows: VecDeque<Arc<ReadWindow>>,
     /// Total size of their ranges.
     bytes: u64,
     logs: VecDeque<LogReads>,
 }
 
 /// Result of a request for a window, which is shorter than its range if the log ends earlier.
-type Fetched = Result<Bytes, (Kind, String)>;
+type FetchedWindow = Result<Bytes, (Kind, String)>;
 
 #[derive(Debug)]
-struct Window {
+struct ReadWindow {
     log: DataLog,
     range: Range<u64>,
     /// `None` only while no other thread can see it.
-    fetched: Mutex<Option<Fetched>>,
+    fetched: Mutex<Option<FetchedWindow>>,
 }
 
 /// Read statistics of a log.
@@ -117,7 +117,7 @@ impl ReadAhead {
             return window.slice(wanted);
         }
         let Some(range) = kept.plan(log, wanted) else { return Ok(None) };
-        let window = Arc::new(Window { log, range, fetched: Mutex::default() });
+        let window = Arc::new(ReadWindow { log, range, fetched: Mutex::default() });
         // Lock before other threads see it.
         let mut fetched = window.fetched.lock();
         kept.add(window.clone());
@@ -135,7 +135,7 @@ impl ReadAhead {
     }
 }
 
-impl Window {
+impl ReadWindow {
     /// Maximum size in memory.
     fn bytes(&self) -> u64 {
         self.range.end - self.range.start
@@ -155,10 +155,11 @@ impl Window {
     }
 }
 
-impl Kept {
+impl KeptWindows {
     /// Returns the window that contains the start of `wanted`.
-    fn find(&mut self, log: DataLog, wanted: &Range<u64>) -> Option<Arc<Window>> {
-        let has = |window: &Arc<Window>| window.log == log && window.range.contains(&wanted.start);
+    fn find(&mut self, log: DataLog, wanted: &Range<u64>) -> Option<Arc<ReadWindow>> {
+        let has =
+            |window: &Arc<ReadWindow>| window.log == log && window.range.contains(&wanted.start);
         let window = self.windows.remove(self.windows.iter().rposition(has)?)?;
         let taken_bytes = wanted.end.min(window.range.end) - wanted.start;
         self.reads_of(log).taken_bytes += taken_bytes;
@@ -213,7 +214,7 @@ impl Kept {
         self.logs.back_mut().expect("pushed just now")
     }
 
-    fn add(&mut self, window: Arc<Window>) {
+    fn add(&mut self, window: Arc<ReadWindow>) {
         self.bytes += window.bytes();
         self.windows.push_back(window);
         while self.bytes > KEPT_BYTES_MAX
@@ -223,7 +224,7 @@ impl Kept {
         }
     }
 
-    fn remove(&mut self, window: &Arc<Window>) {
+    fn remove(&mut self, window: &Arc<ReadWindow>) {
         if let Some(index) = self.windows.iter().position(|kept| Arc::ptr_eq(kept, window)) {
             self.bytes -= window.bytes();
             self.windows.remove(index);

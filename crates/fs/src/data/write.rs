@@ -42,8 +42,8 @@ const ENDED_LOG_BYTES_MIN: u64 = 128 << 10;
 pub struct DataLogs {
     store: SharedStore,
     set: SetId,
-    state: Mutex<State>,
-    /// Held from before logs are taken from `State::unsynced` until they are synced.
+    state: Mutex<DataLogState>,
+    /// Held from before logs are taken from `DataLogState::unsynced` until they are synced.
     syncing: Mutex<()>,
     /// True if there was no room for the last append.
     lacks_room: AtomicBool,
@@ -55,7 +55,7 @@ pub struct DataLogs {
     garbage: GarbageEstimate,
 }
 
-struct State {
+struct DataLogState {
     next: u64,
     /// The current log of each [`PackedLog`].
     packed: [Option<(u64, Arc<dyn AppendLog>)>; 2],
@@ -84,7 +84,7 @@ enum PackedLog {
     Parts,
 }
 
-impl State {
+impl DataLogState {
     fn has_room_for_file_log(&mut self, logs_max: usize) -> bool {
         self.file_logs.retain(|open| open.strong_count() > 0);
         self.file_logs.len() < logs_max
@@ -111,7 +111,7 @@ impl DataLogs {
     /// Creates the logs of `set`, numbered from `next`.
     #[must_use]
     pub fn new(store: SharedStore, set: SetId, next: u64) -> Self {
-        let state = State {
+        let state = DataLogState {
             next,
             packed: [None, None],
             file_logs: Vec::new(),
@@ -164,7 +164,7 @@ impl DataLogs {
 
     /// Records the outcome of an append. An append that found no room left its log unchanged, and
     /// the next may succeed; any other failure is final.
-    fn note_outcome(&self, state: &mut State, appended: Result<u64>) -> Result<u64> {
+    fn record_append(&self, state: &mut DataLogState, appended: Result<u64>) -> Result<u64> {
         let failure = appended.as_ref().err();
         let is_full = failure.is_some_and(|error| error.kind() == Kind::NoSpace);
         self.lacks_room.store(is_full, Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl DataLogs {
         appended
     }
 
-    fn open(&self, state: &mut State) -> Result<(u64, Arc<dyn AppendLog>)> {
+    fn open(&self, state: &mut DataLogState) -> Result<(u64, Arc<dyn AppendLog>)> {
         let number = state.next;
         state.next += 1;
         let log = self.store.append_log(&log_name(self.set, number))?;
@@ -209,13 +209,13 @@ impl DataLogs {
                 packed
             }
         };
-        let offset = self.note_outcome(&mut state, log.append(bytes))?;
-        note_unsynced(&mut state, &log);
+        let offset = self.record_append(&mut state, log.append(bytes))?;
+        mark_unsynced(&mut state, &log);
         self.add_written(&mut state, bytes.len() as u64);
         Ok(LogPlace { set: self.set, log: number, offset })
     }
 
-    fn add_written(&self, state: &mut State, bytes: u64) {
+    fn add_written(&self, state: &mut DataLogState, bytes: u64) {
         state.written_bytes += bytes;
         self.garbage.add_stored(bytes);
     }
@@ -288,9 +288,9 @@ impl DataLogs {
     }
 
     /// Accounts for a log that was written in place and whose bytes may not be synced.
-    pub(crate) fn note_written(&self, file: &FileLog, bytes: u64) {
+    pub(crate) fn record_written(&self, file: &FileLog, bytes: u64) {
         let mut state = self.state.lock();
-        note_unsynced(&mut state, file.log());
+        mark_unsynced(&mut state, file.log());
         self.add_written(&mut state, bytes);
     }
 
@@ -322,8 +322,8 @@ impl DataLogs {
         let offset = file.log().append(bytes);
         let mut state = self.state.lock();
         check(&state)?;
-        let offset = self.note_outcome(&mut state, offset)?;
-        note_unsynced(&mut state, file.log());
+        let offset = self.record_append(&mut state, offset)?;
+        mark_unsynced(&mut state, file.log());
         self.add_written(&mut state, bytes.len() as u64);
         Ok(LogPlace { set: self.set, log: file.number(), offset })
     }
@@ -345,13 +345,13 @@ impl DataLogs {
                 break;
             }
             let appended = log.append(&buffer[..count]);
-            self.note_outcome(&mut self.state.lock(), appended)?;
+            self.record_append(&mut self.state.lock(), appended)?;
             checksum = crc32c::crc32c_append(checksum, &buffer[..count]);
             length += count as u64;
         }
         // Only now: an earlier sync would have removed the half-written log from the list.
         let mut state = self.state.lock();
-        note_unsynced(&mut state, &log);
+        mark_unsynced(&mut state, &log);
         self.add_written(&mut state, length);
         Ok(Extent { set: self.set, log: number, offset: 0, length, checksum, written: length })
     }
@@ -383,7 +383,7 @@ impl DataLogs {
     /// Syncs the older half of the unsynced logs if there are many: each keeps a file open until it
     /// is synced, even when nothing is appended to it any more.
     fn sync_oldest(&self) -> Result<()> {
-        let excess = |state: &State| {
+        let excess = |state: &DataLogState| {
             let unsynced = state.unsynced.len();
             if unsynced < self.logs_max { 0 } else { unsynced - self.logs_max / 2 }
         };
@@ -410,7 +410,7 @@ impl DataLogs {
         log.sync().inspect_err(|error| self.poison(&mut self.state.lock(), error))
     }
 
-    fn poison(&self, state: &mut State, error: &Error) {
+    fn poison(&self, state: &mut DataLogState, error: &Error) {
         state.failure.get_or_insert_with(|| error.to_string());
         if let Some(writer) = self.writer.get() {
             writer.stop(format!("file data could not be written: {error}; resume the session"));
@@ -418,13 +418,13 @@ impl DataLogs {
     }
 }
 
-fn check(state: &State) -> Result<()> {
+fn check(state: &DataLogState) -> Result<()> {
     let Some(failure) = &state.failure else { return Ok(()) };
     let context = format!("file data cannot be written any more: {failure}; resume the session");
     Err(Error::new(Kind::Closed, context))
 }
 
-fn note_unsynced(state: &mut State, log: &Arc<dyn AppendLog>) {
+fn mark_unsynced(state: &mut DataLogState, log: &Arc<dyn AppendLog>) {
     if !state.unsynced.iter().any(|unsynced| Arc::ptr_eq(unsynced, log)) {
         state.unsynced.push(log.clone());
     }

@@ -25,7 +25,7 @@ pub(super) fn failure(error: impl Into<std::io::Error>, what: &str) -> Error {
 /// Attributes that a file did not get because only the superuser can set them, and not on every
 /// file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Dropped {
+pub(super) struct DroppedAttributes {
     /// True if the file has another owner or group, and no set-id bits.
     pub(super) owner: bool,
     /// Number of missing extended attributes.
@@ -82,7 +82,11 @@ impl FileHandle<'_> {
 }
 
 /// Gives the file behind `handle` the attributes of `inode`.
-pub(super) fn give(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<Dropped> {
+pub(super) fn give(
+    handle: FileHandle,
+    inode: &Inode,
+    identity: &Identity,
+) -> Result<DroppedAttributes> {
     let is_owner_kept = give_owner(handle, inode, identity)?;
     let xattrs = give_xattrs(handle, inode, identity);
     if inode.kind() != Some(FileKind::Symlink) {
@@ -95,7 +99,7 @@ pub(super) fn give(handle: FileHandle, inode: &Inode, identity: &Identity) -> Re
         last_modification: timespec(inode.mtime_ns),
     };
     handle.set_times(&times).map_err(|error| failure(error, "set its times"))?;
-    xattrs.map(|attributes| Dropped { owner: !is_owner_kept, attributes })
+    xattrs.map(|attributes| DroppedAttributes { owner: !is_owner_kept, attributes })
 }
 
 /// Returns what [`give`] returned for the regular file of `handle`, whose metadata is `stat`;
@@ -105,7 +109,7 @@ pub(super) fn given(
     stat: &Stat,
     inode: &Inode,
     identity: &Identity,
-) -> Result<Option<Dropped>> {
+) -> Result<Option<DroppedAttributes>> {
     let is_owner_kept = (stat.st_uid, stat.st_gid) == (inode.uid, inode.gid);
     let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
     let mtime = timespec(inode.mtime_ns);
@@ -116,7 +120,7 @@ pub(super) fn given(
     if !has_rest || !(is_owner_kept || is_own && !identity.is_root()) {
         return Ok(None);
     }
-    let mut dropped = Dropped { owner: !is_owner_kept, attributes: 0 };
+    let mut dropped = DroppedAttributes { owner: !is_owner_kept, attributes: 0 };
     for (name, value) in xattr::decode(&inode.xattrs)? {
         let mut found = vec![0; value.len() + 1];
         match rustix::fs::getxattr(FileHandle::proc_path(handle), &name, &mut found) {

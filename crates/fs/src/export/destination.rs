@@ -27,7 +27,7 @@ pub(super) const NO_FOLLOW: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 pub(super) type MadeIndex = Option<usize>;
 
 /// An open directory.
-pub(super) type DirHandle = Arc<OwnedFd>;
+pub(super) type ExportDir = Arc<OwnedFd>;
 
 /// A directory that the export has made.
 pub(super) struct MadeDirectory {
@@ -39,9 +39,9 @@ pub(super) struct MadeDirectory {
     pub(super) inode: Inode,
 }
 
-pub(super) struct Destination {
+pub(super) struct ExportDestination {
     /// The directory that contains the target.
-    top: DirHandle,
+    top: ExportDir,
     target: PathBuf,
     target_name: Vec<u8>,
     is_resumed: bool,
@@ -50,13 +50,13 @@ pub(super) struct Destination {
     /// resumed export has found in it.
     entered: Vec<(usize, UnclaimedNames)>,
     /// The most recently used directory.
-    current: (MadeIndex, DirHandle),
+    current: (MadeIndex, ExportDir),
 }
 
-impl Destination {
+impl ExportDestination {
     /// Creates the destination of an export to `target`, which is first written as `name` in `top`.
     /// With `is_resumed` it continues with what is already there.
-    pub(super) fn new(top: DirHandle, target: &Path, name: &[u8], is_resumed: bool) -> Self {
+    pub(super) fn new(top: ExportDir, target: &Path, name: &[u8], is_resumed: bool) -> Self {
         Self {
             current: (None, top.clone()),
             top,
@@ -79,7 +79,7 @@ impl Destination {
     }
 
     /// Returns the handle of a directory.
-    pub(super) fn handle(&mut self, index: MadeIndex) -> Result<DirHandle> {
+    pub(super) fn handle(&mut self, index: MadeIndex) -> Result<ExportDir> {
         if self.current.0 != index {
             self.current = (index, self.reopen(index)?);
         }
@@ -153,7 +153,7 @@ impl Destination {
         names.into_iter().rev()
     }
 
-    fn reopen(&self, index: MadeIndex) -> Result<DirHandle> {
+    fn reopen(&self, index: MadeIndex) -> Result<ExportDir> {
         let mut handle = self.top.clone();
         for name in self.names_to(index) {
             handle = Arc::new(open_directory(&handle, name)?);

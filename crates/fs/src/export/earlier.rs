@@ -19,7 +19,7 @@ use hashbrown::HashSet;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::attributes::{self, Dropped, FileHandle, failure};
+use super::attributes::{self, DroppedAttributes, FileHandle, failure};
 use super::destination::{NO_FOLLOW, open_directory, type_of};
 use crate::identity::Identity;
 use crate::inode::{FileKind, Inode};
@@ -159,7 +159,7 @@ pub(super) fn complete_file(
     name: &[u8],
     inode: &Inode,
     identity: &Identity,
-) -> Result<Option<Dropped>> {
+) -> Result<Option<DroppedAttributes>> {
     let handle = match rustix::fs::openat(dir, name, OFlags::PATH | NO_FOLLOW, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
         opened => opened.map_err(|error| failure(error, "open"))?,

@@ -15,9 +15,9 @@ use esker_base::{Error, Kind, Result};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::attributes::{FileHandle, failure};
-use super::{Export, Job, destination, earlier};
+use super::{ExportJob, ExportRun, destination, earlier};
 use crate::indexed::{IndexedPart, parts_of};
-use crate::inode::{Entry, FileKind, Inode};
+use crate::inode::{FileKind, Inode, NameKind};
 
 /// Takes a piece of an indexed directory: the name of a key, and bytes.
 pub type TakePiece<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
@@ -65,9 +65,9 @@ impl fmt::Debug for IndexedForm {
     }
 }
 
-impl Export<'_> {
+impl ExportRun<'_> {
     /// Exports the indexed directory of `job`.
-    pub(super) fn indexed(&self, job: &Job) -> Result<()> {
+    pub(super) fn indexed(&self, job: &ExportJob) -> Result<()> {
         match self.form {
             Some(IndexedForm::Files(content)) => self.indexed_files(job, content),
             Some(IndexedForm::OneFile(_, content)) => self.indexed_file(job, content),
@@ -79,7 +79,7 @@ impl Export<'_> {
         }
     }
 
-    fn indexed_files(&self, job: &Job, content: &IndexedContent) -> Result<()> {
+    fn indexed_files(&self, job: &ExportJob, content: &IndexedContent) -> Result<()> {
         let kinds = (self.is_single, self.is_resumed);
         let opened = destination::make_directory(&job.dir, &job.name, &job.inode, kinds)?;
         self.tally.directory();
@@ -110,7 +110,7 @@ impl Export<'_> {
         self.give(FileHandle::Open(file.as_fd()), inode)
     }
 
-    fn indexed_file(&self, job: &Job, content: &IndexedContent) -> Result<()> {
+    fn indexed_file(&self, job: &ExportJob, content: &IndexedContent) -> Result<()> {
         let remove = || earlier::remove(&job.dir, &job.name);
         let earlier = self.lock_earlier(job)?;
         if self.is_resumed {
@@ -136,7 +136,7 @@ impl Export<'_> {
     /// Passes the content of the directory of `job` to `take`.
     fn each_piece(
         &self,
-        job: &Job,
+        job: &ExportJob,
         content: &IndexedContent,
         take: &mut TakePiece<'_>,
     ) -> Result<()> {
@@ -161,5 +161,5 @@ pub(super) fn becomes_directory(inode: &Inode, form: Option<&IndexedForm>) -> bo
 /// Returns the inode of a file of `bytes` bytes with content of the indexed directory `inode`.
 fn file_inode(inode: &Inode, bytes: usize) -> Inode {
     let (mode, size) = (inode.mode & 0o666, bytes as u64);
-    Inode { entry: Entry::Is(FileKind::File), mode, size, ..inode.clone() }
+    Inode { entry: NameKind::Is(FileKind::File), mode, size, ..inode.clone() }
 }

@@ -32,14 +32,14 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode};
 use xxhash_rust::xxh3::Xxh3Default;
 
-use self::attributes::{Dropped, FileHandle, failure};
-use self::destination::{Destination, DirHandle, MadeIndex};
+use self::attributes::{DroppedAttributes, FileHandle, failure};
+use self::destination::{ExportDestination, ExportDir, MadeIndex};
 pub use self::indexed::{IndexedContent, IndexedForm};
-use self::partial::Partial;
+use self::partial::PartialExport;
 use crate::inode::{FileKind, Inode};
-use crate::namespace::{Follow, Namespace};
-use crate::tally::Tally;
-use crate::walk::{Next, Order, Step, Visit};
+use crate::namespace::{FollowLinks, Namespace};
+use crate::tally::TransferTally;
+use crate::walk::{VisitedEntry, WalkNext, WalkOrder, WalkStep};
 
 /// Maximum number of files waiting for a thread. Each may keep a directory open, and a process may
 /// by default have 1024 files open.
@@ -68,17 +68,17 @@ impl Default for ExportOptions {
     }
 }
 
-struct Job {
-    dir: DirHandle,
+struct ExportJob {
+    dir: ExportDir,
     name: Vec<u8>,
     /// Path shown in errors.
     path: PathBuf,
     inode: Inode,
 }
 
-struct Export<'a> {
+struct ExportRun<'a> {
     namespace: &'a Namespace,
-    tally: &'a Tally,
+    tally: &'a TransferTally,
     form: Option<&'a IndexedForm>,
     /// True if a single entry other than a directory is exported, which thus has the target's name.
     is_single: bool,
@@ -96,13 +96,13 @@ struct Export<'a> {
 }
 
 /// A name that the export has given to a file with several.
-type MadeName = (MadeIndex, Vec<u8>);
+type ExportedName = (MadeIndex, Vec<u8>);
 
 /// Names of files that have several, by the file's identity.
 #[derive(Default)]
 struct LinkedNames {
-    first: HashMap<u128, MadeName>,
-    further: Vec<(u128, MadeName)>,
+    first: HashMap<u128, ExportedName>,
+    further: Vec<(u128, ExportedName)>,
 }
 
 impl Namespace {
@@ -125,18 +125,18 @@ impl Namespace {
         start: &[u8],
         target: &Path,
         options: &ExportOptions,
-        tally: &Tally,
+        tally: &TransferTally,
     ) -> Result<()> {
-        let found = self.find(start, Follow::Yes)?;
+        let found = self.find(start, FollowLinks::Yes)?;
         let &ExportOptions { overwrite, resume, .. } = options;
         let form = options.indexed.as_ref();
         let digest = self.export_digest(start, form);
         let is_single = !found.inode.is_directory();
         let is_directory = !is_single || indexed::becomes_directory(&found.inode, form);
-        let partial = Partial::new(target, digest, is_directory, overwrite, resume)?;
+        let partial = PartialExport::new(target, digest, is_directory, overwrite, resume)?;
         let mut destination =
-            Destination::new(partial.top.clone(), target, partial.partial_name(), resume);
-        let export = Export {
+            ExportDestination::new(partial.top.clone(), target, partial.partial_name(), resume);
+        let export = ExportRun {
             namespace: self,
             tally,
             form,
@@ -193,8 +193,13 @@ impl Namespace {
     }
 }
 
-impl Export<'_> {
-    fn write_all(&self, start: &[u8], destination: &mut Destination, threads: usize) -> Result<()> {
+impl ExportRun<'_> {
+    fn write_all(
+        &self,
+        start: &[u8],
+        destination: &mut ExportDestination,
+        threads: usize,
+    ) -> Result<()> {
         let (sender, receiver) = sync_channel(JOBS_MAX);
         let receiver = Mutex::new(receiver);
         let mut linked = LinkedNames::default();
@@ -238,38 +243,42 @@ impl Export<'_> {
     fn walk(
         &self,
         start: &[u8],
-        destination: &mut Destination,
-        sender: &SyncSender<Job>,
+        destination: &mut ExportDestination,
+        sender: &SyncSender<ExportJob>,
         linked: &mut LinkedNames,
     ) -> Result<()> {
-        self.namespace.traverse(start, Follow::Yes, Order::Stored, &mut |step| {
+        self.namespace.traverse(start, FollowLinks::Yes, WalkOrder::Stored, &mut |step| {
             if self.failure.lock().is_some() {
-                return Ok(Next::Stop);
+                return Ok(WalkNext::Stop);
             }
             match step {
-                Step::Entry(visit) if visit.inode.is_directory() => {
+                WalkStep::Entry(visit) if visit.inode.is_directory() => {
                     self.directory(visit, destination)
                 }
-                Step::Entry(visit) => self.send(visit, destination, sender, linked),
-                Step::Left(_) => match destination.leave() {
-                    None => Ok(Next::Into),
+                WalkStep::Entry(visit) => self.send(visit, destination, sender, linked),
+                WalkStep::Left(_) => match destination.leave() {
+                    None => Ok(WalkNext::Into),
                     Some(path) => {
                         Err(earlier::foreign().within(self.partial_path(&path).display()))
                     }
                 },
-                Step::Unreadable(visit, error) => {
+                WalkStep::Unreadable(visit, error) => {
                     if let Some(names) = destination.unclaimed() {
                         names.claim_all();
                     }
                     self.count_unavailable(&error);
                     self.tally.problem(visit.path, error);
-                    Ok(Next::Into)
+                    Ok(WalkNext::Into)
                 }
             }
         })
     }
 
-    fn directory(&self, visit: &Visit, destination: &mut Destination) -> Result<Next> {
+    fn directory(
+        &self,
+        visit: &VisitedEntry,
+        destination: &mut ExportDestination,
+    ) -> Result<WalkNext> {
         let name = destination.name_of(visit.depth, visit.name()).to_vec();
         if let Some(names) = destination.unclaimed() {
             names.claim(&name);
@@ -278,7 +287,7 @@ impl Export<'_> {
             Ok(locked) => {
                 self.keep_outermost(locked);
                 self.tally.directory();
-                Ok(Next::Into)
+                Ok(WalkNext::Into)
             }
             // Without the target there is nothing to export to.
             Err(error) if visit.depth == 0 => match error.kind() {
@@ -288,7 +297,7 @@ impl Export<'_> {
             Err(error) => {
                 let path = destination.path(destination.innermost(), &name);
                 self.report(&path, Err(error))?;
-                Ok(Next::Past)
+                Ok(WalkNext::Past)
             }
         }
     }
@@ -296,11 +305,11 @@ impl Export<'_> {
     /// Hands a file to the threads, unless it is a further name of one that they have.
     fn send(
         &self,
-        visit: &Visit,
-        destination: &mut Destination,
-        sender: &SyncSender<Job>,
+        visit: &VisitedEntry,
+        destination: &mut ExportDestination,
+        sender: &SyncSender<ExportJob>,
         linked: &mut LinkedNames,
-    ) -> Result<Next> {
+    ) -> Result<WalkNext> {
         let inode = visit.inode;
         let mut name = destination.name_of(visit.depth, visit.name()).to_vec();
         let parent = destination.innermost();
@@ -311,7 +320,7 @@ impl Export<'_> {
             name.extend_from_slice(form.suffix().as_bytes());
             if let Err(error) = self.check_suffix(visit, form.suffix()) {
                 self.report(&destination.path(parent, &name), Err(error))?;
-                return Ok(Next::Into);
+                return Ok(WalkNext::Into);
             }
         }
         if let Some(names) = destination.unclaimed() {
@@ -320,7 +329,7 @@ impl Export<'_> {
         if inode.nlink > 1 {
             if linked.first.contains_key(&inode.id) {
                 linked.further.push((inode.id, (parent, name)));
-                return Ok(Next::Into);
+                return Ok(WalkNext::Into);
             }
             linked.first.insert(inode.id, (parent, name.clone()));
         }
@@ -329,15 +338,15 @@ impl Export<'_> {
             Ok(dir) => dir,
             Err(error) => {
                 self.report(&path, Err(error))?;
-                return Ok(Next::Into);
+                return Ok(WalkNext::Into);
             }
         };
-        let sent = sender.send(Job { dir, name, path, inode: inode.clone() });
+        let sent = sender.send(ExportJob { dir, name, path, inode: inode.clone() });
         // Without a receiver all threads have seen the error that ends the export.
-        Ok(if sent.is_ok() { Next::Into } else { Next::Stop })
+        Ok(if sent.is_ok() { WalkNext::Into } else { WalkNext::Stop })
     }
 
-    fn work(&self, jobs: &Mutex<Receiver<Job>>) {
+    fn work(&self, jobs: &Mutex<Receiver<ExportJob>>) {
         loop {
             let job = jobs.lock().recv();
             let Ok(job) = job else { return };
@@ -371,7 +380,7 @@ impl Export<'_> {
         }
     }
 
-    fn file(&self, job: &Job) -> Result<()> {
+    fn file(&self, job: &ExportJob) -> Result<()> {
         let kind = match job.inode.kind().expect("a walk shows what names stand for") {
             FileKind::File => return self.regular_file(job),
             FileKind::Symlink => FileType::Symlink,
@@ -415,7 +424,7 @@ impl Export<'_> {
         }
     }
 
-    fn regular_file(&self, job: &Job) -> Result<()> {
+    fn regular_file(&self, job: &ExportJob) -> Result<()> {
         let earlier = self.lock_earlier(job)?;
         if self.is_resumed && self.take_up(&job.dir, &job.name, &job.inode)? {
             self.keep_outermost(earlier);
@@ -445,7 +454,7 @@ impl Export<'_> {
     }
 
     /// Locks the file left by an interrupted export of a single entry, until the handle is dropped.
-    fn lock_earlier(&self, job: &Job) -> Result<Option<OwnedFd>> {
+    fn lock_earlier(&self, job: &ExportJob) -> Result<Option<OwnedFd>> {
         if !self.is_single || !self.is_resumed {
             return Ok(None);
         }
@@ -453,7 +462,7 @@ impl Export<'_> {
     }
 
     /// Locks the file made for `job` if it is the only entry exported.
-    fn lock_new(&self, file: BorrowedFd, job: &Job) -> Result<()> {
+    fn lock_new(&self, file: BorrowedFd, job: &ExportJob) -> Result<()> {
         if !self.is_single {
             return Ok(());
         }
@@ -473,12 +482,12 @@ impl Export<'_> {
     }
 
     /// Fails if another entry has the name that the indexed directory of `visit` gets with `suffix`.
-    fn check_suffix(&self, visit: &Visit, suffix: &str) -> Result<()> {
+    fn check_suffix(&self, visit: &VisitedEntry, suffix: &str) -> Result<()> {
         if suffix.is_empty() {
             return Ok(());
         }
         let other = [visit.path, suffix.as_bytes()].concat();
-        match self.namespace.find(&other, Follow::No) {
+        match self.namespace.find(&other, FollowLinks::No) {
             Err(error) if error.kind() == Kind::NotFound => Ok(()),
             Err(error) => Err(error),
             Ok(_) => {
@@ -527,7 +536,7 @@ impl Export<'_> {
         Ok(())
     }
 
-    fn count_dropped(&self, dropped: Dropped) {
+    fn count_dropped(&self, dropped: DroppedAttributes) {
         if dropped.owner {
             self.tally.owner_dropped();
         }
@@ -535,7 +544,7 @@ impl Export<'_> {
     }
 
     /// Gives files their further names.
-    fn link(&self, destination: &mut Destination, linked: LinkedNames) -> Result<()> {
+    fn link(&self, destination: &mut ExportDestination, linked: LinkedNames) -> Result<()> {
         for (id, (parent, name)) in linked.further {
             let (first_parent, first_name) = &linked.first[&id];
             let mut link = || -> Result<()> {
@@ -555,7 +564,7 @@ impl Export<'_> {
     }
 
     /// Gives directories their attributes, inner before outer ones.
-    fn finish_directories(&self, destination: &mut Destination) -> Result<()> {
+    fn finish_directories(&self, destination: &mut ExportDestination) -> Result<()> {
         for index in (0..destination.count()).rev() {
             let path = destination.path_of(index);
             let given = destination.handle(Some(index)).and_then(|handle| {

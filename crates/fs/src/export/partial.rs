@@ -18,7 +18,7 @@ use esker_base::{Error, Kind, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
-use super::destination::{DirHandle, type_of};
+use super::destination::{ExportDir, type_of};
 use super::earlier;
 
 /// Maximum bytes of a file's name.
@@ -28,7 +28,7 @@ const REPLACED: &str = "replaced";
 
 /// What currently exists at the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Present {
+enum DestinationKind {
     /// Nothing.
     Nothing,
     /// An empty directory, which a directory replaces.
@@ -39,14 +39,14 @@ enum Present {
 }
 
 /// Where an export is written, and its final place.
-pub(super) struct Partial {
+pub(super) struct PartialExport {
     /// The directory of all names.
-    pub(super) top: DirHandle,
+    pub(super) top: ExportDir,
     target: PathBuf,
     name: Vec<u8>,
     partial_name: Vec<u8>,
     replaced_name: Vec<u8>,
-    present: Present,
+    present: DestinationKind,
     is_directory: bool,
 }
 
@@ -63,7 +63,7 @@ fn side_name(name: &[u8], what: &str, digest: u32) -> Vec<u8> {
     [&name[..kept], suffix.as_bytes()].concat()
 }
 
-impl Partial {
+impl PartialExport {
     /// Prepares the names of an export to `target`, whose parent exists.
     ///
     /// # Errors
@@ -97,10 +97,10 @@ impl Partial {
             name: name.to_vec(),
             partial_name: side_name(name, PARTIAL, digest),
             replaced_name: side_name(name, REPLACED, digest),
-            present: Present::Nothing,
+            present: DestinationKind::Nothing,
             is_directory,
         };
-        partial.present = partial.look_at_target(overwrites)?;
+        partial.present = partial.inspect_target(overwrites)?;
         if !resumes && partial.type_at(&partial.partial_name)?.is_some() {
             let path = path(target, digest);
             let shown = path.display();
@@ -126,9 +126,9 @@ impl Partial {
         }
     }
 
-    fn look_at_target(&self, overwrites: bool) -> Result<Present> {
+    fn inspect_target(&self, overwrites: bool) -> Result<DestinationKind> {
         let shown = self.target.display();
-        let Some(kind) = self.type_at(&self.name)? else { return Ok(Present::Nothing) };
+        let Some(kind) = self.type_at(&self.name)? else { return Ok(DestinationKind::Nothing) };
         if (kind == FileType::Directory) != self.is_directory {
             let what = match self.is_directory {
                 true => "exists and is not a directory, so a directory cannot replace it",
@@ -139,11 +139,11 @@ impl Partial {
         if kind == FileType::Directory {
             self.check_is_no_mount_point()?;
             if self.is_empty()? {
-                return Ok(Present::EmptyDirectory);
+                return Ok(DestinationKind::EmptyDirectory);
             }
         }
         match (overwrites, self.is_directory) {
-            (true, _) => Ok(Present::Replaceable),
+            (true, _) => Ok(DestinationKind::Replaceable),
             (false, true) => {
                 let what = format!(
                     "{shown} is not empty; export to a new name, or replace it with --overwrite"
@@ -205,10 +205,10 @@ impl Partial {
             return Err(Error::new(Kind::Conflict, what));
         }
         let (from, to) = (&*self.partial_name, &*self.name);
-        if !self.is_directory && self.present == Present::Nothing {
+        if !self.is_directory && self.present == DestinationKind::Nothing {
             return self.move_to_free_name().map(Ok);
         }
-        if self.is_directory && self.present == Present::Replaceable {
+        if self.is_directory && self.present == DestinationKind::Replaceable {
             self.replace_directory()?;
             return Ok(self.remove_replaced());
         }

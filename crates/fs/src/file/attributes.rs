@@ -5,14 +5,14 @@ use std::sync::Arc;
 use esker_base::Result;
 use esker_table::segment::Segment;
 
-use super::{InPlace, OpenFile, Place, State};
+use super::{InPlaceFile, OpenFile, OpenFileState, RecordLocation};
 use crate::file::space::check_end;
 use crate::identity::WRITE;
 use crate::inode::{DirId, FileId, Inode};
-use crate::ops::setattr::{Changes, content_changed};
+use crate::ops::setattr::{AttributeChanges, content_changed};
 use crate::session::Session;
 
-impl State {
+impl OpenFileState {
     /// Takes over `inode` from the record, which is about to go; unwritten changes stay on top of
     /// it.
     pub(super) fn overlay_onto(&mut self, inode: &Inode) {
@@ -43,12 +43,12 @@ impl Session {
     }
 
     /// Returns the record of `file`, or its last known state if the record is gone.
-    pub(super) fn record(&self, file: &OpenFile, state: &State) -> Result<Inode> {
-        let _shape = self.shape();
-        match file.place() {
-            Place::Gone => Ok(state.inode.clone()),
-            Place::Links => self.linked(file.id, true),
-            Place::Name(dir, name) => match self.entry(&dir, &name, true)? {
+    pub(super) fn record(&self, file: &OpenFile, state: &OpenFileState) -> Result<Inode> {
+        let _shape = self.read_structure();
+        match file.location() {
+            RecordLocation::Gone => Ok(state.inode.clone()),
+            RecordLocation::Links => self.linked(file.id, true),
+            RecordLocation::Name(dir, name) => match self.entry(&dir, &name, true)? {
                 Some(inode) if inode.id == file.id => Ok(inode),
                 // The name was just removed or became a link; the cached inode is as good.
                 _ => Ok(state.inode.clone()),
@@ -57,9 +57,9 @@ impl Session {
     }
 
     /// Changes attributes of `file`, as [`Session::setattr`] does for a name.
-    pub fn setattr_file(&self, file: &Arc<OpenFile>, changes: &Changes) -> Result<Inode> {
+    pub fn setattr_file(&self, file: &Arc<OpenFile>, changes: &AttributeChanges) -> Result<Inode> {
         self.check_open()?;
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let mut state = file.state.write();
         if let Some(size) = changes.size {
             self.identity().check(WRITE, &self.record(file, &state)?, b"file")?;
@@ -67,9 +67,9 @@ impl Session {
             self.set_size(file, &mut state, size)?;
             self.content_was_changed(file, &mut state);
         }
-        let mut others = Changes { size: None, ..*changes };
+        let mut others = AttributeChanges { size: None, ..*changes };
         if state.in_place.is_some() {
-            others = InPlace::recorded(&others);
+            others = InPlaceFile::recorded(&others);
         } else {
             // Times set here must not be overlaid by those of earlier writes.
             self.write_state_attributes(file, &mut state)?;
@@ -81,12 +81,12 @@ impl Session {
             }
             self.apply(inode, b"file", &others)
         };
-        match self.amend_file(file, change)? {
+        match self.update_file_inode(file, change)? {
             Some(inode) => state.inode = inode,
             None => change(&mut state.inode)?,
         }
         if let Some(in_place) = &mut state.in_place {
-            in_place.note(changes)?;
+            in_place.defer_changes(changes)?;
         }
         let mut inode = state.inode.clone();
         state.overlay(&mut inode);
@@ -99,7 +99,7 @@ impl Session {
     /// # Errors
     /// Errors of the store; the file is then unchanged and may be flushed again.
     pub fn flush_file(&self, file: &Arc<OpenFile>) -> Result<()> {
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let mut state = file.state.write();
         self.write_state_attributes(file, &mut state)
     }
@@ -115,15 +115,15 @@ impl Session {
     pub(super) fn write_state_attributes(
         &self,
         file: &Arc<OpenFile>,
-        state: &mut State,
+        state: &mut OpenFileState,
     ) -> Result<()> {
         if !state.is_dirty {
             return Ok(());
         }
-        if !matches!(file.place(), Place::Gone) {
+        if !matches!(file.location(), RecordLocation::Gone) {
             self.store_buffer(state)?;
-            self.place_in_place(state)?;
-            self.amend_file(file, |inode| {
+            self.describe_in_place(state)?;
+            self.update_file_inode(file, |inode| {
                 state.overlay_own(inode);
                 Ok(())
             })?;
@@ -131,13 +131,13 @@ impl Session {
         }
         if state.in_place.is_none() {
             state.is_dirty = false;
-            self.files().note_clean(file.id);
+            self.files().mark_clean(file.id);
         }
         Ok(())
     }
 
     /// Releases the segments of content that has moved elsewhere.
-    pub(super) fn release_left(&self, state: &mut State) -> Result<()> {
+    pub(super) fn release_left(&self, state: &mut OpenFileState) -> Result<()> {
         if state.leaves_segments {
             self.release_segments(state.inode.id)?;
             state.leaves_segments = false;
@@ -146,21 +146,21 @@ impl Session {
     }
 
     /// Marks the file dirty, as after a write, when only the place of its content changed.
-    pub(super) fn content_was_placed(&self, file: &Arc<OpenFile>, state: &mut State) {
+    pub(super) fn content_was_placed(&self, file: &Arc<OpenFile>, state: &mut OpenFileState) {
         if !state.is_dirty {
             state.is_dirty = true;
-            self.files().note_dirty(file);
+            self.files().mark_dirty(file);
         }
     }
 
     /// Applies `change` to the record of `file`, wherever it is, and returns it; `None` if it has
     /// no record.
-    fn amend_file(
+    fn update_file_inode(
         &self,
         file: &OpenFile,
         mut change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Option<Inode>> {
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         let mut is_other = false;
         let mut change = |inode: &mut Inode| {
             is_other = inode.id != file.id;
@@ -169,10 +169,14 @@ impl Session {
             }
             change(inode)
         };
-        let amended = match file.place() {
-            Place::Gone => return Ok(None),
-            Place::Name(dir, name) => self.amend_if_there(&dir, &name, &mut change),
-            Place::Links => self.amend_at(DirId::LINKS, false, &file.id.to_be_bytes(), &mut change),
+        let amended = match file.location() {
+            RecordLocation::Gone => return Ok(None),
+            RecordLocation::Name(dir, name) => {
+                self.update_inode_if_present(&dir, &name, &mut change)
+            }
+            RecordLocation::Links => {
+                self.update_record(DirId::LINKS, false, &file.id.to_be_bytes(), &mut change)
+            }
         };
         match amended {
             // The name was given to another file a moment ago.

@@ -13,7 +13,7 @@ use esker_table::schema::{Key, RowBuffer};
 use esker_table::segment::Segment;
 
 use crate::inode::Inode;
-use crate::layers::Below;
+use crate::layers::LowerRecords;
 use crate::session::Session;
 
 /// Segments are looked up in ranges of this size, so that memory does not grow with the file.
@@ -22,7 +22,7 @@ const WINDOW_BYTES: u64 = 64 << 20;
 impl Session {
     /// Looks up `key` in the layers below this session, for an operation that will put a record of
     /// the file found there; makes that file's content the session's own.
-    pub(crate) fn below_to_change(&self, key: &Key, only_writer: bool) -> Result<Below> {
+    pub(crate) fn below_to_change(&self, key: &Key, only_writer: bool) -> Result<LowerRecords> {
         let mut below = self.layers().below(key, only_writer)?;
         if let Some(inode) = below.inode.as_mut().filter(|inode| inode.branch.is_some())
             // If the session has its own record, the content may have changed since.

@@ -22,10 +22,10 @@ use esker_table::tree::{Durability, Tree};
 use parking_lot::RwLockWriteGuard;
 
 use super::direct_file::DirectFile;
-use super::{BUFFER_BYTES_MAX, OpenFile, Place, State};
+use super::{BUFFER_BYTES_MAX, OpenFile, OpenFileState, RecordLocation};
 use crate::data::{FileLog, PIECE_BYTES, log_name};
 use crate::inode::Extent;
-use crate::ops::Changes;
+use crate::ops::AttributeChanges;
 use crate::session::Session;
 use crate::timestamp;
 
@@ -39,7 +39,7 @@ const SEAL_ATTEMPTS_MAX: u32 = 4;
 
 /// The log of a file that is written in place.
 #[derive(Debug)]
-pub(super) struct InPlace {
+pub(super) struct InPlaceFile {
     log: FileLog,
     pub(super) file: Arc<DirectFile>,
     /// Synced bytes from the start: the most that the next record may cover.
@@ -53,7 +53,7 @@ pub(super) struct InPlace {
     set_id: Option<(u32, SystemTime)>,
 }
 
-impl InPlace {
+impl InPlaceFile {
     /// Returns the extent of the first `length` bytes of the log of `set`. It has no checksum,
     /// since the bytes may be overwritten.
     fn extent(&self, set: SetId, length: u64) -> Extent {
@@ -62,12 +62,12 @@ impl InPlace {
 
     /// Returns the part of `changes` that goes into the record: all but set-id bits, since a
     /// concurrent write in place would clear those unnoticed.
-    pub(super) fn recorded(changes: &Changes) -> Changes {
-        Changes { mode: changes.mode.map(|mode| mode & !SET_ID_BITS), ..*changes }
+    pub(super) fn recorded(changes: &AttributeChanges) -> AttributeChanges {
+        AttributeChanges { mode: changes.mode.map(|mode| mode & !SET_ID_BITS), ..*changes }
     }
 
     /// Remembers the part of `changes` that does not go into the record.
-    pub(super) fn note(&mut self, changes: &Changes) -> Result<()> {
+    pub(super) fn defer_changes(&mut self, changes: &AttributeChanges) -> Result<()> {
         if let Some(mtime_ns) = changes.mtime_ns {
             let at = timestamp::system_time(mtime_ns);
             let bits = self.set_id();
@@ -94,7 +94,7 @@ impl InPlace {
     }
 }
 
-impl State {
+impl OpenFileState {
     /// True if nothing but zeros was ever written and the file is not being written in place.
     pub(super) fn is_blank(&self) -> bool {
         let inode = &self.inode;
@@ -136,7 +136,7 @@ impl Session {
     /// Errors of the store.
     pub fn begin_in_place(&self, file: &Arc<OpenFile>) -> Result<Option<File>> {
         self.check_open()?;
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let mut state = file.state.write();
         let is_possible = state.is_blank() && state.inode.mode & SET_ID_BITS == 0;
         if !is_possible || self.tree().durability() == Durability::Always {
@@ -146,7 +146,7 @@ impl Session {
         let theirs = own.try_clone().map_err(|error| Error::io(error, "file data"))?;
         let (size, mtime_ns) = (state.inode.size, state.inode.mtime_ns);
         let file_of_log = Arc::new(DirectFile::new(log.number(), own));
-        let in_place = InPlace {
+        let in_place = InPlaceFile {
             log,
             file: file_of_log,
             synced_bytes: size,
@@ -175,7 +175,7 @@ impl Session {
     /// # Errors
     /// Errors of the store; bytes that could not be read then have no checksum.
     pub fn end_in_place(&self, file: &Arc<OpenFile>) -> Result<bool> {
-        let content = self.content();
+        let content = self.pin_data_logs();
         let Some((mut state, sealed)) = self.seal(file) else { return Ok(false) };
         let Some(in_place) = state.in_place.take() else { return Ok(false) };
         in_place.file.overlay(&mut state.inode);
@@ -200,12 +200,12 @@ impl Session {
             }
         }
         let bits = in_place.set_id();
-        if bits != 0 && !matches!(file.place(), Place::Gone) {
+        if bits != 0 && !matches!(file.location(), RecordLocation::Gone) {
             let mode = Some(self.record(file, &state)?.mode | bits);
             // `setattr_file` takes both locks again, so holding them here could deadlock with a
             // thread that waits for exclusive access.
             drop((state, content));
-            self.setattr_file(file, &Changes { mode, ..Changes::default() })?;
+            self.setattr_file(file, &AttributeChanges { mode, ..AttributeChanges::default() })?;
         }
         Ok(bits != 0)
     }
@@ -215,7 +215,7 @@ impl Session {
     fn seal<'a>(
         &self,
         file: &'a OpenFile,
-    ) -> Option<(RwLockWriteGuard<'a, State>, Result<SealedContent>)> {
+    ) -> Option<(RwLockWriteGuard<'a, OpenFileState>, Result<SealedContent>)> {
         for _ in 0..SEAL_ATTEMPTS_MAX {
             let (direct, log, changes) = {
                 let state = file.state.read();
@@ -237,7 +237,7 @@ impl Session {
 
     /// Returns the sealed content of `file`, whose bytes are in the file `direct` of `log`.
     fn read_sealed(&self, file: &OpenFile, log: u64, direct: &DirectFile) -> Result<SealedContent> {
-        if matches!(file.place(), Place::Gone) {
+        if matches!(file.location(), RecordLocation::Gone) {
             return Ok(SealedContent::Gone);
         }
         let size = direct.bytes()?;
@@ -254,7 +254,12 @@ impl Session {
     }
 
     /// Makes the sealed content the content of the file.
-    fn keep(&self, state: &mut State, in_place: &InPlace, sealed: SealedContent) -> Result<()> {
+    fn keep(
+        &self,
+        state: &mut OpenFileState,
+        in_place: &InPlaceFile,
+        sealed: SealedContent,
+    ) -> Result<()> {
         match sealed {
             SealedContent::Gone => {
                 give_up_place(state);
@@ -274,7 +279,7 @@ impl Session {
             SealedContent::Log(mut segments) => {
                 state.inode.extent = None;
                 self.make_mapped(state)?;
-                self.data().note_written(&in_place.log, state.inode.size);
+                self.data().record_written(&in_place.log, state.inode.size);
                 let mut pieces = segments.chunks_mut(SEGMENTS_AT_ONCE);
                 pieces.try_for_each(|some| self.tree().put_segments(some).map(drop))
             }
@@ -282,7 +287,7 @@ impl Session {
     }
 
     /// Keeps the log without checksums, if it cannot be read or there is no room for its checksums.
-    fn keep_unchecked(&self, state: &mut State, in_place: &InPlace) -> Result<()> {
+    fn keep_unchecked(&self, state: &mut OpenFileState, in_place: &InPlaceFile) -> Result<()> {
         self.data().sync_in_place(&in_place.log)?;
         give_up_place(state);
         state.inode.extent = Some(in_place.extent(self.set(), state.inode.size));
@@ -316,14 +321,14 @@ impl Session {
 
     /// Puts into `state` what a record may cover of a file that is written in place: what was
     /// synced, or everything that a snapshot is to show.
-    pub(super) fn place_in_place(&self, state: &mut State) -> Result<()> {
+    pub(super) fn describe_in_place(&self, state: &mut OpenFileState) -> Result<()> {
         let Some(mut in_place) = state.in_place.take() else { return Ok(()) };
-        let placed = self.place_taken(state, &mut in_place);
+        let placed = self.describe_taken(state, &mut in_place);
         state.in_place = Some(in_place);
         placed
     }
 
-    fn place_taken(&self, state: &mut State, in_place: &mut InPlace) -> Result<()> {
+    fn describe_taken(&self, state: &mut OpenFileState, in_place: &mut InPlaceFile) -> Result<()> {
         in_place.file.overlay(&mut state.inode);
         if self.files().is_being_shown() {
             state.inode.extent = None;
@@ -352,7 +357,7 @@ impl Session {
     pub(super) fn set_size_in_place(
         &self,
         file: &Arc<OpenFile>,
-        state: &mut State,
+        state: &mut OpenFileState,
         size: u64,
     ) -> Result<()> {
         let Some(in_place) = &mut state.in_place else { return Ok(()) };
@@ -374,7 +379,7 @@ impl Session {
 
 /// Removes from `state` the place of content that is about to move. Its segments are released once
 /// a record says so: until then a crash falls back to them.
-fn give_up_place(state: &mut State) {
+fn give_up_place(state: &mut OpenFileState) {
     state.leaves_segments |= state.inode.mapped;
     (state.inode.mapped, state.inode.extent) = (false, None);
 }

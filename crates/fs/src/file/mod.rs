@@ -25,7 +25,7 @@ mod write;
 
 use parking_lot::{Mutex, RwLock};
 
-use self::in_place::InPlace;
+use self::in_place::InPlaceFile;
 pub(crate) use self::reclaim::SharedLogs;
 pub use self::shared::HandedOver;
 pub(crate) use self::table::OpenFiles;
@@ -45,13 +45,13 @@ pub const BUFFERS_BYTES_MAX: usize = 128 << 20;
 #[derive(Debug)]
 pub struct OpenFile {
     id: u128,
-    place: Mutex<Place>,
-    state: RwLock<State>,
+    place: Mutex<RecordLocation>,
+    state: RwLock<OpenFileState>,
 }
 
 /// Place of a file's inode record.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum RecordLocation {
     /// At a name.
     Name(Dir, Vec<u8>),
     /// In the links directory, since the file has or had several names.
@@ -62,7 +62,7 @@ pub(crate) enum Place {
 
 /// State of an open file.
 #[derive(Debug)]
-struct State {
+struct OpenFileState {
     /// The inode as it will be once the file is flushed. While the file has a name, only the
     /// attributes that writes change are kept up to date.
     inode: Inode,
@@ -81,7 +81,7 @@ struct State {
     /// Bytes appended to data logs since the file was opened.
     appended_bytes: u64,
     /// Set while the file is written in place. The record then always lacks something.
-    in_place: Option<InPlace>,
+    in_place: Option<InPlaceFile>,
 }
 
 impl OpenFile {
@@ -104,10 +104,10 @@ impl OpenFile {
         self.state.read().size()
     }
 
-    fn new(inode: Inode, place: Place, is_new: bool) -> Self {
+    fn new(inode: Inode, place: RecordLocation, is_new: bool) -> Self {
         let is_inline =
             !inode.mapped && inode.extent.is_none() && inode.size == inode.content.len() as u64;
-        let state = State {
+        let state = OpenFileState {
             buffer: is_inline.then(|| inode.content.clone()),
             is_dirty: false,
             may_have_segments: !is_new,
@@ -121,12 +121,12 @@ impl OpenFile {
         Self { id: state.inode.id, place: Mutex::new(place), state: RwLock::new(state) }
     }
 
-    fn place(&self) -> Place {
+    fn location(&self) -> RecordLocation {
         self.place.lock().clone()
     }
 }
 
-impl State {
+impl OpenFileState {
     /// Puts changes that the record lacks into `inode`; returns whether there were any.
     fn overlay(&self, inode: &mut Inode) -> bool {
         if !self.is_dirty {
@@ -139,7 +139,7 @@ impl State {
         true
     }
 
-    /// Like [`State::overlay`], but only with changes that belong in the record.
+    /// Like [`OpenFileState::overlay`], but only with changes that belong in the record.
     fn overlay_own(&self, inode: &mut Inode) {
         let own = &self.inode;
         (inode.size, inode.mapped, inode.extent) = (own.size, own.mapped, own.extent);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use esker_base::Result;
 
-use super::{OpenFile, Place};
+use super::{OpenFile, RecordLocation};
 use crate::dir::Dir;
-use crate::inode::{DirId, Entry, FileKind, Inode};
-use crate::ops::setattr::{Changes, check_file};
+use crate::inode::{DirId, FileKind, Inode, NameKind};
+use crate::ops::setattr::{AttributeChanges, check_file};
 use crate::session::Session;
 
 impl Session {
@@ -20,11 +20,11 @@ impl Session {
     /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for anything but a regular file.
     pub fn open_file(&self, dir: &Dir, name: &[u8]) -> Result<Arc<OpenFile>> {
         dir.check_name(name)?;
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         self.check_search(dir, name)?;
         loop {
             let flushes = self.files().flushes();
-            let (inode, place) = self.placed(dir, name)?;
+            let (inode, place) = self.locate(dir, name)?;
             check_file(&inode, name)?;
             if let Some(file) = self.files().get_or_open(inode, place, flushes) {
                 return Ok(file);
@@ -34,7 +34,7 @@ impl Session {
 
     /// Creates the regular file `name` in `dir` and opens it, as [`Session::create`] does.
     pub fn create_file(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<Arc<OpenFile>> {
-        let entry = Entry::Is(FileKind::File);
+        let entry = NameKind::Is(FileKind::File);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
         self.insert(dir, name, &mut inode)?;
         Ok(self.open_created(dir, name, inode))
@@ -42,7 +42,7 @@ impl Session {
 
     /// Opens `inode`, which this session has just put at `name` in `dir`.
     pub fn open_created(&self, dir: &Dir, name: &[u8], inode: Inode) -> Arc<OpenFile> {
-        let place = Place::Name(dir.clone(), name.to_vec());
+        let place = RecordLocation::Name(dir.clone(), name.to_vec());
         self.files().open_new(inode, place)
     }
 
@@ -52,13 +52,13 @@ impl Session {
         &self,
         dir: &Dir,
         name: &[u8],
-        changes: &Changes,
+        changes: &AttributeChanges,
     ) -> Result<Option<Arc<OpenFile>>> {
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         self.check_search(dir, name)?;
         loop {
             let flushes = self.files().flushes();
-            let (inode, place) = self.placed(dir, name)?;
+            let (inode, place) = self.locate(dir, name)?;
             if inode.kind() != Some(FileKind::File)
                 || (changes.size.is_none() && self.files().get(inode.id).is_none())
             {
@@ -109,7 +109,7 @@ impl Session {
         drop(self.take_buffer(&mut state));
         let log = state.log.take();
         let is_mapped = state.inode.mapped || state.leaves_segments;
-        let is_shown = !matches!(file.place(), Place::Gone);
+        let is_shown = !matches!(file.location(), RecordLocation::Gone);
         if !is_shown {
             self.add_garbage_of(&state.inode);
         }
@@ -123,21 +123,21 @@ impl Session {
     /// Releases the segments of a file that is gone. Waits for a thread that moves bytes between
     /// data logs, which would put segments of the file again.
     fn release_content(&self, id: u128) -> Result<()> {
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         self.release_file(id)
     }
 
     /// Returns the inode at `name` in `dir`, with its strings, and the place of its record.
-    fn placed(&self, dir: &Dir, name: &[u8]) -> Result<(Inode, Place)> {
+    fn locate(&self, dir: &Dir, name: &[u8]) -> Result<(Inode, RecordLocation)> {
         let entry = self.entry(dir, name, true)?;
         let entry = entry.ok_or_else(|| crate::session::not_found(name))?;
-        if entry.entry == Entry::Link {
-            return Ok((self.linked(entry.id, true)?, Place::Links));
+        if entry.entry == NameKind::Link {
+            return Ok((self.linked(entry.id, true)?, RecordLocation::Links));
         }
         if dir.id() == DirId::LINKS {
-            return Ok((entry, Place::Links));
+            return Ok((entry, RecordLocation::Links));
         }
-        Ok((entry, Place::Name(dir.clone(), name.to_vec())))
+        Ok((entry, RecordLocation::Name(dir.clone(), name.to_vec())))
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         session.close_file(twice).expect("close");
         assert!(session.files().is_empty());
         assert_eq!(buffered(), 0);
-        let large = session.find("/large", crate::namespace::Follow::No).expect("find").inode;
+        let large = session.find("/large", crate::namespace::FollowLinks::No).expect("find").inode;
         assert_eq!(session.read(&large, 0, 90_001).expect("read"), &[2; 90_000][..]);
     }
 }

@@ -9,7 +9,7 @@ use esker_table::manifest::SetId;
 use esker_table::tree::Tree;
 
 use super::direct_file::DirectFile;
-use super::{OpenFile, State};
+use super::{OpenFile, OpenFileState};
 use crate::data::{self, LARGE_FILE_BYTES, PIECE_BYTES, log_name};
 use crate::inode::{Extent, Inode};
 use crate::namespace::Namespace;
@@ -411,7 +411,7 @@ enum StoredContent {
 }
 
 impl StoredContent {
-    fn of(state: &State) -> Self {
+    fn of(state: &OpenFileState) -> Self {
         match &state.in_place {
             Some(in_place) => Self::InPlace(in_place.file.clone()),
             None => Self::Inode(state.inode.clone()),

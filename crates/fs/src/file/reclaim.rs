@@ -34,10 +34,10 @@ use std::ops::Range;
 
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_table::manifest::{LogNumbers, SetId, SetState};
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::Key;
-use esker_table::segment::{LogPlace, Overlay, Segment, SegmentMerge, SegmentTables};
-use esker_table::tables::{SortedRun, Tables};
+use esker_table::segment::{LogPlace, Segment, SegmentMerge, SegmentOverlay, SegmentTables};
+use esker_table::tables::{SortedRun, TableRuns};
 use hashbrown::HashMap;
 
 use crate::condemn;
@@ -46,9 +46,9 @@ use crate::data::{
     log_name,
 };
 use crate::dependency;
-use crate::gc::Place;
+use crate::gc::SetObject;
 use crate::inode::{DirId, Extent, FileKind, INODE, Inode, column};
-use crate::marker::{self, Holder};
+use crate::marker::{self, MarkerHolder};
 use crate::namespace::Namespace;
 use crate::session::Session;
 
@@ -141,7 +141,7 @@ impl Namespace {
         let Some(tree) = self.layers().writer() else { return Ok(None) };
         let (tables, _) = tree.all_tables();
         let cursor = |run: &SortedRun| run.cursor(&INODE, &Key::FIRST, &Key::LAST);
-        let mut merge = Merge::new(tables.runs.iter().map(cursor).collect(), &Key::FIRST)?;
+        let mut merge = RecordMerge::new(tables.runs.iter().map(cursor).collect(), &Key::FIRST)?;
         while merge.advance()? {
             let mut row = merge.row();
             INODE.restore(&mut row.ints);
@@ -169,7 +169,7 @@ impl Session {
     /// # Errors
     /// `Corrupt` if bytes to be moved are damaged; errors of the store.
     pub fn reclaim_data(&self) -> Result<u64> {
-        self.settle()?;
+        self.write_back_metadata()?;
         let mut shared = self.reclaiming().lock();
         let scope = ReclaimScope { with_records: true, moved_bytes_max: u64::MAX };
         self.reclaim(&mut shared, scope)
@@ -281,7 +281,7 @@ impl Session {
         let sets: BTreeSet<SetId> = holders
             .iter()
             .filter_map(|holder| match holder {
-                Holder::Set(set) | Holder::Data(set) => Some(*set),
+                MarkerHolder::Set(set) | MarkerHolder::Data(set) => Some(*set),
                 _ => None,
             })
             .collect();
@@ -291,7 +291,7 @@ impl Session {
             shared.first_own = 0;
         }
         for holder in &holders {
-            let (Holder::Set(set) | Holder::Data(set)) = holder else { continue };
+            let (MarkerHolder::Set(set) | MarkerHolder::Data(set)) = holder else { continue };
             if shared.snapshots.contains(set) || shared.referenced.contains_key(set) {
                 continue;
             }
@@ -324,7 +324,9 @@ impl Session {
         // A writer that took over has logs of a higher epoch, which these tables do not know.
         let end = (self.tree().manifest().epoch + 1) << 32;
         for object in store.list(&folder(self.set()))? {
-            let Some(Place::Data(number)) = Place::of(self.set(), &object.name) else { continue };
+            let Some(SetObject::Data(number)) = SetObject::of(self.set(), &object.name) else {
+                continue;
+            };
             if open.contains(&number) || number >= end || shared.may_show(number) {
                 continue;
             }
@@ -379,7 +381,7 @@ impl Session {
         visit: &mut dyn FnMut(&Key, &Inode) -> Result<()>,
     ) -> Result<()> {
         let cursor = |run: &SortedRun| run.cursor(&INODE, &Key::FIRST, &Key::LAST);
-        let mut merge = Merge::new(runs.iter().map(cursor).collect(), &Key::FIRST)?;
+        let mut merge = RecordMerge::new(runs.iter().map(cursor).collect(), &Key::FIRST)?;
         while merge.advance()? {
             let mut row = merge.row();
             let key = INODE.key(&row);
@@ -433,12 +435,12 @@ impl Session {
         let copied = self.read_checked(old)?;
         let place = self.data().append_part(&copied.concat())?;
         let (mut moved, mut moved_bytes, mut offset) = (Vec::new(), 0, place.offset);
-        let _alone = self.content_alone();
+        let _alone = self.exclude_writers();
         for (old, bytes) in old.iter().zip(&copied) {
             let checksum = Some(crc32c::crc32c(bytes));
             let new = Segment { place: Some(LogPlace { offset, ..place }), checksum, ..*old };
             offset += old.length;
-            let mut overlay = Overlay::new(old.file, old.offset..old.end());
+            let mut overlay = SegmentOverlay::new(old.file, old.offset..old.end());
             self.tree().read_segments(&mut overlay)?;
             for piece in overlay.pieces() {
                 if piece.place == old.part(piece.offset, piece.end()).place {
@@ -479,7 +481,7 @@ impl Session {
 
     /// Moves the content of the file whose record, at `key`, is `inode`.
     pub(super) fn move_extent(&self, key: &Key, inode: &Inode, old: &Extent) -> Result<()> {
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let (mut offset, mut checksum) = (0, 0);
         let visible = Inode { size: old.length, ..inode.clone() };
         let moved = self.store_content(&mut |buffer| {
@@ -503,7 +505,7 @@ impl Session {
             Ok(())
         };
         // If the record was moved to another key since the tables were written, its log stays.
-        self.amend_at(dir, true, key.string, change)?;
+        self.update_record(dir, true, key.string, change)?;
         if !is_moved {
             self.data().garbage().add_garbage(old.length);
         }
@@ -528,8 +530,8 @@ impl Session {
         }
         // Before and after the flush: a file may be written back and closed in between.
         let mut open = self.files().extents();
-        let (tables, segments): (Tables, SegmentTables) = {
-            let _alone = self.content_alone();
+        let (tables, segments): (TableRuns, SegmentTables) = {
+            let _alone = self.exclude_writers();
             self.tree().flush()?;
             self.tree().all_tables()
         };

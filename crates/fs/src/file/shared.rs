@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
-use esker_table::segment::{LogPlace, Overlay, Segment};
+use esker_table::segment::{LogPlace, Segment, SegmentOverlay};
 
 use super::OpenFile;
 use crate::session::Session;
@@ -36,9 +36,9 @@ impl Session {
     /// `NoSpace` and other errors of the store; `Closed` after such a failure.
     pub fn append_content(&self, bytes: &[u8]) -> Result<(LogPlace, u32)> {
         self.check_open()?;
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let extent = self.data().append(bytes)?;
-        let place = extent.place();
+        let place = extent.log_position();
         Ok((place, extent.checksum))
     }
 
@@ -56,7 +56,7 @@ impl Session {
     /// # Errors
     /// `Conflict` while it is written in place; errors of the store.
     pub fn hand_over_content(&self, file: &Arc<OpenFile>) -> Result<HandedOver> {
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let mut state = file.state.write();
         if state.in_place.is_some() {
             return Err(Error::new(Kind::Conflict, "the file is being written in place"));
@@ -79,14 +79,14 @@ impl Session {
         };
         let buffered = self.take_buffer(&mut state);
         if let Some(extent) = state.inode.extent.filter(|extent| extent.length > 0) {
-            let place = extent.place();
+            let place = extent.log_position();
             let checksum = (extent.length == extent.written).then_some(extent.checksum);
             handed.segments.push(segment(extent.length, place, checksum));
         } else {
             let bytes = buffered.unwrap_or_else(|| std::mem::take(&mut state.inode.content));
             if !bytes.is_empty() {
                 let extent = self.data().append(&bytes)?;
-                let place = extent.place();
+                let place = extent.log_position();
                 handed.segments.push(segment(extent.length, place, Some(extent.checksum)));
             }
         }
@@ -98,7 +98,7 @@ impl Session {
     }
 
     /// Records the size and the last write time of a file whose segments are elsewhere.
-    pub fn note_shared(&self, file: &Arc<OpenFile>, size: u64, mtime_ns: i64) {
+    pub fn set_shared_size(&self, file: &Arc<OpenFile>, size: u64, mtime_ns: i64) {
         let mut state = file.state.write();
         state.inode.size = size;
         state.inode.mtime_ns = mtime_ns;
@@ -111,7 +111,7 @@ impl Session {
     ///
     /// # Errors
     /// `Corrupt`, and errors of the store.
-    pub fn add_below(&self, overlay: &mut Overlay) -> Result<()> {
+    pub fn add_below(&self, overlay: &mut SegmentOverlay) -> Result<()> {
         self.layers().bases().iter().try_for_each(|base| overlay.add_tables(&base.segments))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use esker_base::{Error, Kind, Result};
 use esker_table::segment::Segment;
 
-use super::{FILE_BYTES_MAX, OpenFile, State};
+use super::{FILE_BYTES_MAX, OpenFile, OpenFileState};
 use crate::data::{INLINE_BYTES_MAX, PIECE_BYTES};
 use crate::ops::setattr::resize;
 use crate::session::Session;
@@ -23,7 +23,7 @@ impl Session {
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; errors of the store.
     pub fn truncate_file(&self, file: &Arc<OpenFile>, size: u64) -> Result<()> {
         self.check_open()?;
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let mut state = file.state.write();
         check_end(Some(size))?;
         self.set_size(file, &mut state, size)?;
@@ -35,7 +35,7 @@ impl Session {
     pub(super) fn set_size(
         &self,
         file: &Arc<OpenFile>,
-        state: &mut State,
+        state: &mut OpenFileState,
         size: u64,
     ) -> Result<()> {
         if size < state.size()? {
@@ -84,7 +84,7 @@ impl Session {
         Ok(())
     }
 
-    fn empty(&self, state: &mut State) {
+    fn empty(&self, state: &mut OpenFileState) {
         self.add_garbage_of(&state.inode);
         // The segments go once a record says that the file is empty.
         state.leaves_segments |= state.inode.mapped;
@@ -106,7 +106,7 @@ impl Session {
         keeps_size: bool,
     ) -> Result<()> {
         self.check_open()?;
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
         if let Some(direct) = state.change_in_place(self.tree())? {
@@ -122,7 +122,7 @@ impl Session {
     /// `keeps_size`.
     pub fn punch(&self, file: &Arc<OpenFile>, range: Range<u64>, keeps_size: bool) -> Result<()> {
         self.check_open()?;
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
         if let Some(direct) = state.change_in_place(self.tree())? {
@@ -161,7 +161,7 @@ impl Session {
         offset: u64,
     ) -> Result<u64> {
         self.check_open()?;
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let length = range.end.saturating_sub(range.start);
         check_end(offset.checked_add(length))?;
         if Arc::ptr_eq(from, to)

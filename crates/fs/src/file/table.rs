@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use super::{OpenFile, Place};
+use super::{OpenFile, RecordLocation};
 use crate::dir::Dir;
 use crate::inode::{Extent, Inode};
 use crate::session::Session;
@@ -14,7 +14,7 @@ use crate::session::Session;
 /// The open files of one session.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFiles {
-    files: Mutex<HashMap<u128, Known>>,
+    files: Mutex<HashMap<u128, OpenFileEntry>>,
     /// Length of `files`, to skip look-ups while it is empty.
     count: AtomicUsize,
     /// Files whose record lacks changes; they stay in `files` even when closed.
@@ -30,9 +30,9 @@ pub(crate) struct OpenFiles {
 
 /// While this exists, records of files that are written in place refer to copies.
 #[derive(Debug)]
-pub(crate) struct Shown<'a>(&'a OpenFiles);
+pub(crate) struct SnapshotCopies<'a>(&'a OpenFiles);
 
-impl Drop for Shown<'_> {
+impl Drop for SnapshotCopies<'_> {
     fn drop(&mut self) {
         self.0.shows.fetch_sub(1, Ordering::SeqCst);
     }
@@ -40,7 +40,7 @@ impl Drop for Shown<'_> {
 
 /// An open file, and its open count: 0 if the last close could not flush it.
 #[derive(Debug)]
-struct Known {
+struct OpenFileEntry {
     file: Arc<OpenFile>,
     opens: u64,
 }
@@ -74,7 +74,7 @@ impl OpenFiles {
     pub(super) fn get_or_open(
         &self,
         inode: Inode,
-        place: Place,
+        place: RecordLocation,
         flushes: u64,
     ) -> Option<Arc<OpenFile>> {
         let mut files = self.files.lock();
@@ -85,7 +85,7 @@ impl OpenFiles {
     }
 
     /// Returns the open file of `inode`, which was just made.
-    pub(super) fn open_new(&self, inode: Inode, place: Place) -> Arc<OpenFile> {
+    pub(super) fn open_new(&self, inode: Inode, place: RecordLocation) -> Arc<OpenFile> {
         let mut files = self.files.lock();
         match files.get_mut(&inode.id) {
             Some(known) => known.open(),
@@ -95,16 +95,16 @@ impl OpenFiles {
 
     fn open(
         &self,
-        files: &mut HashMap<u128, Known>,
+        files: &mut HashMap<u128, OpenFileEntry>,
         inode: Inode,
-        place: Place,
+        place: RecordLocation,
         is_new: bool,
     ) -> Arc<OpenFile> {
         let mut file = OpenFile::new(inode, place, is_new);
         let buffered = file.state.get_mut().buffer.as_ref().map_or(0, Vec::len);
         let file = Arc::new(file);
         self.buffered_bytes.fetch_add(buffered, Ordering::Relaxed);
-        files.insert(file.id, Known { file: file.clone(), opens: 1 });
+        files.insert(file.id, OpenFileEntry { file: file.clone(), opens: 1 });
         self.count.store(files.len(), Ordering::Release);
         file
     }
@@ -128,12 +128,12 @@ impl OpenFiles {
         self.files.lock().get(&id).is_some_and(|known| known.opens > 1)
     }
 
-    pub(super) fn note_dirty(&self, file: &Arc<OpenFile>) {
+    pub(super) fn mark_dirty(&self, file: &Arc<OpenFile>) {
         self.dirty.lock().insert(file.id, file.clone());
     }
 
     /// Marks a file as written back. Called before the file can be closed.
-    pub(super) fn note_clean(&self, id: u128) {
+    pub(super) fn mark_clean(&self, id: u128) {
         self.flushes.fetch_add(1, Ordering::SeqCst);
         self.dirty.lock().remove(&id);
     }
@@ -156,9 +156,9 @@ impl OpenFiles {
     }
 
     /// Returns a guard to be held from before files are flushed until a snapshot has their records.
-    pub(crate) fn show(&self) -> Shown<'_> {
+    pub(crate) fn show(&self) -> SnapshotCopies<'_> {
         self.shows.fetch_add(1, Ordering::SeqCst);
-        Shown(self)
+        SnapshotCopies(self)
     }
 
     /// True if a snapshot is being made from records.
@@ -184,7 +184,7 @@ impl OpenFiles {
             state.cuts += 1;
             state.inode = inode.clone();
             (state.is_dirty, state.may_have_segments) = (false, true);
-            self.note_clean(inode.id);
+            self.mark_clean(inode.id);
             drop(state);
             drop(self.close(inode.id, 0));
         }
@@ -194,8 +194,8 @@ impl OpenFiles {
     pub(crate) fn moved(&self, id: u128, dir: &Dir, name: &[u8]) {
         if let Some(file) = self.get(id) {
             let mut place = file.place.lock();
-            if !matches!(*place, Place::Links) {
-                *place = Place::Name(dir.clone(), name.to_vec());
+            if !matches!(*place, RecordLocation::Links) {
+                *place = RecordLocation::Name(dir.clone(), name.to_vec());
             }
         }
     }
@@ -203,7 +203,7 @@ impl OpenFiles {
     /// Updates an open file whose inode is now in the links directory.
     pub(crate) fn linked(&self, id: u128) {
         if let Some(file) = self.get(id) {
-            *file.place.lock() = Place::Links;
+            *file.place.lock() = RecordLocation::Links;
         }
     }
 
@@ -211,18 +211,18 @@ impl OpenFiles {
     /// must close it once; until then nobody else is the last to close it. Call this without any
     /// lock of the session.
     pub(super) fn removed(&self, inode: &Inode) -> bool {
-        let file = self.files.lock().get_mut(&inode.id).map(Known::open);
+        let file = self.files.lock().get_mut(&inode.id).map(OpenFileEntry::open);
         let Some(file) = file else {
             return false;
         };
         let mut state = file.state.write();
         state.overlay_onto(inode);
-        *file.place.lock() = Place::Gone;
+        *file.place.lock() = RecordLocation::Gone;
         true
     }
 }
 
-impl Known {
+impl OpenFileEntry {
     fn open(&mut self) -> Arc<OpenFile> {
         self.opens += 1;
         self.file.clone()

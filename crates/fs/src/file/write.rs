@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use esker_base::{Error, Kind, Result};
 use esker_table::segment::{LogPlace, Segment};
 
-use super::{BUFFER_BYTES_MAX, BUFFERS_BYTES_MAX, FILE_BYTES_MAX, OpenFile, State};
+use super::{BUFFER_BYTES_MAX, BUFFERS_BYTES_MAX, FILE_BYTES_MAX, OpenFile, OpenFileState};
 use crate::data::INLINE_BYTES_MAX;
 use crate::session::Session;
 
@@ -20,7 +20,7 @@ impl Session {
     pub fn write_file(&self, file: &Arc<OpenFile>, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_open()?;
         self.bound_garbage();
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let mut state = file.state.write();
         self.write_state(file, &mut state, offset, bytes)
     }
@@ -29,7 +29,7 @@ impl Session {
     pub fn append_file(&self, file: &Arc<OpenFile>, bytes: &[u8]) -> Result<u64> {
         self.check_open()?;
         self.bound_garbage();
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let mut state = file.state.write();
         let offset = state.size()?;
         self.write_state(file, &mut state, offset, bytes)?;
@@ -39,7 +39,7 @@ impl Session {
     pub(super) fn write_state(
         &self,
         file: &Arc<OpenFile>,
-        state: &mut State,
+        state: &mut OpenFileState,
         offset: u64,
         bytes: &[u8],
     ) -> Result<()> {
@@ -68,17 +68,17 @@ impl Session {
     }
 
     /// Marks the content of a file as changed now.
-    pub(super) fn content_was_changed(&self, file: &Arc<OpenFile>, state: &mut State) {
+    pub(super) fn content_was_changed(&self, file: &Arc<OpenFile>, state: &mut OpenFileState) {
         let now_ns = self.now_ns();
         (state.inode.mtime_ns, state.inode.ctime_ns) = (now_ns, now_ns);
         if !state.is_dirty {
             state.is_dirty = true;
-            self.files().note_dirty(file);
+            self.files().mark_dirty(file);
         }
     }
 
     /// Writes into the buffer of a file that has one and stays small; returns whether it did.
-    fn write_buffer(&self, state: &mut State, offset: u64, bytes: &[u8]) -> bool {
+    fn write_buffer(&self, state: &mut OpenFileState, offset: u64, bytes: &[u8]) -> bool {
         let Some(buffer) = &mut state.buffer else {
             return false;
         };
@@ -105,7 +105,7 @@ impl Session {
     }
 
     /// Takes the buffer of a file, whose content goes elsewhere.
-    pub(super) fn take_buffer(&self, state: &mut State) -> Option<Vec<u8>> {
+    pub(super) fn take_buffer(&self, state: &mut OpenFileState) -> Option<Vec<u8>> {
         let buffer = state.buffer.take()?;
         self.files().buffered_bytes.fetch_sub(buffer.len(), Ordering::Relaxed);
         Some(buffer)
@@ -113,7 +113,7 @@ impl Session {
 
     /// Ensures that the content of a file is in an extent table: the session's own, or that of a
     /// layer on which the session's whole stack builds.
-    pub(super) fn make_mapped(&self, state: &mut State) -> Result<()> {
+    pub(super) fn make_mapped(&self, state: &mut OpenFileState) -> Result<()> {
         if state.inode.mapped {
             return self.copy_up(&mut state.inode);
         }
@@ -127,7 +127,7 @@ impl Session {
             (Some(buffer), _) => &buffer[..],
             (None, None) => &state.inode.content[..],
             (None, Some(extent)) => {
-                let place = Some(extent.place());
+                let place = Some(extent.log_position());
                 let (offset, length) = (0, extent.length);
                 let checksum = (length == extent.written).then_some(extent.checksum);
                 segments.push(Segment { file, offset, length, place, checksum, seq: 0 });
@@ -154,7 +154,7 @@ impl Session {
 
     /// Makes the range between the end of a mapped file and `offset` read as zeros, even if a dead
     /// writer left segments beyond the end.
-    pub(super) fn fill_gap(&self, state: &State, offset: u64) -> Result<()> {
+    pub(super) fn fill_gap(&self, state: &OpenFileState, offset: u64) -> Result<()> {
         let size = state.inode.size;
         if offset > size {
             let hole = Segment::hole(state.inode.id, size, offset - size);
@@ -164,7 +164,7 @@ impl Session {
     }
 
     /// Appends bytes of a file to its own log, or to a shared one while few are written.
-    fn append_data(&self, state: &mut State, bytes: &[u8]) -> Result<LogPlace> {
+    fn append_data(&self, state: &mut OpenFileState, bytes: &[u8]) -> Result<LogPlace> {
         let appended_bytes = state.appended_bytes + bytes.len() as u64;
         drop(state.log.take_if(|log| log.is_ended()));
         if state.log.is_none() && state.appended_bytes == 0 {
@@ -182,7 +182,7 @@ impl Session {
     }
 
     /// Stores content that is only in memory: in the inode, or as one extent of a packed log.
-    pub(super) fn store_buffer(&self, state: &mut State) -> Result<()> {
+    pub(super) fn store_buffer(&self, state: &mut OpenFileState) -> Result<()> {
         let Some(buffer) = &state.buffer else {
             return Ok(());
         };

@@ -8,26 +8,26 @@
 use esker_base::{Kind, Result};
 use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
 
-use super::{Collection, Known, Place};
-use crate::dependency::{self, Dependency};
-use crate::marker::{self, Holder};
+use super::{GarbageCollection, KnownSet, SetObject};
+use crate::dependency::{self, SetDependency};
+use crate::marker::{self, MarkerHolder};
 
-impl Collection<'_> {
+impl GarbageCollection<'_> {
     /// Deletes everything of `set` except needed data logs. If this collection made it data-only,
     /// `before` is its previous manifest, and the sets that it no longer needs are returned.
     pub(super) fn keep_referenced_data(
         &mut self,
         set: SetId,
         before: Option<Box<Manifest>>,
-    ) -> Result<Vec<Dependency>> {
+    ) -> Result<Vec<SetDependency>> {
         let store = self.store();
         let referenced = self.logs_that_others_need(set)?;
         let manifests = Manifest::folder(set);
         let mut objects = self.left_objects(set)?;
         objects.retain(|object| !object.name.starts_with(&manifests));
         for object in &objects {
-            let is_needed = match Place::of(set, &object.name) {
-                Some(Place::Data(number) | Place::Indexed(number)) => {
+            let is_needed = match SetObject::of(set, &object.name) {
+                Some(SetObject::Data(number) | SetObject::Indexed(number)) => {
                     referenced.as_ref().is_none_or(|referenced| referenced.contains(number))
                 }
                 _ => false,
@@ -51,7 +51,7 @@ impl Collection<'_> {
             }
             Manifest::load(store, set)?
         };
-        self.sets.insert(set, Known::Manifest(Box::new(manifest)));
+        self.sets.insert(set, KnownSet::Manifest(Box::new(manifest)));
         Ok(needed)
     }
 
@@ -60,7 +60,7 @@ impl Collection<'_> {
     fn logs_that_others_need(&self, set: SetId) -> Result<Option<LogNumbers>> {
         let mut referenced = LogNumbers::default();
         for holder in self.holders(set)? {
-            let Holder::Data(other) = holder else { continue };
+            let MarkerHolder::Data(other) = holder else { continue };
             match self.listed_logs(set, other)? {
                 Some(numbers) => referenced.extend(&numbers),
                 None => return Ok(None),

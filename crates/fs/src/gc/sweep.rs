@@ -9,21 +9,21 @@
 use esker_base::store::ObjectInfo;
 use esker_base::{Kind, Result};
 use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::Key;
 use esker_table::segment::SegmentTables;
-use esker_table::tables::Tables;
+use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
-use super::{Collection, GcOptions, Known, ns};
-use crate::condemn::{self, Phase};
+use super::{GarbageCollection, GcOptions, KnownSet, ns};
+use crate::condemn::{self, DeletionPhase};
 use crate::indexed;
-use crate::inode::{Entry, FileKind, INODE, column};
-use crate::marker::{self, Holder};
+use crate::inode::{FileKind, INODE, NameKind, column};
+use crate::marker::{self, MarkerHolder};
 
 /// Meaning of an object's name in a set's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SetObject {
     /// A table with this number.
     Table(u64),
     /// A write-ahead log.
@@ -36,7 +36,7 @@ pub(crate) enum Place {
     Beat(u64),
 }
 
-impl Place {
+impl SetObject {
     /// Parses `object`, a full name, in the folder of `set`.
     pub(crate) fn of(set: SetId, object: &str) -> Option<Self> {
         let inside = object.strip_prefix(&format!("set/{set}/"))?;
@@ -73,7 +73,7 @@ impl Place {
 /// The objects in a set's folder except its manifests and the tables that the newest of them lists.
 pub(super) struct SetFolder {
     pub(super) manifest: Manifest,
-    objects: Vec<(Place, ObjectInfo)>,
+    objects: Vec<(SetObject, ObjectInfo)>,
 }
 
 /// When unneeded objects may be deleted.
@@ -122,9 +122,8 @@ impl SweepRules {
 impl SetFolder {
     pub(super) fn new(set: SetId, manifest: Manifest, objects: Vec<ObjectInfo>) -> Self {
         let needed = own_tables(set, &manifest);
-        let is_needed =
-            |place: Place| matches!(place, Place::Table(number) if needed.contains(&number));
-        let placed = |object: ObjectInfo| Some((Place::of(set, &object.name)?, object));
+        let is_needed = |place: SetObject| matches!(place, SetObject::Table(number) if needed.contains(&number));
+        let placed = |object: ObjectInfo| Some((SetObject::of(set, &object.name)?, object));
         let objects = objects.into_iter().filter_map(placed);
         let objects = objects.filter(|(place, _)| !is_needed(*place)).collect();
         Self { manifest, objects }
@@ -134,11 +133,11 @@ impl SetFolder {
     /// object that is no longer needed never will be again.
     pub(super) fn may_shrink(&self, rules: &SweepRules) -> bool {
         let manifest = &self.manifest;
-        let may_go = |(place, object): &(Place, ObjectInfo)| match *place {
-            Place::Log(number) => rules.may_log_go(manifest, number, object),
-            Place::Beat(number) => SweepRules::may_beat_go(manifest, number),
-            Place::Table(number) => rules.may_table_go(manifest, number),
-            Place::Data(_) | Place::Indexed(_) => rules.may_data_go(manifest, object),
+        let may_go = |(place, object): &(SetObject, ObjectInfo)| match *place {
+            SetObject::Log(number) => rules.may_log_go(manifest, number, object),
+            SetObject::Beat(number) => SweepRules::may_beat_go(manifest, number),
+            SetObject::Table(number) => rules.may_table_go(manifest, number),
+            SetObject::Data(_) | SetObject::Indexed(_) => rules.may_data_go(manifest, object),
         };
         self.is_left_by_compaction(rules) || self.objects.iter().any(may_go)
     }
@@ -147,8 +146,8 @@ impl SetFolder {
     /// old.
     fn is_left_by_compaction(&self, rules: &SweepRules) -> bool {
         let manifest = &self.manifest;
-        let current = |place: &Place| {
-            matches!(place, Place::Table(number) if number >> 32 == manifest.epoch
+        let current = |place: &SetObject| {
+            matches!(place, SetObject::Table(number) if number >> 32 == manifest.epoch
                 && !manifest.obsolete.contains(number))
         };
         let left = self.objects.iter().filter(|(place, _)| current(place));
@@ -158,15 +157,15 @@ impl SetFolder {
     }
 }
 
-impl Collection<'_> {
+impl GarbageCollection<'_> {
     /// Deletes what live sets do not need, in those that had garbage when they were surveyed.
     pub(super) fn sweep_sets(&mut self) -> Result<()> {
         let live: Vec<SetId> = self
             .sets
             .iter()
             .filter(|(set, known)| match known {
-                Known::Manifest(manifest) => {
-                    condemn::phase(manifest) == Phase::Live && self.littered.contains(set)
+                KnownSet::Manifest(manifest) => {
+                    condemn::phase(manifest) == DeletionPhase::Live && self.littered.contains(set)
                 }
                 _ => false,
             })
@@ -196,7 +195,7 @@ impl Collection<'_> {
     /// this one reads them.
     fn is_still_live(&self, set: SetId) -> Result<bool> {
         match Manifest::load(self.store(), set) {
-            Ok(manifest) => Ok(condemn::phase(&manifest) == Phase::Live),
+            Ok(manifest) => Ok(condemn::phase(&manifest) == DeletionPhase::Live),
             Err(error) if error.kind() == Kind::NotFound => Ok(false),
             Err(error) if error.kind() == Kind::Corrupt => Ok(true),
             Err(error) => Err(error),
@@ -207,7 +206,7 @@ impl Collection<'_> {
         let store = self.store();
         // The manifest before the objects: newer listed objects are of its epoch or a later one.
         let manifest = Manifest::load(store, set)?;
-        if condemn::phase(&manifest) != Phase::Live {
+        if condemn::phase(&manifest) != DeletionPhase::Live {
             return Ok(());
         }
         let objects = store.list(&format!("set/{set}/"))?;
@@ -247,7 +246,7 @@ impl Collection<'_> {
     fn sweep_logs(&mut self, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
         for (place, object) in &folder.objects {
-            let Place::Log(number) = place else { continue };
+            let SetObject::Log(number) = place else { continue };
             if self.rules().may_log_go(manifest, *number, object) {
                 self.delete(&object.name, object.bytes)?;
             }
@@ -259,7 +258,7 @@ impl Collection<'_> {
     fn sweep_beats(&mut self, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
         for (place, object) in &folder.objects {
-            let Place::Beat(number) = place else { continue };
+            let SetObject::Beat(number) = place else { continue };
             if SweepRules::may_beat_go(manifest, *number) {
                 self.delete(&object.name, object.bytes)?;
             }
@@ -269,8 +268,8 @@ impl Collection<'_> {
 
     fn sweep_tables(&mut self, set: SetId, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
-        let may_go = |place: &Place| match place {
-            Place::Table(number) => self.rules().may_table_go(manifest, *number),
+        let may_go = |place: &SetObject| match place {
+            SetObject::Table(number) => self.rules().may_table_go(manifest, *number),
             _ => false,
         };
         let garbage: Vec<_> = folder.objects.iter().filter(|(place, _)| may_go(place)).collect();
@@ -296,7 +295,7 @@ impl Collection<'_> {
         let store = self.store();
         let mut shown = HashSet::new();
         for holder in self.holders(set)? {
-            let Holder::Set(other) = holder else { continue };
+            let MarkerHolder::Set(other) = holder else { continue };
             match Manifest::load(store, other) {
                 Ok(manifest) => shown.extend(own_tables(set, &manifest)),
                 // It is about to be written or damaged, or the marker is stale: wait.
@@ -313,7 +312,7 @@ impl Collection<'_> {
     /// before it reads manifests, so reads through a manifest older than the collector's are
     /// covered. Cost: a listing of all markers.
     fn is_being_read(&self, set: SetId) -> Result<bool> {
-        let mut holders: HashMap<SetId, Vec<(Holder, u64)>> = HashMap::new();
+        let mut holders: HashMap<SetId, Vec<(MarkerHolder, u64)>> = HashMap::new();
         for marker in marker::all(self.store())? {
             holders.entry(marker.set).or_default().push((marker.holder, marker.put_ns));
         }
@@ -321,8 +320,8 @@ impl Collection<'_> {
         while let Some(held) = waiting.pop() {
             for (holder, put_ns) in holders.remove(&held).into_iter().flatten() {
                 match holder {
-                    Holder::Reader { .. } if !self.has_expired(put_ns) => return Ok(true),
-                    Holder::Set(above) => waiting.push(above),
+                    MarkerHolder::Reader { .. } if !self.has_expired(put_ns) => return Ok(true),
+                    MarkerHolder::Set(above) => waiting.push(above),
                     _ => {}
                 }
             }
@@ -339,14 +338,14 @@ impl Collection<'_> {
         }
         // Before a part is published, other parts may refer to its logs.
         let is_part = manifest.job.is_some();
-        if is_part && marker::is_held(self.store(), set, &Holder::Session)? {
+        if is_part && marker::is_held(self.store(), set, &MarkerHolder::Session)? {
             return Ok(());
         }
         let logs: Vec<_> = folder
             .objects
             .iter()
             .filter(|(place, object)| {
-                matches!(place, Place::Data(_) | Place::Indexed(_))
+                matches!(place, SetObject::Data(_) | SetObject::Indexed(_))
                     && self.rules().may_data_go(manifest, object)
             })
             .collect();
@@ -367,9 +366,9 @@ impl Collection<'_> {
             }
             for holder in self.holders(reader)? {
                 match holder {
-                    Holder::Set(other) => waiting.push(other),
+                    MarkerHolder::Set(other) => waiting.push(other),
                     // It lists the logs, so its tables need not be read.
-                    Holder::Data(other) => match self.listed_logs(set, other)? {
+                    MarkerHolder::Data(other) => match self.listed_logs(set, other)? {
                         Some(numbers) => listed.extend(&numbers),
                         None => return Ok(()),
                     },
@@ -389,15 +388,15 @@ impl Collection<'_> {
     /// Adds the data logs of `set` to which records in tables of `reader` refer.
     fn collect_logs(&self, set: SetId, reader: SetId, out: &mut HashSet<u64>) -> Result<()> {
         let manifest = Manifest::load(self.store(), reader)?;
-        let tables = Tables::new(&manifest.tables, &INODE, self.repository.source());
+        let tables = TableRuns::new(&manifest.tables, &INODE, self.repository.source());
         let (high, low) = ((set.0 >> 64) as u64, set.0 as u64);
         for run in &tables.runs {
             let cursor = run.cursor(&INODE, &Key::FIRST, &Key::LAST);
-            let mut merge = Merge::new(vec![cursor], &Key::FIRST)?;
+            let mut merge = RecordMerge::new(vec![cursor], &Key::FIRST)?;
             while merge.advance()? {
                 let row = merge.row();
                 let ints = row.ints;
-                if ints[column::ENTRY] == Entry::Is(FileKind::Indexed).number() {
+                if ints[column::ENTRY] == NameKind::Is(FileKind::Indexed).number() {
                     let earlier = indexed::earlier_parts(row.strings[column::CONTENT]);
                     out.extend(earlier.filter(|part| part.set == set).map(|part| part.number));
                 }
@@ -430,17 +429,17 @@ mod tests {
     fn names_in_a_folder_say_what_they_are() {
         let set = SetId(7);
         let table = format!("set/{set}/table/{:016x}", 5u64 << 32 | 3);
-        assert_eq!(Place::of(set, &table), Some(Place::Table(5 << 32 | 3)));
+        assert_eq!(SetObject::of(set, &table), Some(SetObject::Table(5 << 32 | 3)));
         assert_eq!(
-            Place::of(set, &crate::data::log_name(set, 9 << 32 | 1)),
-            Some(Place::Data(9 << 32 | 1))
+            SetObject::of(set, &crate::data::log_name(set, 9 << 32 | 1)),
+            Some(SetObject::Data(9 << 32 | 1))
         );
         assert_eq!(
-            Place::of(set, &format!("set/{set}/wal/00000001-00000002")),
-            Some(Place::Log(1 << 32 | 2))
+            SetObject::of(set, &format!("set/{set}/wal/00000001-00000002")),
+            Some(SetObject::Log(1 << 32 | 2))
         );
         let indexed = crate::indexed::prefix(set, 1 << 63) + "00000000-index";
-        assert_eq!(Place::of(set, &indexed), Some(Place::Indexed(1 << 63)));
-        assert_eq!(Place::of(set, &format!("set/{set}/manifest/0000000000000001")), None);
+        assert_eq!(SetObject::of(set, &indexed), Some(SetObject::Indexed(1 << 63)));
+        assert_eq!(SetObject::of(set, &format!("set/{set}/manifest/0000000000000001")), None);
     }
 }

@@ -23,11 +23,11 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 
-use self::queue::{Job, Queue};
+use self::queue::{ImportJob, ImportQueue};
 use crate::dir::Dir;
 use crate::inode::{FileKind, Inode};
 use crate::session::Session;
-use crate::tally::Tally;
+use crate::tally::TransferTally;
 
 /// How a tree is imported.
 #[derive(Clone, Debug)]
@@ -48,13 +48,13 @@ impl Default for ImportOptions {
 }
 
 /// Place of an imported file: its directory and its name there.
-type MadeName = (Dir, Vec<u8>);
+type ImportedName = (Dir, Vec<u8>);
 
 /// A further name of a file that was seen before.
 struct FurtherName {
     /// Device and inode number.
     file: (u64, u64),
-    made: MadeName,
+    made: ImportedName,
     /// The source directory that contains it; it has the same name there.
     source: Arc<OwnedFd>,
     path: PathBuf,
@@ -69,18 +69,18 @@ struct SourceFile<'a> {
     path: &'a Path,
 }
 
-struct Import<'a> {
+struct ImportRun<'a> {
     session: &'a Session,
     options: &'a ImportOptions,
-    tally: &'a Tally,
+    tally: &'a TransferTally,
     device: u64,
-    queue: Queue,
+    queue: ImportQueue,
     /// Guards the first name of every file with several, by device and inode number.
-    first_names: Mutex<HashMap<(u64, u64), MadeName>>,
+    first_names: Mutex<HashMap<(u64, u64), ImportedName>>,
     /// Guards further names of such files.
     further_names: Mutex<Vec<FurtherName>>,
     /// Guards directories that wait for their attributes.
-    directories: Mutex<Vec<(Option<MadeName>, Inode, PathBuf)>>,
+    directories: Mutex<Vec<(Option<ImportedName>, Inode, PathBuf)>>,
     /// Guards the error that ends the import.
     failure: Mutex<Option<Error>>,
 }
@@ -101,7 +101,7 @@ impl Session {
         source: &Path,
         target: &Dir,
         options: &ImportOptions,
-        tally: &Tally,
+        tally: &TransferTally,
     ) -> Result<()> {
         let failed = |error: rustix::io::Errno| match error {
             rustix::io::Errno::NOTDIR => {
@@ -118,24 +118,24 @@ impl Session {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = rustix::fs::openat(CWD, source, flags, Mode::empty()).map_err(failed)?;
         let stat = rustix::fs::fstat(&top).map_err(failed)?;
-        let import = Import {
+        let import = ImportRun {
             session: self,
             options,
             tally,
             device: stat.st_dev,
-            queue: Queue::default(),
+            queue: ImportQueue::default(),
             first_names: Mutex::default(),
             further_names: Mutex::default(),
             directories: Mutex::default(),
             failure: Mutex::default(),
         };
-        import.queue.put(Job {
+        import.queue.put(ImportJob {
             parent: Arc::new(top),
             name: b".".to_vec(),
             path: source.to_path_buf(),
             stat,
             target: target.clone(),
-            made: target.place(),
+            made: target.location(),
         });
         tally.directory();
         std::thread::scope(|scope| {
@@ -152,7 +152,7 @@ impl Session {
     }
 }
 
-impl Import<'_> {
+impl ImportRun<'_> {
     fn work(&self) {
         while let Some(job) = self.queue.take() {
             if let Err(error) = self.directory(&job) {
@@ -163,7 +163,7 @@ impl Import<'_> {
         }
     }
 
-    fn directory(&self, job: &Job) -> Result<()> {
+    fn directory(&self, job: &ImportJob) -> Result<()> {
         let opened = source::open_directory(&job.parent, &job.name)
             .and_then(|dir| source::stat_open(&dir).map(|stat| (Arc::new(dir), stat)));
         let (dir, stat) = match opened {
@@ -187,7 +187,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    fn entries(&self, job: &Job, dir: &Arc<OwnedFd>) -> Result<()> {
+    fn entries(&self, job: &ImportJob, dir: &Arc<OwnedFd>) -> Result<()> {
         let failed = |error| self.problem(&job.path, source::failure(error, "list"));
         let entries = match rustix::fs::Dir::read_from(dir) {
             Ok(entries) => entries,
@@ -220,14 +220,14 @@ impl Import<'_> {
     }
 
     /// Turns an error about one entry into a problem, and returns one that ends the session.
-    fn report(&self, path: &Path, done: Result<(), Failure>) -> Result<()> {
+    fn report(&self, path: &Path, done: Result<(), ImportFailure>) -> Result<()> {
         match done {
             Ok(()) => Ok(()),
-            Err(Failure::Entry(error)) => {
+            Err(ImportFailure::Entry(error)) => {
                 self.problem(path, error);
                 Ok(())
             }
-            Err(Failure::Session(error)) => {
+            Err(ImportFailure::Session(error)) => {
                 Err(error.within(format!("put {} into the target", path.display())))
             }
         }
@@ -249,8 +249,8 @@ impl Import<'_> {
         })
     }
 
-    fn entry(&self, target: &Dir, source: SourceFile) -> Result<(), Failure> {
-        let stat = source::stat(source.dir, source.name).map_err(Failure::Entry)?;
+    fn entry(&self, target: &Dir, source: SourceFile) -> Result<(), ImportFailure> {
+        let stat = source::stat(source.dir, source.name).map_err(ImportFailure::Entry)?;
         if source::type_of(&stat) == FileType::Directory {
             return self.subdirectory(target, source, stat);
         }
@@ -276,20 +276,20 @@ impl Import<'_> {
         done
     }
 
-    fn subdirectory(&self, dir: &Dir, source: SourceFile, stat: Stat) -> Result<(), Failure> {
+    fn subdirectory(&self, dir: &Dir, source: SourceFile, stat: Stat) -> Result<(), ImportFailure> {
         if self.is_excluded(&stat) {
             let what = "left out: it is the store itself";
-            return Err(Failure::Entry(Error::new(Kind::Invalid, what)));
+            return Err(ImportFailure::Entry(Error::new(Kind::Invalid, what)));
         }
         let (session, name) = (self.session, source.name);
         let existing = self.make_room(dir, name, true)?;
         let target = match existing {
-            Some(existing) => session.open_dir(dir, name, &existing).map_err(Failure::of)?,
+            Some(existing) => session.open_dir(dir, name, &existing).map_err(ImportFailure::of)?,
             // Its own mode may not let its owner fill it; it is set at the end.
-            None => session.mkdir(dir, name, 0o700).map_err(Failure::of)?,
+            None => session.mkdir(dir, name, 0o700).map_err(ImportFailure::of)?,
         };
         self.tally.directory();
-        self.queue.put(Job {
+        self.queue.put(ImportJob {
             parent: source.dir.clone(),
             name: name.to_vec(),
             path: source.path.to_path_buf(),
@@ -301,7 +301,7 @@ impl Import<'_> {
     }
 
     /// Imports a file other than a directory, which was `stat` when it was listed.
-    fn file(&self, dir: &Dir, source: SourceFile, stat: &Stat) -> Result<(), Failure> {
+    fn file(&self, dir: &Dir, source: SourceFile, stat: &Stat) -> Result<(), ImportFailure> {
         let (session, name) = (self.session, source.name);
         let identity = session.identity();
         let mut inode = source::inode_of(stat, identity, session.now_ns());
@@ -309,12 +309,12 @@ impl Import<'_> {
             Some(FileKind::File) => return self.regular(dir, source, stat),
             Some(FileKind::Symlink) => {
                 let target = rustix::fs::readlinkat(&**source.dir, name, Vec::new())
-                    .map_err(|error| Failure::Entry(source::failure(error, "read link")))?;
+                    .map_err(|error| ImportFailure::Entry(source::failure(error, "read link")))?;
                 inode.content = target.into_bytes();
                 inode.size = inode.content.len() as u64;
             }
             Some(FileKind::CharDevice | FileKind::BlockDevice) if !identity.is_root() => {
-                return Err(Failure::Entry(crate::identity::not_permitted(name)));
+                return Err(ImportFailure::Entry(crate::identity::not_permitted(name)));
             }
             _ => {}
         }
@@ -322,7 +322,7 @@ impl Import<'_> {
         inode.xattrs = self.xattrs_or_none(xattrs, source.path);
         self.make_room(dir, name, false)?;
         let is_symlink = inode.kind() == Some(FileKind::Symlink);
-        session.adopt(dir, name, inode, None).map_err(Failure::of)?;
+        session.adopt(dir, name, inode, None).map_err(ImportFailure::of)?;
         if is_symlink {
             self.tally.symlink()
         } else {
@@ -331,13 +331,14 @@ impl Import<'_> {
         Ok(())
     }
 
-    fn regular(&self, dir: &Dir, source: SourceFile, listed: &Stat) -> Result<(), Failure> {
-        let (mut file, stat) = source::open(source.dir, source.name).map_err(Failure::Entry)?;
+    fn regular(&self, dir: &Dir, source: SourceFile, listed: &Stat) -> Result<(), ImportFailure> {
+        let (mut file, stat) =
+            source::open(source.dir, source.name).map_err(ImportFailure::Entry)?;
         // Attributes are those of the file that is read; further names would belong to the other
         // one.
         let has_several = listed.st_nlink > 1 || stat.st_nlink > 1;
         if has_several && source::number_of(listed) != source::number_of(&stat) {
-            return Err(Failure::Entry(source::became_another()));
+            return Err(ImportFailure::Entry(source::became_another()));
         }
         let session = self.session;
         let mut inode = source::inode_of(&stat, session.identity(), session.now_ns());
@@ -372,28 +373,33 @@ impl Import<'_> {
                 self.tally.file();
                 Ok(())
             }
-            Err(error) if read_failed => Err(Failure::Entry(error)),
-            Err(error) => Err(Failure::of(error)),
+            Err(error) if read_failed => Err(ImportFailure::Entry(error)),
+            Err(error) => Err(ImportFailure::of(error)),
         }
     }
 
     /// Makes `name` available: returns an existing directory if a directory is to be imported, and
     /// removes anything else but a directory.
-    fn make_room(&self, dir: &Dir, name: &[u8], directory: bool) -> Result<Option<Inode>, Failure> {
+    fn make_room(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<Option<Inode>, ImportFailure> {
         let existing = match self.session.lookup(dir, name, false) {
             Ok(existing) => existing,
             Err(error) if error.kind() == Kind::NotFound => return Ok(None),
-            Err(error) => return Err(Failure::of(error)),
+            Err(error) => return Err(ImportFailure::of(error)),
         };
         match (existing.is_directory(), directory) {
             (true, true) => Ok(Some(existing)),
             (true, false) => {
                 let what =
                     "a directory exists there; remove it first with rm -r (`esker rm --help`)";
-                Err(Failure::Entry(Error::new(Kind::IsADirectory, what)))
+                Err(ImportFailure::Entry(Error::new(Kind::IsADirectory, what)))
             }
             (false, _) => {
-                self.session.unlink(dir, name).map_err(Failure::of)?;
+                self.session.unlink(dir, name).map_err(ImportFailure::of)?;
                 Ok(None)
             }
         }
@@ -408,7 +414,7 @@ impl Import<'_> {
                     self.make_room(&dir, &name, false).and_then(|_| {
                         self.session
                             .link(first_dir, first_name, &dir, &name)
-                            .map_err(Failure::of)?;
+                            .map_err(ImportFailure::of)?;
                         self.tally.link();
                         Ok(())
                     })
@@ -417,7 +423,7 @@ impl Import<'_> {
                 None => {
                     let source = SourceFile { dir: &further.source, name: &name, path: &path };
                     source::stat(source.dir, source.name)
-                        .map_err(Failure::Entry)
+                        .map_err(ImportFailure::Entry)
                         .and_then(|stat| self.file(&dir, source, &stat))
                 }
             };
@@ -430,7 +436,7 @@ impl Import<'_> {
     fn finish_directories(&self) -> Result<()> {
         for (made, inode, path) in self.directories.lock().drain(..).rev() {
             let made = made.as_ref().map(|(dir, name)| (dir, name.as_slice()));
-            let done = self.session.adopt_attributes(made, &inode).map_err(Failure::of);
+            let done = self.session.adopt_attributes(made, &inode).map_err(ImportFailure::of);
             self.report(&path, done)?;
         }
         Ok(())
@@ -438,14 +444,14 @@ impl Import<'_> {
 }
 
 /// Scope of an error.
-enum Failure {
+enum ImportFailure {
     /// Skips one entry.
     Entry(Error),
     /// Ends the session.
     Session(Error),
 }
 
-impl Failure {
+impl ImportFailure {
     /// Classifies an error of the session by its kind.
     fn of(error: Error) -> Self {
         match error.kind() {

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::Stat;
 
-use super::MadeName;
+use super::ImportedName;
 use crate::dir::Dir;
 
 /// A directory of the source and the target of its entries. Jobs of one directory share its handle,
 /// so that each thread keeps at most as many open as the tree is deep.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct ImportJob {
     /// The source directory that contains it, and its name there.
     pub(super) parent: Arc<OwnedFd>,
     pub(super) name: Vec<u8>,
@@ -27,32 +27,32 @@ pub(super) struct Job {
     pub(super) stat: Stat,
     pub(super) target: Dir,
     /// Where the target gets the directory's attributes at the end; `None` for the root.
-    pub(super) made: Option<MadeName>,
+    pub(super) made: Option<ImportedName>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct ImportQueue {
     /// Guards the jobs and the number of threads that work on one.
-    state: Mutex<State>,
+    state: Mutex<ImportQueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    jobs: Vec<Job>,
+struct ImportQueueState {
+    jobs: Vec<ImportJob>,
     busy: usize,
     is_stopped: bool,
 }
 
-impl Queue {
-    pub(super) fn put(&self, job: Job) {
+impl ImportQueue {
+    pub(super) fn put(&self, job: ImportJob) {
         self.state.lock().jobs.push(job);
         self.changed.notify_one();
     }
 
     /// Returns the next job; `None` once all are done or the queue was stopped. The caller calls
     /// `done` after each job.
-    pub(super) fn take(&self) -> Option<Job> {
+    pub(super) fn take(&self) -> Option<ImportJob> {
         let mut state = self.state.lock();
         loop {
             if state.is_stopped {

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, seek};
 use rustix::io::Errno;
 
 use crate::identity::Identity;
-use crate::inode::{Entry, FileKind, Inode};
+use crate::inode::{FileKind, Inode, NameKind};
 use crate::timestamp;
 use crate::xattr::{self, Xattrs};
 
@@ -54,7 +54,7 @@ pub(super) fn inode_of(stat: &Stat, identity: &Identity, now_ns: i64) -> Inode {
         FileType::BlockDevice => FileKind::BlockDevice,
         _ => FileKind::File,
     };
-    let mut inode = Inode::new(Entry::Is(kind), stat.st_mode & 0o7777, now_ns);
+    let mut inode = Inode::new(NameKind::Is(kind), stat.st_mode & 0o7777, now_ns);
     (inode.uid, inode.gid) = (stat.st_uid, stat.st_gid);
     if !identity.is_root() {
         if inode.uid != identity.uid {

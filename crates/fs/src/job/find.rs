@@ -3,18 +3,18 @@
 use esker_base::Result;
 use esker_table::block::DecodedBlock;
 use esker_table::manifest::SetId;
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer, Row};
-use esker_table::tables::Tables;
+use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
-use super::same_file::Inherited;
-use crate::inode::{DirId, Entry, FileId, FileKind, INODE, Inode, column};
+use super::same_file::InheritedFile;
+use crate::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, column};
 use crate::layers::dir_of;
 
 /// A part's record of a key.
 #[derive(Clone, Debug)]
-pub(super) struct Version {
+pub(super) struct PartVersion {
     /// Index of the part.
     pub(super) part: usize,
     /// Its newest record.
@@ -23,7 +23,7 @@ pub(super) struct Version {
 
 /// A directory at a different place from where it was made.
 #[derive(Clone, Debug)]
-pub(super) struct Moved {
+pub(super) struct MovedDir {
     pub(super) part: usize,
     pub(super) key: KeyBuffer,
     pub(super) inode: Inode,
@@ -31,17 +31,17 @@ pub(super) struct Moved {
 
 /// What the parts have in common.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct PartFindings {
     /// Keys that several parts have, in order, each with the version of every such part.
-    pub(super) shared: Vec<(KeyBuffer, Vec<Version>)>,
+    pub(super) shared: Vec<(KeyBuffer, Vec<PartVersion>)>,
     /// Directories that parts moved, or changed at a place to which they had been moved before.
-    pub(super) moved: Vec<Moved>,
+    pub(super) moved: Vec<MovedDir>,
     /// Names of files with several names that parts made or changed: part, name and file.
     pub(super) links: Vec<(usize, KeyBuffer, u128)>,
     /// Files whose last name, as known to the part, the part removed.
     pub(super) dead: HashMap<u128, usize>,
     /// Records of files that a set other than the part made.
-    pub(super) inherited: Vec<Inherited>,
+    pub(super) inherited: Vec<InheritedFile>,
 }
 
 fn inode_of(row: &Row) -> Result<Inode> {
@@ -50,12 +50,12 @@ fn inode_of(row: &Row) -> Result<Inode> {
     Inode::of_row(&readable)
 }
 
-impl Found {
+impl PartFindings {
     /// Merges the keys of all `parts`, which are the tables of `sets`. Skips blocks that only one
     /// part has and that contain only files it made.
-    pub(super) fn in_parts(parts: &[Tables], sets: &[SetId]) -> Result<Self> {
-        const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
-        const LINK: u64 = Entry::Link.number();
+    pub(super) fn in_parts(parts: &[TableRuns], sets: &[SetId]) -> Result<Self> {
+        const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
+        const LINK: u64 = NameKind::Link.number();
         let is_plain = |block: &DecodedBlock, set: SetId| {
             let entries = block.column(column::ENTRY);
             // The links directory sorts last.
@@ -70,7 +70,7 @@ impl Found {
             part_of.resize(cursors.len(), part);
         }
         let mut found = Self::default();
-        let mut merge = Merge::new(cursors, &Key::FIRST)?;
+        let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
         let mut more = merge.advance()?;
         while more {
             if let Some((_, block)) = merge.lone_block()
@@ -90,7 +90,7 @@ impl Found {
                 let row = merge.version(source);
                 if last != Some(part) {
                     match row.ints[column::ENTRY] {
-                        DIRECTORY => found.note_moved(part, &row)?,
+                        DIRECTORY => found.add_moved(part, &row)?,
                         LINK => {
                             let key = INODE.key(&row).into();
                             found.links.push((part, key, inode_of(&row)?.id));
@@ -105,25 +105,25 @@ impl Found {
         Ok(found)
     }
 
-    fn share(&mut self, merge: &Merge, part_of: &[usize]) -> Result<()> {
-        let mut versions: Vec<Version> = Vec::new();
+    fn share(&mut self, merge: &RecordMerge, part_of: &[usize]) -> Result<()> {
+        let mut versions: Vec<PartVersion> = Vec::new();
         for &source in merge.versions() {
             let part = part_of[source];
             // Cursors of one part are adjacent, its newest run first.
             if versions.last().is_none_or(|version| version.part != part) {
-                versions.push(Version { part, inode: inode_of(&merge.version(source))? });
+                versions.push(PartVersion { part, inode: inode_of(&merge.version(source))? });
             }
         }
         self.shared.push((merge.key().into(), versions));
         Ok(())
     }
 
-    fn note_moved(&mut self, part: usize, row: &Row) -> Result<()> {
+    fn add_moved(&mut self, part: usize, row: &Row) -> Result<()> {
         let key = INODE.key(row);
         let inode = inode_of(row)?;
         let is_root = dir_of(&key) == DirId::ROOT && key.string.is_empty();
         if !is_root && inode.dir_id() != DirId::child(dir_of(&key), inode.generation, key.string) {
-            self.moved.push(Moved { part, key: key.into(), inode });
+            self.moved.push(MovedDir { part, key: key.into(), inode });
         }
         Ok(())
     }
@@ -132,9 +132,9 @@ impl Found {
     fn add_file(&mut self, part: usize, set: SetId, row: &Row) -> Result<()> {
         let key = INODE.key(row);
         let inode = inode_of(row)?;
-        if inode.entry != Entry::Tombstone {
+        if inode.entry != NameKind::Tombstone {
             if !FileId(inode.id).is_of(set) {
-                self.inherited.push(Inherited { file: inode.id, part, key: key.into() });
+                self.inherited.push(InheritedFile { file: inode.id, part, key: key.into() });
             }
         } else if dir_of(&key) == DirId::LINKS
             && let Ok(file) = <[u8; 16]>::try_from(key.string)

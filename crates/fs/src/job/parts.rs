@@ -9,8 +9,8 @@ use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 
 use super::JobId;
-use crate::condemn::{self, Phase};
-use crate::marker::{self, Holder};
+use crate::condemn::{self, DeletionPhase};
+use crate::marker::{self, MarkerHolder};
 use crate::names;
 use crate::repository::Repository;
 use crate::session::{Session, SessionOptions};
@@ -82,15 +82,15 @@ impl Repository {
         let mut held = HashSet::new();
         for marker in marker::all(store)? {
             let is_held = match marker.holder {
-                Holder::Session => true,
-                Holder::Name(name) if is_part.contains(&marker.set) => {
+                MarkerHolder::Session => true,
+                MarkerHolder::Name(name) if is_part.contains(&marker.set) => {
                     names::stands_for(store, &name, marker.set)?
                 }
-                Holder::Set(other) => joined.contains(&other),
-                Holder::Name(_)
-                | Holder::Data(_)
-                | Holder::Former { .. }
-                | Holder::Reader { .. } => false,
+                MarkerHolder::Set(other) => joined.contains(&other),
+                MarkerHolder::Name(_)
+                | MarkerHolder::Data(_)
+                | MarkerHolder::Former { .. }
+                | MarkerHolder::Reader { .. } => false,
             };
             held.extend(is_held.then_some(marker.set));
         }
@@ -104,7 +104,7 @@ impl Repository {
     fn check_is_no_part(&self, set: SetId, job: JobId, error: Error) -> Result<()> {
         let store = &**self.store();
         // Without a session's marker it is not a part, or was given up.
-        if !marker::is_held(store, set, &Holder::Session)? {
+        if !marker::is_held(store, set, &MarkerHolder::Session)? {
             return Ok(());
         }
         // The manifest before the newest is kept, and names the same job.
@@ -153,7 +153,7 @@ impl Repository {
         manifest.claim(store, part, self.clock().now_ns())?;
         // A publisher that had named it, or a collector, may still remove its former marker: see
         // `release_session`.
-        marker::hold(store, part, &Holder::Session)?;
+        marker::hold(store, part, &MarkerHolder::Session)?;
         // A set that builds on it put a marker before reading that it was complete; a publisher
         // that names it reads its state again after the name.
         self.check_not_joined(job, part).inspect_err(|_| {
@@ -168,13 +168,13 @@ impl Repository {
     fn check_not_joined(&self, job: JobId, part: SetId) -> Result<()> {
         let store = &**self.store();
         for holder in marker::holders(store, part)? {
-            if let Holder::Name(name) = &holder
+            if let MarkerHolder::Name(name) = &holder
                 && names::stands_for(store, name, part)?
             {
                 let what = format!("part @{part} of job {job} is published as {name}");
                 return Err(Error::new(Kind::Invalid, what));
             }
-            let Holder::Set(other) = holder else { continue };
+            let MarkerHolder::Set(other) = holder else { continue };
             let manifest = match Manifest::load(store, other) {
                 Err(error) if error.kind() == Kind::NotFound => {
                     if condemn::doom_missing(store, other, self.clock().now_ns())? {
@@ -184,12 +184,13 @@ impl Repository {
                 }
                 loaded => loaded?,
             };
-            if matches!(condemn::phase(&manifest), Phase::Doomed | Phase::DataOnly) {
+            if matches!(condemn::phase(&manifest), DeletionPhase::Doomed | DeletionPhase::DataOnly)
+            {
                 continue;
             }
             let is_joined = joined_job(&manifest) == Some(job);
             if is_joined && manifest.state == SetState::Open {
-                marker::release(store, other, &Holder::Session)?;
+                marker::release(store, other, &MarkerHolder::Session)?;
                 condemn::doom(store, other, &BTreeSet::new(), self.clock().now_ns())?;
                 continue;
             }

@@ -12,25 +12,25 @@ use std::collections::BTreeMap;
 use esker_base::Result;
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::{KeyBuffer, RowBuffer};
-use esker_table::segment::{Overlay, SegmentTables};
-use esker_table::table::Wanted;
-use esker_table::tables::{TableSource, Tables};
+use esker_table::segment::{SegmentOverlay, SegmentTables};
+use esker_table::table::LookupKey;
+use esker_table::tables::{TableRuns, TableSource};
 use hashbrown::{HashMap, HashSet};
 
-use super::find::{Found, Moved, Version};
-use super::same_file::Cover;
-use super::{Conflict, ConflictKind, WINDOW_BYTES};
-use crate::inode::{DirId, Entry, INODE, Inode, key};
-use crate::layers::{Layers, dir_of};
+use super::find::{MovedDir, PartFindings, PartVersion};
+use super::same_file::FileCover;
+use super::{ConflictKind, PartConflict, WINDOW_BYTES};
+use crate::inode::{DirId, INODE, Inode, NameKind, key};
+use crate::layers::{LayerStack, dir_of};
 
 /// The parts of a job, and their bases.
 pub(super) struct JobLayers<'a> {
     /// The parts' sets.
     pub(super) parts: &'a [SetId],
     /// Their tables.
-    pub(super) tables: &'a [Tables],
+    pub(super) tables: &'a [TableRuns],
     /// The stack below them.
-    pub(super) below: &'a Layers,
+    pub(super) below: &'a LayerStack,
     /// The parts' manifests.
     pub(super) manifests: &'a [Manifest],
     /// Where tables are read from.
@@ -48,7 +48,7 @@ impl JobLayers<'_> {
     /// Returns the record of `key` in one part.
     pub(super) fn record_of_part(&self, part: usize, key: &KeyBuffer) -> Result<Option<Inode>> {
         let (key, mut row) = (key.key(), RowBuffer::default());
-        let wanted = Wanted { digest: INODE.digest(&key), key };
+        let wanted = LookupKey { digest: INODE.digest(&key), key };
         let is_found = self.tables[part].get(&wanted, true, &mut row)?;
         is_found.then(|| Inode::of_buffer(&row)).transpose()
     }
@@ -60,7 +60,7 @@ impl JobLayers<'_> {
         let (mut at, mut window_bytes) = (0, WINDOW_BYTES as u64);
         while at < u64::MAX && !tables.sources().is_empty() {
             let end = at.saturating_add(window_bytes);
-            let mut overlay = Overlay::new(file, at..end);
+            let mut overlay = SegmentOverlay::new(file, at..end);
             overlay.add_tables(&tables)?;
             if !overlay.pieces().is_empty() {
                 return Ok(true);
@@ -72,18 +72,18 @@ impl JobLayers<'_> {
 }
 
 /// Result of resolving a job.
-pub(super) struct Resolved {
+pub(super) struct PartResolution {
     /// Records that override the parts', in key order.
     pub(super) top: Vec<(KeyBuffer, Inode)>,
     /// Number of names with compatible changes of several parts.
     pub(super) merged: u64,
-    pub(super) conflicts: Vec<Conflict>,
+    pub(super) conflicts: Vec<PartConflict>,
     /// Files whose content is that of one part.
-    pub(super) covers: Vec<Cover>,
+    pub(super) covers: Vec<FileCover>,
 }
 
 /// Decisions about shared keys, by key.
-pub(super) type Decided = HashMap<([u64; 3], Vec<u8>), DecidedKey>;
+pub(super) type KeyDecisions = HashMap<([u64; 3], Vec<u8>), DecidedKey>;
 
 /// What is shown at a key that several parts have.
 #[derive(Clone, Copy, Debug)]
@@ -97,30 +97,30 @@ pub(super) struct DecidedKey {
 }
 
 /// Decision about a key.
-struct Decision {
+struct KeyDecision {
     inode: Inode,
     winner: usize,
     /// The kind of conflict, and the parts whose changes are not shown.
     conflict: Option<(ConflictKind, Vec<usize>)>,
 }
 
-impl Resolved {
+impl PartResolution {
     /// Decides every key that several parts have.
-    pub(super) fn of(found: &Found, layers: &JobLayers) -> Result<Self> {
+    pub(super) fn of(found: &PartFindings, layers: &JobLayers) -> Result<Self> {
         let parts = layers.parts;
         let moved: HashSet<(usize, u128)> =
             found.moved.iter().map(|moved| (moved.part, moved.inode.id)).collect();
         let mut resolved =
             Self { top: Vec::new(), merged: 0, conflicts: Vec::new(), covers: Vec::new() };
         // The winning directories and files with several names, by key.
-        let mut decided = Decided::new();
+        let mut decided = KeyDecisions::new();
         let mut bases = Vec::with_capacity(found.shared.len());
         for (key, versions) in &found.shared {
             let base = layers.record_below(key)?;
             let mut decision = decide(key, versions, &moved, base.as_ref());
             decide_content(&mut decision, versions, layers)?;
             bases.push(base);
-            let has_id = decision.inode.is_directory() || decision.inode.entry == Entry::Link;
+            let has_id = decision.inode.is_directory() || decision.inode.entry == NameKind::Link;
             let id = if has_id { decision.inode.id } else { 0 };
             let (winner, is_contested) = (decision.winner, decision.conflict.is_some());
             let decided_key = DecidedKey { id, winner, is_contested };
@@ -134,8 +134,8 @@ impl Resolved {
             resolved.top.push((key.clone(), decision.inode));
         }
         resolved.correct_link_counts(found, &bases, layers)?;
-        resolved.settle_moves(&found.moved, &decided, parts);
-        resolved.settle_links(&found.links, &found.dead, &decided, layers)?;
+        resolved.resolve_moves(&found.moved, &decided, parts);
+        resolved.restore_links(&found.links, &found.dead, &decided, layers)?;
         resolved.top.sort_by(|a, b| a.0.key().cmp(&b.0.key()));
         resolved.separate_files(found, &decided, &bases, layers)?;
         Ok(resolved)
@@ -145,17 +145,17 @@ impl Resolved {
     /// changed shows only one of them; two parts that moved the same name away both counted that.
     fn correct_link_counts(
         &mut self,
-        found: &Found,
+        found: &PartFindings,
         bases: &[Option<Inode>],
         layers: &JobLayers,
     ) -> Result<()> {
-        let link_of = |inode: &Inode| (inode.entry == Entry::Link).then_some(inode.id);
+        let link_of = |inode: &Inode| (inode.entry == NameKind::Link).then_some(inode.id);
         // By file, the number of existing names that were not counted.
         let mut missing: BTreeMap<u128, i64> = BTreeMap::new();
         for (((_, versions), (_, shown)), base) in found.shared.iter().zip(&self.top).zip(bases) {
             let before = base.as_ref().and_then(link_of);
             // Turning the only name into a link, and moving it, is not counted anywhere.
-            let only_name = base.as_ref().filter(|base| base.entry != Entry::Link);
+            let only_name = base.as_ref().filter(|base| base.entry != NameKind::Link);
             let only_name = only_name.map(|base| base.id);
             let mut add = |file: Option<u128>, count: i64| {
                 if let Some(file) = file.filter(|file| Some(*file) != only_name) {
@@ -183,7 +183,7 @@ impl Resolved {
             if inode.is_none() {
                 inode = layers.record_below(&key)?;
             }
-            let Some(mut inode) = inode.filter(|inode| inode.entry != Entry::Tombstone) else {
+            let Some(mut inode) = inode.filter(|inode| inode.entry != NameKind::Tombstone) else {
                 continue;
             };
             let names = i64::from(inode.nlink).saturating_add(missing);
@@ -205,7 +205,7 @@ impl Resolved {
         losers: &[usize],
         parts: &[SetId],
     ) {
-        self.conflicts.push(Conflict {
+        self.conflicts.push(PartConflict {
             kind,
             path: None,
             dir: dir_of(&key.key()),
@@ -217,11 +217,11 @@ impl Resolved {
 
     /// Restores the inode of a file whose last name one part removed, if another part's name for it
     /// remains.
-    fn settle_links(
+    fn restore_links(
         &mut self,
         links: &[(usize, KeyBuffer, u128)],
         dead: &HashMap<u128, usize>,
-        decided: &Decided,
+        decided: &KeyDecisions,
         layers: &JobLayers,
     ) -> Result<()> {
         let mut names: BTreeMap<u128, (u32, usize)> = BTreeMap::new();
@@ -237,10 +237,10 @@ impl Resolved {
             let name = file.to_be_bytes();
             let key = KeyBuffer::from(key(DirId::LINKS, &name));
             let own = self.top.iter().position(|(top, _)| *top == key);
-            if own.is_some_and(|own| self.top[own].1.entry != Entry::Tombstone) {
+            if own.is_some_and(|own| self.top[own].1.entry != NameKind::Tombstone) {
                 continue;
             }
-            let base = layers.record_below(&key)?.filter(|base| base.entry != Entry::Tombstone);
+            let base = layers.record_below(&key)?.filter(|base| base.entry != NameKind::Tombstone);
             let Some(mut inode) = base else { continue };
             inode.nlink = count;
             self.report(ConflictKind::Removed, &key, winner, &[dead[&file]], layers.parts);
@@ -253,8 +253,8 @@ impl Resolved {
     }
 
     /// Keeps each directory that parts moved to different places at one of them.
-    fn settle_moves(&mut self, moved: &[Moved], decided: &Decided, parts: &[SetId]) {
-        let mut places: BTreeMap<u128, Vec<&Moved>> = BTreeMap::new();
+    fn resolve_moves(&mut self, moved: &[MovedDir], decided: &KeyDecisions, parts: &[SetId]) {
+        let mut places: BTreeMap<u128, Vec<&MovedDir>> = BTreeMap::new();
         for moved in moved {
             let shown = decided.get(&(moved.key.ints, moved.key.string.clone()));
             if shown.is_none_or(|shown| shown.id == moved.inode.id) {
@@ -280,26 +280,30 @@ impl Resolved {
 }
 
 /// Returns the first of `versions`, by the rule, among those that `fits` accepts.
-fn lowest(versions: &[Version], fits: impl Fn(&Version) -> bool) -> Option<&Version> {
+fn lowest(versions: &[PartVersion], fits: impl Fn(&PartVersion) -> bool) -> Option<&PartVersion> {
     let fitting = versions.iter().filter(|version| fits(version));
     fitting.min_by_key(|version| (version.inode.seq, version.part))
 }
 
-fn others(versions: &[Version], winner: usize, are: impl Fn(&Version) -> bool) -> Vec<usize> {
+fn others(
+    versions: &[PartVersion],
+    winner: usize,
+    are: impl Fn(&PartVersion) -> bool,
+) -> Vec<usize> {
     let lost = versions.iter().filter(|version| version.part != winner && are(version));
     lost.map(|version| version.part).collect()
 }
 
 fn decide(
     key: &KeyBuffer,
-    versions: &[Version],
+    versions: &[PartVersion],
     moved: &HashSet<(usize, u128)>,
     base: Option<&Inode>,
-) -> Decision {
-    let is_gone = |version: &Version| version.inode.entry == Entry::Tombstone;
+) -> KeyDecision {
+    let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
     let first = lowest(versions, |_| true).expect("a shared key has versions");
     let mut decision = if versions.iter().all(is_gone) {
-        Decision { inode: first.inode.clone(), winner: first.part, conflict: None }
+        KeyDecision { inode: first.inode.clone(), winner: first.part, conflict: None }
     } else if dir_of(&key.key()) == DirId::LINKS {
         decide_links(versions, base)
     } else if versions.iter().any(is_gone) {
@@ -311,7 +315,7 @@ fn decide(
         } else {
             let losers = others(versions, first.part, |v| !same(&v.inode, &first.inode));
             let conflict = Some((ConflictKind::SameName, losers));
-            Decision { inode: first.inode.clone(), winner: first.part, conflict }
+            KeyDecision { inode: first.inode.clone(), winner: first.part, conflict }
         }
     };
     // As in a session, a directory made here later is newer than any that a part has seen.
@@ -323,7 +327,11 @@ fn decide(
 
 /// If all parts' records of a mapped file fit together, selects the content of one part that wrote
 /// to it, by the rule; otherwise the file would mix segments of all of them.
-fn decide_content(decision: &mut Decision, versions: &[Version], layers: &JobLayers) -> Result<()> {
+fn decide_content(
+    decision: &mut KeyDecision,
+    versions: &[PartVersion],
+    layers: &JobLayers,
+) -> Result<()> {
     if decision.conflict.is_some() || !decision.inode.mapped {
         return Ok(());
     }
@@ -344,25 +352,25 @@ fn decide_content(decision: &mut Decision, versions: &[Version], layers: &JobLay
 }
 
 /// Some parts removed what others changed or made.
-fn decide_removed(versions: &[Version], moved: &HashSet<(usize, u128)>) -> Decision {
-    let is_gone = |version: &Version| version.inode.entry == Entry::Tombstone;
+fn decide_removed(versions: &[PartVersion], moved: &HashSet<(usize, u128)>) -> KeyDecision {
+    let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
     let ids: Vec<u128> = versions
         .iter()
         .filter(|version| version.inode.is_directory())
         .map(|version| version.inode.id)
         .collect();
-    let is_move = |version: &Version| {
+    let is_move = |version: &PartVersion| {
         is_gone(version) && ids.iter().any(|id| moved.contains(&(version.part, *id)))
     };
     if let Some(mover) = lowest(versions, is_move) {
         let losers = others(versions, mover.part, |version| !is_gone(version));
         let conflict = Some((ConflictKind::Moved, losers));
-        return Decision { inode: mover.inode.clone(), winner: mover.part, conflict };
+        return KeyDecision { inode: mover.inode.clone(), winner: mover.part, conflict };
     }
     let first = lowest(versions, |_| true).expect("a shared key has versions");
     let losers = others(versions, first.part, |version| is_gone(version) != is_gone(first));
     let conflict = Some((ConflictKind::Removed, losers));
-    Decision { inode: first.inode.clone(), winner: first.part, conflict }
+    KeyDecision { inode: first.inode.clone(), winner: first.part, conflict }
 }
 
 /// True if the attributes that users set are the same; times and counts may differ.
@@ -374,9 +382,9 @@ fn is_same_but_times(a: &Inode, b: &Inode) -> bool {
 }
 
 /// All parts have the same file or directory.
-fn decide_changed(versions: &[Version], base: Option<&Inode>) -> Decision {
+fn decide_changed(versions: &[PartVersion], base: Option<&Inode>) -> KeyDecision {
     let is_changed =
-        |version: &Version| base.is_none_or(|base| !is_same_but_times(&version.inode, base));
+        |version: &PartVersion| base.is_none_or(|base| !is_same_but_times(&version.inode, base));
     let first = lowest(versions, is_changed).or_else(|| lowest(versions, |_| true));
     let first = first.expect("a shared key has versions");
     let losers = others(versions, first.part, |version| {
@@ -388,18 +396,18 @@ fn decide_changed(versions: &[Version], base: Option<&Inode>) -> Decision {
         inode.ctime_ns = inode.ctime_ns.max(version.inode.ctime_ns);
     }
     let conflict = (!losers.is_empty()).then_some((ConflictKind::SameFile, losers));
-    Decision { inode, winner: first.part, conflict }
+    KeyDecision { inode, winner: first.part, conflict }
 }
 
 /// A file with several names: each part's count is relative to the record below.
-fn decide_links(versions: &[Version], base: Option<&Inode>) -> Decision {
-    let live: Vec<Version> =
-        versions.iter().filter(|v| v.inode.entry != Entry::Tombstone).cloned().collect();
+fn decide_links(versions: &[PartVersion], base: Option<&Inode>) -> KeyDecision {
+    let live: Vec<PartVersion> =
+        versions.iter().filter(|v| v.inode.entry != NameKind::Tombstone).cloned().collect();
     let mut decision = decide_changed(&live, base);
     // Before its second name was made, the file had one, in a record elsewhere.
     let before = base.map_or(1, |base| i64::from(base.nlink));
     let names = versions.iter().fold(before, |names, version| {
-        let own = if version.inode.entry == Entry::Tombstone { 0 } else { version.inode.nlink };
+        let own = if version.inode.entry == NameKind::Tombstone { 0 } else { version.inode.nlink };
         names + i64::from(own) - before
     });
     // At least one part has a name for it; which names win elsewhere is not known here.

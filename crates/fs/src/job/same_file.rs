@@ -12,15 +12,15 @@ use esker_table::manifest::SetId;
 use esker_table::schema::KeyBuffer;
 use hashbrown::{HashMap, HashSet};
 
-use super::find::{Found, Version};
-use super::resolve::{Decided, DecidedKey, JobLayers, Resolved};
-use super::{Conflict, ConflictKind};
-use crate::inode::{DirId, Entry, FileId, Inode};
+use super::find::{PartFindings, PartVersion};
+use super::resolve::{DecidedKey, JobLayers, KeyDecisions, PartResolution};
+use super::{ConflictKind, PartConflict};
+use crate::inode::{DirId, FileId, Inode, NameKind};
 use crate::layers::dir_of;
 
 /// A record of a file of a base, in a part that did not make the file.
 #[derive(Clone, Debug)]
-pub(super) struct Inherited {
+pub(super) struct InheritedFile {
     pub(super) file: u128,
     pub(super) part: usize,
     pub(super) key: KeyBuffer,
@@ -28,7 +28,7 @@ pub(super) struct Inherited {
 
 /// Content of a file in the joined set, overriding any segments of the parts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cover {
+pub(super) struct FileCover {
     /// The file.
     pub(super) file: u128,
     /// Its size in bytes.
@@ -41,14 +41,14 @@ pub(super) struct Cover {
 
 /// Changes of the parts to one file of a base.
 #[derive(Debug, Default)]
-struct Claims<'a> {
+struct FileClaims<'a> {
     /// Parts that have a record of it, and its key.
     records: Vec<(usize, &'a KeyBuffer)>,
     /// Parts that removed it from a name, or replaced it there.
     others: Vec<(usize, &'a KeyBuffer)>,
 }
 
-impl Claims<'_> {
+impl FileClaims<'_> {
     fn is_of_several_parts(&self) -> bool {
         let mut parts = self.records.iter().chain(&self.others).map(|(part, _)| part);
         let first = parts.next();
@@ -57,35 +57,35 @@ impl Claims<'_> {
 }
 
 /// A name at which the joined set shows a file.
-struct Shown<'a> {
+struct ShownName<'a> {
     key: &'a KeyBuffer,
     part: usize,
     inode: Inode,
 }
 
-impl Resolved {
+impl PartResolution {
     /// Separates files that parts have under one identity. The records are in key order, before and
     /// after.
     pub(super) fn separate_files(
         &mut self,
-        found: &Found,
-        decided: &Decided,
+        found: &PartFindings,
+        decided: &KeyDecisions,
         bases: &[Option<Inode>],
         layers: &JobLayers,
     ) -> Result<()> {
-        let mut claims: HashMap<u128, Claims> = HashMap::new();
+        let mut claims: HashMap<u128, FileClaims> = HashMap::new();
         for record in &found.inherited {
             claims.entry(record.file).or_default().records.push((record.part, &record.key));
         }
         for ((key, versions), base) in found.shared.iter().zip(bases) {
             let Some(base) = base else { continue };
-            if matches!(base.entry, Entry::Is(_)) && !base.is_directory() {
-                let has_other = |version: &&Version| version.inode.id != base.id;
+            if matches!(base.entry, NameKind::Is(_)) && !base.is_directory() {
+                let has_other = |version: &&PartVersion| version.inode.id != base.id;
                 let others = versions.iter().filter(has_other).map(|version| (version.part, key));
                 claims.entry(base.id).or_default().others.extend(others);
             }
         }
-        let mut claims: Vec<(u128, Claims)> = claims.into_iter().collect();
+        let mut claims: Vec<(u128, FileClaims)> = claims.into_iter().collect();
         claims.retain(|(_, claims)| claims.is_of_several_parts());
         claims.sort_unstable_by_key(|(file, _)| *file);
         let mut separated = Vec::new();
@@ -108,10 +108,10 @@ impl Resolved {
     fn shown<'a>(
         &self,
         file: u128,
-        claims: &Claims<'a>,
-        decided: &Decided,
+        claims: &FileClaims<'a>,
+        decided: &KeyDecisions,
         layers: &JobLayers,
-    ) -> Result<Vec<Shown<'a>>> {
+    ) -> Result<Vec<ShownName<'a>>> {
         let mut shown = Vec::new();
         for &(part, key) in &claims.records {
             if decided_at(decided, key).is_some_and(|decided| decided.winner != part) {
@@ -123,7 +123,7 @@ impl Resolved {
                 Err(_) => layers.record_of_part(part, key)?,
             };
             if let Some(inode) = inode.filter(|inode| inode.id == file && inode.kind().is_some()) {
-                shown.push(Shown { key, part, inode });
+                shown.push(ShownName { key, part, inode });
             }
         }
         shown.sort_by_key(|shown| {
@@ -138,14 +138,14 @@ impl Resolved {
     fn separate(
         &mut self,
         file: u128,
-        shown: Vec<Shown>,
+        shown: Vec<ShownName>,
         parts: &[SetId],
     ) -> Vec<(KeyBuffer, Inode)> {
         let mut separated = Vec::with_capacity(shown.len());
-        for (at, Shown { key, part, mut inode }) in shown.into_iter().enumerate() {
+        for (at, ShownName { key, part, mut inode }) in shown.into_iter().enumerate() {
             if at > 0 {
                 inode.id = FileId(file).of_branch(parts[part]).0;
-                self.conflicts.push(Conflict {
+                self.conflicts.push(PartConflict {
                     kind: ConflictKind::SeveralNames,
                     path: None,
                     dir: dir_of(&key.key()),
@@ -156,7 +156,7 @@ impl Resolved {
             }
             if inode.mapped {
                 let (shown, size) = (inode.id, inode.size);
-                self.covers.push(Cover { file: shown, size, part, stored: file });
+                self.covers.push(FileCover { file: shown, size, part, stored: file });
             }
             separated.push((key.clone(), inode));
         }
@@ -164,13 +164,13 @@ impl Resolved {
     }
 }
 
-fn decided_at<'a>(decided: &'a Decided, key: &KeyBuffer) -> Option<&'a DecidedKey> {
+fn decided_at<'a>(decided: &'a KeyDecisions, key: &KeyBuffer) -> Option<&'a DecidedKey> {
     decided.get(&(key.ints, key.string.clone()))
 }
 
 /// True if a part other than the one whose record is shown changed the file elsewhere, or changed
 /// it there in a way that is not shown.
-fn is_mixed(shown: &[Shown], claims: &Claims, decided: &Decided) -> bool {
+fn is_mixed(shown: &[ShownName], claims: &FileClaims, decided: &KeyDecisions) -> bool {
     let [only] = shown else { return shown.len() > 1 };
     claims.records.iter().chain(&claims.others).any(|&(part, key)| {
         let is_contested = || decided_at(decided, key).is_some_and(|decided| decided.is_contested);

@@ -11,7 +11,7 @@ use crate::path::check_name;
 use crate::session::Session;
 
 /// Reads the next bytes of a file into a buffer and returns their count; 0 at the end.
-pub(crate) type Fill<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<usize>;
+pub(crate) type FillBuffer<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<usize>;
 
 impl Session {
     /// Puts `inode` at the vacant `name` in `dir`, keeping its owner and times. For a regular file,
@@ -25,21 +25,21 @@ impl Session {
         dir: &Dir,
         name: &[u8],
         mut inode: Inode,
-        fill: Option<Fill>,
+        fill: Option<FillBuffer>,
     ) -> Result<Inode> {
         check_name(name)?;
         self.check_change(dir, name)?;
         let key = key(dir.id(), name);
         self.tree().prefetch(&key);
         let below = self.below(dir, &key)?;
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         if let Some(fill) = fill {
             // Size beyond the content is a hole at the end.
             let size_min = inode.size;
             self.store_content(fill)?.give(&mut inode);
             inode.size = inode.size.max(size_min);
         }
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         dir.check_alive()?;
         self.insert_vacant(dir, name, &mut inode, &below)?;
         dir.touch(self.now_ns());
@@ -55,7 +55,7 @@ impl Session {
         place: Option<(&Dir, &[u8])>,
         inode: &Inode,
     ) -> Result<()> {
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         let change = |own: &mut Inode| {
             self.identity().check_owner(own, place.map_or(b"/", |(_, name)| name))?;
             (own.mode, own.uid, own.gid) = (inode.mode, inode.uid, inode.gid);
@@ -68,9 +68,9 @@ impl Session {
             Ok(())
         };
         let Some((dir, name)) = place else {
-            return self.amend_root(change);
+            return self.update_root(change);
         };
-        let amended = self.amend(dir, name, change)?;
+        let amended = self.update_inode(dir, name, change)?;
         self.node(dir, name, &amended, || false).set_attributes(&amended);
         Ok(())
     }

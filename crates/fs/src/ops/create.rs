@@ -3,7 +3,7 @@
 use esker_base::{Error, Kind, Result};
 
 use crate::dir::Dir;
-use crate::inode::{Entry, FileId, FileKind, Inode};
+use crate::inode::{FileId, FileKind, Inode, NameKind};
 use crate::path::PATH_BYTES_MAX;
 use crate::session::Session;
 
@@ -20,7 +20,7 @@ impl Session {
     /// `Exists`, `Denied`, `NotFound` if `dir` was removed, `Invalid` or `TooLarge` names.
     #[inline]
     pub fn create(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<FileId> {
-        let entry = Entry::Is(FileKind::File);
+        let entry = NameKind::Is(FileKind::File);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
         self.insert(dir, name, &mut inode)?;
         Ok(FileId(inode.id))
@@ -31,7 +31,7 @@ impl Session {
     /// # Errors
     /// As [`Session::create`].
     pub fn mkdir(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<Dir> {
-        let entry = Entry::Is(FileKind::Directory);
+        let entry = NameKind::Is(FileKind::Directory);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
         self.insert(dir, name, &mut inode)?;
         self.open_made(dir, name, &inode)
@@ -74,7 +74,7 @@ impl Session {
                 return Err(Error::new(Kind::Invalid, "mknod cannot make directories or links"));
             }
         }
-        let mut inode = Inode::new(Entry::Is(kind), mode & 0o7777, self.now_ns());
+        let mut inode = Inode::new(NameKind::Is(kind), mode & 0o7777, self.now_ns());
         inode.rdev = rdev;
         self.insert(dir, name, &mut inode)?;
         Ok(inode)
@@ -87,7 +87,7 @@ impl Session {
     /// cannot be paths.
     pub fn symlink(&self, dir: &Dir, name: &[u8], target: &[u8]) -> Result<Inode> {
         check_target(target)?;
-        let mut inode = Inode::new(Entry::Is(FileKind::Symlink), 0o777, self.now_ns());
+        let mut inode = Inode::new(NameKind::Is(FileKind::Symlink), 0o777, self.now_ns());
         inode.size = target.len() as u64;
         inode.content = target.to_vec();
         self.insert(dir, name, &mut inode)?;

@@ -6,7 +6,7 @@ use crate::dir::Dir;
 use crate::file::FILE_BYTES_MAX;
 use crate::identity::WRITE;
 use crate::indexed::{self, IndexedPart, PARTS_MAX};
-use crate::inode::{Entry, FileKind, Inode};
+use crate::inode::{FileKind, Inode, NameKind};
 use crate::path::show;
 use crate::session::Session;
 
@@ -27,7 +27,7 @@ impl Session {
         size: u64,
     ) -> Result<Inode> {
         let part = self.finished_part(number)?;
-        let entry = Entry::Is(FileKind::Indexed);
+        let entry = NameKind::Is(FileKind::Indexed);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
         inode.size = size;
         inode.extent = Some(part.extent());
@@ -47,9 +47,9 @@ impl Session {
     pub fn append_indexed(&self, dir: &Dir, name: &[u8], number: u64, size: u64) -> Result<Inode> {
         let part = self.finished_part(number)?;
         dir.check_name(name)?;
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         self.check_search(dir, name)?;
-        self.amend(dir, name, |inode| {
+        self.update_inode(dir, name, |inode| {
             self.identity().check(WRITE, inode, name)?;
             let parts = indexed::parts_of(inode);
             let refused =

@@ -3,9 +3,9 @@
 use esker_base::{Error, Kind, Result};
 
 use crate::dir::Dir;
-use crate::inode::{DirId, Entry, Inode, key};
+use crate::inode::{DirId, Inode, NameKind, key};
 use crate::path::check_name;
-use crate::session::{Session, State, check_not_directory, exists, not_found};
+use crate::session::{NameState, Session, check_not_directory, exists, not_found};
 
 /// Maximum number of names of a file, as on most file systems.
 pub const LINKS_MAX: u32 = 1 << 20;
@@ -33,7 +33,7 @@ impl Session {
         (old_dir, old_name): (&Dir, &[u8]),
         (dir, name): (&Dir, &[u8]),
     ) -> Result<Inode> {
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         check_name(name)?;
         old_dir.check_name(old_name)?;
         self.check_search(old_dir, old_name)?;
@@ -70,9 +70,9 @@ impl Session {
         ];
         let now_ns = self.now_ns();
         self.tree().update(keys, |[old, new, shared], draft| {
-            let old_state = State::of(old, &below[0])?;
+            let old_state = NameState::of(old, &below[0])?;
             let old = old_state.inode.ok_or_else(|| not_found(old_name))?;
-            let new = State::of(new, &below[1])?;
+            let new = NameState::of(new, &below[1])?;
             if new.inode.is_some() {
                 return Err(exists(name));
             }
@@ -80,8 +80,8 @@ impl Session {
                 return Ok(None);
             }
             let mut inode = match old.entry {
-                Entry::Link => {
-                    State::of(shared, &below[2])?.inode.ok_or_else(|| not_found(old_name))?
+                NameKind::Link => {
+                    NameState::of(shared, &below[2])?.inode.ok_or_else(|| not_found(old_name))?
                 }
                 _ => old.clone(),
             };
@@ -99,11 +99,11 @@ impl Session {
         let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], false)?];
         let now_ns = self.now_ns();
         self.tree().update(keys, |[new, shared], draft| {
-            let new = State::of(new, &below[0])?;
+            let new = NameState::of(new, &below[0])?;
             if new.inode.is_some() {
                 return Err(exists(name));
             }
-            let shared = State::of(shared, &below[1])?.inode;
+            let shared = NameState::of(shared, &below[1])?.inode;
             // A file without names cannot be given another.
             let mut inode =
                 shared.filter(|inode| inode.nlink > 0).ok_or_else(|| not_found(name))?;
@@ -127,7 +127,7 @@ fn count_name(inode: &mut Inode, now_ns: i64) -> Result<()> {
 
 /// Returns the record of a name of the file `id`.
 fn link_to(id: u128, generation: u64, now_ns: i64) -> Inode {
-    let mut link = Inode::new(Entry::Link, 0, now_ns);
+    let mut link = Inode::new(NameKind::Link, 0, now_ns);
     (link.id, link.generation) = (id, generation);
     link
 }

@@ -4,7 +4,7 @@
 use esker_base::{Error, Kind, Result};
 
 use crate::dir::Dir;
-use crate::inode::{Entry, FileKind, Inode};
+use crate::inode::{FileKind, Inode, NameKind};
 use crate::ops::create::check_target;
 use crate::session::Session;
 
@@ -39,7 +39,7 @@ impl Session {
             let context = "only a session of the superuser can make files for others";
             return Err(Error::new(Kind::NotPermitted, context));
         }
-        let mut inode = Inode::new(Entry::Is(new.kind), new.mode & 0o7777, self.now_ns());
+        let mut inode = Inode::new(NameKind::Is(new.kind), new.mode & 0o7777, self.now_ns());
         match new.kind {
             FileKind::Symlink => {
                 check_target(new.target)?;

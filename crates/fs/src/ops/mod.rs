@@ -11,5 +11,5 @@ pub(crate) mod setattr;
 pub(crate) mod write;
 
 pub use make::NewFile;
-pub use rename::{RenameFlags, Renamed};
-pub use setattr::{Changes, XattrSet};
+pub use rename::{RenameFlags, RenameOutcome};
+pub use setattr::{AttributeChanges, XattrSet};

@@ -4,9 +4,9 @@ use esker_base::{Error, Kind, Result};
 use hashbrown::HashMap;
 
 use crate::dir::{Dir, DirNode};
-use crate::inode::{DirId, Entry, FileId, FileKind, Inode, key};
+use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, key};
 use crate::path::{check_name, show};
-use crate::session::{Session, State, check_not_directory, not_found, put};
+use crate::session::{NameState, Session, check_not_directory, not_found, put};
 
 impl Session {
     /// Removes the file `name` from `dir`; its content goes with its last name. Returns the inode
@@ -29,7 +29,7 @@ impl Session {
 
     /// Removes the name; returns the inode it stood for, with its remaining link count.
     fn remove_name(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         check_name(name)?;
         self.check_search(dir, name)?;
         let name_key = key(dir.id(), name);
@@ -39,9 +39,9 @@ impl Session {
             // A link must be removed together with a decrement of its inode's count, and only the
             // link names that inode's key.
             let found = self.tree().update([name_key], |[own], draft| {
-                let state = State::of(own, &below)?;
+                let state = NameState::of(own, &below)?;
                 let inode = state.inode.ok_or_else(|| not_found(name))?;
-                if inode.entry == Entry::Link {
+                if inode.entry == NameKind::Link {
                     return Ok(inode);
                 }
                 self.check_removal(dir, &inode, name)?;
@@ -50,7 +50,7 @@ impl Session {
                 Ok(drop_name(inode, now_ns))
             })?;
             let removed = match found.entry {
-                Entry::Link => self.unlink_one_of(dir, name, found.id, now_ns)?,
+                NameKind::Link => self.unlink_one_of(dir, name, found.id, now_ns)?,
                 _ => Some(found),
             };
             if let Some(removed) = removed {
@@ -73,12 +73,12 @@ impl Session {
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], false)?];
         self.tree().update(keys, |[own, shared], draft| {
-            let state = State::of(own, &below[0])?;
+            let state = NameState::of(own, &below[0])?;
             let link = state.inode.ok_or_else(|| not_found(name))?;
-            if link.entry != Entry::Link || link.id != id {
+            if link.entry != NameKind::Link || link.id != id {
                 return Ok(None);
             }
-            let inode = State::of(shared, &below[1])?.inode.ok_or_else(|| not_found(name))?;
+            let inode = NameState::of(shared, &below[1])?.inode.ok_or_else(|| not_found(name))?;
             self.check_removal(dir, &inode, name)?;
             let tombstone = Inode::tombstone(state.next_generation, now_ns);
             let inode = self.drop_link(inode, now_ns);
@@ -128,7 +128,7 @@ impl Session {
         mark: impl FnOnce(&Dir),
     ) -> Result<Inode> {
         check_name(name)?;
-        self.reshape(|| {
+        self.with_structure_locked(|| {
             self.check_search(dir, name)?;
             let mut inode = self.entry(dir, name, true)?.ok_or_else(|| not_found(name))?;
             self.check_removal(dir, &self.inode_of(&inode)?, name)?;
@@ -138,7 +138,7 @@ impl Session {
             let below = self.below(dir, &key)?;
             let now_ns = self.now_ns();
             self.tree().update([key], |[own], draft| {
-                let state = State::of(own, &below)?;
+                let state = NameState::of(own, &below)?;
                 put(draft, &key, &Inode::tombstone(state.next_generation, now_ns));
                 Ok(())
             })?;

@@ -7,10 +7,10 @@
 use esker_base::{Error, Kind, Result};
 
 use crate::dir::Dir;
-use crate::inode::{DirId, Entry, Inode, key};
+use crate::inode::{DirId, Inode, NameKind, key};
 use crate::ops::remove::drop_name;
 use crate::path::{check_name, show};
-use crate::session::{Session, State, exists, not_found};
+use crate::session::{NameState, Session, exists, not_found};
 
 /// How a rename treats a name that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum RenameFlags {
 
 /// What a rename has changed.
 #[derive(Clone, Debug)]
-pub struct Renamed {
+pub struct RenameOutcome {
     /// The record that moved; for a file with several names, the record of the name.
     pub moved: Inode,
     /// The previous entry of the target: with [`RenameFlags::Exchange`] the record that moved the
@@ -47,12 +47,12 @@ impl Session {
         (old_dir, old_name): (&Dir, &[u8]),
         (dir, name): (&Dir, &[u8]),
         flags: RenameFlags,
-    ) -> Result<Option<Renamed>> {
+    ) -> Result<Option<RenameOutcome>> {
         check_name(old_name)?;
         check_name(name)?;
         // The source may turn out to be a directory once it is looked up, so exclude other
         // operations.
-        let renamed = self.reshape(|| {
+        let renamed = self.with_structure_locked(|| {
             self.check_search(old_dir, old_name)?;
             self.check_search(dir, name)?;
             let moved = self.entry(old_dir, old_name, true)?.ok_or_else(|| not_found(old_name))?;
@@ -124,7 +124,7 @@ impl Session {
     /// Returns the inode behind an entry.
     pub(super) fn inode_of(&self, entry: &Inode) -> Result<Inode> {
         match entry.entry {
-            Entry::Link => self.linked(entry.id, false),
+            NameKind::Link => self.linked(entry.id, false),
             _ => Ok(entry.clone()),
         }
     }
@@ -133,11 +133,11 @@ impl Session {
         &self,
         (old_dir, old_name, moved): (&Dir, &[u8], Inode),
         (dir, name, replaced): (&Dir, &[u8], Option<Inode>),
-    ) -> Result<Renamed> {
+    ) -> Result<RenameOutcome> {
         let now_ns = self.now_ns();
         // If the replaced file has other names, it loses one; otherwise the third key is a
         // placeholder.
-        let linked = replaced.as_ref().filter(|replaced| replaced.entry == Entry::Link);
+        let linked = replaced.as_ref().filter(|replaced| replaced.entry == NameKind::Link);
         let link_name = linked.map_or(0, |link| link.id).to_be_bytes();
         let keys =
             [key(old_dir.id(), old_name), key(dir.id(), name), key(DirId::LINKS, &link_name)];
@@ -147,8 +147,8 @@ impl Session {
             self.below_to_change(&keys[2], linked.is_none())?,
         ];
         let (moved, mut other) = self.tree().update(keys, |[old, new, shared], draft| {
-            let old = State::of(old, &below[0])?;
-            let new = State::of(new, &below[1])?;
+            let old = NameState::of(old, &below[0])?;
+            let new = NameState::of(new, &below[1])?;
             let Some(current) = old.inode.filter(|inode| inode.id == moved.id) else {
                 return Err(changed(old_name));
             };
@@ -159,7 +159,7 @@ impl Session {
             let target = arrived(current, new.next_generation, now_ns);
             let first = tombstone.row(&keys[0]);
             let second = target.row(&keys[1]);
-            match (linked.is_some(), State::of(shared, &below[2])?.inode) {
+            match (linked.is_some(), NameState::of(shared, &below[2])?.inode) {
                 (true, Some(inode)) => {
                     let inode = self.drop_link(inode, now_ns);
                     draft.put(&mut [first, second, inode.row(&keys[2])]);
@@ -179,14 +179,14 @@ impl Session {
         self.follow(&moved, old_dir, dir, name);
         old_dir.touch(now_ns);
         dir.touch(now_ns);
-        Ok(Renamed { moved, other })
+        Ok(RenameOutcome { moved, other })
     }
 
     fn exchange(
         &self,
         (old_dir, old_name, one): (&Dir, &[u8], Inode),
         (dir, name, other): (&Dir, &[u8], Inode),
-    ) -> Result<Renamed> {
+    ) -> Result<RenameOutcome> {
         let now_ns = self.now_ns();
         let keys = [key(old_dir.id(), old_name), key(dir.id(), name)];
         let below = [
@@ -194,7 +194,7 @@ impl Session {
             self.below_to_change(&keys[1], dir.is_fresh())?,
         ];
         let (to_new, to_old) = self.tree().update(keys, |[old, new], draft| {
-            let (old, new) = (State::of(old, &below[0])?, State::of(new, &below[1])?);
+            let (old, new) = (NameState::of(old, &below[0])?, NameState::of(new, &below[1])?);
             let Some(first) = old.inode.filter(|inode| inode.id == one.id) else {
                 return Err(changed(old_name));
             };
@@ -210,7 +210,7 @@ impl Session {
         self.follow(&to_old, dir, old_dir, old_name);
         old_dir.touch(now_ns);
         dir.touch(now_ns);
-        Ok(Renamed { moved: to_new, other: Some(to_old) })
+        Ok(RenameOutcome { moved: to_new, other: Some(to_old) })
     }
 
     /// Updates the recorded place of an open file or directory that moved.
@@ -218,7 +218,7 @@ impl Session {
         if moved.is_directory() {
             let node = self.node(from, name, moved, || false);
             node.set_place(dir.clone(), name.to_vec());
-        } else if moved.entry != Entry::Link {
+        } else if moved.entry != NameKind::Link {
             self.files().moved(moved.id, dir, name);
         }
     }

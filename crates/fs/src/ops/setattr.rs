@@ -12,7 +12,7 @@ use crate::xattr;
 
 /// Changes of attributes; those that are `None` stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct AttributeChanges {
     /// Permission bits.
     pub mode: Option<u32>,
     /// Owner.
@@ -48,16 +48,16 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`; `NotPermitted` for changes reserved to the owner or the superuser;
     /// `IsADirectory` or `Invalid` for a size of anything but a regular file.
-    pub fn setattr(&self, dir: &Dir, name: &[u8], changes: &Changes) -> Result<Inode> {
+    pub fn setattr(&self, dir: &Dir, name: &[u8], changes: &AttributeChanges) -> Result<Inode> {
         dir.check_name(name)?;
         if let Some(file) = self.open_to_change(dir, name, changes)? {
             let changed = self.setattr_file(&file, changes);
             self.close_file(file)?;
             return changed;
         }
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         self.check_search(dir, name)?;
-        let mut inode = self.amend(dir, name, |inode| self.apply(inode, name, changes))?;
+        let mut inode = self.update_inode(dir, name, |inode| self.apply(inode, name, changes))?;
         if inode.is_directory() {
             let node = self.node(dir, name, &inode, || false);
             node.set_attributes(&inode);
@@ -70,12 +70,17 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::setattr`].
-    pub fn setattr_root(&self, changes: &Changes) -> Result<()> {
-        let _shape = self.shape();
-        self.amend_root(|inode| self.apply(inode, b"/", changes))
+    pub fn setattr_root(&self, changes: &AttributeChanges) -> Result<()> {
+        let _shape = self.read_structure();
+        self.update_root(|inode| self.apply(inode, b"/", changes))
     }
 
-    pub(crate) fn apply(&self, inode: &mut Inode, name: &[u8], changes: &Changes) -> Result<()> {
+    pub(crate) fn apply(
+        &self,
+        inode: &mut Inode,
+        name: &[u8],
+        changes: &AttributeChanges,
+    ) -> Result<()> {
         let now_ns = self.now_ns();
         let identity = self.identity();
         if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
@@ -109,7 +114,12 @@ impl Session {
         Ok(())
     }
 
-    fn apply_owner(&self, inode: &mut Inode, name: &[u8], changes: &Changes) -> Result<()> {
+    fn apply_owner(
+        &self,
+        inode: &mut Inode,
+        name: &[u8],
+        changes: &AttributeChanges,
+    ) -> Result<()> {
         let identity = self.identity();
         if changes.uid == Some(NO_ID) || changes.gid == Some(NO_ID) {
             let context = format!("{}: {NO_ID} is not a user or group", show(name));
@@ -145,7 +155,7 @@ impl Session {
         (attribute, value): (&[u8], &[u8]),
         how: XattrSet,
     ) -> Result<()> {
-        self.amend_xattrs(dir, name, attribute, |xattrs| set(xattrs, (attribute, value), how))
+        self.update_xattrs(dir, name, attribute, |xattrs| set(xattrs, (attribute, value), how))
     }
 
     /// Sets an extended attribute of the root directory.
@@ -153,8 +163,8 @@ impl Session {
     /// # Errors
     /// As [`Session::set_xattr`].
     pub fn set_xattr_root(&self, (attribute, value): (&[u8], &[u8]), how: XattrSet) -> Result<()> {
-        let _shape = self.shape();
-        self.amend_root(|inode| {
+        let _shape = self.read_structure();
+        self.update_root(|inode| {
             self.change_xattrs(inode, b"/", attribute, |xattrs| {
                 set(xattrs, (attribute, value), how)
             })
@@ -166,8 +176,8 @@ impl Session {
     /// # Errors
     /// As [`Session::remove_xattr`].
     pub fn remove_xattr_root(&self, attribute: &[u8]) -> Result<()> {
-        let _shape = self.shape();
-        self.amend_root(|inode| {
+        let _shape = self.read_structure();
+        self.update_root(|inode| {
             self.change_xattrs(inode, b"/", attribute, |xattrs| remove(xattrs, attribute))
         })
     }
@@ -177,7 +187,7 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`, `NotPermitted`, `NoAttribute`.
     pub fn remove_xattr(&self, dir: &Dir, name: &[u8], attribute: &[u8]) -> Result<()> {
-        self.amend_xattrs(dir, name, attribute, |xattrs| remove(xattrs, attribute))
+        self.update_xattrs(dir, name, attribute, |xattrs| remove(xattrs, attribute))
     }
 
     /// Fails unless the caller may change `user.` attributes: write permission on a file or
@@ -192,17 +202,19 @@ impl Session {
         self.identity().check(WRITE, inode, name)
     }
 
-    fn amend_xattrs(
+    fn update_xattrs(
         &self,
         dir: &Dir,
         name: &[u8],
         attribute: &[u8],
         mut change: impl FnMut(&mut xattr::Xattrs) -> Result<()>,
     ) -> Result<()> {
-        let _shape = self.shape();
+        let _shape = self.read_structure();
         dir.check_name(name)?;
         self.check_search(dir, name)?;
-        self.amend(dir, name, |inode| self.change_xattrs(inode, name, attribute, &mut change))?;
+        self.update_inode(dir, name, |inode| {
+            self.change_xattrs(inode, name, attribute, &mut change)
+        })?;
         Ok(())
     }
 

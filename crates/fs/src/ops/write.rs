@@ -5,13 +5,13 @@ use esker_base::Result;
 use crate::data::{INLINE_BYTES_MAX, LARGE_FILE_BYTES};
 use crate::dir::Dir;
 use crate::identity::WRITE;
-use crate::inode::{Entry, Extent, FileKind, Inode};
+use crate::inode::{Extent, FileKind, Inode, NameKind};
 use crate::ops::setattr::{check_file, content_changed};
 use crate::path::check_name;
 use crate::session::Session;
 
 /// Content of a file, inline or in a data log.
-pub(crate) struct Content {
+pub(crate) struct FileContent {
     size: u64,
     inline: Vec<u8>,
     extent: Option<Extent>,
@@ -35,9 +35,9 @@ impl Session {
         check_name(name)?;
         self.check_change(dir, name)?;
         self.bound_garbage();
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let content = self.store_content(fill)?;
-        let entry = Entry::Is(FileKind::File);
+        let entry = NameKind::Is(FileKind::File);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
         content.give(&mut inode);
         self.insert(dir, name, &mut inode)?;
@@ -63,14 +63,14 @@ impl Session {
         self.check_search(dir, name)?;
         check(&self.lookup(dir, name, false)?)?;
         self.bound_garbage();
-        let _content = self.content();
+        let _content = self.pin_data_logs();
         let content = self.store_content(fill)?;
         let now_ns = self.now_ns();
         let mut before = None;
         let rewritten = {
-            let _shape = self.shape();
+            let _shape = self.read_structure();
             self.check_search(dir, name)?;
-            self.amend(dir, name, |inode| {
+            self.update_inode(dir, name, |inode| {
                 check(inode)?;
                 before = Some(inode.clone());
                 content.give(inode);
@@ -91,7 +91,7 @@ impl Session {
     pub(crate) fn store_content(
         &self,
         fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
-    ) -> Result<Content> {
+    ) -> Result<FileContent> {
         // Small files are read whole; only those that turn out to be large get a log of their own.
         let mut head = Vec::new();
         let mut piece = vec![0; 64 << 10];
@@ -112,26 +112,26 @@ impl Session {
             head = &head[count..];
             Ok(count)
         })?;
-        Ok(Content { size: extent.length, inline: Vec::new(), extent: Some(extent) })
+        Ok(FileContent { size: extent.length, inline: Vec::new(), extent: Some(extent) })
     }
 
-    fn store_small(&self, bytes: Vec<u8>) -> Result<Content> {
+    fn store_small(&self, bytes: Vec<u8>) -> Result<FileContent> {
         let size = bytes.len() as u64;
         if bytes.len() <= INLINE_BYTES_MAX {
-            return Ok(Content { size, inline: bytes, extent: None });
+            return Ok(FileContent { size, inline: bytes, extent: None });
         }
         let extent = Some(self.data().append(&bytes)?);
-        Ok(Content { size, inline: Vec::new(), extent })
+        Ok(FileContent { size, inline: Vec::new(), extent })
     }
 }
 
-impl Content {
+impl FileContent {
     pub(super) fn give(&self, inode: &mut Inode) {
         inode.size = self.size;
         self.give_place(inode);
     }
 
-    /// Like [`Content::give`], but leaves the size: the file may be truncated or extended.
+    /// Like [`FileContent::give`], but leaves the size: the file may be truncated or extended.
     pub(crate) fn give_place(&self, inode: &mut Inode) {
         inode.content.clone_from(&self.inline);
         inode.extent = self.extent;

@@ -31,21 +31,21 @@ pub(super) struct DataCopy<'a> {
     log: Option<Box<dyn AppendLog>>,
     /// Size of the log once everything in the queue is in it.
     planned_bytes: u64,
-    queue: Vec<Queued>,
+    queue: Vec<QueuedCopy>,
     queued_bytes: u64,
     /// Bytes copied so far.
     pub(super) copied_bytes: u64,
 }
 
 /// Bytes waiting to be copied.
-struct Queued {
+struct QueuedCopy {
     place: LogPlace,
     length: u64,
     /// Their checksum, if a record has one.
     checksum: Option<u32>,
 }
 
-impl Queued {
+impl QueuedCopy {
     fn range(&self) -> Range<u64> {
         self.place.offset..self.place.offset + self.length
     }
@@ -68,7 +68,7 @@ impl<'a> DataCopy<'a> {
 
     /// Returns where the bytes of `extent` will be once the copy has finished; truncated bytes are
     /// not copied.
-    pub(super) fn place(&mut self, extent: Extent) -> Result<Extent> {
+    pub(super) fn copy_extent(&mut self, extent: Extent) -> Result<Extent> {
         let to = self.plan(extent.length)?;
         let mut placed = Extent {
             set: self.set,
@@ -82,14 +82,14 @@ impl<'a> DataCopy<'a> {
             placed.checksum = self.copy_now(&extent)?;
             return Ok(placed);
         }
-        let place = extent.place();
+        let place = extent.log_position();
         let checksum = Some(extent.checksum);
-        self.enqueue(Queued { place, length: extent.length, checksum })?;
+        self.enqueue(QueuedCopy { place, length: extent.length, checksum })?;
         Ok(placed)
     }
 
     /// Returns where the `length` bytes at `place` will be once the copy has finished.
-    pub(super) fn place_bytes(
+    pub(super) fn copy_bytes(
         &mut self,
         place: LogPlace,
         length: u64,
@@ -102,7 +102,7 @@ impl<'a> DataCopy<'a> {
         while at < end {
             let count = PIECE_BYTES.min(end - at);
             let place = LogPlace { offset: at, ..place };
-            self.enqueue(Queued { place, length: count, checksum })?;
+            self.enqueue(QueuedCopy { place, length: count, checksum })?;
             at += count;
         }
         Ok(to)
@@ -120,7 +120,7 @@ impl<'a> DataCopy<'a> {
         Ok(LogPlace { set: self.set, log: self.next - 1, offset })
     }
 
-    fn enqueue(&mut self, queued: Queued) -> Result<()> {
+    fn enqueue(&mut self, queued: QueuedCopy) -> Result<()> {
         self.queued_bytes += queued.length;
         self.queue.push(queued);
         if self.queued_bytes >= QUEUE_BYTES || self.queue.len() >= QUEUE_EXTENTS {
@@ -154,7 +154,7 @@ impl<'a> DataCopy<'a> {
             }
             at += count;
         }
-        let place = extent.place();
+        let place = extent.log_position();
         if extent.is_checked() {
             check(place, extent.length, extent.checksum, whole)?;
         }

@@ -73,9 +73,9 @@ impl<'a> FileData<'a> {
     }
 
     /// Returns where the new set has the bytes of `extent`.
-    pub(super) fn place(&mut self, extent: Extent) -> Result<Extent> {
+    pub(super) fn move_extent(&mut self, extent: Extent) -> Result<Extent> {
         match self {
-            Self::Copied(copy) => copy.place(extent),
+            Self::Copied(copy) => copy.copy_extent(extent),
             Self::Referenced(references) => {
                 references.add(extent.set, extent.log);
                 Ok(extent)
@@ -84,7 +84,7 @@ impl<'a> FileData<'a> {
     }
 
     /// Returns where the new set has `part` of an indexed directory.
-    pub(super) fn place_part(&mut self, part: IndexedPart) -> Result<IndexedPart> {
+    pub(super) fn move_part(&mut self, part: IndexedPart) -> Result<IndexedPart> {
         match self {
             Self::Copied(copy) => {
                 let (placed, bytes) = indexed::copy(copy.store, &part, copy.set)?;
@@ -99,14 +99,14 @@ impl<'a> FileData<'a> {
     }
 
     /// Returns where the new set has the `length` bytes at `place`.
-    pub(super) fn place_bytes(
+    pub(super) fn move_bytes(
         &mut self,
         place: LogPlace,
         length: u64,
         checksum: Option<u32>,
     ) -> Result<LogPlace> {
         match self {
-            Self::Copied(copy) => copy.place_bytes(place, length, checksum),
+            Self::Copied(copy) => copy.copy_bytes(place, length, checksum),
             Self::Referenced(references) => {
                 references.add(place.set, place.log);
                 Ok(place)

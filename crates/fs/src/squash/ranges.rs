@@ -2,7 +2,7 @@
 
 use esker_base::Result;
 use esker_table::schema::{Key, KeyBuffer};
-use esker_table::tables::Tables;
+use esker_table::tables::TableRuns;
 
 /// Minimum number of blocks per range: fewer would make tables needlessly small.
 const RANGE_BLOCKS_MIN: usize = 128;
@@ -15,7 +15,7 @@ pub(super) const RANGES_MAX: usize = 4095;
 
 /// Keys from `from` up to `end`, exclusive.
 #[derive(Clone, Debug)]
-pub(super) struct Range {
+pub(super) struct KeyRange {
     /// Its first key.
     pub(super) from: KeyBuffer,
     /// The first key of the next range; `None` for the last.
@@ -23,7 +23,7 @@ pub(super) struct Range {
 }
 
 /// Splits the keys of `layers` for `threads` threads.
-pub(super) fn split(layers: &[&Tables], threads: usize) -> Result<Vec<Range>> {
+pub(super) fn split(layers: &[&TableRuns], threads: usize) -> Result<Vec<KeyRange>> {
     let handles = || layers.iter().flat_map(|tables| &tables.runs).flat_map(|run| &run.tables);
     let mut blocks = 0;
     if threads > 1 {
@@ -52,9 +52,9 @@ pub(super) fn split(layers: &[&Tables], threads: usize) -> Result<Vec<Range>> {
     let mut split = Vec::with_capacity(bounds.len() + 1);
     let mut from = KeyBuffer::from(Key::FIRST);
     for bound in bounds {
-        split.push(Range { from, end: Some(bound.clone()) });
+        split.push(KeyRange { from, end: Some(bound.clone()) });
         from = bound;
     }
-    split.push(Range { from, end: None });
+    split.push(KeyRange { from, end: None });
     Ok(split)
 }

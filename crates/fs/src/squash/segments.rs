@@ -8,7 +8,7 @@ use esker_table::segment::{SEGMENT, Segment, SegmentMerge, SegmentSource};
 use hashbrown::HashMap;
 
 use super::file_data::{FileData, PlacedData};
-use super::worker::{Counts, Job, NUMBERS_PER_RANGE};
+use super::worker::{NUMBERS_PER_RANGE, SquashCounts, SquashJob};
 use crate::inode::BranchContent;
 
 /// The content of branches is looked up in ranges of this size, so that memory does not grow with a
@@ -27,7 +27,7 @@ pub(super) struct MappedFile {
 }
 
 /// Shown size of each file's segments.
-type Sizes = HashMap<u128, u64>;
+type ShownSizes = HashMap<u128, u64>;
 
 /// Writer of one run of segments, which joins neighbours.
 struct SegmentRunWriter<'a> {
@@ -37,7 +37,7 @@ struct SegmentRunWriter<'a> {
 }
 
 impl<'a> SegmentRunWriter<'a> {
-    fn new(job: &Job<'a>, run: u64, next_table: &'a mut u64) -> Self {
+    fn new(job: &SquashJob<'a>, run: u64, next_table: &'a mut u64) -> Self {
         let writer = RunWriter::new(&SEGMENT, job.store, job.set, run, next_table);
         Self { writer, pending: None, written: 0 }
     }
@@ -52,7 +52,7 @@ impl<'a> SegmentRunWriter<'a> {
         Ok(())
     }
 
-    fn finish(mut self, counts: &mut Counts) -> Result<Vec<TableRef>> {
+    fn finish(mut self, counts: &mut SquashCounts) -> Result<Vec<TableRef>> {
         if let Some(last) = self.pending {
             self.written += 1;
             self.writer.push(&last.row())?;
@@ -67,7 +67,7 @@ impl<'a> SegmentRunWriter<'a> {
 pub(super) struct MergedSegments {
     /// Its tables, newest run first.
     pub(super) tables: Vec<TableRef>,
-    pub(super) counts: Counts,
+    pub(super) counts: SquashCounts,
     /// Places of the segments' bytes, in a squash.
     pub(super) data: PlacedData,
 }
@@ -76,12 +76,12 @@ pub(super) struct MergedSegments {
 /// those of the files `mapped`, and makes them refer to where the set has their bytes; files shown
 /// as of branches become a run above.
 pub(super) fn merge(
-    job: &Job,
+    job: &SquashJob,
     run: u64,
     sources: &[SegmentSource],
     mapped: Vec<MappedFile>,
 ) -> Result<MergedSegments> {
-    let mut counts = Counts::default();
+    let mut counts = SquashCounts::default();
     if sources.is_empty() {
         return Ok(MergedSegments::default());
     }
@@ -91,7 +91,7 @@ pub(super) fn merge(
     let mut data = FileData::new(job.store, job.set, first_number, job.copies_data());
     let (branched, shared): (Vec<MappedFile>, Vec<MappedFile>) =
         mapped.into_iter().partition(|file| file.branch.is_some());
-    let sizes: Option<Sizes> =
+    let sizes: Option<ShownSizes> =
         job.squash.is_some().then(|| shared.iter().map(|file| (file.id, file.size)).collect());
     let mut writer = SegmentRunWriter::new(job, run, &mut next_table);
     let mut merge = SegmentMerge::new(sources, &|_| false)?;
@@ -102,7 +102,7 @@ pub(super) fn merge(
             continue;
         };
         if let (Some(place), Some(_)) = (&mut shown.place, &sizes) {
-            *place = data.place_bytes(*place, shown.length, shown.checksum)?;
+            *place = data.move_bytes(*place, shown.length, shown.checksum)?;
         }
         writer.push(shown)?;
     }
@@ -117,7 +117,7 @@ pub(super) fn merge(
 
 /// Writes the segments of files that are shown as of branches.
 fn merge_branched(
-    job: &Job,
+    job: &SquashJob,
     mut files: Vec<MappedFile>,
     data: &mut FileData,
     writer: &mut SegmentRunWriter,
@@ -131,7 +131,7 @@ fn merge_branched(
             at = window.end;
             for piece in squash.stack.branch_segments(branch, window)?.pieces() {
                 let Some(place) = piece.place else { continue };
-                let place = Some(data.place_bytes(place, piece.length, piece.checksum)?);
+                let place = Some(data.move_bytes(place, piece.length, piece.checksum)?);
                 writer.push(Segment { file: file.id, place, ..*piece })?;
             }
         }
@@ -140,7 +140,7 @@ fn merge_branched(
 }
 
 /// Returns the part of a segment that is kept.
-fn shown(segment: &Segment, bottom: bool, sizes: Option<&Sizes>) -> Option<Segment> {
+fn shown(segment: &Segment, bottom: bool, sizes: Option<&ShownSizes>) -> Option<Segment> {
     if bottom && segment.place.is_none() {
         return None;
     }

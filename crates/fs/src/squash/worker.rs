@@ -7,18 +7,18 @@ use esker_base::Result;
 use esker_base::store::SharedStore;
 use esker_table::block::DecodedBlock;
 use esker_table::manifest::{SetId, TableRef};
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::{Key, Row};
-use esker_table::tables::Tables;
+use esker_table::tables::TableRuns;
 
 use super::file_data::{FileData, PlacedData};
-use super::ranges::Range;
+use super::ranges::KeyRange;
 use super::segments::MappedFile;
+use crate::dir_tree::DirTree;
 use crate::indexed::{self, IndexedPart};
-use crate::inode::{DirId, Entry, Extent, FileId, FileKind, INODE, Inode, MAPPED, column};
-use crate::layers::{LayerIndex, Layers, dir_of};
-use crate::shape::Shape;
+use crate::inode::{DirId, Extent, FileId, FileKind, INODE, Inode, MAPPED, NameKind, column};
+use crate::layers::{LayerIndex, LayerStack, dir_of};
 
 /// Tables and logs of a range are numbered from its multiple of this.
 pub(super) const NUMBERS_PER_RANGE: u64 = 1 << 20;
@@ -29,13 +29,13 @@ const _: () = assert!((super::ranges::RANGES_MAX as u64 + 1) * NUMBERS_PER_RANGE
 /// it is needed, which costs a hash per generation.
 const GENERATIONS_CHECKED_MAX: u64 = 16;
 
-const TOMBSTONE: u64 = Entry::Tombstone.number();
-const FILE: u64 = Entry::Is(FileKind::File).number();
-const INDEXED: u64 = Entry::Is(FileKind::Indexed).number();
-const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
+const TOMBSTONE: u64 = NameKind::Tombstone.number();
+const FILE: u64 = NameKind::Is(FileKind::File).number();
+const INDEXED: u64 = NameKind::Is(FileKind::Indexed).number();
+const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
 
 /// Parameters of a merge.
-pub(super) struct Job<'a> {
+pub(super) struct SquashJob<'a> {
     /// Store to write to.
     pub(super) store: &'a SharedStore,
     /// The set being written.
@@ -45,14 +45,14 @@ pub(super) struct Job<'a> {
     /// Number of the run being written.
     pub(super) run: u64,
     /// Its sources, in order of precedence.
-    pub(super) layers: &'a [&'a Tables],
+    pub(super) layers: &'a [&'a TableRuns],
     /// True if nothing is below the layers, so that tombstones hide nothing.
     pub(super) bottom: bool,
     /// `None` to merge the tables of one set: all records and all data then stay as they are.
-    pub(super) squash: Option<Squash<'a>>,
+    pub(super) squash: Option<SquashPlan<'a>>,
 }
 
-impl Job<'_> {
+impl SquashJob<'_> {
     /// True if file data is copied.
     pub(super) fn copies_data(&self) -> bool {
         self.squash.is_some_and(|squash| squash.copies_data)
@@ -61,24 +61,24 @@ impl Job<'_> {
 
 /// Knowledge about the stack when a whole stack is merged.
 #[derive(Clone, Copy)]
-pub(super) struct Squash<'a> {
+pub(super) struct SquashPlan<'a> {
     /// Directories whose records stay, and names of files with several.
-    pub(super) shape: &'a Shape,
+    pub(super) shape: &'a DirTree,
     /// The stack whose tables are merged.
-    pub(super) stack: &'a Layers,
+    pub(super) stack: &'a LayerStack,
     /// True to copy file data, false to refer to it.
     pub(super) copies_data: bool,
 }
 
 /// Result of a range.
 #[derive(Default)]
-pub(super) struct Done {
+pub(super) struct MergedRange {
     /// Index of the range.
     pub(super) range: usize,
     /// Its tables.
     pub(super) tables: Vec<TableRef>,
     /// Counts.
-    pub(super) counts: Counts,
+    pub(super) counts: SquashCounts,
     /// Files whose content is in the extent table.
     pub(super) mapped: Vec<MappedFile>,
     /// Place of the data of its records.
@@ -87,7 +87,7 @@ pub(super) struct Done {
 
 /// Statistics of a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SquashCounts {
     /// Records read.
     pub read: u64,
     /// Records written.
@@ -102,7 +102,7 @@ pub struct Counts {
     pub data_bytes: u64,
 }
 
-impl Counts {
+impl SquashCounts {
     /// Adds `other`.
     pub(super) fn add(&mut self, other: &Self) {
         self.read += other.read;
@@ -115,49 +115,49 @@ impl Counts {
 }
 
 /// Decision about a record.
-enum Fate {
+enum RecordFate {
     Kept,
     Unreachable,
     Hidden,
 }
 
-struct Worker<'a> {
-    job: &'a Job<'a>,
+struct SquashWorker<'a> {
+    job: &'a SquashJob<'a>,
     /// The last directory looked up, and whether it is live.
     dir: ([u64; 2], bool),
     data: FileData<'a>,
-    counts: Counts,
+    counts: SquashCounts,
     mapped: Vec<MappedFile>,
 }
 
 /// Merges range number `index`.
-pub(super) fn merge_range(job: &Job, index: usize, range: &Range) -> Result<Done> {
+pub(super) fn merge_range(job: &SquashJob, index: usize, range: &KeyRange) -> Result<MergedRange> {
     let first_number = (job.epoch << 32) | (index as u64 * NUMBERS_PER_RANGE);
     let mut next_table = first_number;
     let mut writer = RunWriter::new(&INODE, job.store, job.set, job.run, &mut next_table);
-    let mut worker = Worker {
+    let mut worker = SquashWorker {
         job,
         dir: ([0; 2], true),
         data: FileData::new(job.store, job.set, first_number, job.copies_data()),
-        counts: Counts::default(),
+        counts: SquashCounts::default(),
         mapped: Vec::new(),
     };
     worker.run(range, &mut writer)?;
-    let Worker { data, mut counts, mapped, .. } = worker;
+    let SquashWorker { data, mut counts, mapped, .. } = worker;
     let data = data.finish()?;
     counts.data_bytes = data.copied_bytes;
-    Ok(Done { range: index, tables: writer.finish()?, counts, mapped, data })
+    Ok(MergedRange { range: index, tables: writer.finish()?, counts, mapped, data })
 }
 
-impl Worker<'_> {
-    fn run(&mut self, range: &Range, writer: &mut RunWriter) -> Result<()> {
+impl SquashWorker<'_> {
+    fn run(&mut self, range: &KeyRange, writer: &mut RunWriter) -> Result<()> {
         let (from, to) = (range.from.key(), range.end.as_ref().map(|end| end.key()));
         let (mut cursors, mut layer_of) = (Vec::new(), Vec::new());
         for (layer, tables) in self.job.layers.iter().enumerate() {
             tables.cursors(&INODE, &from, &to.unwrap_or(Key::LAST), &mut cursors);
             layer_of.resize(cursors.len(), layer);
         }
-        let mut merge = Merge::new(cursors, &from)?;
+        let mut merge = RecordMerge::new(cursors, &from)?;
         let mut more = merge.advance()?;
         while more {
             let layer = layer_of[merge.versions()[0]];
@@ -183,7 +183,7 @@ impl Worker<'_> {
                 keep_generation(&merge, &mut row);
             }
             match self.fate(&row) {
-                Fate::Kept => {
+                RecordFate::Kept => {
                     self.counts.written += 1;
                     if let Some(squash) = self.job.squash {
                         count_names(&squash, &mut row);
@@ -195,15 +195,15 @@ impl Worker<'_> {
                     }
                     writer.push(&row)?;
                 }
-                Fate::Unreachable if self.is_generation_needed(&row) => {
+                RecordFate::Unreachable if self.is_generation_needed(&row) => {
                     self.counts.written += 1;
                     let (key, inode) = (INODE.key(&row), bare_generation(&row));
                     let mut bare = inode.row(&key);
                     INODE.store(&mut bare.ints);
                     writer.push(&bare)?;
                 }
-                Fate::Unreachable => self.counts.unreachable += 1,
-                Fate::Hidden => self.counts.tombstones += 1,
+                RecordFate::Unreachable => self.counts.unreachable += 1,
+                RecordFate::Hidden => self.counts.tombstones += 1,
             }
             more = merge.advance()?;
         }
@@ -268,23 +268,23 @@ impl Worker<'_> {
     }
 
     #[inline]
-    fn fate(&mut self, row: &Row) -> Fate {
+    fn fate(&mut self, row: &Row) -> RecordFate {
         if !self.is_live([row.ints[0], row.ints[1]]) {
-            return Fate::Unreachable;
+            return RecordFate::Unreachable;
         }
         if row.ints[column::ENTRY] == TOMBSTONE {
             // A generation is kept: otherwise a directory made at the name could take the identity
             // of one that exists elsewhere, or whose entries do.
             let hides_nothing = self.job.bottom && row.ints[column::GENERATION] == 0;
-            return if hides_nothing { Fate::Hidden } else { Fate::Kept };
+            return if hides_nothing { RecordFate::Hidden } else { RecordFate::Kept };
         }
         if row.ints[..2] == [u64::MAX; 2]
             && let Some(squash) = self.job.squash
             && names_of(squash.shape, row) == Some(0)
         {
-            return Fate::Unreachable;
+            return RecordFate::Unreachable;
         }
-        Fate::Kept
+        RecordFate::Kept
     }
 
     /// True if the set of `layer` made the file with these upper bits of an identity. Such files
@@ -322,7 +322,7 @@ impl Worker<'_> {
             let (mut id, mut branch) = (stored, None);
             if self.is_branch(layer)
                 && let Some(squash) = self.job.squash
-                && let Some(entry) = Entry::of_number(ints[column::ENTRY])
+                && let Some(entry) = NameKind::of_number(ints[column::ENTRY])
             {
                 let (dir, index) = (dir_of(&INODE.key(row)), LayerIndex::base(layer));
                 id = squash.stack.shown_id(index, dir, entry, stored);
@@ -353,8 +353,8 @@ impl Worker<'_> {
             checksum: ints[c::LOG_CHECKSUM] as u32,
         };
         let placed = match ints[c::ENTRY] {
-            INDEXED => self.data.place_part(IndexedPart::of_extent(&extent))?.extent(),
-            _ => self.data.place(extent)?,
+            INDEXED => self.data.move_part(IndexedPart::of_extent(&extent))?.extent(),
+            _ => self.data.move_extent(extent)?,
         };
         if placed == extent {
             return Ok(());
@@ -377,14 +377,14 @@ impl Worker<'_> {
         if row.ints[column::ENTRY] != INDEXED || content.is_empty() {
             return Ok(None);
         }
-        let earlier = indexed::earlier_parts(content).map(|part| self.data.place_part(part));
+        let earlier = indexed::earlier_parts(content).map(|part| self.data.move_part(part));
         Ok(Some(indexed::list(&earlier.collect::<Result<Vec<_>>>()?)))
     }
 }
 
 /// Returns the number of names in live directories of the file of `row`, a record of the links
 /// directory; `None` for other records.
-fn names_of(shape: &Shape, row: &Row) -> Option<u32> {
+fn names_of(shape: &DirTree, row: &Row) -> Option<u32> {
     if row.ints[..2] != [u64::MAX; 2] {
         return None;
     }
@@ -395,7 +395,7 @@ fn names_of(shape: &Shape, row: &Row) -> Option<u32> {
 /// Gives a file with several names at least as many links as it has names. Only branches, which do
 /// not know each other's names, may have counted fewer. Counts can also be too high where a tree
 /// was removed as a whole, and then stay as the stack shows them.
-fn count_names(squash: &Squash, row: &mut Row) {
+fn count_names(squash: &SquashPlan, row: &mut Row) {
     if row.ints[column::ENTRY] != TOMBSTONE
         && let Some(names) = names_of(squash.shape, row)
     {
@@ -430,7 +430,7 @@ fn has_extent(row: &Row) -> bool {
 
 /// Raises the generation of `row` so that the next directory at its name exceeds those of all
 /// versions (`layers.rs`, `below`).
-fn keep_generation(merge: &Merge, row: &mut Row) {
+fn keep_generation(merge: &RecordMerge, row: &mut Row) {
     let versions = merge.versions().iter();
     let next = versions.map(|&source| next_generation(&merge.version(source).ints));
     let highest = next.max().unwrap_or(0);

@@ -8,8 +8,10 @@ use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId};
 
 use super::references::newest_number;
-use super::{Finding, NAME_OBJECT, Severity, Targets, Verification, VerifyOptions, name_object};
-use crate::condemn::{self, Phase};
+use super::{
+    Finding, NAME_OBJECT, Severity, Verification, VerifyOptions, VerifyTargets, name_object,
+};
+use crate::condemn::{self, DeletionPhase};
 use crate::{dependency, names};
 
 /// Maximum number of passes over sets that keep changing.
@@ -108,11 +110,11 @@ impl Verification<'_> {
             match Manifest::load(&*store, *set) {
                 // A set that is gone or going is no error; sets that need it are verified again.
                 Err(error) if error.kind() == Kind::NotFound => {}
-                Ok(manifest) if condemn::phase(&manifest) != Phase::Live => {}
+                Ok(manifest) if condemn::phase(&manifest) != DeletionPhase::Live => {}
                 _ => sets.push(*set),
             }
         }
-        let targets = Targets::Sets(sets);
+        let targets = VerifyTargets::Sets(sets);
         let options = VerifyOptions { targets, progress: None, ..self.options.clone() };
         let mut again = Verification::new(self.repository, &options);
         again.names.clone_from(&self.names);

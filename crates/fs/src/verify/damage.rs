@@ -9,17 +9,17 @@ use std::ops::Range;
 
 use esker_base::{Kind, Result};
 use esker_table::manifest::{SetId, TableRef};
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer};
-use esker_table::segment::{Overlay, Segment, SegmentMerge, SegmentTables};
-use esker_table::tables::Tables;
+use esker_table::segment::{Segment, SegmentMerge, SegmentOverlay, SegmentTables};
+use esker_table::tables::TableRuns;
 use hashbrown::HashMap;
 
 use super::{FINDINGS_PER_OBJECT_MAX, Finding, Verification};
+use crate::dir_tree::DirTree;
 use crate::indexed;
-use crate::inode::{DirId, Entry, FileKind, INODE, Inode};
+use crate::inode::{DirId, FileKind, INODE, Inode, NameKind};
 use crate::layers::dir_of;
-use crate::shape::Shape;
 
 /// Maximum number of paths in a finding.
 const PATHS_MAX: usize = 8;
@@ -29,7 +29,7 @@ type FindingKey = (String, Option<u64>);
 
 /// Everything that cannot be read, with the findings that report it.
 #[derive(Default)]
-pub(super) struct Damage {
+pub(super) struct DamagedObjects {
     /// Ranges of data logs.
     logs: BTreeMap<(SetId, u64), Vec<LostBytes>>,
     /// Indexed directories.
@@ -66,7 +66,7 @@ fn key_of(finding: &Finding) -> FindingKey {
     (finding.object.clone(), finding.offset)
 }
 
-impl Damage {
+impl DamagedObjects {
     /// Records that `finding` is about `range` of a data log.
     pub(super) fn add_log(&mut self, log: (SetId, u64), range: Range<u64>, finding: &Finding) {
         let ranges = self.logs.entry(log).or_default();
@@ -150,8 +150,8 @@ struct ReadableStack {
     /// Name of the stack in commands.
     name: String,
     tables: Vec<Vec<TableRef>>,
-    layers: Vec<Tables>,
-    shape: Shape,
+    layers: Vec<TableRuns>,
+    shape: DirTree,
 }
 
 impl ReadableStack {
@@ -164,7 +164,7 @@ impl ReadableStack {
         if dir == DirId::ROOT {
             return self.show(b"/");
         }
-        let place = self.shape.place(dir);
+        let place = self.shape.location(dir);
         let path = place.and_then(|place| self.shape.path(place.parent, &place.name));
         path.map_or_else(|| format!("{}: directory {dir}", self.name), |path| self.show(&path))
     }
@@ -175,7 +175,7 @@ impl ReadableStack {
         for tables in &self.layers {
             tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
         }
-        let mut merge = Merge::new(cursors, &Key::FIRST)?;
+        let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
         while merge.advance()? {
             let mut row = merge.row();
             let key = INODE.key(&row);
@@ -215,7 +215,7 @@ impl Verification<'_> {
         Ok(())
     }
 
-    fn add_paths(&self, root: SetId, damage: &mut Damage) -> Result<()> {
+    fn add_paths(&self, root: SetId, damage: &mut DamagedObjects) -> Result<()> {
         let Some(stack) = self.readable_stack(root, damage)? else { return Ok(()) };
         let lost = damage.keys_lost_of(&self.shown_tables(root));
         for LostKeys { first, last, finding, .. } in
@@ -249,7 +249,7 @@ impl Verification<'_> {
         })?;
         if !linked.is_empty() {
             stack.visit(&mut |key, inode| {
-                let findings = linked.get(&inode.id).filter(|_| inode.entry == Entry::Link);
+                let findings = linked.get(&inode.id).filter(|_| inode.entry == NameKind::Link);
                 let path = stack.shape.path(dir_of(key), key.string);
                 if let (Some(findings), Some(path)) = (findings, path) {
                     let path = stack.show(&path);
@@ -262,7 +262,11 @@ impl Verification<'_> {
     }
 
     /// Returns the stack of `root` without damaged tables; `None` if a manifest cannot be read.
-    fn readable_stack(&self, root: SetId, damage: &Damage) -> Result<Option<ReadableStack>> {
+    fn readable_stack(
+        &self,
+        root: SetId,
+        damage: &DamagedObjects,
+    ) -> Result<Option<ReadableStack>> {
         let Some(sets) = self.stack(root) else { return Ok(None) };
         let is_readable =
             |table: &&TableRef| !damage.tables.contains_key(&(table.set, table.number));
@@ -270,10 +274,10 @@ impl Verification<'_> {
             .iter()
             .map(|set| self.manifests[set].tables.iter().filter(is_readable).cloned().collect())
             .collect();
-        let layers: Vec<Tables> =
-            tables.iter().map(|tables| Tables::new(tables, &INODE, &self.source)).collect();
-        let all: Vec<&Tables> = layers.iter().collect();
-        let shape = Shape::of(&all, self.options.threads)?;
+        let layers: Vec<TableRuns> =
+            tables.iter().map(|tables| TableRuns::new(tables, &INODE, &self.source)).collect();
+        let all: Vec<&TableRuns> = layers.iter().collect();
+        let shape = DirTree::of(&all, self.options.threads)?;
         let name = self.names.get(&root).cloned().unwrap_or_else(|| format!("@{root}"));
         Ok(Some(ReadableStack { name, tables, layers, shape }))
     }
@@ -288,7 +292,7 @@ impl Verification<'_> {
     fn damaged_files(
         &self,
         stack: &ReadableStack,
-        damage: &Damage,
+        damage: &DamagedObjects,
     ) -> Result<HashMap<u128, BTreeSet<FindingKey>>> {
         let mut files: HashMap<u128, BTreeSet<FindingKey>> = HashMap::new();
         let layers: Vec<SegmentTables> =
@@ -300,7 +304,7 @@ impl Verification<'_> {
                     continue;
                 }
                 // Layers above may show other bytes there.
-                let mut overlay = Overlay::new(segment.file, segment.offset..segment.end());
+                let mut overlay = SegmentOverlay::new(segment.file, segment.offset..segment.end());
                 layers.iter().try_for_each(|above| overlay.add_tables(above))?;
                 let shown = overlay.pieces().iter().flat_map(|piece| damage.of_segment(piece));
                 let shown: Vec<FindingKey> = shown.cloned().collect();

@@ -21,7 +21,7 @@ const PIECE_BYTES: u64 = 4 << 20;
 
 /// Extents to which records refer.
 #[derive(Default)]
-pub(super) struct Extents {
+pub(super) struct ReferencedExtents {
     each: bool,
     all: Vec<Extent>,
     /// Bytes of segments, which files may share.
@@ -32,7 +32,7 @@ pub(super) struct Extents {
     indexed: BTreeMap<(SetId, u64), (u32, String)>,
 }
 
-impl Extents {
+impl ReferencedExtents {
     /// Returns an empty collection; it keeps every extent if `each`, otherwise only how far
     /// references reach.
     pub(super) fn new(each: bool) -> Self {
@@ -46,7 +46,7 @@ impl Extents {
         self.reach_to((extent.set, extent.log), extent.offset + extent.written, whose);
     }
 
-    /// Like [`Extents::add`], for a segment that is at `place`.
+    /// Like [`ReferencedExtents::add`], for a segment that is at `place`.
     pub(super) fn add_segment(
         &mut self,
         segment: &Segment,
@@ -95,7 +95,7 @@ impl Extents {
 impl Verification<'_> {
     /// Checks that `set` keeps the logs to which its records refer: by keeping whole sets, or
     /// single logs that its manifest, or that of a set it needs, lists.
-    pub(super) fn check_closure(&mut self, set: SetId, extents: &Extents) {
+    pub(super) fn check_closure(&mut self, set: SetId, extents: &ReferencedExtents) {
         let mut wanted = extents.logs();
         let (mut waiting, mut seen) = (vec![set], BTreeSet::new());
         while let Some(reached) = waiting.pop() {
@@ -133,7 +133,7 @@ impl Verification<'_> {
     }
 
     /// Checks logs and, if requested, every byte to which a record refers.
-    pub(super) fn check_extents(&mut self, mut extents: Extents) -> Result<()> {
+    pub(super) fn check_extents(&mut self, mut extents: ReferencedExtents) -> Result<()> {
         self.check_indexed(&extents)?;
         let mut short = BTreeSet::new();
         for ((set, log), (end, whose)) in &extents.reach {
@@ -194,7 +194,7 @@ impl Verification<'_> {
     }
 
     /// Checks that indexed directories are complete and, if requested, all of their content.
-    fn check_indexed(&mut self, extents: &Extents) -> Result<()> {
+    fn check_indexed(&mut self, extents: &ReferencedExtents) -> Result<()> {
         let store = self.source.store.clone();
         for ((set, number), (checksum, whose)) in &extents.indexed {
             let name = indexed::root(*set, *number);

@@ -10,21 +10,21 @@
 use esker_base::Result;
 use esker_table::manifest::SetId;
 use esker_table::schema::{KeyBuffer, RowBuffer};
-use esker_table::table::Wanted;
+use esker_table::table::LookupKey;
 use hashbrown::{HashMap, HashSet};
 
 use super::identities::StackOfTables;
-use super::{Finding, Limited, Severity};
-use crate::inode::{Entry, FileKind, INODE, column};
+use super::{Finding, LimitedFindings, Severity};
+use crate::dir_tree::in_parallel;
+use crate::inode::{FileKind, INODE, NameKind, column};
 use crate::layers::dir_of;
-use crate::lineage::Lineage;
-use crate::shape::in_parallel;
+use crate::lineage::StackLineage;
 
 /// Names that one worker looks up before it takes more.
 const PORTION: usize = 1024;
 
 /// A layer's record of a name.
-struct Said {
+struct NameGeneration {
     layer: usize,
     is_directory: bool,
     id: u128,
@@ -37,26 +37,26 @@ pub(super) fn check(
     (object, threads): (&str, usize),
     stack: &StackOfTables,
     names: &[&KeyBuffer],
-    limited: &mut Limited,
+    limited: &mut LimitedFindings,
 ) -> Result<()> {
     if stack.layers.len() < 2 {
         return Ok(());
     }
     let closures = closures(stack.sets);
-    let is_branched = Lineage::of(stack.sets).is_branched();
+    let is_branched = StackLineage::of(stack.sets).is_branched();
     let found = in_parallel(threads, names.len(), PORTION, |at, out| {
         let key = names[at].key();
-        let wanted = Wanted { digest: INODE.digest(&key), key };
+        let wanted = LookupKey { digest: INODE.digest(&key), key };
         let mut row = RowBuffer::default();
-        let mut said: Vec<Said> = Vec::new();
+        let mut said: Vec<NameGeneration> = Vec::new();
         for (layer, tables) in stack.layers.iter().enumerate() {
             if tables.get(&wanted, false, &mut row)? {
-                let entry = Entry::of_number(row.ints[column::ENTRY]);
-                let is_directory = entry == Some(Entry::Is(FileKind::Directory));
+                let entry = NameKind::of_number(row.ints[column::ENTRY]);
+                let is_directory = entry == Some(NameKind::Is(FileKind::Directory));
                 let generation = row.ints[column::GENERATION];
                 let [high, low] = [column::ID_HIGH, column::ID_LOW].map(|at| row.ints[at]);
                 let id = u128::from(high) << 64 | u128::from(low);
-                said.push(Said { layer, is_directory, id, generation });
+                said.push(NameGeneration { layer, is_directory, id, generation });
             }
         }
         for (index, upper) in said.iter().enumerate() {
@@ -67,7 +67,7 @@ pub(super) fn check(
                 continue;
             }
             // A directory may be a changed version of the one below; anything else comes after it.
-            let least = |lower: &Said| {
+            let least = |lower: &NameGeneration| {
                 lower.generation + u64::from(lower.is_directory && !upper.is_directory)
             };
             let expected = below.map(least).max().unwrap_or(0);

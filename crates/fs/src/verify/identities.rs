@@ -6,16 +6,16 @@
 
 use esker_base::Result;
 use esker_table::manifest::SetId;
-use esker_table::merge::Merge;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::Key;
-use esker_table::tables::Tables;
+use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
-use super::{Finding, Limited, Severity};
-use crate::inode::{DirId, Entry, FileId, INODE, Inode, column};
+use super::{Finding, LimitedFindings, Severity};
+use crate::dir_tree::DirTree;
+use crate::inode::{DirId, FileId, INODE, Inode, NameKind, column};
 use crate::layers::dir_of;
-use crate::lineage::Lineage;
-use crate::shape::Shape;
+use crate::lineage::StackLineage;
 
 /// Maximum number of names reported for one file.
 const NAMES_MAX: usize = 4;
@@ -27,7 +27,7 @@ pub(super) struct InheritedFiles(Vec<(u128, u64)>);
 impl InheritedFiles {
     /// Remembers the record `inode` at `key` of a table that `set` wrote, if it is such a file.
     pub(super) fn add(&mut self, set: SetId, key: &Key, inode: &Inode) {
-        let is_file = matches!(inode.entry, Entry::Is(_)) && !inode.is_directory();
+        let is_file = matches!(inode.entry, NameKind::Is(_)) && !inode.is_directory();
         if is_file && dir_of(key) != DirId::LINKS && !FileId(inode.id).is_of(set) {
             let [high, low, hash] = [key.ints[0], key.ints[1], key.ints[2]];
             self.0.push((inode.id, esker_table::schema::mix(high ^ low.rotate_left(32)) ^ hash));
@@ -53,9 +53,9 @@ pub(super) struct StackOfTables<'a> {
     /// The sets, each with those that it builds on.
     pub(super) sets: &'a [(SetId, &'a [SetId])],
     /// Their tables.
-    pub(super) layers: &'a [&'a Tables],
+    pub(super) layers: &'a [&'a TableRuns],
     /// Its directories.
-    pub(super) shape: &'a Shape,
+    pub(super) shape: &'a DirTree,
 }
 
 /// Finds files that `stack` shows under several names that are not links. Cost: a merge of the
@@ -64,20 +64,20 @@ pub(super) fn check(
     object: &str,
     stack: &StackOfTables,
     inherited: InheritedFiles,
-    limited: &mut Limited,
+    limited: &mut LimitedFindings,
 ) -> Result<()> {
     let suspects = inherited.at_several_names();
     if suspects.is_empty() {
         return Ok(());
     }
-    let lineage = Lineage::of(stack.sets);
+    let lineage = StackLineage::of(stack.sets);
     let (mut cursors, mut layer_of) = (Vec::new(), Vec::new());
     for (layer, tables) in stack.layers.iter().enumerate() {
         tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
         layer_of.resize(cursors.len(), layer);
     }
     let mut names: HashMap<u128, Vec<String>> = HashMap::new();
-    let mut merge = Merge::new(cursors, &Key::FIRST)?;
+    let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
     while merge.advance()? {
         let mut row = merge.row();
         let key = INODE.key(&row);
@@ -88,8 +88,8 @@ pub(super) fn check(
         INODE.restore(&mut row.ints);
         let stored =
             u128::from(row.ints[column::ID_HIGH]) << 64 | u128::from(row.ints[column::ID_LOW]);
-        let entry = Entry::of_number(row.ints[column::ENTRY]);
-        if !suspects.contains(&stored) || !matches!(entry, Some(Entry::Is(_))) {
+        let entry = NameKind::of_number(row.ints[column::ENTRY]);
+        if !suspects.contains(&stored) || !matches!(entry, Some(NameKind::Is(_))) {
             continue;
         }
         let layer = layer_of[merge.versions()[0]];

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use esker_base::{Kind, Result};
 use esker_table::manifest::SetId;
 use esker_table::schema::{KeyBuffer, RowBuffer};
-use esker_table::table::Wanted;
-use esker_table::tables::Tables;
+use esker_table::table::LookupKey;
+use esker_table::tables::TableRuns;
 use hashbrown::HashMap;
 
 use super::generations;
 use super::identities::{self, InheritedFiles, StackOfTables};
-use super::{Finding, Limited, Severity, Verification};
-use crate::inode::{DirId, Entry, FileKind, INODE, column, key};
-use crate::lineage::Lineage;
-use crate::shape::Shape;
+use super::{Finding, LimitedFindings, Severity, Verification};
+use crate::dir_tree::DirTree;
+use crate::inode::{DirId, FileKind, INODE, NameKind, column, key};
+use crate::lineage::StackLineage;
 
 /// Numbers of records other than tombstones, by set and directory.
 pub(super) type DirsOfSets = BTreeMap<SetId, HashMap<DirId, u64>>;
@@ -36,11 +36,11 @@ impl Verification<'_> {
             let Some(stack) = self.stack(root) else {
                 continue;
             };
-            let layers: Vec<Tables> = stack
+            let layers: Vec<TableRuns> = stack
                 .iter()
-                .map(|set| Tables::new(&self.manifests[set].tables, &INODE, &self.source))
+                .map(|set| TableRuns::new(&self.manifests[set].tables, &INODE, &self.source))
                 .collect();
-            let layers: Vec<&Tables> = layers.iter().collect();
+            let layers: Vec<&TableRuns> = layers.iter().collect();
             let checked = self.check_stack(root, (&stack, &layers), seen);
             if let Err(error) = checked {
                 if !matches!(error.kind(), Kind::Corrupt | Kind::NotFound) {
@@ -69,21 +69,21 @@ impl Verification<'_> {
     fn check_stack(
         &mut self,
         root: SetId,
-        (stack, layers): (&[SetId], &[&Tables]),
+        (stack, layers): (&[SetId], &[&TableRuns]),
         seen: &SeenRecords,
     ) -> Result<()> {
         let object = format!("set {root}");
         let bases = stack.iter().map(|set| (*set, &self.manifests[set].bases[..]));
         let bases: Vec<(SetId, &[SetId])> = bases.collect();
-        let counts_are_exact = !Lineage::of(&bases).is_branched();
-        let shape = Shape::of(layers, self.options.threads)?;
+        let counts_are_exact = !StackLineage::of(&bases).is_branched();
+        let shape = DirTree::of(layers, self.options.threads)?;
         self.report.directories += shape.directories() as u64;
-        let mut limited = Limited::new();
+        let mut limited = LimitedFindings::new();
         for double in &shape.doubles {
             let show = |path: Option<Vec<u8>>| {
                 path.map_or_else(|| "?".into(), |path| String::from_utf8_lossy(&path).into_owned())
             };
-            let first = match shape.place(double.id) {
+            let first = match shape.location(double.id) {
                 Some(place) => show(shape.path(place.parent, &place.name)),
                 None => "/".into(),
             };
@@ -122,15 +122,15 @@ impl Verification<'_> {
 /// if counts are exact, which they are unless branches counted independently.
 fn check_links(
     (object, counts_are_exact): (&str, bool),
-    shape: &Shape,
-    layers: &[&Tables],
-    limited: &mut Limited,
+    shape: &DirTree,
+    layers: &[&TableRuns],
+    limited: &mut LimitedFindings,
 ) -> Result<()> {
     let mut row = RowBuffer::default();
     for (file, names) in shape.linked_files() {
         let name = file.to_be_bytes();
         let key = key(DirId::LINKS, &name);
-        let wanted = Wanted { digest: INODE.digest(&key), key };
+        let wanted = LookupKey { digest: INODE.digest(&key), key };
         let mut found = None;
         for tables in layers {
             if tables.get(&wanted, false, &mut row)? {
@@ -139,8 +139,8 @@ fn check_links(
             }
         }
         let expected = format!("an inode of file {file:032x}, which has {names} names");
-        match found.map(|(entry, nlink)| (Entry::of_number(entry), nlink)) {
-            Some((Some(Entry::Is(kind)), nlink)) if kind != FileKind::Directory => {
+        match found.map(|(entry, nlink)| (NameKind::of_number(entry), nlink)) {
+            Some((Some(NameKind::Is(kind)), nlink)) if kind != FileKind::Directory => {
                 if nlink != u64::from(names) {
                     // Removing a whole tree does not lower the counts of files with names
                     // elsewhere.

@@ -7,12 +7,12 @@ use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::wal::{LogId, decode_log};
 
-use super::{Finding, Severity, Targets, Verification, name_object};
-use crate::condemn::{self, Phase};
-use crate::dependency::{self, Dependency};
-use crate::gc::Place;
+use super::{Finding, Severity, Verification, VerifyTargets, name_object};
+use crate::condemn::{self, DeletionPhase};
+use crate::dependency::{self, SetDependency};
+use crate::gc::SetObject;
 use crate::inode::INODE;
-use crate::marker::{self, Holder};
+use crate::marker::{self, MarkerHolder};
 use crate::name_table::{self, ListedPart};
 use crate::names;
 
@@ -33,19 +33,19 @@ impl Verification<'_> {
         let store = self.source.store.clone();
         let mut waiting: Vec<SetId> = Vec::new();
         match &self.options.targets {
-            Targets::All => {
+            VerifyTargets::All => {
                 for part in name_table::survey(&*store, true)? {
                     waiting.extend(self.check_name_part(part)?);
                 }
                 waiting.extend(self.repository.sets()?);
             }
-            Targets::Names(names) => {
+            VerifyTargets::Names(names) => {
                 for name in names.clone() {
                     let named = names::resolve(&*store, &name)?;
                     waiting.extend(self.check_name(&name, named.set)?);
                 }
             }
-            Targets::Sets(sets) => {
+            VerifyTargets::Sets(sets) => {
                 waiting.extend(sets);
                 self.roots.extend(sets);
             }
@@ -87,7 +87,7 @@ impl Verification<'_> {
         let object = name_object(name);
         self.report.names += 1;
         self.names.entry(set).or_insert_with(|| name.to_owned());
-        if !marker::is_held(&*store, set, &Holder::Name(name.to_owned()))? {
+        if !marker::is_held(&*store, set, &MarkerHolder::Name(name.to_owned()))? {
             let got = "none: the next collection puts it back".to_owned();
             let expected = format!("a marker on set {set}");
             self.find(Finding::new(Severity::Error, &*object, expected, got));
@@ -115,7 +115,7 @@ impl Verification<'_> {
         let loaded = Manifest::load(&*store, set);
         let is_gone = match &loaded {
             Ok(manifest) => {
-                matches!(condemn::phase(manifest), Phase::Doomed | Phase::DataOnly)
+                matches!(condemn::phase(manifest), DeletionPhase::Doomed | DeletionPhase::DataOnly)
             }
             Err(error) => error.kind() == Kind::NotFound,
         };
@@ -149,7 +149,7 @@ impl Verification<'_> {
                 _ => {}
             }
         }
-        if condemn::phase(&manifest) == Phase::Doomed {
+        if condemn::phase(&manifest) == DeletionPhase::Doomed {
             let got = "one being deleted";
             self.find(Finding::new(Severity::Information, format!("set {set}"), "a set", got));
             return Ok(None);
@@ -165,13 +165,13 @@ impl Verification<'_> {
         if manifest.state != SetState::Open {
             return Ok(());
         }
-        if !marker::is_held(&*store, set, &Holder::Session)? {
+        if !marker::is_held(&*store, set, &MarkerHolder::Session)? {
             let got = "none: the next collection deletes it";
             let object = format!("set {set}");
             self.find(Finding::new(Severity::Information, object, "a session's marker", got));
         }
         for object in store.list(&format!("set/{set}/wal/"))? {
-            let Some(Place::Log(number)) = Place::of(set, &object.name) else { continue };
+            let Some(SetObject::Log(number)) = SetObject::of(set, &object.name) else { continue };
             if number < manifest.log_floor {
                 continue;
             }
@@ -223,7 +223,7 @@ impl Verification<'_> {
                 findings.push(Finding::new(severity, &*object, "a marker", got));
             }
             for needed in dependency::of(*set, manifest) {
-                let Dependency { set: needed, holder } = needed;
+                let SetDependency { set: needed, holder } = needed;
                 let only_data = !holder.keeps_tables();
                 if !only_data {
                     needed_by_others.insert(needed);
@@ -248,7 +248,7 @@ impl Verification<'_> {
             }
         }
         self.report.findings.extend(findings);
-        if self.options.targets == Targets::All {
+        if self.options.targets == VerifyTargets::All {
             let alone = self.manifests.iter().filter(|(set, manifest)| {
                 manifest.state == SetState::Published && !needed_by_others.contains(set)
             });

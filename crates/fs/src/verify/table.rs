@@ -7,16 +7,16 @@ use esker_base::{Bytes, Kind, Result};
 use esker_table::block::{Block, DecodedBlock};
 use esker_table::manifest::{SetId, TableRef};
 use esker_table::schema::{Key, KeyBuffer, Row, Schema};
-use esker_table::segment::{Nest, RUN, SEGMENT, Segment};
+use esker_table::segment::{NestedRun, RUN, SEGMENT, Segment};
 use esker_table::table::Table;
 use esker_table::tables::TableSource;
 use hashbrown::HashMap;
 
-use super::extents::Extents;
+use super::extents::ReferencedExtents;
 use super::identities::InheritedFiles;
-use super::{Finding, Limited, Severity};
+use super::{Finding, LimitedFindings, Severity};
 use crate::indexed;
-use crate::inode::{DirId, Entry, FileKind, INODE, Inode, column, name_hash};
+use crate::inode::{DirId, FileKind, INODE, Inode, NameKind, column, name_hash};
 use crate::path::check_name;
 use crate::xattr;
 
@@ -31,7 +31,7 @@ pub(super) struct TableOutcome {
     pub(super) sets: BTreeSet<SetId>,
     /// Number of records other than tombstones, by directory.
     pub(super) dirs: HashMap<DirId, u64>,
-    pub(super) extents: Extents,
+    pub(super) extents: ReferencedExtents,
     pub(super) files: InheritedFiles,
     /// Names that are or were directories.
     pub(super) were_directories: Vec<KeyBuffer>,
@@ -40,12 +40,12 @@ pub(super) struct TableOutcome {
 /// First and last key of a range of a table whose records cannot be read, and the finding.
 pub(super) type UnreadableKeys = (TableRef, (KeyBuffer, KeyBuffer), Finding);
 
-struct Check<'a> {
+struct TableCheck<'a> {
     name: String,
     shown: &'a [(SetId, TableRef)],
-    limited: Limited,
+    limited: LimitedFindings,
     dirs: HashMap<DirId, u64>,
-    extents: Extents,
+    extents: ReferencedExtents,
     files: InheritedFiles,
     were_directories: Vec<KeyBuffer>,
     unreadable: Vec<UnreadableKeys>,
@@ -65,12 +65,12 @@ pub(super) fn check(
     each_extent: bool,
 ) -> Result<TableOutcome> {
     let reference = &shown[0].1;
-    let mut check = Check {
+    let mut check = TableCheck {
         name: reference.name(),
         shown,
-        limited: Limited::new(),
+        limited: LimitedFindings::new(),
         dirs: HashMap::new(),
-        extents: Extents::new(each_extent),
+        extents: ReferencedExtents::new(each_extent),
         files: InheritedFiles::default(),
         were_directories: Vec::new(),
         unreadable: Vec::new(),
@@ -101,7 +101,7 @@ pub(super) fn check(
     })
 }
 
-impl Check<'_> {
+impl TableCheck<'_> {
     fn find(&mut self, finding: Finding) {
         self.limited.push(finding);
     }
@@ -165,7 +165,7 @@ impl Check<'_> {
                         Ok(read) => blocks.extend(read.into_iter().map(|bytes| (number, bytes))),
                         Err(error) => {
                             self.is_whole = false;
-                            let offset = table.index().place(number).start;
+                            let offset = table.index().block_range(number).start;
                             let finding = Finding::of_error(&self.name, error)?.at(offset);
                             self.lose_block(table, number, &finding);
                             self.find(finding);
@@ -209,7 +209,7 @@ impl Check<'_> {
         number: usize,
         block: &DecodedBlock,
     ) {
-        let offset = table.index().place(number).start;
+        let offset = table.index().block_range(number).start;
         let from = table.index().first(number);
         let to = (number + 1 < table.index().blocks()).then(|| table.index().first(number + 1));
         if block.key(schema, 0) < from.key() {
@@ -271,7 +271,7 @@ impl Check<'_> {
         if inode.next_generation() > 0 && !is_root && dir != DirId::LINKS {
             self.were_directories.push((*key).into());
         }
-        if inode.entry == Entry::Tombstone {
+        if inode.entry == NameKind::Tombstone {
             return Ok(());
         }
         *self.dirs.entry(dir).or_default() += 1;
@@ -285,7 +285,7 @@ impl Check<'_> {
         if inode.is_directory() && !is_root && (inode.id == 0 || inode.id == DirId::LINKS.0) {
             return Err("a directory's identity".into());
         }
-        if dir != DirId::LINKS && inode.entry != Entry::Link && inode.nlink != 1 {
+        if dir != DirId::LINKS && inode.entry != NameKind::Link && inode.nlink != 1 {
             return Err("one name counted of what is no link".into());
         }
         if let Some(extent) = &inode.extent {
@@ -304,7 +304,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Like [`Check::check_record`], for a segment.
+    /// Like [`TableCheck::check_record`], for a segment.
     fn check_segment(&mut self, row: &Row) -> Result<(), String> {
         let segment = Segment::of_row(row).map_err(|error| error.context().to_owned())?;
         let starts_after = self
@@ -318,9 +318,9 @@ impl Check<'_> {
         if starts_after { Ok(()) } else { Err("segments that do not overlap".into()) }
     }
 
-    /// Like [`Check::check_record`], for a run of segments.
+    /// Like [`TableCheck::check_record`], for a run of segments.
     fn check_run(&mut self, row: &Row) -> Result<(), String> {
-        let nest = Nest::of_row(row).map_err(|error| error.context().to_owned())?;
+        let nest = NestedRun::of_row(row).map_err(|error| error.context().to_owned())?;
         let first = &nest.run.first;
         if let Some((set, log, end)) = nest.log_end() {
             let whose = || format!("bytes {} on of file {:032x}", first.offset, first.file);

@@ -15,8 +15,8 @@ use esker_base::clock::{Clock, ManualClock};
 use esker_base::{Kind, Result as EskerResult};
 use esker_fs::identity::Identity;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::Follow;
-use esker_fs::ops::{Changes, XattrSet};
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::{AttributeChanges, XattrSet};
 use esker_fs::timestamp;
 
 use crate::operation::{ANY_TIME, Answer, Attributes, Leaf, Operation, Outcome, Place, Tree};
@@ -74,7 +74,7 @@ impl Reference {
     }
 
     /// Changes attributes of the root, which is in no directory.
-    pub fn set_root_attributes(&mut self, changes: &Changes) {
+    pub fn set_root_attributes(&mut self, changes: &AttributeChanges) {
         let now_ns = self.now_ns();
         let root = self.node(ROOT);
         root.mode = changes.mode.unwrap_or(root.mode);
@@ -120,7 +120,7 @@ impl Reference {
             O::SetXattr { at, name, value, how } => self.set_xattr(at, name, value, *how).map(done),
             O::RemoveXattr { at, name } => self.remove_xattr(at, name).map(done),
             O::Stat { path, follow } => {
-                let node = self.resolve(path, *follow == Follow::Yes)?;
+                let node = self.resolve(path, *follow == FollowLinks::Yes)?;
                 Ok(Answer::Attributes(self.nodes[&node].attributes()))
             }
             O::List { path, .. } => {
@@ -485,7 +485,7 @@ impl Reference {
         Ok(())
     }
 
-    fn set_attributes(&mut self, at: &Place, changes: &Changes) -> Result<()> {
+    fn set_attributes(&mut self, at: &Place, changes: &AttributeChanges) -> Result<()> {
         let (_, number) = self.find(at)?;
         if let Some(mode) = changes.mode {
             self.check_owner(number)?;
@@ -512,7 +512,7 @@ impl Reference {
         Ok(())
     }
 
-    fn chown(&mut self, number: u64, changes: &Changes) -> Result<()> {
+    fn chown(&mut self, number: u64, changes: &AttributeChanges) -> Result<()> {
         let node = &self.nodes[&number];
         if !self.is_root() {
             self.check_owner(number)?;

@@ -23,10 +23,10 @@
 
 use esker_base::{Bytes, Error, Kind, Random, Result};
 use esker_table::column::bits;
-use esker_table::wire::Damage;
+use esker_table::wire::WireDamage;
 
-use super::exact::{self, Exact};
-use super::{CHECKSUM_BYTES, HEADER_BYTES, Header, KindByte, Pair};
+use super::exact::{self, ExactList};
+use super::{AuxiliaryHeader, CHECKSUM_BYTES, HEADER_BYTES, KeyRankPair, KindByte};
 
 /// Bits of a fingerprint as measured in the thesis.
 pub const FINGERPRINT_BITS: u32 = 4;
@@ -62,7 +62,7 @@ const VICTIM_SEED: u64 = 301;
 ///
 /// # Errors
 /// `TooLarge` if fingerprint and source do not fit a slot.
-pub(super) fn encode(pairs: &[Pair], fingerprint_bits: u32) -> Result<Vec<u8>> {
+pub(super) fn encode(pairs: &[KeyRankPair], fingerprint_bits: u32) -> Result<Vec<u8>> {
     let source_bits = super::source_bits(pairs);
     if source_bits + fingerprint_bits > SLOT_BITS_MAX {
         let message = format!(
@@ -71,16 +71,16 @@ pub(super) fn encode(pairs: &[Pair], fingerprint_bits: u32) -> Result<Vec<u8>> {
         );
         return Err(Error::new(Kind::TooLarge, message));
     }
-    let mut left: Vec<Pair> = pairs
+    let mut left: Vec<KeyRankPair> = pairs
         .iter()
-        .map(|pair| Pair { hash: super::digest(pair.hash), source: pair.source })
+        .map(|pair| KeyRankPair { hash: super::digest(pair.hash), source: pair.source })
         .collect();
-    let mut tables: Vec<Table> = Vec::new();
+    let mut tables: Vec<CuckooFill> = Vec::new();
     let (mut placed, mut slots) = (0, 0);
     let mut random = Random::from_seed(VICTIM_SEED);
     while !left.is_empty() && tables.len() < TABLES_MAX {
         let bits = bucket_bits(left.len(), placed, slots);
-        let mut table = Table::new(bits, fingerprint_bits, source_bits);
+        let mut table = CuckooFill::new(bits, fingerprint_bits, source_bits);
         left = table.fill(left, &mut random);
         placed += table.taken;
         slots += table.slots.len();
@@ -107,13 +107,13 @@ fn bucket_bits(left: usize, placed: usize, slots: usize) -> u32 {
 
 fn put(
     inserted: usize,
-    tables: &[Table],
-    listed: &[Pair],
+    tables: &[CuckooFill],
+    listed: &[KeyRankPair],
     fingerprint_bits: u32,
     source_bits: u32,
 ) -> Vec<u8> {
     let small = |number: usize| u8::try_from(number).expect("a small number");
-    let header = Header {
+    let header = AuxiliaryHeader {
         kind: KindByte::Cuckoo,
         source_bits,
         small: [small(fingerprint_bits as usize), small(tables.len())],
@@ -136,12 +136,12 @@ fn put(
 
 /// Candidate location of a key: its fingerprint, and its two buckets in a table of any size.
 #[derive(Clone, Copy)]
-struct Place {
+struct SlotCandidates {
     fingerprint: u32,
     digest: u64,
 }
 
-impl Place {
+impl SlotCandidates {
     #[inline]
     fn of(digest: u64, fingerprint_bits: u32) -> Self {
         let values = (1_u64 << fingerprint_bits) - 1;
@@ -165,7 +165,7 @@ fn other_bucket(bucket: usize, fingerprint: u32, bucket_bits: u32) -> usize {
 }
 
 /// A table while it is filled. A slot is the fingerprint above the source; 0 is free.
-struct Table {
+struct CuckooFill {
     bucket_bits: u32,
     fingerprint_bits: u32,
     source_bits: u32,
@@ -173,14 +173,14 @@ struct Table {
     taken: usize,
 }
 
-impl Table {
+impl CuckooFill {
     fn new(bucket_bits: u32, fingerprint_bits: u32, source_bits: u32) -> Self {
         let slots = vec![0; BUCKET_SLOTS << bucket_bits];
         Self { bucket_bits, fingerprint_bits, source_bits, slots, taken: 0 }
     }
 
     /// Inserts as many of `pairs` as fit and returns the others, in order.
-    fn fill(&mut self, mut pairs: Vec<Pair>, random: &mut Random) -> Vec<Pair> {
+    fn fill(&mut self, mut pairs: Vec<KeyRankPair>, random: &mut Random) -> Vec<KeyRankPair> {
         let capacity = self.slots.len() * FULL_PERCENT / 100;
         let mut kept = 0;
         for index in 0..pairs.len() {
@@ -194,8 +194,8 @@ impl Table {
     }
 
     /// Returns true if the pair is now in the table; on false the table is unchanged.
-    fn insert(&mut self, pair: Pair, random: &mut Random) -> bool {
-        let place = Place::of(pair.hash, self.fingerprint_bits);
+    fn insert(&mut self, pair: KeyRankPair, random: &mut Random) -> bool {
+        let place = SlotCandidates::of(pair.hash, self.fingerprint_bits);
         let entry = place.fingerprint << self.source_bits | pair.source;
         let buckets = place.buckets(self.bucket_bits);
         let mut alike = 0;
@@ -248,35 +248,36 @@ impl Table {
 
 /// Encoded cuckoo tables.
 #[derive(Clone, Debug)]
-pub struct Cuckoo {
-    header: Header,
-    tables: Vec<Encoded>,
-    exact: Exact,
+pub struct CuckooTables {
+    header: AuxiliaryHeader,
+    tables: Vec<CuckooSlots>,
+    exact: ExactList,
 }
 
 /// The slots of one table.
 #[derive(Clone, Debug)]
-struct Encoded {
+struct CuckooSlots {
     bucket_bits: u32,
     slots: Bytes,
 }
 
-impl Cuckoo {
-    pub(super) fn parse(header: Header, bytes: Bytes) -> Result<Self, Damage> {
+impl CuckooTables {
+    pub(super) fn parse(header: AuxiliaryHeader, bytes: Bytes) -> Result<Self, WireDamage> {
         let fingerprint_bits = u32::from(header.small[0]);
         let slot_bits = fingerprint_bits + header.source_bits;
         if !(1..=FINGERPRINT_BITS_MAX).contains(&fingerprint_bits) || slot_bits > SLOT_BITS_MAX {
-            return Err(Damage { offset: 10, what: "fingerprints of 1 to 16 bits" });
+            return Err(WireDamage { offset: 10, what: "fingerprints of 1 to 16 bits" });
         }
         let count = usize::from(header.small[1]);
         if count > TABLES_MAX || header.large != 0 {
-            return Err(Damage { offset: 11, what: "at most 8 tables" });
+            return Err(WireDamage { offset: 11, what: "at most 8 tables" });
         }
         let end = bytes.len() - CHECKSUM_BYTES;
         let mut at = HEADER_BYTES + count;
         let mut tables = Vec::new();
         for index in 0..count {
-            let damage = Damage { offset: HEADER_BYTES + index, what: "tables that fit the bytes" };
+            let damage =
+                WireDamage { offset: HEADER_BYTES + index, what: "tables that fit the bytes" };
             let bucket_bits = u32::from(*bytes.get(HEADER_BYTES + index).ok_or(damage)?);
             if bucket_bits > usize::BITS / 2 {
                 return Err(damage);
@@ -285,13 +286,13 @@ impl Cuckoo {
             if next > end {
                 return Err(damage);
             }
-            tables.push(Encoded { bucket_bits, slots: bytes.slice(at..next) });
+            tables.push(CuckooSlots { bucket_bits, slots: bytes.slice(at..next) });
             at = next;
         }
         if at > end {
-            return Err(Damage { offset: HEADER_BYTES, what: "more bytes than there are" });
+            return Err(WireDamage { offset: HEADER_BYTES, what: "more bytes than there are" });
         }
-        let exact = Exact::parse(&bytes.slice(at..end), at, header.listed, header.source_bits)?;
+        let exact = ExactList::parse(&bytes.slice(at..end), at, header.listed, header.source_bits)?;
         Ok(Self { header, tables, exact })
     }
 
@@ -299,7 +300,7 @@ impl Cuckoo {
     pub fn candidates(&self, hash: u64, found: &mut Vec<u32>) {
         let digest = super::digest(hash);
         let before = found.len();
-        let place = Place::of(digest, u32::from(self.header.small[0]));
+        let place = SlotCandidates::of(digest, u32::from(self.header.small[0]));
         for table in &self.tables {
             let buckets = place.buckets(table.bucket_bits);
             let distinct = if buckets[0] == buckets[1] { 1 } else { 2 };
@@ -319,7 +320,7 @@ impl Cuckoo {
         }
     }
 
-    fn slot(&self, table: &Encoded, index: usize) -> (u32, u32) {
+    fn slot(&self, table: &CuckooSlots, index: usize) -> (u32, u32) {
         let source_bits = self.header.source_bits;
         let slot = bits::get(&table.slots, index, source_bits + u32::from(self.header.small[0]));
         let slot = u32::try_from(slot).expect("at most SLOT_BITS_MAX bits");

@@ -9,21 +9,21 @@
 
 use esker_base::Bytes;
 use esker_table::column::bits;
-use esker_table::wire::{Damage, Input};
+use esker_table::wire::{WireDamage, WireInput};
 
-use super::Pair;
+use super::KeyRankPair;
 
 /// Bytes of a digest.
 const DIGEST_BYTES: usize = 8;
 
 /// Number of distinct keys in the ascending `pairs`.
-pub fn keys(pairs: &[Pair]) -> u32 {
+pub fn keys(pairs: &[KeyRankPair]) -> u32 {
     let keys = pairs.chunk_by(|a, b| a.hash == b.hash).count();
     u32::try_from(keys).expect("at most PAIRS_MAX")
 }
 
 /// Appends the list of `pairs`, whose `hash` field holds the digest here; they strictly ascend.
-pub fn put(out: &mut Vec<u8>, pairs: &[Pair], source_bits: u32) {
+pub fn put(out: &mut Vec<u8>, pairs: &[KeyRankPair], source_bits: u32) {
     let total = u32::try_from(pairs.len()).expect("at most PAIRS_MAX");
     out.extend_from_slice(&total.to_le_bytes());
     let mut ends = Vec::new();
@@ -39,7 +39,7 @@ pub fn put(out: &mut Vec<u8>, pairs: &[Pair], source_bits: u32) {
 
 /// An encoded list.
 #[derive(Clone, Debug)]
-pub struct Exact {
+pub struct ExactList {
     digests: Bytes,
     ends: Bytes,
     end_bits: u32,
@@ -47,11 +47,16 @@ pub struct Exact {
     source_bits: u32,
 }
 
-impl Exact {
+impl ExactList {
     /// Parses `bytes` as a list of `keys` keys; `base` is their offset in the object.
-    pub fn parse(bytes: &Bytes, base: usize, keys: u32, source_bits: u32) -> Result<Self, Damage> {
-        let at = |offset, what| Damage { offset: base + offset, what };
-        let mut input = Input::new(bytes);
+    pub fn parse(
+        bytes: &Bytes,
+        base: usize,
+        keys: u32,
+        source_bits: u32,
+    ) -> Result<Self, WireDamage> {
+        let at = |offset, what| WireDamage { offset: base + offset, what };
+        let mut input = WireInput::new(bytes);
         let total = input.u32().map_err(|damage| at(damage.offset, damage.what))? as usize;
         let (keys, end_bits) = (keys as usize, bits::width_of(total as u64));
         let digests = input.at()..input.at() + keys * DIGEST_BYTES;

@@ -22,10 +22,10 @@ pub mod ribbon;
 
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_table::column::bits;
-use esker_table::wire::{Damage, Input};
+use esker_table::wire::{WireDamage, WireInput};
 
-use cuckoo::Cuckoo;
-use ribbon::Ribbon;
+use cuckoo::CuckooTables;
+use ribbon::RibbonTable;
 
 /// First bytes of an encoded table; the last byte is the version.
 pub const MAGIC: [u8; 8] = *b"ESKERAX1";
@@ -44,7 +44,7 @@ const CHECKSUM_BYTES: usize = 4;
 
 /// The hash of a key, and a rank that wrote the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pair {
+pub struct KeyRankPair {
     /// The key's hash ([`key_hash`](crate::hash::key_hash)).
     pub hash: u64,
     /// The rank, or the rank and the block.
@@ -53,7 +53,7 @@ pub struct Pair {
 
 /// How a table is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
+pub enum AuxiliaryEncoding {
     /// Partial-key cuckoo tables. The thesis measured [`cuckoo::FINGERPRINT_BITS`] bits a
     /// fingerprint; each additional bit halves the wrong candidates.
     Cuckoo {
@@ -68,19 +68,19 @@ pub enum Encoding {
 ///
 /// Memory: 16 bytes a pair while collecting; up to about 32 more while finishing.
 #[derive(Debug)]
-pub struct Builder {
-    encoding: Encoding,
-    pairs: Vec<Pair>,
+pub struct AuxiliaryBuilder {
+    encoding: AuxiliaryEncoding,
+    pairs: Vec<KeyRankPair>,
 }
 
-impl Builder {
+impl AuxiliaryBuilder {
     /// Creates a builder of an empty table.
     ///
     /// # Panics
     /// If the fingerprint has no bits or too many.
     #[must_use]
-    pub fn new(encoding: Encoding) -> Self {
-        if let Encoding::Cuckoo { fingerprint_bits } = encoding {
+    pub fn new(encoding: AuxiliaryEncoding) -> Self {
+        if let AuxiliaryEncoding::Cuckoo { fingerprint_bits } = encoding {
             let range = 1..=cuckoo::FINGERPRINT_BITS_MAX;
             assert!(range.contains(&fingerprint_bits), "fingerprints have {range:?} bits");
         }
@@ -90,7 +90,7 @@ impl Builder {
     /// Adds a pair; duplicates are allowed.
     #[inline]
     pub fn insert(&mut self, hash: u64, source: u32) {
-        self.pairs.push(Pair { hash, source });
+        self.pairs.push(KeyRankPair { hash, source });
     }
 
     /// Number of pairs inserted.
@@ -119,8 +119,10 @@ impl Builder {
             return Err(Error::new(Kind::TooLarge, message));
         }
         let encoded = match self.encoding {
-            Encoding::Cuckoo { fingerprint_bits } => cuckoo::encode(&self.pairs, fingerprint_bits)?,
-            Encoding::Ribbon => ribbon::encode(&mut self.pairs),
+            AuxiliaryEncoding::Cuckoo { fingerprint_bits } => {
+                cuckoo::encode(&self.pairs, fingerprint_bits)?
+            }
+            AuxiliaryEncoding::Ribbon => ribbon::encode(&mut self.pairs),
         };
         self.pairs.clear();
         Ok(encoded)
@@ -129,25 +131,25 @@ impl Builder {
 
 /// An encoded table of either kind.
 #[derive(Clone, Debug)]
-pub enum Reader {
+pub enum AuxiliaryTable {
     /// Partial-key cuckoo tables.
-    Cuckoo(Cuckoo),
+    Cuckoo(CuckooTables),
     /// A static function.
-    Ribbon(Ribbon),
+    Ribbon(RibbonTable),
 }
 
-impl Reader {
+impl AuxiliaryTable {
     /// Parses `bytes` as one whole table.
     ///
     /// Cost: one pass over the bytes for their checksum; allocates a few bytes, whatever the input.
     ///
     /// # Errors
-    /// [`Damage`] if the bytes are not those that were written.
-    pub fn parse(bytes: Bytes) -> Result<Self, Damage> {
-        let header = Header::parse(&bytes)?;
+    /// [`WireDamage`] if the bytes are not those that were written.
+    pub fn parse(bytes: Bytes) -> Result<Self, WireDamage> {
+        let header = AuxiliaryHeader::parse(&bytes)?;
         match header.kind {
-            KindByte::Cuckoo => Cuckoo::parse(header, bytes).map(Self::Cuckoo),
-            KindByte::Ribbon => Ribbon::parse(header, bytes).map(Self::Ribbon),
+            KindByte::Cuckoo => CuckooTables::parse(header, bytes).map(Self::Cuckoo),
+            KindByte::Ribbon => RibbonTable::parse(header, bytes).map(Self::Ribbon),
         }
     }
 
@@ -180,7 +182,7 @@ enum KindByte {
 
 /// The header that both kinds share. The kind defines the meaning of three of its numbers.
 #[derive(Clone, Copy, Debug)]
-struct Header {
+struct AuxiliaryHeader {
     kind: KindByte,
     source_bits: u32,
     small: [u8; 2],
@@ -190,7 +192,7 @@ struct Header {
     listed: u32,
 }
 
-impl Header {
+impl AuxiliaryHeader {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&MAGIC);
         let source_bits = u8::try_from(self.source_bits).expect("at most SOURCE_BITS_MAX");
@@ -202,27 +204,27 @@ impl Header {
     }
 
     /// Verifies the checksum of `bytes` and decodes the header.
-    fn parse(bytes: &[u8]) -> Result<Self, Damage> {
-        let mut input = Input::new(bytes);
+    fn parse(bytes: &[u8]) -> Result<Self, WireDamage> {
+        let mut input = WireInput::new(bytes);
         if input.take(MAGIC.len())? != MAGIC {
-            return Err(Damage { offset: 0, what: "an auxiliary table of version 1" });
+            return Err(WireDamage { offset: 0, what: "an auxiliary table of version 1" });
         }
         let Some(end) = bytes.len().checked_sub(CHECKSUM_BYTES).filter(|end| *end >= HEADER_BYTES)
         else {
             return Err(input.damage("more bytes than there are"));
         };
-        let (checked, mut checksum) = (&bytes[..end], Input::new(&bytes[end..]));
+        let (checked, mut checksum) = (&bytes[..end], WireInput::new(&bytes[end..]));
         if checksum.u32()? != crc32c::crc32c(checked) {
-            return Err(Damage { offset: end, what: "the checksum of an auxiliary table" });
+            return Err(WireDamage { offset: end, what: "the checksum of an auxiliary table" });
         }
         let kind = match input.u8()? {
             1 => KindByte::Cuckoo,
             2 => KindByte::Ribbon,
-            _ => return Err(Damage { offset: 8, what: "a known kind of auxiliary table" }),
+            _ => return Err(WireDamage { offset: 8, what: "a known kind of auxiliary table" }),
         };
         let source_bits = u32::from(input.u8()?);
         if source_bits > SOURCE_BITS_MAX {
-            return Err(Damage { offset: 9, what: "sources of at most 32 bits" });
+            return Err(WireDamage { offset: 9, what: "sources of at most 32 bits" });
         }
         let small = [input.u8()?, input.u8()?];
         let (pairs, large, listed) = (input.u32()?, input.u32()?, input.u32()?);
@@ -237,7 +239,7 @@ fn put_checksum(out: &mut Vec<u8>) {
 }
 
 /// The number of bits that hold every source of `pairs`.
-fn source_bits(pairs: &[Pair]) -> u32 {
+fn source_bits(pairs: &[KeyRankPair]) -> u32 {
     bits::width_of(pairs.iter().map(|pair| u64::from(pair.source)).max().unwrap_or(0))
 }
 

@@ -16,10 +16,10 @@
 
 use esker_base::Bytes;
 use esker_table::column::bits;
-use esker_table::wire::Damage;
+use esker_table::wire::WireDamage;
 
-use super::exact::{self, Exact};
-use super::{CHECKSUM_BYTES, HEADER_BYTES, Header, KindByte, Pair};
+use super::exact::{self, ExactList};
+use super::{AuxiliaryHeader, CHECKSUM_BYTES, HEADER_BYTES, KeyRankPair, KindByte};
 
 /// Maximum number of slots that an equation spans.
 pub const BAND_BITS: u32 = 64;
@@ -36,7 +36,7 @@ const SLOTS_TAIL: usize = BAND_BITS as usize - 1;
 const SORT_PAIRS_MAX: usize = 512;
 
 /// Encodes `pairs`, which may repeat and come in any order; leaves them in an unspecified order.
-pub(super) fn encode(pairs: &mut Vec<Pair>) -> Vec<u8> {
+pub(super) fn encode(pairs: &mut Vec<KeyRankPair>) -> Vec<u8> {
     let inserted = u32::try_from(pairs.len()).expect("at most PAIRS_MAX");
     let source_bits = super::source_bits(pairs);
     for pair in pairs.iter_mut() {
@@ -54,7 +54,7 @@ pub(super) fn encode(pairs: &mut Vec<Pair>) -> Vec<u8> {
             + 4,
     );
     let count = u32::try_from(slots.len()).expect("not many more slots than pairs");
-    let header = Header {
+    let header = AuxiliaryHeader {
         kind: KindByte::Ribbon,
         source_bits,
         small: [BAND_BITS as u8, 0],
@@ -70,14 +70,14 @@ pub(super) fn encode(pairs: &mut Vec<Pair>) -> Vec<u8> {
 }
 
 /// Solves sorted pairs: returns the slots, and the pairs that are not in them.
-fn solve(pairs: &[Pair], source_bits: u32) -> (Vec<u32>, Vec<Pair>) {
+fn solve(pairs: &[KeyRankPair], source_bits: u32) -> (Vec<u32>, Vec<KeyRankPair>) {
     let mut listed = Vec::new();
     let groups = || pairs.chunk_by(|a, b| a.hash == b.hash);
     let keys = groups().filter(|group| group.len() == 1).count();
     if source_bits == 0 {
         return (Vec::new(), listed);
     }
-    let mut band = Band::new(keys);
+    let mut band = BandMatrix::new(keys);
     for group in groups() {
         if group.len() > 1 || !band.insert(group[0]) {
             listed.extend_from_slice(group);
@@ -101,19 +101,19 @@ fn equation(digest: u64, slots: usize) -> (usize, u64) {
 }
 
 /// Equations in echelon form: the equation of slot i begins at slot i.
-struct Band {
+struct BandMatrix {
     coefficients: Vec<u64>,
     values: Vec<u32>,
 }
 
-impl Band {
+impl BandMatrix {
     fn new(keys: usize) -> Self {
         let slots = slots_for(keys);
         Self { coefficients: vec![0; slots], values: vec![0; slots] }
     }
 
     /// Adds the equation of a key; false if it contradicts earlier ones.
-    fn insert(&mut self, pair: Pair) -> bool {
+    fn insert(&mut self, pair: KeyRankPair) -> bool {
         let (mut slot, mut coefficients) = equation(pair.hash, self.coefficients.len());
         let mut value = pair.source;
         loop {
@@ -175,13 +175,13 @@ fn select(window: &[u32; 64], bits: u64) -> u32 {
 /// In place, so that memory holds an epoch's pairs only once. Digests are evenly spread, so
 /// splitting by eight bits at a time gives parts of about one size. Source: `MacIlroy`, Bostic and
 /// `McIlroy`, Engineering radix sort, 1993 (American flag sort).
-fn sort(pairs: &mut [Pair], left: u32) {
+fn sort(pairs: &mut [KeyRankPair], left: u32) {
     if pairs.len() <= SORT_PAIRS_MAX || left < 8 {
         pairs.sort_unstable();
         return;
     }
     let shift = left - 8;
-    let digit = |pair: &Pair| (pair.hash >> shift) as usize & 0xff;
+    let digit = |pair: &KeyRankPair| (pair.hash >> shift) as usize & 0xff;
     let mut ends = [0_usize; 256];
     for pair in pairs.iter() {
         ends[digit(pair)] += 1;
@@ -217,27 +217,27 @@ fn sort(pairs: &mut [Pair], left: u32) {
 
 /// An encoded static function.
 #[derive(Clone, Debug)]
-pub struct Ribbon {
-    header: Header,
+pub struct RibbonTable {
+    header: AuxiliaryHeader,
     slots: Bytes,
-    exact: Exact,
+    exact: ExactList,
 }
 
-impl Ribbon {
-    pub(super) fn parse(header: Header, bytes: Bytes) -> Result<Self, Damage> {
-        let Header { source_bits, small, large: slots, listed, .. } = header;
+impl RibbonTable {
+    pub(super) fn parse(header: AuxiliaryHeader, bytes: Bytes) -> Result<Self, WireDamage> {
+        let AuxiliaryHeader { source_bits, small, large: slots, listed, .. } = header;
         if small != [BAND_BITS as u8, 0] {
-            return Err(Damage { offset: 10, what: "equations of 64 slots" });
+            return Err(WireDamage { offset: 10, what: "equations of 64 slots" });
         }
         if slots != 0 && (slots as usize <= SLOTS_TAIL || source_bits == 0) {
-            return Err(Damage { offset: 16, what: "a possible number of slots" });
+            return Err(WireDamage { offset: 16, what: "a possible number of slots" });
         }
         let end = bytes.len() - CHECKSUM_BYTES;
         let list = HEADER_BYTES + bits::bytes(slots as usize, source_bits);
         if list > end {
-            return Err(Damage { offset: HEADER_BYTES, what: "more bytes than there are" });
+            return Err(WireDamage { offset: HEADER_BYTES, what: "more bytes than there are" });
         }
-        let exact = Exact::parse(&bytes.slice(list..end), list, listed, source_bits)?;
+        let exact = ExactList::parse(&bytes.slice(list..end), list, listed, source_bits)?;
         Ok(Self { header, slots: bytes.slice(HEADER_BYTES..list), exact })
     }
 

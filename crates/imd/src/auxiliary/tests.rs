@@ -8,24 +8,24 @@ use super::*;
 use crate::hash::key_hash;
 use esker_base::Random;
 
-const ENCODINGS: [Encoding; 4] = [
-    Encoding::Ribbon,
-    Encoding::Cuckoo { fingerprint_bits: cuckoo::FINGERPRINT_BITS },
-    Encoding::Cuckoo { fingerprint_bits: 1 },
-    Encoding::Cuckoo { fingerprint_bits: cuckoo::FINGERPRINT_BITS_MAX },
+const ENCODINGS: [AuxiliaryEncoding; 4] = [
+    AuxiliaryEncoding::Ribbon,
+    AuxiliaryEncoding::Cuckoo { fingerprint_bits: cuckoo::FINGERPRINT_BITS },
+    AuxiliaryEncoding::Cuckoo { fingerprint_bits: 1 },
+    AuxiliaryEncoding::Cuckoo { fingerprint_bits: cuckoo::FINGERPRINT_BITS_MAX },
 ];
 
-fn encode(encoding: Encoding, pairs: impl IntoIterator<Item = (u64, u32)>) -> Vec<u8> {
-    let mut builder = Builder::new(encoding);
+fn encode(encoding: AuxiliaryEncoding, pairs: impl IntoIterator<Item = (u64, u32)>) -> Vec<u8> {
+    let mut builder = AuxiliaryBuilder::new(encoding);
     pairs.into_iter().for_each(|(hash, source)| builder.insert(hash, source));
     builder.finish().expect("few small pairs")
 }
 
-fn parse(encoded: &[u8]) -> Reader {
-    Reader::parse(Bytes::copy_from_slice(encoded)).expect("what was just encoded")
+fn parse(encoded: &[u8]) -> AuxiliaryTable {
+    AuxiliaryTable::parse(Bytes::copy_from_slice(encoded)).expect("what was just encoded")
 }
 
-fn candidates(reader: &Reader, hash: u64) -> Vec<u32> {
+fn candidates(reader: &AuxiliaryTable, hash: u64) -> Vec<u32> {
     let mut found = vec![u32::MAX];
     reader.candidates(hash, &mut found);
     assert_eq!(found.remove(0), u32::MAX, "what was found before stays");
@@ -35,7 +35,7 @@ fn candidates(reader: &Reader, hash: u64) -> Vec<u32> {
 }
 
 /// Every source of every key is a candidate; a ribbon has no others.
-fn check(encoding: Encoding, pairs: &[(u64, u32)]) {
+fn check(encoding: AuxiliaryEncoding, pairs: &[(u64, u32)]) {
     let mut model: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
     for (hash, source) in pairs {
         model.entry(*hash).or_default().insert(*source);
@@ -48,7 +48,7 @@ fn check(encoding: Encoding, pairs: &[(u64, u32)]) {
             found.is_superset(sources),
             "{encoding:?}: {hash:x} has {sources:?}, not {found:?}"
         );
-        if encoding == Encoding::Ribbon {
+        if encoding == AuxiliaryEncoding::Ribbon {
             assert_eq!(&found, sources, "{hash:x}");
         }
     }
@@ -72,9 +72,9 @@ proptest! {
     /// The order of arrival at a partition varies from run to run; the stored bytes must not.
     #[test]
     fn a_ribbon_does_not_depend_on_the_order(mut pairs in pairs()) {
-        let before = encode(Encoding::Ribbon, pairs.iter().copied());
+        let before = encode(AuxiliaryEncoding::Ribbon, pairs.iter().copied());
         pairs.reverse();
-        prop_assert_eq!(before, encode(Encoding::Ribbon, pairs));
+        prop_assert_eq!(before, encode(AuxiliaryEncoding::Ribbon, pairs));
     }
 }
 
@@ -112,7 +112,7 @@ fn hashes_of_one_partition() {
         .map(|_| (random.next_u64() >> 12 | 5 << 52, random.below(4096) as u32))
         .collect();
     ENCODINGS.into_iter().for_each(|encoding| check(encoding, &pairs));
-    let ribbon = encode(Encoding::Ribbon, pairs.iter().copied());
+    let ribbon = encode(AuxiliaryEncoding::Ribbon, pairs.iter().copied());
     assert!(ribbon.len() * 8 < pairs.len() * 13, "{} bytes", ribbon.len());
 }
 
@@ -135,11 +135,11 @@ fn bits_and_candidates_at_4096_sources() {
             .sum();
         (encoded.len() as f64 * 8.0 / count as f64, total as f64 / count as f64)
     };
-    let (bits, partitions) = measure(Encoding::Ribbon);
+    let (bits, partitions) = measure(AuxiliaryEncoding::Ribbon);
     assert!(bits <= 12.6, "ribbon: {bits} bits a key");
     assert!((partitions - 1.0).abs() < f64::EPSILON, "ribbon: {partitions} partitions a query");
     let (bits, partitions) =
-        measure(Encoding::Cuckoo { fingerprint_bits: cuckoo::FINGERPRINT_BITS });
+        measure(AuxiliaryEncoding::Cuckoo { fingerprint_bits: cuckoo::FINGERPRINT_BITS });
     assert!((16.8..=17.1).contains(&bits), "cuckoo: {bits} bits a key");
     // The thesis measured 1.88 with 100 queries.
     assert!((1.80..=1.98).contains(&partitions), "cuckoo: {partitions} partitions a query");
@@ -149,9 +149,10 @@ fn bits_and_candidates_at_4096_sources() {
 fn tables_of_the_thesis_are_nearly_full() {
     for (keys, tables) in [(1_100_000, vec![1 << 20, 1 << 17]), (1 << 20, vec![1 << 20, 1 << 16])] {
         let pairs = (0..keys).map(|key: u64| (key_hash(&key.to_le_bytes()), (key % 4096) as u32));
-        let Reader::Cuckoo(table) =
-            parse(&encode(Encoding::Cuckoo { fingerprint_bits: cuckoo::FINGERPRINT_BITS }, pairs))
-        else {
+        let AuxiliaryTable::Cuckoo(table) = parse(&encode(
+            AuxiliaryEncoding::Cuckoo { fingerprint_bits: cuckoo::FINGERPRINT_BITS },
+            pairs,
+        )) else {
             unreachable!("cuckoo tables were encoded")
         };
         assert_eq!(table.slots().collect::<Vec<_>>(), tables, "{keys} keys");
@@ -162,7 +163,7 @@ fn tables_of_the_thesis_are_nearly_full() {
 #[test]
 fn a_builder_can_be_used_again() {
     for encoding in ENCODINGS {
-        let mut builder = Builder::new(encoding);
+        let mut builder = AuxiliaryBuilder::new(encoding);
         builder.insert(1, 2);
         let first = builder.finish().expect("one pair");
         assert!(builder.is_empty());
@@ -174,12 +175,12 @@ fn a_builder_can_be_used_again() {
 
 #[test]
 fn sources_of_all_bits() {
-    check(Encoding::Ribbon, &[(1, u32::MAX), (2, 0), (3, 1 << 31), (3, 5)]);
-    let mut builder = Builder::new(Encoding::Cuckoo { fingerprint_bits: 4 });
+    check(AuxiliaryEncoding::Ribbon, &[(1, u32::MAX), (2, 0), (3, 1 << 31), (3, 5)]);
+    let mut builder = AuxiliaryBuilder::new(AuxiliaryEncoding::Cuckoo { fingerprint_bits: 4 });
     builder.insert(1, u32::MAX);
     assert_eq!(builder.finish().expect_err("36 bits").kind(), Kind::TooLarge);
     assert_eq!(builder.len(), 1, "the builder keeps its pairs");
-    check(Encoding::Cuckoo { fingerprint_bits: 4 }, &[(1, (1 << 28) - 1), (2, 0)]);
+    check(AuxiliaryEncoding::Cuckoo { fingerprint_bits: 4 }, &[(1, (1 << 28) - 1), (2, 0)]);
 }
 
 /// Pairs for the damage tests: both kinds list some keys.
@@ -194,11 +195,11 @@ fn a_cut_table_is_refused_at_every_length() {
         let encoded = encode(encoding, damaged_pairs());
         for length in 0..encoded.len() {
             let cut = Bytes::copy_from_slice(&encoded[..length]);
-            assert!(Reader::parse(cut).is_err(), "{encoding:?} cut to {length} bytes");
+            assert!(AuxiliaryTable::parse(cut).is_err(), "{encoding:?} cut to {length} bytes");
         }
         let mut longer = encoded.clone();
         longer.push(0);
-        assert!(Reader::parse(Bytes::from(longer)).is_err());
+        assert!(AuxiliaryTable::parse(Bytes::from(longer)).is_err());
     }
 }
 
@@ -211,11 +212,14 @@ fn flips_are_found_and_never_panic() {
             for bit in 0..8 {
                 let mut flipped = encoded.clone();
                 flipped[at] ^= 1 << bit;
-                assert!(Reader::parse(Bytes::copy_from_slice(&flipped)).is_err(), "byte {at}");
+                assert!(
+                    AuxiliaryTable::parse(Bytes::copy_from_slice(&flipped)).is_err(),
+                    "byte {at}"
+                );
                 let body = flipped.len() - CHECKSUM_BYTES;
                 flipped.truncate(body);
                 put_checksum(&mut flipped);
-                let Ok(reader) = Reader::parse(Bytes::from(flipped)) else { continue };
+                let Ok(reader) = AuxiliaryTable::parse(Bytes::from(flipped)) else { continue };
                 for hash in (0..20).chain([u64::MAX, u64::MAX / 2]) {
                     candidates_of_any(&reader, hash);
                 }
@@ -224,7 +228,7 @@ fn flips_are_found_and_never_panic() {
     }
 }
 
-fn candidates_of_any(reader: &Reader, hash: u64) {
+fn candidates_of_any(reader: &AuxiliaryTable, hash: u64) {
     let mut found = Vec::new();
     reader.candidates(hash, &mut found);
     assert!(found.len() < 1000, "no more than the table has");
@@ -241,7 +245,7 @@ fn counts_beyond_the_bytes_are_refused() {
                 hostile[at] = value;
                 hostile.truncate(encoded.len() - CHECKSUM_BYTES);
                 put_checksum(&mut hostile);
-                if let Ok(reader) = Reader::parse(Bytes::from(hostile)) {
+                if let Ok(reader) = AuxiliaryTable::parse(Bytes::from(hostile)) {
                     (0..50).for_each(|hash| candidates_of_any(&reader, hash));
                 }
             }

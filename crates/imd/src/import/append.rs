@@ -3,15 +3,19 @@
 use esker_base::Result;
 use esker_comm::Transport;
 
-use super::{Layout, Step};
-use crate::write::Imd;
+use super::{DumpLayout, DumpStep};
+use crate::write::DirectoryWriter;
 
 /// Appends all records of `steps`, one epoch for each step. With n ranks, each rank appends the
 /// records of every n-th file. Collective. Returns the number of records that this rank appended.
 ///
 /// # Errors
 /// Those of reading the files, which name file and offset, and those of the directory.
-pub fn append_all<T: Transport>(imd: &mut Imd<T>, steps: &[Step], layout: &Layout) -> Result<u64> {
+pub fn append_all<T: Transport>(
+    imd: &mut DirectoryWriter<T>,
+    steps: &[DumpStep],
+    layout: &DumpLayout,
+) -> Result<u64> {
     let (rank, ranks) = (imd.transport().rank().0, imd.transport().size());
     let mut appended = 0;
     for step in steps {

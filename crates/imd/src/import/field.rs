@@ -10,14 +10,14 @@ use crate::schema::{FieldType, FieldValue};
 /// A number or byte string at an offset: `OFFSET:TYPE` in text, such as `8:u64`, `28:f32*2^100`,
 /// `0:bytes16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
+pub struct DumpField {
     /// Offset from the start of the header or record.
     pub offset: u32,
     /// Storage type.
     pub kind: FieldType,
 }
 
-impl Field {
+impl DumpField {
     /// Bytes of the field.
     #[must_use]
     pub const fn bytes(self) -> u32 {
@@ -34,7 +34,7 @@ impl Field {
     /// The expectation that the bytes fail, if they are not such a number.
     ///
     /// # Panics
-    /// If the record ends before the field does: [`super::Layout::check`] excludes that.
+    /// If the record ends before the field does: [`super::DumpLayout::check`] excludes that.
     #[inline]
     pub fn put_key(self, record: &[u8], key: &mut Vec<u8>) -> Result<(), &'static str> {
         self.kind.put_key(self.stored(record), key)
@@ -52,13 +52,13 @@ impl Field {
     }
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for DumpField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.offset, self.kind)
     }
 }
 
-impl FromStr for Field {
+impl FromStr for DumpField {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {

@@ -2,9 +2,9 @@
 
 use esker_base::{Error, Kind, Result};
 
-use super::field::Field;
+use super::field::DumpField;
+use crate::record_layout::RecordLayout;
 use crate::schema::{DirectorySchema, FieldType, SchemaField};
-use crate::shape::Shape;
 
 /// Maximum bytes of a header.
 const HEADER_BYTES_MAX: u32 = 1 << 20;
@@ -14,25 +14,25 @@ const RECORD_BYTES_MAX: u32 = 1 << 20;
 
 /// Layout of a file of fixed-width records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct DumpLayout {
     /// Bytes before the first record.
     pub header_bytes: u32,
     /// Bytes of each record.
     pub record_bytes: u32,
     /// The key within a record.
-    pub key: Field,
+    pub key: DumpField,
     /// Name of the key.
     pub key_name: String,
     /// Other known fields of a record, for the directory's schema.
     pub fields: Vec<SchemaField>,
     /// The step within the header: files of one step become one epoch. Without it, all files become
     /// one epoch.
-    pub step: Option<Field>,
+    pub step: Option<DumpField>,
     /// The number of records within the header, which must match the size of the file.
-    pub count: Option<Field>,
+    pub count: Option<DumpField>,
 }
 
-impl Layout {
+impl DumpLayout {
     /// Particles as written by `dump_particles` of VPIC (lanl/vpic), little-endian; tracers carry
     /// their id in the weight: `id = w · 2^100`. Positions are within the cell `i`, from -1 to 1,
     /// momenta are relative to the rest mass, `p / mc`.
@@ -57,11 +57,11 @@ impl Layout {
         Self {
             header_bytes: 115,
             record_bytes: 32,
-            key: Field { offset: 28, kind: FieldType::ScaledF32 { exponent: 100 } },
+            key: DumpField { offset: 28, kind: FieldType::ScaledF32 { exponent: 100 } },
             key_name: "tracer".into(),
             fields,
-            step: Some(Field { offset: 31, kind: FieldType::I32 }),
-            count: Some(Field { offset: 111, kind: FieldType::I32 }),
+            step: Some(DumpField { offset: 31, kind: FieldType::I32 }),
+            count: Some(DumpField { offset: 111, kind: FieldType::I32 }),
         }
     }
 
@@ -70,9 +70,9 @@ impl Layout {
     /// # Panics
     /// If the layout was not checked.
     #[must_use]
-    pub fn shape(&self) -> Shape {
+    pub fn record_layout(&self) -> RecordLayout {
         let key_bytes = u8::try_from(self.key.kind.key_bytes()).expect("at most 255 bytes");
-        Shape::Fixed { key_bytes, value_bytes: self.record_bytes }
+        RecordLayout::Fixed { key_bytes, value_bytes: self.record_bytes }
     }
 
     /// The schema of such a directory.
@@ -118,6 +118,6 @@ impl Layout {
         if self.key.kind.bytes() == 0 {
             return invalid("keys have 1 byte at least".into());
         }
-        self.schema().check(self.shape())
+        self.schema().check(self.record_layout())
     }
 }

@@ -6,7 +6,7 @@
 //! record: … key …                           stored whole as the value
 //! ```
 //! [`survey`] checks headers, sizes and some keys of all files and groups the files by step;
-//! [`Dump::records`] reads one file; [`append_all`] appends all. A file that contradicts the layout
+//! [`DumpFile::records`] reads one file; [`append_all`] appends all. A file that contradicts the layout
 //! is `Invalid`, with its name and the offset: either of the two may be wrong.
 //! Concurrency: each rank reads its own files.
 
@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use esker_base::{Error, Kind, Result};
 
 pub use append::append_all;
-pub use field::Field;
-pub use layout::Layout;
+pub use field::DumpField;
+pub use layout::DumpLayout;
 
 /// Bytes read of a file at once.
 const READ_BYTES: usize = 1 << 20;
@@ -34,7 +34,7 @@ pub const STEP_MAX: u64 = 1 << 53;
 
 /// A file of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dump {
+pub struct DumpFile {
     /// Path of the file.
     pub path: PathBuf,
     /// The step in its header; 0 if the layout has none.
@@ -45,11 +45,11 @@ pub struct Dump {
 
 /// The files of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct DumpStep {
     /// Step number, from the files.
     pub number: u64,
     /// Its files, in the order given.
-    pub dumps: Vec<Dump>,
+    pub dumps: Vec<DumpFile>,
 }
 
 /// Checks the header, the size and the keys at both ends of each file, and groups the files by
@@ -58,22 +58,22 @@ pub struct Step {
 /// # Errors
 /// `Invalid` if the layout or the list of files makes no sense, or if a file's size, step or keys
 /// contradict the layout or its header; those of opening and reading a file.
-pub fn survey(paths: &[PathBuf], layout: &Layout) -> Result<Vec<Step>> {
+pub fn survey(paths: &[PathBuf], layout: &DumpLayout) -> Result<Vec<DumpStep>> {
     layout.check()?;
-    let mut steps: BTreeMap<u64, Vec<Dump>> = BTreeMap::new();
+    let mut steps: BTreeMap<u64, Vec<DumpFile>> = BTreeMap::new();
     for path in paths {
-        let dump = Dump::survey(path, layout)?;
+        let dump = DumpFile::survey(path, layout)?;
         steps.entry(dump.step).or_default().push(dump);
     }
     if steps.is_empty() {
         return Err(Error::new(Kind::Invalid, "no file to import: name at least one"));
     }
-    Ok(steps.into_iter().map(|(number, dumps)| Step { number, dumps }).collect())
+    Ok(steps.into_iter().map(|(number, dumps)| DumpStep { number, dumps }).collect())
 }
 
-impl Step {
+impl DumpStep {
     /// The files that `rank` of `ranks` reads.
-    pub fn of_rank(&self, rank: u32, ranks: u32) -> impl Iterator<Item = &Dump> {
+    pub fn of_rank(&self, rank: u32, ranks: u32) -> impl Iterator<Item = &DumpFile> {
         self.dumps.iter().skip(rank as usize).step_by(ranks as usize)
     }
 }
@@ -84,8 +84,8 @@ fn misread(path: &Path, what: &str) -> Error {
     Error::new(Kind::Invalid, format!("{}: {what}; {advice}", path.display()))
 }
 
-impl Dump {
-    fn survey(path: &Path, layout: &Layout) -> Result<Self> {
+impl DumpFile {
+    fn survey(path: &Path, layout: &DumpLayout) -> Result<Self> {
         let name = path.display();
         let mut file = open(path)?;
         let bytes = file.metadata().map_err(|error| Error::io(error, name.to_string()))?.len();
@@ -128,7 +128,7 @@ impl Dump {
 
     /// Checks that the first and last records have valid keys, as many records as one read at
     /// either end covers. `file` is positioned after the header.
-    fn check_keys(&self, file: &mut File, layout: &Layout) -> Result<()> {
+    fn check_keys(&self, file: &mut File, layout: &DumpLayout) -> Result<()> {
         let record_bytes = u64::from(layout.record_bytes);
         let count = self.records.min((READ_BYTES as u64 / record_bytes).max(1));
         let last = u64::from(layout.header_bytes) + (self.records - count) * record_bytes;
@@ -145,7 +145,7 @@ impl Dump {
     /// reading and of `sink`.
     pub fn records(
         &self,
-        layout: &Layout,
+        layout: &DumpLayout,
         sink: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut file = open(&self.path)?;
@@ -159,7 +159,7 @@ impl Dump {
     fn each_record(
         &self,
         file: &mut File,
-        layout: &Layout,
+        layout: &DumpLayout,
         (first, count): (u64, u64),
         mut sink: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {

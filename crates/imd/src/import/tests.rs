@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn layout() -> Layout {
-    Layout {
+fn layout() -> DumpLayout {
+    DumpLayout {
         header_bytes: 8,
         record_bytes: 6,
         key: "1:u16".parse().expect("a field"),
@@ -39,7 +39,7 @@ impl Files {
     }
 }
 
-fn keys(dump: &Dump, layout: &Layout) -> Vec<Vec<u8>> {
+fn keys(dump: &DumpFile, layout: &DumpLayout) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
     dump.records(layout, |key, record| {
         assert_eq!(record.len(), layout.record_bytes as usize);
@@ -106,10 +106,10 @@ fn files_that_do_not_fit_their_layout_are_named() {
 #[test]
 fn keys_that_are_none_are_refused_before_anything_is_written() {
     let files = Files::new();
-    let vpic = Layout { fields: Vec::new(), ..Layout::vpic() };
-    let layout = Layout { header_bytes: 0, record_bytes: 4, step: None, count: None, ..vpic };
-    let key = Field { offset: 0, ..layout.key };
-    let layout = Layout { key, ..layout };
+    let vpic = DumpLayout { fields: Vec::new(), ..DumpLayout::vpic() };
+    let layout = DumpLayout { header_bytes: 0, record_bytes: 4, step: None, count: None, ..vpic };
+    let key = DumpField { offset: 0, ..layout.key };
+    let layout = DumpLayout { key, ..layout };
     let scaled = |id: f32| (id * 2_f32.powi(-100)).to_le_bytes();
     let path = files.put("good", &[scaled(1.0), scaled(16_384.0), scaled(0.0)].concat());
     let steps = survey(&[path], &layout).expect("whole records");
@@ -141,7 +141,7 @@ fn steps_that_make_no_sense_are_refused() {
     assert_eq!(error.kind(), Kind::Invalid);
     assert!(error.to_string().contains("its step, 0:i32 of its header, would be -5"), "{error}");
     let path = files.put("b", &dump(7, &[1]));
-    let wide = Layout { step: Some("0:u64be".parse().expect("a field")), ..layout() };
+    let wide = DumpLayout { step: Some("0:u64be".parse().expect("a field")), ..layout() };
     let error = survey(&[path], &wide).expect_err("a huge step");
     assert!(error.to_string().contains("not 0 to 9007199254740992"), "{error}");
 }
@@ -149,7 +149,7 @@ fn steps_that_make_no_sense_are_refused() {
 #[test]
 fn keys_are_in_the_order_of_their_numbers() {
     let ascending = |name: &str, stored: &[Vec<u8>]| {
-        let field: Field = format!("2:{name}").parse().expect("a field");
+        let field: DumpField = format!("2:{name}").parse().expect("a field");
         assert_eq!(field.to_string(), format!("2:{name}"));
         let keys: Vec<Vec<u8>> = stored
             .iter()
@@ -188,19 +188,19 @@ fn layouts_and_fields_that_make_no_sense_are_refused() {
     for text in
         ["", "8", "8:", ":u8", "x:u8", "8:u7", "-1:u8", "0:bytes0", "0:bytes256", "0:f32*2^200"]
     {
-        assert_eq!(text.parse::<Field>().expect_err(text).kind(), Kind::Invalid);
+        assert_eq!(text.parse::<DumpField>().expect_err(text).kind(), Kind::Invalid);
     }
     layout().check().expect("good");
-    Layout::vpic().check().expect("good");
-    let field = |text: &str| text.parse::<Field>().expect("a field");
+    DumpLayout::vpic().check().expect("good");
+    let field = |text: &str| text.parse::<DumpField>().expect("a field");
     for bad in [
-        Layout { record_bytes: 0, ..layout() },
-        Layout { record_bytes: u32::MAX, ..layout() },
-        Layout { header_bytes: u32::MAX, ..layout() },
-        Layout { key: field("5:u16"), ..layout() },
-        Layout { key: field("4294967295:u64"), ..layout() },
-        Layout { step: Some(field("5:i32")), ..layout() },
-        Layout { count: Some(field("0:f32")), ..layout() },
+        DumpLayout { record_bytes: 0, ..layout() },
+        DumpLayout { record_bytes: u32::MAX, ..layout() },
+        DumpLayout { header_bytes: u32::MAX, ..layout() },
+        DumpLayout { key: field("5:u16"), ..layout() },
+        DumpLayout { key: field("4294967295:u64"), ..layout() },
+        DumpLayout { step: Some(field("5:i32")), ..layout() },
+        DumpLayout { count: Some(field("0:f32")), ..layout() },
     ] {
         assert_eq!(bad.check().expect_err("nonsense").kind(), Kind::Invalid, "{bad:?}");
     }

@@ -3,16 +3,16 @@
 
 use std::ops::Range;
 
-use esker_table::wire::{Damage, Input, put_varint};
+use esker_table::wire::{WireDamage, WireInput, put_varint};
 
 use crate::block::{BLOCK_BYTES, rows_of_block};
 use crate::checksum::CHECKSUM_BYTES;
-use crate::shape::{Shape, VALUE_BYTES_MAX};
+use crate::record_layout::{RecordLayout, VALUE_BYTES_MAX};
 use crate::slot::{LOW_BITS_MAX, SLOT_BITS_MAX};
 
 /// The additions of one epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Epoch {
+pub struct EpochIndex {
     /// Its number, from 0.
     pub number: u32,
     /// Step given by the writer.
@@ -24,14 +24,14 @@ pub struct Epoch {
     /// Bytes of its records' keys and values.
     pub record_bytes: u64,
     /// Its tables and their index, in write order.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<IndexGroup>,
     /// Ranges of its auxiliary tables in their log.
     pub auxiliary: Vec<Range<u64>>,
 }
 
 /// Tables whose slots were written together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
+pub struct IndexGroup {
     /// Offset of its first slot in the index log.
     pub offset: u64,
     /// Each table has 2^`slot_bits` slots, if rows are ordered by hash; else 0.
@@ -42,12 +42,12 @@ pub struct Segment {
     /// End of each slot group (the same slot of all tables, and a checksum) in the index log.
     pub slot_ends: Vec<u64>,
     /// The tables.
-    pub tables: Vec<Table>,
+    pub tables: Vec<EpochTable>,
 }
 
 /// Sorted rows in a data log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct EpochTable {
     /// Number of rows.
     pub rows: u32,
     /// Offset of its first block in the data log.
@@ -55,12 +55,12 @@ pub struct Table {
     /// Bits of each place below the average gap; 0 if ordered by key.
     pub low_bits: u32,
     /// End of each block, unless the shape implies it.
-    pub spans: Vec<Span>,
+    pub spans: Vec<BlockEnd>,
 }
 
 /// The end of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct BlockEnd {
     /// The row after its last one.
     pub row_end: u32,
     /// Its end in the data log, checksum included.
@@ -69,14 +69,14 @@ pub struct Span {
 
 /// Location of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockPlace {
+pub struct BlockLocation {
     /// Its rows, by their number in the table.
     pub rows: Range<u32>,
     /// Its bytes in the data log.
     pub bytes: Range<u64>,
 }
 
-impl Epoch {
+impl EpochIndex {
     /// Number of records.
     #[must_use]
     pub fn rows(&self) -> u64 {
@@ -91,7 +91,7 @@ impl Epoch {
     }
 
     /// Appends the encoded epoch.
-    pub fn encode(&self, shape: Shape, out: &mut Vec<u8>) {
+    pub fn encode(&self, shape: RecordLayout, out: &mut Vec<u8>) {
         put_varint(out, u64::from(self.number));
         put_varint(out, self.step);
         put_varint(out, self.data_bytes);
@@ -121,9 +121,9 @@ impl Epoch {
                 put_varint(out, u64::from(table.rows));
                 put_varint(out, table.offset);
                 put_varint(out, u64::from(table.low_bits));
-                if shape == Shape::Variable {
+                if shape == RecordLayout::Variable {
                     put_varint(out, table.spans.len() as u64);
-                    let mut before = Span { row_end: 0, end: table.offset };
+                    let mut before = BlockEnd { row_end: 0, end: table.offset };
                     for &span in &table.spans {
                         put_varint(out, u64::from(span.row_end - before.row_end));
                         put_varint(out, span.end - before.end);
@@ -144,8 +144,8 @@ impl Epoch {
     ///
     /// # Errors
     /// Damage if `bytes` are not an epoch.
-    pub fn decode(bytes: &[u8], shape: Shape, index_bytes: u64) -> Result<Self, Damage> {
-        let mut input = Input::new(bytes);
+    pub fn decode(bytes: &[u8], shape: RecordLayout, index_bytes: u64) -> Result<Self, WireDamage> {
+        let mut input = WireInput::new(bytes);
         let number = narrow(&mut input, "an epoch's number")?;
         let step = input.varint()?;
         let (data_bytes, value_bytes) = (input.varint()?, input.varint()?);
@@ -160,20 +160,20 @@ impl Epoch {
         let count = input.varint_max(bytes.len(), "as many segments as bytes")?;
         let mut segments = Vec::new();
         for _ in 0..count {
-            segments.push(Segment::decode(&mut input, shape, index_bytes, data_bytes)?);
+            segments.push(IndexGroup::decode(&mut input, shape, index_bytes, data_bytes)?);
         }
         input.end()?;
         Ok(Self { number, step, data_bytes, value_bytes, record_bytes, segments, auxiliary })
     }
 }
 
-impl Segment {
+impl IndexGroup {
     fn decode(
-        input: &mut Input<'_>,
-        shape: Shape,
+        input: &mut WireInput<'_>,
+        shape: RecordLayout,
         index_bytes: u64,
         data_bytes: u64,
-    ) -> Result<Self, Damage> {
+    ) -> Result<Self, WireDamage> {
         let offset = input.varint()?;
         let slot_bits = input.varint_max(BY_KEY as usize, "bits of a slot")? as u32;
         let (slot_bits, slot_keys) = match u64::from(slot_bits) {
@@ -184,7 +184,7 @@ impl Segment {
         let count = input.varint_max(input.left(), "as many tables as bytes")?;
         let mut tables = Vec::new();
         for _ in 0..count {
-            tables.push(Table::decode(input, shape, data_bytes)?);
+            tables.push(EpochTable::decode(input, shape, data_bytes)?);
         }
         if slots > input.left() {
             return Err(input.damage("a byte for each slot"));
@@ -221,16 +221,20 @@ impl Segment {
     }
 }
 
-impl Table {
-    fn decode(input: &mut Input<'_>, shape: Shape, data_bytes: u64) -> Result<Self, Damage> {
+impl EpochTable {
+    fn decode(
+        input: &mut WireInput<'_>,
+        shape: RecordLayout,
+        data_bytes: u64,
+    ) -> Result<Self, WireDamage> {
         let rows = narrow(input, "a table's rows")?;
         let offset = input.varint()?;
         let low_bits = input.varint_max(LOW_BITS_MAX as usize, "lower bits")? as u32;
         let mut spans = Vec::new();
-        if shape == Shape::Variable {
+        if shape == RecordLayout::Variable {
             let count = input.varint_max(input.left() / 2, "two bytes for each block")?;
             spans.reserve(count);
-            let mut span = Span { row_end: 0, end: offset };
+            let mut span = BlockEnd { row_end: 0, end: offset };
             for _ in 0..count {
                 let block_rows = narrow(input, "a block's rows")?;
                 let bytes = input.varint_max(BLOCK_SPAN_MAX, "a block's bytes")? as u64;
@@ -238,7 +242,7 @@ impl Table {
                 let (Some(row_end), Some(end)) = (row_end, span.end.checked_add(bytes)) else {
                     return Err(input.damage("blocks that make up the table"));
                 };
-                span = Span { row_end, end };
+                span = BlockEnd { row_end, end };
                 spans.push(span);
             }
             if span.row_end != rows {
@@ -254,25 +258,25 @@ impl Table {
 
     /// Bytes of its blocks.
     #[must_use]
-    pub fn bytes(&self, shape: Shape) -> u64 {
+    pub fn bytes(&self, shape: RecordLayout) -> u64 {
         match shape {
-            Shape::Fixed { key_bytes, value_bytes } => {
+            RecordLayout::Fixed { key_bytes, value_bytes } => {
                 let stride = u64::from(key_bytes) + u64::from(value_bytes);
                 let blocks = self.rows.div_ceil(rows_of_block(stride as usize));
                 u64::from(self.rows) * stride + u64::from(blocks) * CHECKSUM_BYTES as u64
             }
-            Shape::Variable => self.spans.last().map_or(0, |span| span.end - self.offset),
+            RecordLayout::Variable => self.spans.last().map_or(0, |span| span.end - self.offset),
         }
     }
 
     /// Number of blocks.
     #[must_use]
-    pub fn blocks(&self, shape: Shape) -> u32 {
+    pub fn blocks(&self, shape: RecordLayout) -> u32 {
         match shape {
-            Shape::Fixed { key_bytes, value_bytes } => {
+            RecordLayout::Fixed { key_bytes, value_bytes } => {
                 self.rows.div_ceil(rows_of_block(key_bytes as usize + value_bytes as usize))
             }
-            Shape::Variable => self.spans.len() as u32,
+            RecordLayout::Variable => self.spans.len() as u32,
         }
     }
 
@@ -281,9 +285,9 @@ impl Table {
     /// # Panics
     /// If there is no such block.
     #[must_use]
-    pub fn place(&self, block: u32, shape: Shape) -> BlockPlace {
+    pub fn block_location(&self, block: u32, shape: RecordLayout) -> BlockLocation {
         match shape {
-            Shape::Fixed { key_bytes, value_bytes } => {
+            RecordLayout::Fixed { key_bytes, value_bytes } => {
                 let stride = key_bytes as usize + value_bytes as usize;
                 let (full_rows, stride) = (rows_of_block(stride), stride as u64);
                 let first = block * full_rows;
@@ -291,26 +295,26 @@ impl Table {
                 let full = u64::from(full_rows) * stride + CHECKSUM_BYTES as u64;
                 let start = self.offset + u64::from(block) * full;
                 let bytes = u64::from(end - first) * stride + CHECKSUM_BYTES as u64;
-                BlockPlace { rows: first..end, bytes: start..start + bytes }
+                BlockLocation { rows: first..end, bytes: start..start + bytes }
             }
-            Shape::Variable => {
+            RecordLayout::Variable => {
                 let block = block as usize;
-                let first = Span { row_end: 0, end: self.offset };
+                let first = BlockEnd { row_end: 0, end: self.offset };
                 let before = if block == 0 { first } else { self.spans[block - 1] };
                 let span = self.spans[block];
-                BlockPlace { rows: before.row_end..span.row_end, bytes: before.end..span.end }
+                BlockLocation { rows: before.row_end..span.row_end, bytes: before.end..span.end }
             }
         }
     }
 
     /// The block that contains `row`.
     #[must_use]
-    pub fn block_of(&self, row: u32, shape: Shape) -> u32 {
+    pub fn block_of(&self, row: u32, shape: RecordLayout) -> u32 {
         match shape {
-            Shape::Fixed { key_bytes, value_bytes } => {
+            RecordLayout::Fixed { key_bytes, value_bytes } => {
                 row / rows_of_block(key_bytes as usize + value_bytes as usize)
             }
-            Shape::Variable => self.spans.partition_point(|span| span.row_end <= row) as u32,
+            RecordLayout::Variable => self.spans.partition_point(|span| span.row_end <= row) as u32,
         }
     }
 }
@@ -318,7 +322,7 @@ impl Table {
 /// Stored in place of a slot's bits if rows are ordered by key.
 const BY_KEY: u64 = SLOT_BITS_MAX as u64 + 1;
 
-fn decode_keys(input: &mut Input<'_>) -> Result<Vec<u64>, Damage> {
+fn decode_keys(input: &mut WireInput<'_>) -> Result<Vec<u64>, WireDamage> {
     let count = input.varint_max(input.left(), "a byte for each slot")?;
     let mut keys = Vec::with_capacity(count);
     let mut key = 0_u64;
@@ -336,6 +340,6 @@ fn decode_keys(input: &mut Input<'_>) -> Result<Vec<u64>, Damage> {
 /// Maximum bytes of a block: one oversized record, or about [`BLOCK_BYTES`], lengths included.
 const BLOCK_SPAN_MAX: usize = VALUE_BYTES_MAX + 4 * BLOCK_BYTES;
 
-fn narrow(input: &mut Input<'_>, what: &'static str) -> Result<u32, Damage> {
+fn narrow(input: &mut WireInput<'_>, what: &'static str) -> Result<u32, WireDamage> {
     input.varint_max(u32::MAX as usize, what).map(|value| value as u32)
 }

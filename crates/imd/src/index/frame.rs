@@ -49,7 +49,7 @@ impl FrameKind {
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct IndexFrameHeader {
     /// Kind of the payload.
     pub kind: FrameKind,
     /// Bytes of its payload.
@@ -58,7 +58,7 @@ pub struct Header {
     pub checksum: u32,
 }
 
-impl Header {
+impl IndexFrameHeader {
     /// The header of a segment of `bytes` bytes.
     #[must_use]
     pub const fn of_segment(bytes: u64) -> Self {
@@ -97,7 +97,8 @@ impl Header {
 
 /// Appends a frame of `payload` for `offset` of `log`.
 pub fn encode(kind: FrameKind, payload: &[u8], log: LogChecksum, offset: u64, out: &mut Vec<u8>) {
-    let header = Header { kind, bytes: payload.len() as u64, checksum: log.of(payload, offset) };
+    let header =
+        IndexFrameHeader { kind, bytes: payload.len() as u64, checksum: log.of(payload, offset) };
     header.encode(log, offset, out);
     out.extend_from_slice(payload);
 }
@@ -114,7 +115,7 @@ pub fn decode<'a>(
     offset: u64,
     object: &str,
 ) -> Result<&'a [u8]> {
-    let header = Header::decode(log, bytes, offset);
+    let header = IndexFrameHeader::decode(log, bytes, offset);
     let payload = bytes.get(HEADER_BYTES..).unwrap_or_default();
     match header {
         Some(header) if header.kind == kind && header.fits(log, payload, offset) => Ok(payload),

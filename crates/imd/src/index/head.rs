@@ -1,10 +1,10 @@
 //! Head: identity of an index log; its first frame.
 //! Layout: docs/format/imd.md, "Head".
 
-use esker_table::wire::{Damage, Input};
+use esker_table::wire::{WireDamage, WireInput};
 
-use crate::partition::Order;
-use crate::shape::{Format, Shape};
+use crate::partition::RowOrder;
+use crate::record_layout::{RecordLayout, ValueFormat};
 use crate::write::POINTER_BYTES;
 
 /// First bytes of an index log; the last is the version.
@@ -12,7 +12,7 @@ pub const INDEX_MAGIC: &[u8; 8] = b"ESKERIM3";
 
 /// Identity of an index log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct IndexLogHead {
     /// Id of the directory, so that logs of different directories are never mixed.
     pub directory: u128,
     /// Rank of the log's writer, which is also the number of its partition.
@@ -20,18 +20,18 @@ pub struct Head {
     /// Number of ranks, and of partitions, of the directory.
     pub partitions: u32,
     /// How readers reach values.
-    pub format: Format,
+    pub format: ValueFormat,
     /// The shape of the directory's records.
-    pub shape: Shape,
+    pub shape: RecordLayout,
 }
 
-impl Head {
+impl IndexLogHead {
     /// The shape of the rows of this log's tables, which may have pointers in place of values.
     #[must_use]
-    pub const fn row_shape(&self) -> Shape {
+    pub const fn row_shape(&self) -> RecordLayout {
         match (self.format, self.shape) {
-            (Format::Pointer, Shape::Fixed { key_bytes, .. }) => {
-                Shape::Fixed { key_bytes, value_bytes: POINTER_BYTES as u32 }
+            (ValueFormat::Pointer, RecordLayout::Fixed { key_bytes, .. }) => {
+                RecordLayout::Fixed { key_bytes, value_bytes: POINTER_BYTES as u32 }
             }
             _ => self.shape,
         }
@@ -39,10 +39,10 @@ impl Head {
 
     /// The order of the rows.
     #[must_use]
-    pub const fn order(&self) -> Order {
+    pub const fn order(&self) -> RowOrder {
         match self.format {
-            Format::Ordered => Order::Key,
-            _ => Order::Hash,
+            ValueFormat::Ordered => RowOrder::Key,
+            _ => RowOrder::Hash,
         }
     }
 
@@ -50,18 +50,18 @@ impl Head {
     #[must_use]
     pub const fn hash_partitions(&self) -> u32 {
         match self.format {
-            Format::Base | Format::Pointer => self.partitions,
-            Format::Lossy | Format::Static | Format::Ordered => 1,
+            ValueFormat::Base | ValueFormat::Pointer => self.partitions,
+            ValueFormat::Lossy | ValueFormat::Static | ValueFormat::Ordered => 1,
         }
     }
 
     /// Appends the encoded head.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let format = Format::ALL.iter().position(|&format| format == self.format);
+        let format = ValueFormat::ALL.iter().position(|&format| format == self.format);
         let format = format.and_then(|at| u8::try_from(at).ok()).expect("every format is listed");
         let (key_bytes, value_bytes) = match self.shape {
-            Shape::Fixed { key_bytes, value_bytes } => (key_bytes, value_bytes),
-            Shape::Variable => (0, 0),
+            RecordLayout::Fixed { key_bytes, value_bytes } => (key_bytes, value_bytes),
+            RecordLayout::Variable => (0, 0),
         };
         out.extend_from_slice(&self.directory.to_le_bytes());
         out.extend_from_slice(&self.partition.to_le_bytes());
@@ -75,21 +75,21 @@ impl Head {
     ///
     /// # Errors
     /// Damage if they are not a head.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Damage> {
-        let mut input = Input::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireDamage> {
+        let mut input = WireInput::new(bytes);
         let (directory, partition, partitions) = (input.u128()?, input.u32()?, input.u32()?);
-        let format = Format::ALL.get(usize::from(input.u8()?)).copied();
+        let format = ValueFormat::ALL.get(usize::from(input.u8()?)).copied();
         let (key_bytes, value_bytes) = (input.u8()?, input.u32()?);
         input.end()?;
         let shape = match key_bytes {
-            0 => Shape::Variable,
-            key_bytes => Shape::Fixed { key_bytes, value_bytes },
+            0 => RecordLayout::Variable,
+            key_bytes => RecordLayout::Fixed { key_bytes, value_bytes },
         };
         match format {
             Some(format) if partition < partitions && shape.check().is_ok() => {
                 Ok(Self { directory, partition, partitions, format, shape })
             }
-            _ => Err(Damage { offset: 0, what: "a head that this release knows" }),
+            _ => Err(WireDamage { offset: 0, what: "a head that this release knows" }),
         }
     }
 }
@@ -101,15 +101,16 @@ mod tests {
     #[test]
     fn heads_round_trip() {
         for (format, shape) in [
-            (Format::Base, Shape::Fixed { key_bytes: 8, value_bytes: 40 }),
-            (Format::Ordered, Shape::Variable),
+            (ValueFormat::Base, RecordLayout::Fixed { key_bytes: 8, value_bytes: 40 }),
+            (ValueFormat::Ordered, RecordLayout::Variable),
         ] {
-            let head = Head { directory: 7 << 90, partition: 2, partitions: 3, format, shape };
+            let head =
+                IndexLogHead { directory: 7 << 90, partition: 2, partitions: 3, format, shape };
             let mut out = Vec::new();
             head.encode(&mut out);
-            assert_eq!(Head::decode(&out), Ok(head));
+            assert_eq!(IndexLogHead::decode(&out), Ok(head));
             for cut in 0..out.len() {
-                assert!(Head::decode(&out[..cut]).is_err());
+                assert!(IndexLogHead::decode(&out[..cut]).is_err());
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use esker_base::{Error, Result};
-use esker_table::wire::{Damage, Input, put_bytes, put_varint};
+use esker_table::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 use crate::checksum::LogChecksum;
 
@@ -18,7 +18,7 @@ const FOOTER_MAGIC: &[u8; 4] = b"IEND";
 
 /// Locations of the epochs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Root {
+pub struct IndexRoot {
     /// The encoded head of the log, so that a reader does not need to read that too.
     pub head: Vec<u8>,
     /// The frame of each epoch, header included.
@@ -27,7 +27,7 @@ pub struct Root {
     pub data_bytes: u64,
 }
 
-impl Root {
+impl IndexRoot {
     /// Appends the encoded root.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_bytes(out, &self.head);
@@ -45,8 +45,8 @@ impl Root {
     ///
     /// # Errors
     /// Damage if `bytes` are not a root.
-    pub fn decode(bytes: &[u8], index_bytes: u64) -> Result<Self, Damage> {
-        let mut input = Input::new(bytes);
+    pub fn decode(bytes: &[u8], index_bytes: u64) -> Result<Self, WireDamage> {
+        let mut input = WireInput::new(bytes);
         let head = input.bytes(HEAD_BYTES_MAX, "a head")?.to_vec();
         let data_bytes = input.varint()?;
         let count = input.varint_max(input.left() / 2, "two bytes for each epoch")?;
@@ -91,7 +91,7 @@ pub fn decode_footer(
     if sum != log.of(covered, offset).to_le_bytes() || !covered.ends_with(FOOTER_MAGIC) {
         return Ok(None);
     }
-    let mut input = Input::new(covered);
+    let mut input = WireInput::new(covered);
     let (start, end) = (input.u64(), input.u64());
     match (start, end) {
         (Ok(start), Ok(end)) if start < end && end == offset => Ok(Some(start..end)),
@@ -106,13 +106,14 @@ mod tests {
 
     #[test]
     fn roots_round_trip() {
-        let root = Root { head: vec![1, 2], epochs: vec![10..20, 20..50, 90..91], data_bytes: 12 };
+        let root =
+            IndexRoot { head: vec![1, 2], epochs: vec![10..20, 20..50, 90..91], data_bytes: 12 };
         let mut out = Vec::new();
         root.encode(&mut out);
-        assert_eq!(Root::decode(&out, 91), Ok(root.clone()));
-        assert!(Root::decode(&out, 90).is_err());
+        assert_eq!(IndexRoot::decode(&out, 91), Ok(root.clone()));
+        assert!(IndexRoot::decode(&out, 90).is_err());
         for cut in 0..out.len() {
-            assert!(Root::decode(&out[..cut], 91).is_err());
+            assert!(IndexRoot::decode(&out[..cut], 91).is_err());
         }
     }
 

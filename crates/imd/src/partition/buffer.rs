@@ -7,12 +7,12 @@
 //! ```
 //! Invariants: (1) a record is within one chunk; (2) records of a bucket are in order of arrival.
 
-use super::share::Share;
+use super::share::MemoryShare;
 use crate::hash::PLACE_BITS;
-use crate::shape::Shape;
+use crate::record_layout::RecordLayout;
 
 /// Memory for records of one bucket.
-pub(super) type Chunk = Vec<u8>;
+pub(super) type RecordChunk = Vec<u8>;
 
 /// Bits of a row's number within its bucket, next to the bits of a place.
 pub(super) const ROW_BITS: u32 = 64 - PLACE_BITS;
@@ -22,8 +22,8 @@ pub(super) const LENGTHS_BYTES: usize = 5;
 
 /// Division of a partition's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Geometry {
-    pub(super) shape: Shape,
+pub(super) struct BufferGeometry {
+    pub(super) shape: RecordLayout,
     /// Bytes of a record of fixed shape, or 0.
     pub(super) stride: usize,
     /// Rows of each full chunk of fixed shape, as a shift.
@@ -32,16 +32,16 @@ pub(super) struct Geometry {
     pub(super) bucket_bits: u32,
 }
 
-impl Geometry {
+impl BufferGeometry {
     /// Divides `memory_bytes` for records.
     ///
     /// A bucket of 512 KiB is sorted within a processor's L2 cache, and the ends of more than 512
     /// open buckets no longer fit L1. A chunk is a small part of a bucket, since each bucket wastes
     /// half a chunk on average.
-    pub(super) fn of(shape: Shape, memory_bytes: u64) -> Self {
+    pub(super) fn of(shape: RecordLayout, memory_bytes: u64) -> Self {
         let bucket_bits = (memory_bytes / (512 << 10)).clamp(16, 512).ilog2();
         let chunk = (memory_bytes / (16 << bucket_bits)).clamp(2 << 10, 64 << 10) as usize;
-        let Shape::Fixed { key_bytes, value_bytes } = shape else {
+        let RecordLayout::Fixed { key_bytes, value_bytes } = shape else {
             return Self { shape, stride: 0, chunk_shift: 0, chunk_bytes: chunk, bucket_bits };
         };
         let stride = key_bytes as usize + value_bytes as usize;
@@ -58,9 +58,9 @@ impl Geometry {
 
 /// Waiting records.
 #[derive(Debug)]
-pub(super) struct Buffer {
-    geometry: Geometry,
-    pub(super) buckets: Vec<Bucket>,
+pub(super) struct RecordBuffer {
+    geometry: BufferGeometry,
+    pub(super) buckets: Vec<RecordBucket>,
     /// Bytes of all chunks.
     pub(super) held: u64,
     /// Bytes of records in chunks that are full.
@@ -69,17 +69,17 @@ pub(super) struct Buffer {
 
 /// Records whose places agree in the high bits.
 #[derive(Debug, Default)]
-pub(super) struct Bucket {
+pub(super) struct RecordBucket {
     /// Chunks in order. The last one is open; the others are full.
-    chunks: Vec<Chunk>,
+    chunks: Vec<RecordChunk>,
     /// The open chunk.
-    tail: Chunk,
+    tail: RecordChunk,
     rows: u32,
 }
 
-impl Buffer {
-    pub(super) fn new(geometry: Geometry) -> Self {
-        let buckets = (0..1 << geometry.bucket_bits).map(|_| Bucket::default()).collect();
+impl RecordBuffer {
+    pub(super) fn new(geometry: BufferGeometry) -> Self {
+        let buckets = (0..1 << geometry.bucket_bits).map(|_| RecordBucket::default()).collect();
         Self { geometry, buckets, held: 0, filled: 0 }
     }
 
@@ -108,7 +108,7 @@ impl Buffer {
 
     /// True if the bucket of `place` must not get another chunk: its rows could not be numbered, or
     /// sorting or indexing them would exceed its share of memory.
-    pub(super) fn is_full(&self, place: u64, share: &Share) -> bool {
+    pub(super) fn is_full(&self, place: u64, share: &MemoryShare) -> bool {
         let bucket = &self.buckets[(place >> (PLACE_BITS - self.geometry.bucket_bits)) as usize];
         let chunk_rows = (self.geometry.chunk_bytes / self.geometry.stride.max(1)) as u64;
         let rows = u64::from(bucket.rows);
@@ -118,7 +118,7 @@ impl Buffer {
     }
 
     /// Gives the bucket of `place` a chunk to fill.
-    pub(super) fn add_chunk(&mut self, place: u64, chunk: Chunk) {
+    pub(super) fn add_chunk(&mut self, place: u64, chunk: RecordChunk) {
         let index = (place >> (PLACE_BITS - self.geometry.bucket_bits)) as usize;
         let bucket = &mut self.buckets[index];
         self.held += chunk.capacity() as u64;
@@ -140,7 +140,7 @@ impl Buffer {
     }
 }
 
-impl Bucket {
+impl RecordBucket {
     /// Number of records.
     pub(super) fn rows(&self) -> u32 {
         self.rows
@@ -154,7 +154,7 @@ impl Bucket {
     }
 
     /// The records of a closed bucket.
-    pub(super) fn records(&self, geometry: Geometry) -> Records<'_> {
+    pub(super) fn records(&self, geometry: BufferGeometry) -> BucketRecords<'_> {
         let mut starts = Vec::new();
         if geometry.stride == 0 {
             starts.reserve_exact(self.rows as usize);
@@ -167,34 +167,34 @@ impl Bucket {
                 }
             }
         }
-        Records { geometry, chunks: &self.chunks, starts }
+        BucketRecords { geometry, chunks: &self.chunks, starts }
     }
 
     /// The chunks, for reuse.
-    pub(super) fn into_chunks(self) -> impl Iterator<Item = Chunk> {
+    pub(super) fn into_chunks(self) -> impl Iterator<Item = RecordChunk> {
         self.chunks.into_iter()
     }
 
     /// All records of fixed shape, chunk by chunk.
-    pub(super) fn chunks(&self) -> &[Chunk] {
+    pub(super) fn chunks(&self) -> &[RecordChunk] {
         &self.chunks
     }
 }
 
 /// The records of one bucket, by number.
 #[derive(Debug)]
-pub(super) struct Records<'a> {
-    geometry: Geometry,
-    chunks: &'a [Chunk],
+pub(super) struct BucketRecords<'a> {
+    geometry: BufferGeometry,
+    chunks: &'a [RecordChunk],
     /// Chunk and offset of each variable record.
     starts: Vec<(u32, u32)>,
 }
 
-impl<'a> Records<'a> {
+impl<'a> BucketRecords<'a> {
     /// Record `row`, of fixed shape.
     #[inline]
     pub(super) fn fixed(&self, row: u32) -> &'a [u8] {
-        let Geometry { stride, chunk_shift, .. } = self.geometry;
+        let BufferGeometry { stride, chunk_shift, .. } = self.geometry;
         let at = (row as usize & ((1 << chunk_shift) - 1)) * stride;
         &self.chunks[(row >> chunk_shift) as usize][at..at + stride]
     }
@@ -202,15 +202,15 @@ impl<'a> Records<'a> {
     /// Bytes of every key if the shape is fixed; otherwise 0.
     pub(super) fn key_bytes(&self) -> usize {
         match self.geometry.shape {
-            Shape::Fixed { key_bytes, .. } => usize::from(key_bytes),
-            Shape::Variable => 0,
+            RecordLayout::Fixed { key_bytes, .. } => usize::from(key_bytes),
+            RecordLayout::Variable => 0,
         }
     }
 
     /// Key and value of record `row`.
     #[inline]
     pub(super) fn get(&self, row: u32) -> (&'a [u8], &'a [u8]) {
-        if let Shape::Fixed { key_bytes, .. } = self.geometry.shape {
+        if let RecordLayout::Fixed { key_bytes, .. } = self.geometry.shape {
             return self.fixed(row).split_at(usize::from(key_bytes));
         }
         let (chunk, at) = self.starts[row as usize];

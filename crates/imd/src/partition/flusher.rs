@@ -12,64 +12,64 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use esker_base::Result;
 use esker_base::store::AppendLog;
 
-use super::buffer::{Bucket, Buffer, Geometry, Records};
+use super::buffer::{BucketRecords, BufferGeometry, RecordBucket, RecordBuffer};
 use super::pieces::{PIECES_MAX, PieceWriter};
-use super::pool::{Pool, closed};
+use super::pool::{RecordPool, closed};
 use super::segment::{SegmentBuilder, TableIndex};
-use super::share::Share;
-use super::sort::{Sorter, number_of};
-use super::writer::Written;
-use super::{EpochEnd, Order, Setup};
+use super::share::MemoryShare;
+use super::sort::{BucketSorter, number_of};
+use super::writer::PartitionSummary;
+use super::{EpochEnd, PartitionSetup, RowOrder};
 use crate::block::{BLOCK_BYTES, VariableBlock, rows_of_block};
 use crate::checksum::{CHECKSUM_BYTES, LogChecksum, LogKind};
-use crate::index::epoch::{Epoch, Segment, Span, Table};
-use crate::index::frame::{self, FrameKind, Header};
+use crate::index::epoch::{BlockEnd, EpochIndex, EpochTable, IndexGroup};
+use crate::index::frame::{self, FrameKind, IndexFrameHeader};
 use crate::index::head::INDEX_MAGIC;
-use crate::index::root::{Root, encode_footer};
-use crate::shape::Shape;
+use crate::index::root::{IndexRoot, encode_footer};
+use crate::record_layout::RecordLayout;
 
 /// Requests from the caller.
-pub(super) enum Job {
+pub(super) enum FlushJob {
     /// Write a table; later tables of the epoch are expected to have this many times as many rows.
-    Table(Buffer, u64),
+    Table(RecordBuffer, u64),
     /// Keep an auxiliary table of this epoch.
     Auxiliary(Vec<u8>),
     /// Make the epoch durable.
     Epoch(EpochEnd, SyncSender<Result<()>>),
     /// Finish the logs.
-    Finish(SyncSender<Result<Written>>),
+    Finish(SyncSender<Result<PartitionSummary>>),
 }
 
 /// The logs and the data that waits to be written.
-pub(super) struct Flusher {
-    pub(super) setup: Setup,
-    pub(super) geometry: Geometry,
-    share: Share,
-    pub(super) pool: Arc<Pool>,
-    data: Data,
-    index: Log,
+pub(super) struct PartitionFlusher {
+    pub(super) setup: PartitionSetup,
+    pub(super) geometry: BufferGeometry,
+    share: MemoryShare,
+    pub(super) pool: Arc<RecordPool>,
+    data: DataLogWriter,
+    index: GrowingLog,
     /// The log of auxiliary tables, if the format has any.
-    auxiliary: Option<Log>,
+    auxiliary: Option<GrowingLog>,
     auxiliary_places: Vec<Range<u64>>,
-    sorter: Sorter,
-    staging: Staging,
+    sorter: BucketSorter,
+    staging: StagedBlocks,
     builder: SegmentBuilder,
-    segments: Vec<Segment>,
+    segments: Vec<IndexGroup>,
     tables: usize,
     record_bytes: u64,
-    root: Root,
-    copies: Copies,
-    written: Written,
+    root: IndexRoot,
+    copies: FrameCopies,
+    written: PartitionSummary,
 }
 
 /// Payloads of the epochs' frames, for [`FrameKind::Copies`].
 #[derive(Default)]
-struct Copies {
+struct FrameCopies {
     payloads: Vec<Vec<u8>>,
     bytes: usize,
 }
 
-impl Copies {
+impl FrameCopies {
     /// Encodes the frame of copies for offset `start`, with those of all epochs, and their ranges
     /// in the log.
     fn encode(self, log: LogChecksum, start: u64) -> (Vec<u8>, Vec<Range<u64>>) {
@@ -87,34 +87,34 @@ impl Copies {
 }
 
 /// The logs of a partition.
-pub(super) struct Logs {
+pub(super) struct PartitionLogs {
     pub(super) data: Box<dyn AppendLog>,
     pub(super) index: Box<dyn AppendLog>,
     pub(super) auxiliary: Option<Box<dyn AppendLog>>,
 }
 
 /// An append log and its length.
-struct Log {
+struct GrowingLog {
     log: Box<dyn AppendLog>,
     bytes: u64,
     checksum: LogChecksum,
 }
 
 /// The data log, its length once all pieces are written, and their writer.
-struct Data {
+struct DataLogWriter {
     log: Arc<dyn AppendLog>,
     bytes: u64,
     pieces: PieceWriter,
 }
 
-impl Data {
+impl DataLogWriter {
     fn sync(&mut self) -> Result<()> {
         self.pieces.drain()?;
         self.log.sync()
     }
 }
 
-impl Log {
+impl GrowingLog {
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -126,7 +126,7 @@ impl Log {
 }
 
 /// Blocks on their way to the data log.
-struct Staging {
+struct StagedBlocks {
     checksum: LogChecksum,
     bytes: Vec<u8>,
     /// Bytes of whole blocks.
@@ -136,29 +136,29 @@ struct Staging {
     ready_bytes: usize,
 }
 
-impl Flusher {
+impl PartitionFlusher {
     pub(super) fn new(
-        setup: Setup,
-        geometry: Geometry,
-        share: Share,
-        pool: Arc<Pool>,
-        logs: Logs,
+        setup: PartitionSetup,
+        geometry: BufferGeometry,
+        share: MemoryShare,
+        pool: Arc<RecordPool>,
+        logs: PartitionLogs,
     ) -> Result<Self> {
         let data: Arc<dyn AppendLog> = Arc::from(logs.data);
         let pieces = PieceWriter::start(Arc::clone(&data), setup.partition)?;
         let checksum = |kind| LogChecksum::new(setup.directory, setup.partition, kind);
-        let log = |log, kind| Log { log, bytes: 0, checksum: checksum(kind) };
+        let log = |log, kind| GrowingLog { log, bytes: 0, checksum: checksum(kind) };
         Ok(Self {
             setup,
             geometry,
             share,
             pool,
-            data: Data { log: data, bytes: 0, pieces },
+            data: DataLogWriter { log: data, bytes: 0, pieces },
             index: log(logs.index, LogKind::Index),
             auxiliary: logs.auxiliary.map(|auxiliary| log(auxiliary, LogKind::Auxiliary)),
             auxiliary_places: Vec::new(),
-            sorter: Sorter::default(),
-            staging: Staging {
+            sorter: BucketSorter::default(),
+            staging: StagedBlocks {
                 checksum: checksum(LogKind::Data),
                 bytes: Vec::new(),
                 at: 0,
@@ -169,9 +169,9 @@ impl Flusher {
             segments: Vec::new(),
             tables: 0,
             record_bytes: 0,
-            root: Root::default(),
-            copies: Copies::default(),
-            written: Written::default(),
+            root: IndexRoot::default(),
+            copies: FrameCopies::default(),
+            written: PartitionSummary::default(),
         })
     }
 
@@ -187,32 +187,32 @@ impl Flusher {
     }
 
     /// Runs jobs until the channel closes.
-    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+    pub(super) fn run(mut self, jobs: &Receiver<FlushJob>) {
         let mut failed = false;
         while let Ok(job) = jobs.recv() {
             match job {
-                Job::Table(buffer, scale) if !failed => {
+                FlushJob::Table(buffer, scale) if !failed => {
                     if let Err(error) = self.write_table(buffer, scale) {
                         failed = true;
                         self.pool.fail(error);
                     }
                     self.pool.end_writing();
                 }
-                Job::Table(..) => self.pool.end_writing(),
-                Job::Auxiliary(bytes) if !failed => {
+                FlushJob::Table(..) => self.pool.end_writing(),
+                FlushJob::Auxiliary(bytes) if !failed => {
                     if let Err(error) = self.keep_auxiliary(bytes) {
                         failed = true;
                         self.pool.fail(error);
                     }
                 }
-                Job::Auxiliary(_) => (),
-                Job::Epoch(end, answer) => {
+                FlushJob::Auxiliary(_) => (),
+                FlushJob::Epoch(end, answer) => {
                     let done = if failed { Err(closed()) } else { self.end_epoch(end) };
                     failed |= done.is_err();
                     // Nobody listens if the caller has given up.
                     let _ = answer.send(done);
                 }
-                Job::Finish(answer) => {
+                FlushJob::Finish(answer) => {
                     let done = if failed { Err(closed()) } else { self.finish() };
                     let _ = answer.send(done);
                     return;
@@ -221,7 +221,7 @@ impl Flusher {
         }
     }
 
-    fn write_table(&mut self, buffer: Buffer, scale: u64) -> Result<()> {
+    fn write_table(&mut self, buffer: RecordBuffer, scale: u64) -> Result<()> {
         let rows = buffer.rows();
         if rows == 0 {
             return Ok(());
@@ -229,23 +229,23 @@ impl Flusher {
         if self.builder.is_too_coarse(rows) {
             self.write_segment()?;
         }
-        let table = Table { offset: self.data.bytes, ..Table::default() };
+        let table = EpochTable { offset: self.data.bytes, ..EpochTable::default() };
         let mut slots = self.builder.begin(rows, scale, self.tables, self.setup.order);
         let spans = match self.geometry.shape {
-            Shape::Fixed { key_bytes, value_bytes } => {
+            RecordLayout::Fixed { key_bytes, value_bytes } => {
                 let widths = (usize::from(key_bytes), value_bytes as usize);
                 self.write_fixed(buffer, rows, widths, &mut slots)?;
                 Vec::new()
             }
-            Shape::Variable => self.write_variable(buffer, &mut slots)?,
+            RecordLayout::Variable => self.write_variable(buffer, &mut slots)?,
         };
-        self.builder.add(Table { spans, ..table }, slots);
+        self.builder.add(EpochTable { spans, ..table }, slots);
         self.tables += 1;
         self.written.tables += 1;
         self.written.rows += rows;
         self.written.index_memory_peak =
             self.written.index_memory_peak.max(self.builder.memory_bytes());
-        let by_key = self.setup.order == Order::Key;
+        let by_key = self.setup.order == RowOrder::Key;
         if by_key || self.builder.memory_bytes() > self.share.index_bytes {
             self.write_segment()?;
         }
@@ -255,7 +255,7 @@ impl Flusher {
     /// Writes rows of fixed shape: each goes straight to its position in a block.
     fn write_fixed(
         &mut self,
-        buffer: Buffer,
+        buffer: RecordBuffer,
         rows: u64,
         (key_bytes, value_bytes): (usize, usize),
         slots: &mut TableIndex,
@@ -296,7 +296,11 @@ impl Flusher {
     }
 
     /// Writes rows of variable shape: a block ends with the row that fills it.
-    fn write_variable(&mut self, buffer: Buffer, slots: &mut TableIndex) -> Result<Vec<Span>> {
+    fn write_variable(
+        &mut self,
+        buffer: RecordBuffer,
+        slots: &mut TableIndex,
+    ) -> Result<Vec<BlockEnd>> {
         let mut spans = Vec::new();
         let mut row_end = 0;
         let mut block = VariableBlock::default();
@@ -313,7 +317,7 @@ impl Flusher {
                     self.record_bytes += block.bytes() as u64;
                     row_end += block.rows();
                     let end = self.staging.seal_variable(&mut block, &mut self.data)?;
-                    spans.push(Span { row_end, end });
+                    spans.push(BlockEnd { row_end, end });
                 }
             }
             self.pool.give(bucket.into_chunks());
@@ -323,7 +327,7 @@ impl Flusher {
             self.record_bytes += block.bytes() as u64;
             row_end += block.rows();
             let end = self.staging.seal_variable(&mut block, &mut self.data)?;
-            spans.push(Span { row_end, end });
+            spans.push(BlockEnd { row_end, end });
         }
         self.staging.flush(&mut self.data)?;
         Ok(spans)
@@ -336,7 +340,7 @@ impl Flusher {
         }
         let mut out = Vec::with_capacity(frame::HEADER_BYTES);
         let checksum = self.index.checksum;
-        let header = Header::of_segment(self.builder.encoded_bytes());
+        let header = IndexFrameHeader::of_segment(self.builder.encoded_bytes());
         header.encode(checksum, self.index.bytes, &mut out);
         self.index.append(&out)?;
         let (offset, piece_bytes) = (self.index.bytes, self.staging.piece_bytes);
@@ -363,7 +367,7 @@ impl Flusher {
             auxiliary.log.sync()?;
         }
         self.write_segment()?;
-        let epoch = Epoch {
+        let epoch = EpochIndex {
             number: u32::try_from(self.root.epochs.len()).expect("epochs fit 32 bits"),
             step: end.step,
             data_bytes: self.data.bytes,
@@ -389,7 +393,7 @@ impl Flusher {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Written> {
+    fn finish(&mut self) -> Result<PartitionSummary> {
         self.pool.check()?;
         self.root.data_bytes = self.data.bytes;
         // The frame of a single epoch is next to the root already.
@@ -421,11 +425,11 @@ impl Flusher {
     }
 }
 
-impl Staging {
+impl StagedBlocks {
     /// Appends the checksum to the block of `body` bytes that starts at `at`; returns the end of
     /// the block in the data log.
     #[inline]
-    fn seal(&mut self, body: usize, data: &mut Data) -> Result<u64> {
+    fn seal(&mut self, body: usize, data: &mut DataLogWriter) -> Result<u64> {
         let (start, end) = (self.at, self.at + body);
         let offset = data.bytes + start as u64;
         let sum = self.checksum.of(&self.bytes[start..end], offset);
@@ -438,7 +442,11 @@ impl Staging {
         Ok(end)
     }
 
-    fn seal_variable(&mut self, block: &mut VariableBlock, data: &mut Data) -> Result<u64> {
+    fn seal_variable(
+        &mut self,
+        block: &mut VariableBlock,
+        data: &mut DataLogWriter,
+    ) -> Result<u64> {
         self.bytes.truncate(self.at);
         // Reserve at once: gradual growth would leave spare capacity.
         let needed = self.at.max(self.piece_bytes) + BLOCK_BYTES + block.encoded_bytes_max();
@@ -450,7 +458,7 @@ impl Staging {
     }
 
     /// Submits all whole blocks to the store.
-    fn flush(&mut self, data: &mut Data) -> Result<()> {
+    fn flush(&mut self, data: &mut DataLogWriter) -> Result<()> {
         let at = std::mem::take(&mut self.at);
         if at > 0 {
             self.bytes = data.pieces.submit(std::mem::take(&mut self.bytes), at)?;
@@ -462,14 +470,14 @@ impl Staging {
 }
 
 fn order<'s>(
-    sorter: &'s mut Sorter,
-    bucket: &Bucket,
-    records: &Records<'_>,
-    geometry: Geometry,
-    setup: &Setup,
+    sorter: &'s mut BucketSorter,
+    bucket: &RecordBucket,
+    records: &BucketRecords<'_>,
+    geometry: BufferGeometry,
+    setup: &PartitionSetup,
 ) -> &'s [u64] {
     match setup.order {
-        Order::Hash => sorter.by_place(bucket, records, geometry, setup.partitions),
-        Order::Key => sorter.by_key(bucket.rows(), records),
+        RowOrder::Hash => sorter.by_place(bucket, records, geometry, setup.partitions),
+        RowOrder::Key => sorter.by_key(bucket.rows(), records),
     }
 }

@@ -26,11 +26,11 @@ pub use share::MEMORY_BYTES_MIN;
 pub(crate) use sort::prefix as key_prefix;
 pub use writer::PartitionWriter;
 
-use crate::shape::Shape;
+use crate::record_layout::RecordLayout;
 
 /// Parameters of a partition's writer.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
+pub struct PartitionSetup {
     /// Id of the directory.
     pub directory: u128,
     /// Number of the partition.
@@ -38,9 +38,9 @@ pub struct Setup {
     /// Number of partitions that share the hash space; 1 if this one has all of it.
     pub partitions: u32,
     /// The shape of the records.
-    pub shape: Shape,
+    pub shape: RecordLayout,
     /// The order of the rows.
-    pub order: Order,
+    pub order: RowOrder,
     /// True if it also keeps auxiliary tables.
     pub has_auxiliary: bool,
     /// Memory for records, pending writes, and the index of the current epoch.
@@ -58,7 +58,7 @@ pub struct EpochEnd {
 
 /// Sort order of a table's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum RowOrder {
     /// The hash of the key, then arrival.
     Hash,
     /// The key, then arrival.

@@ -16,12 +16,12 @@ use super::pool::closed;
 pub(super) const PIECES_MAX: usize = 2;
 
 /// A piece and its number of valid bytes.
-type Piece = (Vec<u8>, usize);
+type FilledPiece = (Vec<u8>, usize);
 
 /// Writes pieces to a log in order.
 #[derive(Debug)]
 pub(super) struct PieceWriter {
-    pieces: Option<SyncSender<Piece>>,
+    pieces: Option<SyncSender<FilledPiece>>,
     written: Receiver<Result<Vec<u8>>>,
     thread: Option<JoinHandle<()>>,
     waiting: usize,
@@ -75,7 +75,7 @@ impl PieceWriter {
     }
 }
 
-fn run(log: &dyn AppendLog, inbox: &Receiver<Piece>, outbox: &Sender<Result<Vec<u8>>>) {
+fn run(log: &dyn AppendLog, inbox: &Receiver<FilledPiece>, outbox: &Sender<Result<Vec<u8>>>) {
     for (piece, count) in inbox {
         let done = log.append(&piece[..count]).map(|_| piece);
         // Nobody listens if the flusher has failed otherwise.

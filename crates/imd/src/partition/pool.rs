@@ -8,22 +8,22 @@
 use esker_base::{Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 
-use super::buffer::Chunk;
+use super::buffer::RecordChunk;
 use super::share::LONG_COPIES;
 
 /// Memory that one partition may allocate for records.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct RecordPool {
     chunk_bytes: usize,
     bytes_max: u64,
-    /// Guards the fields of [`State`].
-    state: Mutex<State>,
+    /// Guards the fields of [`RecordPoolState`].
+    state: Mutex<RecordPoolState>,
     freed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    free: Vec<Chunk>,
+struct RecordPoolState {
+    free: Vec<RecordChunk>,
     /// Bytes of all chunks, free ones included.
     bytes: u64,
     /// Tables that are being written or are queued.
@@ -37,7 +37,7 @@ struct State {
 
 /// Fill state of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ready {
+pub(super) enum BufferReadiness {
     /// No record.
     Nothing,
     /// Some records.
@@ -47,14 +47,14 @@ pub(super) enum Ready {
 }
 
 /// Answer to a request for memory.
-pub(super) enum Grant {
+pub(super) enum MemoryGrant {
     /// A chunk to fill.
-    Chunk(Chunk),
+    Chunk(RecordChunk),
     /// No chunk until the caller hands over its buffer.
     HandOver,
 }
 
-impl Pool {
+impl RecordPool {
     pub(super) fn new(chunk_bytes: usize, bytes_max: u64) -> Self {
         Self { chunk_bytes, bytes_max, state: Mutex::default(), freed: Condvar::new() }
     }
@@ -65,7 +65,7 @@ impl Pool {
     ///
     /// # Errors
     /// The error of the background thread.
-    pub(super) fn take(&self, bytes: usize, ready: Ready) -> Result<Grant> {
+    pub(super) fn take(&self, bytes: usize, ready: BufferReadiness) -> Result<MemoryGrant> {
         let bytes = bytes.max(self.chunk_bytes);
         let mut state = self.state.lock();
         if bytes > self.chunk_bytes {
@@ -73,31 +73,31 @@ impl Pool {
         }
         loop {
             state.check()?;
-            if state.writing == 0 && ready == Ready::Table {
-                return Ok(Grant::HandOver);
+            if state.writing == 0 && ready == BufferReadiness::Table {
+                return Ok(MemoryGrant::HandOver);
             }
             if bytes == self.chunk_bytes
                 && let Some(chunk) = state.free.pop()
             {
-                return Ok(Grant::Chunk(chunk));
+                return Ok(MemoryGrant::Chunk(chunk));
             }
             let bytes_max = self.bytes_max.saturating_sub(LONG_COPIES * state.long_bytes);
-            let nothing_else = ready == Ready::Nothing && state.writing == 0;
+            let nothing_else = ready == BufferReadiness::Nothing && state.writing == 0;
             if state.make_room(bytes as u64, bytes_max) || nothing_else {
                 // The caller must get one chunk, however little memory there is.
                 state.bytes += bytes as u64;
                 state.bytes_peak = state.bytes_peak.max(state.bytes);
-                return Ok(Grant::Chunk(Vec::with_capacity(bytes)));
+                return Ok(MemoryGrant::Chunk(Vec::with_capacity(bytes)));
             }
             if state.writing == 0 {
-                return Ok(Grant::HandOver);
+                return Ok(MemoryGrant::HandOver);
             }
             self.freed.wait(&mut state);
         }
     }
 
     /// Returns chunks to the pool.
-    pub(super) fn give(&self, chunks: impl Iterator<Item = Chunk>) {
+    pub(super) fn give(&self, chunks: impl Iterator<Item = RecordChunk>) {
         let mut state = self.state.lock();
         for mut chunk in chunks {
             if chunk.capacity() == self.chunk_bytes {
@@ -148,7 +148,7 @@ impl Pool {
     }
 }
 
-impl State {
+impl RecordPoolState {
     fn check(&mut self) -> Result<()> {
         match self.failure.take() {
             Some(error) => Err(error),

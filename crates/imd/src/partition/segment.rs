@@ -17,11 +17,11 @@ use esker_base::Result;
 use esker_table::filter;
 use esker_table::wire::put_varint;
 
-use super::Order;
-use super::sort::{place_of, prefix};
+use super::RowOrder;
+use super::sort::{position_of, prefix};
 use crate::checksum::{CHECKSUM_BYTES, LogChecksum};
 use crate::hash::{PLACE_BITS, key_hash};
-use crate::index::epoch::{Segment, Span, Table};
+use crate::index::epoch::{BlockEnd, EpochTable, IndexGroup};
 use crate::slot::{self, SLOT_BITS_MAX};
 
 /// Minimum rows of a table's slot, unless the table has fewer. A look-up reads and verifies a slot
@@ -49,12 +49,12 @@ const KEY_SLOT_BLOCKS: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct SegmentBuilder {
     slot_bits: u32,
-    tables: Vec<(Table, Slots)>,
+    tables: Vec<(EpochTable, TableSlots)>,
 }
 
 /// The slots of one table.
 #[derive(Debug, Default)]
-struct Slots {
+struct TableSlots {
     /// The first row of each slot, then the number of rows.
     first_rows: Vec<u32>,
     /// End of each slot's bytes.
@@ -84,7 +84,7 @@ pub(super) struct PlaceSlots {
     end: u64,
     places: Vec<u64>,
     rows: u32,
-    slots: Slots,
+    slots: TableSlots,
 }
 
 /// The slots of a table ordered by key: the first key of each block and a filter.
@@ -95,7 +95,7 @@ pub(super) struct KeySlots {
     digests: Vec<u64>,
     rows: u32,
     block_is_open: bool,
-    slots: Slots,
+    slots: TableSlots,
 }
 
 impl TableIndex {
@@ -103,7 +103,7 @@ impl TableIndex {
     #[inline]
     pub(super) fn push(&mut self, row: u64, key: &[u8]) {
         match self {
-            Self::Places(slots) => slots.push(place_of(row)),
+            Self::Places(slots) => slots.push(position_of(row)),
             Self::Keys(slots) => slots.push(key),
         }
     }
@@ -186,10 +186,10 @@ impl SegmentBuilder {
         rows: u64,
         scale: u64,
         number: usize,
-        order: Order,
+        order: RowOrder,
     ) -> TableIndex {
-        let mut slots = Slots { first_rows: vec![0], ..Slots::default() };
-        if order == Order::Key {
+        let mut slots = TableSlots { first_rows: vec![0], ..TableSlots::default() };
+        if order == RowOrder::Key {
             return TableIndex::Keys(KeySlots { slots, ..KeySlots::default() });
         }
         if self.tables.is_empty() {
@@ -207,7 +207,7 @@ impl SegmentBuilder {
     }
 
     /// Adds a table after it is written.
-    pub(super) fn add(&mut self, mut table: Table, index: TableIndex) {
+    pub(super) fn add(&mut self, mut table: EpochTable, index: TableIndex) {
         let mut slots = match index {
             TableIndex::Places(mut index) => {
                 index.close_until(1 << index.slot_bits);
@@ -233,8 +233,8 @@ impl SegmentBuilder {
 
     /// Bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let bytes = |(table, slots): &(Table, Slots)| {
-            table.spans.len() * size_of::<Span>()
+        let bytes = |(table, slots): &(EpochTable, TableSlots)| {
+            table.spans.len() * size_of::<BlockEnd>()
                 + slots.bytes.capacity()
                 + slots.ends.len() * 12
                 + slots.keys.len() * 8
@@ -262,7 +262,7 @@ impl SegmentBuilder {
         offset: u64,
         piece_bytes: usize,
         mut append: impl FnMut(&[u8]) -> Result<()>,
-    ) -> Result<Segment> {
+    ) -> Result<IndexGroup> {
         let mut slot_ends = Vec::with_capacity(self.slots());
         let mut out = Vec::new();
         let mut at = offset;
@@ -289,6 +289,6 @@ impl SegmentBuilder {
         let slot_keys = slot_keys.unwrap_or_default();
         let tables = tables.into_iter().map(|table| table.0).collect();
         let slot_bits = std::mem::take(&mut self.slot_bits);
-        Ok(Segment { offset, slot_bits, slot_keys, slot_ends, tables })
+        Ok(IndexGroup { offset, slot_bits, slot_keys, slot_ends, tables })
     }
 }

@@ -15,9 +15,9 @@ use esker_base::{Error, Kind, Result};
 
 use super::pieces::PIECES_MAX;
 use super::sort::ROW_SORT_BYTES;
-use super::{Order, Setup};
+use super::{PartitionSetup, RowOrder};
 use crate::block::BLOCK_BYTES;
-use crate::shape::Shape;
+use crate::record_layout::RecordLayout;
 
 /// Minimum memory of a partition.
 pub const MEMORY_BYTES_MIN: u64 = 256 << 10;
@@ -37,7 +37,7 @@ const RECORD_PART: u64 = LONG_COPIES + 2;
 
 /// The shares of a partition's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
+pub(super) struct MemoryShare {
     /// For records that wait or are being written.
     pub(super) record_bytes: u64,
     /// For the index of written tables.
@@ -49,12 +49,12 @@ pub(super) struct Share {
     pub(super) bucket_rows_max: u64,
 }
 
-impl Share {
+impl MemoryShare {
     /// Divides the memory of `setup`.
     ///
     /// # Errors
     /// `Invalid` if it is too little for one record.
-    pub(super) fn of(setup: &Setup) -> Result<Self> {
+    pub(super) fn of(setup: &PartitionSetup) -> Result<Self> {
         let memory = setup.memory_bytes;
         let stride = setup.shape.stride().unwrap_or(1);
         let piece_bytes = (memory / 64).clamp(BLOCK_BYTES as u64, PIECE_BYTES);
@@ -62,7 +62,7 @@ impl Share {
         let used = memory / 8 + memory / 16 + memory / 16 + memory / 32 + pieces;
         let mut record_bytes = memory.saturating_sub(used);
         let mut bucket_rows_max = memory / 16 / ROW_SORT_BYTES;
-        if setup.order == Order::Key {
+        if setup.order == RowOrder::Key {
             // A whole table is sorted at once, which takes a part of the records' share.
             let with_sorting = record_bytes + memory / 16;
             (record_bytes, bucket_rows_max) = match setup.shape.stride() {
@@ -96,7 +96,7 @@ impl Share {
     }
 }
 
-impl Shape {
+impl RecordLayout {
     /// Bytes of every record, if all have the same length.
     fn stride(self) -> Option<u64> {
         match self {

@@ -4,7 +4,7 @@
 //! leaves free puts rows into groups of about two; insertion sort orders the groups. A bucket is
 //! small, so all of this stays within the processor's caches.
 
-use super::buffer::{Bucket, Geometry, ROW_BITS, Records};
+use super::buffer::{BucketRecords, BufferGeometry, ROW_BITS, RecordBucket};
 use crate::hash::{PLACE_BITS, home, key_hash};
 
 /// The counting pass has at most 2^`COUNT_BITS_MAX` counters: 16 KiB.
@@ -18,7 +18,7 @@ pub(super) const ROW_SORT_BYTES: u64 = 32;
 
 /// Sorts one bucket after another and reuses its memory.
 #[derive(Debug, Default)]
-pub(super) struct Sorter {
+pub(super) struct BucketSorter {
     rows: Vec<u64>,
     sorted: Vec<u64>,
     counts: Vec<u32>,
@@ -26,7 +26,7 @@ pub(super) struct Sorter {
 
 /// The place of a sorted row.
 #[inline]
-pub(super) fn place_of(row: u64) -> u64 {
+pub(super) fn position_of(row: u64) -> u64 {
     row >> ROW_BITS
 }
 
@@ -36,13 +36,13 @@ pub(super) fn number_of(row: u64) -> u32 {
     (row & ((1 << ROW_BITS) - 1)) as u32
 }
 
-impl Sorter {
+impl BucketSorter {
     /// The rows of the closed `bucket` in order of place and arrival.
     pub(super) fn by_place(
         &mut self,
-        bucket: &Bucket,
-        records: &Records<'_>,
-        geometry: Geometry,
+        bucket: &RecordBucket,
+        records: &BucketRecords<'_>,
+        geometry: BufferGeometry,
         partitions: u32,
     ) -> &[u64] {
         let rows = bucket.rows() as usize;
@@ -111,7 +111,7 @@ impl Sorter {
     }
 
     /// The row numbers of a bucket in order of key and arrival.
-    pub(super) fn by_key(&mut self, rows: u32, records: &Records<'_>) -> &[u64] {
+    pub(super) fn by_key(&mut self, rows: u32, records: &BucketRecords<'_>) -> &[u64] {
         let mut keyed: Vec<(u64, u32)> =
             (0..rows).map(|row| (prefix(records.get(row).0), row)).collect();
         keyed.sort_unstable_by(|a, b| {

@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use esker_base::store::SharedStore;
 use esker_base::{Error, Result};
 
-use super::buffer::{Buffer, Geometry};
-use super::flusher::{Flusher, Job, Logs};
-use super::pool::{Grant, Pool, Ready, closed};
-use super::share::Share;
-use super::{EpochEnd, Order, Setup};
+use super::buffer::{BufferGeometry, RecordBuffer};
+use super::flusher::{FlushJob, PartitionFlusher, PartitionLogs};
+use super::pool::{BufferReadiness, MemoryGrant, RecordPool, closed};
+use super::share::MemoryShare;
+use super::{EpochEnd, PartitionSetup, RowOrder};
 use crate::hash::home;
 use crate::names;
 
@@ -24,21 +24,21 @@ const FIRST_TABLE_SHARE: u64 = 4;
 /// accept.
 #[derive(Debug)]
 pub struct PartitionWriter {
-    setup: Setup,
-    geometry: Geometry,
-    pool: Arc<Pool>,
-    buffer: Buffer,
-    share: Share,
+    setup: PartitionSetup,
+    geometry: BufferGeometry,
+    pool: Arc<RecordPool>,
+    buffer: RecordBuffer,
+    share: MemoryShare,
     /// True if this epoch has a table.
     has_table: bool,
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<FlushJob>>,
     background: Option<JoinHandle<()>>,
     poisoned: bool,
 }
 
 /// Totals of a partition's writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct PartitionSummary {
     /// Records.
     pub rows: u64,
     /// Epochs.
@@ -66,22 +66,22 @@ impl PartitionWriter {
     pub fn create(
         store: &SharedStore,
         prefix: &str,
-        setup: Setup,
+        setup: PartitionSetup,
         (head, schema): (&[u8], &[u8]),
     ) -> Result<Self> {
         setup.shape.check()?;
-        let share = Share::of(&setup)?;
-        let mut geometry = Geometry::of(setup.shape, share.record_bytes);
-        if setup.order == Order::Key {
+        let share = MemoryShare::of(&setup)?;
+        let mut geometry = BufferGeometry::of(setup.shape, share.record_bytes);
+        if setup.order == RowOrder::Key {
             geometry.bucket_bits = 0;
         }
         let index = store.append_log(&names::index(prefix, setup.partition))?;
         let data = store.append_log(&names::data(prefix, setup.partition))?;
-        let pool = Arc::new(Pool::new(geometry.chunk_bytes, share.record_bytes));
+        let pool = Arc::new(RecordPool::new(geometry.chunk_bytes, share.record_bytes));
         let auxiliary = setup.has_auxiliary.then(|| names::auxiliary(prefix, setup.partition));
         let auxiliary = auxiliary.map(|name| store.append_log(&name)).transpose()?;
-        let logs = Logs { data, index, auxiliary };
-        let mut flusher = Flusher::new(setup, geometry, share, Arc::clone(&pool), logs)?;
+        let logs = PartitionLogs { data, index, auxiliary };
+        let mut flusher = PartitionFlusher::new(setup, geometry, share, Arc::clone(&pool), logs)?;
         flusher.begin(head, schema)?;
         let (jobs, inbox) = channel();
         let background = std::thread::Builder::new()
@@ -89,7 +89,7 @@ impl PartitionWriter {
             .spawn(move || flusher.run(&inbox))
             .map_err(|error| Error::io(error, "start a partition's thread"))?;
         let (jobs, background) = (Some(jobs), Some(background));
-        let buffer = Buffer::new(geometry);
+        let buffer = RecordBuffer::new(geometry);
         let (has_table, poisoned) = (false, false);
         Ok(Self { setup, geometry, pool, buffer, share, has_table, jobs, background, poisoned })
     }
@@ -124,13 +124,13 @@ impl PartitionWriter {
             }
             let bytes = self.geometry.bytes_of(key, value);
             match self.pool.take(bytes, self.ready()) {
-                Ok(Grant::Chunk(chunk)) => {
+                Ok(MemoryGrant::Chunk(chunk)) => {
                     self.buffer.add_chunk(place, chunk);
                     let pushed = self.buffer.push(place, key, value);
                     assert!(pushed, "a new chunk has room for a record");
                     return Ok(());
                 }
-                Ok(Grant::HandOver) => self.hand_over(true),
+                Ok(MemoryGrant::HandOver) => self.hand_over(true),
                 Err(error) => {
                     self.poisoned = true;
                     return Err(error);
@@ -142,36 +142,36 @@ impl PartitionWriter {
     /// The fill state of the buffer. It becomes a table, if nothing else is being written, once it
     /// fills half of the memory. The first table of an epoch is smaller, so that the store gets
     /// work early.
-    fn ready(&self) -> Ready {
+    fn ready(&self) -> BufferReadiness {
         if self.buffer.held == 0 {
-            return Ready::Nothing;
+            return BufferReadiness::Nothing;
         }
         let part = if self.has_table { 2 } else { 2 * FIRST_TABLE_SHARE };
         // Nearly empty chunks make no table: the next would have far more rows.
         if self.buffer.filled() >= self.share.record_bytes / part {
-            Ready::Table
+            BufferReadiness::Table
         } else {
-            Ready::Some
+            BufferReadiness::Some
         }
     }
 
     /// Hands the buffer to the background thread and begins another.
     fn hand_over(&mut self, more_come: bool) {
-        let full = std::mem::replace(&mut self.buffer, Buffer::new(self.geometry));
+        let full = std::mem::replace(&mut self.buffer, RecordBuffer::new(self.geometry));
         self.pool.begin_writing();
         let scale = if more_come && !self.has_table { FIRST_TABLE_SHARE } else { 1 };
         self.has_table = more_come;
-        self.send(Job::Table(full, scale));
+        self.send(FlushJob::Table(full, scale));
     }
 
-    fn send(&self, job: Job) {
+    fn send(&self, job: FlushJob) {
         if let Some(jobs) = &self.jobs {
             // The background thread ends only with `Finish`; a panic there shows when it answers.
             let _ = jobs.send(job);
         }
     }
 
-    fn ask<T>(&mut self, job: impl FnOnce(SyncSender<Result<T>>) -> Job) -> Result<T> {
+    fn ask<T>(&mut self, job: impl FnOnce(SyncSender<Result<T>>) -> FlushJob) -> Result<T> {
         if self.poisoned {
             return Err(closed());
         }
@@ -190,7 +190,7 @@ impl PartitionWriter {
 
     /// Adds an encoded auxiliary table to the current epoch.
     pub fn add_auxiliary(&mut self, table: Vec<u8>) {
-        self.send(Job::Auxiliary(table));
+        self.send(FlushJob::Auxiliary(table));
     }
 
     /// Ends the epoch. Once it returns, all records appended so far survive power loss, if the
@@ -199,7 +199,7 @@ impl PartitionWriter {
     /// # Errors
     /// The error of a failed write, and `Closed` afterwards; the epoch is then incomplete.
     pub fn epoch_flush(&mut self, end: EpochEnd) -> Result<()> {
-        self.ask(|answer| Job::Epoch(end, answer))
+        self.ask(|answer| FlushJob::Epoch(end, answer))
     }
 
     /// Finishes the logs. The caller must have called [`PartitionWriter::epoch_flush`] after the
@@ -207,9 +207,9 @@ impl PartitionWriter {
     ///
     /// # Errors
     /// The error of a failed write.
-    pub fn finish(mut self) -> Result<Written> {
+    pub fn finish(mut self) -> Result<PartitionSummary> {
         assert!(self.buffer.held == 0, "records are flushed before the logs end");
-        self.ask(Job::Finish)
+        self.ask(FlushJob::Finish)
     }
 
     /// Maximum bytes of key and value of a record; longer ones do not fit the memory.

@@ -9,12 +9,12 @@ use quick_cache::sync::Cache;
 use crate::checksum::LogKind;
 
 /// Location of a piece: log, partition and offset.
-type Place = (LogKind, u32, u64);
+type LogPiece = (LogKind, u32, u64);
 
 /// Cached pieces.
 #[derive(Debug)]
 pub(crate) struct PieceCache {
-    cache: Option<Cache<Place, Bytes, ByBytes>>,
+    cache: Option<Cache<LogPiece, Bytes, ByBytes>>,
 }
 
 #[derive(Clone, Debug)]
@@ -23,8 +23,8 @@ struct ByBytes;
 /// Memory of a piece besides its bytes.
 const PIECE_OVERHEAD_BYTES: u64 = 96;
 
-impl Weighter<Place, Bytes> for ByBytes {
-    fn weight(&self, _: &Place, bytes: &Bytes) -> u64 {
+impl Weighter<LogPiece, Bytes> for ByBytes {
+    fn weight(&self, _: &LogPiece, bytes: &Bytes) -> u64 {
         bytes.len() as u64 + PIECE_OVERHEAD_BYTES
     }
 }

@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 /// Cost of one or more queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct QueryCounts {
     /// Reads of index logs, size requests included.
     pub index_reads: u64,
     /// Bytes of those reads.
@@ -23,7 +23,7 @@ pub struct Counts {
     pub partitions: u64,
 }
 
-impl Counts {
+impl QueryCounts {
     /// Reads of any kind.
     #[must_use]
     pub fn reads(&self) -> u64 {
@@ -37,7 +37,7 @@ impl Counts {
     }
 }
 
-impl AddAssign for Counts {
+impl AddAssign for QueryCounts {
     fn add_assign(&mut self, other: Self) {
         self.index_reads += other.index_reads;
         self.index_bytes += other.index_bytes;

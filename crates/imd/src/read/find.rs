@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use esker_base::{Error, Result};
 
-use super::counts::Counts;
-use super::lookup::{Found, Wanted, look_up};
+use super::counts::QueryCounts;
+use super::lookup::{FoundValue, WantedKey, lookup_keys};
 use super::lost;
 use super::partition::PartitionReader;
 use super::pointers;
@@ -16,8 +16,8 @@ use crate::auxiliary;
 use crate::hash::{PLACE_BITS, home, key_hash};
 use crate::names;
 use crate::partition::key_prefix;
-use crate::reader::{Answer, Answers, Reader, Value};
-use crate::shape::{Format, Shape};
+use crate::reader::{DirectoryReader, IndexedValue, KeyAnswer, KeyAnswers};
+use crate::record_layout::{RecordLayout, ValueFormat};
 
 /// Keys of one partition looked up together: enough that neighbours share requests, few enough that
 /// their blocks fit memory.
@@ -27,18 +27,18 @@ const KEYS_AT_ONCE: usize = 256;
 const AUXILIARY_BYTES_MAX: u64 = 8 << 30;
 
 /// Keys to look up in one partition and some epochs.
-struct Task {
+struct PartitionLookup {
     partition: u32,
     epochs: Range<u32>,
     numbers: Vec<usize>,
 }
 
-impl Reader {
+impl DirectoryReader {
     /// All values of `key` in complete epochs ([`Reader::epochs_complete`]).
     ///
     /// # Errors
     /// Those of needed partitions that cannot be read.
-    pub fn get(&self, key: &[u8]) -> Result<Answer> {
+    pub fn get(&self, key: &[u8]) -> Result<KeyAnswer> {
         self.get_epochs(key, 0..u32::MAX)
     }
 
@@ -49,9 +49,9 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::get`].
-    pub fn get_epochs(&self, key: &[u8], epochs: Range<u32>) -> Result<Answer> {
-        let Answers { mut values, counts } = self.get_many(&[key], epochs, 1)?;
-        Ok(Answer { values: values.pop().unwrap_or_default(), counts })
+    pub fn get_epochs(&self, key: &[u8], epochs: Range<u32>) -> Result<KeyAnswer> {
+        let KeyAnswers { mut values, counts } = self.get_many(&[key], epochs, 1)?;
+        Ok(KeyAnswer { values: values.pop().unwrap_or_default(), counts })
     }
 
     /// The values of each of `keys` in those of `epochs` that are complete, found by `threads`
@@ -64,11 +64,11 @@ impl Reader {
         keys: &[K],
         epochs: Range<u32>,
         threads: usize,
-    ) -> Result<Answers> {
-        let mut counts = Counts::default();
+    ) -> Result<KeyAnswers> {
+        let mut counts = QueryCounts::default();
         let epochs = self.within_complete(epochs)?;
         let tasks = self.tasks(keys, epochs, &mut counts)?;
-        let parts = share(&tasks, threads, |task, part: &mut (Vec<Found>, Counts)| {
+        let parts = share(&tasks, threads, |task, part: &mut (Vec<FoundValue>, QueryCounts)| {
             self.do_task(task, keys, &mut part.1, &mut part.0)
         })?;
         let mut all = Vec::new();
@@ -78,11 +78,11 @@ impl Reader {
         }
         // Stable: values of one key, epoch and partition stay in order of arrival.
         all.sort_by_key(|found| (found.number, found.epoch));
-        let mut values: Vec<Vec<Value>> = keys.iter().map(|_| Vec::new()).collect();
-        for Found { number, epoch, value } in all {
-            values[number].push(Value { epoch, bytes: value });
+        let mut values: Vec<Vec<IndexedValue>> = keys.iter().map(|_| Vec::new()).collect();
+        for FoundValue { number, epoch, value } in all {
+            values[number].push(IndexedValue { epoch, bytes: value });
         }
-        Ok(Answers { values, counts })
+        Ok(KeyAnswers { values, counts })
     }
 
     /// The partitions to query, each with its keys.
@@ -90,24 +90,24 @@ impl Reader {
         &self,
         keys: &[K],
         epochs: Range<u32>,
-        counts: &mut Counts,
-    ) -> Result<Vec<Task>> {
+        counts: &mut QueryCounts,
+    ) -> Result<Vec<PartitionLookup>> {
         let mut wanted: Vec<(u32, u32, u32, u64, usize)> = Vec::new();
         for (number, key) in keys.iter().enumerate() {
             let key = key.as_ref();
             let hash = key_hash(key);
             match self.head.format {
-                Format::Base | Format::Pointer => {
+                ValueFormat::Base | ValueFormat::Pointer => {
                     let (partition, place) = home(hash, self.partitions());
                     wanted.push((partition, epochs.start, epochs.end, place, number));
                 }
-                Format::Ordered => {
+                ValueFormat::Ordered => {
                     for (partition, epochs) in self.ordered_partitions(key, epochs.clone()) {
                         let prefix = key_prefix(key);
                         wanted.push((partition, epochs.start, epochs.end, prefix, number));
                     }
                 }
-                Format::Lossy | Format::Static => {
+                ValueFormat::Lossy | ValueFormat::Static => {
                     let sources = self.sources(hash, epochs.clone(), counts)?;
                     let place = hash >> (64 - PLACE_BITS);
                     wanted.extend(
@@ -124,7 +124,7 @@ impl Reader {
             let (partition, start, end, ..) = group[0];
             for part in group.chunks(KEYS_AT_ONCE) {
                 let numbers = part.iter().map(|wanted| wanted.4).collect();
-                tasks.push(Task { partition, epochs: start..end, numbers });
+                tasks.push(PartitionLookup { partition, epochs: start..end, numbers });
             }
         }
         Ok(tasks)
@@ -157,7 +157,7 @@ impl Reader {
         &self,
         hash: u64,
         epochs: Range<u32>,
-        counts: &mut Counts,
+        counts: &mut QueryCounts,
     ) -> Result<Vec<(u32, u32)>> {
         let (partition, _) = home(hash, self.partitions());
         let reader = self.partition(partition, counts)?;
@@ -181,8 +181,8 @@ impl Reader {
         &self,
         reader: &PartitionReader,
         place: &Range<u64>,
-        counts: &mut Counts,
-    ) -> Result<Arc<auxiliary::Reader>> {
+        counts: &mut QueryCounts,
+    ) -> Result<Arc<auxiliary::AuxiliaryTable>> {
         let at = (reader.partition, place.start);
         if let Some(table) = self.auxiliary.lock().get(&at) {
             return Ok(Arc::clone(table));
@@ -205,26 +205,26 @@ impl Reader {
 
     fn do_task<K: AsRef<[u8]>>(
         &self,
-        task: &Task,
+        task: &PartitionLookup,
         keys: &[K],
-        counts: &mut Counts,
-        found: &mut Vec<Found>,
+        counts: &mut QueryCounts,
+        found: &mut Vec<FoundValue>,
     ) -> Result<()> {
         let reader = self.partition(task.partition, counts)?;
         counts.partitions += 1;
         let partitions = self.head.hash_partitions();
-        let wanted: Vec<Wanted<'_>> = task
+        let wanted: Vec<WantedKey<'_>> = task
             .numbers
             .iter()
             .map(|&number| {
                 let key = keys[number].as_ref();
                 let hash = key_hash(key);
-                Wanted { number, key, hash, place: home(hash, partitions).1 }
+                WantedKey { number, key, hash, place: home(hash, partitions).1 }
             })
             .collect();
         let before = found.len();
-        look_up(&reader, &wanted, task.epochs.clone(), counts, found)?;
-        if self.head.format == Format::Pointer {
+        lookup_keys(&reader, &wanted, task.epochs.clone(), counts, found)?;
+        if self.head.format == ValueFormat::Pointer {
             let rows = found[before..].iter_mut().map(|found| &mut found.value).collect();
             self.follow(rows, counts)?;
         }
@@ -232,12 +232,12 @@ impl Reader {
     }
 
     /// Replaces pointers with the values they point to.
-    pub(crate) fn follow(&self, rows: Vec<&mut Bytes>, counts: &mut Counts) -> Result<()> {
+    pub(crate) fn follow(&self, rows: Vec<&mut Bytes>, counts: &mut QueryCounts) -> Result<()> {
         let value_bytes = match self.head.shape {
-            Shape::Fixed { value_bytes, .. } => Some(value_bytes),
-            Shape::Variable => None,
+            RecordLayout::Fixed { value_bytes, .. } => Some(value_bytes),
+            RecordLayout::Variable => None,
         };
-        let values = pointers::Values {
+        let values = pointers::ValueLogs {
             store: &self.store,
             prefix: &self.prefix,
             directory: self.head.directory,

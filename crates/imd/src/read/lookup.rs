@@ -8,20 +8,20 @@ use std::ops::Range;
 use bytes::Bytes;
 use esker_base::{Error, Result};
 use esker_table::filter;
-use esker_table::wire::Input;
+use esker_table::wire::WireInput;
 use hashbrown::HashMap;
 
-use super::counts::Counts;
+use super::counts::QueryCounts;
 use super::partition::PartitionReader;
 use crate::block;
-use crate::index::epoch::{BlockPlace, Segment, Table};
+use crate::index::epoch::{BlockLocation, EpochTable, IndexGroup};
 use crate::partition::{SLOT_HEADER_BYTES, key_prefix};
-use crate::shape::Shape;
+use crate::record_layout::RecordLayout;
 use crate::slot;
 
 /// A key to look up.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'k> {
+pub(crate) struct WantedKey<'k> {
     /// Its number among the requested keys.
     pub(crate) number: usize,
     pub(crate) key: &'k [u8],
@@ -32,7 +32,7 @@ pub(crate) struct Wanted<'k> {
 
 /// A value found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundValue {
     /// Number of its key.
     pub(crate) number: usize,
     pub(crate) epoch: u32,
@@ -40,14 +40,14 @@ pub(crate) struct Found {
 }
 
 /// Rows that may have a key.
-struct Candidate<'a> {
+struct CandidateRows<'a> {
     wanted: usize,
     epoch: u32,
-    table: &'a Table,
-    rows: Rows,
+    table: &'a EpochTable,
+    rows: RowSelection,
 }
 
-enum Rows {
+enum RowSelection {
     /// Exactly these rows, by number in the table.
     Some(Range<u32>),
     /// Rows of these blocks, which are ordered by key.
@@ -56,30 +56,30 @@ enum Rows {
 
 /// Appends to `found` the values of `wanted` that `reader` has in `epochs`, in order of key, epoch
 /// and arrival.
-pub(crate) fn look_up(
+pub(crate) fn lookup_keys(
     reader: &PartitionReader,
-    wanted: &[Wanted<'_>],
+    wanted: &[WantedKey<'_>],
     epochs: Range<u32>,
-    counts: &mut Counts,
-    found: &mut Vec<Found>,
+    counts: &mut QueryCounts,
+    found: &mut Vec<FoundValue>,
 ) -> Result<()> {
     let epochs = epochs.start..epochs.end.min(reader.epochs());
     let candidates = candidates(reader, wanted, epochs, counts)?;
     counts.tables += candidates.len() as u64;
     let shape = reader.head().row_shape();
-    let mut places: Vec<BlockPlace> = Vec::new();
+    let mut places: Vec<BlockLocation> = Vec::new();
     let mut numbers: HashMap<u64, usize> = HashMap::new();
     let mut spans = Vec::with_capacity(candidates.len());
-    for Candidate { table, rows, .. } in &candidates {
+    for CandidateRows { table, rows, .. } in &candidates {
         let blocks = match rows {
-            Rows::Some(rows) => {
+            RowSelection::Some(rows) => {
                 table.block_of(rows.start, shape)..table.block_of(rows.end - 1, shape) + 1
             }
-            Rows::Blocks(blocks) => blocks.clone(),
+            RowSelection::Blocks(blocks) => blocks.clone(),
         };
         let mut span = Vec::with_capacity(blocks.len());
         for block in blocks {
-            let place = table.place(block, shape);
+            let place = table.block_location(block, shape);
             let number = *numbers.entry(place.bytes.start).or_insert_with(|| {
                 places.push(place);
                 places.len() - 1
@@ -102,10 +102,10 @@ pub(crate) fn look_up(
 /// The rows that may have the keys.
 fn candidates<'a>(
     reader: &'a PartitionReader,
-    wanted: &[Wanted<'_>],
+    wanted: &[WantedKey<'_>],
     epochs: Range<u32>,
-    counts: &mut Counts,
-) -> Result<Vec<Candidate<'a>>> {
+    counts: &mut QueryCounts,
+) -> Result<Vec<CandidateRows<'a>>> {
     let mut places: Vec<Range<u64>> = Vec::new();
     let mut numbers: HashMap<u64, usize> = HashMap::new();
     let mut probes = Vec::new();
@@ -129,7 +129,7 @@ fn candidates<'a>(
     for (index, epoch, segment, number) in probes {
         let body = &bodies[number];
         let probed = probe(segment, shape, &wanted[index], body, |table, rows| {
-            out.push(Candidate { wanted: index, epoch, table, rows });
+            out.push(CandidateRows { wanted: index, epoch, table, rows });
         });
         probed.map_err(|what| {
             reader.named(Error::corrupt(&reader.log.name, places[number].start, what))
@@ -139,7 +139,7 @@ fn candidates<'a>(
 }
 
 /// The slots of `segment` that may have `wanted`.
-fn slots_of(segment: &Segment, wanted: &Wanted<'_>) -> Range<usize> {
+fn slots_of(segment: &IndexGroup, wanted: &WantedKey<'_>) -> Range<usize> {
     let keys = &segment.slot_keys;
     if keys.is_empty() {
         let slot = slot::slot_of(wanted.place, segment.slot_bits) as usize;
@@ -153,11 +153,11 @@ fn slots_of(segment: &Segment, wanted: &Wanted<'_>) -> Range<usize> {
 
 /// Passes the rows of each table that may have `wanted`, according to its slot `body`, to `take`.
 fn probe<'a>(
-    segment: &'a Segment,
-    shape: Shape,
-    wanted: &Wanted<'_>,
+    segment: &'a IndexGroup,
+    shape: RecordLayout,
+    wanted: &WantedKey<'_>,
     body: &[u8],
-    mut take: impl FnMut(&'a Table, Rows),
+    mut take: impl FnMut(&'a EpochTable, RowSelection),
 ) -> Result<(), &'static str> {
     let mut rest = body;
     for table in &segment.tables {
@@ -173,7 +173,7 @@ fn probe<'a>(
         if !segment.slot_keys.is_empty() {
             let blocks = probe_by_key(wanted, bits, first, table, shape)?;
             if !blocks.is_empty() {
-                take(table, Rows::Blocks(blocks));
+                take(table, RowSelection::Blocks(blocks));
             }
             return Ok(());
         }
@@ -183,7 +183,7 @@ fn probe<'a>(
         };
         let found = slot::find(bits, rows, segment.slot_bits, table.low_bits, wanted.place);
         if !found.is_empty() {
-            take(table, Rows::Some(first + found.start..first + found.end));
+            take(table, RowSelection::Some(first + found.start..first + found.end));
         }
         rest = behind;
     }
@@ -194,8 +194,8 @@ fn probe<'a>(
 /// blocks' first keys.
 pub(crate) fn first_keys<'b>(
     body: &'b [u8],
-    table: &Table,
-    shape: Shape,
+    table: &EpochTable,
+    shape: RecordLayout,
 ) -> Result<(u32, &'b [[u8; 8]]), &'static str> {
     let Some((header, bytes)) = body.split_first_chunk::<SLOT_HEADER_BYTES>() else {
         return Err("a slot without a header");
@@ -210,11 +210,11 @@ type KeySlot<'b> = (u32, &'b [[u8; 8]], &'b [u8]);
 fn parse_key_slot<'b>(
     bytes: &'b [u8],
     first_row: u32,
-    table: &Table,
-    shape: Shape,
+    table: &EpochTable,
+    shape: RecordLayout,
 ) -> Result<KeySlot<'b>, &'static str> {
     const BAD: &str = "a damaged slot of a table ordered by key";
-    let mut input = Input::new(bytes);
+    let mut input = WireInput::new(bytes);
     let count = input.varint_max(bytes.len() / 8, BAD).map_err(|_| BAD)?;
     let firsts = input.take(count * 8).map_err(|_| BAD)?;
     let bits = input.take(input.left()).map_err(|_| BAD)?;
@@ -229,11 +229,11 @@ fn parse_key_slot<'b>(
 
 /// The blocks of a slot ordered by key that may have `wanted`.
 fn probe_by_key(
-    wanted: &Wanted<'_>,
+    wanted: &WantedKey<'_>,
     bytes: &[u8],
     first_row: u32,
-    table: &Table,
-    shape: Shape,
+    table: &EpochTable,
+    shape: RecordLayout,
 ) -> Result<Range<u32>, &'static str> {
     let (first_block, firsts, bits) = parse_key_slot(bytes, first_row, table, shape)?;
     if !filter::may_contain(bits, wanted.hash) {
@@ -249,29 +249,31 @@ fn probe_by_key(
 /// Adds the values of `wanted` among the candidate's rows in one block.
 fn collect(
     reader: &PartitionReader,
-    candidate: &Candidate<'_>,
-    wanted: &Wanted<'_>,
-    place: &BlockPlace,
+    candidate: &CandidateRows<'_>,
+    wanted: &WantedKey<'_>,
+    place: &BlockLocation,
     body: &Bytes,
-    found: &mut Vec<Found>,
+    found: &mut Vec<FoundValue>,
 ) -> Result<()> {
     let rows = reader.rows(body, place)?;
     let first = place.rows.start;
     let range = match &candidate.rows {
-        Rows::Some(rows) => rows.start.max(first) - first..rows.end.min(place.rows.end) - first,
-        Rows::Blocks(_) => equal_rows(&rows, wanted.key),
+        RowSelection::Some(rows) => {
+            rows.start.max(first) - first..rows.end.min(place.rows.end) - first
+        }
+        RowSelection::Blocks(_) => equal_rows(&rows, wanted.key),
     };
     for row in range {
         if rows.key(row) == wanted.key {
             let value = body.slice_ref(rows.value(row));
-            found.push(Found { number: wanted.number, epoch: candidate.epoch, value });
+            found.push(FoundValue { number: wanted.number, epoch: candidate.epoch, value });
         }
     }
     Ok(())
 }
 
 /// The rows with `key` in a block ordered by key.
-fn equal_rows(rows: &block::Rows<'_>, key: &[u8]) -> Range<u32> {
+fn equal_rows(rows: &block::BlockRows<'_>, key: &[u8]) -> Range<u32> {
     let point = |before: &dyn Fn(&[u8]) -> bool| {
         let (mut low, mut high) = (0, rows.len());
         while low < high {

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 
-use super::counts::Counts;
+use super::counts::QueryCounts;
 use super::lost;
 use crate::checksum::{LogChecksum, LogKind};
-use crate::index::epoch::Epoch;
-use crate::index::frame::{self, FrameKind, HEADER_BYTES, Header};
-use crate::index::head::{Head, INDEX_MAGIC};
-use crate::index::root::{FOOTER_BYTES, Root, decode_footer};
+use crate::index::epoch::EpochIndex;
+use crate::index::frame::{self, FrameKind, HEADER_BYTES, IndexFrameHeader};
+use crate::index::head::{INDEX_MAGIC, IndexLogHead};
+use crate::index::root::{FOOTER_BYTES, IndexRoot, decode_footer};
 use crate::schema::{DirectorySchema, SCHEMA_BYTES_MAX};
 
 /// Index logs up to this size are read as a whole when a partition is opened.
@@ -36,7 +36,7 @@ pub(crate) struct IndexLog {
     /// The end of the log, or all of it; `tail_start` is its offset.
     tail: Bytes,
     tail_start: u64,
-    pub(crate) head: Head,
+    pub(crate) head: IndexLogHead,
     /// The payload of the schema's frame; `None` in a finished log, since the root object has the
     /// schema.
     schema: Option<Range<u64>>,
@@ -58,7 +58,7 @@ impl IndexLog {
         name: String,
         (partition, directory): (u32, Option<u128>),
         bytes: Option<u64>,
-        counts: &mut Counts,
+        counts: &mut QueryCounts,
     ) -> Result<Self> {
         let bytes = match bytes {
             Some(bytes) => bytes,
@@ -72,12 +72,12 @@ impl IndexLog {
         let tail = tail.map_err(|error| lost(&name, error))?;
         counts.index_reads += 1;
         counts.index_bytes += tail.len() as u64;
-        let unknown = Head {
+        let unknown = IndexLogHead {
             directory: directory.unwrap_or(0),
             partition,
             partitions: 1,
-            format: crate::shape::Format::Base,
-            shape: crate::shape::Shape::Variable,
+            format: crate::record_layout::ValueFormat::Base,
+            shape: crate::record_layout::RecordLayout::Variable,
         };
         let mut log = Self {
             store: store.clone(),
@@ -113,7 +113,7 @@ impl IndexLog {
     }
 
     /// The head of the log, and the offset of the frame after it.
-    fn read_head(&self, counts: &mut Counts) -> Result<(Head, u64)> {
+    fn read_head(&self, counts: &mut QueryCounts) -> Result<(IndexLogHead, u64)> {
         let magic = INDEX_MAGIC.len() as u64;
         let begins = self.read(0..magic.min(self.bytes), counts)?;
         if begins[..] != INDEX_MAGIC[..] {
@@ -131,7 +131,7 @@ impl IndexLog {
             return Err(Error::corrupt(&self.name, magic, "an index log without a head"));
         };
         let bytes = self.read(payload.clone(), counts)?;
-        let head = Head::decode(&bytes).map_err(|bad| bad.of(&self.name, payload.start))?;
+        let head = IndexLogHead::decode(&bytes).map_err(|bad| bad.of(&self.name, payload.start))?;
         Ok((head, payload.end))
     }
 
@@ -140,20 +140,20 @@ impl IndexLog {
         if at == INDEX_MAGIC.len() as u64 { LogChecksum::HEAD } else { self.checksum }
     }
 
-    fn read_root(&mut self, place: Range<u64>, counts: &mut Counts) -> Result<()> {
+    fn read_root(&mut self, place: Range<u64>, counts: &mut QueryCounts) -> Result<()> {
         let bytes = self.read(place.clone(), counts)?;
         let payload =
             frame::decode(FrameKind::Root, &bytes, self.checksum, place.start, &self.name)?;
         let at = place.start + HEADER_BYTES as u64;
-        let root = Root::decode(payload, place.start).map_err(|bad| bad.of(&self.name, at))?;
-        self.head = Head::decode(&root.head).map_err(|bad| bad.of(&self.name, at))?;
+        let root = IndexRoot::decode(payload, place.start).map_err(|bad| bad.of(&self.name, at))?;
+        self.head = IndexLogHead::decode(&root.head).map_err(|bad| bad.of(&self.name, at))?;
         self.epochs = root.epochs;
         self.is_finished = true;
         self.keep_epochs(counts)
     }
 
     /// Reads all epoch frames that are not in memory with one request, if they are adjacent.
-    fn keep_epochs(&mut self, counts: &mut Counts) -> Result<()> {
+    fn keep_epochs(&mut self, counts: &mut QueryCounts) -> Result<()> {
         let Some(first) = self.epochs.first().map(|epoch| epoch.start) else { return Ok(()) };
         let frames: u64 = self.epochs.iter().map(|epoch| epoch.end - epoch.start).sum();
         let missing = first..self.tail_start;
@@ -171,7 +171,7 @@ impl IndexLog {
     ///
     /// # Errors
     /// `Corrupt` if one is damaged.
-    pub(crate) fn check_frames(&self, counts: &mut Counts) -> Result<()> {
+    pub(crate) fn check_frames(&self, counts: &mut QueryCounts) -> Result<()> {
         let (_, mut at) = self.read_head(counts)?;
         let end = self.bytes - FOOTER_BYTES;
         while at < end {
@@ -184,7 +184,7 @@ impl IndexLog {
     }
 
     /// Finds the epochs of a log without a footer.
-    fn walk(&mut self, counts: &mut Counts) -> Result<()> {
+    fn walk(&mut self, counts: &mut QueryCounts) -> Result<()> {
         let mut at;
         (self.head, at) = self.read_head(counts)?;
         let mut last = None;
@@ -207,13 +207,18 @@ impl IndexLog {
     }
 
     /// The header of the frame at `at` and the range of its payload, if the frame is whole.
-    fn frame_at(&self, at: u64, counts: &mut Counts) -> Result<Option<(Header, Range<u64>)>> {
+    fn frame_at(
+        &self,
+        at: u64,
+        counts: &mut QueryCounts,
+    ) -> Result<Option<(IndexFrameHeader, Range<u64>)>> {
         let start = at + HEADER_BYTES as u64;
         if start > self.bytes {
             return Ok(None);
         }
         let checksum = self.checksum_at(at);
-        let Some(header) = Header::decode(checksum, &self.read(at..start, counts)?, at) else {
+        let Some(header) = IndexFrameHeader::decode(checksum, &self.read(at..start, counts)?, at)
+        else {
             return Ok(None);
         };
         let Some(end) = start.checked_add(header.bytes).filter(|&end| end <= self.bytes) else {
@@ -227,7 +232,7 @@ impl IndexLog {
         Ok(Some((header, start..end)))
     }
 
-    fn slots_are_whole(&self, epoch: usize, counts: &mut Counts) -> Result<bool> {
+    fn slots_are_whole(&self, epoch: usize, counts: &mut QueryCounts) -> Result<bool> {
         let epoch = self.epoch(epoch, counts)?;
         for segment in &epoch.segments {
             for slot in 0..segment.slot_ends.len() {
@@ -247,7 +252,7 @@ impl IndexLog {
     ///
     /// # Errors
     /// `Corrupt` if the frame is damaged.
-    pub(crate) fn schema(&self, counts: &mut Counts) -> Result<DirectorySchema> {
+    pub(crate) fn schema(&self, counts: &mut QueryCounts) -> Result<DirectorySchema> {
         let Some(payload) = self.schema.clone() else { return Ok(DirectorySchema::default()) };
         if payload.end - payload.start > SCHEMA_BYTES_MAX as u64 {
             let what = "a schema that is too long";
@@ -262,13 +267,13 @@ impl IndexLog {
     ///
     /// # Errors
     /// `Corrupt` if its frame is damaged.
-    pub(crate) fn epoch(&self, epoch: usize, counts: &mut Counts) -> Result<Epoch> {
+    pub(crate) fn epoch(&self, epoch: usize, counts: &mut QueryCounts) -> Result<EpochIndex> {
         let place = self.epochs[epoch].clone();
         let bytes = self.read(place.clone(), counts)?;
         let payload =
             frame::decode(FrameKind::Epoch, &bytes, self.checksum, place.start, &self.name)?;
         let at = place.start + HEADER_BYTES as u64;
-        let decoded = Epoch::decode(payload, self.head.row_shape(), place.start);
+        let decoded = EpochIndex::decode(payload, self.head.row_shape(), place.start);
         let decoded = decoded.map_err(|bad| bad.of(&self.name, at))?;
         if decoded.number as usize != epoch {
             let what = format!("epoch {}, expected {epoch}", decoded.number);
@@ -286,7 +291,7 @@ impl IndexLog {
     }
 
     /// Bytes of the log, from memory or the store.
-    pub(crate) fn read(&self, range: Range<u64>, counts: &mut Counts) -> Result<Bytes> {
+    pub(crate) fn read(&self, range: Range<u64>, counts: &mut QueryCounts) -> Result<Bytes> {
         if let Some(bytes) = self.in_memory(&range) {
             return Ok(bytes);
         }

@@ -8,14 +8,14 @@ use esker_base::store::{SharedStore, runs};
 use esker_base::{Error, Result};
 
 use super::cache::PieceCache;
-use super::counts::Counts;
+use super::counts::QueryCounts;
 use super::lost;
 use super::open::IndexLog;
 use crate::auxiliary;
 use crate::block;
 use crate::checksum::{LogChecksum, LogKind};
-use crate::index::epoch::{BlockPlace, Epoch};
-use crate::index::head::Head;
+use crate::index::epoch::{BlockLocation, EpochIndex};
+use crate::index::head::IndexLogHead;
 use crate::names;
 
 /// A partition that is open for reading.
@@ -25,7 +25,7 @@ pub struct PartitionReader {
     cache: Arc<PieceCache>,
     pub(crate) partition: u32,
     pub(crate) log: IndexLog,
-    epochs: Vec<OnceLock<Arc<Epoch>>>,
+    epochs: Vec<OnceLock<Arc<EpochIndex>>>,
     data: String,
     data_checksum: LogChecksum,
 }
@@ -43,7 +43,7 @@ impl PartitionReader {
         directory: Option<u128>,
         index_bytes: Option<u64>,
         cache: &Arc<PieceCache>,
-        counts: &mut Counts,
+        counts: &mut QueryCounts,
     ) -> Result<Self> {
         let name = names::index(prefix, partition);
         let log = IndexLog::open(store, name, (partition, directory), index_bytes, counts)
@@ -57,7 +57,7 @@ impl PartitionReader {
 
     /// The head of the index log.
     #[must_use]
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &IndexLogHead {
         &self.log.head
     }
 
@@ -86,7 +86,7 @@ impl PartitionReader {
     ///
     /// # Panics
     /// If there is no such epoch.
-    pub fn epoch(&self, epoch: u32, counts: &mut Counts) -> Result<&Arc<Epoch>> {
+    pub fn epoch(&self, epoch: u32, counts: &mut QueryCounts) -> Result<&Arc<EpochIndex>> {
         let kept = &self.epochs[epoch as usize];
         if let Some(epoch) = kept.get() {
             return Ok(epoch);
@@ -100,12 +100,20 @@ impl PartitionReader {
     }
 
     /// Verified slots of the index log at `places`, in order.
-    pub(crate) fn slots(&self, places: &[Range<u64>], counts: &mut Counts) -> Result<Vec<Bytes>> {
+    pub(crate) fn slots(
+        &self,
+        places: &[Range<u64>],
+        counts: &mut QueryCounts,
+    ) -> Result<Vec<Bytes>> {
         self.pieces(LogKind::Index, places, counts).map_err(|error| self.named(error))
     }
 
     /// Verified blocks of the data log at `places`, in order.
-    pub(crate) fn blocks(&self, places: &[Range<u64>], counts: &mut Counts) -> Result<Vec<Bytes>> {
+    pub(crate) fn blocks(
+        &self,
+        places: &[Range<u64>],
+        counts: &mut QueryCounts,
+    ) -> Result<Vec<Bytes>> {
         self.pieces(LogKind::Data, places, counts).map_err(|error| self.named(error))
     }
 
@@ -113,7 +121,7 @@ impl PartitionReader {
         &self,
         kind: LogKind,
         places: &[Range<u64>],
-        counts: &mut Counts,
+        counts: &mut QueryCounts,
     ) -> Result<Vec<Bytes>> {
         let name = if kind == LogKind::Index { &self.log.name } else { &self.data };
         let mut pieces: Vec<Option<Bytes>> =
@@ -164,7 +172,7 @@ impl PartitionReader {
     }
 
     /// A contiguous range of the data log, neither verified nor cached.
-    pub(crate) fn read_data(&self, range: Range<u64>, counts: &mut Counts) -> Result<Bytes> {
+    pub(crate) fn read_data(&self, range: Range<u64>, counts: &mut QueryCounts) -> Result<Bytes> {
         counts.data_reads += 1;
         counts.data_bytes += range.end - range.start;
         let read = self.store.get_range(&self.data, range);
@@ -183,17 +191,21 @@ impl PartitionReader {
         bytes: &Bytes,
         offset: u64,
         name: &str,
-    ) -> Result<auxiliary::Reader> {
+    ) -> Result<auxiliary::AuxiliaryTable> {
         let checksum = LogChecksum::new(self.head().directory, self.partition, LogKind::Auxiliary);
         let body = checksum.open(bytes, offset, name).map_err(|error| self.named(error))?.len();
-        auxiliary::Reader::parse(bytes.slice(..body))
+        auxiliary::AuxiliaryTable::parse(bytes.slice(..body))
             .map_err(|damage| self.named(damage.of(name, offset)))
     }
 
     /// The rows of a verified block.
-    pub(crate) fn rows<'b>(&self, body: &'b [u8], place: &BlockPlace) -> Result<block::Rows<'b>> {
+    pub(crate) fn rows<'b>(
+        &self,
+        body: &'b [u8],
+        place: &BlockLocation,
+    ) -> Result<block::BlockRows<'b>> {
         let rows = place.rows.end - place.rows.start;
-        block::Rows::parse(body, rows, self.log.head.row_shape())
+        block::BlockRows::parse(body, rows, self.log.head.row_shape())
             .map_err(|damage| self.named(damage.of(&self.data, place.bytes.start)))
     }
 }

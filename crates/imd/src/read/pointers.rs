@@ -9,23 +9,23 @@ use esker_base::{Error, Kind, Result};
 use hashbrown::HashMap;
 
 use super::cache::PieceCache;
-use super::counts::Counts;
+use super::counts::QueryCounts;
 use super::lost;
 use crate::checksum::{LogChecksum, LogKind};
 use crate::names;
-use crate::shape::VALUE_BYTES_MAX;
-use crate::write::{PAGE_BYTES, PAGE_VALUE_BYTES, Pointer, pages_of};
+use crate::record_layout::VALUE_BYTES_MAX;
+use crate::write::{PAGE_BYTES, PAGE_VALUE_BYTES, ValuePointer, pages_of};
 
 /// The length of the value that `row` points to; `row` is a pointer that includes it.
 pub(crate) fn value_bytes(row: &[u8]) -> Result<u64> {
-    let pointer = Pointer::decode(row, None);
+    let pointer = ValuePointer::decode(row, None);
     let pointer = pointer.filter(|pointer| pointer.bytes as usize <= VALUE_BYTES_MAX);
     let what = "a row without a pointer to a value";
     pointer.map(|pointer| pointer.bytes.into()).ok_or_else(|| Error::new(Kind::Corrupt, what))
 }
 
 /// The value logs of all ranks.
-pub(crate) struct Values<'r> {
+pub(crate) struct ValueLogs<'r> {
     pub(crate) store: &'r SharedStore,
     pub(crate) prefix: &'r str,
     pub(crate) directory: u128,
@@ -35,12 +35,12 @@ pub(crate) struct Values<'r> {
     pub(crate) value_bytes: Option<u32>,
 }
 
-impl Values<'_> {
+impl ValueLogs<'_> {
     /// Replaces the pointers `rows` with their values, reading neighbouring pages together.
-    pub(crate) fn follow(&self, rows: Vec<&mut Bytes>, counts: &mut Counts) -> Result<()> {
-        let mut by_rank: HashMap<u32, Vec<(Pointer, &mut Bytes)>> = HashMap::new();
+    pub(crate) fn follow(&self, rows: Vec<&mut Bytes>, counts: &mut QueryCounts) -> Result<()> {
+        let mut by_rank: HashMap<u32, Vec<(ValuePointer, &mut Bytes)>> = HashMap::new();
         for row in rows {
-            let pointer = Pointer::decode(row, self.value_bytes)
+            let pointer = ValuePointer::decode(row, self.value_bytes)
                 .filter(|pointer| pointer.rank < self.ranks)
                 .filter(|pointer| pointer.bytes as usize <= VALUE_BYTES_MAX);
             let Some(pointer) = pointer else {
@@ -63,8 +63,8 @@ impl Values<'_> {
     fn follow_in(
         &self,
         rank: u32,
-        rows: &mut [(Pointer, &mut Bytes)],
-        counts: &mut Counts,
+        rows: &mut [(ValuePointer, &mut Bytes)],
+        counts: &mut QueryCounts,
     ) -> Result<()> {
         let name = names::values(self.prefix, rank);
         let mut starts: Vec<u64> = Vec::new();
@@ -102,7 +102,7 @@ impl Values<'_> {
         rank: u32,
         name: &str,
         starts: &[u64],
-        counts: &mut Counts,
+        counts: &mut QueryCounts,
     ) -> Result<HashMap<u64, Bytes>> {
         let mut pages = HashMap::new();
         let mut missing: Vec<Range<u64>> = Vec::new();

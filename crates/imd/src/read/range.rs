@@ -5,11 +5,11 @@ use std::ops::Range;
 use bytes::Bytes;
 use esker_base::{Error, Result};
 
-use super::counts::Counts;
+use super::counts::QueryCounts;
 use super::lookup::first_keys;
 use super::partition::PartitionReader;
 use super::scan::{TableCursor, merge};
-use crate::index::epoch::Segment;
+use crate::index::epoch::IndexGroup;
 use crate::partition::key_prefix;
 
 impl PartitionReader {
@@ -20,8 +20,8 @@ impl PartitionReader {
         low: &[u8],
         high: &[u8],
         epoch: u32,
-        counts: &mut Counts,
-        mut visit: impl FnMut(&Bytes, &Bytes, &mut Counts) -> Result<bool>,
+        counts: &mut QueryCounts,
+        mut visit: impl FnMut(&Bytes, &Bytes, &mut QueryCounts) -> Result<bool>,
     ) -> Result<()> {
         if epoch >= self.epochs() {
             return Ok(());
@@ -49,10 +49,10 @@ impl PartitionReader {
     /// The blocks of a segment's table that may have keys with prefixes from `low` to `high`.
     fn blocks_of_range(
         &self,
-        segment: &Segment,
+        segment: &IndexGroup,
         low: u64,
         high: u64,
-        counts: &mut Counts,
+        counts: &mut QueryCounts,
     ) -> Result<Range<u32>> {
         let keys = &segment.slot_keys;
         let Some(table) = segment.tables.first().filter(|_| !keys.is_empty()) else {

@@ -8,12 +8,12 @@ use std::collections::BinaryHeap;
 use bytes::Bytes;
 use esker_base::{Error, Kind, Result};
 
-use super::counts::Counts;
+use super::counts::QueryCounts;
 use super::partition::PartitionReader;
 use crate::block;
 use crate::hash::{home, key_hash};
-use crate::index::epoch::{BlockPlace, Table};
-use crate::partition::Order;
+use crate::index::epoch::{BlockLocation, EpochTable};
+use crate::partition::RowOrder;
 
 /// Bytes of a table read at once, if there are few tables.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -24,7 +24,7 @@ const PIECES_BYTES: u64 = 32 << 20;
 /// Position in a table that is read row by row.
 pub(crate) struct TableCursor<'r> {
     reader: &'r PartitionReader,
-    table: &'r Table,
+    table: &'r EpochTable,
     /// Number of the table in the merge.
     number: usize,
     piece_bytes: u64,
@@ -42,11 +42,11 @@ impl<'r> TableCursor<'r> {
     /// A cursor over blocks `blocks` of `table`; `None` if they have no rows.
     pub(crate) fn new(
         reader: &'r PartitionReader,
-        table: &'r Table,
+        table: &'r EpochTable,
         number: usize,
         tables: usize,
         blocks: std::ops::Range<u32>,
-        counts: &mut Counts,
+        counts: &mut QueryCounts,
     ) -> Result<Option<Self>> {
         let piece_bytes = (PIECES_BYTES / tables.max(1) as u64).clamp(64 << 10, PIECE_BYTES);
         let mut cursor = Self {
@@ -74,29 +74,29 @@ impl<'r> TableCursor<'r> {
     }
 
     /// Advances to the next row; returns false at the end.
-    pub(crate) fn advance(&mut self, counts: &mut Counts) -> Result<bool> {
+    pub(crate) fn advance(&mut self, counts: &mut QueryCounts) -> Result<bool> {
         self.row += 1;
         if self.row < self.rows.len() {
-            self.note_place();
+            self.save_position();
             return Ok(true);
         }
         self.load(counts)
     }
 
-    fn note_place(&mut self) {
+    fn save_position(&mut self) {
         let head = self.reader.head();
-        if head.order() == Order::Hash {
+        if head.order() == RowOrder::Hash {
             self.place = home(key_hash(self.key()), head.hash_partitions()).1;
         }
     }
 
     /// Loads the next block; returns false at the end.
-    fn load(&mut self, counts: &mut Counts) -> Result<bool> {
+    fn load(&mut self, counts: &mut QueryCounts) -> Result<bool> {
         if self.block >= self.block_end {
             return Ok(false);
         }
         let shape = self.reader.head().row_shape();
-        let place = self.table.place(self.block, shape);
+        let place = self.table.block_location(self.block, shape);
         let piece_end = self.piece_start + self.piece.len() as u64;
         if place.bytes.end > piece_end || place.bytes.start < self.piece_start {
             self.read_piece(&place, counts)?;
@@ -114,15 +114,15 @@ impl<'r> TableCursor<'r> {
         );
         self.row = 0;
         self.block += 1;
-        self.note_place();
+        self.save_position();
         Ok(true)
     }
 
-    fn read_piece(&mut self, first: &BlockPlace, counts: &mut Counts) -> Result<()> {
+    fn read_piece(&mut self, first: &BlockLocation, counts: &mut QueryCounts) -> Result<()> {
         let shape = self.reader.head().row_shape();
         let mut end = first.bytes.end;
         for block in self.block + 1..self.block_end {
-            let next = self.table.place(block, shape).bytes.end;
+            let next = self.table.block_location(block, shape).bytes.end;
             if next - first.bytes.start > self.piece_bytes {
                 break;
             }
@@ -139,41 +139,41 @@ impl<'r> TableCursor<'r> {
 }
 
 /// Orders cursors for a heap, with the first one in order on top.
-struct Ordered<'r>(TableCursor<'r>);
+struct CursorHeap<'r>(TableCursor<'r>);
 
-impl Ord for Ordered<'_> {
+impl Ord for CursorHeap<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         let (a, b) = (&self.0, &other.0);
         let by_key = || match a.reader.head().order() {
-            Order::Key => b.key().cmp(a.key()),
-            Order::Hash => Ordering::Equal,
+            RowOrder::Key => b.key().cmp(a.key()),
+            RowOrder::Hash => Ordering::Equal,
         };
         // The heap has its greatest element on top.
         b.place.cmp(&a.place).then_with(by_key).then(b.number.cmp(&a.number))
     }
 }
 
-impl PartialOrd for Ordered<'_> {
+impl PartialOrd for CursorHeap<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Ordered<'_> {
+impl PartialEq for CursorHeap<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Ordered<'_> {}
+impl Eq for CursorHeap<'_> {}
 
 /// Passes key and value of each row of `cursors`, in order, to `visit`, until it returns false.
 pub(crate) fn merge(
     cursors: Vec<TableCursor<'_>>,
-    counts: &mut Counts,
-    mut visit: impl FnMut(&Bytes, &Bytes, &mut Counts) -> Result<bool>,
+    counts: &mut QueryCounts,
+    mut visit: impl FnMut(&Bytes, &Bytes, &mut QueryCounts) -> Result<bool>,
 ) -> Result<()> {
-    let mut heap: BinaryHeap<Ordered<'_>> = cursors.into_iter().map(Ordered).collect();
+    let mut heap: BinaryHeap<CursorHeap<'_>> = cursors.into_iter().map(CursorHeap).collect();
     while let Some(mut top) = heap.pop() {
         if !visit(top.0.key(), top.0.value(), counts)? {
             return Ok(());
@@ -189,22 +189,24 @@ impl PartitionReader {
     /// Passes the rows of each block in `blocks` of `table`, verified, to `visit`; reads in pieces.
     pub(crate) fn each_block(
         &self,
-        table: &Table,
+        table: &EpochTable,
         mut blocks: std::ops::Range<u32>,
-        counts: &mut Counts,
-        visit: &(impl Fn(&block::Rows<'_>) + ?Sized),
+        counts: &mut QueryCounts,
+        visit: &(impl Fn(&block::BlockRows<'_>) + ?Sized),
     ) -> Result<()> {
         let shape = self.head().row_shape();
         while !blocks.is_empty() {
-            let start = table.place(blocks.start, shape).bytes.start;
-            let fits = |block: u32| table.place(block, shape).bytes.end - start <= PIECE_BYTES;
+            let start = table.block_location(blocks.start, shape).bytes.start;
+            let fits =
+                |block: u32| table.block_location(block, shape).bytes.end - start <= PIECE_BYTES;
             let mut end = blocks.start + 1;
             while end < blocks.end && fits(end) {
                 end += 1;
             }
-            let bytes = self.read_data(start..table.place(end - 1, shape).bytes.end, counts)?;
+            let bytes =
+                self.read_data(start..table.block_location(end - 1, shape).bytes.end, counts)?;
             for block in blocks.start..end {
-                let place = table.place(block, shape);
+                let place = table.block_location(block, shape);
                 let (from, to) = (place.bytes.start - start, place.bytes.end - start);
                 let piece = &bytes[from as usize..to as usize];
                 visit(&self.rows(self.open_block(piece, place.bytes.start)?, &place)?);

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use esker_base::{Error, Kind, Random, Result};
 
-use super::counts::Counts;
+use super::counts::QueryCounts;
 use super::pointers;
 use super::scan::{TableCursor, merge};
 use super::share::share;
-use crate::block::Rows;
+use crate::block::BlockRows;
 use crate::hash::{PLACE_BITS, key_hash};
 use crate::partition::key_prefix;
-use crate::reader::Reader;
-use crate::shape::{Format, Shape};
+use crate::reader::DirectoryReader;
+use crate::record_layout::{RecordLayout, ValueFormat};
 
 /// Low bits of a hash that do not affect its order; hashes equal in the other bits may be in any
 /// order. Partitions of one directory refine their hashes by at most 32 bits beyond [`PLACE_BITS`].
@@ -23,7 +23,7 @@ const PLACES_SHIFT: u32 = 64 - PLACE_BITS;
 /// Blocks that a thread scans before it takes more.
 const SCAN_BLOCKS: usize = 2048;
 
-impl Reader {
+impl DirectoryReader {
     /// Passes key and value of each record of `epoch` to `visit`, in order of the key's hash (the
     /// key itself if ordered) and then of arrival, until `visit` returns false.
     ///
@@ -35,9 +35,9 @@ impl Reader {
         &self,
         epoch: u32,
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<bool>,
-    ) -> Result<Counts> {
-        let mut counts = Counts::default();
-        let mut batch = Batch { reader: self, rows: Vec::new(), visit: &mut visit };
+    ) -> Result<QueryCounts> {
+        let mut counts = QueryCounts::default();
+        let mut batch = ScanBatch { reader: self, rows: Vec::new(), visit: &mut visit };
         let epochs = epoch..epoch.saturating_add(1);
         let whole =
             self.walk(epochs, &mut counts, |key, value, counts| batch.push(key, value, counts))?;
@@ -52,9 +52,13 @@ impl Reader {
     /// values.
     ///
     /// # Errors
-    /// As [`Reader::scan`].
-    pub fn scan_all(&self, threads: usize, visit: impl Fn(&Rows<'_>) + Sync) -> Result<Counts> {
-        let mut counts = Counts::default();
+    /// As [`DirectoryReader::scan`].
+    pub fn scan_all(
+        &self,
+        threads: usize,
+        visit: impl Fn(&BlockRows<'_>) + Sync,
+    ) -> Result<QueryCounts> {
+        let mut counts = QueryCounts::default();
         let mut units = Vec::new();
         for partition in 0..self.partitions() {
             let reader = self.partition(partition, &mut counts)?;
@@ -70,7 +74,7 @@ impl Reader {
                 }
             }
         }
-        let parts = share(&units, threads, |(reader, table, blocks), counts: &mut Counts| {
+        let parts = share(&units, threads, |(reader, table, blocks), counts: &mut QueryCounts| {
             reader.each_block(table, blocks.clone(), counts, &visit)
         })?;
         parts.into_iter().for_each(|part| counts += part);
@@ -78,22 +82,22 @@ impl Reader {
     }
 
     /// Passes each key that has values in `epochs` to `visit` once, in the order of
-    /// [`Reader::scan`], until `visit` returns false.
+    /// [`DirectoryReader::scan`], until `visit` returns false.
     ///
     /// Reads all records of those epochs.
     ///
     /// # Errors
-    /// As [`Reader::scan`].
+    /// As [`DirectoryReader::scan`].
     pub fn keys(
         &self,
         epochs: Range<u32>,
         mut visit: impl FnMut(&[u8]) -> Result<bool>,
-    ) -> Result<Counts> {
-        let mut counts = Counts::default();
+    ) -> Result<QueryCounts> {
+        let mut counts = QueryCounts::default();
         // Different keys whose hashes begin alike may be interleaved.
         let mut seen: Vec<Bytes> = Vec::new();
         let mut last = None;
-        let ordered = self.head.format == Format::Ordered;
+        let ordered = self.head.format == ValueFormat::Ordered;
         self.walk(epochs, &mut counts, |key, _, _| {
             let place = if ordered { 0 } else { key_hash(key) >> PLACES_SHIFT };
             if last != Some(place) || ordered && seen.last() != Some(key) {
@@ -110,23 +114,23 @@ impl Reader {
     }
 
     /// Passes the key of each record of `epochs` and the size of its value to `visit`, in the order
-    /// of [`Reader::scan`] over all of them, until `visit` returns false.
+    /// of [`DirectoryReader::scan`] over all of them, until `visit` returns false.
     ///
     /// Reads all records of those epochs, but no values that stayed with their writers.
     ///
     /// # Errors
-    /// As [`Reader::scan`].
+    /// As [`DirectoryReader::scan`].
     pub fn value_sizes(
         &self,
         epochs: Range<u32>,
         mut visit: impl FnMut(&Bytes, u64) -> Result<bool>,
-    ) -> Result<Counts> {
-        let mut counts = Counts::default();
+    ) -> Result<QueryCounts> {
+        let mut counts = QueryCounts::default();
         let fixed = match self.head.shape {
-            Shape::Fixed { value_bytes, .. } => Some(u64::from(value_bytes)),
-            Shape::Variable => None,
+            RecordLayout::Fixed { value_bytes, .. } => Some(u64::from(value_bytes)),
+            RecordLayout::Variable => None,
         };
-        let is_pointer = self.head.format == Format::Pointer;
+        let is_pointer = self.head.format == ValueFormat::Pointer;
         self.walk(epochs, &mut counts, |key, value, _| {
             let bytes = match fixed {
                 Some(bytes) => bytes,
@@ -142,8 +146,8 @@ impl Reader {
     fn walk(
         &self,
         epochs: Range<u32>,
-        counts: &mut Counts,
-        mut visit: impl FnMut(&Bytes, &Bytes, &mut Counts) -> Result<bool>,
+        counts: &mut QueryCounts,
+        mut visit: impl FnMut(&Bytes, &Bytes, &mut QueryCounts) -> Result<bool>,
     ) -> Result<bool> {
         let epochs = self.within_complete(epochs)?;
         let mut readers = Vec::new();
@@ -151,7 +155,7 @@ impl Reader {
             readers.push(self.partition(partition, counts)?);
         }
         counts.partitions += u64::from(self.partitions());
-        let by_rank = matches!(self.head.format, Format::Lossy | Format::Static);
+        let by_rank = matches!(self.head.format, ValueFormat::Lossy | ValueFormat::Static);
         // In the lossy formats records are spread over all ranks, ordered within each.
         let groups = if by_rank { vec![&readers[..]] } else { readers.chunks(1).collect() };
         let mut goes_on = true;
@@ -187,7 +191,7 @@ impl Reader {
     /// # Errors
     /// Those of any partition.
     pub fn sample(&self, count: usize, random: &mut Random) -> Result<Vec<Bytes>> {
-        let mut counts = Counts::default();
+        let mut counts = QueryCounts::default();
         // Cumulative number of rows, by table.
         let mut tables = Vec::new();
         let mut rows = 0;
@@ -207,7 +211,7 @@ impl Reader {
             let (end, reader, table) = &tables[tables.partition_point(|table| table.0 <= row)];
             let row = table.rows - u32::try_from(end - row).expect("rows of one table");
             let shape = reader.head().row_shape();
-            let place = table.place(table.block_of(row, shape), shape);
+            let place = table.block_location(table.block_of(row, shape), shape);
             let bodies = reader.blocks(std::slice::from_ref(&place.bytes), &mut counts)?;
             let rows = reader.rows(&bodies[0], &place)?;
             keys.push(bodies[0].slice_ref(rows.key(row - place.rows.start)));
@@ -228,15 +232,15 @@ impl Reader {
         high: &[u8],
         epoch: u32,
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<bool>,
-    ) -> Result<Counts> {
-        if self.head.format != Format::Ordered {
+    ) -> Result<QueryCounts> {
+        if self.head.format != ValueFormat::Ordered {
             let what = format!(
                 "a range of keys needs format ordered, and this directory is {}",
                 self.head.format.name()
             );
             return Err(Error::new(Kind::Invalid, what));
         }
-        let mut counts = Counts::default();
+        let mut counts = QueryCounts::default();
         if low > high || epoch >= self.epochs_complete()? {
             return Ok(counts);
         }
@@ -262,24 +266,24 @@ impl Reader {
 }
 
 /// Rows of a scan that are passed on together, so that their values are fetched together.
-struct Batch<'r, V> {
-    reader: &'r Reader,
+struct ScanBatch<'r, V> {
+    reader: &'r DirectoryReader,
     rows: Vec<(Bytes, Bytes)>,
     visit: &'r mut V,
 }
 
-impl<V: FnMut(&[u8], &[u8]) -> Result<bool>> Batch<'_, V> {
+impl<V: FnMut(&[u8], &[u8]) -> Result<bool>> ScanBatch<'_, V> {
     const ROWS: usize = 4096;
 
-    fn push(&mut self, key: &Bytes, value: &Bytes, counts: &mut Counts) -> Result<bool> {
-        if self.reader.head.format != Format::Pointer {
+    fn push(&mut self, key: &Bytes, value: &Bytes, counts: &mut QueryCounts) -> Result<bool> {
+        if self.reader.head.format != ValueFormat::Pointer {
             return (self.visit)(key, value);
         }
         self.rows.push((key.clone(), value.clone()));
         if self.rows.len() < Self::ROWS { Ok(true) } else { self.end(counts) }
     }
 
-    fn end(&mut self, counts: &mut Counts) -> Result<bool> {
+    fn end(&mut self, counts: &mut QueryCounts) -> Result<bool> {
         let mut rows = std::mem::take(&mut self.rows);
         self.reader.follow(rows.iter_mut().map(|row| &mut row.1).collect(), counts)?;
         for (key, value) in &rows {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use esker_base::{Error, Kind, Result};
-use esker_table::wire::{Damage, Input, put_varint};
+use esker_table::wire::{WireDamage, WireInput, put_varint};
 
 /// Bytes of a numeric key.
 pub const KEY_NUMBER_BYTES: usize = 8;
@@ -226,7 +226,7 @@ impl FieldType {
     }
 
     /// Decodes one type from `input`.
-    pub(super) fn decode(input: &mut Input<'_>) -> Result<Self, Damage> {
+    pub(super) fn decode(input: &mut WireInput<'_>) -> Result<Self, WireDamage> {
         match input.u8()? {
             BYTES => Ok(Self::Bytes { count: input.u8()? }),
             SCALED => {
@@ -329,7 +329,7 @@ mod tests {
             assert_eq!(kind.key_of_text(text).expect(text)[..], key, "{name}");
             let mut out = Vec::new();
             kind.encode(&mut out);
-            assert_eq!(FieldType::decode(&mut Input::new(&out)), Ok(kind));
+            assert_eq!(FieldType::decode(&mut WireInput::new(&out)), Ok(kind));
         };
         agree("u8", &[200], "200");
         agree("u16be", &[1, 2], "258");
@@ -348,7 +348,7 @@ mod tests {
             assert_eq!(kind.key_of_text(text), None, "{name} {text}");
         }
         assert_eq!(FieldType::Bytes { count: 2 }.value(b"\x01\xff").to_string(), "01ff");
-        assert!(FieldType::decode(&mut Input::new(&[15])).is_err());
-        assert!(FieldType::decode(&mut Input::new(&[SCALED, 127])).is_err());
+        assert!(FieldType::decode(&mut WireInput::new(&[15])).is_err());
+        assert!(FieldType::decode(&mut WireInput::new(&[SCALED, 127])).is_err());
     }
 }

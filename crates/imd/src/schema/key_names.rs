@@ -9,19 +9,19 @@ use esker_base::{Error, Kind, Result};
 
 use super::{FieldType, KEY_NUMBER_BYTES};
 use crate::hash::{KEY_BYTES_MAX, KEY_BYTES_MIN};
-use crate::shape::Shape;
+use crate::record_layout::RecordLayout;
 
 /// The naming scheme of a directory's keys.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyNames {
     key_type: FieldType,
-    shape: Shape,
+    shape: RecordLayout,
 }
 
 impl KeyNames {
     /// The scheme for keys of `key_type` in records of `shape`.
     #[must_use]
-    pub const fn new(key_type: FieldType, shape: Shape) -> Self {
+    pub const fn new(key_type: FieldType, shape: RecordLayout) -> Self {
         Self { key_type, shape }
     }
 
@@ -82,16 +82,16 @@ impl KeyNames {
     #[must_use]
     pub fn description(&self) -> String {
         match self.shape {
-            Shape::Fixed { key_bytes, .. } if self.key_type.is_number() => format!(
+            RecordLayout::Fixed { key_bytes, .. } if self.key_type.is_number() => format!(
                 "numbers of type {}, or 0x and {} digits",
                 self.key_type,
                 2 * u32::from(key_bytes)
             ),
-            Shape::Fixed { key_bytes, .. } => format!(
+            RecordLayout::Fixed { key_bytes, .. } => format!(
                 "{key_bytes} bytes each, as text or as 0x and {} digits",
                 2 * u32::from(key_bytes)
             ),
-            Shape::Variable => format!(
+            RecordLayout::Variable => format!(
                 "{KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes each, as text or as 0x and two hexadecimal \
                  digits for each byte"
             ),
@@ -100,13 +100,13 @@ impl KeyNames {
 
     /// True if names of 8-byte keys omit `0x`.
     const fn has_bare_digits(&self) -> bool {
-        matches!(self.shape, Shape::Fixed { key_bytes: 8, .. }) && !self.key_type.is_number()
+        matches!(self.shape, RecordLayout::Fixed { key_bytes: 8, .. }) && !self.key_type.is_number()
     }
 
     fn fits(&self, key: &[u8]) -> bool {
         match self.shape {
-            Shape::Fixed { key_bytes, .. } => key.len() == usize::from(key_bytes),
-            Shape::Variable => (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key.len()),
+            RecordLayout::Fixed { key_bytes, .. } => key.len() == usize::from(key_bytes),
+            RecordLayout::Variable => (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key.len()),
         }
     }
 
@@ -130,14 +130,14 @@ mod tests {
 
     #[test]
     fn names_and_keys_agree() {
-        let eight = Shape::Fixed { key_bytes: 8, value_bytes: 4 };
+        let eight = RecordLayout::Fixed { key_bytes: 8, value_bytes: 4 };
         let digits = KeyNames::new(FieldType::UNTYPED, eight);
         let key = digits.key_of_name(b"0000000000000042").expect("digits");
         assert_eq!(key, 0x42_u64.to_be_bytes());
         assert_eq!(digits.name_of_key(&key), "0000000000000042");
         assert_eq!(digits.key_of_name(b"abcdefgh").expect("bytes"), b"abcdefgh");
         assert!(digits.key_of_name(b"42").is_err());
-        let text = KeyNames::new(FieldType::UNTYPED, Shape::Variable);
+        let text = KeyNames::new(FieldType::UNTYPED, RecordLayout::Variable);
         assert_eq!(text.key_of_name(b"0x6162").expect("digits"), b"ab");
         assert_eq!(text.key_of_name(b"ab").expect("bytes"), b"ab");
         assert_eq!(text.key_of_hex("6162").expect("digits"), b"ab");
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn numbers_are_named_by_their_digits() {
-        let eight = Shape::Fixed { key_bytes: 8, value_bytes: 4 };
+        let eight = RecordLayout::Fixed { key_bytes: 8, value_bytes: 4 };
         let numbers = KeyNames::new(FieldType::U64, eight);
         let key = numbers.key_of_name(b"12345678").expect("a number");
         assert_eq!(key, 12_345_678_u64.to_be_bytes());

@@ -12,12 +12,12 @@ mod key_names;
 use std::fmt;
 
 use esker_base::{Error, Kind, Result};
-use esker_table::wire::{Damage, Input, put_bytes, put_varint};
+use esker_table::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 pub use field_type::{FieldType, FieldValue, KEY_NUMBER_BYTES};
 pub use key_names::KeyNames;
 
-use crate::shape::Shape;
+use crate::record_layout::RecordLayout;
 
 /// Maximum number of fields in a schema.
 pub const FIELDS_MAX: usize = 512;
@@ -99,16 +99,16 @@ impl DirectorySchema {
     ///
     /// # Errors
     /// `Invalid`, naming the field and its fault.
-    pub fn check(&self, shape: Shape) -> Result<()> {
+    pub fn check(&self, shape: RecordLayout) -> Result<()> {
         self.find_fault(shape).map_or(Ok(()), |what| Err(Error::new(Kind::Invalid, what)))
     }
 
     /// The first fault of the schema for records of `shape`.
-    fn find_fault(&self, shape: Shape) -> Option<String> {
+    fn find_fault(&self, shape: RecordLayout) -> Option<String> {
         let Self { key_name, key_unit, key_type, fields } = self;
         let (key_bytes, value_bytes) = match shape {
-            Shape::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), value_bytes),
-            Shape::Variable => (0, 0),
+            RecordLayout::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), value_bytes),
+            RecordLayout::Variable => (0, 0),
         };
         if *key_type != FieldType::UNTYPED && key_bytes != key_type.key_bytes() {
             let wanted = key_type.key_bytes();
@@ -172,8 +172,8 @@ impl DirectorySchema {
     ///
     /// # Errors
     /// Damage if `bytes` are not a schema, or not one that records of `shape` can have.
-    pub fn decode(bytes: &[u8], shape: Shape) -> Result<Self, Damage> {
-        let mut input = Input::new(bytes);
+    pub fn decode(bytes: &[u8], shape: RecordLayout) -> Result<Self, WireDamage> {
+        let mut input = WireInput::new(bytes);
         let (key_name, key_unit) = (text(&mut input)?, text(&mut input)?);
         let key_type = FieldType::decode(&mut input)?;
         let count = input.varint_max(FIELDS_MAX, "as many fields as a schema may have")?;
@@ -192,7 +192,7 @@ impl DirectorySchema {
         input.end()?;
         let schema = Self { key_name, key_unit, key_type, fields };
         match schema.find_fault(shape) {
-            Some(_) => Err(Damage { offset: 0, what: "a schema that its records can have" }),
+            Some(_) => Err(WireDamage { offset: 0, what: "a schema that its records can have" }),
             None => Ok(schema),
         }
     }
@@ -204,7 +204,7 @@ impl SchemaField {
     }
 }
 
-fn text(input: &mut Input<'_>) -> Result<String, Damage> {
+fn text(input: &mut WireInput<'_>) -> Result<String, WireDamage> {
     let bytes = input.bytes(TEXT_BYTES_MAX, "a name or unit")?.to_vec();
     String::from_utf8(bytes).map_err(|_| input.damage("a name or unit in UTF-8"))
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const SHAPE: Shape = Shape::Fixed { key_bytes: 8, value_bytes: 32 };
+const SHAPE: RecordLayout = RecordLayout::Fixed { key_bytes: 8, value_bytes: 32 };
 
 fn field(name: &str, offset: u32, kind: FieldType) -> SchemaField {
     SchemaField { name: name.into(), unit: "m/s".into(), offset, kind }
@@ -47,7 +47,7 @@ fn schemas_round_trip() {
     }
     let untyped = DirectorySchema::default();
     let bytes = encoded(&untyped);
-    assert_eq!(DirectorySchema::decode(&bytes, Shape::Variable), Ok(untyped.clone()));
+    assert_eq!(DirectorySchema::decode(&bytes, RecordLayout::Variable), Ok(untyped.clone()));
     assert_eq!(DirectorySchema::decode(&bytes, SHAPE), Ok(untyped));
 }
 
@@ -79,7 +79,7 @@ fn hostile_schemas_are_refused() {
     // The same as encoded bytes; ascending fields cannot overlap.
     let outside = DirectorySchema { fields: vec![field("x", 29, FieldType::F32)], ..schema() };
     assert!(DirectorySchema::decode(&encoded(&outside), SHAPE).is_err());
-    assert!(DirectorySchema::decode(&encoded(&schema()), Shape::Variable).is_err());
+    assert!(DirectorySchema::decode(&encoded(&schema()), RecordLayout::Variable).is_err());
     let mut huge = encoded(&DirectorySchema::default());
     let count = huge.pop().expect("the count of fields");
     assert_eq!(count, 0);

@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
 use esker_comm::{Channel, Deadline, Rank, Router, Transport};
-use esker_table::wire::{Damage, Input};
+use esker_table::wire::{WireDamage, WireInput};
 
-use crate::directory::Bounds;
+use crate::directory::PartitionBounds;
 use crate::partition::key_prefix;
 
 /// Samples to rank 0.
@@ -60,29 +60,29 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// One rank's part in the agreement.
 #[derive(Debug)]
-pub(super) struct Balancer {
+pub(super) struct BoundsBalancer {
     partitions: u32,
     me: u32,
-    bounds: Option<Bounds>,
-    waiting: Waiting,
+    bounds: Option<PartitionBounds>,
+    waiting: WaitingRecords,
     waiting_bytes_max: usize,
-    sample: Sample,
+    sample: KeySample,
     /// True once this rank has sent its sample for the first bounds.
     has_sent: bool,
     /// On rank 0: the samples for the first bounds.
-    census: Census,
-    history: Vec<Bounds>,
+    census: KeyCensus,
+    history: Vec<PartitionBounds>,
 }
 
 /// Records that wait for bounds.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingRecords {
     bytes: Vec<u8>,
     /// Lengths of keys and values.
     lengths: Vec<(u8, u32)>,
 }
 
-impl Waiting {
+impl WaitingRecords {
     /// Keys and values, in order of arrival.
     pub(super) fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut at = 0;
@@ -97,7 +97,7 @@ impl Waiting {
 
 /// A uniform sample of the keys that a rank appended.
 #[derive(Debug, Default)]
-struct Sample {
+struct KeySample {
     prefixes: Vec<u64>,
     max: usize,
     seen: u64,
@@ -105,7 +105,7 @@ struct Sample {
     state: u64,
 }
 
-impl Sample {
+impl KeySample {
     fn add(&mut self, prefix: u64) {
         self.seen += 1;
         if self.prefixes.len() < self.max {
@@ -147,7 +147,7 @@ enum AgreementStep {
 }
 
 /// Encodes the announcement of `bounds`.
-fn encode_cuts(bounds: Option<&Bounds>) -> Vec<u8> {
+fn encode_cuts(bounds: Option<&PartitionBounds>) -> Vec<u8> {
     let mut message = vec![CUTS];
     let starts = bounds.map(|bounds| bounds.starts.as_slice()).unwrap_or_default();
     message.extend(starts.iter().flat_map(|start| start.to_le_bytes()));
@@ -156,7 +156,7 @@ fn encode_cuts(bounds: Option<&Bounds>) -> Vec<u8> {
 
 /// The samples and counts of all ranks.
 #[derive(Debug, Default)]
-struct Census {
+struct KeyCensus {
     /// Number of ranks whose samples have arrived.
     ranks: u32,
     received: u64,
@@ -166,9 +166,9 @@ struct Census {
     prefixes: Vec<(u64, f64)>,
 }
 
-impl Census {
-    fn add(&mut self, message: &[u8]) -> Result<(), Damage> {
-        let mut input = Input::new(message);
+impl KeyCensus {
+    fn add(&mut self, message: &[u8]) -> Result<(), WireDamage> {
+        let mut input = WireInput::new(message);
         let (received, seen) = (input.u64()?, input.u64()?);
         self.ranks += 1;
         self.received = self.received.saturating_add(received);
@@ -190,7 +190,7 @@ impl Census {
     }
 
     /// Bounds that give each partition an equal number of the sampled records.
-    fn cut(mut self, partitions: u32) -> Bounds {
+    fn cut(mut self, partitions: u32) -> PartitionBounds {
         self.prefixes.sort_unstable_by_key(|prefix| prefix.0);
         let total: f64 = self.prefixes.iter().map(|prefix| prefix.1).sum();
         let mut starts = Vec::new();
@@ -203,11 +203,11 @@ impl Census {
             before += weight;
         }
         starts.resize(partitions as usize - 1, u64::MAX);
-        Bounds { starts }
+        PartitionBounds { starts }
     }
 }
 
-impl Balancer {
+impl BoundsBalancer {
     /// Creates the balancer of rank `me`. Half of `memory_bytes` is for samples, a quarter for
     /// waiting records, whose buffers can grow to twice that.
     pub(super) fn new(partitions: u32, me: u32, memory_bytes: u64) -> Self {
@@ -217,18 +217,18 @@ impl Balancer {
         Self {
             partitions,
             me,
-            bounds: (partitions == 1).then(Bounds::default),
-            waiting: Waiting::default(),
+            bounds: (partitions == 1).then(PartitionBounds::default),
+            waiting: WaitingRecords::default(),
             waiting_bytes_max: usize::try_from(memory_bytes / 4).unwrap_or(usize::MAX),
-            sample: Sample { max, state: u64::from(me) + 1, ..Sample::default() },
+            sample: KeySample { max, state: u64::from(me) + 1, ..KeySample::default() },
             has_sent: false,
-            census: Census::default(),
+            census: KeyCensus::default(),
             history: Vec::new(),
         }
     }
 
     /// The partition of a record; `None` while there are no bounds, and then the record waits.
-    pub(super) fn place(&mut self, key: &[u8], value: &[u8]) -> Option<u32> {
+    pub(super) fn partition_of(&mut self, key: &[u8], value: &[u8]) -> Option<u32> {
         let prefix = key_prefix(key);
         self.sample.add(prefix);
         if let Some(bounds) = &self.bounds {
@@ -252,7 +252,7 @@ impl Balancer {
         self.waiting.bytes.len() + self.waiting.lengths.len() * 8 >= self.waiting_bytes_max
     }
 
-    /// True if [`Balancer::progress`] is due, while records wait.
+    /// True if [`BoundsBalancer::progress`] is due, while records wait.
     pub(super) fn is_look_due(&self) -> bool {
         self.waiting.lengths.len().is_multiple_of(RECORDS_PER_LOOK)
     }
@@ -270,7 +270,7 @@ impl Balancer {
         &mut self,
         router: &mut Router<T>,
         take_in: &mut dyn FnMut(&mut Router<T>) -> Result<bool>,
-    ) -> Result<Waiting> {
+    ) -> Result<WaitingRecords> {
         self.send_sample(router.transport())?;
         let mut deadline = Deadline::start(router.transport());
         loop {
@@ -293,7 +293,10 @@ impl Balancer {
 
     /// Takes part in an agreement that another rank has begun, without blocking; returns the
     /// waiting records once there are bounds.
-    pub(super) fn progress<T: Transport>(&mut self, transport: &mut T) -> Result<Option<Waiting>> {
+    pub(super) fn progress<T: Transport>(
+        &mut self,
+        transport: &mut T,
+    ) -> Result<Option<WaitingRecords>> {
         loop {
             match self.step(transport, Duration::ZERO)? {
                 AgreementStep::Agreed => return Ok(Some(std::mem::take(&mut self.waiting))),
@@ -351,7 +354,7 @@ impl Balancer {
         transport: &mut T,
         received: u64,
     ) -> Result<()> {
-        let none = || Bounds { starts: vec![u64::MAX; self.partitions as usize - 1] };
+        let none = || PartitionBounds { starts: vec![u64::MAX; self.partitions as usize - 1] };
         self.history.push(self.bounds.clone().unwrap_or_else(none));
         if self.partitions == 1 {
             return Ok(());
@@ -359,7 +362,7 @@ impl Balancer {
         transport.send(Rank(0), SAMPLES, self.sample.encode(received))?;
         self.sample.clear();
         if self.me == 0 {
-            let mut census = Census::default();
+            let mut census = KeyCensus::default();
             for _ in 0..self.partitions {
                 let message = transport.receive_soon(&[SAMPLES], "the sample of a rank")?;
                 let name = format!("a sample of {}", message.from);
@@ -391,18 +394,18 @@ impl Balancer {
         if !rest.is_empty() || !(whole || starts.is_empty()) {
             return Err(Error::new(Kind::Corrupt, "rank 0 sent invalid bounds"));
         }
-        self.bounds = whole.then_some(Bounds { starts });
+        self.bounds = whole.then_some(PartitionBounds { starts });
         Ok(())
     }
 
     /// The bounds of each epoch.
-    pub(super) fn into_history(self) -> Vec<Bounds> {
+    pub(super) fn into_history(self) -> Vec<PartitionBounds> {
         self.history
     }
 }
 
-impl Census {
-    fn cut_if_any(self, partitions: u32) -> Option<Bounds> {
+impl KeyCensus {
+    fn cut_if_any(self, partitions: u32) -> Option<PartitionBounds> {
         (self.appended > 0).then(|| self.cut(partitions))
     }
 }
@@ -413,9 +416,9 @@ mod tests {
 
     #[test]
     fn cuts_give_each_partition_as_much() {
-        let mut census = Census::default();
+        let mut census = KeyCensus::default();
         for rank in 0..4_u64 {
-            let mut sample = Sample { max: 1000, state: rank + 1, ..Sample::default() };
+            let mut sample = KeySample { max: 1000, state: rank + 1, ..KeySample::default() };
             // Most keys are small.
             (0..50_000_u64).for_each(|i| sample.add((i * 4 + rank).pow(3)));
             census.add(&sample.encode(7)).expect("a sample");
@@ -429,11 +432,11 @@ mod tests {
 
     #[test]
     fn one_key_over_and_over_can_be_cut() {
-        let mut sample = Sample { max: 10, state: 1, ..Sample::default() };
+        let mut sample = KeySample { max: 10, state: 1, ..KeySample::default() };
         (0..100).for_each(|_| sample.add(5));
-        let mut census = Census::default();
+        let mut census = KeyCensus::default();
         census.add(&sample.encode(100)).expect("a sample");
-        census.add(&Sample::default().encode(0)).expect("a sample");
+        census.add(&KeySample::default().encode(0)).expect("a sample");
         assert!(census.is_skewed(2));
         let bounds = census.cut(3);
         assert!(bounds.starts.is_sorted() && bounds.starts.len() == 2);

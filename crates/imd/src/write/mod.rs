@@ -8,14 +8,14 @@
 //! | ordered | key and value, by the key's range | |
 //!
 //! Ranks and partitions correspond: rank r writes partition r.
-//! Concurrency: all ranks make the collective calls ([`Imd::create`], [`Imd::epoch_flush`],
-//! [`Imd::finish`]) in the same order; any rank may call [`Imd::append`] at any time.
+//! Concurrency: all ranks make the collective calls ([`DirectoryWriter::create`], [`DirectoryWriter::epoch_flush`],
+//! [`DirectoryWriter::finish`]) in the same order; any rank may call [`DirectoryWriter::append`] at any time.
 //! Source: DeltaFS thesis §5.2.2, §5.3.2 and §5.3.3.
 
 mod bounds;
-mod imd;
+mod directory_writer;
 mod values;
 
-pub use imd::{Imd, Options, Summary};
+pub use directory_writer::{DirectoryOptions, DirectoryWriter, WriteSummary};
 pub(crate) use values::pages_of;
-pub use values::{LONG_POINTER_BYTES, PAGE_BYTES, PAGE_VALUE_BYTES, POINTER_BYTES, Pointer};
+pub use values::{LONG_POINTER_BYTES, PAGE_BYTES, PAGE_VALUE_BYTES, POINTER_BYTES, ValuePointer};

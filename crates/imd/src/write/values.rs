@@ -11,7 +11,7 @@ use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Error, Kind, Result};
 
 use crate::checksum::{CHECKSUM_BYTES, LogChecksum, LogKind};
-use crate::index::head::Head;
+use crate::index::head::IndexLogHead;
 use crate::names;
 
 /// Bytes of a page, checksum included.
@@ -48,7 +48,7 @@ impl ValueLog {
     pub(crate) fn create(
         store: &SharedStore,
         prefix: &str,
-        head: &Head,
+        head: &IndexLogHead,
         memory_bytes: u64,
     ) -> Result<Self> {
         let log = store.append_log(&names::values(prefix, head.partition))?;
@@ -134,7 +134,7 @@ pub(crate) fn pages_of(offset: u64, bytes: u32) -> Option<Range<u64>> {
 /// Pointer to a value, stored in a partition's tables: the rank that has the value, its offset, and
 /// its length unless all lengths are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pointer {
+pub struct ValuePointer {
     /// The rank whose log has the value.
     pub rank: u32,
     /// Offset among the value bytes.
@@ -149,7 +149,7 @@ pub const POINTER_BYTES: usize = 12;
 /// Bytes of a pointer that includes the length.
 pub const LONG_POINTER_BYTES: usize = 16;
 
-impl Pointer {
+impl ValuePointer {
     /// Appends the encoded pointer, with the length only if `long`.
     pub(crate) fn encode(&self, long: bool, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.rank.to_le_bytes());
@@ -179,14 +179,14 @@ mod tests {
     use esker_base::store::MemoryStore;
 
     use super::*;
-    use crate::shape::{Format, Shape};
+    use crate::record_layout::{RecordLayout, ValueFormat};
 
     #[test]
     fn values_lie_where_their_pointers_say() {
         let store: SharedStore = Arc::new(MemoryStore::new());
-        let shape = Shape::Variable;
-        let format = Format::Pointer;
-        let head = Head { directory: 7, partition: 3, partitions: 4, format, shape };
+        let shape = RecordLayout::Variable;
+        let format = ValueFormat::Pointer;
+        let head = IndexLogHead { directory: 7, partition: 3, partitions: 4, format, shape };
         let mut log = ValueLog::create(&store, "d/", &head, 2 * PAGE_BYTES as u64).expect("log");
         let checksum = LogChecksum::new(7, 3, LogKind::Values);
         let lengths = [5, 0, 8000, 200, 20_000, 1, PAGE_VALUE_BYTES, 3];
@@ -215,13 +215,13 @@ mod tests {
 
     #[test]
     fn pointers_round_trip() {
-        let pointer = Pointer { rank: 3, offset: 1 << 40, bytes: 9 };
+        let pointer = ValuePointer { rank: 3, offset: 1 << 40, bytes: 9 };
         for (long, value_bytes) in [(true, None), (false, Some(9))] {
             let mut out = Vec::new();
             pointer.encode(long, &mut out);
-            assert_eq!(Pointer::decode(&out, value_bytes), Some(pointer));
-            assert_eq!(Pointer::decode(&out[..11], value_bytes), None);
-            assert_eq!(Pointer::decode(&out, if long { Some(9) } else { None }), None);
+            assert_eq!(ValuePointer::decode(&out, value_bytes), Some(pointer));
+            assert_eq!(ValuePointer::decode(&out[..11], value_bytes), None);
+            assert_eq!(ValuePointer::decode(&out, if long { Some(9) } else { None }), None);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use esker_base::Random;
 use esker_base::clock::SystemClock;
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_comm::threads::{self, ThreadTransport};
 use esker_fs::identity::Identity;
 use esker_fs::verify::VerifyOptions;
@@ -14,7 +14,7 @@ use esker_table::tree::TreeOptions;
 
 use super::*;
 use crate::file::SharedFile;
-use crate::settle::tree;
+use crate::migrate::tree;
 
 const ID: JobId = JobId(3);
 const RANKS: u32 = 3;
@@ -77,7 +77,7 @@ fn compact_and_write(
     faulty: &FaultStore,
     store: &SharedStore,
     rounds_meanwhile: u64,
-    stop: Option<(u64, Effect)>,
+    stop: Option<(u64, FaultEffect)>,
     told: &Told,
 ) -> Result<u64> {
     let is_over = AtomicBool::new(false);
@@ -159,7 +159,7 @@ fn crash_everywhere(rounds_meanwhile: u64) -> (u64, u64) {
     let count = compact_and_write(&store, &shared, rounds_meanwhile, None, &told);
     let count = count.expect("no fault");
     check(&shared, &told, "without a crash");
-    let effects = [Effect::None, Effect::Partial, Effect::Full];
+    let effects = [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full];
     let mut interrupted = 0;
     for stop in 1..=count {
         let (store, shared) = faulty(stop);

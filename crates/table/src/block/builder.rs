@@ -4,7 +4,7 @@
 //! this block differ are collected row by row.
 
 use super::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, BLOCK_TEXT_BYTES_MIN};
-use crate::column::{Ints, StringsBuilder};
+use crate::column::{ParsedInts, StringsBuilder};
 use crate::schema::{INTS_MAX, KEY_INTS_MAX, KeyBuffer, Row, STRINGS_MAX, Schema, differences};
 
 /// Records being collected for one block, in stored form.
@@ -109,9 +109,9 @@ impl BlockBuilder {
         out.extend_from_slice(&rows.to_le_bytes());
         for (index, column) in self.ints.iter().enumerate() {
             if self.varying >> index & 1 == 1 {
-                Ints::encode(&column[..self.rows], index + 1 == self.schema.key_ints, out);
+                ParsedInts::encode(&column[..self.rows], index + 1 == self.schema.key_ints, out);
             } else {
-                Ints::encode_constant(self.first[index], out);
+                ParsedInts::encode_constant(self.first[index], out);
             }
         }
         for column in &mut self.strings[..self.schema.strings.len()] {

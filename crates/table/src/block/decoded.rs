@@ -14,19 +14,19 @@ pub struct DecodedBlock {
     pub(super) varies: u32,
     /// Values of the columns in which records differ; empty for the others.
     pub(super) ints: Vec<Vec<u64>>,
-    pub(super) strings: [Texts; STRINGS_MAX],
+    pub(super) strings: [DecodedStrings; STRINGS_MAX],
 }
 
 /// The integers of one column.
 #[derive(Clone, Copy, Debug)]
-pub enum Values<'a> {
+pub enum ColumnValues<'a> {
     /// All rows hold this value.
     One(u64),
     /// Each row holds its own value.
     Each(&'a [u64]),
 }
 
-impl Values<'_> {
+impl ColumnValues<'_> {
     /// The value at `row`.
     #[inline]
     #[must_use]
@@ -58,7 +58,7 @@ impl Values<'_> {
 
 /// Strings, concatenated.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
+pub(super) struct DecodedStrings {
     pub(super) text: Vec<u8>,
     /// The end of each string; may be empty if all strings are.
     pub(super) ends: Vec<u32>,
@@ -107,11 +107,11 @@ impl DecodedBlock {
 
     /// The stored integers of `column`.
     #[must_use]
-    pub fn column(&self, column: usize) -> Values<'_> {
+    pub fn column(&self, column: usize) -> ColumnValues<'_> {
         if self.varies >> column & 1 == 1 {
-            Values::Each(&self.ints[column])
+            ColumnValues::Each(&self.ints[column])
         } else {
-            Values::One(self.constants[column])
+            ColumnValues::One(self.constants[column])
         }
     }
 

@@ -13,7 +13,7 @@ mod parsed;
 use crate::schema::ROW_TEXT_BYTES_MAX;
 
 pub use builder::BlockBuilder;
-pub use decoded::{DecodedBlock, Values};
+pub use decoded::{ColumnValues, DecodedBlock};
 pub(crate) use outline::{Outline, OutlineForm, PartsBuffer};
 pub use parsed::Block;
 

@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 
 use super::order_search;
 use super::parsed::Block;
-use crate::column::{ALPHABET_BYTES_MAX, Ints, OwnLengths, PackedInts, StringsLayout, bits};
+use crate::column::{ALPHABET_BYTES_MAX, OwnLengths, PackedInts, ParsedInts, StringsLayout, bits};
 use crate::schema::{INTS_MAX, Key, RowBuffer, Schema};
 
 /// Parts of a block, and the bytes of one: the smallest power of two with which the parts suffice.
@@ -68,7 +68,7 @@ const _: () = assert!(OUTLINED_BYTES_MAX <= u16::MAX as usize);
 type ColumnNumbers = ArrayVec<u8, COLUMNS_MAX>;
 
 #[derive(Debug)]
-struct OtherColumns(Box<[(u8, Ints)]>);
+struct OtherColumns(Box<[(u8, ParsedInts)]>);
 
 /// Where names are.
 #[derive(Debug)]
@@ -172,7 +172,8 @@ impl Outline {
                 },
             }
         }
-        let more_bytes = |(_, ints): &(u8, Ints)| size_of::<(u8, Ints)>() + ints.heap_bytes();
+        let more_bytes =
+            |(_, ints): &(u8, ParsedInts)| size_of::<(u8, ParsedInts)>() + ints.heap_bytes();
         if others.iter().map(more_bytes).sum::<usize>() > bytes.len() / MORE_BYTES_SHARE {
             return None;
         }
@@ -209,10 +210,10 @@ impl Outline {
 
     /// Memory that it takes besides its own size and its form.
     pub(crate) fn more_bytes(&self) -> usize {
-        self.others().map(|(_, ints)| size_of::<(u8, Ints)>() + ints.heap_bytes()).sum()
+        self.others().map(|(_, ints)| size_of::<(u8, ParsedInts)>() + ints.heap_bytes()).sum()
     }
 
-    fn others(&self) -> impl Iterator<Item = &(u8, Ints)> {
+    fn others(&self) -> impl Iterator<Item = &(u8, ParsedInts)> {
         self.others.iter().flat_map(|others| others.0.iter())
     }
 

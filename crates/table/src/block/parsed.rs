@@ -10,10 +10,10 @@ use esker_base::Bytes;
 
 use super::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, HEADER_BYTES};
 use super::{DecodedBlock, order_search};
-use crate::column::{Ints, Strings};
+use crate::column::{ParsedInts, ParsedStrings};
 use crate::memory::prefetch;
 use crate::schema::{INTS_MAX, KEY_INTS_MAX, Key, RowBuffer, Schema};
-use crate::wire::{Damage, Input};
+use crate::wire::{WireDamage, WireInput};
 
 /// A block whose checksum and structure have been verified.
 #[derive(Debug)]
@@ -25,32 +25,32 @@ pub struct Block {
     constants: [u64; INTS_MAX],
     /// The columns in which rows differ, as bits; their descriptors follow one another.
     varies: u32,
-    ints: Vec<Ints>,
-    pub(super) strings: Vec<Strings>,
+    ints: Vec<ParsedInts>,
+    pub(super) strings: Vec<ParsedStrings>,
     /// The last integer of the first and of the last key.
     pub(super) order_bounds: (u64, u64),
 }
 
 impl Block {
     /// Verifies and parses `bytes`, one encoded block and nothing else.
-    pub fn parse(schema: &'static Schema, bytes: Bytes) -> Result<Self, Damage> {
-        let mut input = Input::new(&bytes);
+    pub fn parse(schema: &'static Schema, bytes: Bytes) -> Result<Self, WireDamage> {
+        let mut input = WireInput::new(&bytes);
         if bytes.len() > BLOCK_BYTES_MAX {
             return Err(input.damage("a block within bounds"));
         }
         let checksum = input.u32()?;
         if checksum != crc32c::crc32c(&bytes[4..]) {
-            return Err(Damage { offset: 0, what: "a block's checksum" });
+            return Err(WireDamage { offset: 0, what: "a block's checksum" });
         }
         let rows = usize::from(input.u16()?);
         if rows == 0 || rows > BLOCK_ROWS_MAX {
-            return Err(Damage { offset: HEADER_BYTES - 2, what: "a block's number of rows" });
+            return Err(WireDamage { offset: HEADER_BYTES - 2, what: "a block's number of rows" });
         }
         let (mut constants, mut varies) = ([0; INTS_MAX], 0u32);
         let mut ints = Vec::new();
         for (column, constant) in constants[..schema.ints.len()].iter_mut().enumerate() {
-            match Ints::parse(&mut input, rows)? {
-                Ints::Constant(value) => *constant = value,
+            match ParsedInts::parse(&mut input, rows)? {
+                ParsedInts::Constant(value) => *constant = value,
                 other => {
                     varies |= 1 << column;
                     ints.push(other);
@@ -60,7 +60,7 @@ impl Block {
         ints.shrink_to_fit();
         let mut strings = Vec::with_capacity(schema.strings.len());
         for _ in schema.strings {
-            strings.push(Strings::parse(&mut input, rows)?);
+            strings.push(ParsedStrings::parse(&mut input, rows)?);
         }
         input.end()?;
         let order_bounds = (0, 0);
@@ -82,8 +82,16 @@ impl Block {
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len()
             + size_of::<Self>()
-            + self.ints.iter().map(|column| size_of::<Ints>() + column.heap_bytes()).sum::<usize>()
-            + self.strings.iter().map(|c| size_of::<Strings>() + c.heap_bytes()).sum::<usize>()
+            + self
+                .ints
+                .iter()
+                .map(|column| size_of::<ParsedInts>() + column.heap_bytes())
+                .sum::<usize>()
+            + self
+                .strings
+                .iter()
+                .map(|c| size_of::<ParsedStrings>() + c.heap_bytes())
+                .sum::<usize>()
     }
 
     /// The stored integer of `column` at `row`.
@@ -97,7 +105,7 @@ impl Block {
 
     /// The descriptor of `column`, unless all rows agree.
     #[inline]
-    pub(super) fn varying(&self, column: usize) -> Option<&Ints> {
+    pub(super) fn varying(&self, column: usize) -> Option<&ParsedInts> {
         let before = self.varies & ((1 << column) - 1);
         let varies = self.varies >> column & 1 == 1;
         varies.then(|| &self.ints[before.count_ones() as usize])
@@ -208,7 +216,7 @@ impl Block {
     /// Hints to the processor that the record at `row` is read soon.
     fn prefetch(&self, row: usize) {
         for ints in &self.ints {
-            if let Some(at) = ints.place(row) {
+            if let Some(at) = ints.bit_offset(row) {
                 prefetch(self.bytes.as_ptr().wrapping_add(at));
             }
         }

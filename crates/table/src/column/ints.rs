@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::bits;
-use crate::wire::{Damage, Input, put_varint, unzigzag, zigzag};
+use crate::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
 
 const CONSTANT: u8 = 0;
 const PACKED: u8 = 1;
@@ -25,7 +25,7 @@ const DEPTH_MAX: usize = 3;
 /// A parsed integer column. It does not own the encoded bytes: the caller passes them again on each
 /// access, since the block owns them.
 #[derive(Clone, Debug)]
-pub enum Ints {
+pub enum ParsedInts {
     /// All rows hold this value.
     Constant(u64),
     /// Frame of reference: `base` plus `width` bits each, packed from byte `at`.
@@ -91,7 +91,7 @@ impl PackedInts {
     }
 }
 
-impl Ints {
+impl ParsedInts {
     /// Appends the cheapest encoding of `values` to `out`. For `searched` columns it prefers
     /// encodings in which a row is found without summing, unless deltas save a quarter.
     pub fn encode(values: &[u64], searched: bool, out: &mut Vec<u8>) {
@@ -105,7 +105,7 @@ impl Ints {
     }
 
     /// Parses a column of `rows` rows.
-    pub fn parse(input: &mut Input, rows: usize) -> Result<Self, Damage> {
+    pub fn parse(input: &mut WireInput, rows: usize) -> Result<Self, WireDamage> {
         parse_within(input, rows, DEPTH_MAX)
     }
 
@@ -134,7 +134,7 @@ impl Ints {
 
     /// Returns the byte of the block at which the bits of `row` start, if they are packed.
     #[must_use]
-    pub fn place(&self, row: usize) -> Option<usize> {
+    pub fn bit_offset(&self, row: usize) -> Option<usize> {
         self.span(row).map(|span| span.start)
     }
 
@@ -189,7 +189,7 @@ impl Ints {
 }
 
 /// Statistics of the values, from one pass.
-struct Shape {
+struct ValueStats {
     low: u64,
     high: u64,
     runs: usize,
@@ -197,7 +197,7 @@ struct Shape {
     delta_high: u64,
 }
 
-impl Shape {
+impl ValueStats {
     fn of(values: &[u64]) -> Self {
         let mut shape =
             Self { low: values[0], high: values[0], runs: 1, delta_low: u64::MAX, delta_high: 0 };
@@ -221,10 +221,10 @@ fn encode_within(values: &[u64], searched: bool, depth: usize, out: &mut Vec<u8>
         return;
     };
     if rest.iter().fold(0, |differ, value| differ | (value ^ first)) == 0 {
-        return Ints::encode_constant(first, out);
+        return ParsedInts::encode_constant(first, out);
     }
     let rows = values.len();
-    let shape = Shape::of(values);
+    let shape = ValueStats::of(values);
     let width = bits::width_of(shape.high - shape.low);
     let packed_bytes = bits::bytes(rows, width);
     if depth > 1 {
@@ -333,16 +333,20 @@ fn encode_dictionary(values: &[u64], packed_bytes: usize, out: &mut Vec<u8>) -> 
     true
 }
 
-fn parse_within(input: &mut Input, rows: usize, depth: usize) -> Result<Ints, Damage> {
+fn parse_within(
+    input: &mut WireInput,
+    rows: usize,
+    depth: usize,
+) -> Result<ParsedInts, WireDamage> {
     if depth == 0 {
         return Err(input.damage("an encoding nested less deep"));
     }
     match input.u8()? {
-        CONSTANT => Ok(Ints::Constant(input.varint()?)),
+        CONSTANT => Ok(ParsedInts::Constant(input.varint()?)),
         PACKED => {
             let base = input.varint()?;
             let (width, at) = take_packed(input, rows)?;
-            Ok(Ints::Packed { base, width, at })
+            Ok(ParsedInts::Packed { base, width, at })
         }
         RUNS => parse_runs(input, rows, depth),
         DICTIONARY => {
@@ -354,7 +358,7 @@ fn parse_within(input: &mut Input, rows: usize, depth: usize) -> Result<Ints, Da
             let width = bits::width_of(entries as u64 - 1);
             let at = input.at();
             input.take(bits::bytes(rows, width))?;
-            Ok(Ints::Dictionary { values, width, at })
+            Ok(ParsedInts::Dictionary { values, width, at })
         }
         DELTA => {
             let mut value = input.varint()?;
@@ -368,7 +372,7 @@ fn parse_within(input: &mut Input, rows: usize, depth: usize) -> Result<Ints, Da
                 value = value.wrapping_add(unzigzag(delta));
                 sums.push(value);
             }
-            Ok(Ints::Summed(sums))
+            Ok(ParsedInts::Summed(sums))
         }
         PHRASE => {
             let first = input.varint()?;
@@ -383,14 +387,14 @@ fn parse_within(input: &mut Input, rows: usize, depth: usize) -> Result<Ints, Da
                 sums.push(total);
                 total = total.wrapping_add(unzigzag(delta));
             }
-            Ok(Ints::Phrase { first, sums, total })
+            Ok(ParsedInts::Phrase { first, sums, total })
         }
         _ => Err(input.damage("a known integer encoding")),
     }
 }
 
 /// Skips `rows` packed values after their width; returns the width and the offset of the values.
-fn take_packed(input: &mut Input, rows: usize) -> Result<(u32, usize), Damage> {
+fn take_packed(input: &mut WireInput, rows: usize) -> Result<(u32, usize), WireDamage> {
     let width = u32::from(input.u8()?);
     if width > 64 {
         return Err(input.damage("a width of at most 64 bits"));
@@ -400,7 +404,7 @@ fn take_packed(input: &mut Input, rows: usize) -> Result<(u32, usize), Damage> {
     Ok((width, at))
 }
 
-fn parse_runs(input: &mut Input, rows: usize, depth: usize) -> Result<Ints, Damage> {
+fn parse_runs(input: &mut WireInput, rows: usize, depth: usize) -> Result<ParsedInts, WireDamage> {
     let runs = input.varint_max(rows, "at most as many runs as rows")?;
     let values = parse_values(input, runs, depth - 1)?;
     let ends = parse_values(input, runs, depth - 1)?;
@@ -408,11 +412,11 @@ fn parse_runs(input: &mut Input, rows: usize, depth: usize) -> Result<Ints, Dama
     if !ascend || ends.last() != Some(&(rows as u64)) {
         return Err(input.damage("runs that end with the rows"));
     }
-    Ok(Ints::Runs { ends, values })
+    Ok(ParsedInts::Runs { ends, values })
 }
 
 /// Parses and decodes a nested column; the caller bounds `rows`.
-fn parse_values(input: &mut Input, rows: usize, depth: usize) -> Result<Vec<u64>, Damage> {
+fn parse_values(input: &mut WireInput, rows: usize, depth: usize) -> Result<Vec<u64>, WireDamage> {
     let start = input.clone();
     let column = parse_within(input, rows, depth)?;
     let mut values = Vec::with_capacity(rows);
@@ -428,10 +432,10 @@ mod tests {
 
     fn round_trip(values: &[u64], searched: bool) -> Vec<u8> {
         let mut out = vec![0xEE; 3];
-        Ints::encode(values, searched, &mut out);
-        let mut input = Input::new(&out);
+        ParsedInts::encode(values, searched, &mut out);
+        let mut input = WireInput::new(&out);
         input.take(3).expect("the prefix");
-        let column = Ints::parse(&mut input, values.len()).expect("our own encoding");
+        let column = ParsedInts::parse(&mut input, values.len()).expect("our own encoding");
         input.end().expect("nothing is left");
         let mut decoded = Vec::new();
         column.decode(&out, values.len(), &mut decoded);
@@ -469,8 +473,8 @@ mod tests {
 
         #[test]
         fn hostile_bytes_are_refused_or_decode(bytes in proptest::collection::vec(any::<u8>(), 0..64), rows in 0usize..400) {
-            let mut input = Input::new(&bytes);
-            if let Ok(column) = Ints::parse(&mut input, rows) {
+            let mut input = WireInput::new(&bytes);
+            if let Ok(column) = ParsedInts::parse(&mut input, rows) {
                 let mut out = Vec::new();
                 column.decode(&bytes, rows, &mut out);
                 prop_assert_eq!(out.len(), rows);

@@ -8,7 +8,7 @@ pub mod bits;
 mod ints;
 mod strings;
 
-pub use ints::Ints;
 pub(crate) use ints::PackedInts;
+pub use ints::ParsedInts;
 pub(crate) use strings::{ALPHABET_BYTES_MAX, OwnLengths, StringsLayout};
-pub use strings::{Strings, StringsBuilder, TEXT_BYTES_MAX};
+pub use strings::{ParsedStrings, StringsBuilder, TEXT_BYTES_MAX};

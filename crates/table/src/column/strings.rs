@@ -6,9 +6,9 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::{Ints, PackedInts, bits};
+use super::{PackedInts, ParsedInts, bits};
 use crate::memory::prefetch;
-use crate::wire::{Damage, Input, put_bytes, put_varint};
+use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 /// Maximum bytes of the strings of one column of one block, which bounds what a hostile block can
 /// make a reader allocate.
@@ -75,14 +75,14 @@ impl StringsBuilder {
         assert!(self.text.len() <= TEXT_BYTES_MAX, "strings within the readers' bound");
         self.lengths.resize(self.rows, 0);
         if self.text.is_empty() {
-            Ints::encode_constant(0, out);
+            ParsedInts::encode_constant(0, out);
             put_bytes(out, &[]);
             out.push(PLAIN);
             return;
         }
         let shared = self.shared_prefix();
         let lengths: Vec<u64> = self.lengths.iter().map(|length| length - shared as u64).collect();
-        Ints::encode(&lengths, false, out);
+        ParsedInts::encode(&lengths, false, out);
         put_bytes(out, &self.text[..shared]);
         let mut rests = Vec::with_capacity(self.text.len() + 8);
         let mut at = 0;
@@ -147,15 +147,15 @@ fn encode_text(text: &[u8], out: &mut Vec<u8>) {
 /// A parsed string column. It does not own the encoded bytes: the caller passes them again on each
 /// access, since the block owns them.
 #[derive(Debug)]
-pub struct Strings {
+pub struct ParsedStrings {
     shared: Range<usize>,
-    places: Places,
-    text: Text,
+    places: StringBounds,
+    text: StringEncoding,
 }
 
 /// Start and end of each string's suffix, the part after the common prefix.
 #[derive(Debug)]
-enum Places {
+enum StringBounds {
     /// All suffixes have this length.
     Even(usize),
     /// Row i's suffix is `[ends[i - 1], ends[i])`; its length is among the block's bytes as well, if
@@ -184,17 +184,17 @@ pub(crate) enum OwnLengths {
 }
 
 #[derive(Debug)]
-enum Text {
+enum StringEncoding {
     Plain { at: usize },
     Alphabet { symbols: Box<[u8; ALPHABET_BYTES_MAX]>, width: u32, at: usize },
     Expanded(Vec<u8>),
 }
 
-impl Strings {
+impl ParsedStrings {
     /// Parses a column of `rows` strings.
-    pub fn parse(input: &mut Input, rows: usize) -> Result<Self, Damage> {
+    pub fn parse(input: &mut WireInput, rows: usize) -> Result<Self, WireDamage> {
         let whole = input.whole();
-        let lengths = Ints::parse(input, rows)?;
+        let lengths = ParsedInts::parse(input, rows)?;
         let shared = input.bytes(TEXT_BYTES_MAX, "a shared prefix within bounds")?;
         let shared = input.at() - shared.len()..input.at();
         if rows.saturating_mul(shared.len()) > TEXT_BYTES_MAX {
@@ -206,7 +206,7 @@ impl Strings {
         let text = match input.u8()? {
             PLAIN => {
                 input.take(text_bytes)?;
-                Text::Plain { at: input.at() - text_bytes }
+                StringEncoding::Plain { at: input.at() - text_bytes }
             }
             ALPHABET => {
                 let alphabet = input.bytes(ALPHABET_BYTES_MAX, "an alphabet within bounds")?;
@@ -219,7 +219,7 @@ impl Strings {
                 // Our encoder never writes a rank past the alphabet; the last symbol stands in.
                 let mut symbols = Box::new([alphabet[alphabet.len() - 1]; ALPHABET_BYTES_MAX]);
                 symbols[..alphabet.len()].copy_from_slice(alphabet);
-                Text::Alphabet { symbols, width, at: input.at() - packed_bytes }
+                StringEncoding::Alphabet { symbols, width, at: input.at() - packed_bytes }
             }
             LZ4 => {
                 input.varint_max(text_bytes, "the text's length").and_then(|length| {
@@ -233,17 +233,17 @@ impl Strings {
                 let compressed = input.bytes(TEXT_BYTES_MAX, "compressed text within bounds")?;
                 let text = lz4_flex::block::decompress(compressed, text_bytes).ok();
                 let text = text.filter(|text| text.len() == text_bytes);
-                Text::Expanded(text.ok_or(Damage { offset: at, what: "LZ4 text" })?)
+                StringEncoding::Expanded(text.ok_or(WireDamage { offset: at, what: "LZ4 text" })?)
             }
             _ => return Err(input.damage("a known string encoding")),
         };
         Ok(Self { shared, places, text })
     }
 
-    fn place(&self, row: usize) -> Range<usize> {
+    fn byte_range(&self, row: usize) -> Range<usize> {
         match &self.places {
-            Places::Even(length) => row * length..(row + 1) * length,
-            Places::Ends { ends, .. } => {
+            StringBounds::Even(length) => row * length..(row + 1) * length,
+            StringBounds::Ends { ends, .. } => {
                 let start = if row == 0 { 0 } else { ends[row - 1] as usize };
                 start..ends[row] as usize
             }
@@ -254,52 +254,56 @@ impl Strings {
     /// cannot be read without the others.
     pub(crate) fn layout<'a>(&'a self, bytes: &'a [u8]) -> Option<StringsLayout<'a>> {
         let lengths = match &self.places {
-            Places::Even(length) => OwnLengths::Even(*length),
-            Places::Ends { lengths, .. } => OwnLengths::Packed((*lengths)?),
+            StringBounds::Even(length) => OwnLengths::Even(*length),
+            StringBounds::Ends { lengths, .. } => OwnLengths::Packed((*lengths)?),
         };
         let (text_at, alphabet) = match &self.text {
-            Text::Plain { at } => (*at, None),
-            Text::Alphabet { symbols, width, at } => (*at, Some((&**symbols, *width))),
-            Text::Expanded(_) => return None,
+            StringEncoding::Plain { at } => (*at, None),
+            StringEncoding::Alphabet { symbols, width, at } => (*at, Some((&**symbols, *width))),
+            StringEncoding::Expanded(_) => return None,
         };
         Some(StringsLayout { shared: &bytes[self.shared.clone()], lengths, text_at, alphabet })
     }
 
     /// Where the own part of the string at `row` starts among all own parts.
     pub(crate) fn own_start(&self, row: usize) -> usize {
-        self.place(row).start
+        self.byte_range(row).start
     }
 
     /// Hints to the processor that the string at `row` is read soon.
     pub(crate) fn prefetch(&self, bytes: &[u8], row: usize) {
         match &self.places {
-            Places::Even(length) => {
+            StringBounds::Even(length) => {
                 let at = match &self.text {
-                    Text::Plain { at } => at + row * length,
-                    Text::Alphabet { width, at, .. } => at + row * length * *width as usize / 8,
-                    Text::Expanded(_) => return,
+                    StringEncoding::Plain { at } => at + row * length,
+                    StringEncoding::Alphabet { width, at, .. } => {
+                        at + row * length * *width as usize / 8
+                    }
+                    StringEncoding::Expanded(_) => return,
                 };
                 prefetch(bytes.as_ptr().wrapping_add(at));
             }
-            Places::Ends { ends, .. } => prefetch(&raw const ends[row]),
+            StringBounds::Ends { ends, .. } => prefetch(&raw const ends[row]),
         }
     }
 
     /// The length in bytes of the string at `row`.
     #[must_use]
     pub fn length(&self, row: usize) -> usize {
-        self.shared.len() + self.place(row).len()
+        self.shared.len() + self.byte_range(row).len()
     }
 
     /// Appends the string at `row` of a column that was parsed from `bytes` to `out`.
     #[inline]
     pub fn append(&self, bytes: &[u8], row: usize, out: &mut Vec<u8>) {
-        let place = self.place(row);
+        let place = self.byte_range(row);
         out.extend_from_slice(&bytes[self.shared.clone()]);
         match &self.text {
-            Text::Plain { at } => out.extend_from_slice(&bytes[at + place.start..at + place.end]),
-            Text::Expanded(text) => out.extend_from_slice(&text[place]),
-            Text::Alphabet { symbols, width, at } => {
+            StringEncoding::Plain { at } => {
+                out.extend_from_slice(&bytes[at + place.start..at + place.end])
+            }
+            StringEncoding::Expanded(text) => out.extend_from_slice(&text[place]),
+            StringEncoding::Alphabet { symbols, width, at } => {
                 append_ranks(&bytes[*at..], place, *width, symbols, out);
             }
         }
@@ -308,19 +312,19 @@ impl Strings {
     /// Returns whether the encoding shows that all strings are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.shared.is_empty() && matches!(self.places, Places::Even(0))
+        self.shared.is_empty() && matches!(self.places, StringBounds::Even(0))
     }
 
     /// Appends all `rows` strings of a column that was parsed from `bytes` to `out`, and the end of
     /// each to `ends`.
     pub fn decode(&self, bytes: &[u8], rows: usize, out: &mut Vec<u8>, ends: &mut Vec<u32>) {
-        let text_bytes = if rows == 0 { 0 } else { self.place(rows - 1).end };
+        let text_bytes = if rows == 0 { 0 } else { self.byte_range(rows - 1).end };
         let shared = &bytes[self.shared.clone()];
         let unpacked;
         let text = match &self.text {
-            Text::Plain { at } => &bytes[*at..],
-            Text::Expanded(text) => text,
-            Text::Alphabet { symbols, width, at } => {
+            StringEncoding::Plain { at } => &bytes[*at..],
+            StringEncoding::Expanded(text) => text,
+            StringEncoding::Alphabet { symbols, width, at } => {
                 unpacked = unpack_ranks(&bytes[*at..], text_bytes, *width, symbols);
                 &unpacked
             }
@@ -328,7 +332,7 @@ impl Strings {
         let mut end = out.len();
         if shared.is_empty() {
             out.extend_from_slice(&text[..text_bytes]);
-            ends.extend((0..rows).map(|row| (end + self.place(row).end) as u32));
+            ends.extend((0..rows).map(|row| (end + self.byte_range(row).end) as u32));
             return;
         }
         // Short strings are copied as pieces of one size, which takes a few instructions and no
@@ -339,7 +343,7 @@ impl Strings {
             .copy_from_slice(&shared[..shared.len().min(PIECE_BYTES)]);
         out.resize(end + text_bytes + rows * shared.len() + PIECE_BYTES, 0);
         for row in 0..rows {
-            let place = self.place(row);
+            let place = self.byte_range(row);
             match out[end..].first_chunk_mut() {
                 Some(to) if is_short => *to = piece,
                 _ => out[end..end + shared.len()].copy_from_slice(shared),
@@ -368,18 +372,20 @@ impl Strings {
     #[inline]
     #[must_use]
     pub fn equals(&self, bytes: &[u8], row: usize, other: &[u8]) -> bool {
-        let place = self.place(row);
+        let place = self.byte_range(row);
         let shared = &bytes[self.shared.clone()];
         if shared.len() + place.len() != other.len() || !other.starts_with(shared) {
             return false;
         }
         let other = &other[shared.len()..];
         match &self.text {
-            Text::Plain { at } => &bytes[at + place.start..at + place.end] == other,
-            Text::Expanded(text) => &text[place] == other,
-            Text::Alphabet { symbols, width, at } => place.zip(other).all(|(index, &byte)| {
-                symbols[bits::get(&bytes[*at..], index, *width) as usize] == byte
-            }),
+            StringEncoding::Plain { at } => &bytes[at + place.start..at + place.end] == other,
+            StringEncoding::Expanded(text) => &text[place] == other,
+            StringEncoding::Alphabet { symbols, width, at } => {
+                place.zip(other).all(|(index, &byte)| {
+                    symbols[bits::get(&bytes[*at..], index, *width) as usize] == byte
+                })
+            }
         }
     }
 
@@ -387,23 +393,23 @@ impl Strings {
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let places = match &self.places {
-            Places::Even(_) => 0,
-            Places::Ends { ends, .. } => ends.capacity() * 4,
+            StringBounds::Even(_) => 0,
+            StringBounds::Ends { ends, .. } => ends.capacity() * 4,
         };
         let text = match &self.text {
-            Text::Plain { .. } => 0,
-            Text::Alphabet { .. } => ALPHABET_BYTES_MAX,
-            Text::Expanded(text) => text.capacity(),
+            StringEncoding::Plain { .. } => 0,
+            StringEncoding::Alphabet { .. } => ALPHABET_BYTES_MAX,
+            StringEncoding::Expanded(text) => text.capacity(),
         };
         places + text
     }
 }
 
 /// Returns the places of strings of `lengths`, and the sum of the lengths, if it fits.
-fn parse_places(lengths: &Ints, whole: &[u8], rows: usize) -> Option<(Places, usize)> {
+fn parse_places(lengths: &ParsedInts, whole: &[u8], rows: usize) -> Option<(StringBounds, usize)> {
     if let Some(length) = lengths.constant() {
         let length = usize::try_from(length).ok()?;
-        return Some((Places::Even(length), length.checked_mul(rows)?));
+        return Some((StringBounds::Even(length), length.checked_mul(rows)?));
     }
     let mut values = Vec::with_capacity(rows);
     lengths.decode(whole, rows, &mut values);
@@ -413,7 +419,7 @@ fn parse_places(lengths: &Ints, whole: &[u8], rows: usize) -> Option<(Places, us
         end = end.checked_add(u32::try_from(length).ok()?)?;
         ends.push(end);
     }
-    Some((Places::Ends { ends, lengths: lengths.packed() }, end as usize))
+    Some((StringBounds::Ends { ends, lengths: lengths.packed() }, end as usize))
 }
 
 /// Appends the symbols of the packed ranks `place` to `out`.
@@ -475,8 +481,8 @@ mod tests {
         }
         let mut out = Vec::new();
         builder.encode(&mut out);
-        let mut input = Input::new(&out);
-        let column = Strings::parse(&mut input, strings.len()).expect("our own encoding");
+        let mut input = WireInput::new(&out);
+        let column = ParsedStrings::parse(&mut input, strings.len()).expect("our own encoding");
         input.end().expect("nothing is left");
         let (mut all, mut ends) = (b"before".to_vec(), Vec::new());
         column.decode(&out, strings.len(), &mut all, &mut ends);
@@ -525,7 +531,7 @@ mod tests {
 
         #[test]
         fn hostile_bytes_are_refused_or_decode(bytes in proptest::collection::vec(any::<u8>(), 0..96), rows in 0usize..200) {
-            if let Ok(column) = Strings::parse(&mut Input::new(&bytes), rows) {
+            if let Ok(column) = ParsedStrings::parse(&mut WireInput::new(&bytes), rows) {
                 for row in 0..rows {
                     let mut out = Vec::new();
                     column.append(&bytes, row, &mut out);

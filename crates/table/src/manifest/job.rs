@@ -2,7 +2,7 @@
 //!
 //! Layout: docs/format/manifest.md. This file is its only encoder and decoder.
 
-use crate::wire::{Damage, Input};
+use crate::wire::{WireDamage, WireInput};
 
 /// The set is not part of a job.
 const NONE: u8 = 0;
@@ -29,7 +29,7 @@ pub(super) fn encode_job(job: Option<JobMembership>, out: &mut Vec<u8>) {
     }
 }
 
-pub(super) fn decode_job(input: &mut Input) -> Result<Option<JobMembership>, Damage> {
+pub(super) fn decode_job(input: &mut WireInput) -> Result<Option<JobMembership>, WireDamage> {
     let kind = input.u8()?;
     Ok(match kind {
         NONE => None,

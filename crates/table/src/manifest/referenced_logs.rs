@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::{ENTRIES_MAX, SetId};
-use crate::wire::{Damage, Input, put_varint};
+use crate::wire::{WireDamage, WireInput, put_varint};
 
 /// Maximum number of ranges. If there are more, neighbours are joined: the numbers between them
 /// then count as referred to, which may keep a log too long but never loses one.
@@ -127,7 +127,7 @@ pub(super) fn encode(all: &[ReferencedLogs], out: &mut Vec<u8>) {
     }
 }
 
-pub(super) fn decode(input: &mut Input) -> Result<Vec<ReferencedLogs>, Damage> {
+pub(super) fn decode(input: &mut WireInput) -> Result<Vec<ReferencedLogs>, WireDamage> {
     let (mut all, mut ranges_left) = (Vec::new(), ENTRIES_MAX);
     for _ in 0..input.varint_max(ENTRIES_MAX, "a number of sets whose data logs are referred to")? {
         let set = SetId(input.u128()?);

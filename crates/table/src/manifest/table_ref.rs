@@ -5,7 +5,7 @@
 use super::{NUMBER_MAX, ROWS_MAX, SetId};
 use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer};
 use crate::table::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
-use crate::wire::{Damage, Input, put_bytes, put_varint};
+use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 /// A table that a change set shows, or part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(super) fn encode_table(table: &TableRef, out: &mut Vec<u8>) {
     }
 }
 
-pub(super) fn decode_table(input: &mut Input) -> Result<TableRef, Damage> {
+pub(super) fn decode_table(input: &mut WireInput) -> Result<TableRef, WireDamage> {
     let set = SetId(input.u128()?);
     let schema = input.u16()?;
     let mut values = [0; 6];
@@ -86,7 +86,7 @@ pub(super) fn decode_table(input: &mut Input) -> Result<TableRef, Damage> {
         *value = input.varint()?;
     }
     let [number, run, bytes, tail_bytes, rows, seq_max] = values;
-    let mut key = || -> Result<KeyBuffer, Damage> {
+    let mut key = || -> Result<KeyBuffer, WireDamage> {
         let mut ints = [0; KEY_INTS_MAX];
         for int in &mut ints {
             *int = input.varint()?;

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::chunks::Chunks;
+use super::arena_pool::ArenaPool;
 use crate::memory::{ZeroedArray, prefetch};
 use crate::schema::{INTS_MAX, ROW_TEXT_BYTES_MAX, Row, STRINGS_MAX, Schema, differences};
 use crate::wire::{VARINT_BYTES_MAX, unzigzag, zigzag};
@@ -56,25 +56,25 @@ const TYPICAL_BYTES: usize = 40;
 pub struct Arena {
     chunks: Vec<ZeroedArray<u8>>,
     /// Source of all chunks but the first two, which are smaller.
-    source: Arc<Chunks>,
+    source: Arc<ArenaPool>,
     /// Bytes used in the last chunk.
     used: usize,
     templates: Vec<[u64; INTS_MAX]>,
-    shapes: Vec<Shape>,
+    shapes: Vec<DeltaLayout>,
     /// The shape of the last record.
     last_shape: usize,
 }
 
 /// A record's template, and the mask of the columns in which it differs from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+struct DeltaLayout {
     template: usize,
     mask: u32,
 }
 
 /// The link of a record to its group.
 #[derive(Clone, Copy, Debug)]
-pub struct Header {
+pub struct RecordHeader {
     /// Number of the group within the shard.
     pub group: u32,
     /// Position of the group's previous record, or 0.
@@ -83,13 +83,13 @@ pub struct Header {
 
 impl Arena {
     /// Makes an empty arena whose chunks come from `source`.
-    pub fn new(source: Arc<Chunks>) -> Self {
+    pub fn new(source: Arc<ArenaPool>) -> Self {
         let (templates, shapes) = Default::default();
         Self { chunks: Vec::new(), source, used: 0, templates, shapes, last_shape: 0 }
     }
 
     /// Appends a record in stored form; returns its position and the bytes newly allocated.
-    pub fn push(&mut self, schema: &Schema, header: Header, row: &Row) -> (u32, usize) {
+    pub fn push(&mut self, schema: &Schema, header: RecordHeader, row: &Row) -> (u32, usize) {
         let mut template = self.templates.len().wrapping_sub(1);
         let mut mask = match self.templates.last() {
             Some(template) => changes(schema, &row.ints, template),
@@ -102,7 +102,7 @@ impl Arena {
         for (column, string) in row.strings.iter().enumerate() {
             mask |= u32::from(!string.is_empty()) << (INTS_MAX + column);
         }
-        let (shape, mask) = self.shape_of(schema, Shape { template, mask });
+        let (shape, mask) = self.layout_of(schema, DeltaLayout { template, mask });
         let text_bytes: usize = row.strings.iter().map(|string| string.len()).sum();
         assert!(text_bytes <= ROW_TEXT_BYTES_MAX, "the tree refuses larger records");
         let bytes_max =
@@ -138,7 +138,7 @@ impl Arena {
 
     /// Returns the number of `shape`, or of a shape with more changes, and that shape's mask.
     #[inline]
-    fn shape_of(&mut self, schema: &Schema, shape: Shape) -> (u16, u32) {
+    fn layout_of(&mut self, schema: &Schema, shape: DeltaLayout) -> (u16, u32) {
         if self.shapes.get(self.last_shape) != Some(&shape) {
             self.last_shape = self.find_shape(schema, shape);
         }
@@ -146,7 +146,7 @@ impl Arena {
     }
 
     #[cold]
-    fn find_shape(&mut self, schema: &Schema, mut shape: Shape) -> usize {
+    fn find_shape(&mut self, schema: &Schema, mut shape: DeltaLayout) -> usize {
         let recent = self.shapes.len().saturating_sub(SHAPES_RECENT);
         if let Some(at) = self.shapes[recent..].iter().rposition(|own| *own == shape) {
             return recent + at;
@@ -216,23 +216,23 @@ impl Arena {
 
     /// Returns the shape of the record at the start of `bytes`.
     #[inline]
-    fn shape(&self, bytes: &[u8]) -> Shape {
+    fn decode_layout(&self, bytes: &[u8]) -> DeltaLayout {
         self.shapes[usize::from(first_field(bytes) & !SUPERSEDED)]
     }
 
     /// Reads the fields before the changes of the record at `position` in `bytes`, and advances
     /// `at` past them.
     #[inline]
-    fn read_header(schema: &Schema, position: u32, bytes: &[u8], at: &mut usize) -> Header {
+    fn read_header(schema: &Schema, position: u32, bytes: &[u8], at: &mut usize) -> RecordHeader {
         *at = SHAPE_BYTES + if schema.hash_of.is_none() { ORDER_BYTES } else { 0 };
         let group = own_varint(bytes, at) as u32;
         let distance = own_varint(bytes, at) as u32;
-        Header { group, previous: if distance == 0 { 0 } else { position - distance } }
+        RecordHeader { group, previous: if distance == 0 { 0 } else { position - distance } }
     }
 
     /// Returns the link of the record at `position` to its group.
     #[inline]
-    pub fn header(&self, schema: &Schema, position: u32) -> Header {
+    pub fn header(&self, schema: &Schema, position: u32) -> RecordHeader {
         Self::read_header(schema, position, self.at(position), &mut 0)
     }
 
@@ -249,7 +249,7 @@ impl Arena {
     #[inline(always)]
     pub fn row(&self, schema: &Schema, position: u32) -> (Row<'_>, u32) {
         let bytes = self.at(position);
-        let shape = self.shape(bytes);
+        let shape = self.decode_layout(bytes);
         let mut row = Row { ints: self.templates[shape.template], ..Row::default() };
         let mut at = 0;
         let group = Self::read_header(schema, position, bytes, &mut at).group;
@@ -279,7 +279,7 @@ impl Arena {
     #[inline]
     pub fn key_string(&self, schema: &Schema, position: u32) -> &[u8] {
         let bytes = self.at(position);
-        let shape = self.shape(bytes);
+        let shape = self.decode_layout(bytes);
         if shape.mask >> INTS_MAX & 1 == 0 {
             return &[];
         }
@@ -366,9 +366,9 @@ mod tests {
     static NAMED: Schema = Schema { hash_of: Some(xxhash_rust::xxh3::xxh3_64), ..WIDE };
 
     fn check(schema: &'static Schema, rows: u64, varying: u64) {
-        let mut arena = Arena::new(Arc::new(Chunks::new(0, false)));
+        let mut arena = Arena::new(Arc::new(ArenaPool::new(0, false)));
         let names: Vec<Vec<u8>> = (0..rows).map(|at| vec![b'n'; (mix(at) % 30) as usize]).collect();
-        let mut pushed: Vec<(u32, Header, Row)> = Vec::new();
+        let mut pushed: Vec<(u32, RecordHeader, Row)> = Vec::new();
         for (at, name) in (0..rows).zip(&names) {
             let mut row = Row::default();
             for column in 1..INTS_MAX {
@@ -380,7 +380,7 @@ mod tests {
                 row.ints[1] = hash_of(name);
             }
             let previous = pushed.get(at as usize / 2).map_or(0, |(position, ..)| *position);
-            let header = Header { group: (mix(at) % 300) as u32, previous };
+            let header = RecordHeader { group: (mix(at) % 300) as u32, previous };
             let (dropped, _) = arena.push(schema, header, &row);
             arena.pop(dropped);
             pushed.push((arena.push(schema, header, &row).0, header, row));

@@ -144,12 +144,12 @@ pub struct SortedMemtable<'a> {
     memtable: &'a FrozenMemtable,
     sorted: Vec<SortedShard>,
     /// Runs of neighbouring keys, in order: each holds the records of one group in one shard.
-    spans: Vec<Span>,
+    spans: Vec<ShardSpan>,
 }
 
 /// Positions of one shard's records that are adjacent in key order.
 #[derive(Clone, Debug)]
-struct Span {
+struct ShardSpan {
     group: GroupKey,
     shard: usize,
     positions: Range<usize>,
@@ -166,7 +166,7 @@ impl<'a> SortedMemtable<'a> {
             for &(group, end) in &sorted.groups {
                 let positions = start..end as usize;
                 start = positions.end;
-                spans.push(Span { group: keys[group as usize], shard, positions });
+                spans.push(ShardSpan { group: keys[group as usize], shard, positions });
             }
         }
         // Within a group, the records of one shard come before those of the next.
@@ -207,7 +207,7 @@ impl<'a> SortedMemtable<'a> {
 #[derive(Debug)]
 pub struct FrozenRows<'a> {
     sorted: &'a SortedMemtable<'a>,
-    spans: slice::Iter<'a, Span>,
+    spans: slice::Iter<'a, ShardSpan>,
 }
 
 impl FrozenRows<'_> {

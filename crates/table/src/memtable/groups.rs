@@ -12,7 +12,7 @@ const SLOTS_MIN: usize = 8;
 /// The state of one group in a shard.
 #[repr(align(32))]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Group {
+pub struct KeyGroup {
     key: GroupKey,
     /// Its number in the shard plus one; 0 for an empty slot.
     number: u32,
@@ -23,12 +23,12 @@ pub struct Group {
 }
 
 /// Bytes of a group.
-pub const GROUP_BYTES: usize = size_of::<Group>();
+pub const GROUP_BYTES: usize = size_of::<KeyGroup>();
 
 /// The groups of a shard.
 #[derive(Debug, Default)]
-pub struct Groups {
-    slots: Vec<Group>,
+pub struct KeyGroups {
+    slots: Vec<KeyGroup>,
     /// Integers of each group by number.
     keys: Vec<GroupKey>,
 }
@@ -45,7 +45,7 @@ pub fn salt(key: &GroupKey) -> u32 {
     hash(key) as u32
 }
 
-impl Groups {
+impl KeyGroups {
     /// Integers of each group by number.
     pub fn keys(&self) -> &[GroupKey] {
         &self.keys
@@ -53,7 +53,7 @@ impl Groups {
 
     /// Memory that the groups take, in bytes.
     pub fn bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Group>() + self.keys.capacity() * size_of::<GroupKey>()
+        self.slots.capacity() * size_of::<KeyGroup>() + self.keys.capacity() * size_of::<GroupKey>()
     }
 
     /// Returns the slot of `key`, or the empty slot where it would go.
@@ -69,7 +69,7 @@ impl Groups {
 
     /// Returns the address of the slots and their number; the high half of a group's hash selects
     /// its slot.
-    pub fn place(&self) -> (*const Group, usize) {
+    pub fn slots(&self) -> (*const KeyGroup, usize) {
         (self.slots.as_ptr(), self.slots.len())
     }
 
@@ -84,7 +84,7 @@ impl Groups {
 
     /// Returns the number and the state of `key`, if it is here.
     #[inline]
-    pub fn find(&self, key: &GroupKey) -> Option<(u32, &Group)> {
+    pub fn find(&self, key: &GroupKey) -> Option<(u32, &KeyGroup)> {
         if self.keys.is_empty() {
             return None;
         }
@@ -102,20 +102,20 @@ impl Groups {
         if self.slots[slot].number == 0 {
             self.keys.push(*key);
             let number = u32::try_from(self.keys.len()).expect("SHARD_BYTES_MAX bounds the groups");
-            self.slots[slot] = Group { key: *key, number, ..Group::default() };
+            self.slots[slot] = KeyGroup { key: *key, number, ..KeyGroup::default() };
         }
         (slot, self.slots[slot].number - 1)
     }
 
-    /// The group in `slot`, which [`Groups::add`] returned; no group may have been added since.
+    /// The group in `slot`, which [`KeyGroups::add`] returned; no group may have been added since.
     #[inline]
-    pub fn at_mut(&mut self, slot: usize) -> &mut Group {
+    pub fn at_mut(&mut self, slot: usize) -> &mut KeyGroup {
         &mut self.slots[slot]
     }
 
     fn grow(&mut self) {
         let count = (self.slots.len() * 2).max(SLOTS_MIN);
-        let old = std::mem::replace(&mut self.slots, vec![Group::default(); count]);
+        let old = std::mem::replace(&mut self.slots, vec![KeyGroup::default(); count]);
         for group in old.into_iter().filter(|group| group.number != 0) {
             let slot = self.slot(&group.key);
             self.slots[slot] = group;

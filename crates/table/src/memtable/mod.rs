@@ -6,18 +6,18 @@
 //! Concurrency: `tree` keeps a mutex around each shard; a frozen memtable is immutable.
 
 mod arena;
-mod chunks;
+mod arena_pool;
 mod frozen;
 mod groups;
 mod shard;
 mod sorted;
 
 pub use arena::SHARD_BYTES_MAX;
-pub use chunks::Chunks;
+pub use arena_pool::ArenaPool;
 pub(crate) use frozen::collect_group;
 pub use frozen::{FrozenMemtable, FrozenRows, SortedMemtable};
 pub use groups::GROUP_BYTES;
-pub use shard::{GroupKey, Place, Shard};
+pub use shard::{GroupKey, KeyProbe, Shard};
 
 /// Bits of a key that choose its shard.
 pub const SHARD_BITS: u32 = 4;

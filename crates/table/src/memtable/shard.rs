@@ -10,9 +10,9 @@
 
 use std::sync::Arc;
 
-use super::arena::{Arena, Header};
-use super::chunks::Chunks;
-use super::groups::{Group, Groups, hash, salt};
+use super::arena::{Arena, RecordHeader};
+use super::arena_pool::ArenaPool;
+use super::groups::{KeyGroup, KeyGroups, hash, salt};
 use super::{SHARD_BITS, SHARDS};
 use crate::memory::{ZeroedArray, prefetch};
 use crate::schema::{KEY_INTS_MAX, Key, Row, Schema, mix};
@@ -31,7 +31,7 @@ pub type GroupKey = [u64; KEY_INTS_MAX - 1];
 #[derive(Debug)]
 pub struct Shard {
     schema: &'static Schema,
-    chunks: Arc<Chunks>,
+    chunks: Arc<ArenaPool>,
     /// See [`LOAD_MIN`].
     load_max: usize,
     slots: ZeroedArray<u64>,
@@ -39,13 +39,13 @@ pub struct Shard {
     /// Number of rows for which there are slots.
     rows_max: usize,
     pub(super) arena: Arena,
-    pub(super) groups: Groups,
+    pub(super) groups: KeyGroups,
     bytes: usize,
 }
 
 /// The slot of a key, whether it is present or not.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct KeyProbe {
     group: u32,
     group_slot: usize,
     tag: u32,
@@ -54,7 +54,7 @@ pub struct Place {
     position: u32,
 }
 
-impl Place {
+impl KeyProbe {
     /// Returns whether there is a record.
     #[must_use]
     pub fn is_taken(&self) -> bool {
@@ -64,7 +64,7 @@ impl Place {
 
 impl Shard {
     /// Makes the empty shard `number`, which takes its memory from `chunks`.
-    pub fn new(schema: &'static Schema, number: usize, chunks: Arc<Chunks>) -> Self {
+    pub fn new(schema: &'static Schema, number: usize, chunks: Arc<ArenaPool>) -> Self {
         Self {
             schema,
             load_max: LOAD_MIN + number,
@@ -73,7 +73,7 @@ impl Shard {
             rows_max: 0,
             arena: Arena::new(chunks.clone()),
             chunks,
-            groups: Groups::default(),
+            groups: KeyGroups::default(),
             bytes: 0,
         }
     }
@@ -103,7 +103,7 @@ impl Shard {
     }
 
     /// The state of the group of the key of `place`, which was found just before.
-    pub fn group_mut(&mut self, place: &Place) -> &mut Group {
+    pub fn group_mut(&mut self, place: &KeyProbe) -> &mut KeyGroup {
         self.groups.at_mut(place.group_slot)
     }
 
@@ -143,7 +143,7 @@ impl Shard {
     /// Returns the address of the groups and the number that there is room for: [`GROUP_BYTES`]
     /// each.
     pub fn groups_place(&self) -> (*const u8, usize) {
-        let (groups, count) = self.groups.place();
+        let (groups, count) = self.groups.slots();
         (groups.cast(), count)
     }
 
@@ -158,7 +158,7 @@ impl Shard {
         key: &Key,
         row: &Row,
         is_elsewhere: impl FnOnce(u32) -> bool,
-    ) -> Option<Place> {
+    ) -> Option<KeyProbe> {
         if self.rows == self.rows_max {
             self.grow();
         }
@@ -166,7 +166,7 @@ impl Shard {
         let (group_slot, group) = self.groups.add(&group_key);
         let order = self.schema.order(&key.ints);
         let previous = self.groups.at_mut(group_slot).newest;
-        let header = Header { group, previous };
+        let header = RecordHeader { group, previous };
         let (position, allocated) = self.arena.push(self.schema, header, row);
         self.bytes += allocated;
         let tag = self.tag(salt(&group_key), order, key.string);
@@ -178,7 +178,7 @@ impl Shard {
         self.groups.at_mut(group_slot).newest = position;
         self.slots[slot] = u64::from(tag) << 32 | u64::from(position);
         self.rows += 1;
-        Some(Place { group, group_slot, tag, slot, position })
+        Some(KeyProbe { group, group_slot, tag, slot, position })
     }
 
     /// Returns the position of `key`, if it is here.
@@ -197,7 +197,7 @@ impl Shard {
 
     /// Returns the place of `key`, and makes room for it if it is absent.
     #[inline]
-    pub fn place(&mut self, key: &Key) -> Place {
+    pub fn locate_key(&mut self, key: &Key) -> KeyProbe {
         if self.rows == self.rows_max {
             self.grow();
         }
@@ -206,7 +206,7 @@ impl Shard {
         let order = self.schema.order(&key.ints);
         let tag = self.tag(salt(&group_key), order, key.string);
         let (slot, position) = self.probe(group, tag, order, key.string);
-        Place { group, group_slot, tag, slot, position }
+        KeyProbe { group, group_slot, tag, slot, position }
     }
 
     /// Returns the slot of a key, and its position or 0.
@@ -250,17 +250,17 @@ impl Shard {
     }
 
     /// Returns the record at `place`, in stored form, if there is one.
-    pub fn at(&self, place: &Place) -> Option<Row<'_>> {
+    pub fn at(&self, place: &KeyProbe) -> Option<Row<'_>> {
         (place.position != 0).then(|| self.row(place.position))
     }
 
     /// Puts a record in stored form at `place`, which was found for its key just before.
-    pub fn put(&mut self, place: &Place, row: &Row) {
+    pub fn put(&mut self, place: &KeyProbe, row: &Row) {
         if place.is_taken() {
             self.arena.supersede(place.position);
         }
         let group = self.groups.at_mut(place.group_slot);
-        let header = Header { group: place.group, previous: group.newest };
+        let header = RecordHeader { group: place.group, previous: group.newest };
         let (position, allocated) = self.arena.push(self.schema, header, row);
         group.newest = position;
         self.slots[place.slot] = u64::from(place.tag) << 32 | u64::from(position);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use esker_base::Result;
 
-use super::written::Written;
-use super::{Lattice, Overlay, Segment, SegmentMap, SegmentRun};
+use super::file_buffer::FileBuffer;
+use super::{IntervalIndex, Segment, SegmentMap, SegmentOverlay, SegmentRun};
 
 /// Maximum segments of a file that are in no run; a file with more is stored as rows instead of
 /// runs.
@@ -24,7 +24,7 @@ const CUT_SEGMENTS_MAX: u64 = 3 << 26;
 #[derive(Debug, Default)]
 pub struct SegmentBuffer {
     map: SegmentMap,
-    runs: BTreeMap<u128, Written>,
+    runs: BTreeMap<u128, FileBuffer>,
     runs_bytes: usize,
 }
 
@@ -66,7 +66,7 @@ impl SegmentBuffer {
             }
             single = self.map.take_file(file).into_iter().map(SegmentRun::one).collect();
         }
-        let written = self.runs.entry(file).or_insert_with(|| Written::new(file));
+        let written = self.runs.entry(file).or_insert_with(|| FileBuffer::new(file));
         let before = written.bytes();
         written.extend(&single);
         written.extend(runs);
@@ -81,7 +81,7 @@ impl SegmentBuffer {
     ///
     /// # Errors
     /// `TooLarge` if too many segments of the file overlap.
-    pub fn fill(&self, overlay: &mut Overlay) -> Result<()> {
+    pub fn fill(&self, overlay: &mut SegmentOverlay) -> Result<()> {
         let (file, range) = (overlay.file(), overlay.range());
         match self.runs.get(&file) {
             Some(written) => overlay.add(written.lattice()?.overlapping(&range).into_iter()),
@@ -97,8 +97,8 @@ impl SegmentBuffer {
     ///
     /// # Errors
     /// As [`SegmentBuffer::fill`].
-    pub fn lattice(&self, file: u128) -> Result<Option<Arc<Lattice>>> {
-        self.runs.get(&file).map(Written::lattice).transpose()
+    pub fn lattice(&self, file: u128) -> Result<Option<Arc<IntervalIndex>>> {
+        self.runs.get(&file).map(FileBuffer::lattice).transpose()
     }
 
     /// Returns whether there are any segments of `file`.
@@ -131,7 +131,7 @@ impl SegmentBuffer {
 }
 
 /// Returns whether a file with these segments is better stored as rows.
-pub(super) fn prefers_rows(lattice: &Lattice) -> bool {
+pub(super) fn prefers_rows(lattice: &IntervalIndex) -> bool {
     lattice.singles().len() > SINGLES_MAX
 }
 
@@ -139,16 +139,17 @@ pub(super) fn prefers_rows(lattice: &Lattice) -> bool {
 #[derive(Debug)]
 pub struct ForTables<'a> {
     map: &'a SegmentMap,
-    rows: Vec<(u128, Arc<Lattice>)>,
+    rows: Vec<(u128, Arc<IntervalIndex>)>,
     /// Lattices stored in a table of runs, by file.
-    pub runs: Vec<Arc<Lattice>>,
+    pub runs: Vec<Arc<IntervalIndex>>,
 }
 
 impl ForTables<'_> {
     /// Number of records that the rows take.
     #[must_use]
     pub fn row_count(&self) -> u64 {
-        let of_lattice = |lattice: &Lattice| lattice.singles().len() + lattice.nests().count();
+        let of_lattice =
+            |lattice: &IntervalIndex| lattice.singles().len() + lattice.nests().count();
         let of_rows = self.rows.iter().map(|(_, lattice)| of_lattice(lattice));
         let of_runs = self.runs.iter().map(|lattice| of_lattice(lattice));
         (self.map.len() + of_rows.chain(of_runs).sum::<usize>()) as u64
@@ -199,7 +200,7 @@ mod tests {
             buffer.insert_run(run(1, step % 7));
         }
         assert_eq!(buffer.for_tables().expect_err("they overlap").kind(), Kind::TooLarge);
-        let mut written = Written::new(1);
+        let mut written = FileBuffer::new(1);
         written.extend(&[run(1, 0), run(1, 1)]);
         let mut cut_max = 1 << 20;
         let refused = written.lattice_within(&mut cut_max).expect_err("two million");

@@ -7,7 +7,7 @@ pub(super) const RUN_MIN: usize = 4;
 
 /// A range of a file and the offset of its bytes in a log; writers pass thousands at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct FilePiece {
     /// Offset in the file.
     pub offset: u64,
     /// Length in bytes.
@@ -18,7 +18,7 @@ pub struct Piece {
 
 /// Finds runs among `pieces`. `log` is a segment of their file, without offsets, that names the log
 /// of all their bytes. A piece in no run becomes a run of one.
-pub fn find_runs(log: &Segment, pieces: &[Piece], out: &mut Vec<SegmentRun>) {
+pub fn find_runs(log: &Segment, pieces: &[FilePiece], out: &mut Vec<SegmentRun>) {
     let mut at = 0;
     while at < pieces.len() {
         let piece = pieces[at];
@@ -32,7 +32,7 @@ pub fn find_runs(log: &Segment, pieces: &[Piece], out: &mut Vec<SegmentRun>) {
 
 /// Returns how many of `pieces` from the first on form a run, and its strides.
 #[inline]
-fn run_at(pieces: &[Piece]) -> (usize, u64, u64) {
+fn run_at(pieces: &[FilePiece]) -> (usize, u64, u64) {
     let first = pieces[0];
     let alone = (1, first.length, first.length);
     let Some(second) = pieces.get(1) else { return alone };
@@ -42,7 +42,7 @@ fn run_at(pieces: &[Piece]) -> (usize, u64, u64) {
     if stride < first.length {
         return alone;
     }
-    let follows = |pair: &&[Piece]| {
+    let follows = |pair: &&[FilePiece]| {
         pair[0].length == pair[1].length
             && pair[0].offset.checked_add(stride) == Some(pair[1].offset)
             && pair[0].log_offset.checked_add(log_stride) == Some(pair[1].log_offset)

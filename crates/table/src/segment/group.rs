@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::{Nest, SegmentRun};
+use super::{NestedRun, SegmentRun};
 
 /// Maximum lines of all groups of a file together. It bounds the memory that a hostile table can
 /// claim: a quarter of a gigabyte for the lines, and about one gigabyte while they are sorted.
@@ -18,19 +18,19 @@ pub(super) const LINES_MAX: u64 = 1 << 24;
 
 /// Lines of one stride, none of whose segments overlap.
 #[derive(Debug)]
-pub(super) struct Group {
-    nests: Vec<Nest>,
+pub(super) struct StrideGroup {
+    nests: Vec<NestedRun>,
     stride: u64,
     /// The range from the first byte to the last.
     pub(super) range: Range<u64>,
-    phases: Vec<Phase>,
+    phases: Vec<StridePhase>,
     /// The lines of one phase after another, each phase by start.
-    lines: Vec<Line>,
+    lines: Vec<StrideLine>,
 }
 
 /// Lines that start at the same offset within a period.
 #[derive(Clone, Copy, Debug)]
-struct Phase {
+struct StridePhase {
     /// That offset.
     start: u64,
     /// The length of the longest segment.
@@ -42,33 +42,33 @@ struct Phase {
 
 /// A run of a nest.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
+pub(super) struct StrideLine {
     start: u64,
     nest: u32,
     index: u32,
 }
 
-impl Line {
+impl StrideLine {
     #[inline]
-    fn run(&self, nests: &[Nest]) -> SegmentRun {
+    fn run(&self, nests: &[NestedRun]) -> SegmentRun {
         nests[self.nest as usize].run(self.index.into())
     }
 
     /// The start of its last segment.
     #[inline]
-    fn last_start(&self, nests: &[Nest]) -> u64 {
+    fn last_start(&self, nests: &[NestedRun]) -> u64 {
         let run = &nests[self.nest as usize].run;
         self.start + (run.count - 1) * run.stride
     }
 }
 
 /// A line that crosses the band, and the index of its segment there.
-type Active = (SegmentRun, u64);
+type ActiveLine = (SegmentRun, u64);
 
-impl Group {
+impl StrideGroup {
     /// Builds a group from `nests`, all of one stride. Returns them unchanged if any two lines may
     /// overlap, or there are more than `lines_max`.
-    pub(super) fn new(nests: Vec<Nest>, lines_max: u64) -> Result<Self, Vec<Nest>> {
+    pub(super) fn new(nests: Vec<NestedRun>, lines_max: u64) -> Result<Self, Vec<NestedRun>> {
         match Self::sorted(&nests, lines_max) {
             Some(group) => Ok(Self { nests, ..group }),
             None => Err(nests),
@@ -76,17 +76,17 @@ impl Group {
     }
 
     /// Builds the group of `nests`, which the caller then moves into it.
-    fn sorted(nests: &[Nest], lines_max: u64) -> Option<Self> {
+    fn sorted(nests: &[NestedRun], lines_max: u64) -> Option<Self> {
         let stride = nests.first()?.run.stride;
         let all = nests.iter().try_fold(0u64, |sum, nest| {
             Some(sum.checked_add(nest.count)?).filter(|sum| *sum <= lines_max)
         })?;
-        let mut keyed: Vec<(u64, Line)> = Vec::with_capacity(all as usize);
+        let mut keyed: Vec<(u64, StrideLine)> = Vec::with_capacity(all as usize);
         for (number, nest) in (0u32..).zip(nests) {
             let (mut start, mut phase) = (nest.run.first.offset, nest.run.first.offset % stride);
             let step = nest.stride % stride;
             for index in 0..nest.count as u32 {
-                keyed.push((phase, Line { start, nest: number, index }));
+                keyed.push((phase, StrideLine { start, nest: number, index }));
                 start = start.wrapping_add(nest.stride);
                 let until_next = stride - phase;
                 phase = if step >= until_next { step - until_next } else { phase + step };
@@ -94,7 +94,7 @@ impl Group {
         }
         keyed.sort_unstable_by_key(|(phase, line)| (*phase, line.start));
         let (mut end, mut start) = (0, u64::MAX);
-        let mut phases: Vec<Phase> = Vec::new();
+        let mut phases: Vec<StridePhase> = Vec::new();
         for (at, (phase, line)) in keyed.iter().enumerate() {
             let length = nests[line.nest as usize].run.first.length;
             match phases.last_mut() {
@@ -109,13 +109,13 @@ impl Group {
                 }
                 _ => {
                     let at = at as u32;
-                    phases.push(Phase { start: *phase, length, from: at, to: at + 1 });
+                    phases.push(StridePhase { start: *phase, length, from: at, to: at + 1 });
                 }
             }
             start = start.min(line.start);
             end = end.max(line.last_start(nests) + length);
         }
-        let end_of = |phase: &Phase| phase.start.saturating_add(phase.length);
+        let end_of = |phase: &StridePhase| phase.start.saturating_add(phase.length);
         let apart = phases.windows(2).all(|pair| end_of(&pair[0]) <= pair[1].start);
         let (first, last) = (phases.first()?, phases.last()?);
         // The last phase may reach into the next period, up to its first phase.
@@ -133,7 +133,7 @@ impl Group {
     }
 
     /// The nests that it is made of.
-    pub(super) fn nests(&self) -> &[Nest] {
+    pub(super) fn nests(&self) -> &[NestedRun] {
         &self.nests
     }
 
@@ -148,7 +148,7 @@ impl Group {
 
     /// Returns the last line of `phase` that starts at or before `offset`.
     #[inline]
-    fn line_at(&self, phase: &Phase, offset: u64) -> Option<usize> {
+    fn line_at(&self, phase: &StridePhase, offset: u64) -> Option<usize> {
         let lines = &self.lines[phase.from as usize..phase.to as usize];
         let (first, last) = (lines.first()?.start, lines.last()?.start);
         if offset < first {
@@ -182,7 +182,7 @@ impl Group {
     /// Returns the segment that has the byte at `offset`: its line, its run, and its index in the
     /// run.
     #[inline]
-    pub(super) fn find(&self, offset: u64) -> Option<(Line, SegmentRun, u64)> {
+    pub(super) fn find(&self, offset: u64) -> Option<(StrideLine, SegmentRun, u64)> {
         if !self.range.contains(&offset) {
             return None;
         }
@@ -202,12 +202,16 @@ impl Group {
 
     /// Returns the line after `line` in its nest, if it starts at `offset`.
     #[inline]
-    pub(super) fn follows(&self, line: &Line, offset: u64) -> Option<(Line, SegmentRun)> {
+    pub(super) fn follows(
+        &self,
+        line: &StrideLine,
+        offset: u64,
+    ) -> Option<(StrideLine, SegmentRun)> {
         let nest = &self.nests[line.nest as usize];
         let index = line.index + 1;
         let start = line.start.checked_add(nest.stride)?;
         (u64::from(index) < nest.count && start == offset).then(|| {
-            let line = Line { start, index, ..*line };
+            let line = StrideLine { start, index, ..*line };
             (line, line.run(&self.nests))
         })
     }
@@ -238,7 +242,7 @@ impl Group {
                 None => phase.from,
             });
         }
-        let mut active: Vec<Active> = Vec::with_capacity(self.phases.len());
+        let mut active: Vec<ActiveLine> = Vec::with_capacity(self.phases.len());
         let mut period = from - from % self.stride;
         while period < to {
             let band = self.band(&mut next, period, &mut active);
@@ -278,7 +282,7 @@ impl Group {
     /// Collects the lines that have a segment in the period at `period`, and returns the number of
     /// periods for which that stays so; `next` holds the first line of each phase that has not
     /// ended.
-    fn band(&self, next: &mut [u32], period: u64, active: &mut Vec<Active>) -> u64 {
+    fn band(&self, next: &mut [u32], period: u64, active: &mut Vec<ActiveLine>) -> u64 {
         let nests = &self.nests[..];
         active.clear();
         let mut band = u64::MAX;

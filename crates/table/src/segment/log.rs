@@ -4,7 +4,7 @@
 
 use super::{LogPlace, Segment, SegmentRun};
 use crate::manifest::SetId;
-use crate::wire::{Damage, Input, put_varint, unzigzag, zigzag};
+use crate::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
 
 /// Maximum segments of an operation.
 pub const OPERATION_SEGMENTS_MAX: usize = 1 << 20;
@@ -103,8 +103,8 @@ impl SegmentLog {
     ///
     /// # Errors
     /// The damage, with its offset.
-    pub fn decode_batch(bytes: &[u8]) -> Result<Vec<SegmentRun>, Damage> {
-        let (mut input, mut all, mut runs) = (Input::new(bytes), Vec::new(), Vec::new());
+    pub fn decode_batch(bytes: &[u8]) -> Result<Vec<SegmentRun>, WireDamage> {
+        let (mut input, mut all, mut runs) = (WireInput::new(bytes), Vec::new(), Vec::new());
         let mut log = Self::default();
         while input.left() > 0 {
             log.decode(&mut input, &mut runs)?;
@@ -116,9 +116,9 @@ impl SegmentLog {
     /// Decodes the next operation of `input`: returns its number, and its runs in `runs`.
     pub(crate) fn decode(
         &mut self,
-        input: &mut Input,
+        input: &mut WireInput,
         runs: &mut Vec<SegmentRun>,
-    ) -> Result<u64, Damage> {
+    ) -> Result<u64, WireDamage> {
         let seq = self.last_seq.wrapping_add(input.varint()?);
         let count =
             input.varint_max(OPERATION_SEGMENTS_MAX, "an operation's number of segments")?;
@@ -130,7 +130,7 @@ impl SegmentLog {
         Ok(seq)
     }
 
-    fn decode_run(&mut self, seq: u64, input: &mut Input) -> Result<SegmentRun, Damage> {
+    fn decode_run(&mut self, seq: u64, input: &mut WireInput) -> Result<SegmentRun, WireDamage> {
         let flags = input.u8()?;
         let known = flags & !(SAME_FILE | SAME_LOG | HOLE | CHECKSUM | RUN) == 0;
         if !known || (flags & HOLE != 0 && flags & (SAME_LOG | CHECKSUM | RUN) != 0) {
@@ -172,7 +172,7 @@ impl SegmentLog {
     }
 
     /// Advances the state past `run`, if its numbers are possible.
-    fn accept(&mut self, run: SegmentRun, input: &Input) -> Result<SegmentRun, Damage> {
+    fn accept(&mut self, run: SegmentRun, input: &WireInput) -> Result<SegmentRun, WireDamage> {
         if !is_loggable(&run) {
             return Err(input.damage("segments within their file and log"));
         }

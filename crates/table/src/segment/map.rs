@@ -10,20 +10,20 @@ const ENTRY_BYTES: usize = 120;
 /// Segments by file and end.
 #[derive(Clone, Debug, Default)]
 pub struct SegmentMap {
-    entries: BTreeMap<(u128, u64), Entry>,
+    entries: BTreeMap<(u128, u64), MappedSegment>,
 }
 
 /// A segment without its key.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct MappedSegment {
     offset: u64,
     seq: u64,
     place: Option<LogPlace>,
     checksum: Option<u32>,
 }
 
-fn segment((file, end): (u128, u64), entry: &Entry) -> Segment {
-    let Entry { offset, seq, place, checksum } = *entry;
+fn segment((file, end): (u128, u64), entry: &MappedSegment) -> Segment {
+    let MappedSegment { offset, seq, place, checksum } = *entry;
     Segment { file, offset, length: end - offset, place, checksum, seq }
 }
 
@@ -60,7 +60,7 @@ impl SegmentMap {
 
     fn put(&mut self, segment: &Segment) {
         let Segment { offset, seq, place, checksum, .. } = *segment;
-        let entry = Entry { offset, seq, place, checksum };
+        let entry = MappedSegment { offset, seq, place, checksum };
         self.entries.insert((segment.file, segment.end()), entry);
     }
 

@@ -9,8 +9,8 @@ use std::vec;
 
 use esker_base::Result;
 
-use super::{Lattice, RunTables, SEGMENT, Segment, SegmentSource};
-use crate::merge::Cursor;
+use super::{IntervalIndex, RunTables, SEGMENT, Segment, SegmentSource};
+use crate::merge::RecordCursor;
 use crate::schema::Key;
 
 /// Segments of a lattice that are read at a time.
@@ -20,34 +20,34 @@ const CHUNK_SEGMENTS: usize = 1 << 12;
 #[derive(Debug)]
 pub struct SegmentMerge {
     /// The sources, newest first.
-    sources: Vec<Source>,
+    sources: Vec<MergeSource>,
     /// The last piece, which the next one may extend.
     pending: Option<Segment>,
 }
 
 #[derive(Debug)]
-struct Source {
-    stream: Stream,
+struct MergeSource {
+    stream: SegmentStream,
     /// The rest of its current segment.
     rest: Option<Segment>,
 }
 
 /// Segments of one source in order.
 #[derive(Debug)]
-enum Stream {
-    Rows(Box<Cursor>),
+enum SegmentStream {
+    Rows(Box<RecordCursor>),
     Runs { runs: Arc<RunTables>, files: vec::IntoIter<u128>, of_file: Option<OfFile> },
 }
 
 /// Segments of one file of a table of runs.
 #[derive(Debug)]
 struct OfFile {
-    lattice: Arc<Lattice>,
+    lattice: Arc<IntervalIndex>,
     chunk: vec::IntoIter<Segment>,
     from: u64,
 }
 
-impl Stream {
+impl SegmentStream {
     fn next(&mut self) -> Result<Option<Segment>> {
         match self {
             Self::Rows(cursor) if !cursor.is_valid() => Ok(None),
@@ -74,7 +74,7 @@ impl Stream {
     }
 }
 
-impl Source {
+impl MergeSource {
     fn read(&mut self) -> Result<()> {
         self.rest = self.stream.next()?;
         Ok(())
@@ -108,12 +108,16 @@ impl SegmentMerge {
                 SegmentSource::Rows(run) => {
                     let mut cursor = run.cursor(&SEGMENT, &Key::FIRST, &Key::LAST);
                     cursor.start(&Key::FIRST)?;
-                    Stream::Rows(Box::new(cursor))
+                    SegmentStream::Rows(Box::new(cursor))
                 }
                 SegmentSource::Runs(runs) => {
                     let mut files = runs.files()?;
                     files.retain(|file| !left_out(*file));
-                    Stream::Runs { runs: runs.clone(), files: files.into_iter(), of_file: None }
+                    SegmentStream::Runs {
+                        runs: runs.clone(),
+                        files: files.into_iter(),
+                        of_file: None,
+                    }
                 }
             };
             merged.push(stream);
@@ -123,19 +127,19 @@ impl SegmentMerge {
 
     /// Merges segments in memory; earlier cursors are newer.
     #[cfg(test)]
-    pub(super) fn of_cursors(cursors: Vec<Cursor>) -> Result<Self> {
+    pub(super) fn of_cursors(cursors: Vec<RecordCursor>) -> Result<Self> {
         let mut streams = Vec::new();
         for mut cursor in cursors {
             cursor.start(&Key::FIRST)?;
-            streams.push(Stream::Rows(Box::new(cursor)));
+            streams.push(SegmentStream::Rows(Box::new(cursor)));
         }
         Self::of_streams(streams)
     }
 
-    fn of_streams(streams: Vec<Stream>) -> Result<Self> {
+    fn of_streams(streams: Vec<SegmentStream>) -> Result<Self> {
         let mut sources = Vec::with_capacity(streams.len());
         for stream in streams {
-            let mut source = Source { stream, rest: None };
+            let mut source = MergeSource { stream, rest: None };
             source.read()?;
             sources.push(source);
         }

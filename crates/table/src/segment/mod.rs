@@ -10,35 +10,35 @@
 //! Source: DESIGN §1.5; MetaKV §II (locating segments of shared files).
 
 mod buffer;
+mod file_buffer;
 mod find_runs;
 mod group;
-mod lattice;
+mod interval_index;
 mod log;
+mod log_run_builder;
+mod loose_segments;
 mod map;
 mod merge;
-mod nest;
+mod nested_run;
 mod overlay;
 mod run;
-mod singles;
-mod strand;
-mod strides;
+mod strided_segments;
 mod tables;
-mod written;
 
 use esker_base::{Error, Kind, Result};
 
 pub use self::buffer::{ForTables, SegmentBuffer};
-pub use self::find_runs::{Piece, find_runs};
-pub use self::lattice::Lattice;
+pub use self::find_runs::{FilePiece, find_runs};
+pub use self::interval_index::IntervalIndex;
 pub use self::log::{OPERATION_SEGMENTS_MAX, SegmentLog};
+pub use self::log_run_builder::LogRunBuilder;
+pub use self::loose_segments::LooseSegments;
 pub use self::map::SegmentMap;
 pub use self::merge::SegmentMerge;
-pub use self::nest::{Nest, RUN};
-pub use self::overlay::Overlay;
+pub use self::nested_run::{NestedRun, RUN};
+pub use self::overlay::SegmentOverlay;
 pub use self::run::SegmentRun;
-pub use self::singles::Singles;
-pub use self::strand::Strand;
-pub use self::strides::{Dimension, Strides};
+pub use self::strided_segments::{StrideDimension, StridedSegments};
 pub use self::tables::{RunTables, SegmentSource, SegmentTables};
 use crate::manifest::SetId;
 use crate::schema::{IntColumn, Key, Row, Schema};
@@ -189,14 +189,14 @@ impl Segment {
     /// Returns the record, in stored form, which here equals the readable form.
     #[must_use]
     pub fn row(&self) -> Row<'static> {
-        let mut row = self.placed_row();
+        let mut row = self.placed_segment_row();
         row.ints[column::CHECKSUM] =
             self.checksum.map_or(0, |checksum| KNOWN | u64::from(checksum));
         row
     }
 
     /// Returns a row of [`PLACED`].
-    fn placed_row(&self) -> Row<'static> {
+    fn placed_segment_row(&self) -> Row<'static> {
         use column as c;
         let mut row = Row::default();
         let place = self.place.unwrap_or_default();

@@ -5,11 +5,11 @@ use std::ops::Range;
 use esker_base::Result;
 
 use super::{SEGMENT, Segment, SegmentSource, SegmentTables, seek_key};
-use crate::merge::Cursor;
+use crate::merge::RecordCursor;
 
 /// Non-overlapping pieces of a range of one file, in order.
 #[derive(Clone, Debug)]
-pub struct Overlay {
+pub struct SegmentOverlay {
     file: u128,
     range: Range<u64>,
     pieces: Vec<Segment>,
@@ -17,7 +17,7 @@ pub struct Overlay {
     missing_bytes: u64,
 }
 
-impl Overlay {
+impl SegmentOverlay {
     /// Makes an overlay of `range` of `file` in which no byte is known yet.
     #[must_use]
     pub fn new(file: u128, range: Range<u64>) -> Self {
@@ -101,7 +101,7 @@ impl Overlay {
         Ok(())
     }
 
-    fn add_cursor(&mut self, mut cursor: Cursor) -> Result<()> {
+    fn add_cursor(&mut self, mut cursor: RecordCursor) -> Result<()> {
         let mut found: Vec<Segment> = Vec::new();
         cursor.start(&seek_key(self.file, self.range.start))?;
         while cursor.is_valid() {

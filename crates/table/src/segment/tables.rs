@@ -9,11 +9,11 @@ use esker_base::{Error, Kind, Result};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use super::{Lattice, LogPlace, Nest, RUN, SEGMENT, Segment, SegmentRun, seek_key};
+use super::{IntervalIndex, LogPlace, NestedRun, RUN, SEGMENT, Segment, SegmentRun, seek_key};
 use crate::manifest::TableRef;
-use crate::merge::Cursor;
+use crate::merge::RecordCursor;
 use crate::schema::{Key, Schema};
-use crate::tables::{SortedRun, TableSource, Tables};
+use crate::tables::{SortedRun, TableRuns, TableSource};
 
 /// Approximate maximum memory of the lattices that a table keeps.
 const LATTICES_BYTES_MAX: usize = 64 << 20;
@@ -22,12 +22,12 @@ const LATTICES_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug)]
 pub struct RunTables {
     tables: SortedRun,
-    lattices: Mutex<Lattices>,
+    lattices: Mutex<IntervalIndexes>,
 }
 
 #[derive(Debug, Default)]
-struct Lattices {
-    of_file: HashMap<u128, Arc<Lattice>>,
+struct IntervalIndexes {
+    of_file: HashMap<u128, Arc<IntervalIndex>>,
     bytes: usize,
 }
 
@@ -51,7 +51,7 @@ impl RunTables {
     ///
     /// # Errors
     /// `Corrupt` if runs overlap, and what the store reports.
-    pub fn lattice(&self, file: u128) -> Result<Arc<Lattice>> {
+    pub fn lattice(&self, file: u128) -> Result<Arc<IntervalIndex>> {
         if let Some(lattice) = self.lattices.lock().of_file.get(&file) {
             return Ok(lattice.clone());
         }
@@ -60,21 +60,21 @@ impl RunTables {
         cursor.start(&from)?;
         let mut nests = Vec::new();
         while cursor.is_valid() {
-            let nest = Nest::of_row(&cursor.row())?;
+            let nest = NestedRun::of_row(&cursor.row())?;
             if nest.run.first.file != file {
                 break;
             }
             nests.push(nest);
             cursor.advance()?;
         }
-        let lattice = Lattice::of_disjoint(&nests).ok_or_else(|| {
+        let lattice = IntervalIndex::of_disjoint(&nests).ok_or_else(|| {
             let what = format!("runs of segments of file {file:032x} overlap; run `esker verify`");
             Error::new(Kind::Corrupt, what)
         })?;
         let lattice = Arc::new(lattice);
         let mut lattices = self.lattices.lock();
         if lattices.bytes > LATTICES_BYTES_MAX {
-            *lattices = Lattices::default();
+            *lattices = IntervalIndexes::default();
         }
         lattices.bytes += lattice.bytes();
         lattices.of_file.insert(file, lattice.clone());
@@ -176,7 +176,8 @@ impl SegmentSource {
     /// What the store reports.
     pub fn has(&self, file: u128) -> Result<bool> {
         let from = seek_key(file, 0);
-        let mut cursor: Cursor = self.tables().cursor(self.schema(), &from, &RUN.group_last(&from));
+        let mut cursor: RecordCursor =
+            self.tables().cursor(self.schema(), &from, &RUN.group_last(&from));
         cursor.start(&from)?;
         Ok(cursor.is_valid() && cursor.key().ints[..2] == from.ints[..2])
     }
@@ -194,7 +195,7 @@ impl SegmentSource {
             let row = cursor.row();
             let first = match self {
                 Self::Rows(_) => Segment::of_row(&row)?,
-                Self::Runs(_) => Nest::of_row(&row)?.run.first,
+                Self::Runs(_) => NestedRun::of_row(&row)?.run.first,
             };
             first.place.into_iter().for_each(&mut *visit);
             cursor.advance()?;
@@ -207,8 +208,8 @@ impl SegmentTables {
     /// Collects the tables of segments among `references`, which are in a manifest's order.
     #[must_use]
     pub fn new(references: &[TableRef], source: &TableSource) -> Self {
-        let rows = Tables::new(references, &SEGMENT, source).runs.into_iter();
-        let runs = Tables::new(references, &RUN, source).runs.into_iter();
+        let rows = TableRuns::new(references, &SEGMENT, source).runs.into_iter();
+        let runs = TableRuns::new(references, &RUN, source).runs.into_iter();
         let runs = runs.map(|tables| {
             SegmentSource::Runs(Arc::new(RunTables { tables, lattices: Mutex::default() }))
         });

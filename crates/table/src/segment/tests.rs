@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::block::DecodedBlock;
-use crate::merge::Cursor;
-use crate::wire::Input;
+use crate::merge::RecordCursor;
+use crate::wire::WireInput;
 
 /// The content of a file of 64 bytes: for each byte its log and the offset in it.
 type Bytes = Vec<Option<(u64, u64)>>;
@@ -55,10 +55,10 @@ fn map_of(segments: &[Segment]) -> SegmentMap {
     map
 }
 
-fn cursor(map: &SegmentMap) -> Cursor {
+fn cursor(map: &SegmentMap) -> RecordCursor {
     let mut rows = DecodedBlock::default();
     map.iter().for_each(|segment| rows.push(&SEGMENT, &segment.row()));
-    Cursor::over_decoded(&SEGMENT, rows)
+    RecordCursor::over_decoded(&SEGMENT, rows)
 }
 
 proptest! {
@@ -95,7 +95,7 @@ proptest! {
         prop_assert!(merged.windows(2).all(|pair| !pair[0].is_followed_by(&pair[1])));
 
         let (start, end) = (range.0.min(range.1), range.0.max(range.1));
-        let mut overlay = Overlay::new(FILE, start..end);
+        let mut overlay = SegmentOverlay::new(FILE, start..end);
         for map in &maps {
             overlay.add(map.overlapping(FILE, start, end));
         }
@@ -119,7 +119,7 @@ proptest! {
         let encoded = log.pending().clone();
         let mut reader = SegmentLog::default();
         let mut decoded = Vec::new();
-        let mut input = Input::new(&encoded);
+        let mut input = WireInput::new(&encoded);
         let mut operation = Vec::new();
         while input.left() > 0 {
             reader.decode(&mut input, &mut operation).expect("our own");
@@ -131,7 +131,7 @@ proptest! {
         prop_assert_eq!(decoded, expected);
         for cut in 0..encoded.len() {
             let mut reader = SegmentLog::default();
-            let mut input = Input::new(&encoded[..cut]);
+            let mut input = WireInput::new(&encoded[..cut]);
             while input.left() > 0 && reader.decode(&mut input, &mut operation).is_ok() {}
         }
     }
@@ -210,7 +210,7 @@ fn check_lattice(written: &[SegmentRun], range: (u64, u64)) {
     let mut buffer = SegmentBuffer::default();
     buffer.insert_batch(FILE, written);
     let lattice = buffer.lattice(FILE).expect("few").expect("runs");
-    if let Some(apart) = Lattice::of_apart(written) {
+    if let Some(apart) = IntervalIndex::of_apart(written) {
         assert_eq!(content(&apart.overlapping(&(0..64))), bytes);
     }
     let mut chunked = Vec::new();
@@ -222,7 +222,7 @@ fn check_lattice(written: &[SegmentRun], range: (u64, u64)) {
     assert_eq!(content(&chunked), bytes);
     assert_eq!(content(&lattice.overlapping(&(0..64))), bytes);
     let (start, end) = (range.0.min(range.1), range.0.max(range.1));
-    let mut overlay = Overlay::new(FILE, start..end);
+    let mut overlay = SegmentOverlay::new(FILE, start..end);
     overlay.add(lattice.overlapping(&(start..end)).into_iter());
     let expected: Bytes = (0..64)
         .map(|at| if (start..end).contains(&at) { bytes[at as usize] } else { None })
@@ -239,8 +239,8 @@ fn check_lattice(written: &[SegmentRun], range: (u64, u64)) {
         assert_eq!(at, bytes[offset as usize], "offset {offset}");
     }
     for run in written {
-        let nest = Nest::one(*run);
-        assert_eq!(Nest::of_row(&nest.row()).expect("our own"), nest);
+        let nest = NestedRun::one(*run);
+        assert_eq!(NestedRun::of_row(&nest.row()).expect("our own"), nest);
     }
 }
 
@@ -254,23 +254,23 @@ proptest! {
     fn ranks_that_take_turns_are_told_apart(written in turns(), range in (0u64..64, 0u64..64)) {
         check_lattice(&written, range);
         let segments: Vec<Segment> = written.iter().flat_map(SegmentRun::segments).collect();
-        let piece = |segment: &Segment| Piece {
+        let piece = |segment: &Segment| FilePiece {
             offset: segment.offset,
             length: segment.length,
             log_offset: segment.place.map_or(0, |place| place.offset),
         };
-        let pieces: Vec<Piece> = segments.iter().map(piece).collect();
+        let pieces: Vec<FilePiece> = segments.iter().map(piece).collect();
         let log = Segment { place: place(1, 0), ..Segment::hole(FILE, 0, 1) };
         let mut found = Vec::new();
         find_runs(&log, &pieces, &mut found);
         let again: Vec<Segment> = found.iter().flat_map(SegmentRun::segments).collect();
-        let again: Vec<Piece> = again.iter().map(piece).collect();
+        let again: Vec<FilePiece> = again.iter().map(piece).collect();
         prop_assert_eq!(again, pieces);
     }
 }
 
 /// Lines of the boxes of a file's cube, plane by plane, as ranks write them, in batches of `cut`.
-fn boxes(side: u64, across: u64, cut: usize) -> Vec<(u64, Vec<Piece>)> {
+fn boxes(side: u64, across: u64, cut: usize) -> Vec<(u64, Vec<FilePiece>)> {
     let bounds = |cell: u64| (cell * side / across, (cell + 1) * side / across);
     let mut batches = Vec::new();
     for rank in 0..across * across {
@@ -278,7 +278,7 @@ fn boxes(side: u64, across: u64, cut: usize) -> Vec<(u64, Vec<Piece>)> {
         let (mut pieces, mut log_offset) = (Vec::new(), 0);
         for (z, y) in (0..side).flat_map(|z| (y..y_end).map(move |y| (z, y))) {
             let (offset, length) = ((z * side + y) * side + x, x_end - x);
-            pieces.push(Piece { offset, length, log_offset });
+            pieces.push(FilePiece { offset, length, log_offset });
             log_offset += length;
         }
         batches.extend(pieces.chunks(cut).map(|batch| (rank, batch.to_vec())));
@@ -294,7 +294,7 @@ fn boxes_of_ranks_are_nests() {
         let mut random = esker_base::Random::from_seed(side);
         // Each rank's batches in order, the ranks interleaved at random.
         batches.sort_by_cached_key(|_| random.below(1 << 30));
-        let place_of = |batch: &(u64, Vec<Piece>)| batch.1[0].log_offset;
+        let place_of = |batch: &(u64, Vec<FilePiece>)| batch.1[0].log_offset;
         let mut in_order = batches.clone();
         in_order.sort_by_key(|batch| (batch.0, place_of(batch)));
         let mut of_rank: Vec<_> = (0..across * across)
@@ -312,9 +312,9 @@ fn boxes_of_ranks_are_nests() {
         let context = format!("{side} {across} {cut}");
         assert!(lattice.singles().is_empty(), "{context}: {}", lattice.singles().len());
         // One for each rank, or two if a box begins in a batch's last line.
-        let nests: Vec<Nest> = lattice.nests().copied().collect();
+        let nests: Vec<NestedRun> = lattice.nests().copied().collect();
         assert!(nests.len() as u64 <= 2 * across * across, "{context}: {}", nests.len());
-        let again = Lattice::of_disjoint(&nests).expect("they are apart");
+        let again = IntervalIndex::of_disjoint(&nests).expect("they are apart");
         let mut end = 0;
         let mut visit = |run: &SegmentRun, index| {
             let segment = run.segment(index);
@@ -336,7 +336,7 @@ fn boxes_of_ranks_are_nests() {
             }
         }
         for nest in nests {
-            assert_eq!(Nest::of_row(&nest.row()).expect("our own"), nest);
+            assert_eq!(NestedRun::of_row(&nest.row()).expect("our own"), nest);
         }
     }
 }
@@ -367,7 +367,7 @@ proptest! {
             push(at * 4, 2, count, 2, at * 2, 0, false);
             at += count;
         }
-        let mut strand = Strand::new(FILE, Some((SetId(1), 1)));
+        let mut strand = LogRunBuilder::new(FILE, Some((SetId(1), 1)));
         written.iter().for_each(|run| strand.push(run));
         let expected: Vec<Segment> = written.iter().flat_map(SegmentRun::segments).collect();
         let kept: Vec<Segment> = strand.segments().collect();
@@ -397,7 +397,7 @@ fn runs_do_not_go_on_past_the_end_of_a_file() {
         &[0, 5, 10, 15].map(|at: u64| SegmentRun::one(one(at, at.wrapping_sub(14)))),
     ];
     for runs in ends {
-        let mut strand = Strand::new(FILE, Some((SetId(1), 1)));
+        let mut strand = LogRunBuilder::new(FILE, Some((SetId(1), 1)));
         let possible: Vec<_> = runs.iter().filter(|run| run.is_possible()).collect();
         possible.iter().for_each(|run| strand.push(run));
         strand.close();
@@ -405,10 +405,12 @@ fn runs_do_not_go_on_past_the_end_of_a_file() {
         let kept: Vec<_> = strand.segments().map(|one| (one.offset, one.place)).collect();
         assert_eq!(kept, given.iter().map(|one| (one.offset, one.place)).collect::<Vec<_>>());
         for part in strand.parts() {
-            assert!(!matches!(part, super::strand::Part::Nest(nest) if !nest.is_possible()));
+            assert!(
+                !matches!(part, super::log_run_builder::RunPart::Nest(nest) if !nest.is_possible())
+            );
         }
     }
-    let pieces = [u64::MAX - 14, u64::MAX - 9, u64::MAX - 4, 0, 5].map(|offset| Piece {
+    let pieces = [u64::MAX - 14, u64::MAX - 9, u64::MAX - 4, 0, 5].map(|offset| FilePiece {
         offset,
         length: 4,
         log_offset: 0,
@@ -422,9 +424,9 @@ fn runs_do_not_go_on_past_the_end_of_a_file() {
 fn strides_are_segments_in_several_dimensions() {
     let first =
         Segment { file: FILE, offset: 7, length: 3, place: place(1, 5), checksum: None, seq: 1 };
-    let dimension = |count, stride, log_stride| Dimension { count, stride, log_stride };
+    let dimension = |count, stride, log_stride| StrideDimension { count, stride, log_stride };
     let dimensions = vec![dimension(4, 10, 3), dimension(3, 100, 12), dimension(2, 1_000, 36)];
-    let strides = Strides { first, dimensions };
+    let strides = StridedSegments { first, dimensions };
     assert_eq!((strides.is_possible(), strides.segments()), (true, Some(24)));
     let runs = strides.runs();
     let all: Vec<_> = runs.iter().flat_map(|run| run.segments()).collect();
@@ -437,9 +439,9 @@ fn strides_are_segments_in_several_dimensions() {
         log_offset += 3;
     }
     assert_eq!((runs.len(), all), (6, expected));
-    let alone = Strides { first, dimensions: vec![] };
+    let alone = StridedSegments { first, dimensions: vec![] };
     assert_eq!(alone.runs(), [SegmentRun::one(first)]);
-    let long = Strides { first, dimensions: vec![dimension(3 << 20, 3, 3)] };
+    let long = StridedSegments { first, dimensions: vec![dimension(3 << 20, 3, 3)] };
     assert_eq!(long.runs().iter().map(|run| run.count).collect::<Vec<_>>(), [1 << 20; 3]);
     for impossible in [
         vec![dimension(0, 10, 3)],
@@ -450,10 +452,15 @@ fn strides_are_segments_in_several_dimensions() {
         vec![dimension(4, 10, 3), dimension(2, 100, u64::MAX - 7)],
         vec![dimension(2, 10, 3), dimension(1 << 40, 1, 1), dimension(1 << 40, 1, 1)],
     ] {
-        assert!(!Strides { first, dimensions: impossible.clone() }.is_possible(), "{impossible:?}");
+        assert!(
+            !StridedSegments { first, dimensions: impossible.clone() }.is_possible(),
+            "{impossible:?}"
+        );
     }
     let checked = Segment { checksum: Some(1), ..first };
-    assert!(!Strides { first: checked, dimensions: vec![dimension(2, 10, 3)] }.is_possible());
+    assert!(
+        !StridedSegments { first: checked, dimensions: vec![dimension(2, 10, 3)] }.is_possible()
+    );
 }
 
 /// Symptom: all segments of a run but the first were lost. Cause: a run with a checksum was
@@ -507,7 +514,7 @@ fn the_last_of_all_files_is_written() {
         })
         .expect("no failure");
     let in_runs: u64 =
-        tables.runs.iter().flat_map(|lattice| lattice.nests()).map(Nest::segments).sum();
+        tables.runs.iter().flat_map(|lattice| lattice.nests()).map(NestedRun::segments).sum();
     let singles: usize = tables.runs.iter().map(|lattice| lattice.singles().len()).sum();
     assert_eq!(rows + in_runs + singles as u64, 200_000);
     assert!(rows > 0, "single segments are rows");

@@ -2,7 +2,7 @@
 //!
 //! Layout: docs/format/table.md, "Footer". This file is its only encoder and decoder.
 
-use crate::wire::{Damage, Input};
+use crate::wire::{WireDamage, WireInput};
 
 /// Bytes of the footer.
 pub const FOOTER_BYTES: usize = 64;
@@ -12,7 +12,7 @@ const VERSION: u16 = 1;
 
 /// The contents of a table's footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Footer {
+pub struct TableFooter {
     /// [`crate::schema::Schema::id`] of its records.
     pub schema: u16,
     /// Number of blocks.
@@ -29,7 +29,7 @@ pub struct Footer {
     pub tail_checksum: u32,
 }
 
-impl Footer {
+impl TableFooter {
     /// Appends the footer to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
@@ -49,17 +49,17 @@ impl Footer {
     }
 
     /// Decodes the footer from exactly its bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Damage> {
-        let mut input = Input::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireDamage> {
+        let mut input = WireInput::new(bytes);
         if bytes.len() != FOOTER_BYTES || input.take(8)? != MAGIC {
-            return Err(Damage { offset: 0, what: "a table's footer" });
+            return Err(WireDamage { offset: 0, what: "a table's footer" });
         }
         let body = &bytes[..FOOTER_BYTES - 4];
-        if Input::new(&bytes[FOOTER_BYTES - 4..]).u32()? != crc32c::crc32c(body) {
-            return Err(Damage { offset: FOOTER_BYTES - 4, what: "a footer's checksum" });
+        if WireInput::new(&bytes[FOOTER_BYTES - 4..]).u32()? != crc32c::crc32c(body) {
+            return Err(WireDamage { offset: FOOTER_BYTES - 4, what: "a footer's checksum" });
         }
         if input.u16()? != VERSION {
-            return Err(Damage { offset: 8, what: "a table of format version 1" });
+            return Err(WireDamage { offset: 8, what: "a table of format version 1" });
         }
         Ok(Self {
             schema: input.u16()?,
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn round_trips_and_refuses_every_flipped_bit() {
-        let footer = Footer {
+        let footer = TableFooter {
             schema: 1,
             blocks: 2,
             rows: 300,
@@ -90,12 +90,12 @@ mod tests {
         };
         let mut bytes = Vec::new();
         footer.encode(&mut bytes);
-        assert_eq!(Footer::decode(&bytes), Ok(footer));
+        assert_eq!(TableFooter::decode(&bytes), Ok(footer));
         for at in 0..bytes.len() {
-            assert!(Footer::decode(&bytes[..at]).is_err());
+            assert!(TableFooter::decode(&bytes[..at]).is_err());
             let mut flipped = bytes.clone();
             flipped[at] ^= 0x10;
-            assert!(Footer::decode(&flipped).is_err(), "byte {at}");
+            assert!(TableFooter::decode(&flipped).is_err(), "byte {at}");
         }
     }
 }

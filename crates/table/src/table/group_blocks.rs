@@ -23,7 +23,7 @@ const ANCHORED_BLOCKS_MIN: u32 = 2 << ANCHOR_BLOCKS_LOG;
 
 /// A group with which blocks begin.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Group {
+pub(super) struct GroupStart {
     /// The integers that name it; those past the schema's are 0.
     pub(super) ints: [u64; KEY_INTS_MAX - 1],
     pub(super) blocks: GroupBlocks,
@@ -140,7 +140,7 @@ pub(super) fn groups_of(
     firsts: &[[u64; KEY_INTS_MAX]],
     last: &[u64; KEY_INTS_MAX],
     group_ints: usize,
-) -> (Vec<Group>, Vec<u32>) {
+) -> (Vec<GroupStart>, Vec<u32>) {
     let (mut end, mut anchors) = (0, Vec::new());
     let group_of = |blocks: &[[u64; KEY_INTS_MAX]]| {
         let start = end;
@@ -153,7 +153,7 @@ pub(super) fn groups_of(
         let range = (start as u32, end as u32);
         let mut group = GroupBlocks::new(range, (low, high), ends_before);
         group.anchor(|block| blocks[block as usize][group_ints], &mut anchors);
-        Group { ints, blocks: group }
+        GroupStart { ints, blocks: group }
     };
     let groups = firsts.chunk_by(|a, b| a[..group_ints] == b[..group_ints]).map(group_of);
     (groups.collect(), anchors)

@@ -7,12 +7,12 @@
 use std::ops::Range;
 
 use super::TABLE_DATA_BYTES_MAX;
-use super::group_blocks::{Group, NearBlocks, groups_of};
+use super::group_blocks::{GroupStart, NearBlocks, groups_of};
 use crate::block::BLOCK_BYTES_MIN;
-use crate::column::{Ints, Strings, StringsBuilder};
+use crate::column::{ParsedInts, ParsedStrings, StringsBuilder};
 use crate::filter::{self, FILTER_BLOCKS};
 use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer, Schema};
-use crate::wire::{Damage, Input, put_bytes, put_varint};
+use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 /// Collects an index while a table is written.
 #[derive(Debug)]
@@ -64,11 +64,11 @@ impl IndexBuilder {
     /// Appends the encoded index, which ends with the table's `last` key, to `out`.
     pub fn encode(&mut self, last: &Key, out: &mut Vec<u8>) {
         for column in &self.key_ints {
-            Ints::encode(column, false, out);
+            ParsedInts::encode(column, false, out);
         }
         self.separators.encode(out);
-        Ints::encode(&self.block_bytes, false, out);
-        Ints::encode(&self.filter_bytes, false, out);
+        ParsedInts::encode(&self.block_bytes, false, out);
+        ParsedInts::encode(&self.filter_bytes, false, out);
         for int in &last.ints[..self.schema.key_ints] {
             put_varint(out, *int);
         }
@@ -78,17 +78,17 @@ impl IndexBuilder {
 
 /// A decoded index.
 #[derive(Debug)]
-pub struct Index {
+pub struct BlockIndex {
     firsts: Vec<[u64; KEY_INTS_MAX]>,
-    buckets: Buckets,
+    buckets: IndexBuckets,
     /// The groups with which blocks begin, if keys are evenly spread in each. They are few, so the
     /// processor's cache holds them.
-    groups: Vec<Group>,
-    group_buckets: Buckets,
+    groups: Vec<GroupStart>,
+    group_buckets: IndexBuckets,
     anchors: Vec<u32>,
     /// Column of the integer that orders a group, if it is evenly spread.
     spread: Option<usize>,
-    separators: Strings,
+    separators: ParsedStrings,
     /// The encoded bytes, into which the separators point.
     bytes: Vec<u8>,
     /// The start of each block, and the end of the last one.
@@ -98,7 +98,7 @@ pub struct Index {
     last: KeyBuffer,
 }
 
-impl Index {
+impl BlockIndex {
     /// Decodes the index of `blocks` blocks that take `data_bytes` together, with `filter_bytes` of
     /// filters.
     pub fn decode(
@@ -107,8 +107,8 @@ impl Index {
         blocks: usize,
         data_bytes: u64,
         filter_bytes: u64,
-    ) -> Result<Self, Damage> {
-        let mut input = Input::new(bytes);
+    ) -> Result<Self, WireDamage> {
+        let mut input = WireInput::new(bytes);
         // Bounds the allocations below.
         if blocks == 0 || (blocks as u64).saturating_mul(BLOCK_BYTES_MIN as u64) > data_bytes {
             return Err(input.damage("an index of as many blocks as fit the table"));
@@ -117,12 +117,12 @@ impl Index {
         let mut values = Vec::with_capacity(blocks);
         for column in 0..schema.key_ints {
             values.clear();
-            Ints::parse(&mut input, blocks)?.decode(bytes, blocks, &mut values);
+            ParsedInts::parse(&mut input, blocks)?.decode(bytes, blocks, &mut values);
             for (first, value) in firsts.iter_mut().zip(&values) {
                 first[column] = *value;
             }
         }
-        let separators = Strings::parse(&mut input, blocks)?;
+        let separators = ParsedStrings::parse(&mut input, blocks)?;
         let offsets = parse_offsets(&mut input, blocks, data_bytes)?;
         let partitions = blocks.div_ceil(FILTER_BLOCKS);
         let filter_offsets = parse_offsets(&mut input, partitions, filter_bytes)?;
@@ -136,8 +136,8 @@ impl Index {
         let groups = |_| groups_of(&firsts, &last.ints, schema.group_ints);
         let (groups, anchors) = spread.map_or_else(Default::default, groups);
         let index = Self {
-            buckets: Buckets::of(&firsts, |first| first[0]),
-            group_buckets: Buckets::of(&groups, |group| group.ints[0]),
+            buckets: IndexBuckets::of(&firsts, |first| first[0]),
+            group_buckets: IndexBuckets::of(&groups, |group| group.ints[0]),
             groups,
             anchors,
             spread,
@@ -150,7 +150,7 @@ impl Index {
         };
         if !(1..blocks).all(|block| index.separator(block - 1).key() < index.separator(block).key())
         {
-            return Err(Damage { offset: 0, what: "separators that ascend" });
+            return Err(WireDamage { offset: 0, what: "separators that ascend" });
         }
         Ok(index)
     }
@@ -186,7 +186,7 @@ impl Index {
         self.block_before(key, self.after(key))
     }
 
-    /// Finds the block as [`Index::block_of`] does, for a key that is not before block `from`; the
+    /// Finds the block as [`BlockIndex::block_of`] does, for a key that is not before block `from`; the
     /// nearer, the faster.
     #[inline]
     pub fn block_from(&self, from: usize, key: &Key) -> usize {
@@ -262,7 +262,7 @@ impl Index {
         low + self.firsts[low..high].partition_point(|first| *first <= key.ints)
     }
 
-    /// Finds the block as [`Index::block_of`] does, where the integers of block `after - 1` equal
+    /// Finds the block as [`BlockIndex::block_of`] does, where the integers of block `after - 1` equal
     /// the key's. Neighbouring blocks, perhaps all, may share them; then their separators decide.
     fn block_of_tied(&self, key: &Key, after: usize) -> usize {
         let mut low = self.firsts[..after].partition_point(|first| *first < key.ints);
@@ -280,7 +280,7 @@ impl Index {
 
     /// The byte range of `block` in the table.
     #[must_use]
-    pub fn place(&self, block: usize) -> Range<u64> {
+    pub fn block_range(&self, block: usize) -> Range<u64> {
         self.offsets[block]..self.offsets[block + 1]
     }
 
@@ -292,11 +292,11 @@ impl Index {
     }
 
     /// Verifies every filter partition of `filters`.
-    pub fn check_filters(&self, filters: &[u8]) -> Result<(), Damage> {
+    pub fn check_filters(&self, filters: &[u8]) -> Result<(), WireDamage> {
         for pair in self.filter_offsets.windows(2) {
             let (start, end) = (pair[0] as usize, pair[1] as usize);
             filter::check(&filters[start..end])
-                .map_err(|damage| Damage { offset: start + damage.offset, ..damage })?;
+                .map_err(|damage| WireDamage { offset: start + damage.offset, ..damage })?;
         }
         Ok(())
     }
@@ -307,7 +307,7 @@ impl Index {
         self.firsts.capacity() * size_of::<[u64; KEY_INTS_MAX]>()
             + self.bytes.len()
             + (self.buckets.starts.capacity() + self.group_buckets.starts.capacity()) * 4
-            + self.groups.capacity() * size_of::<Group>()
+            + self.groups.capacity() * size_of::<GroupStart>()
             + self.anchors.capacity() * 4
             + self.separators.heap_bytes()
             + (self.offsets.capacity() + self.filter_offsets.capacity()) * 8
@@ -316,7 +316,7 @@ impl Index {
 
 /// Blocks or groups by their first integer, which narrows a search.
 #[derive(Debug)]
-struct Buckets {
+struct IndexBuckets {
     low: u64,
     high: u64,
     shift: u32,
@@ -326,7 +326,7 @@ struct Buckets {
 
 const _: () = assert!(TABLE_DATA_BYTES_MAX / (BLOCK_BYTES_MIN as u64) < u32::MAX as u64);
 
-impl Buckets {
+impl IndexBuckets {
     fn of<T>(items: &[T], int_of: impl Fn(&T) -> u64) -> Self {
         let (Some(low), Some(high)) = (items.first().map(&int_of), items.last().map(&int_of))
         else {
@@ -361,11 +361,11 @@ impl Buckets {
 }
 
 /// Reads `count` sizes and returns the start of each, if they add up to `total`.
-fn parse_offsets(input: &mut Input, count: usize, total: u64) -> Result<Vec<u64>, Damage> {
+fn parse_offsets(input: &mut WireInput, count: usize, total: u64) -> Result<Vec<u64>, WireDamage> {
     let at = input.at();
-    let wrong = Damage { offset: at, what: "sizes that add up to the whole" };
+    let wrong = WireDamage { offset: at, what: "sizes that add up to the whole" };
     let mut sizes = Vec::with_capacity(count);
-    Ints::parse(input, count)?.decode(input.whole(), count, &mut sizes);
+    ParsedInts::parse(input, count)?.decode(input.whole(), count, &mut sizes);
     let mut offsets = Vec::with_capacity(count + 1);
     let mut end = 0u64;
     offsets.push(0);
@@ -394,11 +394,11 @@ mod tests {
         has_filters: true,
     };
 
-    fn index(firsts: &[(u64, u64)]) -> Index {
+    fn index(firsts: &[(u64, u64)]) -> BlockIndex {
         index_to(firsts, Key::LAST)
     }
 
-    fn index_to(firsts: &[(u64, u64)], last: Key) -> Index {
+    fn index_to(firsts: &[(u64, u64)], last: Key) -> BlockIndex {
         let mut builder = IndexBuilder::new(&SPREAD);
         for (group, hash) in firsts {
             let first = Key { ints: [*group, *hash, 0], string: b"" };
@@ -409,7 +409,7 @@ mod tests {
         (0..partitions).for_each(|_| builder.add_filter(1));
         builder.encode(&last, &mut bytes);
         let data_bytes = (blocks * BLOCK_BYTES_MIN) as u64;
-        Index::decode(&SPREAD, &bytes, blocks, data_bytes, partitions as u64)
+        BlockIndex::decode(&SPREAD, &bytes, blocks, data_bytes, partitions as u64)
             .expect("our own index")
     }
 

@@ -4,24 +4,24 @@
 //! manifest records the sizes of table and tail, so a cold point read takes two requests (tail,
 //! block), and one once the tail is in memory.
 
-mod batch;
 mod footer;
 mod group_blocks;
 mod index;
 mod outlines;
+mod pinned_blocks;
 mod queue;
 mod reader;
 mod writer;
 
 use crate::block::BLOCK_BYTES_MAX;
 
-pub use footer::{FOOTER_BYTES, Footer};
+pub use footer::{FOOTER_BYTES, TableFooter};
 #[cfg(test)]
 pub(crate) use group_blocks::GroupBlocks;
 pub use group_blocks::NearBlocks;
-pub use index::Index;
+pub use index::BlockIndex;
 pub(crate) use reader::READ_AHEAD_BLOCKS;
-pub use reader::{Got, ReadCounters, Seek, Table, Wanted};
+pub use reader::{LookupHit, LookupKey, ReadCounters, Table, TableProbe};
 pub use writer::{TableSummary, TableWriter};
 
 /// Bytes of blocks at which a table is closed: large enough for a store's bandwidth, small enough

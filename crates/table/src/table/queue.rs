@@ -14,36 +14,36 @@ use esker_base::Result;
 use hashbrown::HashMap;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::cluster::{Region, Requested, cluster};
+use crate::cluster::{BlockRegion, RequestedBlock, cluster};
 
 /// Requests per level.
 const LEVEL_REQUESTS: usize = 1_000;
 
 /// Reads the blocks of a region, and returns those with the given numbers, in order.
-pub(super) type Read<'a, B> = dyn Fn(Range<usize>, &[usize]) -> Result<Vec<B>> + 'a;
+pub(super) type RegionRead<'a, B> = dyn Fn(Range<usize>, &[usize]) -> Result<Vec<B>> + 'a;
 
 /// The blocks that batches of one table wait for; `B` is a block, cheap to clone.
 #[derive(Debug)]
-pub(super) struct Queue<B> {
-    state: Mutex<State<B>>,
+pub(super) struct BlockQueue<B> {
+    state: Mutex<BlockQueueState<B>>,
     /// Signalled when blocks were read, or could not be.
     changed: Condvar,
 }
 
-impl<B> Default for Queue<B> {
+impl<B> Default for BlockQueue<B> {
     fn default() -> Self {
         Self { state: Mutex::default(), changed: Condvar::new() }
     }
 }
 
 #[derive(Debug)]
-struct State<B> {
+struct BlockQueueState<B> {
     /// Blocks that no thread is reading yet, and the number of requests for each.
     queued: BTreeMap<usize, usize>,
     /// The sum of these requests.
     requests: usize,
     /// The regions last computed, densest at the end, and the level at that time.
-    regions: Vec<Region>,
+    regions: Vec<BlockRegion>,
     level: usize,
     /// The batches that wait for each block that is queued or being read.
     waiting: HashMap<usize, Vec<u64>>,
@@ -52,7 +52,7 @@ struct State<B> {
     next_batch: u64,
 }
 
-impl<B> Default for State<B> {
+impl<B> Default for BlockQueueState<B> {
     fn default() -> Self {
         Self {
             queued: BTreeMap::new(),
@@ -66,7 +66,7 @@ impl<B> Default for State<B> {
     }
 }
 
-impl<B: Clone> Queue<B> {
+impl<B: Clone> BlockQueue<B> {
     /// Passes each block of `missing`, which must ascend, to `take` once it has been read, by this
     /// call or a concurrent one. Regions have a locality factor of at least `percent_min`.
     ///
@@ -75,9 +75,9 @@ impl<B: Clone> Queue<B> {
     /// batches that wait for its blocks then read them themselves.
     pub(super) fn read(
         &self,
-        missing: &[Requested],
+        missing: &[RequestedBlock],
         percent_min: usize,
-        read: &Read<'_, B>,
+        read: &RegionRead<'_, B>,
         take: &mut dyn FnMut(usize, &B),
     ) -> Result<()> {
         let state = &mut self.state.lock();
@@ -112,13 +112,13 @@ impl<B: Clone> Queue<B> {
     }
 }
 
-impl<B: Clone> State<B> {
+impl<B: Clone> BlockQueueState<B> {
     /// Queues `missing` for a new batch, and returns the batch's number.
-    fn add(&mut self, missing: &[Requested]) -> u64 {
+    fn add(&mut self, missing: &[RequestedBlock]) -> u64 {
         let batch = self.next_batch;
         self.next_batch += 1;
         self.arrived.insert(batch, Vec::new());
-        for Requested { block, count } in missing {
+        for RequestedBlock { block, count } in missing {
             let waiting = self.waiting.entry(*block).or_default();
             waiting.push(batch);
             // Unless another thread is already reading it.
@@ -137,8 +137,8 @@ impl<B: Clone> State<B> {
             let level = self.requests / LEVEL_REQUESTS;
             if self.regions.is_empty() || level != self.level {
                 let queued = self.queued.iter();
-                let queued: Vec<Requested> =
-                    queued.map(|(&block, &count)| Requested { block, count }).collect();
+                let queued: Vec<RequestedBlock> =
+                    queued.map(|(&block, &count)| RequestedBlock { block, count }).collect();
                 self.regions = cluster(&queued, percent_min);
                 self.regions.reverse();
                 self.level = level;
@@ -181,9 +181,9 @@ impl<B: Clone> State<B> {
     }
 
     /// Removes a batch that no longer waits.
-    fn leave(&mut self, batch: u64, missing: &[Requested]) {
+    fn leave(&mut self, batch: u64, missing: &[RequestedBlock]) {
         self.arrived.remove(&batch);
-        for Requested { block, .. } in missing {
+        for RequestedBlock { block, .. } in missing {
             let Some(waiting) = self.waiting.get_mut(block) else { continue };
             waiting.retain(|other| *other != batch);
             if waiting.is_empty() {
@@ -203,13 +203,13 @@ mod tests {
 
     use super::*;
 
-    fn requested(blocks: impl IntoIterator<Item = usize>, count: usize) -> Vec<Requested> {
-        blocks.into_iter().map(|block| Requested { block, count }).collect()
+    fn requested(blocks: impl IntoIterator<Item = usize>, count: usize) -> Vec<RequestedBlock> {
+        blocks.into_iter().map(|block| RequestedBlock { block, count }).collect()
     }
 
     #[test]
     fn regions_are_found_anew_at_each_level() {
-        let mut state = State::<u8>::default();
+        let mut state = BlockQueueState::<u8>::default();
         state.add(&requested([0, 50], 400));
         assert_eq!(state.next_region(80), Some((0..1, vec![0])));
         assert_eq!((state.level, state.regions.len()), (0, 1));
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn batches_that_wait_together_share_what_is_read() {
-        let queue = Queue::<usize>::default();
+        let queue = BlockQueue::<usize>::default();
         let (together, reads) = (Barrier::new(4), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for first in 0..4usize {
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn who_cannot_read_leaves_it_to_the_others() {
-        let queue = Queue::<usize>::default();
+        let queue = BlockQueue::<usize>::default();
         let other = requested([1, 2], 1);
         let batch = queue.state.lock().add(&other);
         let failing = |_: Range<usize>, _: &[usize]| Err(Error::new(Kind::Unavailable, "gone"));

@@ -8,21 +8,21 @@ use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
 use esker_base::{Bytes, Clock, Error, Result};
 
-use super::batch::Kept;
-use super::footer::{FOOTER_BYTES, Footer};
+use super::footer::{FOOTER_BYTES, TableFooter};
 use super::group_blocks::NearBlocks;
-use super::index::Index;
+use super::index::BlockIndex;
 use super::outlines::Outlines;
-use super::queue::Queue;
+use super::pinned_blocks::PinnedBlocks;
+use super::queue::BlockQueue;
 use super::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BLOCK_BYTES_MAX, Block};
-use crate::cache::{BlockCache, Shelf};
+use crate::cache::{BlockCache, TableCache};
 use crate::filter;
-use crate::hot::Slots;
 use crate::memory::ZeroedArray;
-use crate::pace::Pace;
+use crate::pace::RequestPace;
+use crate::row_cache::BlockSlots;
 use crate::schema::{Key, RowBuffer, Schema};
-use crate::wire::Damage;
+use crate::wire::WireDamage;
 
 /// Maximum blocks that a scan fetches in one request.
 pub(crate) const READ_AHEAD_BLOCKS: usize = 64;
@@ -39,7 +39,7 @@ pub struct ReadCounters {
     /// Tails fetched from the store.
     pub tail_reads: AtomicU64,
     /// The duration of requests for blocks.
-    pub pace: Pace,
+    pub pace: RequestPace,
 }
 
 /// An open table. Its tail is in memory; its blocks are in a shared cache.
@@ -52,15 +52,15 @@ pub struct Table {
     filters: ZeroedArray<u8>,
     /// The blocks of a small table of a far store, read with the tail.
     blocks: Option<Bytes>,
-    index: Index,
-    footer: Footer,
+    index: BlockIndex,
+    footer: TableFooter,
     cache: Arc<BlockCache>,
-    shelf: Shelf,
-    kept: Kept,
+    shelf: TableCache,
+    kept: PinnedBlocks,
     /// Outlines of blocks, once the cache has no room for the blocks themselves; none where the store
     /// has no file to map.
     outlines: OnceLock<Option<Outlines>>,
-    queue: Queue<Arc<Block>>,
+    queue: BlockQueue<Arc<Block>>,
     counters: Arc<ReadCounters>,
 }
 
@@ -73,7 +73,7 @@ impl Drop for Table {
 
 /// One key of a batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct LookupKey<'a> {
     /// The key.
     pub key: Key<'a>,
     /// Its [`Schema::digest`].
@@ -82,7 +82,7 @@ pub struct Wanted<'a> {
 
 /// A record found by a batch: row `row` of `block` answers the batch's key `index`.
 #[derive(Clone, Debug)]
-pub struct Got {
+pub struct LookupHit {
     /// Index in the batch.
     pub index: usize,
     /// The block.
@@ -94,7 +94,7 @@ pub struct Got {
 /// A look-up of one key in one table. Its steps are separate so that the cache misses of several
 /// tables can overlap.
 #[derive(Debug)]
-pub struct Seek<'a> {
+pub struct TableProbe<'a> {
     table: &'a Table,
     /// Blocks of the key's group, if the key's position follows from its hash.
     blocks: Option<NearBlocks>,
@@ -107,10 +107,10 @@ pub struct Seek<'a> {
     may_contain: Option<bool>,
 }
 
-impl Seek<'_> {
+impl TableProbe<'_> {
     /// Finds the block of the key's record, if there is one, and prefetches the record.
     #[inline]
-    pub fn advance(&mut self, wanted: &Wanted) {
+    pub fn advance(&mut self, wanted: &LookupKey) {
         let table = self.table;
         let slots = table.shelf.slots();
         let order = table.schema.order(&wanted.key.ints);
@@ -135,7 +135,7 @@ impl Seek<'_> {
     /// Asks the filter of a table that has outlines. Where that says that the record may be there,
     /// begins to fetch what reading it takes.
     #[inline]
-    pub fn ask_filter(&mut self, wanted: &Wanted) {
+    pub fn ask_filter(&mut self, wanted: &LookupKey) {
         let table = self.table;
         if table.outlines().is_some() && !table.shelf.has_image(self.block) {
             let may_contain = table.may_contain(self.block, wanted.digest);
@@ -149,7 +149,7 @@ impl Seek<'_> {
     /// Reads the key's record into `out`, its strings only if `with_strings`; returns false if
     /// there is none. At most one store request.
     #[inline]
-    pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+    pub fn get(&self, wanted: &LookupKey, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
         let table = self.table;
         let image = (&table.shelf, self.block, self.is_first_group);
         match table.cache.get_record(image, wanted, with_strings, out) {
@@ -160,7 +160,7 @@ impl Seek<'_> {
 
     fn get_in_block(
         &self,
-        wanted: &Wanted,
+        wanted: &LookupKey,
         with_strings: bool,
         out: &mut RowBuffer,
     ) -> Result<bool> {
@@ -177,7 +177,7 @@ impl Seek<'_> {
                 return Ok(false);
             }
             is_due = outline.is_due();
-            let outline = (outline, table.index.place(self.block).start as usize);
+            let outline = (outline, table.index.block_range(self.block).start as usize);
             if !is_due
                 && let Some(found) = outlines.get_record(
                     outline,
@@ -231,7 +231,8 @@ impl Table {
         let mut filters = ZeroedArray::new(footer.filter_bytes as usize);
         filters.copy_from_slice(&tail[..footer.filter_bytes as usize]);
         let shelf = cache.shelf(schema, index.first_orders(schema));
-        let (kept, queue, outlines) = (Kept::default(), Queue::default(), OnceLock::new());
+        let (kept, queue, outlines) =
+            (PinnedBlocks::default(), BlockQueue::default(), OnceLock::new());
         Ok(Self {
             store,
             name,
@@ -253,11 +254,11 @@ impl Table {
         schema: &'static Schema,
         tail: &[u8],
         data_bytes: u64,
-    ) -> Result<(Footer, Index), Damage> {
+    ) -> Result<(TableFooter, BlockIndex), WireDamage> {
         let body = tail.len() - FOOTER_BYTES;
-        let shift = |damage: Damage, by| Damage { offset: damage.offset + by, ..damage };
-        let footer = Footer::decode(&tail[body..]).map_err(|damage| shift(damage, body))?;
-        let wrong = |what| Damage { offset: body, what };
+        let shift = |damage: WireDamage, by| WireDamage { offset: damage.offset + by, ..damage };
+        let footer = TableFooter::decode(&tail[body..]).map_err(|damage| shift(damage, body))?;
+        let wrong = |what| WireDamage { offset: body, what };
         if footer.schema != schema.id {
             return Err(wrong("a table of the schema its manifest gives"));
         }
@@ -269,7 +270,7 @@ impl Table {
         }
         let (filters, index) = tail[..body].split_at(footer.filter_bytes as usize);
         let blocks = footer.blocks as usize;
-        let index = Index::decode(schema, index, blocks, data_bytes, footer.filter_bytes)
+        let index = BlockIndex::decode(schema, index, blocks, data_bytes, footer.filter_bytes)
             .map_err(|damage| shift(damage, filters.len()))?;
         index.check_filters(filters)?;
         Ok((footer, index))
@@ -283,20 +284,20 @@ impl Table {
 
     /// Returns the footer.
     #[must_use]
-    pub fn footer(&self) -> &Footer {
+    pub fn footer(&self) -> &TableFooter {
         &self.footer
     }
 
     /// Returns the index of its blocks.
     #[must_use]
-    pub fn index(&self) -> &Index {
+    pub fn index(&self) -> &BlockIndex {
         &self.index
     }
 
     /// Memory that the open table takes, without cached blocks, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let slots = self.shelf.slots().map_or(0, Slots::memory_bytes);
+        let slots = self.shelf.slots().map_or(0, BlockSlots::memory_bytes);
         let blocks = self.blocks.as_ref().map_or(0, Bytes::len);
         self.filters.len() + blocks + self.index.memory_bytes() + slots
     }
@@ -316,7 +317,7 @@ impl Table {
     /// Begins to look for the block of a key's record, and to fetch what that takes; `is_alone` if no
     /// other table is asked for it.
     #[inline]
-    pub fn seek(&self, wanted: &Wanted, is_alone: bool) -> Seek<'_> {
+    pub fn seek(&self, wanted: &LookupKey, is_alone: bool) -> TableProbe<'_> {
         let blocks = self.shelf.slots().and_then(|slots| {
             let blocks = self.index.near_blocks(&wanted.key)?;
             slots.prefetch(&blocks);
@@ -325,20 +326,27 @@ impl Table {
             }
             Some(blocks)
         });
-        Seek { table: self, blocks, block: 0, is_first_group: false, is_alone, may_contain: None }
+        TableProbe {
+            table: self,
+            blocks,
+            block: 0,
+            is_first_group: false,
+            is_alone,
+            may_contain: None,
+        }
     }
 
     /// Hints the processor that block `number` is read by its outline, if it has one.
     #[inline]
     fn prefetch_outline(&self, number: usize) {
         if let Some(outlines) = self.outlines() {
-            outlines.prefetch(number, &self.index.place(number));
+            outlines.prefetch(number, &self.index.block_range(number));
         }
     }
 
     /// Reads a key's record into `out`, its strings only if `with_strings`; returns false if there
     /// is none. At most one store request.
-    pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+    pub fn get(&self, wanted: &LookupKey, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
         let mut seek = self.seek(wanted, true);
         seek.advance(wanted);
         seek.get(wanted, with_strings, out)
@@ -349,7 +357,7 @@ impl Table {
     fn block_for_key(&self, number: usize, is_due: bool) -> Result<Arc<Block>> {
         let group = self.index.first_group(number, self.schema);
         if let Some(block) = self.cache.get(&self.shelf, number) {
-            self.cache.warm_up((&self.shelf, number), (&block, group), is_due);
+            self.cache.promote((&self.shelf, number), (&block, group), is_due);
             return Ok(block);
         }
         let block = self.fetch(number)?;
@@ -358,7 +366,7 @@ impl Table {
             self.cache.insert(&self.shelf, number, &block);
         }
         if self.cache.is_outgrown(read_ns) {
-            let place = self.index.place(self.index.blocks() - 1);
+            let place = self.index.block_range(self.index.blocks() - 1);
             let (object, blocks) = ((&self.store, &*self.name), self.index.blocks());
             let open = || Outlines::open(object, place.end, blocks, &self.cache);
             if let Some(outlines) = self.outlines.get_or_init(open) {
@@ -384,19 +392,19 @@ impl Table {
     }
 
     /// The blocks held for batches.
-    pub(super) fn kept(&self) -> &Kept {
+    pub(super) fn kept(&self) -> &PinnedBlocks {
         &self.kept
     }
 
     /// The blocks that batches wait for.
-    pub(super) fn queue(&self) -> &Queue<Arc<Block>> {
+    pub(super) fn queue(&self) -> &BlockQueue<Arc<Block>> {
         &self.queue
     }
 
     /// Returns α of this table's blocks on its store.
     pub(super) fn percent_min(&self) -> usize {
         let blocks = self.index.blocks();
-        let bytes = blocks.checked_sub(1).map_or(0, |last| self.index.place(last).end);
+        let bytes = blocks.checked_sub(1).map_or(0, |last| self.index.block_range(last).end);
         self.counters.pace.percent_min(bytes as f64 / blocks.max(1) as f64)
     }
 
@@ -407,7 +415,7 @@ impl Table {
         }
         let start_ns = SystemClock.monotonic_ns();
         let bytes = self.store.get_range(&self.name, place)?;
-        self.counters.pace.note(bytes.len() as u64, SystemClock.monotonic_ns() - start_ns);
+        self.counters.pace.record(bytes.len() as u64, SystemClock.monotonic_ns() - start_ns);
         Ok(bytes)
     }
 
@@ -420,7 +428,7 @@ impl Table {
 
     fn parse_block(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
         self.counters.block_reads.fetch_add(1, Ordering::Relaxed);
-        let base = self.index.place(number).start;
+        let base = self.index.block_range(number).start;
         let block =
             Block::parse(self.schema, bytes).map_err(|damage| damage.of(&self.name, base))?;
         Ok(Arc::new(block))
@@ -438,7 +446,7 @@ impl Table {
 
     /// Returns block `number`, with one store request.
     fn fetch(&self, number: usize) -> Result<Arc<Block>> {
-        let place = self.index.place(number);
+        let place = self.index.block_range(number);
         if place.end - place.start > BLOCK_BYTES_MAX as u64 {
             return Err(Error::corrupt(&self.name, place.start, "a block over the limit"));
         }
@@ -449,12 +457,12 @@ impl Table {
     /// and only before `end`, in one request; for scans, which bypass the cache.
     pub fn read_ahead(&self, number: usize, end: usize) -> Result<Vec<Bytes>> {
         let end = end.min(self.index.blocks()).min(number + READ_AHEAD_BLOCKS);
-        let base = self.index.place(number).start;
-        let stop = self.index.place(end - 1).end;
+        let base = self.index.block_range(number).start;
+        let stop = self.index.block_range(end - 1).end;
         let bytes = self.read(base..stop)?;
         Ok((number..end)
             .map(|block| {
-                let place = self.index.place(block);
+                let place = self.index.block_range(block);
                 bytes.slice((place.start - base) as usize..(place.end - base) as usize)
             })
             .collect())

@@ -3,7 +3,7 @@
 use esker_base::store::ObjectWriter;
 use esker_base::{Error, Kind, Result};
 
-use super::footer::{FOOTER_BYTES, Footer};
+use super::footer::{FOOTER_BYTES, TableFooter};
 use super::index::IndexBuilder;
 use super::{TABLE_BYTES, TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BlockBuilder, DecodedBlock};
@@ -112,7 +112,7 @@ impl TableWriter {
         if self.block.rows() == 0 {
             self.start_block(&key)?;
         }
-        self.note(&key, row.ints[self.schema.seq()]);
+        self.add_key(&key, row.ints[self.schema.seq()]);
         self.block.push(row);
         Ok(())
     }
@@ -131,7 +131,7 @@ impl TableWriter {
         self.start_block(&decoded.key(self.schema, 0))?;
         let seqs = decoded.column(self.schema.seq());
         for row in 0..decoded.rows() {
-            self.note(&decoded.key(self.schema, row), seqs.at(row));
+            self.add_key(&decoded.key(self.schema, row), seqs.at(row));
         }
         self.pending.extend_from_slice(encoded);
         self.last = last.into();
@@ -154,7 +154,7 @@ impl TableWriter {
     }
 
     #[inline]
-    fn note(&mut self, key: &Key, seq: u64) {
+    fn add_key(&mut self, key: &Key, seq: u64) {
         if self.schema.has_filters {
             self.digests.push(self.schema.digest(key));
         }
@@ -224,7 +224,7 @@ impl TableWriter {
             let what = format!("a table with a tail of {} bytes; nobody could read it", tail.len());
             return Err(Error::new(Kind::TooLarge, what));
         }
-        let footer = Footer {
+        let footer = TableFooter {
             schema: self.schema.id,
             blocks: u32::try_from(self.index.blocks()).expect("TABLE_BYTES bounds the blocks"),
             rows: self.rows,

@@ -8,24 +8,24 @@ use std::time::Duration;
 use esker_base::{Error, Kind, Result};
 
 use super::heartbeat::{Heartbeat, beat_loop};
-use super::room::is_full;
-use super::{Durability, Inner};
+use super::no_space::is_full;
+use super::{Durability, TreeShared};
 
 /// The threads; dropping them stops and joins them.
-pub(super) struct Threads {
-    inner: Arc<Inner>,
+pub(super) struct BackgroundThreads {
+    inner: Arc<TreeShared>,
     handles: Vec<JoinHandle<()>>,
 }
 
-impl std::fmt::Debug for Threads {
+impl std::fmt::Debug for BackgroundThreads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Threads").field("count", &self.handles.len()).finish()
     }
 }
 
-impl Threads {
+impl BackgroundThreads {
     /// Starts the threads that the options ask for.
-    pub(super) fn start(inner: &Arc<Inner>, heartbeat: Option<Heartbeat>) -> Result<Self> {
+    pub(super) fn start(inner: &Arc<TreeShared>, heartbeat: Option<Heartbeat>) -> Result<Self> {
         let mut threads = Self { inner: inner.clone(), handles: Vec::new() };
         if inner.options.background {
             threads.spawn("esker-flush", flush_loop)?;
@@ -43,7 +43,7 @@ impl Threads {
         Ok(threads)
     }
 
-    fn spawn(&mut self, name: &str, run: impl FnOnce(&Inner) + Send + 'static) -> Result<()> {
+    fn spawn(&mut self, name: &str, run: impl FnOnce(&TreeShared) + Send + 'static) -> Result<()> {
         let inner = self.inner.clone();
         let handle = Builder::new().name(name.to_owned()).spawn(move || {
             let _guard = FailOnPanic(&inner);
@@ -57,7 +57,7 @@ impl Threads {
 
 /// Guard of a thread: turns its panic into the tree's failure, since no other thread would finish
 /// the work that writers wait for.
-pub(super) struct FailOnPanic<'a>(pub(super) &'a Inner);
+pub(super) struct FailOnPanic<'a>(pub(super) &'a TreeShared);
 
 impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
@@ -69,7 +69,7 @@ impl Drop for FailOnPanic<'_> {
     }
 }
 
-impl Drop for Threads {
+impl Drop for BackgroundThreads {
     fn drop(&mut self) {
         self.inner.pending.lock().stopping = true;
         self.inner.work.notify_all();
@@ -81,7 +81,7 @@ impl Drop for Threads {
     }
 }
 
-fn flush_loop(inner: &Inner) {
+fn flush_loop(inner: &TreeShared) {
     loop {
         if !wait_for_work(inner) {
             return;
@@ -96,7 +96,7 @@ fn flush_loop(inner: &Inner) {
 
 /// Blocks until there is work to write now, then returns true; returns false when the thread must
 /// stop.
-fn wait_for_work(inner: &Inner) -> bool {
+fn wait_for_work(inner: &TreeShared) -> bool {
     let mut pending = inner.pending.lock();
     while !pending.stopping {
         match &pending.stall {
@@ -114,7 +114,7 @@ fn wait_for_work(inner: &Inner) -> bool {
     false
 }
 
-fn log_loop(inner: &Inner, interval: Duration) {
+fn log_loop(inner: &TreeShared, interval: Duration) {
     loop {
         let mut pending = inner.pending.lock();
         if !pending.stopping {

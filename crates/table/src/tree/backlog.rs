@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::Inner;
+use super::TreeShared;
 
 /// Maximum time that one operation waits for the thread while the memtable is not full.
 const DELAY_MAX: Duration = Duration::from_millis(10);
@@ -23,7 +23,7 @@ const STEPS: usize = 1024;
 
 /// The progress of the thread.
 #[derive(Debug, Default)]
-pub(super) struct Backlog {
+pub(super) struct FlushBacklog {
     /// True while tables are merged; otherwise the oldest frozen memtable, if any, is being
     /// written.
     merges: AtomicBool,
@@ -33,7 +33,7 @@ pub(super) struct Backlog {
     allowed_bytes: AtomicUsize,
 }
 
-impl Backlog {
+impl FlushBacklog {
     /// Records that the oldest frozen memtable, of about `rows` rows, is being written.
     pub(super) fn start_flush(&self, rows: u64) {
         self.start(false, rows);
@@ -48,7 +48,7 @@ impl Backlog {
         self.written.store(0, Ordering::Relaxed);
         self.rows.store(rows, Ordering::Relaxed);
         self.merges.store(merges, Ordering::Relaxed);
-        self.look_again();
+        self.refresh();
     }
 
     /// The counter of rows written of the current work.
@@ -57,7 +57,7 @@ impl Backlog {
     }
 
     /// Makes the next writer check the progress.
-    pub(super) fn look_again(&self) {
+    pub(super) fn refresh(&self) {
         self.allowed_bytes.store(0, Ordering::Relaxed);
     }
 
@@ -86,7 +86,7 @@ impl Backlog {
     }
 }
 
-impl Inner {
+impl TreeShared {
     /// Waits briefly if the active memtable grows faster than the thread makes room.
     pub(super) fn keep_pace(&self, bytes_max: usize) {
         let step = (bytes_max / STEPS).max(1);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn room_grows_with_what_is_written() {
-        let backlog = Backlog::default();
+        let backlog = FlushBacklog::default();
         assert_eq!(backlog.room(1_000, true), 500);
         backlog.start_flush(100);
         assert_eq!((backlog.room(1_000, false), backlog.room(1_000, true)), (1_000, 500));

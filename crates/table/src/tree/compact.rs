@@ -7,12 +7,12 @@ use std::collections::HashSet;
 
 use esker_base::Result;
 
-use super::room::is_full;
-use super::{Compaction, FlushState, Inner, TIER_RATIO, TIER_RUNS_MAX, Tree, Version};
+use super::no_space::is_full;
+use super::{Compaction, FlushState, TIER_RATIO, TIER_RUNS_MAX, Tree, TreeShared, TreeVersion};
 use crate::manifest::TableRef;
-use crate::merge::{Cursor, Merge};
+use crate::merge::{RecordCursor, RecordMerge};
 use crate::schema::{Key, Schema};
-use crate::tables::{SortedRun, Tables};
+use crate::tables::{SortedRun, TableRuns};
 
 impl Tree {
     /// Flushes, then merges all tables into one run. Reads and writes every record once.
@@ -42,7 +42,7 @@ impl Tree {
     }
 }
 
-impl Inner {
+impl TreeShared {
     /// Compacts as the policy asks after a flush, or later if there is no room now.
     pub(super) fn compact_by_policy(&self, state: &mut FlushState) -> Result<()> {
         let began_ns = self.clock.monotonic_ns();
@@ -92,10 +92,10 @@ impl Inner {
             table.schema == self.schema.id && merged.iter().any(|run| run.number == table.run)
         });
         self.backlog.start_merge(tables.map(|table| table.rows).sum());
-        let cursors: Vec<Cursor> =
+        let cursors: Vec<RecordCursor> =
             merged.iter().map(|run| run.cursor(self.schema, &Key::FIRST, &Key::LAST)).collect();
         let mut tables = self.write_run(state, self.schema, |writer| {
-            let mut merge = Merge::new(cursors, &Key::FIRST)?;
+            let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
             while merge.advance()? {
                 writer.push(&merge.row())?;
             }
@@ -104,7 +104,7 @@ impl Inner {
         for table in &mut tables {
             table.run = number;
         }
-        let fresh = Tables::new(&tables, self.schema, &self.source);
+        let fresh = TableRuns::new(&tables, self.schema, &self.source);
         self.replace(state, &gone_of(self.schema, merged), &tables, |version| {
             let runs = &mut version.tables.runs;
             runs.retain(|run| !merged.iter().any(|merged| merged.number == run.number));
@@ -120,7 +120,7 @@ impl Inner {
         state: &mut FlushState,
         gone: &[(u16, u64)],
         tables: &[TableRef],
-        shows: impl Fn(&mut Version),
+        shows: impl Fn(&mut TreeVersion),
     ) -> Result<()> {
         self.commit(state, |manifest| {
             let old = std::mem::take(&mut manifest.tables);
@@ -136,7 +136,7 @@ impl Inner {
             manifest.tables = kept;
         })?;
         self.version.rcu(|version| {
-            let mut version = Version::clone(version);
+            let mut version = TreeVersion::clone(version);
             shows(&mut version);
             version
         });

@@ -8,22 +8,22 @@ use std::thread::available_parallelism;
 use esker_base::{Bytes, Kind, Result};
 
 use super::background::FailOnPanic;
-use super::room::is_full;
+use super::no_space::is_full;
 use super::{
-    FlushState, Frozen, Inner, LastCommit, LiveSegments, LiveShard, LogState, Mark, Pending, Tree,
-    Version,
+    FlushMark, FlushState, FlusherQueue, LastCommit, LiveSegments, LiveShard, QueuedMemtable, Tree,
+    TreeShared, TreeVersion, WriterLogs,
 };
 use crate::block::{Block, BlockBuilder};
 use crate::manifest::{Manifest, TableRef};
 use crate::memtable::{FrozenMemtable, FrozenRows, Shard, SortedMemtable};
-use crate::merge::{Cursor, Merge};
+use crate::merge::{RecordCursor, RecordMerge};
 use crate::run::{CompressedRun, SAMPLE_BLOCKS, SHRINK_MIN};
 use crate::run_writer::RunWriter;
 use crate::schema::{Key, KeyBuffer, Row, Schema};
 use crate::segment::SegmentTables;
 use crate::set_writer::SetWriter;
 use crate::table::TABLE_BYTES;
-use crate::tables::Tables;
+use crate::tables::TableRuns;
 use crate::wal::ShardLog;
 
 /// Compressed runs take at most one part in this many of a tree's memory.
@@ -100,14 +100,14 @@ impl Tree {
     }
 }
 
-impl Inner {
+impl TreeShared {
     /// Freezes the memtable when it exceeds its share of memory, and has it flushed. Throttles the
     /// caller briefly when writers outrun the flusher.
     ///
     /// # Errors
     /// `NoSpace` if there is no memory for more, and no room in the store for frozen memtables.
     pub(super) fn make_room(&self) -> Result<()> {
-        if self.make_do()? {
+        if self.try_without_space()? {
             return Ok(());
         }
         let bytes_max = self.options.active_bytes_max();
@@ -121,13 +121,13 @@ impl Inner {
         }
         let mut pending = self.pending.lock();
         let waits =
-            |pending: &Pending| pending.frozen.len() > FROZEN_MAX && pending.stall.is_none();
+            |pending: &FlusherQueue| pending.frozen.len() > FROZEN_MAX && pending.stall.is_none();
         while waits(&pending) && self.failure.get().is_none() {
             self.done.wait(&mut pending);
         }
         drop(pending);
         self.check_failure()?;
-        self.make_do().map(drop)
+        self.try_without_space().map(drop)
     }
 
     fn flush_all(&self) -> Result<()> {
@@ -176,13 +176,13 @@ impl Inner {
             hint.set(shard);
         }
         self.version.rcu(|version| {
-            let mut version = Version::clone(version);
+            let mut version = TreeVersion::clone(version);
             version.frozen.insert(0, memtable.clone());
             version
         });
         self.freezes.fetch_add(1, Ordering::Relaxed);
         self.active_bytes.store(0, Ordering::Relaxed);
-        self.backlog.look_again();
+        self.backlog.refresh();
         if self.logs() && begins_log {
             log.switch();
         }
@@ -204,7 +204,7 @@ impl Inner {
 
     fn hand_over(
         &self,
-        log: &mut LogState,
+        log: &mut WriterLogs,
         memtable: Arc<FrozenMemtable>,
         last_seq: u64,
     ) -> Result<()> {
@@ -214,8 +214,8 @@ impl Inner {
             written => written?,
         }
         // The new log is the first that later memtables need.
-        let mark = Mark { last_seq, log_floor: log.floor() };
-        self.pending.lock().frozen.push_back(Frozen { memtable, mark });
+        let mark = FlushMark { last_seq, log_floor: log.floor() };
+        self.pending.lock().frozen.push_back(QueuedMemtable { memtable, mark });
         self.work.notify_all();
         Ok(())
     }
@@ -230,7 +230,7 @@ impl Inner {
         loop {
             let (began_ns, free_bytes) = (self.clock.monotonic_ns(), self.store().free_bytes());
             let written = self.attempt(state, |state| self.write_oldest(state));
-            self.note_flush(&written, began_ns, free_bytes);
+            self.record_flush(&written, began_ns, free_bytes);
             self.done.notify_all();
             if !written? {
                 return Ok(());
@@ -252,7 +252,7 @@ impl Inner {
         drop(pending);
         let cores = if is_awaited { available_parallelism().map_or(1, usize::from) } else { 1 };
         let threads = self.options.flush_threads.max(cores);
-        self.learn(&frozen.memtable, threads);
+        self.index_frozen(&frozen.memtable, threads);
         self.flush_one(state, &frozen, threads)?;
         self.pending.lock().frozen.pop_front();
         self.done.notify_all();
@@ -267,7 +267,12 @@ impl Inner {
             || compressed.len() >= COMPRESSED_RUNS_MAX
     }
 
-    fn flush_one(&self, state: &mut FlushState, frozen: &Frozen, threads: usize) -> Result<()> {
+    fn flush_one(
+        &self,
+        state: &mut FlushState,
+        frozen: &QueuedMemtable,
+        threads: usize,
+    ) -> Result<()> {
         self.backlog.start_flush(frozen.memtable.rows() as u64);
         let sorted = frozen.memtable.sorted(threads);
         // Segments go to tables at once, and with them everything that the same mark covers.
@@ -276,7 +281,7 @@ impl Inner {
         {
             let run = Arc::new(self.compress(&mut sorted.rows())?);
             self.version.rcu(|version| {
-                let mut version = Version::clone(version);
+                let mut version = TreeVersion::clone(version);
                 version.frozen.retain(|memtable| !Arc::ptr_eq(memtable, &frozen.memtable));
                 version.compressed.insert(0, run.clone());
                 version
@@ -400,9 +405,9 @@ impl Inner {
             return Ok(());
         };
         let runs = self.version.load().compressed.clone();
-        let cursors: Vec<Cursor> = runs.iter().map(|run| run.cursor(&Key::FIRST)).collect();
+        let cursors: Vec<RecordCursor> = runs.iter().map(|run| run.cursor(&Key::FIRST)).collect();
         let tables = self.write_run(state, self.schema, |writer| {
-            let mut merge = Merge::new(cursors, &Key::FIRST)?;
+            let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
             let mut more = merge.advance()?;
             while more {
                 if let Some((encoded, decoded)) = merge.lone_block() {
@@ -442,10 +447,10 @@ impl Inner {
         &self,
         state: &mut FlushState,
         tables: Vec<TableRef>,
-        mark: Mark,
-        replaces: impl Fn(&mut Version),
+        mark: FlushMark,
+        replaces: impl Fn(&mut TreeVersion),
     ) -> Result<()> {
-        let mut shown = Version::clone(&self.version.load());
+        let mut shown = TreeVersion::clone(&self.version.load());
         replaces(&mut shown);
         let is_last = shown.frozen.is_empty() && shown.compressed.is_empty();
         let last_edit = state.last.as_ref().filter(|_| is_last).and_then(LastCommit::edit).cloned();
@@ -460,10 +465,10 @@ impl Inner {
         if last_edit.is_some() {
             state.last = Some(LastCommit::Committed);
         }
-        let fresh = Tables::new(&tables, self.schema, &self.source);
+        let fresh = TableRuns::new(&tables, self.schema, &self.source);
         let segments = SegmentTables::new(&tables, &self.source);
         self.version.rcu(|version| {
-            let mut version = Version::clone(version);
+            let mut version = TreeVersion::clone(version);
             replaces(&mut version);
             version.tables.runs.splice(0..0, fresh.runs.iter().cloned());
             version.segments.push(segments.clone());

@@ -11,7 +11,7 @@ use std::time::Duration;
 use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 
-use super::Inner;
+use super::TreeShared;
 use crate::manifest::SetId;
 use crate::set_writer::SetWriter;
 
@@ -62,7 +62,7 @@ pub fn last_beat_ns(store: &dyn Store, set: SetId, epoch: u64) -> Result<Option<
 }
 
 /// Puts a beat at each interval until the writer ends or is fenced.
-pub(super) fn beat_loop(inner: &Inner, heartbeat: &Heartbeat, interval: Duration) {
+pub(super) fn beat_loop(inner: &TreeShared, heartbeat: &Heartbeat, interval: Duration) {
     let (store, epoch) = (inner.store(), inner.committed.load().epoch);
     let mut last = None;
     for count in 1..=u64::from(u32::MAX) {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use esker_base::Result;
 
-use super::room::is_full;
+use super::no_space::is_full;
 use super::update::SHARD_LOG_BYTES;
 use super::{LiveShard, Tree};
 use crate::memtable::{group_hash, shard_of};
@@ -76,7 +76,7 @@ impl Tree {
             }
             return Ok(None);
         }
-        inner.settle(seq, log_full, grown_bytes)?;
+        inner.after_write(seq, log_full, grown_bytes)?;
         Ok(Some(seq))
     }
 }

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use esker_base::store::concurrent;
 use esker_base::{Error, Kind, Result};
 
-use super::{Compaction, FlushState, Inner, TIER_RUNS_MAX, Tree};
+use super::{Compaction, FlushState, TIER_RUNS_MAX, Tree, TreeShared};
 use crate::manifest::Manifest;
 
-type Edit = Arc<dyn Fn(&mut Manifest) + Send + Sync>;
-type Check = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+type ManifestEdit = Arc<dyn Fn(&mut Manifest) + Send + Sync>;
+type CommitCheck = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// An edit that the last commit of a flush applies, and what is known of it.
 pub(super) enum LastCommit {
     /// The check has no outcome: it has not run, or the work beside it failed.
-    Unchecked(Edit, Check),
+    Unchecked(ManifestEdit, CommitCheck),
     /// The next commit that leaves nothing in memory applies the edit.
-    Allowed(Edit),
+    Allowed(ManifestEdit),
     /// The check failed: the flush goes on without the edit.
     Refused(Error),
     /// A commit has applied the edit.
@@ -35,7 +35,7 @@ impl LastCommit {
         }
     }
 
-    fn checked(edit: Edit, outcome: Result<()>) -> Self {
+    fn checked(edit: ManifestEdit, outcome: Result<()>) -> Self {
         match outcome {
             Ok(()) => Self::Allowed(edit),
             Err(refused) => Self::Refused(refused),
@@ -43,7 +43,7 @@ impl LastCommit {
     }
 
     /// Returns the edit that the next commit applies if it leaves nothing in memory.
-    pub(super) fn edit(&self) -> Option<&Edit> {
+    pub(super) fn edit(&self) -> Option<&ManifestEdit> {
         match self {
             Self::Allowed(edit) => Some(edit),
             Self::Unchecked(..) | Self::Refused(_) | Self::Committed => None,
@@ -106,7 +106,7 @@ impl Tree {
     }
 }
 
-impl Inner {
+impl TreeShared {
     /// Begins the log that a freeze did not begin because no change was to follow it.
     fn begin_log(&self) {
         let mut log = self.log.lock();

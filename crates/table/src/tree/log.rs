@@ -1,7 +1,7 @@
 //! Log of a tree: gathers the pending operations of the shards, writes and syncs them, and rotates.
 //!
 //! A writer's logs are numbered. Each belongs to one memtable, so that it can be deleted once the
-//! memtable is in tables. `LogState` is behind the tree's log mutex, which is taken before any
+//! memtable is in tables. `WriterLogs` is behind the tree's log mutex, which is taken before any
 //! shard's and held across the write: writers that waited for it find their operations already
 //! written.
 
@@ -9,12 +9,12 @@ use esker_base::store::{AppendLog, SharedStore, concurrent};
 use esker_base::{Error, Kind, Result};
 
 use super::Durability;
-use super::room::is_full;
+use super::no_space::is_full;
 use crate::manifest::SetId;
-use crate::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId};
+use crate::wal::{ChunkOrigin, LOG_MAGIC, LogBlock, LogId};
 
 /// The logs that a writer still needs, and how far each is written and synced.
-pub(super) struct LogState {
+pub(super) struct WriterLogs {
     store: SharedStore,
     set: SetId,
     /// Number of the next log.
@@ -26,9 +26,9 @@ pub(super) struct LogState {
     /// The first log that is not in tables yet, while logs of an earlier writer are replayed.
     pub(super) replayed_from: Option<u64>,
     /// The chunk being gathered for one write.
-    pub(super) chunk: Chunk,
+    pub(super) chunk: LogBlock,
     /// The last chunk of the log before the active one, until it is written.
-    owed: Chunk,
+    owed: LogBlock,
     /// Operations below this number are acknowledged: they were synced, and a later check found no
     /// other writer.
     pub(super) acknowledged_below: u64,
@@ -43,7 +43,7 @@ struct LiveLog {
     synced_bytes: u64,
 }
 
-impl LogState {
+impl WriterLogs {
     /// Makes a state without a log; the first will be number `next`.
     pub(super) fn new(store: SharedStore, set: SetId, next: u64) -> Self {
         Self {
@@ -53,8 +53,8 @@ impl LogState {
             live: Vec::new(),
             spare: None,
             replayed_from: None,
-            chunk: Chunk::default(),
-            owed: Chunk::default(),
+            chunk: LogBlock::default(),
+            owed: LogBlock::default(),
             acknowledged_below: 0,
             poisoned: false,
             written_bytes: 0,
@@ -190,7 +190,7 @@ impl LogState {
 
 impl LiveLog {
     /// Writes `chunk` and empties it; returns the bytes written.
-    fn append(&self, chunk: &mut Chunk) -> Result<u64> {
+    fn append(&self, chunk: &mut LogBlock) -> Result<u64> {
         let origin = ChunkOrigin { log: self.id, offset: self.log.bytes() };
         let bytes = chunk.seal(&origin, self.synced_bytes);
         let count = bytes.len() as u64;
@@ -204,15 +204,15 @@ impl LiveLog {
 mod tests {
     use std::sync::Arc;
 
-    use esker_base::store::{Effect, FaultStore, MemoryStore, Store};
+    use esker_base::store::{FaultEffect, FaultStore, MemoryStore, Store};
 
     use super::*;
     use crate::schema::record::RECORD;
-    use crate::wal::{Logged, ShardLog, decode_log};
+    use crate::wal::{LogContent, ShardLog, decode_log};
 
     const SET: SetId = SetId(3);
 
-    fn gather(state: &mut LogState, seq: u64) {
+    fn gather(state: &mut WriterLogs, seq: u64) {
         let mut shard = ShardLog::default();
         shard.start(seq, 0);
         state.chunk.take(0, &mut shard);
@@ -223,7 +223,7 @@ mod tests {
         let bytes = store.get(&id.name(), 1 << 20).expect("a log");
         let mut seqs = Vec::new();
         let whole = decode_log(&RECORD, id, &bytes, &mut |logged| {
-            if let Logged::Operation(seq) = logged {
+            if let LogContent::Operation(seq) = logged {
                 seqs.push(seq);
             }
         });
@@ -231,9 +231,9 @@ mod tests {
         seqs
     }
 
-    fn begun() -> (Arc<FaultStore>, LogState) {
+    fn begun() -> (Arc<FaultStore>, WriterLogs) {
         let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
-        let mut state = LogState::new(store.clone(), SET, 1);
+        let mut state = WriterLogs::new(store.clone(), SET, 1);
         state.prepare().expect("a log");
         state.switch();
         (store, state)
@@ -241,12 +241,12 @@ mod tests {
 
     /// Makes a state whose second log is active, on a store that is full before the first log gets
     /// the chunk that it is owed.
-    fn owing() -> (Arc<FaultStore>, LogState) {
+    fn owing() -> (Arc<FaultStore>, WriterLogs) {
         let (store, mut state) = begun();
         state.prepare().expect("the next log");
         gather(&mut state, 1);
         state.switch();
-        store.fill_at(1, Effect::None);
+        store.fill_at(1, FaultEffect::None);
         is_refused(state.write());
         (store, state)
     }
@@ -283,7 +283,9 @@ mod tests {
 
     #[test]
     fn a_log_that_could_not_be_begun_leaves_nothing_and_its_number() {
-        for (failing, effect) in [(0, Effect::None), (0, Effect::Full), (1, Effect::Full)] {
+        for (failing, effect) in
+            [(0, FaultEffect::None), (0, FaultEffect::Full), (1, FaultEffect::Full)]
+        {
             let (store, mut state) = begun();
             store.fail_at_with(store.operations() + 1 + failing, Kind::NoSpace, effect);
             is_refused(state.prepare());

@@ -14,15 +14,15 @@ mod backlog;
 mod compact;
 mod flush;
 mod heartbeat;
-mod hint;
 mod insert;
+mod key_history;
 mod last_commit;
 mod log;
+mod no_space;
 mod open;
 mod options;
-mod past;
+mod prefetch;
 mod read;
-mod room;
 mod segment_files;
 mod segments;
 mod update;
@@ -45,35 +45,35 @@ pub use options::{
 };
 pub use read::GroupCursors;
 pub use segment_files::runs_among;
-pub use update::{Draft, Slot};
+pub use update::{CurrentRow, WriteBatch};
 
 use crate::manifest::{Manifest, SetId};
-use crate::memtable::{Chunks, FrozenMemtable, Shard};
+use crate::memtable::{ArenaPool, FrozenMemtable, Shard};
 use crate::schema::Schema;
 use crate::segment::{SegmentBuffer, SegmentLog};
-use crate::tables::{TableSource, Tables};
+use crate::tables::{TableRuns, TableSource};
 use crate::wal::ShardLog;
-use backlog::Backlog;
-use hint::Hint;
+use backlog::FlushBacklog;
+use key_history::KeyHistory;
 use last_commit::LastCommit;
-use log::LogState;
-use past::Past;
-use room::{Lack, Lacks, Stall, is_full};
-use version::Version;
+use log::WriterLogs;
+use no_space::{FlushStall, NoSpaceFlags, NoSpaceReason, is_full};
+use prefetch::PrefetchTargets;
+use version::TreeVersion;
 
 /// Makes the data that records refer to, such as file contents, durable.
-pub type Barrier = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+pub type SyncDependencies = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// A writer of one change set. Dropping it stops it as a crash would: changes that were flushed,
 /// logged or synced survive as the durability level says.
 #[derive(Debug)]
 pub struct Tree {
-    inner: Arc<Inner>,
-    _threads: background::Threads,
+    inner: Arc<TreeShared>,
+    _threads: background::BackgroundThreads,
 }
 
 /// A handle that ends the writing of a tree from outside, without keeping the tree alive.
-pub struct TreeStopper(Weak<Inner>);
+pub struct TreeStopper(Weak<TreeShared>);
 
 impl TreeStopper {
     /// Ends writing as [`Tree::close`] does, even while changes are under way. Changes acknowledged
@@ -87,48 +87,48 @@ impl TreeStopper {
 }
 
 /// The state that the tree and its threads share.
-struct Inner {
+struct TreeShared {
     schema: &'static Schema,
     set: SetId,
     source: TableSource,
     clock: Arc<dyn Clock>,
     options: TreeOptions,
-    barrier: Barrier,
+    barrier: SyncDependencies,
     shards: Box<[CachePadded<Mutex<LiveShard>>]>,
     /// Locked after all shards.
     segments: CachePadded<Mutex<LiveSegments>>,
     /// Memory for records.
-    chunks: Arc<Chunks>,
+    chunks: Arc<ArenaPool>,
     /// Addresses of each shard's tables.
-    hints: Box<[Hint]>,
+    hints: Box<[PrefetchTargets]>,
     /// Number of the next operation; taken under the lock of a shard it writes to.
     next_seq: CachePadded<AtomicU64>,
     /// Number of times the memtable was frozen; changes under the locks of all shards.
     freezes: AtomicU64,
     /// Memory of the active memtable, in steps of its allocations.
     active_bytes: AtomicUsize,
-    version: ArcSwap<Version>,
+    version: ArcSwap<TreeVersion>,
     /// The tables that the set had when it was opened; the shards' presence filters lack their
     /// keys.
-    inherited: Tables,
-    log: Mutex<LogState>,
+    inherited: TableRuns,
+    log: Mutex<WriterLogs>,
     flush: Mutex<FlushState>,
     /// A copy of the last committed manifest, for readers that must not wait for a flush.
     committed: ArcSwap<Manifest>,
-    /// Guards `Pending`; waited on with the two conditions.
-    pending: Mutex<Pending>,
+    /// Guards `FlusherQueue`; waited on with the two conditions.
+    pending: Mutex<FlusherQueue>,
     work: Condvar,
     done: Condvar,
     /// Waited on with `pending` by threads that wait only for the end.
     stopped: Condvar,
-    backlog: Backlog,
+    backlog: FlushBacklog,
     /// The first failure of a flush, or a takeover; every later operation reports it.
     failure: OnceLock<(Kind, String)>,
     /// What the store had no room for: the next operation retries it before anything else.
-    lacks: Lacks,
+    lacks: NoSpaceFlags,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for TreeShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tree").field("set", &self.set).field("schema", &self.schema.name).finish()
     }
@@ -138,14 +138,14 @@ impl std::fmt::Debug for Inner {
 struct LiveShard {
     rows: Shard,
     /// Keys that the shard held before.
-    past: Past,
+    past: KeyHistory,
     log: ShardLog,
 }
 
 impl LiveShard {
-    fn new(schema: &'static Schema, number: usize, chunks: Arc<Chunks>) -> Self {
+    fn new(schema: &'static Schema, number: usize, chunks: Arc<ArenaPool>) -> Self {
         let rows = Shard::new(schema, number, chunks);
-        Self { rows, past: Past::default(), log: ShardLog::default() }
+        Self { rows, past: KeyHistory::default(), log: ShardLog::default() }
     }
 }
 
@@ -164,7 +164,7 @@ struct FlushState {
     /// Number of the next run of tables.
     next_run: u64,
     /// How far tables reach once the compressed runs are in them.
-    compressed_mark: Option<Mark>,
+    compressed_mark: Option<FlushMark>,
     /// Tables with this number or a higher one are in no manifest.
     committed_tables: u64,
     /// Monotonic time from which tables may be merged again, after there was no room for that.
@@ -175,17 +175,17 @@ struct FlushState {
 
 /// The work that waits for the flusher.
 #[derive(Default)]
-struct Pending {
+struct FlusherQueue {
     /// Frozen memtables, oldest first.
-    frozen: VecDeque<Frozen>,
+    frozen: VecDeque<QueuedMemtable>,
     /// Number of callers that wait for a flush.
     callers: usize,
     /// Why the frozen memtables are not being written.
-    stall: Option<Stall>,
+    stall: Option<FlushStall>,
     stopping: bool,
 }
 
-impl Pending {
+impl FlusherQueue {
     /// Memory of the frozen memtables.
     fn frozen_bytes(&self) -> usize {
         self.frozen.iter().map(|frozen| frozen.memtable.bytes()).sum()
@@ -194,14 +194,14 @@ impl Pending {
 
 /// A frozen memtable on its way to tables.
 #[derive(Clone)]
-struct Frozen {
+struct QueuedMemtable {
     memtable: Arc<FrozenMemtable>,
-    mark: Mark,
+    mark: FlushMark,
 }
 
 /// How far tables reach once a memtable is in them.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct FlushMark {
     /// The highest sequence number in the memtable.
     last_seq: u64,
     /// The log of the memtable after it: older logs are no longer needed.
@@ -297,7 +297,7 @@ impl Tree {
     }
 }
 
-impl Inner {
+impl TreeShared {
     fn store(&self) -> &SharedStore {
         &self.source.store
     }
@@ -328,9 +328,9 @@ impl Inner {
     }
 
     /// Writes the gathered chunk to the log, and records whether there was room for it.
-    fn write_chunk(&self, log: &mut LogState) -> Result<()> {
+    fn write_chunk(&self, log: &mut WriterLogs) -> Result<()> {
         let written = log.write();
-        self.lacks.note(Lack::Log, is_full(&written));
+        self.lacks.set_lacking(NoSpaceReason::Log, is_full(&written));
         written
     }
 
@@ -344,9 +344,9 @@ impl Inner {
         self.write_log_of(&mut self.log.lock(), sync).map(drop)
     }
 
-    /// Does the work of [`Inner::write_log`]; returns the number below which all operations are
+    /// Does the work of [`TreeShared::write_log`]; returns the number below which all operations are
     /// written.
-    fn write_log_of(&self, log: &mut LogState, sync: bool) -> Result<u64> {
+    fn write_log_of(&self, log: &mut WriterLogs, sync: bool) -> Result<u64> {
         // Operations below this number are in their shard's log once that shard's lock has been
         // taken.
         let below = self.next_seq.load(Ordering::Acquire);

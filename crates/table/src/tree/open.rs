@@ -9,19 +9,20 @@ use esker_base::store::concurrent;
 use esker_base::{Clock, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 
-use super::background::Threads;
-use super::hint::Hint;
-use super::log::LogState;
+use super::background::BackgroundThreads;
+use super::log::WriterLogs;
+use super::prefetch::PrefetchTargets;
 use super::{
-    Barrier, FlushState, Heartbeat, Inner, LiveShard, Pending, Tree, TreeOptions, Version,
+    FlushState, FlusherQueue, Heartbeat, LiveShard, SyncDependencies, Tree, TreeOptions,
+    TreeShared, TreeVersion,
 };
 use crate::manifest::{Manifest, SetId, SetState};
-use crate::memtable::{Chunks, SHARD_BYTES_MAX, SHARDS};
+use crate::memtable::{ArenaPool, SHARD_BYTES_MAX, SHARDS};
 use crate::schema::{Row, Schema};
 use crate::segment::SegmentTables;
 use crate::set_writer::SetWriter;
-use crate::tables::{TableSource, Tables};
-use crate::wal::{LogId, Logged, decode_log, prefix_end};
+use crate::tables::{TableRuns, TableSource};
+use crate::wal::{LogContent, LogId, decode_log, prefix_end};
 
 /// Maximum bytes of a log; larger ones are refused.
 const LOG_BYTES_MAX: u64 = 1 << 36;
@@ -40,7 +41,7 @@ pub struct TreeSetup {
     /// Durability and limits.
     pub options: TreeOptions,
     /// Called before records become durable: the data that they refer to must be durable first.
-    pub barrier: Barrier,
+    pub barrier: SyncDependencies,
     /// How the writer makes itself known; `None` if it does not.
     pub heartbeat: Option<Heartbeat>,
 }
@@ -63,7 +64,7 @@ impl Tree {
         let now_ns = setup.clock.now_ns();
         manifest.writer = setup.writer();
         let store = setup.source.store.clone();
-        let mut log = LogState::new(store.clone(), set, manifest.epoch << 32);
+        let mut log = WriterLogs::new(store.clone(), set, manifest.epoch << 32);
         let claim = || manifest.claim(&*store, set, now_ns);
         concurrent::try_join(&*store, claim, || log.begin(setup.options.durability))?;
         Self::start(setup, set, manifest, log)
@@ -80,7 +81,7 @@ impl Tree {
     pub fn resume(
         setup: TreeSetup,
         set: SetId,
-        accepts: &mut dyn FnMut(Logged) -> Result<bool>,
+        accepts: &mut dyn FnMut(LogContent) -> Result<bool>,
     ) -> Result<Self> {
         let manifest = Manifest::load(&*setup.source.store, set)?;
         Self::resume_from(setup, set, manifest, accepts)
@@ -96,7 +97,7 @@ impl Tree {
         setup: TreeSetup,
         set: SetId,
         mut manifest: Manifest,
-        accepts: &mut dyn FnMut(Logged) -> Result<bool>,
+        accepts: &mut dyn FnMut(LogContent) -> Result<bool>,
     ) -> Result<Self> {
         setup.schema.check();
         let store = setup.source.store.clone();
@@ -111,7 +112,7 @@ impl Tree {
         manifest.claim(&*store, set, setup.clock.now_ns())?;
         let old_logs = old_logs(&setup, set, &manifest)?;
         let end = replay_end(&setup, &old_logs, manifest.last_seq, accepts)?;
-        let mut log = LogState::new(store.clone(), set, manifest.epoch << 32);
+        let mut log = WriterLogs::new(store.clone(), set, manifest.epoch << 32);
         log.begin(setup.options.durability)?;
         let tree = Self::start(setup, set, manifest, log)?;
         tree.replay(&old_logs, end)?;
@@ -129,11 +130,11 @@ impl Tree {
         Ok(tree)
     }
 
-    fn start(setup: TreeSetup, set: SetId, manifest: Manifest, log: LogState) -> Result<Self> {
-        let tables = Tables::new(&manifest.tables, setup.schema, &setup.source);
+    fn start(setup: TreeSetup, set: SetId, manifest: Manifest, log: WriterLogs) -> Result<Self> {
+        let tables = TableRuns::new(&manifest.tables, setup.schema, &setup.source);
         let inherited = tables.clone();
         let segments = SegmentTables::new(&manifest.tables, &setup.source);
-        let version = Version { tables, segments, ..Version::default() };
+        let version = TreeVersion { tables, segments, ..TreeVersion::default() };
         let next_seq = manifest.last_seq + 1;
         let next_run = manifest.tables.iter().map(|table| table.run + 1).max().unwrap_or(1);
         let committed = ArcSwap::from_pointee(manifest.clone());
@@ -147,9 +148,9 @@ impl Tree {
             compaction_due_ns: 0,
             last: None,
         };
-        let chunks = Chunks::new(setup.options.active_bytes_max(), setup.options.background);
+        let chunks = ArenaPool::new(setup.options.active_bytes_max(), setup.options.background);
         let chunks = Arc::new(chunks);
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(TreeShared {
             schema: setup.schema,
             set,
             source: setup.source,
@@ -162,7 +163,7 @@ impl Tree {
                 .collect(),
             chunks,
             segments: Default::default(),
-            hints: (0..SHARDS).map(|_| Hint::default()).collect(),
+            hints: (0..SHARDS).map(|_| PrefetchTargets::default()).collect(),
             next_seq: CachePadded::new(AtomicU64::new(next_seq)),
             freezes: AtomicU64::new(0),
             active_bytes: AtomicUsize::new(0),
@@ -171,7 +172,7 @@ impl Tree {
             log: Mutex::new(log),
             flush: Mutex::new(state),
             committed,
-            pending: Mutex::new(Pending::default()),
+            pending: Mutex::new(FlusherQueue::default()),
             work: Condvar::new(),
             done: Condvar::new(),
             stopped: Condvar::new(),
@@ -179,7 +180,7 @@ impl Tree {
             failure: OnceLock::new(),
             lacks: Default::default(),
         });
-        let threads = Threads::start(&inner, setup.heartbeat)?;
+        let threads = BackgroundThreads::start(&inner, setup.heartbeat)?;
         Ok(Self { inner, _threads: threads })
     }
 
@@ -203,26 +204,28 @@ impl Tree {
     }
 }
 
-impl Inner {
+impl TreeShared {
     /// Puts the operations of `log` after `after` up to `end` into the memtable; returns the last.
     fn replay_log(&self, log: LogId, after: u64, end: u64) -> Result<u64> {
         let name = log.name();
         let bytes = self.store().get(&name, LOG_BYTES_MAX)?;
         let (mut last_seq, mut row_bytes, mut segment_bytes) = (after, 0, 0);
-        let mut put = |logged: Logged| {
-            let (Logged::Row(seq, _) | Logged::Segments(seq, _) | Logged::Operation(seq)) = logged;
+        let mut put = |logged: LogContent| {
+            let (LogContent::Row(seq, _)
+            | LogContent::Segments(seq, _)
+            | LogContent::Operation(seq)) = logged;
             if seq <= after || seq > end || row_bytes > REPLAYED_BYTES_MAX {
                 return;
             }
             match logged {
-                Logged::Row(_, row) => row_bytes += self.replay_row(seq, row),
-                Logged::Segments(_, runs) => {
+                LogContent::Row(_, row) => row_bytes += self.replay_row(seq, row),
+                LogContent::Segments(_, runs) => {
                     let buffer = &mut self.segments.lock().buffer;
                     let before = buffer.bytes();
                     runs.iter().for_each(|run| buffer.insert_run(*run));
                     segment_bytes += buffer.bytes().saturating_sub(before);
                 }
-                Logged::Operation(_) => last_seq = last_seq.max(seq),
+                LogContent::Operation(_) => last_seq = last_seq.max(seq),
             }
         };
         decode_log(self.schema, log, &bytes, &mut put).map_err(|damage| damage.of(&name, 0))?;
@@ -241,7 +244,7 @@ impl Inner {
         let mut shard = self.shards[crate::memtable::shard_of(order)].lock();
         let before = shard.rows.bytes();
         let key = self.schema.key(row);
-        let place = shard.rows.place(&key);
+        let place = shard.rows.locate_key(&key);
         let newer = |old: Row| old.ints[self.schema.seq()] > seq;
         if !shard.rows.at(&place).is_some_and(newer) {
             shard.rows.put(&place, row);
@@ -268,7 +271,7 @@ fn replay_end(
     setup: &TreeSetup,
     logs: &[LogId],
     last_seq: u64,
-    accepts: &mut dyn FnMut(Logged) -> Result<bool>,
+    accepts: &mut dyn FnMut(LogContent) -> Result<bool>,
 ) -> Result<u64> {
     let mut seqs = Vec::new();
     let mut refused = u64::MAX;
@@ -276,17 +279,17 @@ fn replay_end(
         let name = log.name();
         let bytes = setup.source.store.get(&name, LOG_BYTES_MAX)?;
         let mut failed = Ok(());
-        let mut check = |logged: Logged| {
+        let mut check = |logged: LogContent| {
             let (seq, accepted) = match logged {
                 // Already in tables: the data that it referred to may since be gone.
-                Logged::Row(seq, _) | Logged::Segments(seq, _) if seq <= last_seq => return,
-                Logged::Row(seq, row) => {
+                LogContent::Row(seq, _) | LogContent::Segments(seq, _) if seq <= last_seq => return,
+                LogContent::Row(seq, row) => {
                     let mut readable = *row;
                     setup.schema.restore(&mut readable.ints);
-                    (seq, accepts(Logged::Row(seq, &readable)))
+                    (seq, accepts(LogContent::Row(seq, &readable)))
                 }
-                Logged::Segments(seq, ..) => (seq, accepts(logged)),
-                Logged::Operation(seq) => return seqs.push(seq),
+                LogContent::Segments(seq, ..) => (seq, accepts(logged)),
+                LogContent::Operation(seq) => return seqs.push(seq),
             };
             match accepted {
                 Ok(true) => {}

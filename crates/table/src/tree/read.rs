@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use esker_base::Result;
 
-use super::{Inner, Tree};
+use super::{Tree, TreeShared};
 use crate::block::DecodedBlock;
 use crate::memtable::{GroupKey, collect_group, shard_of};
-use crate::merge::Cursor;
+use crate::merge::RecordCursor;
 use crate::schema::{Key, RowBuffer};
-use crate::table::Wanted;
+use crate::table::LookupKey;
 
 /// Sources of one group's records from a key on.
 #[derive(Debug)]
 pub struct GroupCursors {
     /// Cursors, newest source first.
-    pub cursors: Vec<Cursor>,
+    pub cursors: Vec<RecordCursor>,
     /// Records from this order on are incomplete: continue there with new cursors.
     pub end: Option<u64>,
 }
@@ -29,7 +29,7 @@ impl Tree {
         if inner.get_active(key, out) {
             return Ok(true);
         }
-        let wanted = Wanted { digest: inner.schema.digest(key), key: *key };
+        let wanted = LookupKey { digest: inner.schema.digest(key), key: *key };
         inner.version.load().get(inner.schema, &wanted, with_strings, out)
     }
 
@@ -44,7 +44,7 @@ impl Tree {
             if inner.get_active(key, &mut buffer) {
                 answers[index] = Some(buffer.clone());
             } else {
-                missing.push((index, Wanted { digest: inner.schema.digest(key), key: *key }));
+                missing.push((index, LookupKey { digest: inner.schema.digest(key), key: *key }));
             }
         }
         let version = inner.version.load();
@@ -77,7 +77,7 @@ impl Tree {
             });
         // Loaded after the active memtable was read, so it has everything frozen since.
         let version = inner.version.load_full();
-        let mut cursors = vec![Cursor::over_decoded(inner.schema, active)];
+        let mut cursors = vec![RecordCursor::over_decoded(inner.schema, active)];
         for memtable in &version.frozen {
             let mut rows = DecodedBlock::default();
             let bound = memtable.collect_group(&group, from, limit, &mut rows);
@@ -85,7 +85,7 @@ impl Tree {
                 (Some(end), Some(bound)) => Some(end.min(bound)),
                 (end, bound) => end.or(bound),
             };
-            cursors.push(Cursor::over_decoded(inner.schema, rows));
+            cursors.push(RecordCursor::over_decoded(inner.schema, rows));
         }
         cursors.extend(version.compressed.iter().map(|run| run.cursor(from)));
         version.tables.cursors(inner.schema, from, &inner.schema.group_last(from), &mut cursors);
@@ -100,19 +100,19 @@ impl Tree {
 
     /// Returns the tables of records and of segments, both as of one moment.
     #[must_use]
-    pub fn all_tables(&self) -> (crate::tables::Tables, crate::segment::SegmentTables) {
+    pub fn all_tables(&self) -> (crate::tables::TableRuns, crate::segment::SegmentTables) {
         let version = self.inner.version.load();
         (version.tables.clone(), version.segments.clone())
     }
 
     /// Returns the tables that readers see, for scans of a flushed tree.
     #[must_use]
-    pub fn tables(&self) -> crate::tables::Tables {
+    pub fn tables(&self) -> crate::tables::TableRuns {
         Arc::clone(&self.inner.version.load()).tables.clone()
     }
 }
 
-impl Inner {
+impl TreeShared {
     /// Reads the record of `key` in the active memtable.
     #[inline]
     fn get_active(&self, key: &Key, out: &mut RowBuffer) -> bool {

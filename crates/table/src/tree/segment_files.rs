@@ -10,11 +10,12 @@ use std::ops::Range;
 
 use esker_base::Result;
 
-use super::segments::{Only, push_runs};
-use super::{FlushState, Inner, Tree};
+use super::segments::{SegmentHome, push_runs};
+use super::{FlushState, Tree, TreeShared};
 use crate::manifest::TableRef;
 use crate::segment::{
-    Lattice, Nest, Overlay, RUN, SEGMENT, Segment, SegmentRun, SegmentSource, SegmentTables,
+    IntervalIndex, NestedRun, RUN, SEGMENT, Segment, SegmentOverlay, SegmentRun, SegmentSource,
+    SegmentTables,
 };
 
 impl Tree {
@@ -46,10 +47,10 @@ impl Tree {
     /// As [`Tree::segment_files`].
     pub fn segment_runs(&self, file: u128) -> Result<Vec<SegmentRun>> {
         let lattice = match self.only_source(file)? {
-            Only::None => return Ok(Vec::new()),
-            Only::Lattice(lattice) => Some(lattice),
-            Only::Source(SegmentSource::Runs(runs)) => Some(runs.lattice(file)?),
-            Only::Source(SegmentSource::Rows(_)) | Only::Several => None,
+            SegmentHome::None => return Ok(Vec::new()),
+            SegmentHome::Lattice(lattice) => Some(lattice),
+            SegmentHome::Source(SegmentSource::Runs(runs)) => Some(runs.lattice(file)?),
+            SegmentHome::Source(SegmentSource::Rows(_)) | SegmentHome::Several => None,
         };
         if let Some(lattice) = lattice {
             return Ok(runs_of(&lattice));
@@ -64,7 +65,7 @@ impl Tree {
     /// # Errors
     /// As [`Tree::segment_files`].
     pub fn segments_within(&self, file: u128, range: Range<u64>) -> Result<Vec<Segment>> {
-        let mut overlay = Overlay::new(file, range);
+        let mut overlay = SegmentOverlay::new(file, range);
         self.read_segments(&mut overlay)?;
         Ok(overlay.pieces().to_vec())
     }
@@ -92,14 +93,14 @@ impl Tree {
     }
 }
 
-impl Inner {
+impl TreeShared {
     /// Replaces all tables of segments by tables of `files`, given as the segments of each, in
     /// order of files.
     fn replace_segments(&self, state: &mut FlushState, files: &[Vec<SegmentRun>]) -> Result<()> {
         let version = self.version.load_full();
         let (mut lattices, mut singles) = (Vec::new(), Vec::new());
         for runs in files {
-            match Lattice::of_apart(runs) {
+            match IntervalIndex::of_apart(runs) {
                 Some(lattice) => lattices.push(lattice),
                 None => singles.push(runs),
             }
@@ -128,10 +129,10 @@ impl Inner {
 #[must_use]
 pub fn runs_among(pieces: &[Segment]) -> Vec<SegmentRun> {
     let ones = pieces.iter().map(|piece| SegmentRun::one(*piece));
-    let nests: Vec<Nest> = ones.clone().map(Nest::one).collect();
-    Lattice::of_disjoint(&nests).map_or_else(|| ones.collect(), |lattice| runs_of(&lattice))
+    let nests: Vec<NestedRun> = ones.clone().map(NestedRun::one).collect();
+    IntervalIndex::of_disjoint(&nests).map_or_else(|| ones.collect(), |lattice| runs_of(&lattice))
 }
 
-fn runs_of(lattice: &Lattice) -> Vec<SegmentRun> {
+fn runs_of(lattice: &IntervalIndex) -> Vec<SegmentRun> {
     lattice.runs().chain(lattice.singles().iter().map(SegmentRun::one)).collect()
 }

@@ -10,13 +10,13 @@ use esker_base::{Error, Kind, Result};
 use parking_lot::MutexGuard;
 
 use super::update::SHARD_LOG_BYTES;
-use super::{FlushState, Inner, LiveSegments, Tree};
+use super::{FlushState, LiveSegments, Tree, TreeShared};
 use crate::manifest::TableRef;
 use crate::memtable::FrozenMemtable;
 use crate::run_writer::RunWriter;
 use crate::segment::{
-    Lattice, Nest, OPERATION_SEGMENTS_MAX, Overlay, Piece, RUN, SEGMENT, Segment, SegmentMerge,
-    SegmentRun, SegmentSource, SegmentTables, find_runs,
+    FilePiece, IntervalIndex, NestedRun, OPERATION_SEGMENTS_MAX, RUN, SEGMENT, Segment,
+    SegmentMerge, SegmentOverlay, SegmentRun, SegmentSource, SegmentTables, find_runs,
 };
 
 impl Tree {
@@ -52,7 +52,7 @@ impl Tree {
             live.buffer.insert(*segment);
             logged.push(SegmentRun::one(*segment));
         }
-        self.settle_segments(live, seq, before, &logged)
+        self.after_segments_write(live, seq, before, &logged)
     }
 
     /// Puts `runs`, all of `file`, as [`Tree::put_segments`] puts single segments. The file is then
@@ -77,10 +77,10 @@ impl Tree {
         let before = live.buffer.bytes();
         runs.iter_mut().for_each(|run| run.first.seq = seq);
         live.buffer.insert_batch(file, runs);
-        self.settle_segments(live, seq, before, runs)
+        self.after_segments_write(live, seq, before, runs)
     }
 
-    fn settle_segments(
+    fn after_segments_write(
         &self,
         mut live: MutexGuard<'_, LiveSegments>,
         seq: u64,
@@ -94,7 +94,7 @@ impl Tree {
         }
         let log_full = live.log.pending().len() >= SHARD_LOG_BYTES;
         drop(live);
-        inner.settle(seq, log_full, grown_bytes)?;
+        inner.after_write(seq, log_full, grown_bytes)?;
         Ok(seq)
     }
 
@@ -106,7 +106,7 @@ impl Tree {
     pub fn put_pieces(
         &self,
         log: &Segment,
-        pieces: &[Piece],
+        pieces: &[FilePiece],
         runs: &mut Vec<SegmentRun>,
     ) -> Result<u64> {
         runs.clear();
@@ -127,8 +127,8 @@ impl Tree {
         visit: &mut impl FnMut(&SegmentRun, u64),
     ) -> Result<()> {
         let lattice = match self.only_source(file)? {
-            Only::Lattice(lattice) => Some(lattice),
-            Only::Source(SegmentSource::Runs(runs)) => Some(runs.lattice(file)?),
+            SegmentHome::Lattice(lattice) => Some(lattice),
+            SegmentHome::Source(SegmentSource::Runs(runs)) => Some(runs.lattice(file)?),
             _ => None,
         };
         if let Some(lattice) = lattice {
@@ -138,7 +138,7 @@ impl Tree {
             });
             return Ok(());
         }
-        let mut overlay = Overlay::new(file, range);
+        let mut overlay = SegmentOverlay::new(file, range);
         self.read_segments(&mut overlay)?;
         for piece in overlay.pieces().iter().filter(|piece| piece.place.is_some()) {
             visit(&SegmentRun::one(*piece), 0);
@@ -159,16 +159,16 @@ impl Tree {
         found: &mut impl FnMut(usize, &SegmentRun, u64),
     ) -> Result<()> {
         match self.only_source(file)? {
-            Only::Lattice(lattice) => {
+            SegmentHome::Lattice(lattice) => {
                 lattice.find_batch(offsets, found);
                 return Ok(());
             }
-            Only::Source(source) => return source.find(file, offsets, found),
-            Only::None => return Ok(()),
-            Only::Several => {}
+            SegmentHome::Source(source) => return source.find(file, offsets, found),
+            SegmentHome::None => return Ok(()),
+            SegmentHome::Several => {}
         }
         for (at, &offset) in offsets.iter().enumerate() {
-            let mut overlay = Overlay::new(file, offset..offset.saturating_add(1));
+            let mut overlay = SegmentOverlay::new(file, offset..offset.saturating_add(1));
             self.read_segments(&mut overlay)?;
             if let [segment] = overlay.pieces()
                 && segment.place.is_some()
@@ -180,27 +180,28 @@ impl Tree {
     }
 
     /// Returns the source that has segments of `file`, if there is only one.
-    pub(super) fn only_source(&self, file: u128) -> Result<Only> {
+    pub(super) fn only_source(&self, file: u128) -> Result<SegmentHome> {
         let inner = &*self.inner;
-        let mut only = Only::None;
+        let mut only = SegmentHome::None;
         {
             let live = inner.segments.lock();
             if live.buffer.has(file) {
-                only = live.buffer.lattice(file)?.map_or(Only::Several, Only::Lattice);
+                only =
+                    live.buffer.lattice(file)?.map_or(SegmentHome::Several, SegmentHome::Lattice);
             }
         }
         let version = inner.version.load();
         for memtable in version.frozen.iter().filter(|memtable| memtable.segments().has(file)) {
             only = match (only, memtable.segments().lattice(file)?) {
-                (Only::None, Some(lattice)) => Only::Lattice(lattice),
-                _ => return Ok(Only::Several),
+                (SegmentHome::None, Some(lattice)) => SegmentHome::Lattice(lattice),
+                _ => return Ok(SegmentHome::Several),
             };
         }
         for source in version.segments.sources() {
             if source.has(file)? {
                 only = match only {
-                    Only::None => Only::Source(source.clone()),
-                    _ => return Ok(Only::Several),
+                    SegmentHome::None => SegmentHome::Source(source.clone()),
+                    _ => return Ok(SegmentHome::Several),
                 };
             }
         }
@@ -212,7 +213,7 @@ impl Tree {
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
-    pub fn read_segments(&self, overlay: &mut Overlay) -> Result<()> {
+    pub fn read_segments(&self, overlay: &mut SegmentOverlay) -> Result<()> {
         let inner = &*self.inner;
         inner.segments.lock().buffer.fill(overlay)?;
         // Loaded after the active memtable was read, so it has everything frozen since.
@@ -225,15 +226,15 @@ impl Tree {
 }
 
 /// The source of all segments of a file.
-pub(super) enum Only {
+pub(super) enum SegmentHome {
     None,
-    Lattice(Arc<Lattice>),
+    Lattice(Arc<IntervalIndex>),
     Source(SegmentSource),
     /// Several sources, or a memtable that does not keep them as runs.
     Several,
 }
 
-impl Inner {
+impl TreeShared {
     /// Writes the segments of a frozen memtable: single ones and runs, each as a run of tables.
     pub(super) fn write_segments(
         &self,
@@ -287,8 +288,8 @@ impl Inner {
 
 /// Returns the files that all sources store as runs, never as rows, each with the lattice of its
 /// runs, if it is worth storing as runs.
-fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, Lattice>> {
-    let mut written: BTreeMap<u128, Vec<Nest>> = BTreeMap::new();
+fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, IntervalIndex>> {
+    let mut written: BTreeMap<u128, Vec<NestedRun>> = BTreeMap::new();
     // Oldest first, as they were written.
     for source in sources.iter().rev() {
         if let SegmentSource::Runs(runs) = source {
@@ -305,7 +306,7 @@ fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, Latti
         for source in sources {
             is_alone &= source.schema().id == RUN.id || !source.has(file)?;
         }
-        if is_alone && let Some(lattice) = Lattice::of_nests(&nests) {
+        if is_alone && let Some(lattice) = IntervalIndex::of_nests(&nests) {
             lattices.insert(file, lattice);
         }
     }
@@ -313,14 +314,14 @@ fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, Latti
 }
 
 /// Returns all segments of a lattice; those in no run as runs of one.
-fn nests_of(lattice: &Lattice) -> impl Iterator<Item = Nest> {
-    let singles = lattice.singles().iter().map(|single| Nest::one(SegmentRun::one(single)));
+fn nests_of(lattice: &IntervalIndex) -> impl Iterator<Item = NestedRun> {
+    let singles = lattice.singles().iter().map(|single| NestedRun::one(SegmentRun::one(single)));
     lattice.nests().copied().chain(singles)
 }
 
 /// Writes all of a lattice as records of runs, in key order.
-pub(super) fn push_runs(lattice: &Lattice, writer: &mut RunWriter) -> Result<()> {
-    let mut nests: Vec<Nest> = nests_of(lattice).collect();
+pub(super) fn push_runs(lattice: &IntervalIndex, writer: &mut RunWriter) -> Result<()> {
+    let mut nests: Vec<NestedRun> = nests_of(lattice).collect();
     nests.sort_unstable_by_key(|nest| nest.run.first.end());
     nests.iter().try_for_each(|nest| writer.push(&nest.row()))
 }

@@ -11,37 +11,37 @@ use arrayvec::ArrayVec;
 use esker_base::{Error, Result};
 use parking_lot::MutexGuard;
 
-use super::room::{Lack, is_full};
-use super::{Durability, Inner, LOG_BYTES, LiveShard, Tree};
-use crate::memtable::{Place, SHARDS, shard_of};
+use super::no_space::{NoSpaceReason, is_full};
+use super::{Durability, LOG_BYTES, LiveShard, Tree, TreeShared};
+use crate::memtable::{KeyProbe, SHARDS, shard_of};
 use crate::schema::{Key, Row, RowBuffer, check_text_bytes};
-use crate::table::Wanted;
+use crate::table::LookupKey;
 
 /// A shard's log is written once this many bytes of it are pending, so that all shards together
 /// stay under [`LOG_BYTES`].
 pub(super) const SHARD_LOG_BYTES: usize = LOG_BYTES / SHARDS;
 
 /// The record that a key had before an update, if any, in readable form.
-pub type Slot<'a> = Option<Row<'a>>;
+pub type CurrentRow<'a> = Option<Row<'a>>;
 
 /// A locked shard and its number.
 type OwnShard<'g> = (usize, MutexGuard<'g, LiveShard>);
 
 /// What an update writes.
-pub struct Draft<'d, 'g> {
-    inner: &'d Inner,
+pub struct WriteBatch<'d, 'g> {
+    inner: &'d TreeShared,
     shards: &'d mut [OwnShard<'g>],
     seq: Option<u64>,
     has_put: bool,
     /// The reason that nothing was put.
     refused: Option<Error>,
     /// The place of the key of an update of one key; saves a second search.
-    place: Option<Place>,
+    place: Option<KeyProbe>,
     /// Memory by which the shards grew.
     grown_bytes: usize,
 }
 
-impl Draft<'_, '_> {
+impl WriteBatch<'_, '_> {
     /// The operation's sequence number.
     pub fn seq(&mut self) -> u64 {
         *self.seq.get_or_insert_with(|| self.inner.next_seq.fetch_add(1, Ordering::AcqRel))
@@ -83,7 +83,7 @@ impl Draft<'_, '_> {
             let place = self.place;
             let shard = self.shard(number);
             let before = shard.rows.bytes();
-            let place = place.unwrap_or_else(|| shard.rows.place(&key));
+            let place = place.unwrap_or_else(|| shard.rows.locate_key(&key));
             shard.rows.put(&place, row);
             let grown = shard.rows.bytes() - before;
             if grown > 0 {
@@ -106,14 +106,14 @@ impl Draft<'_, '_> {
 }
 
 /// The older record of a key, and the count of freezes at which it was read.
-type Older = Option<(u64, Option<Box<RowBuffer>>)>;
+type OlderRows = Option<(u64, Option<Box<RowBuffer>>)>;
 
 /// The active memtable's answer for a key.
-struct Look {
+struct ActiveLookup {
     /// Its record, in readable form.
     row: Option<Box<RowBuffer>>,
     /// The slot of the key, whether it is present or not.
-    place: Place,
+    place: KeyProbe,
     /// True if older sources must be read first.
     is_unknown: bool,
 }
@@ -133,19 +133,20 @@ impl Tree {
     pub fn update<const N: usize, T>(
         &self,
         keys: [Key; N],
-        mut decide: impl FnMut([Slot; N], &mut Draft) -> Result<T>,
+        mut decide: impl FnMut([CurrentRow; N], &mut WriteBatch) -> Result<T>,
     ) -> Result<T> {
         const { assert!(N > 0, "an update has a key") };
         let inner = &*self.inner;
         inner.check_writable()?;
-        let mut older: [Older; N] = array::from_fn(|_| None);
+        let mut older: [OlderRows; N] = array::from_fn(|_| None);
         loop {
             let mut shards = inner.lock_shards_of(&keys);
             let freezes = inner.freezes.load(Ordering::Relaxed);
             let mut active: [Option<Box<RowBuffer>>; N] = array::from_fn(|_| None);
             let (mut missing, mut place) = (false, None);
             for index in 0..N {
-                let found = inner.look(&keys[index], &mut shards, freezes, &mut older[index]);
+                let found =
+                    inner.probe_active(&keys[index], &mut shards, freezes, &mut older[index]);
                 active[index] = found.row;
                 missing |= found.is_unknown;
                 place = (N == 1).then_some(found.place);
@@ -159,11 +160,11 @@ impl Tree {
                 }
                 continue;
             }
-            let slots: [Slot; N] = array::from_fn(|index| {
+            let slots: [CurrentRow; N] = array::from_fn(|index| {
                 let older = || older[index].as_ref().and_then(|(_, row)| row.as_deref());
                 active[index].as_deref().or_else(older).map(RowBuffer::row)
             });
-            let mut draft = Draft {
+            let mut draft = WriteBatch {
                 inner,
                 shards: &mut shards,
                 seq: None,
@@ -182,14 +183,14 @@ impl Tree {
             let full = shards.iter().any(|(_, own)| own.log.pending().len() >= SHARD_LOG_BYTES);
             drop(shards);
             if let Some(seq) = seq {
-                inner.settle(seq, full, grown_bytes)?;
+                inner.after_write(seq, full, grown_bytes)?;
             }
             return refused.map_or(decided, Err);
         }
     }
 }
 
-impl Inner {
+impl TreeShared {
     /// Locks the shards of `keys`, each once, in ascending order.
     #[inline]
     fn lock_shards_of<const N: usize>(&self, keys: &[Key; N]) -> ArrayVec<OwnShard<'_>, N> {
@@ -207,38 +208,44 @@ impl Inner {
     /// Looks up a key in its locked shard. If it is absent, records in `older` whether it is
     /// certainly absent from older sources too.
     #[inline]
-    fn look(&self, key: &Key, shards: &mut [OwnShard], freezes: u64, older: &mut Older) -> Look {
+    fn probe_active(
+        &self,
+        key: &Key,
+        shards: &mut [OwnShard],
+        freezes: u64,
+        older: &mut OlderRows,
+    ) -> ActiveLookup {
         let number = shard_of(self.schema.order(&key.ints));
         let own = shards.iter_mut().find(|(own, _)| *own == number);
         let shard = &mut *own.expect("every key's shard is locked").1;
         let tag = shard.rows.prefetch(key);
         shard.past.presence().prefetch(tag);
-        let place = shard.rows.place(key);
+        let place = shard.rows.locate_key(key);
         if let Some(row) = shard.rows.at(&place) {
             let mut buffer = Box::<RowBuffer>::default();
             buffer.set(&row);
             self.schema.restore(&mut buffer.ints);
-            return Look { row: Some(buffer), place, is_unknown: false };
+            return ActiveLookup { row: Some(buffer), place, is_unknown: false };
         }
         if older.as_ref().is_some_and(|(at, _)| *at == freezes) {
-            return Look { row: None, place, is_unknown: false };
+            return ActiveLookup { row: None, place, is_unknown: false };
         }
         let absent = !shard.past.may_contain(tag, key) && !self.may_inherit(key);
         *older = absent.then_some((freezes, None));
-        Look { row: None, place, is_unknown: !absent }
+        ActiveLookup { row: None, place, is_unknown: !absent }
     }
 
     /// Reads the record of a key below the active memtable, in readable form.
     fn read_older(&self, key: &Key) -> Result<Option<Box<RowBuffer>>> {
         let mut buffer = Box::<RowBuffer>::default();
-        let wanted = Wanted { digest: self.schema.digest(key), key: *key };
+        let wanted = LookupKey { digest: self.schema.digest(key), key: *key };
         let found = self.version.load().get(self.schema, &wanted, true, &mut buffer)?;
         Ok(found.then_some(buffer))
     }
 
     /// Finishes an operation outside its locks: log, memory, durability.
     #[inline]
-    pub(super) fn settle(&self, seq: u64, log_full: bool, grown_bytes: usize) -> Result<()> {
+    pub(super) fn after_write(&self, seq: u64, log_full: bool, grown_bytes: usize) -> Result<()> {
         match self.options.durability {
             Durability::None => {}
             Durability::Async if !log_full => {}
@@ -254,7 +261,7 @@ impl Inner {
             let active = self.active_bytes.fetch_add(grown_bytes, Ordering::Relaxed) + grown_bytes;
             if active >= self.backlog.allowed_bytes() {
                 match self.make_room() {
-                    made if is_full(&made) => self.lacks.note(Lack::Memory, true),
+                    made if is_full(&made) => self.lacks.set_lacking(NoSpaceReason::Memory, true),
                     made => made?,
                 }
             }
@@ -307,7 +314,7 @@ mod tests {
     }
 
     /// Takes a number and logs it, as an operation does before it waits for its sync.
-    fn log_operation(inner: &Inner) -> u64 {
+    fn log_operation(inner: &TreeShared) -> u64 {
         let shard = &mut inner.shards[0].lock();
         let seq = inner.next_seq.fetch_add(1, Ordering::AcqRel);
         shard.log.start(seq, 0);

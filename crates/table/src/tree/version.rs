@@ -8,29 +8,29 @@ use crate::memtable::FrozenMemtable;
 use crate::run::CompressedRun;
 use crate::schema::{RowBuffer, Schema};
 use crate::segment::SegmentTables;
-use crate::table::Wanted;
-use crate::tables::Tables;
+use crate::table::LookupKey;
+use crate::tables::TableRuns;
 
 /// One snapshot. Each part is newest first, and the parts are in order of age.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Version {
+pub(super) struct TreeVersion {
     /// Frozen memtables that are being encoded.
     pub(super) frozen: Vec<Arc<FrozenMemtable>>,
     /// Compressed runs in memory.
     pub(super) compressed: Vec<Arc<CompressedRun>>,
     /// Tables in the store.
-    pub(super) tables: Tables,
+    pub(super) tables: TableRuns,
     /// Tables of segments.
     pub(super) segments: SegmentTables,
 }
 
-impl Version {
+impl TreeVersion {
     /// Reads the newest record of a key; returns false if there is none.
     #[inline]
     pub(super) fn get(
         &self,
         schema: &Schema,
-        wanted: &Wanted,
+        wanted: &LookupKey,
         with_strings: bool,
         out: &mut RowBuffer,
     ) -> Result<bool> {
@@ -40,12 +40,12 @@ impl Version {
         self.tables.get(wanted, with_strings, out)
     }
 
-    /// Does the work of [`Version::get`], but in memory only.
+    /// Does the work of [`TreeVersion::get`], but in memory only.
     #[inline]
     pub(super) fn get_memory(
         &self,
         schema: &Schema,
-        wanted: &Wanted,
+        wanted: &LookupKey,
         with_strings: bool,
         out: &mut RowBuffer,
     ) -> bool {

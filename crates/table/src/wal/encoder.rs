@@ -15,7 +15,7 @@ use crate::schema::{
     INTS_MAX, KEY_TEXT_BYTES_MAX, ROW_TEXT_BYTES_MAX, Row, RowBuffer, STRINGS_MAX, Schema,
     differences,
 };
-use crate::wire::{Damage, Input, put_varint, unzigzag, zigzag};
+use crate::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
 
 /// Maximum rows of an operation.
 pub const OPERATION_ROWS_MAX: usize = 1 << 16;
@@ -135,9 +135,9 @@ impl ShardLog {
     pub(super) fn decode(
         &mut self,
         schema: &Schema,
-        input: &mut Input,
+        input: &mut WireInput,
         visit: &mut dyn FnMut(u64, &Row),
-    ) -> Result<u64, Damage> {
+    ) -> Result<u64, WireDamage> {
         let seq = self.last_seq.wrapping_add(input.varint()?);
         let rows = input.varint_max(OPERATION_ROWS_MAX, "an operation's number of rows")?;
         self.last_seq = seq;
@@ -149,7 +149,7 @@ impl ShardLog {
         Ok(seq)
     }
 
-    fn decode_row(&mut self, schema: &Schema, input: &mut Input) -> Result<(), Damage> {
+    fn decode_row(&mut self, schema: &Schema, input: &mut WireInput) -> Result<(), WireDamage> {
         if schema.group_ints > 0 {
             let group = self.decode_group(schema, input)?;
             let count = schema.group_ints;
@@ -182,7 +182,11 @@ impl ShardLog {
         Ok(())
     }
 
-    fn decode_group(&mut self, schema: &Schema, input: &mut Input) -> Result<GroupKey, Damage> {
+    fn decode_group(
+        &mut self,
+        schema: &Schema,
+        input: &mut WireInput,
+    ) -> Result<GroupKey, WireDamage> {
         let at = input.clone();
         let code = input.varint()?;
         if let Some(number) = code.checked_sub(2) {

@@ -12,12 +12,12 @@ mod replay;
 
 pub use encoder::ShardLog;
 pub use log_id::LogId;
-pub use replay::{Logged, decode_log, prefix_end};
+pub use replay::{LogContent, decode_log, prefix_end};
 
 use crate::memtable::SHARDS;
 use crate::schema::ROW_TEXT_BYTES_MAX;
 use crate::segment::SegmentLog;
-use crate::wire::{Damage, Input, put_varint};
+use crate::wire::{WireDamage, WireInput, put_varint};
 
 /// A log starts with these bytes.
 pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL2";
@@ -58,17 +58,17 @@ impl ChunkOrigin {
 /// The pending operations of all shards, as one unit that is either written whole or counts as
 /// absent.
 #[derive(Debug)]
-pub struct Chunk {
+pub struct LogBlock {
     bytes: Vec<u8>,
 }
 
-impl Default for Chunk {
+impl Default for LogBlock {
     fn default() -> Self {
         Self { bytes: vec![0; CHUNK_HEADER_BYTES] }
     }
 }
 
-impl Chunk {
+impl LogBlock {
     /// Returns whether the chunk is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -123,14 +123,14 @@ impl Chunk {
 #[derive(Debug)]
 pub(crate) struct ReadChunk<'a> {
     /// Its portions.
-    pub(crate) portions: Input<'a>,
+    pub(crate) portions: WireInput<'a>,
     /// Bytes of the log that were synced when the chunk was written.
     pub(crate) synced_bytes: u64,
 }
 
 impl<'a> ReadChunk<'a> {
     /// Returns the size of the chunk at the front of `input`, if all its bytes are there.
-    pub(crate) fn bytes(input: &Input<'a>) -> Option<usize> {
+    pub(crate) fn bytes(input: &WireInput<'a>) -> Option<usize> {
         let mut ahead = input.clone();
         if ahead.take(4).ok()? != CHUNK_MAGIC {
             return None;
@@ -142,7 +142,7 @@ impl<'a> ReadChunk<'a> {
 
     /// Reads the chunk at the front of `input`, which reads the whole of `log`. Returns `None` if
     /// the bytes there are not a whole chunk that was written at that offset.
-    pub(crate) fn read(log: LogId, input: &mut Input<'a>) -> Option<Self> {
+    pub(crate) fn read(log: LogId, input: &mut WireInput<'a>) -> Option<Self> {
         let bytes = Self::bytes(input)?;
         let mut ahead = input.clone();
         ahead.take(8).ok()?;
@@ -154,13 +154,15 @@ impl<'a> ReadChunk<'a> {
         }
         *input = ahead;
         let (synced, body) = checked.split_first_chunk().expect("at least eight bytes");
-        Some(Self { portions: Input::new(body), synced_bytes: u64::from_le_bytes(*synced) })
+        Some(Self { portions: WireInput::new(body), synced_bytes: u64::from_le_bytes(*synced) })
     }
 }
 
 /// Reads the number and the operations of the next portion of a chunk.
-pub(crate) fn read_portion<'a>(portions: &mut Input<'a>) -> Result<(usize, Input<'a>), Damage> {
+pub(crate) fn read_portion<'a>(
+    portions: &mut WireInput<'a>,
+) -> Result<(usize, WireInput<'a>), WireDamage> {
     let number = portions.varint_max(SEGMENTS_PORTION, "a shard's number")?;
     let operations = portions.bytes(CHUNK_BYTES_MAX, "a portion within its chunk")?;
-    Ok((number, Input::new(operations)))
+    Ok((number, WireInput::new(operations)))
 }

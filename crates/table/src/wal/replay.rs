@@ -8,7 +8,7 @@ use super::{CHUNK_MAGIC, LOG_MAGIC, LogId, ReadChunk, ShardLog, read_portion};
 use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
 use crate::segment::{SegmentLog, SegmentRun};
-use crate::wire::{Damage, Input};
+use crate::wire::{WireDamage, WireInput};
 
 /// After damaged bytes, at most this many times the remaining bytes are checksummed at offsets that
 /// look like a chunk: more than our logs ever need, and little for a log made to keep a reader
@@ -17,7 +17,7 @@ const SEARCH_FACTOR: usize = 16;
 
 /// An item of a log.
 #[derive(Clone, Copy, Debug)]
-pub enum Logged<'a> {
+pub enum LogContent<'a> {
     /// A row, in stored form, and the number of its operation.
     Row(u64, &'a Row<'a>),
     /// The runs of segments of an operation, and its number.
@@ -36,9 +36,9 @@ pub fn decode_log(
     schema: &Schema,
     id: LogId,
     log: &[u8],
-    visit: &mut dyn FnMut(Logged),
-) -> Result<usize, Damage> {
-    let mut input = Input::new(log);
+    visit: &mut dyn FnMut(LogContent),
+) -> Result<usize, WireDamage> {
+    let mut input = WireInput::new(log);
     let (name, version) = LOG_MAGIC.split_at(LOG_MAGIC.len() - 1);
     match log.strip_prefix(name).and_then(<[u8]>::first) {
         Some(found) if *found == version[0] => input.take(LOG_MAGIC.len())?,
@@ -46,7 +46,7 @@ pub fn decode_log(
         Some(found)
             if found.is_ascii_digit() && log[LOG_MAGIC.len()..].starts_with(&CHUNK_MAGIC) =>
         {
-            return Err(Damage { offset: 0, what: "a write-ahead log of format version 2" });
+            return Err(WireDamage { offset: 0, what: "a write-ahead log of format version 2" });
         }
         // A power loss may also leave part of the magic.
         _ => return check_cut(id, log, 0),
@@ -60,36 +60,36 @@ pub fn decode_log(
             return check_cut(id, log, at);
         };
         while chunk.portions.left() > 0 {
-            let inside = |damage| Damage { offset: at, ..damage };
+            let inside = |damage| WireDamage { offset: at, ..damage };
             let (number, mut operations) = read_portion(&mut chunk.portions).map_err(inside)?;
             while operations.left() > 0 {
                 let seq = match shards.get_mut(number) {
                     Some(shard) => {
-                        let row = &mut |seq, row: &Row| visit(Logged::Row(seq, row));
+                        let row = &mut |seq, row: &Row| visit(LogContent::Row(seq, row));
                         shard.decode(schema, &mut operations, row)
                     }
                     None => segments.decode(&mut operations, &mut put).inspect(|seq| {
-                        visit(Logged::Segments(*seq, &put));
+                        visit(LogContent::Segments(*seq, &put));
                     }),
                 };
-                visit(Logged::Operation(seq.map_err(inside)?));
+                visit(LogContent::Operation(seq.map_err(inside)?));
             }
         }
     }
 }
 
 /// Fails if a chunk after `at`, where the log is not whole, records bytes there as synced.
-fn check_cut(id: LogId, log: &[u8], at: usize) -> Result<usize, Damage> {
+fn check_cut(id: LogId, log: &[u8], at: usize) -> Result<usize, WireDamage> {
     let rest = &log[at..];
     let mut checked_bytes = 0;
     let candidates = rest.windows(CHUNK_MAGIC.len()).enumerate();
     for (offset, _) in candidates.filter(|(_, bytes)| *bytes == CHUNK_MAGIC) {
-        let mut input = Input::new(log);
+        let mut input = WireInput::new(log);
         input.take(at + offset)?;
         checked_bytes += ReadChunk::bytes(&input).unwrap_or(0);
         let chunk = ReadChunk::read(id, &mut input);
         if chunk.is_some_and(|chunk| chunk.synced_bytes > at as u64) {
-            return Err(Damage { offset: at, what: "a chunk that had been synced" });
+            return Err(WireDamage { offset: at, what: "a chunk that had been synced" });
         }
         if checked_bytes / SEARCH_FACTOR > rest.len() {
             break;
@@ -114,7 +114,7 @@ pub fn prefix_end(mut seqs: Vec<u64>, last_seq: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Chunk, ChunkOrigin};
+    use super::super::{ChunkOrigin, LogBlock};
     use super::*;
     use crate::manifest::SetId;
     use crate::schema::record::{self, RECORD};
@@ -126,7 +126,7 @@ mod tests {
         shards.resize_with(SHARDS, ShardLog::default);
         let mut log = LOG_MAGIC.to_vec();
         for chunk_of in operations.chunks(3) {
-            let mut chunk = Chunk::default();
+            let mut chunk = LogBlock::default();
             for &(seq, shard, key) in chunk_of {
                 let mut row = record::row(key, b"v");
                 RECORD.store(&mut row.ints);
@@ -145,7 +145,7 @@ mod tests {
     fn decode(log: &[u8]) -> (Vec<(u64, Vec<u8>)>, usize) {
         let mut rows = Vec::new();
         let whole = decode_log(&RECORD, LOG, log, &mut |logged| {
-            if let Logged::Row(seq, row) = logged {
+            if let LogContent::Row(seq, row) = logged {
                 rows.push((seq, row.strings[record::KEY].to_vec()));
             }
         });
@@ -176,7 +176,7 @@ mod tests {
             flipped[at] ^= 0x40;
             let mut count = 0;
             let decoded = decode_log(&RECORD, LOG, &flipped, &mut |logged| {
-                count += usize::from(matches!(logged, Logged::Row(..)));
+                count += usize::from(matches!(logged, LogContent::Row(..)));
             });
             // Only the last chunk is not known to have been synced.
             assert!(decoded.is_err() || (count < 5 && at > log.len() / 2), "byte {at}");

@@ -7,7 +7,7 @@ use clap::Parser;
 use esker_base::Result;
 use esker_base::store::{SharedStore, url};
 use esker_comm::Transport;
-use esker_imd::{Format, Imd, Reader, Shape};
+use esker_imd::{DirectoryReader, DirectoryWriter, RecordLayout, ValueFormat};
 use plasma::electron::{KEY_BYTES, STATE_BYTES};
 use plasma::exchange;
 use plasma::program::{self, DIRECTORY, Options};
@@ -46,9 +46,9 @@ fn main() -> ExitCode {
 fn write(store: &str, options: &Options, transport: &mut dyn Transport) -> Result<()> {
     let store = program::make_store(store, transport)?;
     let id = exchange::random_id(transport)?;
-    let shape = Shape::Fixed { key_bytes: KEY_BYTES as u8, value_bytes: STATE_BYTES as u32 };
-    let settings = esker_imd::Options::new(id, Format::Base, shape);
-    let mut directory = Imd::create(&store, DIRECTORY, &mut *transport, &settings)?;
+    let shape = RecordLayout::Fixed { key_bytes: KEY_BYTES as u8, value_bytes: STATE_BYTES as u32 };
+    let settings = esker_imd::DirectoryOptions::new(id, ValueFormat::Base, shape);
+    let mut directory = DirectoryWriter::create(&store, DIRECTORY, &mut *transport, &settings)?;
     let mut simulation = Simulation::new(&options.setup(), directory.transport())?;
     for _ in 0..options.epochs {
         for _ in 0..options.steps {
@@ -66,7 +66,7 @@ fn write(store: &str, options: &Options, transport: &mut dyn Transport) -> Resul
 /// Looks up one key.
 fn trace(store: &SharedStore, id: u64) -> Result<Vec<(u32, Electron)>> {
     let key = id.to_be_bytes();
-    let reader = Reader::open(store, DIRECTORY, 0)?;
+    let reader = DirectoryReader::open(store, DIRECTORY, 0)?;
     if reader.directory().is_none() {
         let complete = reader.epochs_complete()?;
         eprintln!("plasma: the job did not end: its first {complete} epochs are complete");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use esker_base::store::url;
 use esker_base::{Error, Kind, Result};
-use esker_imd::Reader;
+use esker_imd::DirectoryReader;
 use plasma::program::{self, DIRECTORY};
 use plasma::{Electron, Setup};
 use plotters::coord::types::RangedCoordf64;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 impl Plot {
     fn run(&self) -> Result<()> {
         let store = url::open(&self.store)?;
-        let reader = Reader::open(&store, DIRECTORY, 64 << 20)?;
+        let reader = DirectoryReader::open(&store, DIRECTORY, 64 << 20)?;
         let epochs = reader.epochs_complete()?;
         let mut panels = Vec::new();
         for epoch in [epochs / 2, epochs.saturating_sub(1)] {
@@ -48,7 +48,7 @@ impl Plot {
         let keys: Vec<[u8; 8]> = self.ids.iter().map(|id| id.to_be_bytes()).collect();
         let answers = reader.get_many(&keys, 0..epochs, 1)?;
         let traces = keys.iter().zip(&answers.values).map(|(key, values)| {
-            let electron = |value: &esker_imd::Value| {
+            let electron = |value: &esker_imd::IndexedValue| {
                 let electron = Electron::parse(key, &value.bytes);
                 let electron = electron.ok_or_else(|| program::no_electron(DIRECTORY))?;
                 Ok((f64::from(value.epoch), electron.velocity[0]))
@@ -62,7 +62,7 @@ impl Plot {
 }
 
 /// Position and velocity in x of some electrons.
-fn some(reader: &Reader, epoch: u32) -> Result<Vec<(f64, f64)>> {
+fn some(reader: &DirectoryReader, epoch: u32) -> Result<Vec<(f64, f64)>> {
     let mut all = Vec::new();
     reader.scan(epoch, |key, state| {
         let electron =

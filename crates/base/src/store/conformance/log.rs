@@ -2,10 +2,10 @@
 
 use std::os::unix::fs::FileExt;
 
-use super::{Place, assert_kind, noise};
+use super::{CheckFolder, assert_kind, noise};
 use crate::Kind;
 
-pub(super) fn offsets_ascend(place: &Place) {
+pub(super) fn offsets_ascend(place: &CheckFolder) {
     let log = place.store.append_log(&place.name("log")).expect("log");
     assert_eq!(log.bytes(), 0);
     for (piece, offset) in [("abc", 0), ("", 3), ("de", 3), ("f", 5)] {
@@ -14,7 +14,7 @@ pub(super) fn offsets_ascend(place: &Place) {
     assert_eq!(log.bytes(), 6);
 }
 
-pub(super) fn synced_bytes_are_read_back(place: &Place) {
+pub(super) fn synced_bytes_are_read_back(place: &CheckFolder) {
     let name = place.name("log");
     let log = place.store.append_log(&name).expect("log");
     assert_eq!(place.store.size(&name).expect("an empty log is there"), 0);
@@ -38,7 +38,7 @@ pub(super) fn synced_bytes_are_read_back(place: &Place) {
     assert_eq!(place.get("log"), b"0123456789");
 }
 
-pub(super) fn large_logs_are_whole(place: &Place) {
+pub(super) fn large_logs_are_whole(place: &CheckFolder) {
     let bytes = noise(20, (9 << 20) + 77);
     let name = place.name("log");
     let log = place.store.append_log(&name).expect("log");
@@ -54,7 +54,7 @@ pub(super) fn large_logs_are_whole(place: &Place) {
     assert!(found == bytes[start..end], "a range of the log differs");
 }
 
-pub(super) fn a_log_is_opened_once(place: &Place) {
+pub(super) fn a_log_is_opened_once(place: &CheckFolder) {
     let name = place.name("log");
     let log = place.store.append_log(&name).expect("log");
     assert_kind(place.store.append_log(&name), Kind::Exists);
@@ -67,7 +67,7 @@ pub(super) fn a_log_is_opened_once(place: &Place) {
     assert_eq!(place.get("object"), b"x");
 }
 
-pub(super) fn a_log_in_place_is_its_file(place: &Place) {
+pub(super) fn a_log_in_place_is_its_file(place: &CheckFolder) {
     let name = place.name("log");
     let Some((log, file)) = place.store.log_in_place(&name).expect("log") else {
         assert_kind(place.store.size(&name), Kind::NotFound);
@@ -90,7 +90,7 @@ pub(super) fn a_log_in_place_is_its_file(place: &Place) {
     assert_kind(place.store.size(&name), Kind::NotFound);
 }
 
-pub(super) fn a_log_is_listed_once(place: &Place) {
+pub(super) fn a_log_is_listed_once(place: &CheckFolder) {
     for leaf in ["a/one", "a/two", "b"] {
         let log = place.store.append_log(&place.name(leaf)).expect("log");
         for piece in [b"abc", b"def"] {
@@ -111,7 +111,7 @@ pub(super) fn a_log_is_listed_once(place: &Place) {
     assert_eq!(place.store.list_names(&place.name("b/")).expect("list"), [""; 0]);
 }
 
-pub(super) fn appends_do_not_interleave(place: &Place) {
+pub(super) fn appends_do_not_interleave(place: &CheckFolder) {
     const PIECE_BYTES: usize = 3000;
     let log = place.store.append_log(&place.name("log")).expect("log");
     let append = |thread: u8| -> Vec<(u8, u64)> {
@@ -138,7 +138,7 @@ pub(super) fn appends_do_not_interleave(place: &Place) {
     }
 }
 
-pub(super) fn deleted_logs_are_gone(place: &Place) {
+pub(super) fn deleted_logs_are_gone(place: &CheckFolder) {
     let name = place.name("log");
     let log = place.store.append_log(&name).expect("log");
     for piece in [b"abc", b"def"] {

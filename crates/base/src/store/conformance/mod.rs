@@ -20,7 +20,7 @@ use crate::{Kind, Random, Result};
 /// On the first violation by `store`.
 pub fn all(store: &SharedStore) {
     let run = format!("conformance/{:032x}", Random::from_system().u128());
-    let suite: &[(&str, Check)] = &[
+    let suite: &[(&str, ConformanceCheck)] = &[
         ("objects/put", objects::put_is_read_back),
         ("objects/replace", objects::put_replaces_nothing),
         ("objects/empty", objects::empty_objects_are_objects),
@@ -55,21 +55,21 @@ pub fn all(store: &SharedStore) {
         ("log/delete", log::deleted_logs_are_gone),
     ];
     for (name, check) in suite {
-        check(&Place { store, prefix: format!("{run}/{name}/") });
+        check(&CheckFolder { store, prefix: format!("{run}/{name}/") });
     }
     assert!(!store.url().is_empty(), "a store has a URL");
 }
 
-type Check = fn(&Place<'_>);
+type ConformanceCheck = fn(&CheckFolder<'_>);
 
 /// The store and the prefix of one check.
-struct Place<'a> {
+struct CheckFolder<'a> {
     store: &'a SharedStore,
     /// Ends in `/`.
     prefix: String,
 }
 
-impl Place<'_> {
+impl CheckFolder<'_> {
     fn name(&self, leaf: &str) -> String {
         format!("{}{leaf}", self.prefix)
     }

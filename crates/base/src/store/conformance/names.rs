@@ -1,9 +1,9 @@
 //! Names and listings.
 
-use super::{Place, assert_kind};
+use super::{CheckFolder, assert_kind};
 use crate::Kind;
 
-pub(super) fn unicode_names(place: &Place) {
+pub(super) fn unicode_names(place: &CheckFolder) {
     let mut leaves =
         ["Ä/ö", "日本/語", "🦀", "a b", "%41", "a+b", "#?&=", "'\"<>", "a\\b", "~x", "*"];
     for leaf in leaves {
@@ -22,7 +22,7 @@ pub(super) fn unicode_names(place: &Place) {
     assert_eq!(place.store.list(&place.prefix).expect("list"), []);
 }
 
-pub(super) fn bad_names_are_invalid(place: &Place) {
+pub(super) fn bad_names_are_invalid(place: &CheckFolder) {
     let long = "x".repeat(2000);
     for name in ["", "/", "/a", "a/", "a//b", "../a", "a/./b", "a\0", "a\nb", "tmp/a", &long] {
         let store = place.store;
@@ -41,7 +41,7 @@ pub(super) fn bad_names_are_invalid(place: &Place) {
     }
 }
 
-pub(super) fn list_is_sorted_and_whole(place: &Place) {
+pub(super) fn list_is_sorted_and_whole(place: &CheckFolder) {
     for (leaf, bytes) in [("b", 1), ("a/c", 2), ("a-b", 3), ("a/b/d", 4), ("ab", 5), ("a.b", 6)] {
         place.put(leaf, &vec![0; bytes]);
     }
@@ -62,7 +62,7 @@ pub(super) fn list_is_sorted_and_whole(place: &Place) {
     assert_eq!(everything.iter().filter(|info| ours(&info.name)).count(), 6);
 }
 
-pub(super) fn list_names_shows_one_level(place: &Place) {
+pub(super) fn list_names_shows_one_level(place: &CheckFolder) {
     for leaf in ["b", "a/c", "a-b", "a/b/d", "c/d/e/f"] {
         place.put(leaf, b"x");
     }
@@ -77,7 +77,7 @@ pub(super) fn list_names_shows_one_level(place: &Place) {
 }
 
 /// More names than the 1000 of one page of an S3 listing.
-pub(super) fn long_listings_are_whole(place: &Place) {
+pub(super) fn long_listings_are_whole(place: &CheckFolder) {
     let leaves: Vec<String> = (0..1100).map(|i| format!("{i:05}")).collect();
     std::thread::scope(|scope| {
         for share in leaves.chunks(leaves.len() / 8 + 1) {

@@ -1,19 +1,19 @@
 //! Objects: put at once or in pieces, read whole, deleted.
 
-use super::{Place, assert_kind, noise};
+use super::{CheckFolder, assert_kind, noise};
 use crate::Kind;
 
 /// More than two parts of an S3 upload, and not a multiple of anything.
 const LARGE_BYTES: usize = (20 << 20) + 12_345;
 
-pub(super) fn put_is_read_back(place: &Place) {
+pub(super) fn put_is_read_back(place: &CheckFolder) {
     let bytes = noise(1, 100_000);
     place.put("a", &bytes);
     assert_eq!(place.get("a"), bytes);
     assert_eq!(place.store.size(&place.name("a")).expect("size"), bytes.len() as u64);
 }
 
-pub(super) fn put_replaces_nothing(place: &Place) {
+pub(super) fn put_replaces_nothing(place: &CheckFolder) {
     place.put("a", b"first");
     assert_kind(place.store.put_if_absent(&place.name("a"), b"second"), Kind::Exists);
     // The same bytes are still another object.
@@ -21,7 +21,7 @@ pub(super) fn put_replaces_nothing(place: &Place) {
     assert_eq!(place.get("a"), b"first");
 }
 
-pub(super) fn empty_objects_are_objects(place: &Place) {
+pub(super) fn empty_objects_are_objects(place: &CheckFolder) {
     place.put("put", b"");
     place.store.create(&place.name("written")).expect("create").finish().expect("finish");
     for leaf in ["put", "written"] {
@@ -32,7 +32,7 @@ pub(super) fn empty_objects_are_objects(place: &Place) {
     assert_eq!(place.store.list_names(&place.prefix).expect("list"), ["put", "written"]);
 }
 
-pub(super) fn absent_is_not_found(place: &Place) {
+pub(super) fn absent_is_not_found(place: &CheckFolder) {
     let name = place.name("absent");
     assert_kind(place.store.get(&name, 10), Kind::NotFound);
     assert_kind(place.store.get_range(&name, 0..1), Kind::NotFound);
@@ -45,13 +45,13 @@ pub(super) fn absent_is_not_found(place: &Place) {
     assert_kind(place.store.size(&place.name("a")), Kind::NotFound);
 }
 
-pub(super) fn get_keeps_to_its_limit(place: &Place) {
+pub(super) fn get_keeps_to_its_limit(place: &CheckFolder) {
     place.put("a", b"0123456789");
     assert_eq!(place.store.get(&place.name("a"), 10).expect("at the limit"), "0123456789");
     assert_kind(place.store.get(&place.name("a"), 9), Kind::TooLarge);
 }
 
-pub(super) fn pieces_become_one_object(place: &Place) {
+pub(super) fn pieces_become_one_object(place: &CheckFolder) {
     let bytes = noise(2, 3 << 20);
     let name = place.name("a");
     let mut writer = place.store.create(&name).expect("create");
@@ -72,7 +72,7 @@ pub(super) fn pieces_become_one_object(place: &Place) {
     assert_eq!(place.get("a"), bytes);
 }
 
-pub(super) fn dropped_writers_leave_nothing(place: &Place) {
+pub(super) fn dropped_writers_leave_nothing(place: &CheckFolder) {
     for bytes in [10, 9 << 20] {
         let mut writer = place.store.create(&place.name("a")).expect("create");
         writer.write(&noise(3, bytes)).expect("write");
@@ -83,7 +83,7 @@ pub(super) fn dropped_writers_leave_nothing(place: &Place) {
     place.put("a", b"the name is still free");
 }
 
-pub(super) fn large_objects_are_whole(place: &Place) {
+pub(super) fn large_objects_are_whole(place: &CheckFolder) {
     let bytes = noise(4, LARGE_BYTES);
     place.put("put", &bytes);
     let mut writer = place.store.create(&place.name("written")).expect("create");
@@ -103,7 +103,7 @@ pub(super) fn large_objects_are_whole(place: &Place) {
     assert!(place.get("written") == bytes, "a late writer replaced the object");
 }
 
-pub(super) fn delete_is_idempotent(place: &Place) {
+pub(super) fn delete_is_idempotent(place: &CheckFolder) {
     let name = place.name("a/b/c");
     place.put("a/b/c", b"x");
     assert_eq!(place.store.get_range(&name, 0..1).expect("read"), "x");
@@ -120,7 +120,7 @@ pub(super) fn delete_is_idempotent(place: &Place) {
     assert_eq!(place.get("a/b/c"), b"again");
 }
 
-pub(super) fn sweep_spares_what_is_finished(place: &Place) {
+pub(super) fn sweep_spares_what_is_finished(place: &CheckFolder) {
     place.put("a", b"x");
     let mut writer = place.store.create(&place.name("b")).expect("create");
     writer.write(b"y").expect("write");

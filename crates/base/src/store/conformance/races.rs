@@ -3,18 +3,18 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Place, assert_kind};
+use super::{CheckFolder, assert_kind};
 use crate::{Kind, Result};
 
 const THREADS: usize = 6;
 const ROUNDS: usize = 15;
 
-pub(super) fn exactly_one_put_wins(place: &Place) {
+pub(super) fn exactly_one_put_wins(place: &CheckFolder) {
     one_wins(place, |name, bytes| place.store.put_if_absent(name, bytes));
 }
 
 /// Writers large enough that a store uploads them in parts race with each other and with puts.
-pub(super) fn exactly_one_finish_wins(place: &Place) {
+pub(super) fn exactly_one_finish_wins(place: &CheckFolder) {
     one_wins(place, |name, bytes| {
         let mut writer = place.store.create(name).expect("create");
         writer.write(bytes).expect("write");
@@ -47,7 +47,7 @@ pub(super) fn exactly_one_finish_wins(place: &Place) {
     }
 }
 
-pub(super) fn exactly_one_log_opens(place: &Place) {
+pub(super) fn exactly_one_log_opens(place: &CheckFolder) {
     one_wins(place, |name, bytes| {
         let log = place.store.append_log(name)?;
         log.append(bytes)?;
@@ -55,7 +55,7 @@ pub(super) fn exactly_one_log_opens(place: &Place) {
     });
 }
 
-fn one_wins(place: &Place, put: impl Fn(&str, &[u8]) -> Result<()> + Sync) {
+fn one_wins(place: &CheckFolder, put: impl Fn(&str, &[u8]) -> Result<()> + Sync) {
     for round in 0..ROUNDS {
         let name = place.name(&format!("{round}"));
         let start = Barrier::new(THREADS);
@@ -80,7 +80,7 @@ fn one_wins(place: &Place, put: impl Fn(&str, &[u8]) -> Result<()> + Sync) {
 }
 
 /// An object that stays is in every listing, whatever is added and removed beside it.
-pub(super) fn listings_bear_changes(place: &Place) {
+pub(super) fn listings_bear_changes(place: &CheckFolder) {
     let kept = ["a", "m/n", "z"];
     for leaf in kept {
         place.put(leaf, b"kept");
@@ -110,7 +110,7 @@ pub(super) fn listings_bear_changes(place: &Place) {
 }
 
 /// A store may remove an empty directory, but never under a writer that puts into it.
-pub(super) fn puts_bear_deletions_beside_them(place: &Place) {
+pub(super) fn puts_bear_deletions_beside_them(place: &CheckFolder) {
     std::thread::scope(|scope| {
         for thread in 0..3 {
             scope.spawn(move || {

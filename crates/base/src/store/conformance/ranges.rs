@@ -1,10 +1,10 @@
 //! Ranges: one or many, in any order, and beyond the end.
 
-use super::{Place, assert_kind, noise};
+use super::{CheckFolder, assert_kind, noise};
 use crate::store::COALESCE_GAP_BYTES;
 use crate::{Kind, Random};
 
-pub(super) fn one_range(place: &Place) {
+pub(super) fn one_range(place: &CheckFolder) {
     let bytes = noise(10, 10_000);
     place.put("a", &bytes);
     let name = place.name("a");
@@ -15,7 +15,7 @@ pub(super) fn one_range(place: &Place) {
     }
 }
 
-pub(super) fn beyond_the_end_is_corrupt(place: &Place) {
+pub(super) fn beyond_the_end_is_corrupt(place: &CheckFolder) {
     place.put("a", b"0123456789");
     let name = place.name("a");
     for (start, end) in [(5, 11), (10, 11), (11, 12), (11, 11), (0, u64::MAX), (u64::MAX, u64::MAX)]
@@ -29,7 +29,7 @@ pub(super) fn beyond_the_end_is_corrupt(place: &Place) {
     assert_eq!(place.store.get_range(&name, 10..10).expect("nothing at the end"), "");
 }
 
-pub(super) fn a_range_may_end_with_the_object(place: &Place) {
+pub(super) fn a_range_may_end_with_the_object(place: &CheckFolder) {
     place.put("a", b"0123456789");
     let log = place.store.append_log(&place.name("log")).expect("a log");
     for piece in ["0123", "456789"] {
@@ -47,7 +47,7 @@ pub(super) fn a_range_may_end_with_the_object(place: &Place) {
     assert_kind(place.store.get_range_within(&place.name("absent"), 0..1), Kind::NotFound);
 }
 
-pub(super) fn many_ranges_keep_their_order(place: &Place) {
+pub(super) fn many_ranges_keep_their_order(place: &CheckFolder) {
     let size = 3 << 20;
     let bytes = noise(11, size);
     place.put("a", &bytes);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Shared;
-use super::plan::LogState;
+use super::FaultState;
+use super::plan::LogDurability;
 use crate::store::{MemoryStore, SharedStore};
 use crate::{Random, Result};
 
@@ -15,8 +15,8 @@ const PAGE_BYTES: usize = 4096;
 
 /// Copies the inner store; `survives` returns what remains of each log that was written here.
 pub(super) fn take(
-    shared: &Shared,
-    survives: impl Fn(&mut Random, LogState, Bytes) -> Option<Bytes>,
+    shared: &FaultState,
+    survives: impl Fn(&mut Random, LogDurability, Bytes) -> Option<Bytes>,
 ) -> Result<SharedStore> {
     let image = MemoryStore::new();
     for info in shared.inner.list("")? {
@@ -34,7 +34,7 @@ pub(super) fn take(
 }
 
 /// Returns what a power loss leaves of a log that holds `bytes`.
-pub(super) fn lose_power(random: &mut Random, log: LogState, bytes: Bytes) -> Option<Bytes> {
+pub(super) fn lose_power(random: &mut Random, log: LogDurability, bytes: Bytes) -> Option<Bytes> {
     let Some(synced) = log.synced else {
         return if random.one_in(2) { None } else { Some(tear(random, 0, &bytes)) };
     };

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::plan::{Fate, fault};
-use super::{Effect, Shared};
+use super::plan::{OperationFate, fault};
+use super::{FaultEffect, FaultState};
 use crate::store::{AppendLog, poisoned};
 use crate::{Kind, Result};
 
 pub(super) struct FaultLog {
-    shared: Arc<Shared>,
+    shared: Arc<FaultState>,
     name: String,
     inner: Box<dyn AppendLog>,
     poisoned: AtomicBool,
 }
 
 impl FaultLog {
-    pub(super) fn new(shared: Arc<Shared>, name: String, inner: Box<dyn AppendLog>) -> Self {
+    pub(super) fn new(shared: Arc<FaultState>, name: String, inner: Box<dyn AppendLog>) -> Self {
         Self { shared, name, inner, poisoned: AtomicBool::new(false) }
     }
 
@@ -37,12 +37,12 @@ impl FaultLog {
     fn append_as_fated(&self, bytes: &[u8]) -> Result<u64> {
         let _running = self.shared.running.read();
         match self.shared.fate(true) {
-            Fate::Done => self.inner.append(bytes),
-            Fate::Failed { kind, effect, share, n } => {
+            OperationFate::Done => self.inner.append(bytes),
+            OperationFate::Failed { kind, effect, share, n } => {
                 let kept = match effect {
-                    Effect::None => 0,
-                    Effect::Partial => share % (bytes.len() as u64 + 1),
-                    Effect::Full => bytes.len() as u64,
+                    FaultEffect::None => 0,
+                    FaultEffect::Partial => share % (bytes.len() as u64 + 1),
+                    FaultEffect::Full => bytes.len() as u64,
                 };
                 let kept = usize::try_from(kept).expect("no more than was given");
                 if kept > 0 {

@@ -29,14 +29,14 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
 use self::log::FaultLog;
-use self::plan::{Fate, Plan};
+use self::plan::{FaultPlan, OperationFate};
 use self::writer::FaultWriter;
 use super::{AppendLog, ObjectInfo, ObjectWriter, SharedStore, Store};
 use crate::{Kind, Result};
 
 /// The effect that a failing operation has nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum FaultEffect {
     /// Nothing.
     None,
     /// An append: a random prefix of its bytes. Anything else: all or nothing, at random.
@@ -49,13 +49,13 @@ pub enum Effect {
 /// the store is one, including those of writers and logs.
 #[derive(Debug)]
 pub struct FaultStore {
-    shared: Arc<Shared>,
+    shared: Arc<FaultState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct FaultState {
     inner: SharedStore,
-    plan: Mutex<Plan>,
+    plan: Mutex<FaultPlan>,
     running: RwLock<()>,
 }
 
@@ -63,25 +63,25 @@ impl FaultStore {
     /// Wraps `inner`, without faults until some are set; `seed` decides everything random.
     #[must_use]
     pub fn new(inner: SharedStore, seed: u64) -> Self {
-        let plan = Mutex::new(Plan::new(seed));
-        Self { shared: Arc::new(Shared { inner, plan, running: RwLock::new(()) }) }
+        let plan = Mutex::new(FaultPlan::new(seed));
+        Self { shared: Arc::new(FaultState { inner, plan, running: RwLock::new(()) }) }
     }
 
     /// Stops the world at the `n`-th operation, or at the next one if that has passed: it fails
     /// with `effect`, and everything after it fails with `Closed` and never reaches the inner
     /// store.
-    pub fn stop_at(&self, n: u64, effect: Effect) {
+    pub fn stop_at(&self, n: u64, effect: FaultEffect) {
         self.shared.plan.lock().stop = Some((n, effect));
     }
 
     /// Fails the `n`-th operation with `kind`, without effect; later ones work.
     pub fn fail_at(&self, n: u64, kind: Kind) {
-        self.fail_at_with(n, kind, Effect::None);
+        self.fail_at_with(n, kind, FaultEffect::None);
     }
 
     /// Fails the `n`-th operation with `kind` and with `effect`, as when an answer is lost on the
     /// way; later ones work.
-    pub fn fail_at_with(&self, n: u64, kind: Kind, effect: Effect) {
+    pub fn fail_at_with(&self, n: u64, kind: Kind, effect: FaultEffect) {
         self.shared.plan.lock().failures.insert(n, (kind, effect));
     }
 
@@ -93,7 +93,7 @@ impl FaultStore {
     /// Makes the store full from the `n`-th operation on, until [`FaultStore::make_room`]: every
     /// operation that needs room fails with `NoSpace` and with `effect`. These are puts, and
     /// opening, writing and finishing objects and logs. Reads, syncs and deletions work.
-    pub fn fill_at(&self, n: u64, effect: Effect) {
+    pub fn fill_at(&self, n: u64, effect: FaultEffect) {
         self.shared.plan.lock().full = Some((n, effect));
     }
 
@@ -150,13 +150,13 @@ impl FaultStore {
     }
 }
 
-impl Shared {
+impl FaultState {
     /// Runs `act` as one operation, unless its fate says otherwise.
     fn act<T>(&self, what: &str, name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
         self.act_as(false, what, name, act)
     }
 
-    /// Runs `act` as [`Shared::act`] does, as an operation that needs room.
+    /// Runs `act` as [`FaultState::act`] does, as an operation that needs room.
     fn add<T>(&self, what: &str, name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
         self.act_as(true, what, name, act)
     }
@@ -170,12 +170,12 @@ impl Shared {
     ) -> Result<T> {
         let _running = self.running.read();
         match self.fate(needs_room) {
-            Fate::Done => act(),
-            Fate::Failed { kind, effect, share, n } => {
+            OperationFate::Done => act(),
+            OperationFate::Failed { kind, effect, share, n } => {
                 let takes_effect = match effect {
-                    Effect::None => false,
-                    Effect::Partial => share % 2 == 0,
-                    Effect::Full => true,
+                    FaultEffect::None => false,
+                    FaultEffect::Partial => share % 2 == 0,
+                    FaultEffect::Full => true,
                 };
                 if takes_effect {
                     // The caller gets the fault, whatever the outcome.
@@ -187,7 +187,7 @@ impl Shared {
     }
 
     /// Draws the fate of the next operation and waits for its delay.
-    fn fate(&self, needs_room: bool) -> Fate {
+    fn fate(&self, needs_room: bool) -> OperationFate {
         let (fate, delay) = self.plan.lock().draw(needs_room);
         if !delay.is_zero() {
             std::thread::sleep(delay);
@@ -229,7 +229,7 @@ impl Store for FaultStore {
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         let inner = self.add("open", name, || {
             let inner = self.shared.inner.append_log(name)?;
-            self.shared.plan.lock().logs.insert(name.into(), plan::LogState::default());
+            self.shared.plan.lock().logs.insert(name.into(), plan::LogDurability::default());
             Ok(inner)
         })?;
         Ok(Box::new(FaultLog::new(Arc::clone(&self.shared), name.into(), inner)))

@@ -3,27 +3,27 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Effect;
+use super::FaultEffect;
 use crate::{Error, Kind, Random};
 
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct FaultPlan {
     pub(super) random: Random,
     pub(super) operations: u64,
     pub(super) stopped: bool,
-    pub(super) stop: Option<(u64, Effect)>,
-    pub(super) failures: BTreeMap<u64, (Kind, Effect)>,
+    pub(super) stop: Option<(u64, FaultEffect)>,
+    pub(super) failures: BTreeMap<u64, (Kind, FaultEffect)>,
     pub(super) fail_one_in: (u64, Kind),
     /// The operation from which on there is no room, and the effect of operations that need some.
-    pub(super) full: Option<(u64, Effect)>,
+    pub(super) full: Option<(u64, FaultEffect)>,
     pub(super) delay_max: Duration,
     /// Logs written through this store; all others are older and count as synced.
-    pub(super) logs: BTreeMap<String, LogState>,
+    pub(super) logs: BTreeMap<String, LogDurability>,
 }
 
 /// How much of a log is durable.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LogState {
+pub(super) struct LogDurability {
     /// Bytes that survive power loss; `None` until the first sync, since not even the name
     /// survives.
     pub(super) synced: Option<u64>,
@@ -31,14 +31,14 @@ pub(super) struct LogState {
 
 /// The outcome of one operation.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fate {
+pub(super) enum OperationFate {
     /// It takes place.
     Done,
     /// It fails. `share` is random and selects how much of it takes place; `n` is its number.
-    Failed { kind: Kind, effect: Effect, share: u64, n: u64 },
+    Failed { kind: Kind, effect: FaultEffect, share: u64, n: u64 },
 }
 
-impl Plan {
+impl FaultPlan {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             random: Random::from_seed(seed),
@@ -59,16 +59,21 @@ impl Plan {
     }
 
     /// Returns the fate of the next operation and the delay before it.
-    pub(super) fn draw(&mut self, needs_room: bool) -> (Fate, Duration) {
+    pub(super) fn draw(&mut self, needs_room: bool) -> (OperationFate, Duration) {
         let delay_ns = u64::try_from(self.delay_max.as_nanos()).unwrap_or(u64::MAX);
         let delay = Duration::from_nanos(self.random.below(delay_ns));
         (self.draw_fate(needs_room), delay)
     }
 
-    fn draw_fate(&mut self, needs_room: bool) -> Fate {
+    fn draw_fate(&mut self, needs_room: bool) -> OperationFate {
         let n = self.operations;
         if self.stopped {
-            return Fate::Failed { kind: Kind::Closed, effect: Effect::None, share: 0, n };
+            return OperationFate::Failed {
+                kind: Kind::Closed,
+                effect: FaultEffect::None,
+                share: 0,
+                n,
+            };
         }
         self.operations += 1;
         let n = self.operations;
@@ -77,22 +82,22 @@ impl Plan {
             && n >= at
         {
             self.stopped = true;
-            return Fate::Failed { kind: Kind::Closed, effect, share, n };
+            return OperationFate::Failed { kind: Kind::Closed, effect, share, n };
         }
         if let Some((kind, effect)) = self.failures.remove(&n) {
-            return Fate::Failed { kind, effect, share, n };
+            return OperationFate::Failed { kind, effect, share, n };
         }
         if let Some((from, effect)) = self.full
             && needs_room
             && n >= from
         {
-            return Fate::Failed { kind: Kind::NoSpace, effect, share, n };
+            return OperationFate::Failed { kind: Kind::NoSpace, effect, share, n };
         }
         let (chances, kind) = self.fail_one_in;
         if self.random.one_in(chances) {
-            return Fate::Failed { kind, effect: Effect::None, share, n };
+            return OperationFate::Failed { kind, effect: FaultEffect::None, share, n };
         }
-        Fate::Done
+        OperationFate::Done
     }
 }
 

@@ -34,14 +34,14 @@ fn a_single_failure_goes_by() {
 #[test]
 fn a_lost_answer_leaves_its_effect() {
     let store = store(1);
-    store.fail_at_with(1, Kind::Unavailable, Effect::Full);
+    store.fail_at_with(1, Kind::Unavailable, FaultEffect::Full);
     assert_eq!(store.put_if_absent("a", b"").expect_err("fault").kind(), Kind::Unavailable);
     assert_eq!(store.put_if_absent("a", b"").expect_err("there").kind(), Kind::Exists);
 }
 
 #[test]
 fn the_world_stops() {
-    for (effect, names) in [(Effect::None, vec!["a"]), (Effect::Full, vec!["a", "b"])] {
+    for (effect, names) in [(FaultEffect::None, vec!["a"]), (FaultEffect::Full, vec!["a", "b"])] {
         let inner = Arc::new(MemoryStore::new());
         let store = FaultStore::new(inner.clone(), 1);
         store.stop_at(2, effect);
@@ -64,7 +64,7 @@ fn a_partial_append_keeps_a_prefix() {
     let mut lengths = std::collections::BTreeSet::new();
     for seed in 0..50 {
         let store = store(seed);
-        store.stop_at(2, Effect::Partial);
+        store.stop_at(2, FaultEffect::Partial);
         let log = store.append_log("log").expect("log");
         assert_eq!(log.append(b"0123456789").expect_err("stopped").kind(), Kind::Closed);
         let image = store.after_process_death().expect("image");
@@ -134,7 +134,7 @@ fn an_object_with_a_lost_piece_never_appears() {
     let store = store(1);
     let mut writer = store.create("a").expect("create");
     store.fail_at(2, Kind::NoSpace);
-    store.fail_at_with(3, Kind::Unavailable, Effect::Full);
+    store.fail_at_with(3, Kind::Unavailable, FaultEffect::Full);
     writer.write(b"x").expect_err("fault");
     writer.finish().expect_err("fault");
     assert_eq!(store.get("a", 1).expect_err("absent").kind(), Kind::NotFound);
@@ -172,7 +172,7 @@ fn an_append_without_room_leaves_the_log_as_it_was() {
     assert_eq!(log.append(b"lost").expect_err("full").kind(), Kind::NoSpace);
     assert_eq!((log.bytes(), log.append(b"b").expect("there is room again")), (1, 1));
     log.sync().expect("sync");
-    store.fail_at_with(6, Kind::NoSpace, Effect::Partial);
+    store.fail_at_with(6, Kind::NoSpace, FaultEffect::Partial);
     assert_eq!(log.append(b"torn in the middle").expect_err("full").kind(), Kind::NoSpace);
     assert_eq!(log.append(b"c").expect_err("uncertain").kind(), Kind::Closed);
 }
@@ -183,7 +183,7 @@ fn a_full_store_takes_nothing_until_there_is_room() {
     let log = store.append_log("log").expect("log");
     log.append(b"a").expect("append");
     let mut writer = store.create("object").expect("create");
-    store.fill_at(4, Effect::None);
+    store.fill_at(4, FaultEffect::None);
     let is_full = |result: Result<()>| assert_eq!(result.expect_err("full").kind(), Kind::NoSpace);
     is_full(writer.write(b"x"));
     is_full(log.append(b"b").map(drop));

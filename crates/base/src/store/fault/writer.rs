@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use super::Shared;
+use super::FaultState;
 use crate::Result;
 use crate::store::{ObjectWriter, poisoned};
 
 pub(super) struct FaultWriter {
-    shared: Arc<Shared>,
+    shared: Arc<FaultState>,
     name: String,
     inner: Box<dyn ObjectWriter>,
     failed: bool,
 }
 
 impl FaultWriter {
-    pub(super) fn new(shared: Arc<Shared>, name: String, inner: Box<dyn ObjectWriter>) -> Self {
+    pub(super) fn new(shared: Arc<FaultState>, name: String, inner: Box<dyn ObjectWriter>) -> Self {
         Self { shared, name, inner, failed: false }
     }
 }

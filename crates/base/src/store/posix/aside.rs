@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 use rustix::fs::{fdatasync, fstat, fsync, linkat, openat, renameat_with, statat, unlinkat};
 use rustix::io::{Errno, retry_on_intr, write};
 
-use super::directories::{Directories, split};
+use super::directories::{DirectoryCache, split};
 use super::failure::failed;
 use super::reserve;
 use crate::store::name::UNFINISHED;
@@ -27,19 +27,19 @@ use crate::{Error, Kind, Random, Result};
 
 /// Creates aside files.
 #[derive(Debug)]
-pub(super) struct Asides {
-    directories: Arc<Directories>,
+pub(super) struct AsideFiles {
+    directories: Arc<DirectoryCache>,
     /// Guards the generator of their names.
     random: Mutex<Random>,
 }
 
-impl Asides {
-    pub(super) fn new(directories: Arc<Directories>) -> Self {
+impl AsideFiles {
+    pub(super) fn new(directories: Arc<DirectoryCache>) -> Self {
         Self { directories, random: Mutex::new(Random::from_system()) }
     }
 
     /// Creates an empty aside file.
-    pub(super) fn create(&self) -> Result<Aside> {
+    pub(super) fn create(&self) -> Result<AsideFile> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
         loop {
@@ -50,7 +50,7 @@ impl Asides {
             match made {
                 Ok(file) => {
                     let directories = Arc::clone(&self.directories);
-                    let aside = Aside { directories, name, file, moved: false };
+                    let aside = AsideFile { directories, name, file, moved: false };
                     if let Some(shared) = self.directories.shared() {
                         let given = shared.give_to_file(&aside.file);
                         given.map_err(|errno| failed("share", &aside.path(), errno))?;
@@ -70,17 +70,17 @@ impl Asides {
 
 /// A file without a name of its own yet. It is removed if dropped without one.
 #[derive(Debug)]
-pub(super) struct Aside {
-    directories: Arc<Directories>,
+pub(super) struct AsideFile {
+    directories: Arc<DirectoryCache>,
     name: String,
     file: OwnedFd,
     moved: bool,
 }
 
-impl Aside {
+impl AsideFile {
     /// Treats `file` as an aside file, to test what happens when it fails.
     #[cfg(test)]
-    pub(super) fn over(directories: &Arc<Directories>, file: OwnedFd) -> Self {
+    pub(super) fn over(directories: &Arc<DirectoryCache>, file: OwnedFd) -> Self {
         Self { directories: Arc::clone(directories), name: "none".into(), file, moved: false }
     }
 
@@ -145,7 +145,7 @@ impl Aside {
     }
 }
 
-impl Drop for Aside {
+impl Drop for AsideFile {
     fn drop(&mut self) {
         if !self.moved {
             let path = format!("{UNFINISHED}/{}", self.name);
@@ -157,7 +157,7 @@ impl Drop for Aside {
 
 /// Removes aside files last changed before `before_ns`, or with `dry_run` only counts them; returns
 /// their number.
-pub(super) fn sweep(directories: &Directories, before_ns: u64, dry_run: bool) -> Result<u64> {
+pub(super) fn sweep(directories: &DirectoryCache, before_ns: u64, dry_run: bool) -> Result<u64> {
     let path = directories.path_of(UNFINISHED);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let tmp = match super::beneath::open(directories.root(), UNFINISHED, flags) {

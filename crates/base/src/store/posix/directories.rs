@@ -28,7 +28,7 @@ const OPEN_MAX: usize = 64;
 const ATTEMPTS_MAX: u32 = 100;
 
 #[derive(Debug)]
-pub(super) struct Directories {
+pub(super) struct DirectoryCache {
     path: PathBuf,
     root: Arc<OwnedFd>,
     shared: Option<SharedModes>,
@@ -36,7 +36,7 @@ pub(super) struct Directories {
     durable: Cache<String, Arc<OwnedFd>>,
 }
 
-impl Directories {
+impl DirectoryCache {
     /// Opens the directory at `path`, the root of a store.
     pub(super) fn open(path: PathBuf) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn removed_directories_are_made_again() {
         let root = tempfile::tempdir().expect("temporary directory");
-        let directories = Directories::open(root.path().into()).expect("open");
+        let directories = DirectoryCache::open(root.path().into()).expect("open");
         let touch = |fd: &Arc<OwnedFd>| {
             let flags = OFlags::CREATE | OFlags::WRONLY;
             openat(fd, "file", flags, Mode::RUSR | Mode::WUSR).map(drop)
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn prune_stops_at_what_is_in_use() {
         let root = tempfile::tempdir().expect("temporary directory");
-        let directories = Directories::open(root.path().into()).expect("open");
+        let directories = DirectoryCache::open(root.path().into()).expect("open");
         directories.with("a/b/c", |_| Ok(())).expect("made");
         std::fs::write(root.path().join("a/kept"), b"").expect("write");
         directories.prune("a/b/c");

@@ -20,7 +20,7 @@ use rustix::fs::{Advice, AtFlags, Mode, OFlags};
 use rustix::fs::{fadvise, fdatasync, fsync, ftruncate, openat, unlinkat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr, write};
 
-use super::directories::{Directories, split};
+use super::directories::{DirectoryCache, split};
 use super::failure::failed;
 use crate::Result;
 use crate::store::{AppendLog, poisoned, taken};
@@ -31,19 +31,19 @@ const WRITE_BACK_BYTES: u64 = 8 << 20;
 
 #[derive(Debug)]
 pub(super) struct PosixLog {
-    directories: Arc<Directories>,
+    directories: Arc<DirectoryCache>,
     name: String,
     file: OwnedFd,
     /// What has been written; held for one write(2).
-    state: Mutex<State>,
+    state: Mutex<PosixLogState>,
     /// What is durable; held for one fdatasync.
-    synced: Mutex<Synced>,
+    synced: Mutex<SyncedLength>,
     /// True if callers write to the file directly, so that the log does not know what is durable.
     is_in_place: bool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PosixLogState {
     bytes: u64,
     /// The offset up to which write-back has been started.
     started: u64,
@@ -51,7 +51,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Synced {
+struct SyncedLength {
     bytes: u64,
     /// The directory of the file's name, until that is durable.
     directory: Option<Arc<OwnedFd>>,
@@ -59,7 +59,7 @@ struct Synced {
 
 impl PosixLog {
     /// Creates the log's file; `Exists` if the name is taken.
-    pub(super) fn create(directories: &Arc<Directories>, name: &str) -> Result<Self> {
+    pub(super) fn create(directories: &Arc<DirectoryCache>, name: &str) -> Result<Self> {
         let flags = OFlags::WRONLY | OFlags::APPEND;
         make(directories, name, flags, |file, parent| {
             Ok(Self::over(directories, name, file, Some(parent)))
@@ -68,7 +68,7 @@ impl PosixLog {
 
     /// Creates the log as [`PosixLog::create`] does, and returns its file for the caller to write.
     pub(super) fn create_in_place(
-        directories: &Arc<Directories>,
+        directories: &Arc<DirectoryCache>,
         name: &str,
     ) -> Result<(Self, File)> {
         make(directories, name, OFlags::RDWR, |file, parent| {
@@ -80,7 +80,7 @@ impl PosixLog {
 
     /// Makes the log of `name` in the empty `file`, whose name in `directory` is not durable yet.
     pub(super) fn over(
-        directories: &Arc<Directories>,
+        directories: &Arc<DirectoryCache>,
         name: &str,
         file: OwnedFd,
         directory: Option<Arc<OwnedFd>>,
@@ -90,7 +90,7 @@ impl PosixLog {
             name: name.into(),
             file,
             state: Mutex::default(),
-            synced: Mutex::new(Synced { bytes: 0, directory }),
+            synced: Mutex::new(SyncedLength { bytes: 0, directory }),
             is_in_place: false,
         }
     }
@@ -113,7 +113,7 @@ impl PosixLog {
         self.directories.path_of(&self.name)
     }
 
-    fn sync_file(&self, synced: &Synced) -> Result<(), Errno> {
+    fn sync_file(&self, synced: &SyncedLength) -> Result<(), Errno> {
         retry_on_intr(|| fdatasync(&self.file))?;
         if let Some(directory) = &synced.directory {
             retry_on_intr(|| fsync(directory))?;
@@ -125,7 +125,7 @@ impl PosixLog {
 /// Creates the file of `name` with `flags` and passes it and its directory to `done`. If any of
 /// that fails, the file is removed, so that the name is free.
 fn make<T>(
-    directories: &Directories,
+    directories: &DirectoryCache,
     name: &str,
     flags: OFlags,
     done: impl FnOnce(OwnedFd, Arc<OwnedFd>) -> Result<T, Errno>,
@@ -150,7 +150,7 @@ fn make<T>(
 }
 
 /// Syncs the file of the log `name`, and its name, whichever process wrote it.
-pub(super) fn sync(directories: &Directories, name: &str) -> Result<()> {
+pub(super) fn sync(directories: &DirectoryCache, name: &str) -> Result<()> {
     let (directory, leaf) = split(name);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let synced = directories.with(directory, |fd| {
@@ -207,7 +207,7 @@ impl AppendLog for PosixLog {
             self.state.lock().poisoned = true;
             return Err(failed("sync", &self.path(), errno));
         }
-        *synced = Synced { bytes: reached, directory: None };
+        *synced = SyncedLength { bytes: reached, directory: None };
         Ok(())
     }
 

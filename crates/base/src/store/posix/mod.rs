@@ -35,23 +35,23 @@ use rustix::fs::{AtFlags, OFlags, fsync, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
 
-use self::aside::Asides;
-use self::directories::{Directories, split};
+use self::aside::AsideFiles;
+use self::directories::{DirectoryCache, split};
 use self::failure::failed;
 use self::log::PosixLog;
-use self::open_files::OpenFiles;
+use self::open_files::DescriptorCache;
 pub(super) use self::requirements::check as check_file_system;
 pub use self::sharing::StoreSharing;
 use self::writer::PosixWriter;
-use super::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, Store, coalesce, name, url};
+use super::{AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, Store, coalesce, name, url};
 use crate::{Error, Kind, Result};
 
 /// A store in a directory.
 #[derive(Debug)]
 pub struct PosixStore {
-    directories: Arc<Directories>,
-    asides: Asides,
-    open_files: OpenFiles,
+    directories: Arc<DirectoryCache>,
+    asides: AsideFiles,
+    open_files: DescriptorCache,
 }
 
 impl PosixStore {
@@ -64,9 +64,9 @@ impl PosixStore {
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let path = std::path::absolute(&path)
             .map_err(|error| Error::io(error, format!("open {}", path.as_ref().display())))?;
-        let directories = Arc::new(Directories::open(path)?);
-        let asides = Asides::new(Arc::clone(&directories));
-        Ok(Self { directories, asides, open_files: OpenFiles::new() })
+        let directories = Arc::new(DirectoryCache::open(path)?);
+        let asides = AsideFiles::new(Arc::clone(&directories));
+        Ok(Self { directories, asides, open_files: DescriptorCache::new() })
     }
 
     /// Calls `act`. If that fails with too many open files, closes those kept open for reading and
@@ -140,7 +140,7 @@ impl Store for PosixStore {
         Ok(Box::new(log))
     }
 
-    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
         name::check(name)?;
         let (log, file) =
             self.within_limit(|| PosixLog::create_in_place(&self.directories, name))?;

@@ -1,6 +1,6 @@
 //! Open files: descriptors of objects being read, kept so that a read is one pread.
 //!
-//! Invariant: [`OpenFiles::forget`] invalidates all descriptors opened before it returns. Processes
+//! Invariant: [`DescriptorCache::forget`] invalidates all descriptors opened before it returns. Processes
 //! do not notify each other of deletions: another process may continue to read the deleted object
 //! by range, as any POSIX reader of a removed file does. Objects are immutable, so those bytes are
 //! right; but a name that is put, deleted and put again must be read whole ([`read_whole`] opens it
@@ -20,7 +20,7 @@ use rustix::io::{Errno, pread, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
 
 use super::beneath;
-use super::directories::Directories;
+use super::directories::DirectoryCache;
 use super::failure::failed;
 use crate::store::{coalesce, over_limit};
 use crate::{Error, Kind, Result};
@@ -31,21 +31,21 @@ const OPEN_MAX: u64 = 4096;
 const SHARE_OF_LIMIT: u64 = 4;
 
 #[derive(Debug)]
-pub(super) struct OpenFiles {
-    cache: Cache<String, Arc<OpenFile>>,
+pub(super) struct DescriptorCache {
+    cache: Cache<String, Arc<CachedDescriptor>>,
     /// Number of forgotten names. A reader that sees it change does not trust a descriptor that it
     /// opened.
     forgotten: AtomicU64,
 }
 
 #[derive(Debug)]
-struct OpenFile {
+struct CachedDescriptor {
     file: OwnedFd,
     /// The size when last checked; logs grow.
     bytes: AtomicU64,
 }
 
-impl OpenFiles {
+impl DescriptorCache {
     pub(super) fn new() -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let open_max = (limit / SHARE_OF_LIMIT).clamp(1, OPEN_MAX);
@@ -56,7 +56,7 @@ impl OpenFiles {
     /// Reads `range` of `name`.
     pub(super) fn read(
         &self,
-        directories: &Directories,
+        directories: &DirectoryCache,
         name: &str,
         range: &Range<u64>,
     ) -> Result<Bytes> {
@@ -85,13 +85,13 @@ impl OpenFiles {
         had_some
     }
 
-    fn open(&self, directories: &Directories, name: &str) -> Result<Arc<OpenFile>> {
+    fn open(&self, directories: &DirectoryCache, name: &str) -> Result<Arc<CachedDescriptor>> {
         if let Some(open) = self.cache.get(name) {
             return Ok(open);
         }
         let forgotten = self.forgotten.load(Ordering::SeqCst);
         let (file, stat) = open_regular(directories, name, OFlags::RDONLY)?;
-        let open = Arc::new(OpenFile { file, bytes: AtomicU64::new(size_of(&stat)) });
+        let open = Arc::new(CachedDescriptor { file, bytes: AtomicU64::new(size_of(&stat)) });
         self.cache.insert(name.into(), Arc::clone(&open));
         if self.forgotten.load(Ordering::SeqCst) != forgotten {
             self.cache.remove(name);
@@ -101,7 +101,11 @@ impl OpenFiles {
 }
 
 /// Opens `name` anew and reads all its bytes; `TooLarge` if they are more than `bytes_max`.
-pub(super) fn read_whole(directories: &Directories, name: &str, bytes_max: u64) -> Result<Bytes> {
+pub(super) fn read_whole(
+    directories: &DirectoryCache,
+    name: &str,
+    bytes_max: u64,
+) -> Result<Bytes> {
     let (file, stat) = open_regular(directories, name, OFlags::RDONLY)?;
     let bytes = size_of(&stat);
     if bytes > bytes_max {
@@ -111,16 +115,20 @@ pub(super) fn read_whole(directories: &Directories, name: &str, bytes_max: u64) 
 }
 
 /// Opens `name` anew.
-pub(super) fn anew(directories: &Directories, name: &str) -> Result<File> {
+pub(super) fn anew(directories: &DirectoryCache, name: &str) -> Result<File> {
     open_regular(directories, name, OFlags::RDONLY).map(|(file, _)| file.into())
 }
 
 /// The size of `name`.
-pub(super) fn size(directories: &Directories, name: &str) -> Result<u64> {
+pub(super) fn size(directories: &DirectoryCache, name: &str) -> Result<u64> {
     open_regular(directories, name, OFlags::PATH).map(|(_, stat)| size_of(&stat))
 }
 
-fn open_regular(directories: &Directories, name: &str, flags: OFlags) -> Result<(OwnedFd, Stat)> {
+fn open_regular(
+    directories: &DirectoryCache,
+    name: &str,
+    flags: OFlags,
+) -> Result<(OwnedFd, Stat)> {
     let absent = || Error::new(Kind::NotFound, format!("{name}: no such object in this store"));
     let path = || directories.path_of(name);
     let file = beneath::open(directories.root(), name, flags).map_err(|errno| match errno {
@@ -144,7 +152,7 @@ fn not_an_object(name: &str) -> Error {
 
 fn read_at(
     file: &OwnedFd,
-    directories: &Directories,
+    directories: &DirectoryCache,
     name: &str,
     range: &Range<u64>,
 ) -> Result<Bytes> {

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::{Errno, retry_on_intr, write};
 
-use super::directories::Directories;
+use super::directories::DirectoryCache;
 use crate::Random;
 use crate::store::name::UNFINISHED;
 
@@ -37,7 +37,7 @@ fn file_name(number: u32) -> String {
 
 /// Makes this user's reserve unless it exists or there is too little room for it. Cost: one look-up
 /// if it exists. Best effort.
-pub(super) fn keep(directories: &Directories, free_bytes: Option<u64>) {
+pub(super) fn keep(directories: &DirectoryCache, free_bytes: Option<u64>) {
     let made = directories.with(UNFINISHED, |tmp| {
         // File 0 is made last and removed first.
         match statat(tmp.as_fd(), file_name(0), AtFlags::SYMLINK_NOFOLLOW) {
@@ -55,7 +55,7 @@ pub(super) fn keep(directories: &Directories, free_bytes: Option<u64>) {
 }
 
 /// Makes one file of the reserve unless it exists; a file that is too short is removed.
-fn make(directories: &Directories, tmp: BorrowedFd, number: u32) -> Result<(), Errno> {
+fn make(directories: &DirectoryCache, tmp: BorrowedFd, number: u32) -> Result<(), Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = match openat(tmp, file_name(number), flags, Mode::from_raw_mode(0o666)) {
         Err(Errno::EXIST) => return Ok(()),
@@ -68,7 +68,7 @@ fn make(directories: &Directories, tmp: BorrowedFd, number: u32) -> Result<(), E
     filled
 }
 
-fn fill(directories: &Directories, file: &OwnedFd, number: u32) -> Result<(), Errno> {
+fn fill(directories: &DirectoryCache, file: &OwnedFd, number: u32) -> Result<(), Errno> {
     if let Some(shared) = directories.shared() {
         shared.give_to_file(file)?;
     }
@@ -85,7 +85,7 @@ fn fill(directories: &Directories, file: &OwnedFd, number: u32) -> Result<(), Er
 /// Removes a file of this user's reserve; returns false if none is left. It removes only one:
 /// another writer may take the room before a deletion does, which then has the rest for further
 /// attempts, and for the collection that follows.
-pub(super) fn release(directories: &Directories) -> bool {
+pub(super) fn release(directories: &DirectoryCache) -> bool {
     let remove = |number| {
         let path = format!("{UNFINISHED}/{}", file_name(number));
         unlinkat(directories.root(), path, AtFlags::empty()).is_ok()

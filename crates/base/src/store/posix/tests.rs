@@ -203,7 +203,7 @@ fn a_log_on_a_full_device_is_poisoned() {
 fn a_writer_on_a_full_device_never_finishes() {
     let (_directory, store) = store();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
-    let aside = aside::Aside::over(&store.directories, full.into());
+    let aside = aside::AsideFile::over(&store.directories, full.into());
     let mut writer = Box::new(PosixWriter::new("a".into(), aside));
     writer.write(b"buffered").expect("nothing is written yet");
     assert_eq!(writer.write(&vec![0; 2 << 20]).expect_err("full").kind(), Kind::NoSpace);

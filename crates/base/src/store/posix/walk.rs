@@ -10,25 +10,25 @@ use rustix::fs::{AtFlags, Dir, DirEntry, FileType, OFlags, Stat, statat};
 use rustix::io::Errno;
 
 use super::beneath;
-use super::directories::Directories;
+use super::directories::DirectoryCache;
 use super::failure::failed;
 use crate::Result;
 use crate::store::name::{self, UNFINISHED};
 use crate::store::{ObjectInfo, modified_ns};
 
 /// Returns all objects whose names start with `prefix`, sorted.
-pub(super) fn objects(directories: &Directories, prefix: &str) -> Result<Vec<ObjectInfo>> {
+pub(super) fn objects(directories: &DirectoryCache, prefix: &str) -> Result<Vec<ObjectInfo>> {
     let mut found = Vec::new();
     let mut pending = vec![prefix.to_owned()];
     while let Some(prefix) = pending.pop() {
         each(directories, &prefix, |entry| {
             match entry {
-                Entry::Object(name, stat) => found.push(ObjectInfo {
+                WalkedEntry::Object(name, stat) => found.push(ObjectInfo {
                     name,
                     bytes: u64::try_from(stat.st_size).unwrap_or(0),
                     modified_ns: modified_ns(&stat),
                 }),
-                Entry::Directory(name) => pending.push(name + "/"),
+                WalkedEntry::Directory(name) => pending.push(name + "/"),
             }
             true
         })?;
@@ -38,13 +38,13 @@ pub(super) fn objects(directories: &Directories, prefix: &str) -> Result<Vec<Obj
 }
 
 /// Returns the names directly below `prefix`, sorted.
-pub(super) fn names(directories: &Directories, prefix: &str) -> Result<Vec<String>> {
+pub(super) fn names(directories: &DirectoryCache, prefix: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut candidates = Vec::new();
     each(directories, prefix, |entry| {
         match entry {
-            Entry::Object(name, _) => found.push(name),
-            Entry::Directory(name) => candidates.push(name),
+            WalkedEntry::Object(name, _) => found.push(name),
+            WalkedEntry::Directory(name) => candidates.push(name),
         }
         true
     })?;
@@ -59,19 +59,19 @@ pub(super) fn names(directories: &Directories, prefix: &str) -> Result<Vec<Strin
     Ok(found)
 }
 
-enum Entry {
+enum WalkedEntry {
     Object(String, Stat),
     Directory(String),
 }
 
-fn holds_objects(directories: &Directories, directory: &str) -> Result<bool> {
+fn holds_objects(directories: &DirectoryCache, directory: &str) -> Result<bool> {
     let mut found = false;
     let mut pending = vec![format!("{directory}/")];
     while let Some(prefix) = pending.pop() {
         each(directories, &prefix, |entry| {
             match entry {
-                Entry::Object(..) => found = true,
-                Entry::Directory(name) => pending.push(name + "/"),
+                WalkedEntry::Object(..) => found = true,
+                WalkedEntry::Directory(name) => pending.push(name + "/"),
             }
             !found
         })?;
@@ -84,9 +84,9 @@ fn holds_objects(directories: &Directories, directory: &str) -> Result<bool> {
 
 /// Calls `visit` with the entries of the directory that `prefix` names, until it returns false.
 fn each(
-    directories: &Directories,
+    directories: &DirectoryCache,
     prefix: &str,
-    mut visit: impl FnMut(Entry) -> bool,
+    mut visit: impl FnMut(WalkedEntry) -> bool,
 ) -> Result<()> {
     let failure = |errno| failed("list", &directories.path_of(prefix), errno);
     let path = prefix.strip_suffix('/').unwrap_or(prefix);
@@ -103,7 +103,7 @@ fn each(
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(failure(errno)),
         };
-        if let Some(entry) = look(&directory, prefix, &entry).map_err(failure)?
+        if let Some(entry) = read_entry(&directory, prefix, &entry).map_err(failure)?
             && !visit(entry)
         {
             return Ok(());
@@ -112,14 +112,18 @@ fn each(
     Ok(())
 }
 
-fn look(directory: &OwnedFd, prefix: &str, entry: &DirEntry) -> Result<Option<Entry>, Errno> {
+fn read_entry(
+    directory: &OwnedFd,
+    prefix: &str,
+    entry: &DirEntry,
+) -> Result<Option<WalkedEntry>, Errno> {
     let Ok(leaf) = entry.file_name().to_str() else { return Ok(None) };
     let name = format!("{prefix}{leaf}");
     if name::check(&name).is_err() || name == UNFINISHED {
         return Ok(None);
     }
     if entry.file_type() == FileType::Directory {
-        return Ok(Some(Entry::Directory(name)));
+        return Ok(Some(WalkedEntry::Directory(name)));
     }
     if !matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) {
         return Ok(None);
@@ -130,8 +134,8 @@ fn look(directory: &OwnedFd, prefix: &str, entry: &DirEntry) -> Result<Option<En
         Err(errno) => return Err(errno),
     };
     Ok(match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Some(Entry::Object(name, stat)),
-        FileType::Directory => Some(Entry::Directory(name)),
+        FileType::RegularFile => Some(WalkedEntry::Object(name, stat)),
+        FileType::Directory => Some(WalkedEntry::Directory(name)),
         _ => None,
     })
 }

@@ -2,7 +2,7 @@
 //! writes.
 //! Invariant: once a write has failed, bytes may be missing, so the object never appears.
 
-use super::aside::Aside;
+use super::aside::AsideFile;
 use crate::Result;
 use crate::store::{ObjectWriter, poisoned};
 
@@ -12,13 +12,13 @@ const BUFFER_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct PosixWriter {
     name: String,
-    aside: Aside,
+    aside: AsideFile,
     buffer: Vec<u8>,
     failed: bool,
 }
 
 impl PosixWriter {
-    pub(super) fn new(name: String, aside: Aside) -> Self {
+    pub(super) fn new(name: String, aside: AsideFile) -> Self {
         Self { name, aside, buffer: Vec::new(), failed: false }
     }
 

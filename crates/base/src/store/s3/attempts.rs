@@ -31,18 +31,18 @@ const PAUSE_MAX: Duration = Duration::from_secs(3);
 
 /// Limits on the number and duration of a request's attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Attempts {
+pub(super) struct RetryLimits {
     /// Maximum time for all attempts of a request, without the transfer of its bytes.
     pub(super) timeout: Duration,
     /// Maximum number of attempts of a request, at least 1.
     pub(super) attempts_max: u32,
 }
 
-impl Attempts {
+impl RetryLimits {
     /// Calls `send` until it succeeds, fails permanently, or the time for a request of `bytes` is
     /// up.
     ///
-    /// `send` bounds each of its requests by [`Attempts::within`].
+    /// `send` bounds each of its requests by [`RetryLimits::within`].
     pub(super) async fn repeat<T, F>(&self, bytes: u64, mut send: impl FnMut() -> F) -> S3Result<T>
     where
         F: Future<Output = S3Result<T>>,
@@ -71,7 +71,7 @@ impl Attempts {
         }
     }
 
-    /// Repeats one request, which `send` makes, as [`Attempts::repeat`] does.
+    /// Repeats one request, which `send` makes, as [`RetryLimits::repeat`] does.
     pub(super) async fn request<T, F>(&self, bytes: u64, mut send: impl FnMut() -> F) -> S3Result<T>
     where
         F: Future<Output = S3Result<T>>,
@@ -115,8 +115,8 @@ mod tests {
 
     use super::*;
 
-    const SHORT: Attempts =
-        Attempts { timeout: Duration::from_millis(300), attempts_max: ATTEMPTS_MAX };
+    const SHORT: RetryLimits =
+        RetryLimits { timeout: Duration::from_millis(300), attempts_max: ATTEMPTS_MAX };
 
     fn run<T>(future: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -150,7 +150,7 @@ mod tests {
         };
         run(SHORT.request(0, send)).expect_err("denied");
         assert_eq!(sent.get(), 1);
-        let few = Attempts { attempts_max: 2, ..SHORT };
+        let few = RetryLimits { attempts_max: 2, ..SHORT };
         let send = || {
             sent.set(sent.get() + 1);
             std::future::ready(Err::<(), _>(generic("broken pipe")))

@@ -15,8 +15,8 @@ use object_store::{
 };
 use tokio::runtime::Runtime;
 
-use super::attempts::Attempts;
-use super::settings::Settings;
+use super::attempts::RetryLimits;
+use super::settings::ClientSettings;
 use super::{failure, pieces};
 use crate::store::name::{self, NAME_BYTES_MAX};
 use crate::store::taken;
@@ -32,14 +32,14 @@ const DELETIONS_MAX: usize = 1000;
 const MARK: &str = "esker-put";
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct S3Connection {
     client: AmazonS3,
     /// A client whose every request is conditional on the object being absent; for completing
     /// uploads.
     sealing: AmazonS3,
     /// `None` only while the connection is dropped.
     runtime: Option<Runtime>,
-    attempts: Attempts,
+    attempts: RetryLimits,
     bucket: String,
     prefix: String,
     url: String,
@@ -47,7 +47,7 @@ pub(super) struct Connection {
 
 /// A mark that is unique to one put.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mark(String);
+pub(super) struct PutMark(String);
 
 /// The owner of the object after a conditional write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(super) enum WriteOutcome {
     Taken,
 }
 
-impl Connection {
+impl S3Connection {
     pub(super) fn new(
         bucket: &str,
         prefix: &str,
@@ -68,7 +68,8 @@ impl Connection {
             "" => format!("s3://{bucket}"),
             _ => format!("s3://{bucket}/{prefix}"),
         };
-        let settings = Settings::new(bucket, variables).map_err(|error| error.within(&url))?;
+        let settings =
+            ClientSettings::new(bucket, variables).map_err(|error| error.within(&url))?;
         let attempts = settings.attempts;
         let (client, sealing) = settings.clients().map_err(|error| {
             let what = format!("{url}: check the environment variables AWS_*");
@@ -96,7 +97,7 @@ impl Connection {
         &self.sealing
     }
 
-    pub(super) fn attempts(&self) -> &Attempts {
+    pub(super) fn attempts(&self) -> &RetryLimits {
         &self.attempts
     }
 
@@ -167,10 +168,10 @@ impl Connection {
         self.wait(async move { connection.put_conditionally(&name, bytes).await })
     }
 
-    /// Puts as [`Connection::put`] does, on the store's runtime.
+    /// Puts as [`S3Connection::put`] does, on the store's runtime.
     pub(super) async fn put_conditionally(&self, name: &str, bytes: Bytes) -> Result<()> {
         let path = self.path(name)?;
-        let mark = Mark::new();
+        let mark = PutMark::new();
         let bytes_count = bytes.len() as u64;
         let put = || async {
             let options = PutOptions {
@@ -199,7 +200,7 @@ impl Connection {
     pub(super) async fn resolve_write(
         &self,
         path: &Path,
-        mark: &Mark,
+        mark: &PutMark,
         error: S3Error,
     ) -> S3Result<WriteOutcome> {
         let head = GetOptions { head: true, ..GetOptions::default() };
@@ -272,7 +273,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for S3Connection {
     fn drop(&mut self) {
         // Without waiting: the last owner may be a thread of another runtime, or of this one.
         if let Some(runtime) = self.runtime.take() {
@@ -281,7 +282,7 @@ impl Drop for Connection {
     }
 }
 
-impl Mark {
+impl PutMark {
     pub(super) fn new() -> Self {
         Self(format!("{:032x}", Random::from_system().u128()))
     }

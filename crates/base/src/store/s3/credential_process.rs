@@ -35,11 +35,11 @@ pub(super) const NO_KEYS: &str = "no keys from ";
 /// Keys from a program.
 #[derive(Debug)]
 pub(super) struct ProcessCredentials {
-    program: Arc<Program>,
+    program: Arc<CredentialProgram>,
 }
 
 #[derive(Debug)]
-struct Program {
+struct CredentialProgram {
     /// The name of the program and its arguments.
     words: Vec<String>,
     /// Environment variables on top of this process's own.
@@ -51,7 +51,7 @@ struct Program {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Answer {
+struct CredentialAnswer {
     version: u32,
     access_key_id: String,
     secret_access_key: String,
@@ -62,7 +62,7 @@ impl ProcessCredentials {
     /// Makes a source of keys from the program `words`, its name and arguments, run with
     /// `variables` besides this process's own.
     pub(super) fn new(words: Vec<String>, variables: BTreeMap<String, String>) -> Self {
-        Self { program: Arc::new(Program { words, variables, kept: Mutex::default() }) }
+        Self { program: Arc::new(CredentialProgram { words, variables, kept: Mutex::default() }) }
     }
 }
 
@@ -89,7 +89,7 @@ impl CredentialProvider for ProcessCredentials {
     }
 }
 
-impl Program {
+impl CredentialProgram {
     fn keys(&self) -> Result<Arc<AwsCredential>, String> {
         let mut kept = self.kept.lock();
         let now_ns = SystemClock.monotonic_ns();
@@ -126,7 +126,7 @@ impl Program {
 
 /// Parses the keys in `printed`. The error does not quote any of it.
 fn parse(printed: &[u8]) -> Result<AwsCredential, String> {
-    let answer: Answer = serde_json::from_slice(printed).map_err(|error| {
+    let answer: CredentialAnswer = serde_json::from_slice(printed).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         format!("line {line}, column {column}: expected JSON with AccessKeyId and SecretAccessKey")
     })?;

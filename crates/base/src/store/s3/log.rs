@@ -15,7 +15,7 @@ use futures_util::future::join;
 use object_store::{Error as S3Error, ObjectStoreExt};
 use parking_lot::Mutex;
 
-use super::connection::Connection;
+use super::connection::S3Connection;
 use super::pieces::{self, PIECES_MAX};
 use crate::store::{AppendLog, poisoned, taken};
 use crate::{Error, Kind, Result};
@@ -24,28 +24,28 @@ use crate::{Error, Kind, Result};
 const PIECE_BYTES: usize = 4 << 20;
 
 pub(super) struct S3Log {
-    connection: Arc<Connection>,
+    connection: Arc<S3Connection>,
     name: String,
     /// The bytes not flushed yet; held for a copy.
-    tail: Mutex<Tail>,
+    tail: Mutex<LogTail>,
     /// The state of the pieces already put; held for a request.
-    flush: Mutex<Flush>,
+    flush: Mutex<TailFlush>,
 }
 
 #[derive(Default)]
-struct Tail {
+struct LogTail {
     bytes: u64,
     pending: Vec<u8>,
     poisoned: bool,
 }
 
-struct Flush {
+struct TailFlush {
     next_piece: u32,
     flushed: u64,
 }
 
 impl S3Log {
-    pub(super) fn create(connection: Arc<Connection>, name: &str) -> Result<Self> {
+    pub(super) fn create(connection: Arc<S3Connection>, name: &str) -> Result<Self> {
         let (inner, owned) = (Arc::clone(&connection), name.to_owned());
         connection.wait(async move {
             let path = inner.path(&owned)?;
@@ -72,7 +72,7 @@ impl S3Log {
             connection,
             name: name.into(),
             tail: Mutex::default(),
-            flush: Mutex::new(Flush { next_piece: 1, flushed: 0 }),
+            flush: Mutex::new(TailFlush { next_piece: 1, flushed: 0 }),
         })
     }
 

@@ -36,9 +36,9 @@ use bytes::Bytes;
 use futures_util::future::try_join;
 use object_store::{ListResult, ObjectMeta};
 
-use self::connection::Connection;
+use self::connection::S3Connection;
 use self::log::S3Log;
-use self::read::Reader;
+use self::read::ObjectReader;
 use self::upload::{PART_BYTES, S3Writer};
 use super::{AppendLog, ObjectInfo, ObjectWriter, Store, coalesce, name};
 use crate::Result;
@@ -50,8 +50,8 @@ const REQUESTS_MAX: usize = 64;
 /// A store in an S3 bucket.
 #[derive(Debug)]
 pub struct S3Store {
-    connection: Arc<Connection>,
-    reader: Arc<Reader>,
+    connection: Arc<S3Connection>,
+    reader: Arc<ObjectReader>,
 }
 
 impl S3Store {
@@ -81,8 +81,8 @@ impl S3Store {
         prefix: &str,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self> {
-        let connection = Arc::new(Connection::new(bucket, prefix, variables)?);
-        let reader = Arc::new(Reader::new(Arc::clone(&connection)));
+        let connection = Arc::new(S3Connection::new(bucket, prefix, variables)?);
+        let reader = Arc::new(ObjectReader::new(Arc::clone(&connection)));
         Ok(Self { connection, reader })
     }
 }

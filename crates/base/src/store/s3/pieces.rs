@@ -42,13 +42,13 @@ pub(super) fn modified_ns(meta: &ObjectMeta) -> u64 {
 
 /// The pieces that hold the bytes of one log.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(super) struct LogPieces {
     /// Key, offset in the log and size of each non-empty piece, in order.
     pieces: Vec<(Path, u64, u64)>,
     bytes: u64,
 }
 
-impl Pieces {
+impl LogPieces {
     /// Collects the pieces of `log` as listed, in order; `Corrupt` if one is missing.
     pub(super) fn new(log: &str, listed: &[ObjectMeta]) -> Result<Self> {
         let mut pieces = Vec::new();
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn ranges_span_pieces() {
-        let pieces = Pieces::new("a/log", &listed(&[(0, 0), (1, 10), (2, 5)])).expect("whole");
+        let pieces = LogPieces::new("a/log", &listed(&[(0, 0), (1, 10), (2, 5)])).expect("whole");
         assert_eq!(pieces.bytes(), 15);
         let cover = |range: Range<u64>| -> Vec<(String, Range<u64>)> {
             let cover = pieces.cover(&range).into_iter();
@@ -132,8 +132,8 @@ mod tests {
 
     #[test]
     fn a_missing_piece_is_corrupt() {
-        let error = Pieces::new("a/log", &listed(&[(0, 0), (2, 5)])).expect_err("a gap");
+        let error = LogPieces::new("a/log", &listed(&[(0, 0), (2, 5)])).expect_err("a gap");
         assert_eq!(error.kind(), Kind::Corrupt);
-        Pieces::new("a/log", &listed(&[(1, 5)])).expect_err("no first piece");
+        LogPieces::new("a/log", &listed(&[(1, 5)])).expect_err("no first piece");
     }
 }

@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const BY_COMMAND_LINE: &[&str] =
     &["sso_session", "sso_start_url", "source_profile", "credential_source", "login_session"];
 
-type Settings = BTreeMap<String, String>;
+type ProfileSettings = BTreeMap<String, String>;
 
 /// Adds to `variables` the settings of the profile that they select, as the equivalent variables.
 /// Returns the command that prints the keys, its name and arguments, if the keys come from one.
@@ -58,7 +58,7 @@ pub(super) fn complete(variables: &mut BTreeMap<String, String>) -> Result<Optio
 /// Adds the settings of `profile` that the environment lacks; returns the command that prints its
 /// keys.
 fn adopt(
-    profile: &Settings,
+    profile: &ProfileSettings,
     name: &str,
     variables: &mut BTreeMap<String, String>,
 ) -> Result<Option<Vec<String>>> {
@@ -127,8 +127,8 @@ fn read(path: Option<PathBuf>) -> Result<String> {
 }
 
 /// Returns the settings of the section `wanted` of `text`, if it has one.
-fn section(text: &str, wanted: &str) -> Option<Settings> {
-    let mut found: Option<Settings> = None;
+fn section(text: &str, wanted: &str) -> Option<ProfileSettings> {
+    let mut found: Option<ProfileSettings> = None;
     let mut is_inside = false;
     for line in text.lines() {
         let is_nested = line.starts_with([' ', '\t']);

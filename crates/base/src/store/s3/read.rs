@@ -16,8 +16,8 @@ use object_store::{
 };
 use quick_cache::sync::Cache;
 
-use super::connection::Connection;
-use super::pieces::{self, Pieces};
+use super::connection::S3Connection;
+use super::pieces::{self, LogPieces};
 use crate::store::{coalesce, over_limit};
 use crate::{Error, Kind, Result};
 
@@ -35,13 +35,13 @@ const BODIES_MAX: u32 = 3;
 const LOGS_MAX: usize = 1024;
 
 #[derive(Debug)]
-pub(super) struct Reader {
-    connection: Arc<Connection>,
-    logs: Cache<String, Arc<Pieces>>,
+pub(super) struct ObjectReader {
+    connection: Arc<S3Connection>,
+    logs: Cache<String, Arc<LogPieces>>,
 }
 
-impl Reader {
-    pub(super) fn new(connection: Arc<Connection>) -> Self {
+impl ObjectReader {
+    pub(super) fn new(connection: Arc<S3Connection>) -> Self {
         Self { connection, logs: Cache::new(LOGS_MAX) }
     }
 
@@ -169,13 +169,13 @@ impl Reader {
         Ok(pieces)
     }
 
-    async fn log(&self, name: &str) -> Result<Arc<Pieces>> {
+    async fn log(&self, name: &str) -> Result<Arc<LogPieces>> {
         let listed = self.list_pieces(name).await?;
         if listed.is_empty() {
             let what = format!("{name}: no such object in this store");
             return Err(Error::new(Kind::NotFound, what));
         }
-        Ok(Arc::new(Pieces::new(name, &listed)?))
+        Ok(Arc::new(LogPieces::new(name, &listed)?))
     }
 
     async fn ranges_of_object(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
@@ -191,7 +191,7 @@ impl Reader {
     async fn ranges_of_log(
         &self,
         name: &str,
-        log: &Pieces,
+        log: &LogPieces,
         ranges: &[Range<u64>],
     ) -> Result<Vec<Bytes>> {
         let mut found = Vec::with_capacity(ranges.len());
@@ -201,7 +201,7 @@ impl Reader {
         Ok(found)
     }
 
-    async fn range_of_log(&self, name: &str, log: &Pieces, range: Range<u64>) -> Result<Bytes> {
+    async fn range_of_log(&self, name: &str, log: &LogPieces, range: Range<u64>) -> Result<Bytes> {
         if range.end > log.bytes() {
             return Err(coalesce::too_short(name, &range, log.bytes()));
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::{ClientOptions, Error as S3Error, HeaderMap, HeaderValue, RetryConfig};
 
-use super::attempts::{ATTEMPTS_MAX, Attempts, TIMEOUT};
+use super::attempts::{ATTEMPTS_MAX, RetryLimits, TIMEOUT};
 use super::credential_process::ProcessCredentials;
 use super::profile;
 use crate::{Error, Kind, Result};
@@ -20,13 +20,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEY_RETRIES_MAX: usize = 3;
 
 /// The settings from which a store's clients are made.
-pub(super) struct Settings {
+pub(super) struct ClientSettings {
     builder: AmazonS3Builder,
     options: ClientOptions,
-    pub(super) attempts: Attempts,
+    pub(super) attempts: RetryLimits,
 }
 
-impl Settings {
+impl ClientSettings {
     /// Reads the settings of `bucket` from `variables` and the files that they select.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Settings {
 }
 
 /// Takes `AWS_TIMEOUT` and `AWS_MAX_ATTEMPTS` from `variables`.
-fn attempts_of(variables: &mut BTreeMap<String, String>) -> Result<Attempts> {
+fn attempts_of(variables: &mut BTreeMap<String, String>) -> Result<RetryLimits> {
     let invalid = |name: &str, value: &str, expected: &str| {
         Error::new(Kind::Invalid, format!("{name}: expected {expected}, got {value:?}"))
     };
@@ -100,7 +100,7 @@ fn attempts_of(variables: &mut BTreeMap<String, String>) -> Result<Attempts> {
         Some(value) => (value.trim().parse().ok().filter(|attempts| *attempts > 0))
             .ok_or_else(|| invalid("AWS_MAX_ATTEMPTS", &value, "a number above 0"))?,
     };
-    Ok(Attempts { timeout, attempts_max })
+    Ok(RetryLimits { timeout, attempts_max })
 }
 
 /// Returns whether an endpoint without encryption may be used: if the endpoint is one, unless that
@@ -155,9 +155,9 @@ fn duration(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn settings(variables: &[(&str, &str)]) -> Result<Settings> {
+    fn settings(variables: &[(&str, &str)]) -> Result<ClientSettings> {
         let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
-        Settings::new("bucket", variables)
+        ClientSettings::new("bucket", variables)
     }
 
     #[test]
@@ -174,10 +174,10 @@ mod tests {
     #[test]
     fn times_and_attempts_are_options() {
         let default = settings(&[]).expect("no variables").attempts;
-        assert_eq!(default, Attempts { timeout: TIMEOUT, attempts_max: ATTEMPTS_MAX });
+        assert_eq!(default, RetryLimits { timeout: TIMEOUT, attempts_max: ATTEMPTS_MAX });
         for (value, ms) in [("5", 5_000), ("1.5s", 1_500), ("20ms", 20), ("2 m", 120_000)] {
             let given = settings(&[("AWS_TIMEOUT", value), ("AWS_MAX_ATTEMPTS", "3")]);
-            let expected = Attempts { timeout: Duration::from_millis(ms), attempts_max: 3 };
+            let expected = RetryLimits { timeout: Duration::from_millis(ms), attempts_max: 3 };
             assert_eq!(given.expect(value).attempts, expected, "{value}");
         }
         for (name, value) in [

@@ -10,7 +10,7 @@ use object_store::path::Path;
 use object_store::{MultipartId, PutMultipartOptions};
 use tokio::task::JoinHandle;
 
-use super::connection::{Connection, Mark, WriteOutcome};
+use super::connection::{PutMark, S3Connection, WriteOutcome};
 use crate::store::{ObjectWriter, poisoned, taken};
 use crate::{Error, Kind, Result};
 
@@ -24,18 +24,18 @@ const PARTS_UNDER_WAY_MAX: usize = 4;
 const PARTS_OF_ONE_SIZE: usize = 1000;
 
 pub(super) struct S3Writer {
-    connection: Arc<Connection>,
+    connection: Arc<S3Connection>,
     name: String,
     buffer: Vec<u8>,
     /// Starts when the buffer first overflows.
-    upload: Option<Upload>,
+    upload: Option<MultipartUpload>,
     failed: bool,
 }
 
-struct Upload {
-    connection: Arc<Connection>,
+struct MultipartUpload {
+    connection: Arc<S3Connection>,
     path: Path,
-    mark: Mark,
+    mark: PutMark,
     id: MultipartId,
     done: Vec<PartId>,
     under_way: VecDeque<JoinHandle<object_store::Result<PartId>>>,
@@ -43,13 +43,13 @@ struct Upload {
 }
 
 impl S3Writer {
-    pub(super) fn new(connection: Arc<Connection>, name: String) -> Self {
+    pub(super) fn new(connection: Arc<S3Connection>, name: String) -> Self {
         Self { connection, name, buffer: Vec::new(), upload: None, failed: false }
     }
 
     fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let parts = self.upload.as_ref().map_or(0, Upload::parts);
+            let parts = self.upload.as_ref().map_or(0, MultipartUpload::parts);
             let part_bytes = PART_BYTES << (parts / PARTS_OF_ONE_SIZE).min(9);
             if self.buffer.len() == part_bytes {
                 self.flush_part()?;
@@ -65,7 +65,7 @@ impl S3Writer {
     fn flush_part(&mut self) -> Result<()> {
         let upload = match &mut self.upload {
             Some(upload) => upload,
-            absent => absent.insert(Upload::begin(&self.connection, &self.name)?),
+            absent => absent.insert(MultipartUpload::begin(&self.connection, &self.name)?),
         };
         upload.put_part(&self.name, std::mem::take(&mut self.buffer).into())
     }
@@ -98,10 +98,10 @@ impl ObjectWriter for S3Writer {
     }
 }
 
-impl Upload {
-    fn begin(connection: &Arc<Connection>, name: &str) -> Result<Self> {
+impl MultipartUpload {
+    fn begin(connection: &Arc<S3Connection>, name: &str) -> Result<Self> {
         let path = connection.path(name)?;
-        let mark = Mark::new();
+        let mark = PutMark::new();
         let attributes = mark.attributes();
         let id = connection.wait({
             let (connection, path, name) = (Arc::clone(connection), path.clone(), name.to_owned());
@@ -184,7 +184,7 @@ impl Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for MultipartUpload {
     fn drop(&mut self) {
         if self.completed {
             return;

@@ -4,27 +4,29 @@ use super::*;
 
 #[test]
 fn urls_name_places() {
-    let directory = |path: &str| Location::Directory(path.into());
-    let s3 =
-        |bucket: &str, prefix: &str| Location::S3 { bucket: bucket.into(), prefix: prefix.into() };
+    let directory = |path: &str| StoreLocation::Directory(path.into());
+    let s3 = |bucket: &str, prefix: &str| StoreLocation::S3 {
+        bucket: bucket.into(),
+        prefix: prefix.into(),
+    };
     for (url, location) in [
         ("/a/b", directory("/a/b")),
         ("a:b", directory("a:b")),
         ("./a://b", directory("./a://b")),
         ("file:///a%20b/c", directory("/a b/c")),
         ("file://localhost/a", directory("/a")),
-        ("memory:", Location::Memory(String::new())),
-        ("memory:x", Location::Memory("x".into())),
+        ("memory:", StoreLocation::Memory(String::new())),
+        ("memory:x", StoreLocation::Memory("x".into())),
         ("s3://bucket", s3("bucket", "")),
         ("s3://bucket/a/b/", s3("bucket", "a/b")),
         ("s3://bucket/tmp/b", s3("bucket", "tmp/b")),
     ] {
-        assert_eq!(Location::parse(url).expect(url), location);
+        assert_eq!(StoreLocation::parse(url).expect(url), location);
     }
     let bad =
         ["", "file://host/a", "file://a", "file:///%4", "s3://", "s3:///a", "s3://b//a", "gs://b"];
     for url in bad {
-        assert_eq!(Location::parse(url).expect_err(url).kind(), Kind::Invalid, "{url}");
+        assert_eq!(StoreLocation::parse(url).expect_err(url).kind(), Kind::Invalid, "{url}");
     }
 }
 
@@ -32,7 +34,10 @@ fn urls_name_places() {
 fn every_directory_has_a_url() {
     for bytes in [&b"/plain"[..], b"/a b", b"/\xff\x00~", "/ä%".as_bytes()] {
         let path = PathBuf::from(OsString::from_vec(bytes.into()));
-        assert_eq!(Location::parse(&of_path(&path)).expect("a URL"), Location::Directory(path));
+        assert_eq!(
+            StoreLocation::parse(&of_path(&path)).expect("a URL"),
+            StoreLocation::Directory(path)
+        );
     }
 }
 

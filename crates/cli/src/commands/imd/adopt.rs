@@ -4,8 +4,8 @@ use clap::Args;
 use esker_base::Result;
 use serde_json::json;
 
-use super::target::{Target, new_directory};
-use crate::context::Context;
+use super::target::{DirectoryTarget, new_directory};
+use crate::context::CommandContext;
 use crate::text;
 
 /// Adopt an indexed directory that a program wrote directly into the store
@@ -18,17 +18,17 @@ use crate::text;
 Examples:
   esker imd adopt electrons/ run:/electrons
   esker imd adopt electrons/ run:/electrons --as run-2")]
-pub struct Adopt {
+pub struct ImdAdoptCommand {
     /// Prefix of its object names in the store
     #[arg(value_name = "PREFIX")]
     prefix: String,
     #[command(flatten)]
-    target: Target,
+    target: DirectoryTarget,
 }
 
-impl Adopt {
+impl ImdAdoptCommand {
     /// Adopts.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         // Only an existing store can hold it.
         context.store()?;
         let slash = if self.prefix.is_empty() || self.prefix.ends_with('/') { "" } else { "/" };
@@ -36,7 +36,7 @@ impl Adopt {
         let (bytes, published) = self.target.publish(context, |session| {
             let directory = new_directory(session);
             let bytes = directory.adopt(session, &prefix)?;
-            self.target.place(context, session, directory)?;
+            self.target.publish_directory(context, session, directory)?;
             Ok(bytes)
         })?;
         let (name, set) = (published.name, published.set);

@@ -4,9 +4,9 @@ use clap::Args;
 use esker_base::Result;
 use esker_imd::session_directory::AppendBase;
 
-use super::dumps::Dumps;
+use super::dumps::DumpArguments;
 use super::target::{AppendTarget, new_directory};
-use crate::context::Context;
+use crate::context::CommandContext;
 
 /// Append dumps to an indexed directory, as further epochs
 ///
@@ -21,16 +21,16 @@ use crate::context::Context;
 Examples:
   esker imd append run:/tracers --preset vpic later/tparticle.*
   esker imd append run:/tracers --as run-2 --preset vpic later/tparticle.*")]
-pub struct Append {
+pub struct ImdAppendCommand {
     #[command(flatten)]
     target: AppendTarget,
     #[command(flatten)]
-    dumps: Dumps,
+    dumps: DumpArguments,
 }
 
-impl Append {
+impl ImdAppendCommand {
     /// Appends.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let mut surveyed = self.dumps.survey()?;
         let path = &self.target.target.path;
         let (first_epoch, published) = self.target.publish(context, |session| {
@@ -40,7 +40,7 @@ impl Append {
                 surveyed.steps.iter_mut().for_each(|step| step.number = base.next_step());
             }
             let (layout, first) = (&surveyed.layout, surveyed.steps.first());
-            base.check(layout.shape(), &layout.schema(), first.map(|step| step.number))?;
+            base.check(layout.record_layout(), &layout.schema(), first.map(|step| step.number))?;
             let directory = new_directory(session);
             self.dumps.write(session, directory, &surveyed)?;
             directory.append(session, path)?;

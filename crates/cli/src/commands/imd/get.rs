@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
 use esker_imd::schema::KeyNames;
-use esker_imd::{Counts, Value};
+use esker_imd::{IndexedValue, QueryCounts};
 use serde_json::json;
 
 use super::epoch_range::EpochRange;
 use super::open;
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 use crate::output::notice;
 use crate::quantity;
-use crate::record_table::{Record, RecordTable};
+use crate::record_table::{RecordTable, ShownRecord};
 use crate::text;
 
 /// Get the values of keys
@@ -33,10 +33,10 @@ Examples:
   esker imd get run:/tracers 12345678 --steps 300 --output npy --to record.npy
   esker imd get run:/labels electron --steps 300 --bytes > record    # the key is these 8 bytes
   esker cat run:/tracers/12345678 > values                           # bytes of a number's values")]
-pub struct Get {
+pub struct ImdGetCommand {
     /// The directory
-    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-    target: Location,
+    #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+    target: StackPath,
     /// Keys
     #[arg(value_name = "KEY", allow_negative_numbers = true)]
     keys: Vec<String>,
@@ -56,7 +56,7 @@ pub struct Get {
     threads: usize,
     /// Output form
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
-    output: Form,
+    output: ValueForm,
     /// Write to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
@@ -70,7 +70,7 @@ pub struct Get {
 
 /// Output form of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum ValueForm {
     /// Comma-separated lines with a header
     #[default]
     Csv,
@@ -78,9 +78,9 @@ enum Form {
     Npy,
 }
 
-impl Get {
+impl ImdGetCommand {
     /// Gets the values.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let (_, reader) = open(context, &self.target, self.cache)?;
         let texts = self.names()?;
         let names = reader.key_names();
@@ -96,21 +96,25 @@ impl Get {
             notice(cost(&answers.counts));
         }
         let records = keys.iter().zip(&answers.values).flat_map(|(key, values)| {
-            values.iter().map(|Value { epoch, bytes }| Record { key, epoch: *epoch, value: bytes })
+            values.iter().map(|IndexedValue { epoch, bytes }| ShownRecord {
+                key,
+                epoch: *epoch,
+                value: bytes,
+            })
         });
         let bytes = match self.output {
             _ if self.bytes => records.flat_map(|record| record.value).copied().collect(),
-            Form::Csv if context.out.is_json() && self.to.is_none() => {
+            ValueForm::Csv if context.out.is_json() && self.to.is_none() => {
                 let values: Vec<_> = records.map(|record| table.json(record)).collect();
                 let counts = counts_object(&answers.counts);
                 context.out.json(json!({"values": values, "counts": counts}))?;
                 return self.check_all_found(&names, &texts, &answers.values);
             }
-            Form::Csv => {
+            ValueForm::Csv => {
                 let lines = records.map(|record| table.csv(record) + "\n");
                 lines.fold(table.csv_head() + "\n", |text, line| text + &line).into_bytes()
             }
-            Form::Npy => table.npy(&records.collect::<Vec<_>>())?,
+            ValueForm::Npy => table.npy(&records.collect::<Vec<_>>())?,
         };
         match &self.to {
             Some(path) => {
@@ -135,7 +139,7 @@ impl Get {
         &self,
         names: &KeyNames,
         texts: &[String],
-        values: &[Vec<Value>],
+        values: &[Vec<IndexedValue>],
     ) -> Result<()> {
         let mut absent = texts.iter().zip(values).filter(|(_, values)| values.is_empty());
         let Some((first, _)) = absent.next() else { return Ok(()) };
@@ -212,7 +216,7 @@ impl KeyReading {
 }
 
 /// The cost of a query, in words.
-pub fn cost(counts: &Counts) -> String {
+pub fn cost(counts: &QueryCounts) -> String {
     format!(
         "{}, {}: {} of index logs, {} of auxiliary tables, {} of data; {} and {} asked",
         text::counted(counts.reads(), "store read"),
@@ -226,7 +230,7 @@ pub fn cost(counts: &Counts) -> String {
 }
 
 /// The cost of a query, as JSON.
-pub fn counts_object(counts: &Counts) -> serde_json::Value {
+pub fn counts_object(counts: &QueryCounts) -> serde_json::Value {
     json!({
         "store_reads": counts.reads(),
         "store_bytes_read": counts.bytes(),

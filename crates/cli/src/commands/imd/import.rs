@@ -3,9 +3,9 @@
 use clap::Args;
 use esker_base::Result;
 
-use super::dumps::Dumps;
-use super::target::{Target, new_directory};
-use crate::context::Context;
+use super::dumps::DumpArguments;
+use super::target::{DirectoryTarget, new_directory};
+use crate::context::CommandContext;
 
 /// Import dumps of fixed-width binary records
 ///
@@ -22,21 +22,21 @@ Examples:
   esker imd import run:/tracers --preset vpic dumps/tparticle.*
   esker imd import run:/p --header-bytes 16 --record-bytes 48 --key id=0:u64 --step 8:u32 \\
     --field x=8:f64:m --field y=16:f64:m dumps/*")]
-pub struct Import {
+pub struct ImdImportCommand {
     #[command(flatten)]
-    target: Target,
+    target: DirectoryTarget,
     #[command(flatten)]
-    dumps: Dumps,
+    dumps: DumpArguments,
 }
 
-impl Import {
+impl ImdImportCommand {
     /// Imports.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let surveyed = self.dumps.survey()?;
         let ((), published) = self.target.publish(context, |session| {
             let directory = new_directory(session);
             self.dumps.write(session, directory, &surveyed)?;
-            self.target.place(context, session, directory)
+            self.target.publish_directory(context, session, directory)
         })?;
         self.dumps.report(context, &surveyed.steps, 0, &published)
     }

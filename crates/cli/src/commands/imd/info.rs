@@ -6,12 +6,12 @@ use clap::Args;
 use esker_base::{Error, Random, Result};
 use esker_bench::plot;
 use esker_imd::schema::{DirectorySchema, SchemaField};
-use esker_imd::{IndexedReader, Shape};
+use esker_imd::{IndexedReader, RecordLayout};
 use serde_json::{Value, json};
 
 use super::open;
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 use crate::text;
 
 /// Seed for the sample of keys.
@@ -27,10 +27,10 @@ Examples:
   esker imd info run:/particles
   esker imd show run:/particles --json | jq .schema
   esker imd info run:/particles --queries 100000 --plot tables.svg")]
-pub struct Info {
+pub struct ImdInfoCommand {
     /// The directory
-    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-    target: Location,
+    #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+    target: StackPath,
     /// Number of keys to query
     #[arg(long, default_value_t = 1000, value_name = "N")]
     queries: usize,
@@ -39,9 +39,9 @@ pub struct Info {
     plot: Option<PathBuf>,
 }
 
-impl Info {
+impl ImdInfoCommand {
     /// Shows.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let (entry, reader) = open(context, &self.target, 64 << 20)?;
         let epochs = reader.epochs_complete()?;
         let totals = reader.totals();
@@ -52,13 +52,13 @@ impl Info {
         let each = asked as f64 / queries.max(1) as f64;
         let bits =
             (totals.index_bytes + totals.auxiliary_bytes) as f64 * 8.0 / totals.rows.max(1) as f64;
-        let (shape, schema, steps) = (reader.shape(), reader.schema(), reader.steps()?);
+        let (shape, schema, steps) = (reader.record_layout(), reader.schema(), reader.steps()?);
         let formats: Vec<&str> = reader.parts().map(|part| part.head().format.name()).collect();
         let partitions: u64 = reader.parts().map(|part| u64::from(part.partitions())).sum();
         if context.out.is_json() {
             let shape = match shape {
-                Shape::Fixed { key_bytes, value_bytes } => json!([key_bytes, value_bytes]),
-                Shape::Variable => Value::Null,
+                RecordLayout::Fixed { key_bytes, value_bytes } => json!([key_bytes, value_bytes]),
+                RecordLayout::Variable => Value::Null,
             };
             return context.out.json(json!({
                 "format": formats.last(),
@@ -85,8 +85,8 @@ impl Info {
         line(
             "records",
             match shape {
-                Shape::Fixed { .. } => format!("{} of {shape}", text::count(totals.rows)),
-                Shape::Variable => text::count(totals.rows),
+                RecordLayout::Fixed { .. } => format!("{} of {shape}", text::count(totals.rows)),
+                RecordLayout::Variable => text::count(totals.rows),
             },
         )?;
         line(

@@ -13,7 +13,7 @@ mod write;
 
 use clap::{Args, Subcommand};
 use esker_base::{Error, Kind, Result};
-use esker_fs::inode::{Entry, FileKind, Inode};
+use esker_fs::inode::{FileKind, Inode, NameKind};
 use esker_fs::repository::Repository;
 use esker_fs::timestamp;
 use esker_imd::IndexedReader;
@@ -21,8 +21,8 @@ use esker_imd::entry::{self, IndexedEntry};
 use esker_table::manifest::Manifest;
 
 use self::target::TARGET;
-use crate::context::Context;
-use crate::location::{Location, Stack};
+use crate::context::CommandContext;
+use crate::location::{StackArgument, StackPath};
 use crate::output::notice;
 use crate::text;
 
@@ -37,26 +37,26 @@ Examples:
   esker imd info run:/particles
   esker imd get run:/particles 0000000000000042
   esker cat run:/particles/0000000000000042")]
-pub struct Imd {
+pub struct ImdArguments {
     #[command(subcommand)]
     command: ImdCommand,
 }
 
 #[derive(Subcommand)]
 enum ImdCommand {
-    Write(write::Write),
-    Import(import::Import),
-    Append(append::Append),
-    Adopt(adopt::Adopt),
-    Get(get::Get),
-    Range(range::Range),
+    Write(write::ImdWriteCommand),
+    Import(import::ImdImportCommand),
+    Append(append::ImdAppendCommand),
+    Adopt(adopt::ImdAdoptCommand),
+    Get(get::ImdGetCommand),
+    Range(range::ImdRangeCommand),
     #[command(visible_aliases = ["show", "stat"])]
-    Info(info::Info),
+    Info(info::ImdInfoCommand),
 }
 
-impl Imd {
+impl ImdArguments {
     /// Runs the subcommand.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         match self.command {
             ImdCommand::Write(command) => command.run(context),
             ImdCommand::Import(command) => command.run(context),
@@ -72,8 +72,8 @@ impl Imd {
 /// The indexed directory at `target`, and its entry. If a command died while writing it in its
 /// session: the flushed epochs, with a notice.
 pub fn open(
-    context: &Context,
-    target: &Location,
+    context: &CommandContext,
+    target: &StackPath,
     cache_bytes: u64,
 ) -> Result<(IndexedEntry, IndexedReader)> {
     let repository = context.repository()?;
@@ -91,7 +91,7 @@ pub fn open(
         }
         _ => {
             // If nothing is there, this error is more specific.
-            view.stat(&target.path, esker_fs::namespace::Follow::Yes)?;
+            view.stat(&target.path, esker_fs::namespace::FollowLinks::Yes)?;
             Err(Error::new(Kind::NotADirectory, format!("{target}: no indexed directory")))
         }
     }
@@ -99,12 +99,12 @@ pub fn open(
 
 /// The directory that a dead command was writing for `target`, which has no entry yet.
 fn open_left(
-    context: &Context,
+    context: &CommandContext,
     repository: &Repository,
-    target: &Location,
+    target: &StackPath,
     cache_bytes: u64,
 ) -> Result<Option<(IndexedEntry, IndexedReader)>> {
-    let Stack::Set(_) = &target.stack else { return Ok(None) };
+    let StackArgument::Set(_) = &target.stack else { return Ok(None) };
     let (store, set) = (repository.store(), context.set_of(repository, &target.stack)?);
     let manifest = Manifest::load(&**store, set)?;
     if manifest.properties.get(TARGET).map(String::as_bytes) != Some(&target.path[..]) {
@@ -119,6 +119,6 @@ fn open_left(
         "{target} is incomplete: {epochs} that all ranks had flushed when its writer ended"
     ));
     let inode =
-        Inode::new(Entry::Is(FileKind::Indexed), 0, timestamp::of_clock(manifest.created_ns));
+        Inode::new(NameKind::Is(FileKind::Indexed), 0, timestamp::of_clock(manifest.created_ns));
     Ok(Some((IndexedEntry { inode, prefixes, rest: Vec::new() }, reader)))
 }

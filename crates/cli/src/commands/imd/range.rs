@@ -7,10 +7,10 @@ use serde_json::json;
 use super::epoch_range::EpochRange;
 use super::get::{cost, counts_object};
 use super::open;
-use crate::context::Context;
-use crate::location::Location;
+use crate::context::CommandContext;
+use crate::location::StackPath;
 use crate::output::notice;
-use crate::record_table::{Record, RecordTable};
+use crate::record_table::{RecordTable, ShownRecord};
 
 /// List the records with keys from LOW to HIGH, of an ordered directory
 ///
@@ -19,10 +19,10 @@ use crate::record_table::{Record, RecordTable};
 #[command(after_help = "\
 Example:
   esker imd range run:/energies 0.5 0.75 --steps 300")]
-pub struct Range {
+pub struct ImdRangeCommand {
     /// The directory
-    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-    target: Location,
+    #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+    target: StackPath,
     /// The lowest key
     #[arg(value_name = "LOW", allow_negative_numbers = true)]
     low: String,
@@ -39,9 +39,9 @@ pub struct Range {
     counts: bool,
 }
 
-impl Range {
+impl ImdRangeCommand {
     /// Lists.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let (_, reader) = open(context, &self.target, 0)?;
         let names = reader.key_names();
         let low = names.key_of_name(self.low.as_bytes())?;
@@ -55,7 +55,7 @@ impl Range {
             context.out.line(table.csv_head())?;
         }
         let mut left = self.limit.unwrap_or(u64::MAX);
-        let mut all = esker_imd::Counts::default();
+        let mut all = esker_imd::QueryCounts::default();
         let mut values = Vec::new();
         for epoch in epochs {
             all += reader.range(&low, &high, epoch, |key, value| {
@@ -63,7 +63,7 @@ impl Range {
                     return Ok(false);
                 }
                 left -= 1;
-                let record = Record { key, epoch, value };
+                let record = ShownRecord { key, epoch, value };
                 if is_json {
                     values.push(table.json(record));
                 } else {

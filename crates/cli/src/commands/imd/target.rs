@@ -7,19 +7,19 @@ use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_imd::SessionDirectory;
 
-use crate::change::{Change, MessageArgument, SessionSettings};
-use crate::context::Context;
-use crate::location::{Location, Stack};
+use crate::change::{ChangedSession, MessageArgument, SessionSettings};
+use crate::context::CommandContext;
+use crate::location::{StackArgument, StackPath};
 
 /// The change set property that holds the future path of the directory that is written in it.
 pub const TARGET: &str = "indexed directory";
 
 /// Destination of a new directory.
 #[derive(Args)]
-pub struct Target {
+pub struct DirectoryTarget {
     /// Path of the new directory
-    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-    target: Location,
+    #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+    target: StackPath,
     /// Publish as NEWNAME, on top of the target's name
     #[arg(long = "as", value_name = "NEWNAME")]
     new_name: Option<String>,
@@ -28,34 +28,34 @@ pub struct Target {
 }
 
 /// A snapshot with a new directory, or more epochs of one.
-pub struct Published {
+pub struct PublishedDirectory {
     /// Its name.
     pub name: String,
     /// The id of its set.
     pub set: String,
 }
 
-impl Target {
+impl DirectoryTarget {
     /// Begins a session, lets `write` fill the directory and [place](Target::place) it, and
     /// publishes. Creates the store if there is none.
     pub fn publish<T>(
         &self,
-        context: &Context,
+        context: &CommandContext,
         write: impl FnOnce(&Session) -> Result<T>,
-    ) -> Result<(T, Published)> {
+    ) -> Result<(T, PublishedDirectory)> {
         let repository = Repository::new(context.store_or_new()?);
         let new_name = self.new_name.as_deref();
         let (bases, published) =
             context.bases_and_name(&repository, &self.target.stack, new_name)?;
         let options = options_for(context, &self.target, &self.message);
-        let change = Change::begin(context, &bases, published, options)?;
+        let change = ChangedSession::begin(context, &bases, published, options)?;
         finish(change, published, write)
     }
 
     /// Links the finished directory at its path.
-    pub fn place(
+    pub fn publish_directory(
         &self,
-        context: &Context,
+        context: &CommandContext,
         session: &Session,
         directory: SessionDirectory,
     ) -> Result<()> {
@@ -69,8 +69,8 @@ impl Target {
 #[derive(Args)]
 pub struct AppendTarget {
     /// The directory
-    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-    pub target: Location,
+    #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+    pub target: StackPath,
     /// Publish as NEWNAME and leave NAME unchanged; otherwise NAME then stands for the result
     #[arg(long = "as", value_name = "NEWNAME")]
     new_name: Option<String>,
@@ -83,28 +83,32 @@ impl AppendTarget {
     /// publishes.
     pub fn publish<T>(
         &self,
-        context: &Context,
+        context: &CommandContext,
         write: impl FnOnce(&Session) -> Result<T>,
-    ) -> Result<(T, Published)> {
+    ) -> Result<(T, PublishedDirectory)> {
         let repository = context.repository()?;
         let stack = &self.target.stack;
         let name = match (stack, &self.new_name) {
             (_, Some(new_name)) => new_name.as_str(),
-            (Stack::Name(name), None) => name.as_str(),
+            (StackArgument::Name(name), None) => name.as_str(),
             // The errors below suggest what to do.
-            (Stack::Set(_), None) => "",
+            (StackArgument::Set(_), None) => "",
         };
         let (bases, published) = context.bases_and_name(&repository, stack, Some(name))?;
         let options = options_for(context, &self.target, &self.message);
         let change = match &self.new_name {
-            None => Change::begin_succeeding(context, &bases, published, options)?,
-            Some(_) => Change::begin(context, &bases, published, options)?,
+            None => ChangedSession::begin_succeeding(context, &bases, published, options)?,
+            Some(_) => ChangedSession::begin(context, &bases, published, options)?,
         };
         finish(change, published, write)
     }
 }
 
-fn options_for(context: &Context, target: &Location, message: &MessageArgument) -> SessionOptions {
+fn options_for(
+    context: &CommandContext,
+    target: &StackPath,
+    message: &MessageArgument,
+) -> SessionOptions {
     let mut options = SessionSettings::for_few().options(context);
     let path = String::from_utf8_lossy(&target.path).into_owned();
     options.properties.insert(TARGET.to_owned(), path);
@@ -113,13 +117,13 @@ fn options_for(context: &Context, target: &Location, message: &MessageArgument) 
 }
 
 fn finish<T>(
-    change: Change,
+    change: ChangedSession,
     name: &str,
     write: impl FnOnce(&Session) -> Result<T>,
-) -> Result<(T, Published)> {
+) -> Result<(T, PublishedDirectory)> {
     let set = change.session.set().to_string();
     let written = change.run_silently(write)?;
-    Ok((written, Published { name: name.to_owned(), set }))
+    Ok((written, PublishedDirectory { name: name.to_owned(), set }))
 }
 
 /// A new directory in `session`.

@@ -3,20 +3,20 @@
 use clap::{Args, ValueEnum};
 use esker_base::store::url;
 use esker_base::{Error, Kind, Result};
-use esker_bench::particles::{KEY_BYTES, Particles};
-use esker_bench::report::Report;
+use esker_bench::particles::{KEY_BYTES, ParticleCount};
+use esker_bench::report::BenchReport;
 use esker_bench::{ImdWrite, imd_write, imd_write_as_first, write_rank};
-use esker_comm::job::Job;
+use esker_comm::job::RankContext;
 #[cfg(feature = "mpi")]
 use esker_comm::mpi;
 use esker_comm::{Channel, Rank, Routing, Transport, tcp};
 use esker_fs::session::Session;
-use esker_imd::{Format, SessionDirectory, Shape, Summary};
+use esker_imd::{RecordLayout, SessionDirectory, ValueFormat, WriteSummary};
 use esker_table::manifest::SetId;
 use serde_json::json;
 
-use super::target::{Published, Target, new_directory};
-use crate::context::Context;
+use super::target::{DirectoryTarget, PublishedDirectory, new_directory};
+use crate::context::CommandContext;
 use crate::output::{notice, value_of};
 use crate::{quantity, text};
 
@@ -41,13 +41,13 @@ pub enum FormatName {
 
 impl FormatName {
     /// The format.
-    pub const fn format(self) -> Format {
+    pub const fn format(self) -> ValueFormat {
         match self {
-            Self::Base => Format::Base,
-            Self::Pointer => Format::Pointer,
-            Self::Lossy => Format::Lossy,
-            Self::Static => Format::Static,
-            Self::Ordered => Format::Ordered,
+            Self::Base => ValueFormat::Base,
+            Self::Pointer => ValueFormat::Pointer,
+            Self::Lossy => ValueFormat::Lossy,
+            Self::Static => ValueFormat::Static,
+            Self::Ordered => ValueFormat::Ordered,
         }
     }
 }
@@ -96,9 +96,9 @@ Examples:
   esker imd write run:/p --ranks 64 --per-node 8 --routing 3hop --format static --keys 100000
   esker run -n 16 --per-node 4 -- esker imd write run:/p --routing 3hop
   mpirun -n 16 esker imd write run:/p --transport mpi --routing 3hop")]
-pub struct Write {
+pub struct ImdWriteCommand {
     #[command(flatten)]
-    target: Target,
+    target: DirectoryTarget,
     /// Number of ranks that write, as threads; processes know their number
     #[arg(long, default_value_t = 1, value_name = "R")]
     ranks: u32,
@@ -129,16 +129,16 @@ pub struct Write {
     rank_memory: u64,
 }
 
-impl Write {
+impl ImdWriteCommand {
     /// Writes the directory.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         match self.transport()? {
             TransportName::Threads => self.lead(context, |session| {
                 let directory = new_directory(session);
                 let work = self.work(directory, self.ranks);
                 let store = session.layers().source().store.clone();
                 let written = imd_write(&store, &directory.prefix(), &work)?;
-                self.target.place(context, session, directory)?;
+                self.target.publish_directory(context, session, directory)?;
                 Ok(written)
             }),
             TransportName::Tcp => self.run_over_tcp(context),
@@ -148,10 +148,10 @@ impl Write {
 
     /// The kind of ranks, as given or as this process was started.
     fn transport(&self) -> Result<TransportName> {
-        match (self.transport, Job::from_env()) {
+        match (self.transport, RankContext::from_env()) {
             (None, job) => Ok(job?.map_or(TransportName::Threads, |_| TransportName::Tcp)),
             (Some(TransportName::Threads), Ok(Some(job))) if job.size > 1 => {
-                let Job { rank, size, .. } = job;
+                let RankContext { rank, size, .. } = job;
                 let what = format!(
                     "this is {rank} of a job of {size} processes, each of which would write the \
                      whole directory with --transport threads: leave it out, and they write it together"
@@ -165,40 +165,40 @@ impl Write {
     /// Begins a session, lets `write` fill and place the directory, publishes and reports.
     fn lead(
         &self,
-        context: &Context,
-        write: impl FnOnce(&Session) -> Result<(Report, Summary)>,
+        context: &CommandContext,
+        write: impl FnOnce(&Session) -> Result<(BenchReport, WriteSummary)>,
     ) -> Result<()> {
         let ((report, summary), published) = self.target.publish(context, write)?;
         show(context, &report, &summary, &published)
     }
 
-    fn run_over_tcp(&self, context: &Context) -> Result<()> {
-        let job = Job::from_env()?.ok_or_else(|| {
+    fn run_over_tcp(&self, context: &CommandContext) -> Result<()> {
+        let job = RankContext::from_env()?.ok_or_else(|| {
             let what = "not a rank of a job: start its ranks together, as `esker run --help` shows";
             Error::new(Kind::Invalid, what)
         })?;
         let store = context.store_of_rank(job.rank)?;
         let meet = job.meet.as_deref().map_or(Ok(store), url::open)?;
-        tcp::run(&*meet, &job, &tcp::Options::default(), |rank| self.run_rank(context, rank))
+        tcp::run(&*meet, &job, &tcp::TcpOptions::default(), |rank| self.run_rank(context, rank))
     }
 
     #[cfg(feature = "mpi")]
-    fn run_over_mpi(&self, context: &Context) -> Result<()> {
-        let options = mpi::Options { per_node: self.per_node, ..mpi::Options::default() };
+    fn run_over_mpi(&self, context: &CommandContext) -> Result<()> {
+        let options = mpi::MpiOptions { per_node: self.per_node, ..mpi::MpiOptions::default() };
         let work = |rank: &mut mpi::MpiTransport| self.run_rank(context, rank);
         mpi::run(&options, work, |error| notice(error.to_string()))
     }
 
     #[cfg(not(feature = "mpi"))]
     #[expect(clippy::unused_self, reason = "with MPI it writes")]
-    fn run_over_mpi(&self, _: &Context) -> Result<()> {
+    fn run_over_mpi(&self, _: &CommandContext) -> Result<()> {
         let what = "this esker was built without MPI: build it with `cargo build --release -p \
                     esker-cli --features mpi`, where MPICC names the MPI's compiler";
         Err(Error::new(Kind::Invalid, what))
     }
 
     /// Runs this process as one rank of a job. Rank 0 leads and sends the others the directory.
-    fn run_rank(&self, context: &Context, transport: &mut impl Transport) -> Result<()> {
+    fn run_rank(&self, context: &CommandContext, transport: &mut impl Transport) -> Result<()> {
         let ranks = transport.size();
         if transport.rank() != Rank(0) {
             let told = transport.receive_soon(&[PLACE], "where to write")?;
@@ -222,18 +222,19 @@ impl Write {
             let work = self.work(directory, ranks);
             let store = session.layers().source().store.clone();
             let written = imd_write_as_first(&store, &directory.prefix(), transport, &work)?;
-            self.target.place(context, session, directory)?;
+            self.target.publish_directory(context, session, directory)?;
             Ok(written)
         })
     }
 
     fn work(&self, directory: SessionDirectory, ranks: u32) -> ImdWrite {
-        let shape = Shape::Fixed { key_bytes: KEY_BYTES as u8, value_bytes: self.value_bytes };
+        let shape =
+            RecordLayout::Fixed { key_bytes: KEY_BYTES as u8, value_bytes: self.value_bytes };
         let mut options = directory.options(self.format.format(), shape);
         options.routing = self.routing.routing();
         options.memory_bytes = self.rank_memory;
         let value_bytes = self.value_bytes as usize;
-        let particles = Particles { keys: self.keys, value_bytes, ranks };
+        let particles = ParticleCount { keys: self.keys, value_bytes, ranks };
         let per_node = self.per_node.unwrap_or(ranks);
         ImdWrite { particles, epochs: self.epochs, options, per_node }
     }
@@ -241,12 +242,12 @@ impl Write {
 
 /// Prints what was written and published.
 fn show(
-    context: &Context,
-    report: &Report,
-    summary: &Summary,
-    published: &Published,
+    context: &CommandContext,
+    report: &BenchReport,
+    summary: &WriteSummary,
+    published: &PublishedDirectory,
 ) -> Result<()> {
-    let Published { name, set } = published;
+    let PublishedDirectory { name, set } = published;
     if !context.out.is_json() {
         context.out.line(report.to_string())?;
         let epochs = text::counted(summary.epochs, "epoch");

@@ -1,0 +1,277 @@
+//! Shape: the directories of a stack of change sets, and the names of files that have several.
+//!
+//! Most records are not read: blocks that contain only files are skipped, and the layers are
+//! searched only for names that are a directory or link in some layer.
+//! Cost: a read of all tables, and one look-up per layer for each such name.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use esker_base::Result;
+use esker_table::schema::{Key, KeyBuffer, RowBuffer};
+use esker_table::table::LookupKey;
+use esker_table::tables::{TableHandle, TableRuns};
+use hashbrown::{HashMap, HashSet};
+
+use crate::inode::{DirId, FileKind, INODE, NameKind, column};
+
+/// Names that one worker looks up before it takes more.
+const PORTION: usize = 1024;
+
+/// A name that stands for a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dentry {
+    /// The directory that contains the name.
+    pub(crate) parent: DirId,
+    /// The name.
+    pub(crate) name: Vec<u8>,
+    /// The directory for which it stands.
+    pub(crate) id: DirId,
+}
+
+/// Directories and links of a stack.
+#[derive(Debug, Default)]
+pub(crate) struct DirTree {
+    /// Directories to which a path leads, including the root and the links directory.
+    live: HashSet<DirId>,
+    /// Number of names in live directories of each file that has several.
+    links: HashMap<u128, u32>,
+    /// The first place at which each live directory was found.
+    places: HashMap<DirId, Dentry>,
+    /// Further names of directories that were already found.
+    pub(crate) doubles: Vec<Dentry>,
+}
+
+/// Meaning of a name over all layers.
+enum NamedEntry {
+    Directory(Dentry),
+    Link(DirId, u128),
+}
+
+impl DirTree {
+    /// Computes the shape of `layers`, in order of precedence, with `threads` threads.
+    pub(crate) fn of(layers: &[&TableRuns], threads: usize) -> Result<Self> {
+        let tables: Vec<&Arc<TableHandle>> =
+            layers.iter().flat_map(|tables| &tables.runs).flat_map(|run| &run.tables).collect();
+        let mut names =
+            in_parallel(threads, tables.len(), 1, |at, out| collect_names(tables[at], out))?;
+        names.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
+        names.dedup();
+        let named = in_parallel(threads, names.len(), PORTION, |at, out| {
+            out.extend(resolve(layers, &names[at])?);
+            Ok(())
+        })?;
+        drop(names);
+        Ok(Self::walk(named))
+    }
+
+    fn walk(named: Vec<NamedEntry>) -> Self {
+        let mut below: HashMap<DirId, Vec<Dentry>> = HashMap::new();
+        let mut links = Vec::new();
+        for name in named {
+            match name {
+                NamedEntry::Directory(place) => below.entry(place.parent).or_default().push(place),
+                NamedEntry::Link(parent, file) => links.push((parent, file)),
+            }
+        }
+        let mut shape = Self::default();
+        shape.live.extend([DirId::ROOT, DirId::LINKS]);
+        let mut waiting = VecDeque::from([DirId::ROOT]);
+        while let Some(dir) = waiting.pop_front() {
+            for place in below.remove(&dir).unwrap_or_default() {
+                if shape.live.insert(place.id) {
+                    waiting.push_back(place.id);
+                    shape.places.insert(place.id, place);
+                } else {
+                    shape.doubles.push(place);
+                }
+            }
+        }
+        for (parent, file) in links {
+            if shape.live.contains(&parent) {
+                *shape.links.entry(file).or_default() += 1;
+            }
+        }
+        shape
+    }
+
+    /// True if a path leads to the directory.
+    pub(crate) fn is_live(&self, dir: DirId) -> bool {
+        self.live.contains(&dir)
+    }
+
+    /// Returns how many names in live directories stand for a file by a link.
+    pub(crate) fn names_of(&self, file: u128) -> u32 {
+        self.links.get(&file).copied().unwrap_or(0)
+    }
+
+    /// Returns the files with several names, and their numbers of names.
+    pub(crate) fn linked_files(&self) -> impl Iterator<Item = (u128, u32)> {
+        self.links.iter().map(|(file, names)| (*file, *names))
+    }
+
+    /// Number of directories to which a path leads, except the root.
+    pub(crate) fn directories(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns the place of a directory; `None` for the root, and if no path leads to it.
+    pub(crate) fn location(&self, dir: DirId) -> Option<&Dentry> {
+        self.places.get(&dir)
+    }
+
+    /// True if `dir` is `ancestor` or below it.
+    pub(crate) fn is_within(&self, dir: DirId, ancestor: DirId) -> bool {
+        let mut at = dir;
+        while at != ancestor {
+            let Some(place) = self.places.get(&at) else { return false };
+            at = place.parent;
+        }
+        true
+    }
+
+    /// Returns the path of `name` in `dir`, if one leads there.
+    pub(crate) fn path(&self, dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
+        let mut parts = vec![name];
+        let mut at = dir;
+        while at != DirId::ROOT {
+            let place = self.places.get(&at)?;
+            parts.push(&place.name);
+            at = place.parent;
+        }
+        let mut path = Vec::new();
+        for part in parts.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(part);
+        }
+        Some(path)
+    }
+}
+
+/// Adds the keys of a table's directories and links to `out`.
+fn collect_names(handle: &TableHandle, out: &mut Vec<KeyBuffer>) -> Result<()> {
+    visit_names(handle, &mut |key, _| out.push((*key).into()))
+}
+
+/// Visits the keys of a table's directories and links, each with the identity of the directory or
+/// file.
+pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128)) -> Result<()> {
+    const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
+    const LINK: u64 = NameKind::Link.number();
+    visit_entries(handle, &[DIRECTORY, LINK], &mut |key, ints| {
+        // The root's own record has the empty name.
+        if !key.string.is_empty() {
+            let high = u128::from(ints[column::ID_HIGH]) << 64;
+            visit(key, high | u128::from(ints[column::ID_LOW]));
+        }
+    })
+}
+
+/// Visits the keys under which directories were removed, as far as a table has their tombstones.
+pub(crate) fn visit_removed_dirs(handle: &TableHandle, visit: &mut dyn FnMut(&Key)) -> Result<()> {
+    visit_entries(handle, &[NameKind::Tombstone.number()], &mut |key, ints| {
+        // Every directory at a name raises the generation of what follows.
+        if ints[column::GENERATION] > 0 {
+            visit(key);
+        }
+    })
+}
+
+/// Visits the records of a table whose entries have one of the numbers `wanted`: key and integers.
+fn visit_entries(
+    handle: &TableHandle,
+    wanted: &[u64],
+    visit: &mut dyn FnMut(&Key, &[u64]),
+) -> Result<()> {
+    let is_wanted = |entry: u64| wanted.contains(&entry);
+    let table = handle.open()?;
+    let (mut entries, mut row_buffer) = (Vec::new(), RowBuffer::default());
+    let mut block = table.index().block_of(&handle.reference().first.key());
+    let end = table.index().block_of(&handle.reference().last.key()) + 1;
+    while block < end {
+        for bytes in table.read_ahead(block, end)? {
+            let parsed = table.parse_scanned(block, bytes)?;
+            block += 1;
+            if parsed.constant(column::ENTRY).is_some_and(|entry| !is_wanted(entry)) {
+                continue;
+            }
+            entries.clear();
+            parsed.column(column::ENTRY, &mut entries);
+            for row in (0..entries.len()).filter(|&row| is_wanted(entries[row])) {
+                parsed.read(row, true, &mut row_buffer);
+                let key = INODE.key(&row_buffer.row());
+                if handle.reference().shows(&key) {
+                    visit(&key, &row_buffer.ints);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns what `layers` show under `key`, if it is a directory or a link.
+fn resolve(layers: &[&TableRuns], key: &KeyBuffer) -> Result<Option<NamedEntry>> {
+    let key = key.key();
+    let wanted = LookupKey { digest: INODE.digest(&key), key };
+    let mut row = RowBuffer::default();
+    for tables in layers {
+        if !tables.get(&wanted, false, &mut row)? {
+            continue;
+        }
+        let parent = DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]));
+        let id = u128::from(row.ints[column::ID_HIGH]) << 64 | u128::from(row.ints[column::ID_LOW]);
+        return Ok(match NameKind::of_number(row.ints[column::ENTRY]) {
+            Some(NameKind::Is(FileKind::Directory)) => {
+                let (name, id) = (key.string.to_vec(), DirId(id));
+                Some(NamedEntry::Directory(Dentry { parent, name, id }))
+            }
+            Some(NameKind::Link) => Some(NamedEntry::Link(parent, id)),
+            _ => None,
+        });
+    }
+    Ok(None)
+}
+
+/// Runs `work` on every index below `count` with `threads` threads, `portion` indices at a time,
+/// and returns their combined output, in arbitrary order.
+///
+/// # Errors
+/// The first error of `work`; the rest is then not done.
+pub(crate) fn in_parallel<T: Send>(
+    threads: usize,
+    count: usize,
+    portion: usize,
+    work: impl Fn(usize, &mut Vec<T>) -> Result<()> + Sync,
+) -> Result<Vec<T>> {
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut out = Vec::new();
+        loop {
+            let start = next.fetch_add(portion, Ordering::Relaxed);
+            if start >= count {
+                return Ok(out);
+            }
+            for at in start..count.min(start + portion) {
+                if let Err(error) = work(at, &mut out) {
+                    next.store(count, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+    };
+    let threads = threads.clamp(1, count.div_ceil(portion).max(1));
+    if threads == 1 {
+        return run();
+    }
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        let mut all = Vec::new();
+        for worker in workers {
+            let outcome: Result<Vec<T>> =
+                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            all.extend(outcome?);
+        }
+        Ok(all)
+    })
+}

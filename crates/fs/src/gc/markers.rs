@@ -1,0 +1,146 @@
+//! Markers of a collection: what holds a set, which markers are stale, and their removal.
+//!
+//! Invariant: a marker is stale only if the survey shows that nothing depends on it and it is old
+//! enough to tell; whatever a damaged part of the name table may imply counts as a dependency.
+
+use std::collections::BTreeMap;
+
+use esker_base::Result;
+use esker_table::manifest::{SetId, SetState};
+
+use super::{GarbageCollection, KnownSet, ns};
+use crate::dependency::{self, SetDependency};
+use crate::marker::{self, MarkerHolder};
+use crate::publication::release_session;
+use crate::read_lease::LEASE;
+
+impl GarbageCollection<'_> {
+    /// True if the content of `set` is held.
+    pub(super) fn is_held(&self, set: SetId) -> bool {
+        self.markers.get(&set).is_some_and(|holders| holders.keys().any(MarkerHolder::keeps_tables))
+    }
+
+    /// True if a marker put at `put_ns` is old enough to judge whether it is stale.
+    fn is_due(&self, holder: &MarkerHolder, put_ns: u64) -> bool {
+        match holder {
+            MarkerHolder::Reader { .. } => self.has_expired(put_ns),
+            _ => self.is_old(put_ns),
+        }
+    }
+
+    /// True if the lease of a reader's marker put at `put_ns` has expired.
+    pub(super) fn has_expired(&self, put_ns: u64) -> bool {
+        self.now_ns.saturating_sub(put_ns) >= ns(LEASE)
+    }
+
+    /// True if a marker, old enough to judge, has lost its holder.
+    pub(super) fn is_stale(&self, set: SetId, holder: &MarkerHolder) -> bool {
+        match holder {
+            MarkerHolder::Name(name) => match self.names.get(name) {
+                Some(named) => *named != set,
+                None => !self.damaged_names.may_have(name),
+            },
+            MarkerHolder::Set(other) | MarkerHolder::Data(other) => {
+                self.is_doomed(*other)
+                    || self.never_began(*other)
+                    || self.is_needless(*other, set, holder)
+            }
+            MarkerHolder::Former { .. } | MarkerHolder::Reader { .. } => true,
+            MarkerHolder::Session => {
+                self.is_doomed(set) || self.never_began(set) || self.is_held_by_name(set)
+            }
+        }
+    }
+
+    /// True if `other`, by which `holder` holds `set`, is complete and does not need it: it died
+    /// before it released the marker.
+    fn is_needless(&self, other: SetId, set: SetId, holder: &MarkerHolder) -> bool {
+        let needed = SetDependency { set, holder: holder.clone() };
+        matches!(self.sets.get(&other), Some(KnownSet::Manifest(manifest))
+            if dependency::is_needless(other, manifest, &needed))
+    }
+
+    /// True if `set` has no manifest, and nothing suggests that it had one: no name, no set that
+    /// needs it, and only markers of its own beginning, older than the grace period.
+    fn never_began(&self, set: SetId) -> bool {
+        let is_own = |(holder, put_ns): (&MarkerHolder, &u64)| {
+            let is_own = match holder {
+                MarkerHolder::Session
+                | MarkerHolder::Former { .. }
+                | MarkerHolder::Reader { .. } => true,
+                MarkerHolder::Name(name) => {
+                    !self.names.contains_key(name) && !self.damaged_names.may_have(name)
+                }
+                MarkerHolder::Set(other) | MarkerHolder::Data(other) => {
+                    self.is_missing(*other) || self.is_doomed(*other)
+                }
+            };
+            is_own && self.is_due(holder, *put_ns)
+        };
+        self.is_missing(set)
+            && self.markers.get(&set).into_iter().flatten().all(is_own)
+            && self.names.values().all(|named| *named != set)
+    }
+
+    fn is_missing(&self, set: SetId) -> bool {
+        matches!(self.sets.get(&set), None | Some(KnownSet::Missing))
+    }
+
+    /// True if `set` is published and held by a name, so that no session can write it.
+    fn is_held_by_name(&self, set: SetId) -> bool {
+        let is_published = matches!(self.sets.get(&set), Some(KnownSet::Manifest(manifest))
+            if manifest.state == SetState::Published);
+        let names = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys);
+        is_published
+            && names.into_iter().any(|holder| match holder {
+                MarkerHolder::Name(name) => self.names.get(name) == Some(&set),
+                _ => false,
+            })
+    }
+
+    pub(super) fn sweep_markers(&mut self) -> Result<()> {
+        let mut stale = Vec::new();
+        for (set, holders) in &self.markers {
+            for (holder, put_ns) in holders {
+                if self.is_due(holder, *put_ns) && self.is_stale(*set, holder) {
+                    stale.push((*set, holder.clone()));
+                }
+            }
+        }
+        for (set, holder) in stale {
+            let swept = self.sweep_marker(set, holder);
+            self.put_off(swept)?;
+        }
+        Ok(())
+    }
+
+    fn sweep_marker(&mut self, set: SetId, holder: MarkerHolder) -> Result<()> {
+        let owner = match &holder {
+            MarkerHolder::Set(other) | MarkerHolder::Data(other) => {
+                (!self.is_needless(*other, set, &holder)).then_some(*other)
+            }
+            MarkerHolder::Session | MarkerHolder::Name(_) => self.never_began(set).then_some(set),
+            MarkerHolder::Former { .. } | MarkerHolder::Reader { .. } => None,
+        };
+        if let Some(owner) = owner
+            && !self.doom_missing(owner)?
+        {
+            // It has begun meanwhile, and needs the marker.
+            return Ok(());
+        }
+        self.report.stale_markers += 1;
+        self.markers.entry(set).or_default().remove(&holder);
+        match holder {
+            MarkerHolder::Name(_) => drop(self.stale_names.entry(set).or_default().insert(holder)),
+            _ if self.options.dry_run => {}
+            MarkerHolder::Session => release_session(self.store(), set, self.is_part(set))?,
+            _ => marker::release(self.store(), set, &holder)?,
+        }
+        Ok(())
+    }
+
+    /// True if `set` is a part of a job, which may be reopened.
+    fn is_part(&self, set: SetId) -> bool {
+        matches!(self.sets.get(&set), Some(KnownSet::Manifest(manifest)) if manifest.job.is_some())
+    }
+}

@@ -1,0 +1,21 @@
+//! Place: the location of the file behind an inode number.
+
+use esker_fs::dir::Dir;
+use esker_fs::inode::Inode;
+
+use crate::indexed::KeyFile;
+
+/// Location of a file. The kernel serializes name changes within a directory; the request that
+/// changes the name also updates the location.
+#[derive(Clone, Debug)]
+pub(crate) enum NodeLocation {
+    /// A directory, by its handle, which follows it when it moves.
+    Dir(Dir),
+    /// A name in a directory. A file with several names has its name in the directory of links,
+    /// which stays whatever happens to the other names.
+    Name(Dir, Box<[u8]>),
+    /// A key of an indexed directory.
+    Key(Box<KeyFile>),
+    /// The last name is gone; its remaining attributes.
+    Gone(Box<Inode>),
+}

@@ -1,0 +1,632 @@
+//! Imd: one rank of a job that writes an indexed directory.
+
+use std::time::Duration;
+
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
+use esker_comm::{Channel, Rank, Router, RouterOptions, Routing, Transport, router};
+use esker_table::wire::WireInput;
+
+use super::bounds::{BoundsBalancer, WaitingRecords};
+use super::values::{LONG_POINTER_BYTES, POINTER_BYTES, ValueLog, ValuePointer};
+use crate::auxiliary::{AuxiliaryBuilder, AuxiliaryEncoding, cuckoo};
+use crate::directory::{DirectoryIndex, PartitionTotals};
+use crate::hash::{home, key_hash};
+use crate::index::head::IndexLogHead;
+use crate::names;
+use crate::partition::{EpochEnd, MEMORY_BYTES_MIN, PartitionSetup, PartitionWriter};
+use crate::record_layout::{RecordLayout, ValueFormat};
+use crate::schema::DirectorySchema;
+
+/// Totals that ranks send to rank 0 when they finish.
+const TOTALS: Channel = Channel(0x10);
+
+/// Memory of a pair in an auxiliary table under construction, its encoding included.
+const PAIR_MEMORY_BYTES: u64 = 48;
+
+/// Maximum bytes of key and value of a record that is sent.
+const MOVES_BYTES_MAX: u64 = router::RECORD_BYTES_MAX as u64 - 1;
+
+/// Minimum size of a batch of records.
+const BATCH_BYTES_MIN: u64 = 1 << 10;
+
+/// Parameters of a new directory, equal on all ranks.
+#[derive(Clone, Debug)]
+pub struct DirectoryOptions {
+    /// The directory's id, which no other directory has.
+    pub directory: u128,
+    /// How readers reach values.
+    pub format: ValueFormat,
+    /// The shape of the records.
+    pub shape: RecordLayout,
+    /// How records travel between ranks.
+    pub routing: Routing,
+    /// Memory that each rank may allocate in all: for records that wait, tables that are written,
+    /// the index of the current epoch, and batches in flight. One record may take a twentieth of
+    /// it. Some 200 kB of fixed overhead come on top, and the transport's own buffers, which its
+    /// counters show.
+    pub memory_bytes: u64,
+    /// Bits of a fingerprint, for format lossy.
+    pub fingerprint_bits: u32,
+    /// Description of keys and values, for readers.
+    pub schema: DirectorySchema,
+}
+
+impl DirectoryOptions {
+    /// Options for records of `shape` in `format`: direct routing, 256 MiB a rank, no schema.
+    #[must_use]
+    pub fn new(directory: u128, format: ValueFormat, shape: RecordLayout) -> Self {
+        let fingerprint_bits = cuckoo::FINGERPRINT_BITS;
+        let (routing, memory_bytes) = (Routing::Direct, 256 << 20);
+        let schema = DirectorySchema::default();
+        Self { directory, format, shape, routing, memory_bytes, fingerprint_bits, schema }
+    }
+}
+
+/// Totals of one rank's part of a finished directory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteSummary {
+    /// Totals of this rank's partition.
+    pub totals: PartitionTotals,
+    /// Number of epochs.
+    pub epochs: u64,
+    /// Peak memory of records, tables, index and batches on this rank.
+    pub memory_peak: u64,
+    /// The router's counters on this rank.
+    pub router: router::RouterCounters,
+}
+
+/// One rank of a job that writes an indexed directory.
+///
+/// A rank whose call fails is lost to the others, and their next collective call says so. Epochs
+/// for which [`DirectoryWriter::epoch_flush_at`] has returned stay readable, even without [`DirectoryWriter::finish`].
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use esker_base::store::{MemoryStore, SharedStore};
+/// use esker_comm::{Transport, threads};
+/// use esker_imd::{DirectoryOptions, DirectoryReader, DirectoryWriter, RecordLayout, ValueFormat};
+///
+/// let store: SharedStore = Arc::new(MemoryStore::new());
+/// let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 4 };
+/// let mut options = DirectoryOptions::new(7, ValueFormat::Base, shape);
+/// options.memory_bytes = 4 << 20;
+/// threads::run(4, 2, |transport| {
+///     let rank = transport.rank().0;
+///     let mut imd = DirectoryWriter::create(&store, "particles/", transport, &options)?;
+///     for step in 0..3_u32 {
+///         for id in 0..100_u64 {
+///             imd.append(&(id * 4 + u64::from(rank)).to_le_bytes(), &step.to_le_bytes())?;
+///         }
+///         imd.epoch_flush()?;
+///     }
+///     imd.finish()
+/// })?;
+///
+/// let reader = DirectoryReader::open(&store, "particles/", 0)?;
+/// let found = reader.get(&42_u64.to_le_bytes())?;
+/// let steps: Vec<u8> = found.values.iter().map(|value| value.bytes[0]).collect();
+/// assert_eq!(steps, [0, 1, 2]);
+/// # Ok::<(), esker_base::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct DirectoryWriter<T> {
+    router: Router<T>,
+    local: LocalPartition,
+    partitions: u32,
+    me: u32,
+    format: ValueFormat,
+    shape: RecordLayout,
+    /// Maximum bytes of key and value: they must fit memory, and a message if they may have to
+    /// travel.
+    record_bytes_max: u64,
+    /// The outgoing message, built in place.
+    message: Vec<u8>,
+    balancer: Option<BoundsBalancer>,
+    /// True if records were appended since the last epoch.
+    is_dirty: bool,
+    has_failed: bool,
+    store: SharedStore,
+    prefix: String,
+    head: IndexLogHead,
+    schema: DirectorySchema,
+    /// The step of each finished epoch.
+    steps: Vec<u64>,
+    batch_memory: u64,
+    /// Memory for values, or for agreeing on bounds.
+    besides_memory: u64,
+}
+
+/// The part of a rank that receives what others send.
+#[derive(Debug)]
+struct LocalPartition {
+    writer: PartitionWriter,
+    values: Option<ValueLog>,
+    sources: Option<AuxiliaryBuilder>,
+    pairs_max: usize,
+    /// Maximum number of pairs that a table has had.
+    pairs_peak: usize,
+    key_bytes: Option<usize>,
+    format: ValueFormat,
+    /// Records received in this epoch, to detect skew.
+    received: u64,
+    row: Vec<u8>,
+}
+
+impl LocalPartition {
+    fn new(
+        writer: PartitionWriter,
+        values: Option<ValueLog>,
+        options: &DirectoryOptions,
+        pairs_memory: u64,
+    ) -> Self {
+        Self {
+            writer,
+            values,
+            sources: encoding_of(options).map(AuxiliaryBuilder::new),
+            pairs_max: usize::try_from(pairs_memory / PAIR_MEMORY_BYTES).unwrap_or(usize::MAX),
+            pairs_peak: 0,
+            key_bytes: key_bytes_of(options.shape),
+            format: options.format,
+            received: 0,
+            row: Vec::new(),
+        }
+    }
+
+    /// Handles a message from `from`.
+    fn accept(&mut self, from: Rank, message: &[u8]) -> Result<()> {
+        self.received += 1;
+        if let Some(sources) = &mut self.sources {
+            let hash = message.as_array::<8>().ok_or_else(|| misfit(message))?;
+            sources.insert(u64::from_le_bytes(*hash), from.0);
+            return if sources.len() >= self.pairs_max { self.end_sources() } else { Ok(()) };
+        }
+        let (key, value) = match self.key_bytes {
+            Some(key_bytes) => message.split_at_checked(key_bytes),
+            None => message
+                .split_first()
+                .and_then(|(&length, rest)| rest.split_at_checked(usize::from(length))),
+        }
+        .ok_or_else(|| misfit(message))?;
+        if self.format == ValueFormat::Pointer {
+            self.row.clear();
+            self.row.extend_from_slice(&from.0.to_le_bytes());
+            self.row.extend_from_slice(value);
+            return self.writer.append(key_hash(key), key, &self.row);
+        }
+        self.writer.append(key_hash(key), key, value)
+    }
+
+    fn end_sources(&mut self) -> Result<()> {
+        if let Some(sources) = self.sources.as_mut().filter(|sources| !sources.is_empty()) {
+            self.pairs_peak = self.pairs_peak.max(sources.len());
+            let table = sources.finish()?;
+            self.writer.add_auxiliary(table);
+        }
+        Ok(())
+    }
+}
+
+/// The encoding of keys' sources, for formats in which records stay with their writers.
+fn encoding_of(options: &DirectoryOptions) -> Option<AuxiliaryEncoding> {
+    match options.format {
+        ValueFormat::Lossy => {
+            Some(AuxiliaryEncoding::Cuckoo { fingerprint_bits: options.fingerprint_bits })
+        }
+        ValueFormat::Static => Some(AuxiliaryEncoding::Ribbon),
+        _ => None,
+    }
+}
+
+impl<T: Transport> DirectoryWriter<T> {
+    /// Creates a directory below `prefix` (empty, or ending in `/`) of `store`; collective.
+    ///
+    /// # Errors
+    /// `Exists` if another directory has logs there, `Invalid` for impossible options, such as too
+    /// little memory; those of the store.
+    pub fn create(
+        store: &SharedStore,
+        prefix: &str,
+        transport: T,
+        options: &DirectoryOptions,
+    ) -> Result<Self> {
+        options.shape.check()?;
+        options.schema.check(options.shape)?;
+        let (me, partitions) = (transport.rank().0, transport.size());
+        let DirectoryOptions { directory, format, shape, .. } = *options;
+        let head = IndexLogHead { directory, partition: me, partitions, format, shape };
+        let (batch_bytes, batch_memory) = batch_share(&transport, options)?;
+        let has_auxiliary = matches!(format, ValueFormat::Lossy | ValueFormat::Static);
+        let left = options.memory_bytes - batch_memory;
+        let pairs_memory = if has_auxiliary { left / 4 } else { 0 };
+        let is_pointer = format == ValueFormat::Pointer;
+        let value_memory = if is_pointer { ValueLog::memory_bytes(left) } else { 0 };
+        let by_key = format == ValueFormat::Ordered;
+        let bounds_memory = if by_key { left / 8 } else { 0 };
+        let setup = PartitionSetup {
+            directory,
+            partition: me,
+            partitions: head.hash_partitions(),
+            shape: head.row_shape(),
+            order: head.order(),
+            has_auxiliary,
+            memory_bytes: left - pairs_memory - value_memory - bounds_memory,
+        };
+        let begins =
+            (&*encoded(|out| head.encode(out)), &*encoded(|out| options.schema.encode(out)));
+        let writer = PartitionWriter::create(store, prefix, setup, begins)?;
+        let values = is_pointer.then(|| ValueLog::create(store, prefix, &head, value_memory));
+        let fits_memory = if is_pointer { u64::MAX } else { writer.record_bytes_max() };
+        let local = LocalPartition::new(writer, values.transpose()?, options, pairs_memory);
+        let record_bytes = message_bytes(&head);
+        let routing =
+            RouterOptions { batch_bytes, record_bytes, ..RouterOptions::new(options.routing) };
+        let moves = partitions > 1 && matches!(format, ValueFormat::Base | ValueFormat::Ordered);
+        let balancer = by_key.then(|| BoundsBalancer::new(partitions, me, bounds_memory));
+        Ok(Self {
+            router: Router::new(transport, routing)?,
+            local,
+            partitions,
+            me,
+            format,
+            shape,
+            record_bytes_max: fits_memory.min(if moves { MOVES_BYTES_MAX } else { u64::MAX }),
+            message: Vec::new(),
+            balancer,
+            is_dirty: false,
+            has_failed: false,
+            store: store.clone(),
+            prefix: prefix.to_owned(),
+            head,
+            schema: options.schema.clone(),
+            steps: Vec::new(),
+            batch_memory,
+            besides_memory: value_memory + bounds_memory,
+        })
+    }
+
+    /// Adds `value` to the values of `key`.
+    ///
+    /// Nothing is durable before [`DirectoryWriter::epoch_flush`]. Readers get the values of one key and epoch
+    /// in the order in which a rank appended them. Blocks only while all memory is taken.
+    ///
+    /// # Errors
+    /// `Invalid` or `TooLarge` for a record that does not fit shape, messages or memory, which
+    /// changes nothing; the errors of writing and sending, and `Closed` afterwards.
+    #[inline]
+    pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.shape.check_record(key, value)?;
+        if (key.len() + value.len()) as u64 > self.record_bytes_max {
+            return Err(too_large(value, self.record_bytes_max));
+        }
+        if self.has_failed {
+            return Err(closed());
+        }
+        self.is_dirty = true;
+        let hash = key_hash(key);
+        let done = match self.format {
+            ValueFormat::Base => {
+                let to = home(hash, self.partitions).0;
+                if to == self.me {
+                    self.local.writer.append(hash, key, value)
+                } else {
+                    self.send_record(to, key, value)
+                }
+            }
+            ValueFormat::Pointer => self.append_pointer(hash, key, value),
+            ValueFormat::Lossy | ValueFormat::Static => self.append_here(hash, key, value),
+            ValueFormat::Ordered => self.append_ordered(key, value),
+        };
+        self.has_failed |= done.is_err();
+        done
+    }
+
+    fn send_record(&mut self, to: u32, key: &[u8], value: &[u8]) -> Result<()> {
+        self.message.clear();
+        if self.local.key_bytes.is_none() {
+            self.message.push(key.len() as u8);
+        }
+        self.message.extend_from_slice(key);
+        self.message.extend_from_slice(value);
+        let local = &mut self.local;
+        self.router
+            .push(Rank(to), &self.message, &mut |from, message: &[u8]| local.accept(from, message))
+    }
+
+    fn append_pointer(&mut self, hash: u64, key: &[u8], value: &[u8]) -> Result<()> {
+        let values = self.local.values.as_mut().expect("the format keeps values");
+        let bytes = u32::try_from(value.len()).expect("values are checked on append");
+        let pointer = ValuePointer { rank: self.me, offset: values.append(value)?, bytes };
+        let mut encoded = Vec::with_capacity(LONG_POINTER_BYTES);
+        pointer.encode(self.local.key_bytes.is_none(), &mut encoded);
+        let to = home(hash, self.partitions).0;
+        if to == self.me {
+            return self.local.writer.append(hash, key, &encoded);
+        }
+        // The receiver knows the rank.
+        self.send_record(to, key, &encoded[size_of::<u32>()..])
+    }
+
+    fn append_here(&mut self, hash: u64, key: &[u8], value: &[u8]) -> Result<()> {
+        self.local.writer.append(hash, key, value)?;
+        let to = Rank(home(hash, self.partitions).0);
+        if to.0 == self.me {
+            return self.local.accept(to, &hash.to_le_bytes());
+        }
+        let local = &mut self.local;
+        self.router
+            .push(to, &hash.to_le_bytes(), &mut |from, message: &[u8]| local.accept(from, message))
+    }
+
+    fn append_ordered(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let balancer = self.balancer.as_mut().expect("the format is ordered");
+        match balancer.partition_of(key, value) {
+            Some(to) if to == self.me => {
+                self.local.received += 1;
+                self.local.writer.append(0, key, value)
+            }
+            Some(to) => self.send_record(to, key, value),
+            None if balancer.is_full() => self.agree_on_bounds(),
+            None if balancer.is_look_due() => self.join_agreement(),
+            None => Ok(()),
+        }
+    }
+
+    /// Agrees with all ranks on bounds, and sends the records that waited for them.
+    fn agree_on_bounds(&mut self) -> Result<()> {
+        let Some(balancer) = &mut self.balancer else { return Ok(()) };
+        let (local, router) = (&mut self.local, &mut self.router);
+        let mut take_in = |router: &mut Router<T>| {
+            let mut sink = |from: Rank, message: &[u8]| local.accept(from, message);
+            router.poll(Duration::ZERO, &mut sink).map(|messages| messages > 0)
+        };
+        let waiting = balancer.agree(router, &mut take_in)?;
+        self.release(&waiting)
+    }
+
+    /// Takes part in an agreement on bounds if another rank has begun one, without blocking.
+    fn join_agreement(&mut self) -> Result<()> {
+        let balancer = self.balancer.as_mut().filter(|balancer| !balancer.has_bounds());
+        let Some(balancer) = balancer else { return Ok(()) };
+        match balancer.progress(self.router.transport())? {
+            Some(waiting) => self.release(&waiting),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends the records that waited for bounds.
+    fn release(&mut self, waiting: &WaitingRecords) -> Result<()> {
+        for (key, value) in waiting.records() {
+            let balancer = self.balancer.as_ref().expect("the format is ordered");
+            let to = balancer.partition(key);
+            if to == self.me {
+                self.local.received += 1;
+                self.local.writer.append(0, key, value)?;
+            } else {
+                self.send_record(to, key, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The transport, so that a program can exchange messages of its own on other channels between
+    /// epochs.
+    pub fn transport(&mut self) -> &mut T {
+        self.router.transport()
+    }
+
+    /// Receives messages of other ranks, so that they need not wait for this rank's next append.
+    /// Call it now and then during long computations: a rank gives up if another makes no call
+    /// before the transport's deadline.
+    ///
+    /// # Errors
+    /// Those of handling the messages.
+    pub fn poll(&mut self) -> Result<()> {
+        let local = &mut self.local;
+        let polled = self
+            .router
+            .poll(Duration::ZERO, &mut |from, message: &[u8]| local.accept(from, message));
+        let done = polled.and_then(|_| self.join_agreement());
+        self.has_failed |= done.is_err();
+        done
+    }
+
+    /// Ends an epoch whose step is one more than the last, starting at 0; else as
+    /// [`DirectoryWriter::epoch_flush_at`].
+    ///
+    /// # Errors
+    /// As [`DirectoryWriter::epoch_flush_at`].
+    pub fn epoch_flush(&mut self) -> Result<()> {
+        self.epoch_flush_at(self.steps.last().map_or(0, |last| last.saturating_add(1)))
+    }
+
+    /// Ends the epoch under the number `step`, which must be the same on all ranks; collective.
+    /// Once it returns on any rank, all records that all ranks appended before survive power loss:
+    /// each rank waits for its own writes and syncs, then for the others.
+    ///
+    /// # Errors
+    /// `Invalid` unless `step` is greater than that of the previous epoch, which changes nothing;
+    /// the errors of sending and writing, `Unavailable` naming a lost rank, and `Closed`
+    /// afterwards. The epoch is then incomplete in some partitions, and readers report it as such.
+    pub fn epoch_flush_at(&mut self, step: u64) -> Result<()> {
+        if self.has_failed {
+            return Err(closed());
+        }
+        if let Some(last) = self.steps.last().filter(|last| **last >= step) {
+            let what = format!("step {step} after step {last}: the steps of epochs must ascend");
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        let done = self.flush(step);
+        self.has_failed |= done.is_err();
+        self.is_dirty = false;
+        if done.is_ok() {
+            self.steps.push(step);
+        }
+        done
+    }
+
+    fn flush(&mut self, step: u64) -> Result<()> {
+        if self.balancer.as_ref().is_some_and(|balancer| !balancer.has_bounds()) {
+            self.agree_on_bounds()?;
+        }
+        let local = &mut self.local;
+        self.router.flush(&mut |from, message: &[u8]| local.accept(from, message))?;
+        self.local.end_sources()?;
+        if let Some(values) = &mut self.local.values {
+            values.sync()?;
+        }
+        let value_bytes = self.local.values.as_ref().map_or(0, ValueLog::bytes);
+        self.local.writer.epoch_flush(EpochEnd { step, value_bytes })?;
+        self.router.transport().barrier()?;
+        if let Some(balancer) = &mut self.balancer {
+            // If the bounds fitted this epoch badly, they are replaced before the next.
+            let received = std::mem::take(&mut self.local.received);
+            balancer.end_epoch(self.router.transport(), received)?;
+        }
+        Ok(())
+    }
+
+    /// Finishes the directory; collective. Rank 0 writes the root object, by which readers then
+    /// open it.
+    ///
+    /// # Errors
+    /// `Invalid` if this rank appended records since its last epoch ended; otherwise as
+    /// [`DirectoryWriter::epoch_flush_at`].
+    pub fn finish(self) -> Result<WriteSummary> {
+        if self.has_failed {
+            return Err(closed());
+        }
+        if self.is_dirty {
+            let what = "records were appended since the last epoch_flush: call it before finish";
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        let written = self.local.writer.finish()?;
+        let totals = PartitionTotals {
+            rows: written.rows,
+            tables: written.tables,
+            index_bytes: written.index_bytes,
+            data_bytes: written.data_bytes,
+            value_bytes: self.local.values.as_ref().map_or(0, ValueLog::bytes),
+            auxiliary_bytes: written.auxiliary_bytes,
+        };
+        let router = self.router.counters();
+        let mut transport = self.router.into_transport();
+        let mut message = Vec::new();
+        totals.encode(&mut message);
+        transport.send(Rank(0), TOTALS, message)?;
+        if self.me == 0 {
+            let bounds = self.balancer.map(BoundsBalancer::into_history).unwrap_or_default();
+            let (head, schema, steps) = (self.head, self.schema, self.steps);
+            let directory = DirectoryIndex { head, schema, steps, partitions: Vec::new(), bounds };
+            let root = gather(&mut transport, directory)?;
+            self.store.put_if_absent(&names::root(&self.prefix), &root.encode())?;
+        }
+        transport.barrier()?;
+        let pairs = self.local.pairs_peak as u64 * PAIR_MEMORY_BYTES;
+        let batches = self.batch_memory.min(router.memory_bytes_max);
+        let memory_peak = written.memory_peak + batches + pairs + self.besides_memory;
+        Ok(WriteSummary { totals, epochs: written.epochs, memory_peak, router })
+    }
+}
+
+/// Collects the totals of all ranks' partitions in `directory`.
+fn gather<T: Transport>(
+    transport: &mut T,
+    mut directory: DirectoryIndex,
+) -> Result<DirectoryIndex> {
+    let ranks = transport.size() as usize;
+    directory.partitions = vec![PartitionTotals::default(); ranks];
+    for _ in 0..ranks {
+        let message = transport.receive_soon(&[TOTALS], "the totals of a rank")?;
+        let mut input = WireInput::new(&message.bytes);
+        let totals = PartitionTotals::decode(&mut input);
+        let name = format!("a message of {}", message.from);
+        directory.partitions[message.from.index()] = totals.map_err(|bad| bad.of(&name, 0))?;
+    }
+    Ok(directory)
+}
+
+/// The bytes that `encode` appends.
+fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(&mut out);
+    out
+}
+
+/// Bytes of every key, if all have the same length.
+fn key_bytes_of(shape: RecordLayout) -> Option<usize> {
+    match shape {
+        RecordLayout::Fixed { key_bytes, .. } => Some(usize::from(key_bytes)),
+        RecordLayout::Variable => None,
+    }
+}
+
+/// Bytes of each batch, and of all batches that a rank may have open at once.
+fn batch_share<T: Transport>(transport: &T, options: &DirectoryOptions) -> Result<(usize, u64)> {
+    let nodes = transport.nodes();
+    let hops = match options.routing {
+        Routing::Direct => u64::from(nodes.size()) - 1,
+        // Peers on its own node, as local representatives and as destinations, and remote peers.
+        Routing::ThreeHop => {
+            let local = nodes.members(nodes.node(transport.rank())).len() as u64;
+            2 * (local - 1) + u64::from(nodes.nodes() - 1).div_ceil(local)
+        }
+    };
+    if hops == 0 {
+        return check_memory(options, 0).map(|()| (router::BATCH_BYTES, 0));
+    }
+    let share = options.memory_bytes / 4 / hops;
+    let batch = share.clamp(BATCH_BYTES_MIN, router::BATCH_BYTES as u64);
+    check_memory(options, batch * hops)?;
+    Ok((batch as usize, batch * hops))
+}
+
+fn check_memory(options: &DirectoryOptions, batches: u64) -> Result<()> {
+    let least = batches + 2 * MEMORY_BYTES_MIN;
+    if options.memory_bytes >= least {
+        return Ok(());
+    }
+    let what = format!(
+        "{} bytes of memory a rank: {least} at least, {batches} of them for batches; 3-hop \
+         routing needs fewer",
+        options.memory_bytes
+    );
+    Err(Error::new(Kind::Invalid, what))
+}
+
+/// Bytes of every message, if all have the same length.
+fn message_bytes(head: &IndexLogHead) -> Option<u32> {
+    match (head.format, head.shape) {
+        (ValueFormat::Lossy | ValueFormat::Static, _) => Some(8),
+        (_, RecordLayout::Variable) => None,
+        (ValueFormat::Pointer, RecordLayout::Fixed { key_bytes, .. }) => {
+            Some(u32::from(key_bytes) + POINTER_BYTES as u32 - 4)
+        }
+        (_, RecordLayout::Fixed { key_bytes, value_bytes }) => {
+            Some(u32::from(key_bytes) + value_bytes)
+        }
+    }
+}
+
+#[cold]
+fn too_large(value: &[u8], bytes_max: u64) -> Error {
+    let why = if bytes_max == MOVES_BYTES_MAX { "move between ranks" } else { "fit this memory" };
+    let what = format!(
+        "a value of {} bytes: records that {why} have {bytes_max} at most; format pointer leaves \
+         values where they are",
+        value.len()
+    );
+    Error::new(Kind::TooLarge, what)
+}
+
+#[cold]
+fn misfit(message: &[u8]) -> Error {
+    let what =
+        format!("received a record of {} bytes, which this directory cannot have", message.len());
+    Error::new(Kind::Corrupt, what)
+}
+
+fn closed() -> Error {
+    Error::new(Kind::Closed, "an earlier failure closed this rank's part of the directory")
+}

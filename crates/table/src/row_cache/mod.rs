@@ -1,0 +1,612 @@
+//! Hot records: images of cached blocks for point reads, beside the blocks that scans use.
+//!
+//! A block that point reads hit in the cache again gets an image (`image.rs`). Images are stored in
+//! chunks of huge pages. Each block of an open table has a slot, half a cache line, with the
+//! image's address and an interpolation table for its rows, so a warm read waits for only one cache
+//! miss. The part that many images of a table share, their form, is kept once, beside the slots, so
+//! that a read fetches only the key's row of an image.
+//! Eviction: chunks are used in turn. When one is reused, images that were read since they were put
+//! there stay, up to half of the chunk; the others are dropped.
+//! Concurrency: readers take no lock and write nothing but a mark, the first time. A slot's state
+//! names the image and a generation. A writer that evicts an image clears the state before it
+//! overwrites the words; a reader checks the state again after reading and discards what it read if
+//! the state has changed (a sequence lock). Writers hold `filling`.
+//! Source: sequence locks as in Boehm, Can Seqlocks Get Along with Programming Language Memory
+//! Models?, 2012; CLOCK, Corbató 1968.
+
+mod image;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+
+use crate::block::{Block, DecodedBlock};
+use crate::memory::{Zeroable, ZeroedArray, prefetch};
+use crate::schema::{RelativeColumns, RowBuffer, Schema};
+use crate::table::{LookupKey, NearBlocks};
+use image::{AtomicWords, BUCKETS, BlockImage, ImageLayout, ImageView};
+
+/// Maximum bytes of a chunk: a huge page.
+const CHUNK_BYTES_MAX: u64 = 2 << 20;
+/// Minimum bytes of a chunk; smaller ones would hold too few images.
+const CHUNK_BYTES_MIN: u64 = 64 << 10;
+/// Minimum number of chunks that share a budget, so that a reused chunk is a small part of it.
+const CHUNKS_MIN: u64 = 8;
+const LINE_WORDS: usize = 8;
+/// An image takes at most one part in this many of a chunk.
+const IMAGE_SHARE: usize = 4;
+const GENERATIONS: u64 = 1 << 14;
+
+/// Once all chunks are in use, one in this many blocks hit without an image gets one. Making an
+/// image costs about thirty reads of the block, and if more blocks are read than fit as images, an
+/// image is evicted before it has been read that often.
+const ADMITTED_ONE_IN: usize = 32;
+
+/// Maximum common forms of a table, which are also limited to a share of its blocks.
+const FORMS_MAX: usize = 128;
+const FORM_SHARE: usize = 8;
+/// Maximum words of a common form.
+const FORM_WORDS_MAX: usize = 32;
+/// Maximum lines of an image's own form.
+const OWN_FORM_LINES_MAX: usize = u8::MAX as usize - FORMS_MAX;
+
+/// State of the image of one block. Bit 0 is set if there is an image, bit 1 if it was read; then
+/// follow 14 bits of generation, a byte for its form, a byte for the words of a row, and the line
+/// where it starts. The form is the number of a common form, or [`FORMS_MAX`] plus the number of
+/// lines of the image's own form, which comes first.
+const PRESENT: u64 = 1;
+const READ: u64 = 2;
+/// State of a block for which no image is possible.
+const UNFIT: u64 = 2;
+
+/// The places of the images of a table's blocks.
+#[derive(Debug)]
+pub(crate) struct BlockSlots {
+    slots: ZeroedArray<BlockSlot>,
+    forms: ZeroedArray<AtomicU64>,
+    /// Number of common forms; a form never changes once it is counted.
+    forms_count: AtomicUsize,
+    schema: &'static Schema,
+    followers: RelativeColumns,
+}
+
+#[derive(Debug)]
+#[repr(align(32))]
+struct BlockSlot {
+    state: AtomicU64,
+    /// The last integer of the block's first key.
+    first: AtomicU64,
+    /// The starts of its buckets, which never change for a block.
+    starts: [AtomicU64; BUCKETS / 8],
+}
+
+// SAFETY: integers.
+unsafe impl Zeroable for BlockSlot {}
+
+impl BlockSlots {
+    /// Makes slots for blocks; `firsts` are the last integers of their first keys.
+    pub(crate) fn new(
+        schema: &'static Schema,
+        firsts: impl ExactSizeIterator<Item = u64>,
+    ) -> Arc<Self> {
+        let slots: ZeroedArray<BlockSlot> = ZeroedArray::new(firsts.len());
+        for (slot, first) in slots.iter().zip(firsts) {
+            slot.first.store(first, Ordering::Relaxed);
+        }
+        let forms = slots.len().div_ceil(FORM_SHARE).min(FORMS_MAX);
+        let forms = ZeroedArray::new(forms * FORM_WORDS_MAX);
+        let (forms_count, followers) = (AtomicUsize::new(0), schema.followers());
+        Arc::new(Self { slots, forms, forms_count, schema, followers })
+    }
+
+    /// Hints to the processor that [`BlockSlots::block_of`] follows.
+    #[inline]
+    pub(crate) fn prefetch(&self, blocks: &NearBlocks) {
+        let start = self.slots.as_ptr().wrapping_add(blocks.guess());
+        prefetch(start.wrapping_sub(1));
+        prefetch(start.wrapping_add(1));
+    }
+
+    /// Returns the last of the blocks of `near` that starts before `order`; `None` if one starts at
+    /// `order` or all start after it.
+    #[inline]
+    pub(crate) fn block_of(&self, near: &NearBlocks, order: u64) -> Option<usize> {
+        let (blocks, guess) = (near.range(), near.guess());
+        // Blocks are nearly as evenly spread as their keys, so the first step in either direction
+        // is usually the last. It has no branch, which would wait for memory.
+        let back = usize::from(guess > blocks.start) & usize::from(self.first_of(guess) > order);
+        let next = (guess + 1).min(blocks.end - 1);
+        let ahead = usize::from(next > guess) & usize::from(self.first_of(next) <= order);
+        let mut block = guess - back + ahead;
+        let ends = block + 1 == blocks.end || self.first_of(block + 1) > order;
+        if self.first_of(block) > order || !ends {
+            block = self.search(&blocks, block, order)?;
+        }
+        (self.first_of(block) != order).then_some(block)
+    }
+
+    /// Returns the last of `blocks` that starts at or before `order`, searching from `near` in
+    /// growing steps.
+    #[cold]
+    fn search(&self, blocks: &Range<usize>, near: usize, order: u64) -> Option<usize> {
+        let (mut low, mut high, mut step) = (near, near, 1);
+        while low > blocks.start && self.first_of(low) > order {
+            (high, low) = (low, low.saturating_sub(step).max(blocks.start));
+            step *= 2;
+        }
+        while high < blocks.end && self.first_of(high) <= order {
+            (low, high) = (high, (high + step).min(blocks.end));
+            step *= 2;
+        }
+        let firsts = &self.slots[low..high];
+        let before = firsts.partition_point(|slot| slot.first.load(Ordering::Relaxed) <= order);
+        (low + before).checked_sub(1).filter(|block| *block >= blocks.start)
+    }
+
+    #[inline]
+    fn first_of(&self, block: usize) -> u64 {
+        self.slots[block].first.load(Ordering::Relaxed)
+    }
+
+    /// Memory that slots and forms take, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.slots) + size_of_val(&*self.forms)
+    }
+
+    #[inline]
+    fn form(&self, number: usize) -> AtomicWords<'_> {
+        let start = number * FORM_WORDS_MAX;
+        AtomicWords(self.forms.get(start..start + FORM_WORDS_MAX).unwrap_or_default())
+    }
+
+    /// Returns the number of a common form, and makes the form common if there is room. The caller
+    /// holds `filling`.
+    fn number_of(&self, form: &[u64]) -> Option<usize> {
+        let count = self.forms_count.load(Ordering::Relaxed);
+        let words = form.iter().copied().chain(std::iter::repeat(0)).take(FORM_WORDS_MAX);
+        if form.len() > FORM_WORDS_MAX {
+            return None;
+        }
+        let is_own = |number: &usize| {
+            let own = self.form(*number).0.iter().map(|word| word.load(Ordering::Relaxed));
+            own.eq(words.clone())
+        };
+        if let Some(number) = (0..count).find(is_own) {
+            return Some(number);
+        }
+        let own = self.form(count).0;
+        own.iter().zip(words).for_each(|(own, word)| own.store(word, Ordering::Relaxed));
+        self.forms_count.store(count + usize::from(!own.is_empty()), Ordering::Relaxed);
+        (!own.is_empty()).then_some(count)
+    }
+
+    /// Returns whether `block` has an image.
+    #[inline]
+    pub(crate) fn has_image(&self, block: usize) -> bool {
+        self.slots[block].state.load(Ordering::Relaxed) & PRESENT != 0
+    }
+
+    /// Returns whether `block` has an image, or cannot have one.
+    pub(crate) fn is_settled(&self, block: usize) -> bool {
+        self.slots[block].state.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl BlockSlot {
+    #[inline]
+    fn starts(&self) -> [u64; BUCKETS / 8] {
+        std::array::from_fn(|at| self.starts[at].load(Ordering::Relaxed))
+    }
+
+    fn publish(&self, image_line: usize, layout: SlotLayout, generation: u64) {
+        let state = PRESENT
+            | (generation % GENERATIONS) << 2
+            | u64::from(layout.form) << 16
+            | u64::from(layout.stride) << 24
+            | (image_line as u64) << 32;
+        self.state.store(state, Ordering::Release);
+    }
+}
+
+/// The parts of a state that describe an image's layout.
+#[derive(Clone, Copy, Debug)]
+struct SlotLayout {
+    form: u8,
+    stride: u8,
+}
+
+impl SlotLayout {
+    fn of(state: u64) -> Self {
+        Self { form: (state >> 16) as u8, stride: (state >> 24) as u8 }
+    }
+}
+
+/// Images under one budget, shared by all tables of a cache.
+#[derive(Debug)]
+pub(crate) struct HotRecords {
+    chunks: Box<[OnceLock<ZeroedArray<AtomicU64>>]>,
+    /// Lines of a chunk, as a power of two.
+    chunk_lines_log: u32,
+    /// True if all chunks are in use.
+    is_full: AtomicBool,
+    /// Blocks hit without an image since then.
+    met: AtomicUsize,
+    filling: Mutex<FillCursor>,
+}
+
+/// The chunk that takes new images.
+#[derive(Debug)]
+struct FillCursor {
+    chunk: usize,
+    used_words: usize,
+    /// Incremented whenever a chunk is reused.
+    generation: u64,
+    /// The images of each chunk.
+    tenants: Vec<Vec<ResidentImage>>,
+}
+
+#[derive(Debug)]
+struct ResidentImage {
+    slots: Weak<BlockSlots>,
+    block: usize,
+    line: usize,
+    words: usize,
+}
+
+/// Returns the byte by which a layout names an image's form, and the image's own words.
+fn lay_out(
+    slots: &BlockSlots,
+    mut form: Vec<u64>,
+    is_common: bool,
+    words: Vec<u64>,
+) -> (u8, Vec<u64>) {
+    if is_common && let Some(number) = slots.number_of(&form) {
+        return (number as u8, words);
+    }
+    let lines = form.len().div_ceil(LINE_WORDS);
+    form.resize(lines * LINE_WORDS, 0);
+    form.extend(words);
+    ((FORMS_MAX + lines) as u8, form)
+}
+
+impl HotRecords {
+    /// Makes a store of images of at most `budget_bytes`; `None` if that is too little.
+    pub(crate) fn new(budget_bytes: u64) -> Option<Self> {
+        let chunk_bytes = 1 << (budget_bytes / CHUNKS_MIN).clamp(1, CHUNK_BYTES_MAX).ilog2();
+        if chunk_bytes < CHUNK_BYTES_MIN {
+            return None;
+        }
+        let chunks = usize::try_from(budget_bytes / chunk_bytes).ok()?;
+        Some(Self {
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            chunk_lines_log: (chunk_bytes / 64).ilog2(),
+            is_full: AtomicBool::new(false),
+            met: AtomicUsize::new(0),
+            filling: Mutex::new(FillCursor {
+                chunk: 0,
+                used_words: 0,
+                generation: 0,
+                tenants: (0..chunks).map(|_| Vec::new()).collect(),
+            }),
+        })
+    }
+
+    fn chunk_words(&self) -> usize {
+        LINE_WORDS << self.chunk_lines_log
+    }
+
+    /// Memory that the chunks in use take, in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let used = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+        (used * self.chunk_words() * 8) as u64
+    }
+
+    #[inline]
+    fn words(&self, state: u64) -> Option<AtomicWords<'_>> {
+        let line = (state >> 32) as usize;
+        let chunk = self.chunks.get(line >> self.chunk_lines_log)?.get()?;
+        let start = (line & ((1 << self.chunk_lines_log) - 1)) * LINE_WORDS;
+        Some(AtomicWords(&chunk[start..]))
+    }
+
+    /// Returns the image of `slot` that `state` names, and whether its form is its own.
+    #[inline]
+    fn view<'a>(
+        &'a self,
+        slots: &'a BlockSlots,
+        slot: &BlockSlot,
+        state: u64,
+    ) -> Option<(ImageView<'a>, bool)> {
+        let (words, layout) = (self.words(state)?, SlotLayout::of(state));
+        let shape = ImageLayout { starts: slot.starts(), stride: layout.stride };
+        Some(match usize::from(layout.form).checked_sub(FORMS_MAX) {
+            None => {
+                let form = slots.form(usize::from(layout.form));
+                (ImageView { form, rows: words, shape }, false)
+            }
+            Some(lines) => {
+                let rows = AtomicWords(words.0.get(lines * LINE_WORDS..)?);
+                (ImageView { form: words, rows, shape }, true)
+            }
+        })
+    }
+
+    /// Hints to the processor that `digest` is looked up in `block` soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, slots: &BlockSlots, block: usize, digest: u64) {
+        let slot = &slots.slots[block];
+        let state = slot.state.load(Ordering::Relaxed);
+        if state & PRESENT != 0
+            && let Some((view, is_own)) = self.view(slots, slot, state)
+        {
+            view.prefetch(digest);
+            if is_own {
+                view.prefetch_form();
+            }
+        }
+    }
+
+    /// Reads a key's record in `block` into `out`, its strings only if `with_strings`. Returns
+    /// whether there is a record, or `None` if the block has no image; `out` is then arbitrary.
+    /// `is_first_group` tells whether the block begins with the key's group.
+    #[inline]
+    pub(crate) fn get(
+        &self,
+        (slots, block, is_first_group): (&BlockSlots, usize, bool),
+        wanted: &LookupKey,
+        with_strings: bool,
+        out: &mut RowBuffer,
+    ) -> Option<bool> {
+        let slot = &slots.slots[block];
+        let state = slot.state.load(Ordering::Acquire);
+        if state & PRESENT == 0 {
+            return None;
+        }
+        let (view, _) = self.view(slots, slot, state)?;
+        let row_at = view.find(slots.schema, wanted, is_first_group);
+        if let Some(row_at) = row_at {
+            view.read(row_at, (&slots.followers, &wanted.key), with_strings, out);
+        }
+        // The record is valid only if the image was still there afterwards.
+        fence(Ordering::Acquire);
+        if (slot.state.load(Ordering::Relaxed) ^ state) & !READ != 0 {
+            return None;
+        }
+        if state & READ == 0 {
+            let (set, relaxed) = (state | READ, Ordering::Relaxed);
+            let _ = slot.state.compare_exchange(state, set, relaxed, relaxed);
+        }
+        Some(row_at.is_some())
+    }
+
+    /// Returns whether a block hit without an image should get one.
+    #[inline]
+    pub(crate) fn admits(&self) -> bool {
+        !self.is_full.load(Ordering::Relaxed)
+            || self.met.fetch_add(1, Ordering::Relaxed).is_multiple_of(ADMITTED_ONE_IN)
+    }
+
+    /// Gives an image to `block`, whose slot has none yet and which begins with the group `group`.
+    /// Calls `grown` if that took memory.
+    #[cold]
+    pub(crate) fn insert(
+        &self,
+        slots: &Arc<BlockSlots>,
+        number: usize,
+        (block, group): (&Block, &[u64]),
+        grown: impl FnOnce(),
+    ) {
+        let words_max = self.chunk_words() / IMAGE_SHARE;
+        let image = if block.memory_bytes() <= 2 * 8 * words_max {
+            let mut decoded = DecodedBlock::default();
+            block.decode(&mut decoded);
+            let image = BlockImage::of(slots.schema, group, &decoded);
+            image.filter(|image| {
+                image.form.len() <= OWN_FORM_LINES_MAX * LINE_WORDS
+                    && image.form.len() + LINE_WORDS + image.words.len() <= words_max
+            })
+        } else {
+            None
+        };
+        // The thread that holds the lock is inserting another image, perhaps this one.
+        let Some(mut filling) = self.filling.try_lock() else {
+            return;
+        };
+        let slot = &slots.slots[number];
+        if slot.state.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let Some(image) = image else {
+            slot.state.store(UNFIT, Ordering::Relaxed);
+            return;
+        };
+        let (form, words) = lay_out(slots, image.form, image.is_form_common, image.words);
+        let layout = SlotLayout { form, stride: image.shape.stride };
+        if filling.used_words + words.len() > self.chunk_words() {
+            self.recycle(&mut filling);
+        }
+        let chunk = self.chunks[filling.chunk].get();
+        let chunk = chunk.unwrap_or_else(|| {
+            let new = ZeroedArray::new(self.chunk_words());
+            let new = self.chunks[filling.chunk].get_or_init(|| new);
+            grown();
+            new
+        });
+        for (own, start) in slot.starts.iter().zip(image.shape.starts) {
+            own.store(start, Ordering::Relaxed);
+        }
+        let (slots, line) = (Arc::downgrade(slots), 0);
+        let tenant = ResidentImage { slots, block: number, line, words: words.len() };
+        self.store_image(&mut filling, chunk, tenant, &words, layout);
+    }
+
+    /// Puts an image into the free part of the chunk that is being filled.
+    fn store_image(
+        &self,
+        filling: &mut FillCursor,
+        chunk: &[AtomicU64],
+        tenant: ResidentImage,
+        words: &[u64],
+        layout: SlotLayout,
+    ) {
+        let start = filling.used_words;
+        for (own, word) in chunk[start..].iter().zip(words) {
+            own.store(*word, Ordering::Relaxed);
+        }
+        filling.used_words = (start + words.len()).next_multiple_of(LINE_WORDS);
+        let line = (filling.chunk << self.chunk_lines_log) + start / LINE_WORDS;
+        if let Some(slots) = tenant.slots.upgrade() {
+            slots.slots[tenant.block].publish(line, layout, filling.generation);
+            filling.tenants[filling.chunk].push(ResidentImage { line, ..tenant });
+        }
+    }
+
+    /// Advances to the next chunk; if that was used before, only images that were read stay in it.
+    fn recycle(&self, filling: &mut FillCursor) {
+        filling.chunk = (filling.chunk + 1) % self.chunks.len();
+        filling.used_words = 0;
+        filling.generation += 1;
+        let tenants = std::mem::take(&mut filling.tenants[filling.chunk]);
+        let Some(chunk) = self.chunks[filling.chunk].get() else {
+            return;
+        };
+        self.is_full.store(true, Ordering::Relaxed);
+        let chunk_start = filling.chunk << self.chunk_lines_log;
+        let (mut stay, mut stay_words) = (Vec::new(), 0);
+        for tenant in tenants {
+            let Some(slots) = tenant.slots.upgrade() else {
+                continue;
+            };
+            let state = slots.slots[tenant.block].state.swap(0, Ordering::Relaxed);
+            if state & READ != 0 && stay_words + tenant.words <= self.chunk_words() / 2 {
+                let start = (tenant.line - chunk_start) * LINE_WORDS;
+                let words = &chunk[start..start + tenant.words];
+                let words: Vec<u64> =
+                    words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+                stay_words += words.len().next_multiple_of(LINE_WORDS);
+                stay.push((tenant, words, SlotLayout::of(state)));
+            }
+        }
+        // A reader that sees words written to the chunk from here on also sees the cleared states.
+        fence(Ordering::Release);
+        for (tenant, words, layout) in stay {
+            self.store_image(filling, chunk, tenant, &words, layout);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::BlockBuilder;
+    use crate::schema::record::{self, RECORD};
+    use crate::table::GroupBlocks;
+
+    const BLOCKS: usize = 200;
+    const ROWS: u64 = 100;
+
+    fn key(block: usize, row: u64) -> [u8; 8] {
+        // The last byte is not zero, so the key's integer is the whole key.
+        ((block as u64) << 32 | row << 8 | 1).to_be_bytes()
+    }
+
+    fn block(number: usize) -> Block {
+        let mut builder = BlockBuilder::new(&RECORD);
+        for row in 0..ROWS {
+            let key = key(number, row);
+            let value = [key, key, key].concat();
+            let mut row = record::row(&key, &value);
+            RECORD.store(&mut row.ints);
+            builder.push(&row);
+        }
+        let mut bytes = Vec::new();
+        builder.finish(&mut bytes);
+        Block::parse(&RECORD, bytes.into()).expect("our own block")
+    }
+
+    /// Reads a record and checks that it is the right one; returns whether the block had an image.
+    fn read(hot: &HotRecords, slots: &BlockSlots, number: usize, row: u64) -> bool {
+        let key = key(number, row);
+        let key = record::key(&key);
+        let wanted = LookupKey { key, digest: RECORD.digest(&key) };
+        let mut out = RowBuffer::default();
+        hot.prefetch(slots, number, wanted.digest);
+        match hot.get((slots, number, true), &wanted, true, &mut out) {
+            None => false,
+            Some(found) => {
+                assert_eq!(found, row < ROWS);
+                let own = super::tests::key(number, row);
+                assert!(!found || out.strings[record::VALUE] == [own, own, own].concat());
+                true
+            }
+        }
+    }
+
+    fn slots() -> Arc<BlockSlots> {
+        BlockSlots::new(&RECORD, (0..BLOCKS).map(|block| (block as u64) << 32))
+    }
+
+    #[test]
+    fn what_is_read_stays_and_the_rest_goes() {
+        let hot = HotRecords::new(CHUNKS_MIN * CHUNK_BYTES_MIN).expect("a budget for eight chunks");
+        let (slots, blocks): (_, Vec<Block>) = (slots(), (0..BLOCKS).map(block).collect());
+        let mut grown = 0;
+        for (number, block) in blocks.iter().enumerate() {
+            hot.insert(&slots, number, (block, &[]), || grown += 1);
+            assert!(read(&hot, &slots, number, 3) || number > 0);
+            // The first block is read all the time, so it outlives many others.
+            assert!(read(&hot, &slots, 0, ROWS - 1), "after {number} blocks");
+            assert!(read(&hot, &slots, 0, ROWS + 5));
+        }
+        assert_eq!(grown, CHUNKS_MIN);
+        assert_eq!(hot.memory_bytes(), CHUNKS_MIN * CHUNK_BYTES_MIN);
+        let there = (0..BLOCKS).filter(|&number| read(&hot, &slots, number, 0)).count();
+        assert!((20..BLOCKS - 20).contains(&there), "{there} of {BLOCKS} blocks");
+        drop(slots);
+        let others = super::tests::slots();
+        (0..BLOCKS).for_each(|number| hot.insert(&others, number, (&blocks[number], &[]), || ()));
+        assert!(read(&hot, &others, BLOCKS - 1, 7));
+    }
+
+    #[test]
+    fn blocks_of_uneven_keys_are_found_too() {
+        let squares = |block: u64| (block * block) << 40;
+        let slots = BlockSlots::new(&RECORD, (0..300u32).map(|block| squares(u64::from(block))));
+        for (start, end) in [(0, 300), (0, 1), (7, 8), (100, 250)] {
+            let group = GroupBlocks::new((start, end), (None, u64::MAX), true);
+            for order in (0..300).flat_map(|block| [squares(block), squares(block) + 5]) {
+                let starts_before = (start..end).rfind(|block| squares(u64::from(*block)) <= order);
+                let expected = starts_before.filter(|block| squares(u64::from(*block)) != order);
+                let found = slots.block_of(&group.near(order, &[]), order);
+                assert_eq!(
+                    found,
+                    expected.map(|block| block as usize),
+                    "{order} of {start}..{end}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn readers_never_see_half_of_an_image() {
+        let hot = HotRecords::new(CHUNKS_MIN * CHUNK_BYTES_MIN).expect("a budget for eight chunks");
+        let (slots, blocks): (_, Vec<Block>) = (slots(), (0..BLOCKS).map(block).collect());
+        std::thread::scope(|scope| {
+            for reader in 0..2u64 {
+                let (hot, slots) = (&hot, &slots);
+                scope.spawn(move || {
+                    for step in 0..300_000u64 {
+                        let at = crate::schema::mix(step ^ reader << 40);
+                        read(hot, slots, at as usize % BLOCKS, at >> 32 & 127);
+                    }
+                });
+            }
+            for step in 0..3_000 {
+                let number = crate::schema::mix(step) as usize % BLOCKS;
+                hot.insert(&slots, number, (&blocks[number], &[]), || ());
+            }
+        });
+    }
+}

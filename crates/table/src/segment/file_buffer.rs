@@ -1,0 +1,205 @@
+//! Written: the segments of one file in a memtable: a strand for each log, and the order in which
+//! the strands grew.
+
+use std::sync::{Arc, OnceLock};
+
+use esker_base::{Error, Kind, Result};
+use hashbrown::HashMap;
+
+use super::log_run_builder::RunPart;
+use super::{IntervalIndex, LogRunBuilder, LooseSegments, NestedRun, Segment, SegmentRun};
+use crate::manifest::SetId;
+
+/// Bytes that a segment of a run counts for, in case it has to be cut, although cutting takes ten
+/// times as much: a memtable of less than a gigabyte never has more segments than can be cut.
+const RUN_SEGMENT_BYTES: usize = 16;
+/// Bytes of a single segment: once in its strand, and again by offset once the lattice is read.
+const SINGLE_BYTES: usize = 24 + 40;
+
+/// Segments of one file.
+#[derive(Debug, Default)]
+pub(super) struct FileBuffer {
+    file: u128,
+    strands: Vec<LogRunBuilder>,
+    of_log: HashMap<Option<(SetId, u64)>, u32>,
+    /// The strands that grew, in order.
+    growth: Vec<RunGrowth>,
+    bytes: usize,
+    segments: u64,
+    /// The lattice of all strands, once it has been asked for.
+    lattice: OnceLock<Arc<IntervalIndex>>,
+}
+
+/// A number of segments that one operation added to one strand.
+#[derive(Clone, Copy, Debug)]
+struct RunGrowth {
+    seq: u64,
+    strand: u32,
+    segments: u32,
+}
+
+/// Yields the operation that wrote each segment of a strand.
+struct SegmentSeqs<'a> {
+    growth: std::slice::Iter<'a, (u64, u32)>,
+    now: (u64, u32),
+}
+
+impl SegmentSeqs<'_> {
+    #[inline]
+    fn next(&mut self) -> u64 {
+        while self.now.1 == 0 {
+            self.now = *self.growth.next().expect("every segment grew");
+        }
+        self.now.1 -= 1;
+        self.now.0
+    }
+
+    fn skip(&mut self, mut segments: u64) {
+        while segments > 0 {
+            if self.now.1 == 0 {
+                self.now = *self.growth.next().expect("every segment grew");
+            }
+            let skipped = segments.min(self.now.1.into());
+            self.now.1 -= skipped as u32;
+            segments -= skipped;
+        }
+    }
+}
+
+impl FileBuffer {
+    pub(super) fn new(file: u128) -> Self {
+        Self { file, ..Self::default() }
+    }
+
+    /// Memory that it takes, in bytes, approximately.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds `runs`, newer than all that is here.
+    pub(super) fn extend(&mut self, runs: &[SegmentRun]) {
+        self.lattice.take();
+        let mut last: Option<(Option<(SetId, u64)>, u32)> = None;
+        for run in runs {
+            let log = run.first.place.map(|place| (place.set, place.log));
+            let strand = match last {
+                Some((of_log, strand)) if of_log == log => strand,
+                _ => self.strand(log),
+            };
+            last = Some((log, strand));
+            self.strands[strand as usize].push(run);
+            self.bytes += match run.count {
+                1 => SINGLE_BYTES,
+                count => count as usize * RUN_SEGMENT_BYTES,
+            };
+            self.segments += run.count;
+            self.grow(strand, run);
+        }
+    }
+
+    fn strand(&mut self, log: Option<(SetId, u64)>) -> u32 {
+        *self.of_log.entry(log).or_insert_with(|| {
+            self.strands.push(LogRunBuilder::new(self.file, log));
+            self.bytes += size_of::<LogRunBuilder>();
+            self.strands.len() as u32 - 1
+        })
+    }
+
+    #[inline]
+    fn grow(&mut self, strand: u32, run: &SegmentRun) {
+        let seq = run.first.seq;
+        let mut count = run.count;
+        if let Some(last) = self.growth.last_mut()
+            && (last.strand, last.seq) == (strand, seq)
+            && let Some(segments) =
+                u32::try_from(count).ok().and_then(|count| last.segments.checked_add(count))
+        {
+            last.segments = segments;
+            return;
+        }
+        while count > 0 {
+            let segments = u32::try_from(count).unwrap_or(u32::MAX);
+            self.growth.push(RunGrowth { seq, strand, segments });
+            self.bytes += size_of::<RunGrowth>();
+            count -= u64::from(segments);
+        }
+    }
+
+    /// Returns the segments of all strands together.
+    ///
+    /// # Errors
+    /// `TooLarge` if too many overlap.
+    pub(super) fn lattice(&self) -> Result<Arc<IntervalIndex>> {
+        let mut cut_max = u64::MAX;
+        self.lattice_within(&mut cut_max)
+    }
+
+    /// Returns the lattice as [`FileBuffer::lattice`] does. If its segments have to be cut to pieces,
+    /// they may be at most `cut_max`, from which their number is subtracted.
+    ///
+    /// # Errors
+    /// `TooLarge` if too many overlap.
+    pub(super) fn lattice_within(&self, cut_max: &mut u64) -> Result<Arc<IntervalIndex>> {
+        if let Some(lattice) = self.lattice.get() {
+            return Ok(lattice.clone());
+        }
+        let (nests, singles) = self.parts();
+        let lattice = match IntervalIndex::of_parts(nests, singles) {
+            Some(lattice) => lattice,
+            None => {
+                *cut_max = cut_max.checked_sub(self.segments).ok_or_else(|| {
+                    let what = "more overlapping segments than one memtable can have";
+                    Error::new(Kind::TooLarge, what)
+                })?;
+                IntervalIndex::cut(self.segments, self.in_order())?
+            }
+        };
+        Ok(self.lattice.get_or_init(|| Arc::new(lattice)).clone())
+    }
+
+    /// Returns the nests and single segments of all strands.
+    fn parts(&self) -> (Vec<NestedRun>, LooseSegments) {
+        let (mut nests, mut singles) = (Vec::new(), LooseSegments::new(self.file));
+        let mut growth: Vec<Vec<(u64, u32)>> = vec![Vec::new(); self.strands.len()];
+        for RunGrowth { seq, strand, segments } in &self.growth {
+            growth[*strand as usize].push((*seq, *segments));
+        }
+        singles.reserve(self.strands.iter().map(|strand| strand.singles().len()).sum());
+        for (strand, growth) in self.strands.iter().zip(&growth) {
+            let mut seqs = SegmentSeqs { growth: growth.iter(), now: (0, 0) };
+            let mut pieces = strand.singles().iter();
+            for part in strand.parts() {
+                match part {
+                    RunPart::Nest(nest) => {
+                        seqs.skip(nest.segments());
+                        nests.push(*nest);
+                    }
+                    RunPart::Singles(count) => {
+                        for piece in pieces.by_ref().take(*count) {
+                            singles.push(&strand.segment(piece, seqs.next()));
+                        }
+                    }
+                    RunPart::Other(segment) => {
+                        seqs.skip(1);
+                        singles.push(segment);
+                    }
+                }
+            }
+            match strand.open() {
+                Some(open) if open.count == 1 => singles.push(&open.first),
+                Some(open) => nests.push(NestedRun::one(*open)),
+                None => {}
+            }
+        }
+        (nests, singles)
+    }
+
+    /// Returns all segments in the order in which they were written.
+    fn in_order(&self) -> impl Iterator<Item = Segment> {
+        let mut strands: Vec<_> = self.strands.iter().map(LogRunBuilder::segments).collect();
+        self.growth.iter().flat_map(move |growth| {
+            let own = strands[growth.strand as usize].by_ref().take(growth.segments as usize);
+            own.map(|segment| Segment { seq: growth.seq, ..segment }).collect::<Vec<_>>()
+        })
+    }
+}

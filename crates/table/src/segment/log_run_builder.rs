@@ -1,0 +1,253 @@
+//! Strand: the segments of one file in one log, in the order in which they were written.
+//!
+//! Writers pass segments in batches, which cut runs at arbitrary points. A strand joins the runs
+//! again as they arrive, and joins runs that are alike to nests: a pattern that a rank writes takes
+//! a few dozen bytes however long it continues. Segments in no pattern take 24 bytes each.
+//! Nothing is reordered, so where segments of several strands overlap, the order in which the
+//! strands grew later decides between them.
+//! Source: MetaKV §III-A (phrases).
+
+use super::find_runs::RUN_MIN;
+use super::{FilePiece, LogPlace, NestedRun, Segment, SegmentRun};
+use crate::manifest::SetId;
+
+/// Segments of one file in one log; holes, which are in no log, have a strand of their own.
+#[derive(Debug, Default)]
+pub struct LogRunBuilder {
+    file: u128,
+    log: Option<(SetId, u64)>,
+    parts: Vec<RunPart>,
+    singles: Vec<FilePiece>,
+    /// The last run, which may continue.
+    open: Option<SegmentRun>,
+    seq_max: u64,
+}
+
+/// An element of a strand.
+#[derive(Debug)]
+pub(super) enum RunPart {
+    Nest(NestedRun),
+    /// The next `n` of the single segments.
+    Singles(usize),
+    /// A segment with a checksum, or a hole.
+    Other(Segment),
+}
+
+impl LogRunBuilder {
+    /// Makes an empty strand of `file` in `log`.
+    #[must_use]
+    pub fn new(file: u128, log: Option<(SetId, u64)>) -> Self {
+        Self { file, log, ..Self::default() }
+    }
+
+    /// The newest operation that wrote any of the segments.
+    pub(super) fn seq_max(&self) -> u64 {
+        self.seq_max
+    }
+
+    /// The single segments, in order.
+    #[must_use]
+    pub fn singles(&self) -> &[FilePiece] {
+        &self.singles
+    }
+
+    /// Returns all elements in order; single segments appear only as counts.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &RunPart> {
+        self.parts.iter()
+    }
+
+    /// The run that may continue; it is not a part yet.
+    #[must_use]
+    pub fn open(&self) -> Option<&SegmentRun> {
+        self.open.as_ref()
+    }
+
+    /// Returns single segment `piece` as a segment of the strand's file and log.
+    #[must_use]
+    #[inline]
+    pub fn segment(&self, piece: &FilePiece, seq: u64) -> Segment {
+        let FilePiece { offset, length, log_offset } = *piece;
+        let place = self.log.map(|(set, log)| LogPlace { set, log, offset: log_offset });
+        Segment { file: self.file, offset, length, place, checksum: None, seq }
+    }
+
+    /// Returns all its segments, in the order in which they were written.
+    pub fn segments(&self) -> impl Iterator<Item = Segment> {
+        let mut singles = self.singles.iter();
+        let of_parts = self.parts.iter().flat_map(move |part| {
+            let (nest, count, other) = match part {
+                RunPart::Nest(nest) => (Some(nest), 0, None),
+                RunPart::Singles(count) => (None, *count, None),
+                RunPart::Other(segment) => (None, 0, Some(*segment)),
+            };
+            let of_nest = nest.into_iter().flat_map(NestedRun::runs);
+            let of_nest = of_nest.flat_map(|run| run.segments());
+            let own: Vec<Segment> =
+                singles.by_ref().take(count).map(|piece| self.segment(piece, 0)).collect();
+            of_nest.chain(own).chain(other)
+        });
+        of_parts.chain(self.open.iter().flat_map(SegmentRun::segments))
+    }
+
+    /// Adds `run`, written after all that is here.
+    pub fn push(&mut self, run: &SegmentRun) {
+        self.seq_max = self.seq_max.max(run.first.seq);
+        if run.first.checksum.is_some() || run.first.place.is_none() {
+            self.close();
+            debug_assert!(run.count == 1, "neither holes nor segments with checksums are runs");
+            return self.parts.push(RunPart::Other(run.first));
+        }
+        let Some(open) = &mut self.open else {
+            self.open = Some(*run);
+            return;
+        };
+        let seq = open.first.seq.max(run.first.seq);
+        if goes_on(open, run) {
+            open.count += run.count;
+            open.first.seq = seq;
+        } else if open.count == 1 && precedes(&piece_of(open), run) {
+            *open = SegmentRun { first: open.first, count: run.count + 1, ..*run };
+            open.first.seq = seq;
+            self.absorb_singles();
+        } else if open.count == 1 && run.count == 1 {
+            self.close();
+            self.open = Some(*run);
+            self.find_run();
+        } else {
+            self.close();
+            self.open = Some(*run);
+        }
+    }
+
+    /// Adds all runs of `nest`, as [`LogRunBuilder::push`] does.
+    pub(super) fn push_nest(&mut self, nest: &NestedRun) {
+        self.seq_max = self.seq_max.max(nest.run.first.seq);
+        if nest.count == 1 {
+            return self.push(&nest.run);
+        }
+        self.close();
+        if let Some(RunPart::Nest(last)) = self.parts.last_mut()
+            && last.takes_nest(nest)
+        {
+            return;
+        }
+        self.parts.push(RunPart::Nest(*nest));
+    }
+
+    /// Removes the last single segment, if nothing came between it and the open run.
+    fn pop_single(&mut self) -> Option<FilePiece> {
+        let Some(RunPart::Singles(count)) = self.parts.last_mut() else { return None };
+        *count -= 1;
+        if *count == 0 {
+            self.parts.pop();
+        }
+        self.singles.pop()
+    }
+
+    fn last_singles(&self) -> &[FilePiece] {
+        match self.parts.last() {
+            Some(RunPart::Singles(count)) => &self.singles[self.singles.len() - count..],
+            _ => &[],
+        }
+    }
+
+    /// Moves the single segments that directly precede the open run into it.
+    fn absorb_singles(&mut self) {
+        while let (Some(last), Some(open)) = (self.last_singles().last(), &self.open)
+            && precedes(last, open)
+        {
+            let piece = self.pop_single().expect("it was there");
+            let open = self.open.as_mut().expect("it was there");
+            let first = open.first;
+            open.first.offset = piece.offset;
+            if let (Some(place), Some(_)) = (&mut open.first.place, first.place) {
+                place.offset = piece.log_offset;
+            }
+            open.count += 1;
+        }
+    }
+
+    /// Turns the last single segments and the open one into a run, if they form one.
+    #[inline]
+    fn find_run(&mut self) {
+        let singles = self.last_singles();
+        let Some(open) = self.open.as_ref().filter(|_| singles.len() >= RUN_MIN - 1) else {
+            return;
+        };
+        let last = piece_of(open);
+        let tail = &singles[singles.len() - (RUN_MIN - 1)..];
+        let before = tail[RUN_MIN - 2];
+        let stride = last.offset.wrapping_sub(before.offset);
+        let log_stride = last.log_offset.wrapping_sub(before.log_offset);
+        if last.offset < before.offset
+            || stride < last.length
+            || last.log_offset < before.log_offset
+        {
+            return;
+        }
+        let mut next = last;
+        let is_run = tail.iter().rev().all(|piece| {
+            let is_before = piece.length == next.length
+                && piece.offset.checked_add(stride) == Some(next.offset)
+                && piece.log_offset.checked_add(log_stride) == Some(next.log_offset);
+            next = *piece;
+            is_before
+        });
+        if is_run {
+            let seq = open.first.seq;
+            let first = self.segment(&tail[0], seq);
+            let count = RUN_MIN as u64;
+            for _ in 1..RUN_MIN {
+                let _ = self.pop_single();
+            }
+            self.open = Some(SegmentRun { first, count, stride, log_stride });
+        }
+    }
+
+    /// Makes the open run a part.
+    pub(super) fn close(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let count = open.count as usize;
+        match self.parts.last_mut() {
+            Some(RunPart::Nest(nest)) if count >= RUN_MIN => {
+                if !nest.takes(&open) {
+                    self.parts.push(RunPart::Nest(NestedRun::one(open)));
+                }
+                return;
+            }
+            _ if count >= RUN_MIN => return self.parts.push(RunPart::Nest(NestedRun::one(open))),
+            Some(RunPart::Singles(singles)) => *singles += count,
+            _ => self.parts.push(RunPart::Singles(count)),
+        }
+        self.singles.extend(open.segments().map(|one| piece_of(&SegmentRun::one(one))));
+    }
+}
+
+#[inline]
+fn piece_of(run: &SegmentRun) -> FilePiece {
+    let Segment { offset, length, place, .. } = run.first;
+    FilePiece { offset, length, log_offset: place.map_or(0, |place| place.offset) }
+}
+
+/// Returns whether `next` continues `run`.
+#[inline]
+fn goes_on(run: &SegmentRun, next: &SegmentRun) -> bool {
+    let (own, other) = (piece_of(run), piece_of(next));
+    let behind = |start: u64, stride: u64| start.checked_add(run.count.checked_mul(stride)?);
+    run.count > 1
+        && own.length == other.length
+        && behind(own.offset, run.stride) == Some(other.offset)
+        && behind(own.log_offset, run.log_stride) == Some(other.log_offset)
+        && (next.count == 1 || (next.stride, next.log_stride) == (run.stride, run.log_stride))
+        && run.count.checked_add(next.count).is_some()
+}
+
+/// Returns whether `piece` would precede the first segment of `run`.
+#[inline]
+fn precedes(piece: &FilePiece, run: &SegmentRun) -> bool {
+    let first = piece_of(run);
+    run.count > 1
+        && piece.length == first.length
+        && piece.offset.checked_add(run.stride) == Some(first.offset)
+        && piece.log_offset.checked_add(run.log_stride) == Some(first.log_offset)
+}
