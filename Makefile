@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Esker: everything that a developer or a visitor runs. `make` lists it.
 
 .DEFAULT_GOAL := help

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares creates, stats, listings and removals of Esker and its rivals: see side_by_side.py.
 
 Each side runs create, stat (warm, absent, cold), list and remove on one store. peers/README.md says

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares indexed directories with LevelDB and RocksDB as indexes of partitions: side_by_side.py.
 
 The workload of DeltaFS thesis section 5.3.1: ranks write records with 8-byte keys, each goes to its

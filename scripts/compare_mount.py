@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs a null FUSE file system, ext4 on a loop image and a mount of Esker in turn, under the same
 work, and prints medians and ratios as Markdown; the figures of every round go to JSON.
 

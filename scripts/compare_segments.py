@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares Esker with LevelDB and RocksDB as the index of a shared file: see side_by_side.py.
 
 `esker bench segment --dump` writes the batches of each workload once, and every side puts and gets

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs the main job on real files of this machine and checks the result byte by byte.
 #
 # usage: scripts/demo.sh [--keep]      (default: the store and the copies are removed at the end)

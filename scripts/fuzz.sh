@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs every fuzz target for a bounded time.
 #
 # usage: scripts/fuzz.sh SECONDS      (of each target)

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs the S3 server that the tests of the S3 store run against, unless it is there already.
 #
 # Goes to $GOBIN, or else to the bin directory of $GOPATH. Needs Go. Other S3 servers made for tests

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs the command that `make build` made, with manual pages, completions, the helper of mount(8)
 # and a systemd unit.
 #

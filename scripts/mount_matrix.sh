@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs the suites of other projects and the crash campaigns in mounts of every mode, with few
 # descriptors: pjdfstest, fsx, fio, git and SQLite.
 #

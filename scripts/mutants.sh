@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Reverts one mend after another and shows whether a test notices; see `make mutants`.
 #
 # usage: scripts/mutants.sh [SECONDS] [FILTER]      (default: 600 seconds for each, every mutant)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
 # usage: scripts/setup.sh [build|test|mpi|soak|package|compare]...      (default: build test)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs several engines in turn on one machine and prints how many times better Esker is.
 
 Each round takes every side once, in rotated order, each in a fresh directory of the same device.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs the long campaigns: every test marked `#[ignore]`, the campaigns in mounts (soak_mount.py) and
 # the suites in mounts of every mode (mount_matrix.sh).
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs long campaigns in a mount of Esker and, beside it, on ext4, and compares what they find.
 
 usage: scripts/soak_mount.py [--minutes N] [--scale F] [--only PART,PART] [--esker FILE]

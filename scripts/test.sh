@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checks everything that a change must pass; see `make test`.
 #
 # Every phase runs even when an earlier one failed, so that one run shows all that is wrong. The

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs a build below a temporary directory and tries what was installed: pages, completions, unit,
 # and a mount by mount(8)'s helper where this user may mount.
 #

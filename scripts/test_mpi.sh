@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs what talks by MPI with 4 ranks, under Open MPI and under MPICH: the conformance suite of ranks,
 # as one node and as two; both programs of examples/plasma, whose output must be that of threads; and,
 # under one of them, `esker imd write`. Each MPI has a build of its own.

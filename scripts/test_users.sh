@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs once more what depends on who runs it: the tests of several users, and those of stores, trees,
 # mounts and the command as a user who is not the superuser. Takes the superuser; for anybody else
 # `cargo test` was that already. Tests that need the superuser skip themselves and say so.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Records the commit and the features of the build (`ESKER_BUILD`).
 
 use std::process::Command;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fuzz target: `esker_fuzz::auxiliary` under coverage guidance.
 #![cfg_attr(fuzzing, no_main)]
 

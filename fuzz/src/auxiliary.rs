@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Auxiliary tables: arbitrary bytes under a valid checksum, and valid tables with some bytes
 //! changed.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Blocks: arbitrary bytes under a valid checksum, and valid blocks with some bytes changed.
 
 use esker_table::block::{Block, BlockBuilder, DecodedBlock};

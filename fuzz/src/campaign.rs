@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Campaign: runs every target on random bytes for a bounded time, as plain tests.
 //!
 //! Input n of a target depends only on n, so a longer run repeats a shorter one and continues it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Choices: decisions drawn from bytes, so that a fuzzer that changes bytes changes decisions.
 
 /// Draws decisions from bytes; zeros once they are used up.

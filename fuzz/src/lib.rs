@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fuzz targets: one module each, named after its subject, with a function `run` that takes
 //! arbitrary bytes.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Write-ahead logs: arbitrary bytes, chunks of arbitrary bytes under a valid checksum, and valid
 //! logs with changes.
 

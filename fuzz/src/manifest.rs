@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Manifests: arbitrary bytes under a valid checksum, valid ones with some bytes changed, and
 //! takeovers of their sets.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Messages of the segment service: arbitrary bytes, and valid requests and replies with changes.
 
 use esker_base::{Error, Kind, Result};

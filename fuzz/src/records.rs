@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Records of two schemas: opaque keys, and names in groups ordered by hash.
 
 use esker_table::schema::record::RECORD;

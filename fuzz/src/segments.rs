@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments: sequences that must survive compression, and records of runs with arbitrary numbers.
 
 use esker_table::manifest::SetId;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole stores made by a hostile writer: every object is well formed and has valid checksums, but
 //! records, manifests and names are arbitrary.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole valid tables with some bytes changed in a block, in the tail, or in both.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A Spack recipe: copy this folder to packages/esker of a repository of recipes, and let `git` name
 # your copy of the sources.
 

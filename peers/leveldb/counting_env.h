@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CountingEnv: LevelDB's environment with counters, an exact notion of quiet, and the log's
 // write-through policy.
 // LevelDB's log writer hands every record to the kernel at once. `Log::kBuffered` keeps records

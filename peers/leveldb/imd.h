@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Imd: the work of an indexed directory with one LevelDB for each rank's partition.
 // `imd-write` makes them, `imd-get` reads from them. The store holds partition P in `db-P/` and the
 // records' shape in `particles`. peers/README.md describes flags and fields.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Particles: the records of indexed directories, as Esker's bench defines them
 // (crates/bench/src/particles.rs); peers/README.md states the definition.
 // Source: the benchmark of DeltaFS thesis, section 5.3.1.

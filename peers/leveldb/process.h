@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Process: the operating-system services that every operation of this driver needs.
 #pragma once
 

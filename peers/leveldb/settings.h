@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Settings: the command line, and the LevelDB options that `--options` names.
 // `tuned` was the fastest here of the settings listed in peers/README.md; `--set name=value,...`
 // tries others on top of either.

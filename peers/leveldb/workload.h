@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Workload: which file each operation touches, and TableFS's row for it.
 // The Rust driver's workload.rs and Esker's bench hold the same definitions; peers/README.md
 // states them, and `make -C peers check` compares the two drivers' permutations and rows.

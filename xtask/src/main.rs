@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chores of the project itself: `cargo xtask tidy`.
 
 mod tidy;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Clock: the time, passed in by callers so that a simulation can replace it.
 //!
 //! Two readings that never mix: wall time stamps files and objects; monotonic time measures

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The error of every Esker crate: a kind that says what the caller should do, the place, and the
 //! cause.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the rest of Esker takes as arguments so that tests can replace it: object stores, append
 //! logs, time, randomness.
 //!

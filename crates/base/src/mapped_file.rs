@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Mapped file: bytes of an immutable file, read without a system call.
 //!
 //! A page of a mapping that the kernel cannot read, since the file was cut or its disk fails, raises

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memory still available to this process, according to the machine and its control groups.
 
 use std::path::{Path, PathBuf};

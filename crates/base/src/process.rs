@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Process: identifies a process across machines, and tells whether it still lives.
 //!
 //! Process numbers are reused, machines reboot, and containers number their processes separately.

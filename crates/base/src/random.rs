@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random: a small seedable generator, so that a failing run can be replayed from its seed.
 //!
 //! The stream of a seed never changes between releases, since tests name seeds that once failed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Faulty proxy: an HTTP/1.1 proxy between a store and its server that harms selected requests.
 //!
 //! A test selects the request and the fault: the n-th from now on, the next of a kind or, from a

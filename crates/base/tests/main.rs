@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the crate from outside: every store runs the same conformance suite.
 
 #[cfg(feature = "s3")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The S3 store against a real server: conformance, lost answers, layout, errors.
 
 use std::collections::BTreeMap;

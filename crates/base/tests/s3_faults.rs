@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The S3 store behind a proxy that harms requests: every request of every operation with every
 //! fault, and the conformance suite with random faults. The store recovers from each: everything
 //! that it acknowledges is done, and exactly one racing writer gets a name.

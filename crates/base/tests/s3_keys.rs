@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sources of the keys of an S3 store: local programs and servers that hand out the keys of a real
 //! server, and the fate of requests when these hang.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! S3 server: a real server on a free port of the loopback interface, with credentials and data of
 //! its own.
 //!

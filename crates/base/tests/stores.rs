@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stores in memory and in directories, bare and wrapped, run the conformance suite.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Collective: time for all ranks to agree on an attribute, directly, through delegates, or along
 //! the log-ring (Figure 12 of MetaKV §IV-F), from the model and from runs with threads.
 

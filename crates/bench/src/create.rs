@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Create: makes files with distinct names in random order; each is checked for collision and
 //! logged, and written to tables by the end.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Curves: lines and points over logarithmic axes, as SVG.
 
 use esker_base::{Error, Kind, Result};

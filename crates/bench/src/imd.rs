@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Imd: writes an indexed directory of particles, and gets records from it.
 //! Source: the benchmark of DeltaFS thesis §5.3.1. The drivers of the peers do the same work.
 

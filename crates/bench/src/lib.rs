@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Benchmarks of Esker, which `esker bench` runs. The drivers of the peers in `peers/` do the same
 //! work and report the same figures.
 

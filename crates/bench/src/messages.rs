@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Messages: rates of messages and records between ranks of this machine.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Particles: the synthetic records of `esker imd write` and of the peers' drivers.
 //!
 //! Every epoch has one record of each of `keys` keys, as a simulation writes each of its particles

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Permutation: a random order of N numbers without a table.
 //!
 //! A Feistel network of four rounds over the bits of N, iterated until the result is below N. The

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plot: figures as SVG.
 
 use esker_base::{Error, Kind, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stat, list and remove on the files that create left.
 
 use std::ops::ControlFlow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Replay: ranks write shared files like a given program, read them back, and compare every byte.
 //!
 //! Bytes are a function of the file and the offset, so overlapping lines of a trace agree, and a

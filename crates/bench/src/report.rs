@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Report: the results of one benchmark, as a line for people or as JSON.
 
 use std::fmt;

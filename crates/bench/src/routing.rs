@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routing: memory that routing needs per rank, measured with ranks that are threads, and modelled
 //! beyond (Figure 15 of the DeltaFS thesis, §5.3.3).
 

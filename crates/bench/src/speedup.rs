@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Speed-up: one core that gets a key through the index, compared with all threads scanning for it.
 //! Source: DeltaFS thesis §5.4.2, Figure 5.17a.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Squash: merges several change sets with distinct files into one.
 
 use std::sync::Arc;

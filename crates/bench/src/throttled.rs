@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Throttled: the time that indexing adds to writing when storage is the bottleneck.
 //!
 //! The same records are written three times: indexed, as fast as the store accepts them; then to a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Workers: runs the same function on several threads.
 
 use esker_base::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shape: the numbers of files, directories and ranks of a workload, and the names of its files.
 //!
 //! File f is in directory `f mod directories` and has the name `file.mdtest.RANK.f`, as in mdtest;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Change: the snapshot or session that a command changes.
 //!
 //! Published snapshots never change. `NAME:/path` with `--as NEW` publishes the changes as a new

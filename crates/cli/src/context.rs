@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Context: the state that every command gets: the store, the user, and the output.
 
 use std::cell::RefCell;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Graph lines: draws change sets and their bases, with one lane for each line of descent.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Indexed export: the forms in which indexed directories are exported.
 
 use std::sync::Arc;

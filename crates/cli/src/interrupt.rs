@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Interrupt: cleans up after a signal that ends a command, and reports what is left.
 //!
 //! A thread waits for SIGINT, SIGTERM and SIGHUP. At the first one it stops the command's puts into

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Location: a place in a stack as users write it: `NAME:/path` or `@SETID:/path`.
 //!
 //! Names contain no colon, so the first colon ends the name. Paths are bytes, as in file systems.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `esker` command: thin commands over the crates.
 //!
 //! `CommandLine` parses the arguments, `CommandContext` opens the store, and a command of `commands/` works and

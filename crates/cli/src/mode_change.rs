@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Mode change: permission bits as chmod(1) takes them, in octal or as symbolic changes.
 
 use crate::quantity;

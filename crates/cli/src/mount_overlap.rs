@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Mount overlap: keeps a store and a mount point, or a store and an export, from containing each
 //! other.
 //!

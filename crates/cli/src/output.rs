@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Output: prints results for people or, with `--json`, for programs.
 //!
 //! A reader that leaves early, as `head` does, ends the command quietly: every later write fails,

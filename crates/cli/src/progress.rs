@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Progress: a line on a terminal that shows how far a command has come; nothing in a pipe.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Quantities: sizes, ages and times as users type them.
 
 use crate::text::day_of;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Record table: prints records of an indexed directory as lines, JSON or a NumPy array.
 //!
 //! Columns are the key, the epoch's number and step, and the fields of the directory's schema.

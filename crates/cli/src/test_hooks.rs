@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Test hooks: in builds for tests, environment variables modify the store that a command opens.
 //!
 //! | variable | effect |

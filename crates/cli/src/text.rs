@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Text: formats names, times, sizes and modes for people and for programs.
 //!
 //! Names are bytes. In JSON a name is a string. A name that is not UTF-8 has U+FFFD in place of the

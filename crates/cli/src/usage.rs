@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Usage: mistakes in the command line itself, independent of the store's contents. They end the
 //! command with exit code 2, like those that the argument parser finds.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Users: names of users and groups, from /etc/passwd and /etc/group.
 //!
 //! Users that only a directory service knows are shown by number.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writers: the current or last writer of a session, for people and for programs.
 
 use esker_fs::hold::{HolderState, WriterHold};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Advice: a command that an error names in backticks works when it is pasted.
 //!
 //! Symptom: after a refused `publish --replace` of a session the advice was to publish it with `--base

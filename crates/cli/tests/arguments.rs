@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Help, usage errors, completions, and readers that leave early.
 
 use std::io::Read;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs the binary on a separate store.
 
 use std::ffi::OsStr;

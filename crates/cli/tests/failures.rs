@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Each class of error has its exit code and suggests a next step.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Commands on a far store: the number of round trips of each (docs/guide/stores.md, "Far stores").
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Commands of README and the guides: they work if pasted in order into an empty folder.
 //!
 //! One shell runs the `sh` blocks of a page in order. A second word after `sh` names a requirement of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Two processes and one session: the second process learns who writes it, and takes it over on
 //! request.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Indexed directories as users create and read them, and as parts of change sets.
 
 use std::process::{Child, Stdio};

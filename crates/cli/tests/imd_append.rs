@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Indexed directories that grow, and those that a program wrote outside a namespace.
 
 use esker_base::store::url;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Imports of dumps of fixed-width records, as users run them.
 
 use serde_json::Value;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Indexed directories in mounts and exports.
 
 use std::fs;

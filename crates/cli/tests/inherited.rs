@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random changes to files of a base in a mount, mirrored on copies in a local file system. fsx
 //! does not cover this: it first truncates its file, so nothing of the base remains visible.
 

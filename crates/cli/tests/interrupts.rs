@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Signals end commands at each of their requests to the store in turn.
 //!
 //! Symptom: Ctrl-C in an import, a squash or a replay left sets and sessions that nothing listed or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! JSON output of read commands.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Messages of commands: errors name the verb, the path and the next step; reports say what was
 //! done.
 

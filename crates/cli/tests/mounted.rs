@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Mounts as users create them: in the background, ended by a command, a signal or a crash.
 
 use std::ffi::OsStr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Mounts begin, end, commit, crash and resume, without disturbing each other.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A tree with everything that breaks copies survives a round trip.
 
 use std::collections::BTreeMap;

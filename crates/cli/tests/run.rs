@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker run`: output, exit codes and signals of the ranks.
 
 use std::io::{BufRead, BufReader};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The command on an S3 server behind a proxy.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Changes in open sessions and on top of published names.
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shared files: replayed by threads and by processes, and read as files afterwards.
 
 use std::os::unix::fs::FileExt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stacks of snapshots: composing, comparing, drawing, squashing, collecting.
 
 use std::io::Read;

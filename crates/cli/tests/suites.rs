@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! External suites and real programs, run in a mount: bounded here, long in `make soak`.
 //!
 //! `scripts/setup.sh test` installs them; a missing one fails the test rather than skipping it.

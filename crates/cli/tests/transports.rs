@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker mount --transport`: rings where they can be had, threads elsewhere, and what users are told.
 
 use std::ffi::OsStr;

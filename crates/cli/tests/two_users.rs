@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Several users: private stores and a store of their group, separated by mode bits.
 //!
 //! Only the superuser can act as several users, so these tests are skipped for others.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The command run by an ordinary user, with a private store.
 
 use crate::user::User;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Users that run the command: each with a home, a umask, and groups.
 //!
 //! If the suite runs as the superuser, commands run as other users by `setpriv`; otherwise all run

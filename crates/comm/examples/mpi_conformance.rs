@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The conformance suite as a program for `mpirun`: `scripts/test_mpi.sh` runs it under both MPIs.
 //! The first argument sets the ranks per simulated node; `--rates` measures instead.
 

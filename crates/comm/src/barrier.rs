@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Barrier: arrivals travel up the spanning tree of the log-ring ([`ReductionTree`]) to rank 0, and the
 //! release travels back to all ranks along the tree's mirror image.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Job: a process's view of its job, read from the environment: its rank, the number of ranks, and
 //! where to meet.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Launch: starts the ranks of a job on this machine, and ends them together.
 //!
 //! Each rank is a process group of its own, so the processes that it starts end with it. A rank

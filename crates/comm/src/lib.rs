@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ranks of a job and the messages between them.
 //!
 //! - [`Transport`]: send, receive, barrier. [`threads`]: ranks that are threads of one process;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! MPI: ranks that `mpirun` or `srun` started, over any network that their MPI supports.
 //!
 //! Channels are tags. Sends are synchronous in MPI's sense (`MPI_Issend`): they complete when the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Node map: which ranks share a node, and therefore memory.
 //!
 //! Nodes are numbered from 0 in the order of their lowest rank. Within its node a rank has a local

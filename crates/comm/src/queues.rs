@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Queues: messages that arrived and are not yet received, in one bounded queue per channel.
 //!
 //! A queue is full when its messages reach the bound; an empty queue has room for any message. Each

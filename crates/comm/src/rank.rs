@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rank and channel: the sender of a message, and the conversation that it belongs to.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rates: messages and records per second of a transport, measured by all ranks of a job together.
 //!
 //! Round trips and streams go between the first and the last rank while the others wait at a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Transport: messages between the ranks of a job.
 //!
 //! Contract, the same for threads, TCP and MPI and tested by [`crate::conformance`]:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Collectives among ranks that are threads, for many numbers of ranks, roots, nodes and delegates.
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ranks that are processes, started, watched and ended by `launch`.
 //!
 //! The program that they run is this test binary: the test [`program_of_a_rank`] acts as a rank if

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of ranks and messages, a module for each topic.
 
 mod collective;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! TCP ranks: conformance, losses by name, connections by strangers.
 //!
 //! Ranks are threads here, each with its own sockets; tests/launch.rs runs processes.

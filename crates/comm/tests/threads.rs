@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ranks that are threads: conformance at several sizes, and behavior when one fails.
 
 use std::time::Duration;

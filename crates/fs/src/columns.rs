@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Columns: the space that each column of inode records takes.
 
 use esker_base::Result;

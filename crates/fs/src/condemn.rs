@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Condemning: how a change set passes from live to deleted without a lock.
 //!
 //! ```text

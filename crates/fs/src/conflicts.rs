@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conflicts: files that several bases of a composition changed independently. The stack shows the
 //! version of the base that comes first, and hides the others.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Deletion: removes names and gives up sets. The collector (`gc`) deletes sets that nothing holds
 //! any more.
 //!

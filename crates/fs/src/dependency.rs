@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Dependencies: the other change sets that a set needs, and therefore holds markers on.
 //!
 //! A set needs its bases, the sets whose tables it shows, and those to whose data logs its records

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Diff: differences between two trees, by path.
 //!
 //! Content is compared only where it could differ: two records that name the same bytes are equal

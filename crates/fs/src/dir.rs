@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Directory handle: state of an open directory that saves a session from reading it again, shared
 //! by all its users.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shape: the directories of a stack of change sets, and the names of files that have several.
 //!
 //! Most records are not read: blocks that contain only files are skipped, and the layers are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Garbage collection: change sets without holders, markers of sets that are gone, and objects that
 //! no manifest needs.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Glob: shell patterns over bytes, as in fnmatch(3) without flags.
 //!
 //! `*` matches any bytes, including slashes; `?` one byte; `[a-z]` a set, `[!a-z]` its complement;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Graph: the change sets of a store or of a stack, with their bases and names.
 
 use esker_base::store::{ObjectInfo, concurrent};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hold: whether an open set is still being written, as far as that can be known.
 //!
 //! A takeover is always safe: the higher epoch fences the old writer. This only decides whether one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Identity: the acting user, and what mode bits allow them to do.
 
 use esker_base::{Error, Kind, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Indexed directories as entries of a tree: where their logs are, and how these move with the
 //! entry. Only `esker-imd` knows the content of the logs.
 //!

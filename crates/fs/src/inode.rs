@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Inode: what a change set records for a name, and the schema that stores it.
 //!
 //! Layout: docs/format/inode.md. This file is its only encoder and decoder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Jobs: several writers of one job, each with its own part of the job's change set, and joining
 //! the parts.
 //!

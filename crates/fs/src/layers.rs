@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Layers: the stacked change sets of a namespace; the first one with a record of a name decides.
 //! The writer's own tree, if there is one, is on top.
 //!

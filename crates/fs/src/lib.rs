@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! File systems as stacks of change sets.
 //!
 //! `inode` and `data` define what is stored; `layers → namespace` presents a stack of change sets

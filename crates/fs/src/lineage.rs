@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Lineage: which layers of a stack build on which, and which of them are branches.
 //!
 //! A set was written on top of the layers on which it builds, its closure, and of no others. Two

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Listing: the entries of a directory after a cursor, in order of the hash of their names.
 //!
 //! The cursor is the last entry seen, so it stays valid while entries come and go, and across

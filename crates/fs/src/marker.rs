@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reference markers: `ref/<set>/<holder>`, one object for each reason to keep a change set.
 //!
 //! A set without markers is garbage; if only markers of sets that refer to its data logs are left,

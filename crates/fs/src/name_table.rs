@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Name table: the set of every published name, in [`PARTS`] parts by the name's checksum.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Published names: the change set for which a name stands.
 //!
 //! Names are in the name table (`name_table.rs`). Each change of a name is atomic: readers see

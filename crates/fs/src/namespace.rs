@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Namespace: a read-only stack of change sets as a file system: paths, attributes, content.
 //!
 //! Concurrency: share freely. Its contents do not change, except through the session above it.

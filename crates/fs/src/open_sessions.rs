@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Open sessions: change sets without a name that sessions write, or left behind.
 
 use std::time::Duration;

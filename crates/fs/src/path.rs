@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names and paths: bytes between slashes, as in POSIX.
 
 use esker_base::{Error, Kind, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Predicate: a search condition.
 
 use std::ops::RangeInclusive;

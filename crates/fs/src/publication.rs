@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Publication: gives names to change sets, and moves names between them.
 //!
 //! A publisher puts the marker of the name on the set, checks that the set is complete and not

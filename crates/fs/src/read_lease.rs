@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Read leases: markers by which a long-running reader protects change sets, and everything they
 //! build on, from collection.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Repository: the change sets and names of one store. Opens namespaces, begins sessions and
 //! publishes results.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Session: a namespace plus one new change set on top, which takes every change.
 //!
 //! Path of a change: an operation (`ops/`) checks permissions and shape, then updates one or a few

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Set ids: source of the identities of new change sets.
 //!
 //! Writers draw identities without coordination, so each is 128 random bits from the kernel, drawn

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Squash: merges a whole stack of change sets into one that depends on none and shows the same
 //! tree.
 //!

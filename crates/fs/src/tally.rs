@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tally: progress of a long operation, for display, and its problems.
 //!
 //! Concurrency: counters are atomics that threads add to while another reads them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Timestamps: nanoseconds since the Unix epoch, negative before it, in 64 bits.
 //!
 //! They range from 1677 to 2262; the functions here clamp to that range.

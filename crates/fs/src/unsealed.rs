@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Glimpse: reads a change set that is not published, without disturbing its writer.
 
 use std::sync::Arc;

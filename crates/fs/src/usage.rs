@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Usage: bytes and entries below a path, per directory, every file counted once.
 
 use esker_base::{Error, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Verification: reads everything that change sets consist of and reports what is wrong.
 //!
 //! Order: names, markers and manifests (`references.rs`) → every block and record of every table

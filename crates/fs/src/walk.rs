@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Walk: every entry at and below a path, directories before their entries.
 //!
 //! Directories are read in pages, so that memory depends on depth, not on the number of entries,

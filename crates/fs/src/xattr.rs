@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Extended attributes: names and values of one inode, encoded as one string, sorted by name.
 //!
 //! Layout: docs/format/inode.md, "Extended attributes". This file is its only encoder and decoder.

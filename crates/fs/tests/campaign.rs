@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Campaign: seeds and duration of random tests, and replaying failures.
 //!
 //! `ESKER_SEED=n` runs only that seed. A campaign of `make soak` draws seeds for

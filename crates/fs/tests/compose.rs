@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compositions: stacks of sets that changed one file of a common base independently, sessions
 //! above them, and squashes of them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Concurrency: threads create, list, rename and remove in one session while it flushes, compacts
 //! and snapshots. No create is lost, races have one winner, a listing shows everything that existed
 //! throughout exactly once, and a snapshot is a prefix of each thread's operations.

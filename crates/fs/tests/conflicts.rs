@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conflicts of composed bases: which files several have changed, and which version is shown.
 //!
 //! Symptom: if two bases had both changed a file, the first hid the work of the second without

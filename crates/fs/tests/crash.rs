@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Crashes: the world stops at every store operation of a workload. The recovered state is the
 //! state after a prefix of its operations, includes everything acknowledged as durable, is sound,
 //! and can be published. Single failures are tested too: nothing that they lost is acknowledged

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Data logs: when their bytes are durable, and after whose sync.
 
 use std::process::Command;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A full store can be emptied: sessions can be dropped, names deleted and garbage collected even
 //! if no other write succeeds.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Concurrent exports, and exports resumed after other users wrote to the partial export: the
 //! destination ends up with the content of the snapshot and nothing else.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Far stores: number of round trips where independent requests run concurrently, with the same
 //! guarantees as on near stores.
 

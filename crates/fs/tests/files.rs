@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Open files, compared with byte vectors: random writes, also in place, truncation, holes, copies,
 //! renames and removals while they are open, with flushes, compactions, crashes, snapshots and
 //! stacks in between.

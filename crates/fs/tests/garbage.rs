@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Garbage of a live session: overwritten data is reclaimed during writes, concurrently with
 //! readers, writers, snapshots, crashes and takeovers.
 

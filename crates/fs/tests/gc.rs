@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Garbage collection: what is deleted, what never is, races, and crashes at every operation.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Dry runs report exactly what the next collection does, in random histories of snapshots,
 //! squashes with and without copied data, sessions, deletions, and collections with various grace
 //! periods.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Two writers: opening the session of a live writer is refused, unless it is taken over
 //! explicitly.
 //!

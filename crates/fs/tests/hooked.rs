@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A store that runs an action of the test in the middle of a request, so that another thread or
 //! process acts at exactly that point.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hostile stores and hostile neighbours: records that no session writes, with valid checksums, and
 //! users who plant files in a directory during an export or import. Nothing outside the target is
 //! written, nothing outside the source is read, and nothing panics.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Files that are written in place, through the store's own file.
 
 use std::fs::File;

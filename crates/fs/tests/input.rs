@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bad input: names and paths at and over their limits, loops of links, and stores that are full,
 //! read-only, denied, of a newer format, or damaged at any byte. Each gives a precise error, and
 //! nothing is lost.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Interleavings: another process acts between two store requests of the first, at each of them.
 //!
 //! A collection, optionally preceded by a compaction of everything that can be compacted, runs

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Jobs: parts written without coordination become one set, and conflicts are reported.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sets are kept for a while after they lost a name, and for as long as they are being read.
 //!
 //! Symptom: a collection immediately freed sets that a mount was reading, if their last name had

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Lineages: sets that change the same files independently, in random graphs, compared with records
 //! that include their content.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Jobs with as many parts as large machines have ranks.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random operations on sessions, compared with the reference file system: same answers, same
 //! errors, same tree, with flushes, compactions, snapshots, resumes and publications in between.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Operation: one file system operation as data, so that several implementations can run it, and
 //! its result.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parts of jobs with names or snapshots of their own.
 
 use std::collections::BTreeMap;

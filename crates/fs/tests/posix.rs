@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random operations, compared with a real directory of the machine: same errors, same tree. The
 //! reference file system is checked in the same way, since other tests rely on it.
 //!

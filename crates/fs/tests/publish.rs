@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Publishing: names lost to others, lost responses, crashes. Acknowledged changes are in the
 //! published set, or the session takes no more.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Publications on far stores, where steps that do not depend on each other are under way together: others
 //! take the session over, give it up, collect or publish between any two requests, and each request fails,
 //! is cut short, or loses its answer. The same runs on a near store.

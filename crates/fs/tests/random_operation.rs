@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random operations: likely enough to succeed that trees grow, and to fail in every way.
 
 use esker_base::random::Random;

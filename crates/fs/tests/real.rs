@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Real directory: runs operations as system calls, so that the kernel defines the expected
 //! results.
 //!

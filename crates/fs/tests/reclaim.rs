@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reclaiming data logs concurrently with users of their bytes: snapshots, names that move, open
 //! files.
 

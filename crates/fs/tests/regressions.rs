@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Regression tests, one for each bug found: symptom, cause, fix.
 
 use std::sync::Arc;

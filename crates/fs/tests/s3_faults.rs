@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sessions on an S3 server behind a proxy that injects faults: every request of every operation,
 //! with every kind of fault. The store retries requests until their outcome is known, so each
 //! operation succeeds; nothing that was acknowledged is lost, and a race for a name has one winner.

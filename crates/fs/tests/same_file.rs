@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Files of a base to which several parts of a job write.
 
 use std::sync::Arc;

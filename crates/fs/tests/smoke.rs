@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A tour of everything a session does.
 
 use std::sync::Arc;

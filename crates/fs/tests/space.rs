@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sessions on a store that is temporarily full, starting at each operation of a workload. Programs
 //! that retry find everything as it should be, nothing is left over, and synced data survives a
 //! crash while the store is full.

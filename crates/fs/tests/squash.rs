@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Squash and compaction: the same tree afterwards, without any bases.
 
 use std::collections::BTreeMap;

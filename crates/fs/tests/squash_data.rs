@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! File data of squashes that do not copy it: the new set refers to data logs of the sets from
 //! which it was merged, and a collection keeps exactly these logs while a squash refers to them.
 

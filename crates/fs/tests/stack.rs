@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stacks: published sets on top of one another in all shapes, compared with a merge of maps.
 //!
 //! The reference keeps for each set a map from (directory, name) to the set's record. A look-up

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Subject: runs operations on a session, and reads the contents of a namespace.
 
 use std::collections::{BTreeMap, BTreeSet};

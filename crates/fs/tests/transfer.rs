@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Import and export of real trees by the library, with faults on either side.
 
 use std::fs::{self, Permissions};

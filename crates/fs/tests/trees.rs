@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole trees: walks, sums, comparisons, and glimpses of running sessions.
 
 use std::sync::Arc;

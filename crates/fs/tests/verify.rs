@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Verification: sound stores pass, and anything damaged, missing or truncated is reported.
 
 use std::sync::Arc;

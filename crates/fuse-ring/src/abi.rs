@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The kernel's FUSE interface, as far as the ring needs it.
 //!
 //! Layout: `include/uapi/linux/fuse.h` of Linux 6.18 (protocol 7.45), native byte order. The tests

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Answer: what the kernel is told, and how that is written.
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Device: what rings do not carry is read from `/dev/fuse`.
 //!
 //! These are files that the kernel forgets, and interrupts. Nobody waits for either, so the thread is

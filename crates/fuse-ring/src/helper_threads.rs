@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Helpers: threads that answer what may take long, so that no queue waits for it.
 //!
 //! Concurrency: the list of jobs is behind one lock, a leaf, held for a push or a pop. A queue gets its

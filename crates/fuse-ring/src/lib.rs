@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! FUSE over io_uring: requests of the kernel by rings, one for each processor.
 //!
 //! By `/dev/fuse` a request wakes a thread on whatever processor, which on virtual machines takes longer

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Operation: a request of the kernel, taken apart.
 //!
 //! A request is a header, the structure of its operation and what follows that: names, each with a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Processors: how many the kernel has queues for, and on which this process may run.
 
 use std::io;

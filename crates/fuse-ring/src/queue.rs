@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Queue: the thread of a processor, its ring and its slots.
 //!
 //! A turn of its loop is one system call: it commits the answers of the last turn, by which the kernel

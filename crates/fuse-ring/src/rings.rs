@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! FUSE over io_uring: rings for all processors, and the threads that serve them.
 //!
 //! Each processor of the kernel has a queue of requests, and each queue has slots: buffers for one

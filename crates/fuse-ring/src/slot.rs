@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Slot: the buffers of one request and its answer, and the memory they are in.
 //!
 //! Invariant: a slot is either with the kernel or with a thread of this process, and only that one

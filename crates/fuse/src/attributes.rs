@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Attributes: converts inodes to the attributes that the kernel gets, and changes them.
 //!
 //! Times outside the range of timestamps (`esker_fs::timestamp`) are stored as the nearest time in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Backing: a file of the store that the kernel reads or writes by itself (passthrough).
 
 use std::fs::File;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Control: communication between commands and a running mount.
 //!
 //! The root of a mount has an unlisted extended attribute, [`STATUS`], which names the process that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Driver: the kernel's requests, one method for each, answered by the operations of the other
 //! modules.
 //!

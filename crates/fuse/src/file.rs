@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Content of files: opening, reading, writing, holes.
 //!
 //! A file that the kernel has open is opened once here, however many programs share it; the last

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Front: the state of a mount, on which the operations of the other modules work.
 //!
 //! The kernel may cache names, attributes and pages, since every change comes through it: its

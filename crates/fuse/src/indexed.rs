@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Indexed directories: shows their keys as read-only files.
 //!
 //! A key's file holds all values of the key, one after the other. It has the directory's owner,

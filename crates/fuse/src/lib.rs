@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Mounts: Esker in the kernel's tree of files.
 //!
 //! `mount` mounts a snapshot or a session at a directory and unmounts it; `server` chooses the

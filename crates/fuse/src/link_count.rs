@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Link counts of directories: 2, and one for each subdirectory.
 //!
 //! Records do not store them, since a directory may have entries in several bases that do not know

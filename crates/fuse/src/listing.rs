@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Listing: returns a directory's entries in the pieces that the kernel asks for, with cookies that
 //! stay valid indefinitely.
 //!

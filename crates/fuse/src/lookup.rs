@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Look-up: resolves names to nodes.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Make: creates files of every kind, and further names.
 
 use esker_fs::inode::FileKind;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Mount: serves a view at a directory, from the first request to the last.
 //!
 //! A mount ends by `umount`, `fusermount3 -u`, a request to end it (`control`) or a signal. The

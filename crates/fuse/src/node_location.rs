@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Place: the location of the file behind an inode number.
 
 use esker_fs::dir::Dir;

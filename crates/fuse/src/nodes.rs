@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Nodes: the files behind the kernel's inode numbers, for as long as the kernel remembers them.
 //!
 //! A number derives from the file's identity, so that it is the same at every mount: for a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pruning: bounds the number of files that a mount remembers on the kernel's behalf.
 //!
 //! The kernel keeps names and inodes until the whole machine runs short of memory, and a mount has

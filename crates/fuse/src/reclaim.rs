@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reclaim: frees garbage in a mounted session's data logs in the background.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Remove: removes and moves names, and updates the files behind them.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ring driver: requests that come through rings, answered by the operations of the other modules.
 //!
 //! The counterpart of `driver`, which answers those that the FUSE library reads. Both decide nothing but

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Server: what answers the kernel, by the transport that can be had.
 
 use std::io;

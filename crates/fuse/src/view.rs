@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! View: the contents of a mount, an immutable snapshot or a writable session.
 
 use std::ops::Deref;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Extended attributes: `user.*` for all who may write, `trusted.*` and `security.*` for the
 //! superuser, as checked by the kernel; no others. The kernel refuses access control lists
 //! (`system.posix_acl_*`), since nothing here would enforce them.

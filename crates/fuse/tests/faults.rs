@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Failing stores: programs get errors, and nothing acknowledged is lost.
 
 use std::fs::File;

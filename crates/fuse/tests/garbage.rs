@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Garbage of a mounted session.
 
 use std::fs::File;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Listings of large directories while they change.
 
 use std::collections::BTreeSet;

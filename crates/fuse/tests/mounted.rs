@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A view mounted by a thread of the test.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Passthrough: where possible, the kernel directly reads large files of snapshots from the store,
 //! and writes new large files of sessions.
 

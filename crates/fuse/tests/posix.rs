@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Behaviour that programs know from other file systems: set-id bits, blocks, holes, times, and the
 //! errors for missing features.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memory that a mount uses because the kernel remembers files.
 
 use std::fs::{self, File};

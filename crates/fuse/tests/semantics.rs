@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guarantees to programs beyond those that the suites of `crates/cli/tests` check.
 
 use std::fs::{self, File};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Transports: rings and threads carry the same requests; what only rings can get wrong.
 //!
 //! Every other topic runs by the transport that `ESKER_TEST_TRANSPORT` names (`scripts/test.sh` runs

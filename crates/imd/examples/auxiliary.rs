@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measures auxiliary tables for one partition of a job: keys built per second, queries per second,
 //! bits per key and candidates per query.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Block: consecutive rows of a table, keys stored apart from values; the unit that a get reads.
 //! Layout: docs/format/imd.md, "Blocks". This file is its only encoder and decoder.
 //!

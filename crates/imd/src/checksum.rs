@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checksum: covers bytes of a directory's logs together with their location.
 //! Layout: docs/format/imd.md, "Checksums".
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Directory: the root object, which rank 0 writes when all ranks are done and a reader opens
 //! first.
 //! Layout: docs/format/imd.md, "Root object".

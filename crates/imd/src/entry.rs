@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Entry: an indexed directory within a namespace, read by path, with one file a key.
 //!
 //! Each name in it is the name of a key ([`crate::schema::KeyNames`]).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hash of a key: determines its partition, its place in a table and its fingerprint.
 //!
 //! The high bits choose the partition, so a partition is one contiguous range of hashes; the

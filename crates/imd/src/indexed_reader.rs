@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Indexed reader: all parts of an indexed directory, read as one by key.
 //!
 //! One job wrote or appended each part, with its own partitions and format. A part's epochs follow

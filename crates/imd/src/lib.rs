@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Indexed massive directories: every rank of a parallel job appends (key, value) pairs, and a
 //! single core later finds a key's values without scanning.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names of a directory's objects, below its prefix.
 //! Layout: docs/format/imd.md, "Objects".
 

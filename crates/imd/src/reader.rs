@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reader: reads an indexed directory by key, from the store alone.
 //!
 //! | format | partitions queried for a key and an epoch |

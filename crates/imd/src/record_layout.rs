@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shape: the layout of a directory's records, and the formats a directory can be created with.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Session directory: an indexed directory that is written in a session's change set and then gets
 //! a path in the session's tree.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Slot: the places of one table's rows within a small range of hashes; filter and index in one.
 //!
 //! Rows are sorted by place, so a slot is a sorted list of places. Truncated to `low_bits` below

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Verify: reads all of an indexed directory and reports every damage with its partition.
 
 use bytes::Bytes;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Auxiliary tables match the document, byte by byte.
 
 use esker_base::Bytes;

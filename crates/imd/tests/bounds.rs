@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Partition bounds, on which the ranks of an ordered directory agree while they write.
 
 use std::sync::Arc;

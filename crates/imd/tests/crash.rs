@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Crashes: wherever in the sequence of store operations the world stops, epochs acknowledged by
 //! `epoch_flush` are present and whole, nothing appears that was never appended, and the reader
 //! reports which epochs are complete.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Damage: no flipped or missing byte is read as something else, errors name the partition, and
 //! other partitions stay readable.
 

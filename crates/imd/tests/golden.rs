@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Golden bytes: today's encoders write what docs/format shows, byte by byte.
 //!
 //! An example in a document is a fence of hexadecimal digits, with comments after `#`, that follows

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of indexed directories as a whole.
 
 mod auxiliary;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memory: a rank's allocations stay under its bound for any records, counted by the allocator
 //! rather than by the writer's own accounting.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Model: everything that ranks append, in any format, is read back exactly once, with its bytes
 //! and in order; compared with a map of lists.
 

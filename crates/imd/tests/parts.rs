@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parts: directories that sessions write and append to, in different formats and with different
 //! numbers of ranks, are read as one.
 

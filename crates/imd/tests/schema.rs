@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Schema: readers get keys, values and the steps of epochs from the directory alone, finished or
 //! not.
 

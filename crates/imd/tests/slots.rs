@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Slots: for any records and memory, finding a key reads little of the index.
 
 use std::sync::Arc;

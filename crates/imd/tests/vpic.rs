@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Dumps of a real simulation: VPIC, 4 ranks, tracers dumped at six steps. Skipped with a message
 //! if the shared folder is absent.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Written: the logs of a small directory match docs/format/imd.md, byte by byte.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Balance: moves slices automatically when some servers have much more load than others.
 //!
 //! A server counts, by slot, the segments that it puts or looks up. The barrier of a job is a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Exchange: a rank's only message loop, which sends requests and answers those of others.
 //!
 //! It is itself a transport: a caller that waits for a message through it answers requests

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shared files: every rank writes anywhere, and reads what any rank has synced.
 //!
 //! A write appends to a data log of this rank. Its segment stays here until it is sent: once

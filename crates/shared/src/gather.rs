@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Gathering: distributes values of any length from all ranks to all ranks, along the log-ring.
 
 use esker_base::Result;

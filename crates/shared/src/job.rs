@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Job: the parts that ranks write, shared files opened in them, and their publication.
 //!
 //! Every rank has a part of the job (`esker_fs::job`): a change set with its data logs and its own

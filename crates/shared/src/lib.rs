@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Files that all ranks of a job write, and the index of their segments.
 //!
 //! - [`SegmentService`]: the service. Slices of files are distributed among servers (`slices`); ranks

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Messages between ranks that ask for segments and the servers that hold them.
 //!
 //! Layout: docs/format/message.md, "Segments". This file is their only encoder and decoder. Bytes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Settling: migrates segments to the owners of their slices, after load was balanced
 //! (`balance.rs`) or a job continued with other servers. All ranks take part, and make no look-ups
 //! meanwhile.

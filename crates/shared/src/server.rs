@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Server: handles the requests for the slices that this rank owns.
 //!
 //! Its segments are in the tree of a part of the job that holds nothing else, in order of arrival:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The segment service: every rank puts and finds segments of any file, and stores those of its
 //! slices.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Slices: the mapping from parts of files to the ranks that hold their segments.
 //!
 //! ```text

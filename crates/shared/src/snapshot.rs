@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Snapshot: all segments of a file at one moment, held by the caller; servers keep no state for
 //! it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Uneven load is spread automatically; even load costs nothing.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Attributes travel along the log-ring.
 
 use esker_comm::Transport;

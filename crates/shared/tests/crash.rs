@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Crashes of jobs that share a file. The store stops at any operation; at power loss unsynced data
 //! is lost or torn; and the job continues with other ranks and servers. Every synced byte must be
 //! there; every other byte is the old one or one that was written over it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ranks that die: the others learn which, nothing hangs, and synced data is there.
 
 use std::time::Duration;

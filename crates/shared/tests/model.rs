@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A shared file checked against bytes in memory: overlapping writes of all ranks anywhere, holes,
 //! cuts, balanced load, a job that ends and continues with other numbers of ranks and servers,
 //! publication.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A shared file as a file of the namespace, before it is shared and after it is published.
 
 use esker_fs::identity::Identity;

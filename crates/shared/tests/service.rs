@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The segment service checked against a map in memory.
 
 use std::collections::BTreeMap;

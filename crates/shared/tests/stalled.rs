@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ranks that wait for one that does not answer: a call fails at its deadline; repeated after the
 //! other rank answers, it succeeds only if nothing was lost. The test controls the clock.
 

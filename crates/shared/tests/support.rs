@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Jobs of threads in a store in memory.
 
 use std::sync::Arc;

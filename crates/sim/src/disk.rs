@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Disk: objects, append logs and logs written in place, and the part of each that survives power
 //! loss.
 //!

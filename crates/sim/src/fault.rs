@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Faults: the events that a plan injects at requests.
 
 use std::time::Duration;

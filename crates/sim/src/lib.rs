@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Deterministic simulation of a whole job: actors on threads of their own, of which one runs at a
 //! time, above a store and a clock that fail according to a plan.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Machine: actors that take turns, and a plan of faults that applies to their requests.
 //!
 //! An actor keeps its turn until a request at which the random schedule passes it on. Time advances

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Process: the machine's store as one incarnation of an actor sees it.
 //!
 //! Once it is dead, every request fails with `Closed` and has no effect.

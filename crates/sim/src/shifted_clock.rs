@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shifted clock: the machine's clock as seen by a computer whose own clock is fast or slow.
 
 use std::sync::Arc;

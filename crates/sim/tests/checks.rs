@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks of the store against the truth, between turns and at the end.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! History: the data that define a run, drawn from a seed and open to shrinking.
 //!
 //! Each step carries its own seed, so it does not change when other steps are removed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! In place: a writer that writes a file through the store's own file, as the kernel does for a
 //! mount.
 //!

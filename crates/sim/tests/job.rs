@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Job: parts that are written separately above one base and published as one set.
 //!
 //! The parts change different names, so the job's tree is that of the base plus all their files. A

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Keeper: an actor that collects, compacts, squashes, unpublishes, reads and verifies.
 
 use std::sync::Arc;

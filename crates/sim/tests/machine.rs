@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The machine itself: turns, faults, and their effects on a store.
 
 use std::sync::Arc;

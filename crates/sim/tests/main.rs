@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of a whole job: writers, publishers and collectors above a store that fails.
 
 #[path = "../../fs/tests/campaign.rs"]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs of histories from seeds, each on its own machine.
 //!
 //! `ESKER_SEED=n` replays one seed, `ESKER_SEEDS=n` runs the first n. A failing seed is shrunk, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Second thread: actions of another thread of a session while a snapshot of it is made.
 //!
 //! It acts before a request for a marker or a name, at which the snapshot holds no lock that it

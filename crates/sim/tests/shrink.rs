@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shrinking: searches for a smaller history that still fails.
 //!
 //! Removing a step shifts the schedule of all others, so each candidate is tried with several

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Truth: the expected contents of names and change sets, according to the results that actors got.
 //!
 //! Invariant: an actor updates it in the same turn in which it learns of a change.

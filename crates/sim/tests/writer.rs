@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writer: an actor with a session, which it loses, resumes, publishes, or takes over from another.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Block cache: parsed blocks of tables, and images of the blocks that point reads hit again, under
 //! one budget of bytes.
 //!

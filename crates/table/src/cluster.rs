@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Supervised block clustering: chooses the neighbouring blocks that a batch of gets reads in one
 //! request.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Filters: approximate sets of the keys of a part of a table, at nine bits a key and 0.4 % false
 //! positives.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The table engine: sorted records of any schema, in immutable columnar tables on a store.
 //!
 //! `schema → column → block → table` is the format; `wal → memtable → run → table` is the path of a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Manifest: what a change set consists of. Manifests are numbered snapshots; the highest number
 //! rules.
 //!

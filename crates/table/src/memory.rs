@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Zeroed arrays on huge pages, for memory that is read at random.
 //!
 //! With small pages, most random reads into hundreds of megabytes miss the TLB as well as the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Merge: records of several sorted sources in key order; of records with one key, the newest
 //! first.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pace of a store: the measured fixed cost of a request, and the cost of each byte.
 //!
 //! Reading a block that nobody asked for pays off where it saves a request that costs more. A

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Presence filter: tells whether older memtables of a shard ever held a key, in one cache miss per
 //! generation.
 //!

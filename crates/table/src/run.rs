@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compressed run: a frozen memtable in memory as encoded blocks, found by key range.
 //!
 //! Encoded, structured records take a small fraction of their memtable's memory, so many more of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Run writer: writes sorted records into as many tables as they need.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Schemas: the columns of one kind of record, and which of them form its key.
 //!
 //! A record is a [`Row`]: integers and byte strings, each at the index of its column. The key is

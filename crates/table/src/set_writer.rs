@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Set writer: the process that writes a change set, or wrote it last, as its manifest records it.
 //!
 //! Layout: docs/format/manifest.md. This file is its only encoder and decoder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tables of a change set as its readers see them: sorted runs, newest first.
 //!
 //! Concurrency: immutable; the first reader that needs a table reads its tail.

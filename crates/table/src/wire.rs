@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Wire: reads and writes the integers and byte strings in everything that Esker puts on disk.
 //!
 //! Integers are little-endian or LEB128 varints. Reading never goes past the end and never

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bounds: readers accept everything that a writer accepts. A writer refuses whatever exceeds a
 //! bound before it does anything, and goes on.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Clustering on and off agree: batches of a tree get the same answers whatever blocks are read
 //! together (MetaKV §III-B, Algorithm 1), from files and from memory, before and after compaction.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Concurrency: readers, batch readers and scans beside writers, flushes and compactions.
 //!
 //! Every test relies on this: an update raises a counter in a record by one, so no increment may be

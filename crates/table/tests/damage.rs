@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Damage: whole tables, logs and manifests, cut at every length and flipped at every byte, read
 //! through the ordinary readers.
 //!

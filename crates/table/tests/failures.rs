@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Failures of the store while a tree writes: acknowledged changes are never silently dropped.
 
 use std::sync::Arc;

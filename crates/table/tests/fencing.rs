@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fencing: once another writer has taken over a change set, nothing that the first one does
 //! counts.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Golden bytes: the encoders still write exactly the bytes that docs/format shows.
 //!
 //! An example in a document is a fence of hexadecimal digits, with comments after `#`, that follows

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writers record who they are, show that they live, and detect a takeover.
 //!
 //! Symptom: a process that opened the set of a live writer fenced it without warning, and while

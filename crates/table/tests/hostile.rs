@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hostile and extreme sizes: input from which a checksum does not protect, since its maker chose
 //! it.
 //!

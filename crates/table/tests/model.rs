@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random operations on a tree, compared with a `BTreeMap`, with flushes, compactions and crashes.
 //!
 //! A failure prints its seed; `ESKER_SEED=n` replays it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tables that outgrow the cache: point reads by outlines of blocks and parts of a mapped file.
 
 use std::fs::{File, OpenOptions, Permissions};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A tree of opaque keys and values, shared by the tests of several topics.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Recovery: the state that a writer finds when it takes a change set over, and what it
 //! acknowledges then.
 

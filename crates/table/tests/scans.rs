@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Scans: cursors over many tables, read ahead.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random segments and runs in a tree, compared with files whose bytes record where they are, with
 //! flushes, compactions, power loss and resumption.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A store that is full for a while, from each operation of a workload on: changes are refused
 //! whole, nothing acknowledged is lost, and once there is room the same tree goes on. Also with a
 //! crash while the store is full.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Boris: one step of an electron's velocity in an electric and a magnetic field.
 //!
 //! Half of the electric push, a rotation around the magnetic field, the other half. The rotation

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Electron: the state of one electron, and the record that is written of it.
 
 /// Bytes of a record: as in the thesis' benchmark, 8 of key and 40 of value.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Exchange: the messages of ranks in a step: sums over all ranks, and electrons that move between
 //! slabs.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Grid: the plane's cells, and the distribution of an electron's charge over the four nearest
 //! points.
 

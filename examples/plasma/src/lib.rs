@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plasma: a small particle-in-cell simulation, as an application that uses only Esker's messages
 //! between ranks.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Poisson: the electric field of charges on a periodic grid, solved exactly in Fourier space.
 //!
 //! For each wave k of the charge density ρ the field is E = −i k ρ / k²; the mean charge has no

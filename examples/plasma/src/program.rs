@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Program: the common parts of the two programs: their options, and the setup of ranks.
 
 use std::process::ExitCode;

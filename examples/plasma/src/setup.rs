@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Setup: the parameters of the simulation, and the initial state of each electron.
 
 use std::f64::consts::TAU;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Simulation: one rank's electrons and the field of all electrons, step by step.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The physics of the simulation, independent of its output.
 
 use std::f64::consts::TAU;

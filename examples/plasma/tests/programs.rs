@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Both programs write the same data, with ranks that are threads or processes, and an electron's
 //! trace is the same by a full scan and by its key.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Mount load: mdtest's easy and hard phases on a directory, from several processes at once.
 //!
 //! usage: mount-load DIR easy|hard [--processes P] [--files N] [--drop]

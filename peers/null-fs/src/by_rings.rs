@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The null file system by the rings that mounts of Esker use, so that a ratio says what Esker costs.
 //! All requests are answered on the rings' own threads: nothing here waits.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Null file system: the upper bound for any FUSE file system with these options on this machine.
 //!
 //! Names, attributes and bytes are in memory behind one short lock, and gone when it ends: no log,

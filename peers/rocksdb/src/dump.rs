@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Dump: the batches of segments that `esker bench segment --dump` wrote, and a segment's row.
 //! All engines read the same file, so that all of them get the same batches in the same order.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! peer-rocksdb: the workloads of `esker bench` on RocksDB: create|stat|list|remove of files here,
 //! imd-write|imd-get of records in `imd`, segment-put|-get|-range of segments in `segment`.
 //! Every operation runs in its own process on what `create` left in the store. The store holds

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Report: what one operation cost, as the line of JSON that Esker's bench prints too.
 //! Sources: getrusage for CPU, /proc/self/status VmHWM for the peak of memory, /proc/self/io
 //! wchar for bytes handed to the kernel.

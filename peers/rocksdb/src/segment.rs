@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments: RocksDB as the index of a shared file, as MDHIM would drive it.
 //! `segment-put` writes the batches of a dump, `segment-get` finds every segment of it again by
 //! MultiGet, `segment-range` reads the whole file as a list of extents. The database is in `db/`.

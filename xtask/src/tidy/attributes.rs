@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Attributes: an exception to a lint is expected, with a reason, never merely allowed.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Refused calls: those that panic without a reason, and those that a simulation cannot intercept.
 
 use super::StyleProblem;

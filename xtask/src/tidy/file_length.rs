@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! File length: one file, one idea. Long files give a reason; very long ones are refused.
 
 use super::StyleProblem;

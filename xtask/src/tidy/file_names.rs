@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! File names: a file is named by the noun that it is about, never as a collection of leftovers.
 
 use super::StyleProblem;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Function length: a function fits a screen. Longer ones are listed, and may only shrink.
 //!
 //! The list has a line `path name lines` for every function over the limit. `shrink` lowers and

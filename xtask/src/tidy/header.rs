@@ -1,14 +1,25 @@
-//! Module header: every file begins with a description of itself.
+// SPDX-License-Identifier: Apache-2.0
+//! Module header: every file begins with its licence and a description of itself.
 
 use super::StyleProblem;
 use super::rust_source::RustSource;
 
-/// The first line must be `//!` followed by text.
+/// The first line of every file.
+const LICENCE: &str = "// SPDX-License-Identifier: Apache-2.0";
+
+/// The first line names the licence; the second is `//!` followed by text.
 pub fn module_header(source: &RustSource) -> Vec<StyleProblem> {
-    let first = source.text.lines().next().unwrap_or_default();
-    match first.strip_prefix("//! ") {
+    let mut lines = source.text.lines();
+    if lines.next() != Some(LICENCE) {
+        return vec![StyleProblem::new(
+            &source.path,
+            1,
+            format!("does not begin with `{LICENCE}`"),
+        )];
+    }
+    match lines.next().unwrap_or_default().strip_prefix("//! ") {
         Some(text) if !text.trim().is_empty() => Vec::new(),
-        _ => vec![StyleProblem::new(&source.path, 1, "does not begin with a `//!` header")],
+        _ => vec![StyleProblem::new(&source.path, 2, "has no `//!` header")],
     }
 }
 
@@ -17,11 +28,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_is_a_header() {
-        let problems = |text| module_header(&RustSource::parse("a.rs", text).expect("Rust")).len();
-        assert_eq!(problems("//! Block: sorted records.\n"), 0);
+    fn the_first_lines_are_licence_and_header() {
+        let problems = |text: &str| {
+            module_header(&RustSource::parse("a.rs", text).expect("Rust")).into_iter().count()
+        };
+        let licensed = |text: &str| problems(&format!("{LICENCE}\n{text}"));
+        assert_eq!(licensed("//! Block: sorted records.\n"), 0);
+        assert_eq!(problems("//! Block: sorted records.\n"), 1);
         assert_eq!(problems(""), 1);
-        assert_eq!(problems("//!\nuse a;\n"), 1);
-        assert_eq!(problems("use a;\n"), 1);
+        assert_eq!(licensed("//!\nuse a;\n"), 1);
+        assert_eq!(licensed("use a;\n"), 1);
     }
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Layers: dependencies between crates point one way, and lower crates know nothing of kernels or
 //! networks.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Links: a relative link in a Markdown file must lead to a file or directory of the tree.
 //!
 //! Recognizes inline links, images and reference definitions; skips code. Fragments are not

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Machine paths: no file names a path that exists on one machine only.
 
 use super::StyleProblem;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tidy: the style rules that a machine can check, one function each.
 //!
 //! A rule takes one Rust file or the whole tree and returns its violations. To add a rule, write a

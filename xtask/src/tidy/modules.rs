@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Modules: a file under `src` that no `mod` line names is never compiled, and is refused.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names: a type is understood in a stack trace without its path, and a verb says the act.
 //!
 //! Types are the structs, enums, traits, unions and aliases of `crates/*/src` and `xtask/src`,

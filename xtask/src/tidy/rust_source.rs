@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rust source: one file as a flat list of tokens, so that a rule is a search for a sequence.
 //!
 //! Comments and doc comments are removed from the list, strings are one token, and opening and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tree: the paths and texts of all files that are in version control or about to be added.
 //!
 //! Invariants: (1) paths are relative to the root, with `/` between components; (2) ignored files

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fault guard: a handler of SIGBUS that turns a mapping whose pages cannot be read into zeros.
 //!
 //! The handler looks the address up among the regions that mappings cover, maps zeros over the whole

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Coalescing: merges many small ranges of one object into few read requests.
 //!
 //! ```text

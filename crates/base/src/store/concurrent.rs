@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Concurrent requests: issues independent store requests side by side.
 //!
 //! A far store answers after a round trip, which concurrent requests share. A near store

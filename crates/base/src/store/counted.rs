@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counted store: wraps a store and counts its requests and bytes.
 //!
 //! Counts the requests that reach the store: neighbouring ranges that become one request count as

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Identity of a store: the object `esker.json`, which marks a store as one.
 //!
 //! ```json

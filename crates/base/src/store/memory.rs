@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memory store: a map from names to bytes that dies with its process.
 //!
 //! For tests, for simulations and for namespaces that need not outlive a job.

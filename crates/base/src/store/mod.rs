@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Store: a flat namespace of immutable objects plus append logs; the only thing Esker writes to.
 //!
 //! Names are UTF-8 paths with `/` between components, without empty, `.` or `..` components.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names of objects and append logs: the same rules in every store.
 //!
 //! A name is a UTF-8 path. All stores refuse names that any one of them could not hold, so that a

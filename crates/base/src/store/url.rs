@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! URLs of stores: how a user names a store.
 //!
 //! | URL | store |

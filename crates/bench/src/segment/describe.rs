@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Describe: a rank's writes as descriptors, strides of as many dimensions as necessary.
 
 use esker_table::segment::{FilePiece, Segment, StrideDimension, StridedSegments, find_runs};

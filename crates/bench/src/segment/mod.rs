@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments of a shared file: put in batches by the ranks of a job, looked up, and listed.
 //!
 //! Clients are simulated in the process: their batches arrive one after another, interleaved at

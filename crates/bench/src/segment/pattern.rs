@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Patterns in which the ranks of a job write one file, as in MetaKV §IV, and the batches in which
 //! their segments arrive at an index.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Attributes: changes them on files and, with `-R`, on everything below; shared by `chmod`,
 //! `chown`, `chgrp` and `touch`.
 

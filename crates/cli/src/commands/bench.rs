@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker bench`: measures this machine and store.
 
 use std::fmt::Display;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker bench routing`, `collective`, `messages`: measure ranks and their messages.
 
 use std::path::PathBuf;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker bench segment`: measures the index of shared files.
 
 use std::fs::File;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker cat`: prints the bytes of files.
 
 use clap::Args;

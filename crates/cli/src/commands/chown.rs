@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker chown` and `esker chgrp`: change owners and groups.
 
 use clap::Args;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker completions`: scripts that complete commands in shells.
 
 use clap::{Args, CommandFactory};

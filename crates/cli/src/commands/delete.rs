@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker delete`, `undelete` and `rename`: remove, restore and change published names.
 
 use clap::Args;

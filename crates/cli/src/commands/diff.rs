@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker diff`: shows the differences between two trees.
 
 use std::process::ExitCode;

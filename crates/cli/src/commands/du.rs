@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker du`: sums up the sizes of trees.
 
 use std::process::ExitCode;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker exit-codes`: lists the exit codes, like `esker help exit-codes`.
 
 use clap::Args;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker export`: writes a tree as real files.
 
 use std::os::unix::ffi::OsStrExt;

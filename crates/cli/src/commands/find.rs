@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker find`: searches a tree.
 
 use std::ffi::{OsStr, OsString};

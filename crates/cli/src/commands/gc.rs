@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker gc`: frees everything that is no longer needed.
 
 use std::time::Duration;

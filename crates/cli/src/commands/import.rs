@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker import`: publishes a real tree as a snapshot, or as part of one.
 
 use std::os::unix::fs::MetadataExt;

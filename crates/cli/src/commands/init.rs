@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker init`: creates a store.
 
 use clap::{Args, ValueEnum};

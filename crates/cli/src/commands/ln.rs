@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker ln`: adds names to files, and creates symbolic links.
 
 use std::ffi::OsString;

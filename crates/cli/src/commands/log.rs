@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker log`: stacks as a graph.
 
 use clap::Args;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker ls`: lists directories.
 
 use std::process::ExitCode;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker manual`: generates a manual page for each command from its help.
 
 use std::fs;

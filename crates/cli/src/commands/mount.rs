@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker mount`: shows a snapshot or a session as a directory of the machine.
 //!
 //! In the background, this program starts again as a child. The child mounts, confirms that on

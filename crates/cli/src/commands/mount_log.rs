@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Mount log: records the errors of a background mount.
 //!
 //! The log is the process's standard error, by which `esker mounts` finds it. Unless the user names

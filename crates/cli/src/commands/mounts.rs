@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker mounts`: the mounts of this machine.
 
 use std::os::unix::ffi::OsStrExt;

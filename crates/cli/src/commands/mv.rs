@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker mv`: renames files and whole trees.
 
 use clap::Args;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker names`: lists published names.
 
 use std::collections::{HashMap, HashSet};

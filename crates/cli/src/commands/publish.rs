@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker publish`: gives a name to a session, a snapshot or a stack of snapshots.
 
 use clap::{Args, ValueEnum};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker put`: writes one file.
 
 use std::fs::File;

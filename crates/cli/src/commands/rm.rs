@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker rm`: removes files and whole trees.
 
 use clap::Args;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker run`: starts a program as the ranks of a job.
 
 use std::ffi::OsString;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker segment`: files that all ranks of a job write.
 
 use std::path::PathBuf;

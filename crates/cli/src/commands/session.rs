@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker session`: manages change sets that collect changes over several commands.
 
 use std::process::ExitCode;

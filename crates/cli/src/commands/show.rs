@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker show`: prints the contents of a change set's manifest.
 
 use clap::Args;

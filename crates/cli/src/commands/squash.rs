@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker squash` and `esker compact`: merge tables into fewer and larger ones with the same
 //! contents.
 

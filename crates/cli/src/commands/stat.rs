@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker stat`: shows everything known about a file.
 
 use clap::Args;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker touch`: sets times, and creates empty files.
 
 use clap::Args;

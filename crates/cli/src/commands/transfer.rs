@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Transfer: the final report of an import or export.
 
 use std::process::ExitCode;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker tree`: draws a tree.
 
 use std::process::ExitCode;

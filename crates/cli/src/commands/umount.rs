@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker umount` and `esker commit`: requests to a running mount.
 
 use std::path::PathBuf;

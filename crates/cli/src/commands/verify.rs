@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker verify`: reads everything and reports damage.
 
 use std::io::{IsTerminal, stderr};

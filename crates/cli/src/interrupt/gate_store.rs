@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Gate store: a store whose puts stop when a signal ends the process.
 //!
 //! Sets begin and names change by a put. The thread that abandons the command's sessions closes the

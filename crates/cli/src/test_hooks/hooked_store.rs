@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hooked store: wraps a store and sends its process a signal at one request, for tests that end a
 //! command at each of its requests in turn, or logs its round trips.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Collectives: all ranks reduce their values to one, and receive the result.
 //!
 //! There are two levels. On each node some ranks are delegates ([`Delegates`]); every other rank is

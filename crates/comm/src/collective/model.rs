@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Model: the time of a collective, computed from the cost of a message, for more ranks than can be
 //! run.
 //!

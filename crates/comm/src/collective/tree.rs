@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tree: which members send to which, towards a root and back, with members numbered around a ring.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Messages arrive once, whole, in order, and on their channel.
 
 use std::time::Duration;

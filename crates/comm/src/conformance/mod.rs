@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conformance: the contract of transports, as functions that all ranks of a job call together.
 //!
 //! The tests of threads, TCP and MPI run it, as does a program started with `esker run` or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Back pressure: memory stays bounded, a full channel delays no other, and ranks never deadlock.
 
 use std::time::Duration;

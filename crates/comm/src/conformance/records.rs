@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Records: a router delivers each record once, in order, and within its epoch.
 
 use std::time::Duration;

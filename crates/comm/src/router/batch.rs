@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Batch: records for one next hop, sent as one message. Layout: docs/format/message.md, "Batches".
 //! This file is its only encoder and decoder.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Flush: ends an epoch; every record pushed before is then delivered.
 //!
 //! The hops end one after another. A rank marks its last batch of a hop for every next hop (the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Router: small records between all ranks of a job, gathered into batches by next hop.
 //!
 //! Path of a record: [`Router::push`] → the batch of its next hop ([`route`]) → once that is full,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Model: memory that routing needs per rank, for more ranks than can be run.
 //!
 //! Counts what [`super::Counters`] account for in a run, and also the node map and the transport's

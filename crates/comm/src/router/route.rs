@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Route: a record's next hop, and which ranks send to which.
 //!
 //! ```text

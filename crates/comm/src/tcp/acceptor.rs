@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Door: accepts connections, and tracks those that have not authenticated.
 //!
 //! At most [`STRANGERS_MAX`] connections are unauthenticated at a time. Beyond that the rank stops

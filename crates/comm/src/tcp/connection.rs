@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Connection: a socket between two ranks. It carries the messages of one channel from the rank
 //! that opened it; the other direction shows only that the receiver is alive.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Frame: one message, or control information of a connection, on a TCP stream. Layout:
 //! docs/format/message.md, "Frames". This file is its only encoder and decoder.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Greeting: the handshake in which two ranks prove to each other that they belong to one job.
 //! Layout: docs/format/message.md, "Frames".
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! TCP: ranks that are processes, on one machine or many.
 //!
 //! Ranks meet through a store ([`meeting`]). A rank then opens one connection to another for each

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Peers: the addresses of the job's ranks, and which of them have left or are unreachable.
 //!
 //! A refused connection shows that a rank has ended, but not how. If it was lost, the ranks that

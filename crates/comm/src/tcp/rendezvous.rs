@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Meeting: the rendezvous of a job's ranks through a store, without a daemon.
 //!
 //! ```text

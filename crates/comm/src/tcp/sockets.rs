@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Network: the sockets of a rank and the messages in transit, moved by [`RankSockets::progress`]. A
 //! [`Acceptor`] accepts connections; [`PeerTable`] tracks the state of the other ranks.
 //!

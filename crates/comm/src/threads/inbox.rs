@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Inbox: the queues of a rank behind a lock, and a condition variable that wakes their owner.
 //!
 //! A refused sender is remembered, and nudged when half of the queue is free.

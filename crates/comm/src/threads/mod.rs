@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Threads: ranks that are threads of one process, for tests, simulated nodes and programs that are
 //! not parallel jobs.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Directories that one base removed as a whole while another changed only their entries.
 //!
 //! The removal is one tombstone at the directory's name, for which the other base has no record of its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! File log: a data log for the bytes of one open file.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Garbage estimate: an upper bound of the bytes in a writer's data logs that nothing shows any
 //! more.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! File data: bytes in data logs, or in the inode if they are few.
 //!
 //! `set/<id>/data/<epoch>-<n>` holds the bytes of many small files back to back, or of one large

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Read-ahead: small files of a far store are fetched together with their neighbours.
 //!
 //! Files that were stored together are adjacent in a packed log. A read fetches and caches a window

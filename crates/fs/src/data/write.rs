@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writing file data: appends to the data logs of one writer.
 //!
 //! Bytes reach the store before the record that refers to them is logged, and are synced before it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Attributes: gives a real file the owner, extended attributes, mode and times of an inode.
 //!
 //! Every call uses a handle, so that no other file can replace the one that was made. The order is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Destination: the real directories of an export, reached by handles.
 //!
 //! Other users may be able to write to the target directory of an export: they can rename what it

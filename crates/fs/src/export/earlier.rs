@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Earlier: takes up the files and directories that an interrupted export left under the partial
 //! name.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Indexed directories: exported as a directory with a file for each key, or as one file.
 //!
 //! Only `esker-imd` can read their content, so the caller supplies it; this file creates the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Export: writes a tree of a namespace as real files, complete and faithful.
 //!
 //! Path of a file: the walk makes directories (`destination`) and hands files to threads, which

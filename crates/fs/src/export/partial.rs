@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Partial: the name beside its destination under which an export is written until it is complete.
 //!
 //! The name identifies its destination, and has a digest of the snapshot, the path and the form of

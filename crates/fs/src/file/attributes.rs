@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Attributes of open files, and writing them back to their records.
 
 use std::sync::Arc;

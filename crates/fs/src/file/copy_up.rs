@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Copy-up: before a session writes its first record of a file that it shows as of a branch of its
 //! stack (`lineage.rs`), it makes the file's content its own.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The store's own file that holds the bytes of a file while it is written in place.
 //!
 //! Concurrency: share freely. Concurrent reads and writes behave as the kernel defines for any

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Files that are written in place: their writer has the store's own file open, as the kernel does
 //! for a mount (FUSE passthrough), so their bytes never pass through here.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Open files: random reads and writes of a session's regular files.
 //!
 //! A newly written file keeps its bytes in memory while they are few, and is appended whole to a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Opening, creating and closing files.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reading open files, and finding where they have data.
 
 use std::fs::File;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reclaiming data logs: moves bytes that are still shown out of logs that are mostly garbage, and
 //! deletes those logs, while other threads read and write.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Files whose segments are kept elsewhere: by the ranks of a job, each of which has a share of
 //! them.
 //!

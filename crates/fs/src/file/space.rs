@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Changing the content of ranges of open files without writing bytes: truncation, holes, copies
 //! that share extents.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Open files of a session by identity, and which of them have unwritten changes.
 
 use std::sync::Arc;

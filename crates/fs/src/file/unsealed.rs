@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Unsealed logs: data logs that their writer still writes in place, and to which records refer
 //! without checksums (`in_place.rs`).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sets of which only data logs are needed: their tables are deleted, and so are logs to which no
 //! other set refers.
 //!

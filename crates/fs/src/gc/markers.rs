@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Markers of a collection: what holds a set, which markers are stale, and their removal.
 //!
 //! Invariant: a marker is stale only if the survey shows that nothing depends on it and it is old

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sweeping live sets: objects in their folders that no manifest needs.
 //!
 //! Tables and logs are numbered by their writer's epoch. Unlisted ones of an epoch before the

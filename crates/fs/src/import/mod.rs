@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Import: brings a tree of a real file system into a session.
 //!
 //! Path of a file: `queue` hands directories to threads → `source` reads attributes → `adopt`

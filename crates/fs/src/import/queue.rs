@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Queue of directories to be imported, shared by the importing threads.
 //!
 //! Last in, first out, so that a tree is traversed depth first and few directories wait.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Source: reads one file of a real file system as the inode that an import writes.
 //!
 //! Files are addressed by the handle of their directory and one name, and symbolic links are never

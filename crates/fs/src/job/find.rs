@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finding what several parts of a job changed: keys that several have, and directories that moved.
 
 use esker_base::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parts: the change sets that ranks of a job write; finding them and reopening them.
 //!
 //! A part names its job and its rank in every manifest, and has a session's marker until the job is

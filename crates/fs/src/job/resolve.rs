@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Resolving names that several parts of a job changed.
 //!
 //! Compatible changes are merged: times of a directory in which several parts made entries, names

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Files of a base that parts of a job left at several names, or wrote at one name and moved to
 //! another. In one set, a shared identity would mix their content and their removals.
 //!

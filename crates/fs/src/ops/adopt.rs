@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Adopting external files: inodes that keep the owner, times and attributes of their source.
 //!
 //! Ordinary operations give a new file the caller's identity and the current time. An import has

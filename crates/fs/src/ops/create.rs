@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Creating files, directories, symbolic links and special files.
 
 use esker_base::{Error, Kind, Result};

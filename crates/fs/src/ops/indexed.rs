@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Indexed directories: naming a finished one, or appending it to one that already has a name.
 
 use esker_base::{Error, Kind, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hard links: the second name moves the inode to the links directory, where every name finds it.
 
 use esker_base::{Error, Kind, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Making files on behalf of other users, for front ends whose callers' permissions have already
 //! been checked, as a kernel does.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Operations of a session with POSIX semantics, one per file.
 
 mod adopt;

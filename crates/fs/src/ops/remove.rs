@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Removing names: files, empty directories, whole trees.
 
 use esker_base::{Error, Kind, Result};

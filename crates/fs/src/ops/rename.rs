@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Renaming files and whole trees, in one step.
 //!
 //! A directory keeps its identity when it moves, so its entries stay as they are. The name that it

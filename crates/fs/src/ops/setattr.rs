@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Changing attributes: mode, owner, times, size, extended attributes.
 
 use esker_base::{Error, Kind, Result};

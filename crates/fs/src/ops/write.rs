@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writing whole files: small ones into the inode, others into data logs.
 
 use esker_base::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Copying file data into the data logs of another change set, many small files at a time.
 //!
 //! The destination of bytes is known before they are read: a log is filled in the order in which

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! File data in a squash: it stays in its data logs, to which the new set refers, or it is copied
 //! into the set's own logs.
 

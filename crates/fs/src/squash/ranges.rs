@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Key ranges: the input of each worker of a merge, with about the same number of blocks each.
 
 use esker_base::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments in a merge: those of all layers become one run without hidden parts; in a squash they
 //! refer to where the new set has the bytes.
 

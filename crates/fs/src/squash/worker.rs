@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Worker of a merge: reads one key range of all layers and writes it as part of one run.
 //!
 //! The hot path works on stored integers and allocates nothing per record. Blocks whose keys no

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Repeated verification: a concurrent collection, compaction or deletion removes objects that the
 //! verification is about to read. So findings about a set that has changed since it was examined
 //! are discarded, and the current state of the set is verified instead.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Damage: which bytes and records cannot be read, and the paths of the files to which they belong.
 //!
 //! Paths are looked up only if something is damaged, in the tables that can be read. Files that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! File data: checks that every extent's log exists and is long enough, and that its bytes are
 //! those written.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Generations: checks that no directory has the identity of one that was removed, and would
 //! inherit its entries.
 //!

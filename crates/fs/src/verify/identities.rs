@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Identities of files: checks that each belongs to one name, or to links.
 //!
 //! A session gives a new identity to every file it makes, so only records of files of other sets

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Paths: checks that the directories of each stack form a tree, and that its links find their
 //! files.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! References: checks names, markers and manifests, and that each finds its target.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One table: checks its tail, every block and record, and what manifests say about it.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reference: a small, simple in-memory file system that behaves like POSIX and Linux.
 //!
 //! Nodes are in a map by number; directories map names to numbers. Every operation checks in the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Renaming in the reference file system: `do_renameat2` and `vfs_rename`, check by check.
 
 use esker_base::Kind;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Cuckoo: partial-key cuckoo tables, the auxiliary tables of the thesis.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Exact list: the few keys of an auxiliary table that its compact part did not take, stored in
 //! full.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Auxiliary tables: map the hash of a key to the ranks that wrote it, in a few bits a key.
 //!
 //! In the formats lossy and static a record stays with the rank that wrote it, its source. Only the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ribbon: a static function from the keys of an epoch to their sources. A present key has exactly
 //! its sources as candidates, at 1.04 times the bits of a source, and keys are not stored.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guarantees of both kinds of auxiliary table, over the same pairs.
 
 use std::collections::{BTreeMap, BTreeSet};

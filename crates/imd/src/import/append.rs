@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Append: appends the records of a rank's share of the files, epoch by epoch.
 
 use esker_base::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Field: location and type of a number or byte string in a header or record.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Layout: the location of each field in a file of records.
 
 use esker_base::{Error, Kind, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Import: turns dumps of fixed-width binary records, which simulations write as one file per rank
 //! and step, into epochs of an indexed directory.
 //!

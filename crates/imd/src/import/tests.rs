@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Imports of synthetic files; `tests/vpic.rs` has those of a real simulation.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Epoch: the additions of one epoch to a partition; its frame makes them durable.
 //! Layout: docs/format/imd.md, "Epochs".
 

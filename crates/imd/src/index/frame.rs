@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Frame: a piece of an index log that states its kind and length, so that a log without a footer
 //! can be read from its start.
 //!

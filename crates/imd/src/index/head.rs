@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Head: identity of an index log; its first frame.
 //! Layout: docs/format/imd.md, "Head".
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Index log: the metadata that a partition's reader needs before it reads rows.
 //! Layout: docs/format/imd.md, "Index log".
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Root: locations of the epochs of a finished index log, and the footer that locates the root.
 //! Layout: docs/format/imd.md, "Root".
 

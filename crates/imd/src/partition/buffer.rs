@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Buffer: records that wait to become a table, in buckets by the high bits of their place.
 //!
 //! A bucket is a list of chunks. Records of fixed shape follow one another in a chunk, a power of

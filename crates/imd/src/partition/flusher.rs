@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Flusher: the background half of a partition, which turns buffers into tables and ends epochs.
 //!
 //! Write order, on which recovery rests: blocks, sync of the data log, slots and the epoch's frame,

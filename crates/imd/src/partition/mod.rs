@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Partition: the flattened tree of one range of keys, from a buffer in memory to two logs.
 //!
 //! ```text

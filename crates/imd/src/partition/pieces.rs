@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pieces: blocks on their way to a log, written by a separate thread.
 //!
 //! Sorting and encoding continue while the store accepts earlier pieces, so they add no time where

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pool: the memory chunks of a partition's records, shared by the caller and the background
 //! thread.
 //!

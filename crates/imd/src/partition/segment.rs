@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segment: the slots of an epoch's tables, kept in memory and written together.
 //!
 //! A reader that looks up a key needs the same slot of every table, so the slots of one range of

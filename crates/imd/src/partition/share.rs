@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Share: divides a partition's memory so that its bound holds for any records.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sort: orders the rows of one bucket by place, then arrival.
 //!
 //! A row is one word: its place above its number. One counting pass over the bits that the bucket

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writer: the caller's half of a partition.
 
 use std::sync::Arc;

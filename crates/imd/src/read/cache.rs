@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Cache: verified pieces of logs, shared by the readers of one directory.
 //!
 //! Concurrency: sharded internally; two readers that miss the same piece both read it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counts: the cost of a query, in store requests and in bytes read.
 
 use std::ops::AddAssign;

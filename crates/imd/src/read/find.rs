@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finding: the values of keys, from the partitions and epochs that may have some.
 
 use std::ops::Range;

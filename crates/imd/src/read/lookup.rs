@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Look-up: the values of some keys in some epochs of one partition.
 //!
 //! All slots that the keys need are fetched together, then all blocks. Neighbours become one

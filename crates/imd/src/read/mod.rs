@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reading: which partition, which slots of its index, which blocks.
 //!
 //! ```text

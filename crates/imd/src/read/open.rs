@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Open: finds the epochs of an index log, from its end, or from its start if it has no footer.
 //!
 //! The writer of a log without a footer died. Opening such a log walks it frame by frame; it ends

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Partition reader: reads the rows of one partition by key.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pointers: resolves pointers to values in the ranks' value logs.
 
 use std::ops::Range;

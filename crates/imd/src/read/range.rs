@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Range: the rows of a partition of an ordered directory between two keys.
 
 use std::ops::Range;

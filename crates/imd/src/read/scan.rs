@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Scan: all rows of one epoch of a partition, in order of place (or key) and arrival.
 //!
 //! Each table is read from its start in large pieces, and the tables are merged.

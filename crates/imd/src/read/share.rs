@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sharing: distributes units of work over threads; each takes the next unit when it is done.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

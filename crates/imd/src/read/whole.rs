@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole: records of an epoch in order, by key range or as a random sample.
 
 use std::ops::Range;

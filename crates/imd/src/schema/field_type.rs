@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Field type: how a number or a byte string is stored in a record, and its form as a key.
 //!
 //! Numbers become 8-byte keys whose byte order is the numeric order, so ranges of an ordered

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Key names: keys as people and paths write them.
 //!
 //! A numeric key is named by its decimal digits. Any key can be named by `0x` and two hexadecimal

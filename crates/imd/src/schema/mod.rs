@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Schema: the meaning of the bytes in a directory's keys and values.
 //!
 //! The writer supplies it once and readers get it from the directory alone, so numbers are parsed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Schemas: round trips, and hostile ones that decoding refuses.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bounds: the range of keys of each partition of an ordered directory, agreed on by all ranks.
 //!
 //! Every rank samples the keys that it appends. In the first epoch records wait until one rank's

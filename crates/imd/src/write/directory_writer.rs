@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Imd: one rank of a job that writes an indexed directory.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writing: every rank appends, and each record travels to its partition.
 //!
 //! | format | what moves to the key's partition | what stays with the rank |

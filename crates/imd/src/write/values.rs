@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Values: the log of a rank that keeps its own values (format pointer).
 //! Layout: docs/format/imd.md, "Values".
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The store stops while the segments of a server are compacted and ranks go on writing: afterwards
 //! every synced byte is there, and no byte of a write that was not begun.
 

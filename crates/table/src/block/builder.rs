@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Block builder: collects records in key order and encodes them as one block.
 //!
 //! Most columns of neighbouring records hold a single value. Only columns in which the records of

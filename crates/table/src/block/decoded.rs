@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decoded block: records column by column, in reused memory, for scans and merges.
 
 use crate::schema::{INTS_MAX, KEY_INTS_MAX, Key, Row, STRINGS_MAX, Schema};

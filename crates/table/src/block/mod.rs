@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Blocks: up to a few hundred sorted records of one table, stored column by column.
 //!
 //! Layout: docs/format/table.md, "Blocks". `builder` is the only encoder, `parsed` the only decoder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Search for a row by the last integer of its key, which is evenly spread over the rows of a block.
 
 /// The row at which `order`, which is after the first of `bounds` and at most the second, should be

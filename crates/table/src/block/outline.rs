@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Outline: what reading one record of a block takes besides a few hundred of its bytes.
 //!
 //! A block that was checked and parsed once leaves its outline: where its columns are, and a checksum

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parsed block: finds and reads records without decoding the rest.
 //!
 //! In a large table a point read misses the processor's cache at every line that it touches. So

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Integers of a fixed number of bits, packed least significant bit first.
 
 /// Appends each of `values` as `width` bits, padded to a whole byte at the end.

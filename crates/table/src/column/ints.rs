@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Integer columns: the cheapest of six encodings, each readable at one row without the others.
 //!
 //! Layout: docs/format/table.md, "Integer columns". This file is its only encoder and decoder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Columns: many values of one attribute, stored together and encoded separately from other
 //! columns.
 //!

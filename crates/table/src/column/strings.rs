@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! String columns: byte strings without their common prefix, then in few bits a byte or LZ4.
 //!
 //! Layout: docs/format/table.md, "String columns". This file is its only encoder and decoder.

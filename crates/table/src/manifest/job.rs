@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Job membership: which job of several writers a change set belongs to.
 //!
 //! Layout: docs/format/manifest.md. This file is its only encoder and decoder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Referenced logs: the data logs of another set to which the records of a set refer.
 //!
 //! Layout: docs/format/manifest.md. This file is its only encoder and decoder.

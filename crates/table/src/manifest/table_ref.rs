@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Table references: the tables, or parts of them, that a manifest lists.
 //!
 //! Layout: docs/format/manifest.md. This file is their only encoder and decoder.

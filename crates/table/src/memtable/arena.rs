@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Arena: records of one shard, appended in compact form and never moved.
 //!
 //! A record holds its differences from a template, a recent record of the shard, so uniform

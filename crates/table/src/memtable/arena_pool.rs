@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chunks: already touched memory for arenas, in pieces of one size, and for hash tables.
 //!
 //! Memory that a process writes to for the first time is slow: the kernel clears it, and a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Frozen memtable: immutable; readable by key, and in key order once its shards are sorted.
 
 use std::ops::Range;

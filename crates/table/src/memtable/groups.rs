@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Groups of a shard: half a cache line each, found by the group's integers.
 //!
 //! Every write looks up its group, so the fields that a write needs are together: linear probing

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memtable: the records that a writer has not yet frozen, in shards of the key space.
 //!
 //! The highest bits of the key's last integer choose the shard, so that within a group the records

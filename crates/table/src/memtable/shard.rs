@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shard: the records of one part of the key space, found by a hash table over an arena.
 //!
 //! Slots hold `tag << 32 | position`, with linear probing from the slot that the tag's high bits

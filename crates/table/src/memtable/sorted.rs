@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sorted shard: its newest records by key, from one walk over the hash table.
 //!
 //! Within a group the walk visits tags in rotated order (`shard.rs`): first those that wrapped past

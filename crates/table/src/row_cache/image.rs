@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Image: the records of one block in a layout for point reads; in memory only.
 //!
 //! A point read of a large set misses the processor's cache at every access, so its cost is the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hot records: images of cached blocks for point reads, beside the blocks that scans use.
 //!
 //! A block that point reads hit in the cache again gets an image (`image.rs`). Images are stored in

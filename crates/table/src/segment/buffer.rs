@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments of a memtable. Files written in runs keep one strand per log, which costs a write
 //! little more than appending; all others use a map in which newer segments cut older ones. Within
 //! a memtable a file uses one or the other.

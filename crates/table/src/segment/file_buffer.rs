@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Written: the segments of one file in a memtable: a strand for each log, and the order in which
 //! the strands grew.
 

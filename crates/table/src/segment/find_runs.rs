@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds runs among the segments that a writer passes at once, by comparing neighbours.
 
 use super::{LogPlace, Segment, SegmentRun};

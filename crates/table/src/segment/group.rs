@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Group: runs of one stride that interleave, such as those of ranks that take turns.
 //!
 //! The phase of a run is its start modulo the stride. The runs of each phase, here called lines,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Lattice: the segments of one file in one source; those in runs are found by arithmetic.
 //!
 //! Runs of one stride form a [`StrideGroup`]; segments in no group are a sorted list. No two segments

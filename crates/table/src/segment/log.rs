@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments in the write-ahead log: each encoded as its difference from the one before.
 //!
 //! Layout: docs/format/wal.md, "Segments". This file is its only encoder and decoder.

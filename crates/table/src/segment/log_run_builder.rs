@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Strand: the segments of one file in one log, in the order in which they were written.
 //!
 //! Writers pass segments in batches, which cut runs at arbitrary points. A strand joins the runs

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Singles: segments of one file that are in no run, by offset; 40 bytes each.
 
 use super::{LogPlace, Segment};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segment map: the non-overlapping segments of a memtable; a newer segment cuts older ones.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segment merge: yields the segments of several sources in order; newer segments cut older ones.
 //!
 //! A sweep over (file, offset): at each point the newest source with a segment there decides, up to

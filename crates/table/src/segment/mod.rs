@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments: map ranges of files to bytes of logs; the records of the extent table.
 //!
 //! A file's content may be spread over many logs, in pieces that overwrite each other. The pieces

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Nest: runs of segments at one distance from each other; the record of runs.
 //!
 //! Ranks that write boxes of an array of several dimensions write lines within planes: a run for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Overlay: the content of a range of a file, assembled from sources of which earlier ones win.
 
 use std::ops::Range;

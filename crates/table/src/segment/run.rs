@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segment run: segments of one length at regular distances, in a file and in a log.
 //!
 //! A rank's writes into a shared file are rarely one range, and rarely random: they follow a

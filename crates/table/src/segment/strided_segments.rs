@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Strides: segments at regular distances in several dimensions, in one descriptor: a rank's part
 //! of an array, or an MPI file view.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tables of segments: tables of single segments and tables of runs, in one stack.
 //!
 //! A source is one sorted run of tables of either kind, in which no two segments overlap; of two

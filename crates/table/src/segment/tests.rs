@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments compared with the bytes of a small file, each of which records its log and offset.
 
 use proptest::prelude::*;

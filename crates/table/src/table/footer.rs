@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Footer: the last 64 bytes of a table, which locate the rest of its tail.
 //!
 //! Layout: docs/format/table.md, "Footer". This file is its only encoder and decoder.

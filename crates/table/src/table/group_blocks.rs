@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Blocks of a group: about which of them has a key, by the last integer of the key alone.
 //!
 //! The last integers of a group's keys are hashes, so a block's number follows from the share of the

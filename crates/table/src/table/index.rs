@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Index: the place of each block of a table, and the key from which it holds records.
 //!
 //! Layout: docs/format/table.md, "Index". This file is its only encoder and decoder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tables: immutable objects of sorted blocks with filters, an index of blocks and a fixed footer.
 //!
 //! Layout: docs/format/table.md. Blocks come first, then the tail: filters, index, footer. The

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Outlines of a table's blocks, and the mapped file that their reads fetch parts of blocks from.
 //!
 //! Once the cache of blocks is full, a block that a point read fetches leaves its outline. The next

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Batches: look-ups of many keys in one table. Blocks that are not in memory are read by regions
 //! (MetaKV §III-B); with blocks in memory, the cache misses of several keys overlap.
 

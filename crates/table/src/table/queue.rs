@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Queue: the blocks of a table that batches wait for, each batch on its own thread.
 //!
 //! A batch queues the blocks that it lacks. Each waiting thread then reads the queued region with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Table reader: finds records of one table, with one store request each if nothing is cached.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Table writer: streams sorted records, or blocks encoded elsewhere, into one table.
 
 use esker_base::store::ObjectWriter;

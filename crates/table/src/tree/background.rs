@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Threads of a tree: one writes frozen memtables to tables, one writes the log at intervals, and
 //! one sends heartbeats.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Backlog: the progress of the thread that writes tables, so that a writer that outruns it waits a
 //! little at each operation instead of once for the whole flush.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compaction: merges runs of tables into fewer, by policy or when asked.
 //!
 //! Readers that hold an older version continue to read the replaced tables. Their objects stay,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Flush: freezes the memtable, writes frozen memtables as compressed runs or as tables, and
 //! commits.
 

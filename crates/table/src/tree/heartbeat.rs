@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Heartbeat: shows others that a writer still works, and detects one that took over.
 //!
 //! The manifest names the writer. While it lives, a thread puts empty objects,

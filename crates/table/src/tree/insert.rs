@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Inserts: the fast path of creating files, for keys that do not exist yet.
 
 use std::sync::atomic::Ordering;

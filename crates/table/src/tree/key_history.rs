@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Past: tells whether a shard's older memtables may have held a key, wherever its record is now.
 //!
 //! A frozen memtable is searched directly until the flusher has added its keys to the presence

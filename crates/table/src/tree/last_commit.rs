@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Last commit: the commit of a flush that also applies an edit, so that both cost only one commit.
 //!
 //! Only the commit after which nothing that was put remains in memory applies the edit. The edit

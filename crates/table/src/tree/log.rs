@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Log of a tree: gathers the pending operations of the shards, writes and syncs them, and rotates.
 //!
 //! A writer's logs are numbered. Each belongs to one memtable, so that it can be deleted once the

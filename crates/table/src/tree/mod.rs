@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tree: one writer's view of a change set's records, from its log to its tables.
 //!
 //! Path of a write: shard of the active memtable (and its log) → frozen memtable → compressed run

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Room: how a tree behaves while its store is full, and how it recovers once there is room.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Opening a tree: begins a change set, or takes one over from a writer that is gone.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

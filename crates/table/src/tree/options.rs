@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a writer promises, and the resources that it may use.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hints: addresses of a shard's hash tables and filters, so that a write can prefetch what it will
 //! read before it locks the shard.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads: one key, many keys, and cursors over one group.
 
 use std::sync::Arc;

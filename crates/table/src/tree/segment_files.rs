@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole files of segments: lists the files that a tree has, reads all segments of one, and gives
 //! up some.
 //!

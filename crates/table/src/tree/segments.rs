@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments of a tree: put, read and merged; they share log, numbers and manifest with its records.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Updates: read some keys, decide, and write them, as one operation.
 //!
 //! The active memtable is read under the locks of the keys' shards. Older sources are read without

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Version: an immutable snapshot of all that a reader searches below the active memtable.
 
 use std::sync::Arc;

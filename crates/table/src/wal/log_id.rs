@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Identity of a log: its set, its number in that set, and its name in the store.
 
 use crate::manifest::SetId;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Write-ahead log: the operations that no table holds yet, in order of their sequence numbers.
 //!
 //! Layout: docs/format/wal.md. Each shard of the memtable encodes its own operations, each against

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Replay: finds the operations of a writer's logs that form a prefix, and yields their rows.
 //!
 //! Two passes, so that memory does not grow with the number of rows: the first collects the

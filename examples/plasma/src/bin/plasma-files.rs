@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The simulation with plain files: one for each rank and epoch. To find an electron, all of them
 //! must be read. `plasma-indexed` does the same with an indexed directory.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The simulation with an indexed directory: an electron's records are found by its number, in each
 //! epoch, without reading the others. `plasma-files` does the same with plain files.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Draws the output of `plasma-indexed`: some electrons of two epochs, by a scan, and a few through
 //! all epochs, by their keys.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Append logs: the guarantees about offsets, visibility and names.
 
 use std::os::unix::fs::FileExt;

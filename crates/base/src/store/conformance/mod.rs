@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conformance: the behaviour of every store, as functions over the trait, so that all stores run
 //! the same suite.
 //!

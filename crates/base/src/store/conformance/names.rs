@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names and listings.
 
 use super::{CheckFolder, assert_kind};

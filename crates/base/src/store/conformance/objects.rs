@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Objects: put at once or in pieces, read whole, deleted.
 
 use super::{CheckFolder, assert_kind, noise};

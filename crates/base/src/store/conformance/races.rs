@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Races: several threads at one name, and changes under a listing.
 
 use std::sync::Barrier;

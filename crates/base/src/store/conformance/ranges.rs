@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ranges: one or many, in any order, and beyond the end.
 
 use super::{CheckFolder, assert_kind, noise};

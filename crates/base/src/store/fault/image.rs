@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Image: the state of the store after a crash, copied into memory so that it can be opened and
 //! written again.
 

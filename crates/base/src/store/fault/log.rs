@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Append log through a fault store: records the synced bytes, and poisons itself as real logs do.
 
 use std::sync::Arc;

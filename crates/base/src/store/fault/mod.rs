@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fault store: wraps a store with failures, delays, crashes and power losses, from a seed.
 //!
 //! ```text

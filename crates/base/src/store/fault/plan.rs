@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plan: the fate of each operation, and how much of each log would survive power loss.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the fault store: each fault does what it promises, and images keep what was
 //! acknowledged.
 

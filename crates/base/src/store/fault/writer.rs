@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writer of one object through a fault store.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Aside: an object's bytes while they are invisible, and the step that makes them visible.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Opens files below the store's directory: never through a symbolic link, never blocking.
 //!
 //! A user who can write to one directory of a store must not be able to make its readers hang on a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Directories of the store that this process writes to: created once, known to be durable, kept
 //! open.
 //!

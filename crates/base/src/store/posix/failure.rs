@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Failures of system calls, as errors that name the path and say what to do next.
 
 use std::path::Path;

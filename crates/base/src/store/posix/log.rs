@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Append log in a file: one write(2) per append, one fdatasync for all waiting threads.
 //!
 //! Invariants: (1) `synced <= bytes`; (2) a poisoned log is never usable again: after a failed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! POSIX store: a directory of a local or parallel file system.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Open files: descriptors of objects being read, kept so that a read is one pread.
 //!
 //! Invariant: [`DescriptorCache::forget`] invalidates all descriptors opened before it returns. Processes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requirements: what a store needs from its file system, tested when a store is created.
 //!
 //! A file system that lacks one of these would fail later, in the middle of a job, or lose data

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reserve: room that a store keeps for deletions, which write a few small objects before they free
 //! anything.
 //!

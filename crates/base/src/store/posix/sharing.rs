@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sharing: modes of files and directories in a store that several users write.
 //!
 //! A store is shared if its directory has the set-group-id bit. Linux then gives everything in it

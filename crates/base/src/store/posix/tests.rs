@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of features that only the POSIX store has: files, leftovers, hostile directories, full
 //! disks.
 

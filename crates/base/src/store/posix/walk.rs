@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Walk: lists the objects below a directory, while other processes add and remove some.
 //!
 //! An entry that vanishes after its directory was read is left out. Entries that are not objects

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writer of one object: gathers pieces in a buffer and writes them to an aside file in large
 //! writes.
 //! Invariant: once a write has failed, bytes may be missing, so the object never appears.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Attempts: time limits of requests, and when they are retried.
 //!
 //! The client below sends each request once; this is the only loop around it. A request that got no

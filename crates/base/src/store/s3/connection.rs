@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Connection: the clients, the runtime that drives them, and the requests that objects and logs
 //! share: conditional puts, listings, deletions.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Credential process: keys printed by a program, as the AWS command line takes them from a
 //! profile's `credential_process`. For methods that only that command line supports (single
 //! sign-on, roles that follow from other profiles), the program is the command line itself.

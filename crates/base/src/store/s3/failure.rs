@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Failures of S3 requests, as errors that name the object and say what to do next.
 
 use object_store::Error as S3Error;

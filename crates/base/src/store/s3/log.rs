@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Append log in numbered objects: appends gather in memory until a sync, or until they are worth a
 //! request.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! S3 store: a bucket, or a prefix in one, on any server that speaks S3 with conditional writes.
 //!
 //! ```text

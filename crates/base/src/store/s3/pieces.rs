@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pieces: the layout of an append log as objects, and the place of each of its bytes.
 //!
 //! `<log>/_00000000.log` is empty, and putting it decides who opens the log; each flush adds a

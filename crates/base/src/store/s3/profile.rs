@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Profile: settings of a server and its user in the files of the AWS command line.
 //!
 //! ```text

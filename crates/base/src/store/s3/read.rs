@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reader: whole objects and ranges, of objects and of logs in pieces, with several requests at a
 //! time.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Settings: the server of a store, its user and the time limits, from the environment and the
 //! files of the AWS command line.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Upload: an object that fits in a part is put at once; a larger one is uploaded in parts while it
 //! is still being written, and appears when they are joined, unless the name is taken by then.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of URLs: which store they name, and what opening and making refuse.
 
 use super::*;

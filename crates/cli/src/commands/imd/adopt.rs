@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker imd adopt`: makes an indexed directory that a program wrote outside a namespace an entry.
 
 use clap::Args;

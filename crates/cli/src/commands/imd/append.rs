@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker imd append`: adds dumps of binary records to an indexed directory as further epochs.
 
 use clap::Args;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Dumps: files of fixed-width records that become epochs, and their layout.
 
 use std::path::PathBuf;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Epoch range: the epochs that a command works on, by number or by step.
 
 use std::ops::Range;

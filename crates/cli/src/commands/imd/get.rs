@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker imd get`: the values of keys.
 
 use std::path::PathBuf;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker imd import`: turns dumps of binary records into the epochs of an indexed directory.
 
 use clap::Args;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker imd info`: shows the contents of a directory, and how many tables a query examines.
 
 use std::path::PathBuf;

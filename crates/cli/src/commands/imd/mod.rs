@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker imd`: indexed directories, in which each file holds the records of a key.
 
 mod adopt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker imd range`: lists records by key range.
 
 use clap::Args;

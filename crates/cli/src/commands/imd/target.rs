@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Target: the path of a new or growing indexed directory, and the snapshot in which it is
 //! published.
 

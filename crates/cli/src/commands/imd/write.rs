@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `esker imd write`: writes a directory of synthetic particles.
 
 use clap::{Args, ValueEnum};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Handles each received frame according to the state of its connection.
 
 use esker_base::{Error, Result};

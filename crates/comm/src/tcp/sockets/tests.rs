@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sockets of one rank, with a test that plays all other ranks.
 
 use std::io::Write;

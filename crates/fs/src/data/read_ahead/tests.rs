@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Windows of packed logs: requests and bytes that reads of small files cost, in any order.
 
 use std::sync::Arc;

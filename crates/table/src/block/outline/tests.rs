@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Outlines of generated blocks: what is in one is found, nothing else is, and no bit that differs
 //! from what was parsed is ever used.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Image builder: converts a decoded block to the layout of `row_cache/image.rs`.
 
 use super::{

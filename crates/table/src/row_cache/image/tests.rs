@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Images of generated records: all records are found, nothing else is, and no words do harm.
 
 use proptest::prelude::*;
