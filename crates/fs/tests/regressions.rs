@@ -13,6 +13,7 @@ use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 
+use crate::hooked::{HookedStore, Request, When};
 use crate::operation::Content;
 use crate::subject::source;
 
@@ -296,4 +297,48 @@ fn a_replay_goes_past_bytes_of_other_sets_that_are_gone() {
     let inode = session.stat("/f", FollowLinks::No).expect("stat");
     let read = session.read_all(&inode, &mut |_| Ok(())).map(drop);
     assert_eq!(read.expect_err("damage").kind(), Kind::NotFound);
+}
+
+/// Symptom: a snapshot showed older bytes of a file than the session, although it had been synced.
+/// Cause: a write mapped the file's content and then failed. Its segments were visible, but the file
+/// was not dirty, so that no record said that it is mapped.
+/// Fix: mapping the content marks the file dirty (`map_content`).
+#[test]
+fn a_snapshot_shows_what_a_failed_write_has_changed() {
+    use esker_fs::namespace::FollowLinks;
+    use esker_table::tree::{Durability, TreeOptions};
+
+    let hooked = HookedStore::new(Arc::new(MemoryStore::new()));
+    let repository = Repository::new(Arc::new(hooked.clone()));
+    let tree = TreeOptions { durability: Durability::Always, ..TreeOptions::default() };
+    let options = SessionOptions { tree, heartbeat: None, ..options(Identity::root()) };
+    let session = repository.begin(&[], options).expect("begin");
+    let root = session.root().clone();
+    let content = Content { bytes: 20_000, seed: 1 };
+    session.create_with(&root, b"file", 0o644, &mut source(content)).expect("write");
+
+    // The first look at manifests is that of mapping, the second that of the write itself.
+    let again = hooked.clone();
+    hooked.at(When::Before, Request::ListNames, "/manifest/", move || {
+        again.at(When::Before, Request::ListNames, "/manifest/", || {
+            Err(esker_base::Error::new(Kind::Unavailable, "no answer"))
+        });
+        Ok(())
+    });
+    let file = session.open_file(&root, b"file").expect("open");
+    session.write_file(&file, 5_000, &[7; 10_000]).expect_err("the store does not answer");
+    assert!(hooked.has_acted());
+    session.sync().expect("sync");
+    let shown = session.read_file(&file, 0, 20_000).expect("read");
+    let set = session.snapshot("snapshot").expect("snapshot");
+    let snapshot = repository.open(&[set], Identity::root()).expect("open");
+    let inode = snapshot.stat("/file", FollowLinks::No).expect("stat");
+    let mut read = Vec::new();
+    snapshot
+        .read_all(&inode, &mut |bytes| {
+            read.extend_from_slice(bytes);
+            Ok(())
+        })
+        .expect("read");
+    assert!(read == shown, "the snapshot has other bytes");
 }

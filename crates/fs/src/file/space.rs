@@ -139,7 +139,7 @@ impl Session {
             match &mut state.buffer {
                 Some(buffer) => buffer[range.start as usize..end as usize].fill(0),
                 None => {
-                    self.make_mapped(&mut state)?;
+                    self.map_content(file, &mut state)?;
                     let hole = Segment::hole(file.id, range.start, end - range.start);
                     self.tree().put_segments(&mut [hole])?;
                     self.data().garbage().add_garbage(end - range.start);
@@ -211,15 +211,14 @@ impl Session {
                 return Ok(bytes.len() as u64);
             }
             if !state.inode.mapped {
-                self.make_mapped(&mut state)?;
-                self.content_was_placed(from, &mut state);
+                self.map_content(from, &mut state)?;
             }
             let overlay = self.layers().segments(&state.inode, range.start..end)?;
             (end, overlay.pieces().to_vec())
         };
         let length = end - range.start;
         let mut state = to.state.write();
-        self.make_mapped(&mut state)?;
+        self.map_content(to, &mut state)?;
         self.fill_gap(&state, offset)?;
         let mut segments = vec![Segment::hole(to.id, offset, length)];
         segments.extend(pieces.iter().filter(|piece| piece.place.is_some()).map(|piece| Segment {

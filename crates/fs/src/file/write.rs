@@ -53,7 +53,7 @@ impl Session {
         if let Some(direct) = state.change_in_place(self.tree())? {
             direct.write(offset, bytes)?;
         } else if !self.write_buffer(state, offset, bytes) {
-            self.make_mapped(state)?;
+            self.map_content(file, state)?;
             self.fill_gap(state, offset)?;
             let place = self.append_data(state, bytes)?;
             let length = bytes.len() as u64;
@@ -110,6 +110,21 @@ impl Session {
         let buffer = state.buffer.take()?;
         self.files().buffered_bytes.fetch_sub(buffer.len(), Ordering::Relaxed);
         Some(buffer)
+    }
+
+    /// Maps the content of `file` as [`Session::make_mapped`] does. Its record must say so even if
+    /// the change that needs it fails, because readers of the open file see the mapped content.
+    pub(super) fn map_content(
+        &self,
+        file: &Arc<OpenFile>,
+        state: &mut OpenFileState,
+    ) -> Result<()> {
+        let is_mapped = state.inode.mapped && state.inode.branch.is_none();
+        self.make_mapped(state)?;
+        if !is_mapped {
+            self.content_was_placed(file, state);
+        }
+        Ok(())
     }
 
     /// Ensures that the content of a file is in an extent table: the session's own, or that of a
