@@ -36,6 +36,9 @@ fi
 # As mount(8) calls it.
 helper() { ESKER=$installed/bin/esker "$top/root/sbin/mount.esker" "$@"; }
 if helper none "$top/at" -o rw,unheard-of 2>/dev/null; then say "an unknown option is taken"; exit 1; fi
+for refused in nosuid nodev noexec user ro,write=x; do
+    if helper none "$top/at" -o "$refused" 2>/dev/null; then say "$refused is taken"; exit 1; fi
+done
 helper none "$top/at" -f -o "store=$top/store"
 if [ "$EUID" != 0 ] || [ ! -e /dev/fuse ]; then
     say "no mount was tried: this takes the superuser and /dev/fuse"

@@ -220,6 +220,10 @@ impl ComposedBases {
             let is_same = (old.entry, old.id) == (new.entry, new.id);
             return Ok((!is_same).then(Vec::new));
         }
+        if old.is_directory() && new.is_directory() && old.dir_id() != new.dir_id() {
+            // One base has replaced the directory: only one of the two has its entries shown.
+            return Ok(Some(Vec::new()));
+        }
         let diff =
             NamespaceDiff { before: &self.bases[first.base], after: &self.bases[other.base] };
         let aspects = diff.aspects(old, new)?;

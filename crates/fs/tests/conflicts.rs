@@ -326,3 +326,34 @@ fn the_newest_attributes_of_a_directory_are_shown() {
     assert_eq!(error.kind(), Kind::Conflict);
     assert!(error.to_string().contains("decide by the order"), "{error}");
 }
+
+/// Symptom: a base that had replaced a directory hid the changes that another base made in it, and
+/// no conflict was found.
+/// Cause: two directories of one name were compared by their attributes, although they are not the
+/// same directory.
+/// Fix: their identities are compared.
+#[test]
+fn a_replaced_directory_conflicts_with_changes_in_it() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let [common, ..] = branches(&repository);
+    let replaced = set(&repository, &[common], |session| {
+        let (dir, name) = session.locate("/deep").expect("path");
+        session.remove_tree(&dir, name).expect("remove");
+        session.mkdir(&dir, name, 0o755).expect("mkdir");
+    });
+    let changed = set(&repository, &[common], |session| {
+        rewrite(session, "/deep/new", b"n", 1);
+    });
+    for bases in [[replaced, changed], [changed, replaced]] {
+        let found = summary(&conflicts(&repository, &bases));
+        assert!(found.iter().any(|(path, _)| path == "/deep"), "{found:?}");
+    }
+    // Directories that bases make independently are merged.
+    let make = || {
+        set(&repository, &[common], |session| {
+            session.mkdir(session.root(), b"made", 0o755).expect("mkdir");
+        })
+    };
+    assert_eq!(summary(&conflicts(&repository, &[make(), make()])), []);
+}

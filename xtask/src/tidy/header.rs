@@ -29,9 +29,8 @@ mod tests {
 
     #[test]
     fn the_first_lines_are_licence_and_header() {
-        let problems = |text: &str| {
-            module_header(&RustSource::parse("a.rs", text).expect("Rust")).into_iter().count()
-        };
+        let problems =
+            |text: &str| module_header(&RustSource::parse("a.rs", text).expect("Rust")).len();
         let licensed = |text: &str| problems(&format!("{LICENCE}\n{text}"));
         assert_eq!(licensed("//! Block: sorted records.\n"), 0);
         assert_eq!(problems("//! Block: sorted records.\n"), 1);

@@ -149,8 +149,13 @@ extern "C" fn on_bus_error(
 fn zero_region_of(address: usize) -> bool {
     for bounds in &REGIONS[..USED.load(Ordering::Acquire).min(REGIONS_MAX)] {
         let start = bounds.start.load(Ordering::Acquire);
-        let bytes = bounds.bytes.load(Ordering::Relaxed);
+        let bytes = bounds.bytes.load(Ordering::Acquire);
         if start == 0 || address < start || address - start >= bytes {
+            continue;
+        }
+        // The entry may have been given to another mapping between the two loads, whose length must
+        // not be taken for that of the one at `start`.
+        if bounds.start.load(Ordering::Acquire) != start {
             continue;
         }
         bounds.is_lost.store(true, Ordering::Relaxed);

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use esker_base::store::concurrent::count_round;
 use esker_base::store::{
@@ -22,6 +23,9 @@ const ROUNDS: &str = "ESKER_TEST_ROUNDS";
 
 /// Concurrency of S3.
 const REQUESTS_AT_ONCE: usize = 64;
+
+/// How long a request hangs after the signal.
+const HANG: Duration = Duration::from_secs(120);
 
 /// Sends the signal.
 #[derive(Debug)]
@@ -43,14 +47,16 @@ impl SignalTrigger {
     }
 
     /// At the chosen request, sends the signal and never returns, like a request that hangs.
+    ///
+    /// # Panics
+    /// If the signal has not ended the process after [`HANG`], as where the parent had it ignored.
     fn count(&self) {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             for _ in 0..self.times {
                 kill_process(getpid(), self.signal).expect("a process may end itself");
             }
-            loop {
-                std::thread::park();
-            }
+            std::thread::sleep(HANG);
+            panic!("signal {:?} does not end this process: is it ignored?", self.signal);
         }
     }
 }
