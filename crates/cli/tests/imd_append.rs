@@ -195,7 +195,7 @@ fn the_newest_of_two_indexed_directories_is_shown() {
         ["publish", "--base", "run-a", "--base", "removed", "--conflicts", "newest", "less"];
     esker.ok(compose);
     assert_eq!(esker.ok(["ls", "less"]), "");
-    // What is shown keeps its logs.
+    // Logs of published directories stay.
     esker.ok(["delete", "run", "run-a", "run-b", "newest-0", "removed", "removed-b", "less"]);
     esker.ok(["gc", "--grace", "0"]);
     assert_eq!(esker.ok(["imd", "get", "newest-1:/p", "7"]).lines().count(), 1 + 2);

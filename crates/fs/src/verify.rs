@@ -129,9 +129,9 @@ pub struct Finding {
     pub object: String,
     /// Byte offset in the object, if known.
     pub offset: Option<u64>,
-    /// What was expected.
+    /// The expected state.
     pub expected: String,
-    /// What was found.
+    /// The state found instead.
     pub got: String,
     /// Affected paths, as commands take them; not all if there are many.
     pub paths: Vec<String>,

@@ -41,7 +41,7 @@ pub trait Answerer: Send + Sync + 'static {
     /// What the program that asks is told.
     fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno>;
 
-    /// What is to be done once the answer to `request` is given.
+    /// Returns the work that follows the answer to `request`.
     fn follow_up(&self, request: &Request<'_>) -> Option<FollowUp> {
         let _ = request;
         None

@@ -19,7 +19,7 @@ pub struct Request<'a> {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// What is asked.
+    /// The requested operation.
     pub operation: Operation<'a>,
 }
 

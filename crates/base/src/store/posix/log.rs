@@ -35,9 +35,9 @@ pub(super) struct PosixLog {
     directories: Arc<DirectoryCache>,
     name: String,
     file: OwnedFd,
-    /// What has been written; held for one write(2).
+    /// The length written so far; held for one write(2).
     state: Mutex<PosixLogState>,
-    /// What is durable; held for one fdatasync.
+    /// The durable length; held for one fdatasync.
     synced: Mutex<SyncedLength>,
     /// True if callers write to the file directly, so that the log does not know what is durable.
     is_in_place: bool,
