@@ -132,7 +132,7 @@ fn block_place(
     let sizes = (reference.bytes, reference.tail_bytes);
     let table = Table::open(store, reference.name(), schema, sizes, cache, counters);
     let table = table.expect("a table of ours");
-    let place = table.index().place(choices.below(table.index().blocks()));
+    let place = table.index().block_range(choices.below(table.index().blocks()));
     place.start as usize..place.end as usize
 }
 

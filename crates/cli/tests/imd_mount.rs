@@ -102,8 +102,8 @@ fn commands_read_keys_as_files() {
     assert!(esker.ok(["ls", "-l", "run:/p/35"]).starts_with("-r--r--r--"));
     esker.ok(["cp", "run:/p/35", "run:/copy", "--as", "copied"]);
     assert_eq!(esker.run(["cat", "copied:/copy"]).stdout, b"\0#value\0#value");
-    esker.ok(["cp", "-p", "copied:/p/5", "copied:/copy", "--as", "again"]);
-    assert_eq!(esker.run(["cat", "again:/copy"]).stdout, b"\0\x05value");
+    esker.ok(["cp", "-p", "copied:/p/5", "copied:/other", "--as", "again"]);
+    assert_eq!(esker.run(["cat", "again:/other"]).stdout, b"\0\x05value");
     for (code, words) in [
         (3, &["stat", "run:/p/77"][..]),
         (3, &["ls", "run:/p/77"]),
