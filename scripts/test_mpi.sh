@@ -77,23 +77,19 @@ for mpi in openmpi mpich; do
         exit 1
     fi
     export MPICC=mpicc.$mpi
-    # Both compile the same source.
-    if [ "$mpi$rates" = openmpi ]; then
-        cargo clippy --quiet -p esker-comm --features mpi --lib --examples \
-            --target-dir "$target/$mpi" -- -D warnings
+    # One build with all that runs below, so that no crate is compiled twice with other features.
+    build=(-p esker-comm --features esker-comm/mpi --example mpi_conformance)
+    if [ -z "$rates" ]; then
+        build+=(-p plasma --features plasma/mpi --bins)
+        # What differs between MPIs is below the command.
+        [ "$mpi" = mpich ] || build+=(-p esker-cli --features esker-cli/mpi)
     fi
-    cargo build --quiet -p esker-comm --features mpi --example mpi_conformance \
-        --profile "$profile" --target-dir "$target/$mpi"
+    cargo build --quiet "${build[@]}" --profile "$profile" --target-dir "$target/$mpi"
     for argument in "${runs[@]}"; do
         # shellcheck disable=SC2086  # no argument at all where it is empty
         ranks "$mpi" "$target/$mpi/$directory/examples/mpi_conformance" $argument
     done
     [ -z "$rates" ] || continue
-    cargo build --quiet -p plasma --features mpi --target-dir "$target/$mpi"
     plasma "$mpi" "$target/$mpi/debug"
-    # What differs between MPIs is below the command.
-    if [ "$mpi" = openmpi ]; then
-        cargo build --quiet -p esker-cli --features mpi --target-dir "$target/$mpi"
-        write_particles "$mpi" "$target/$mpi/debug"
-    fi
+    [ "$mpi" = mpich ] || write_particles "$mpi" "$target/$mpi/debug"
 done
