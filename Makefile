@@ -26,11 +26,9 @@ build: ## Build the esker command, optimized
 install: ## Install the command, manual pages and completions below PREFIX (/usr/local; DESTDIR for packages)
 	@DESTDIR="$(DESTDIR)" scripts/install.sh "$(PREFIX)"
 
-deb: build ## Make a Debian package in target/debian
+deb: build ## Make a Debian package, target/debian/esker.deb
 	@scripts/setup.sh package
-	@rm -rf target/package
-	@DESTDIR="$(CURDIR)/target/package" scripts/install.sh /usr
-	$(CARGO) deb -p esker-cli --no-build --no-strip
+	@scripts/package.sh
 
 test: ## Install what is missing, then check format, lints, style, all tests and a little fuzzing
 	@scripts/test.sh

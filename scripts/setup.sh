@@ -167,6 +167,7 @@ setup_soak() {
 
 setup_package() {
     need required "makes Debian packages" dpkg dpkg-deb
+    need required "finds what packages depend on" dpkg-dev dpkg-shlibdeps
     have cargo-deb || cargo install --quiet --locked cargo-deb </dev/null \
         || missing required "cargo-deb of crates.io"
 }
@@ -180,7 +181,7 @@ setup_compare() {
 [ $# -gt 0 ] || set -- build test
 for part; do
     case $part in
-        build | test | mpi | soak | compare) "setup_$part" ;;
+        build | test | mpi | soak | package | compare) "setup_$part" ;;
         *)
             sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2
             exit 2

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs a build below a temporary directory and tries what was installed: pages, completions, unit,
-# and a mount by mount(8)'s helper where this user may mount.
+# and a mount by mount(8)'s helper where this user may mount. Then makes a Debian package of the same
+# build, which must install and hold the same files.
 #
 # usage: scripts/test_install.sh [BINARY]
 set -euo pipefail
@@ -32,6 +33,21 @@ if command -v systemd-analyze >/dev/null; then
     sed "s|/usr/bin/esker|$installed/bin/esker|" "$unit" >"$top/esker-mount@.service"
     systemd-analyze verify --man=no "$top/esker-mount@headers.service" 2>&1 | grep -i esker && exit 1
 fi
+
+scripts/package.sh "$binary" "$top/esker.deb"
+mkdir -p "$top/debian/var/lib/dpkg"
+touch "$top/debian/var/lib/dpkg/status"
+if [ "$EUID" = 0 ]; then
+    dpkg --root="$top/debian" --force-depends --install "$top/esker.deb" >"$top/dpkg" 2>&1 \
+        || { cat "$top/dpkg"; exit 1; }
+else
+    dpkg-deb --extract "$top/esker.deb" "$top/debian"
+fi
+# Pages are compressed in a package, and mount.esker is in /usr/sbin, where /sbin leads on Debian.
+files() { (cd "$1" && find usr sbin -type f 2>/dev/null | sed 's|^usr/sbin|sbin|; s|\.1\.gz$|.1|' | sort); }
+diff <(files "$top/root") <(files "$top/debian" | grep -v '/copyright$') \
+    || { say "the package holds other files than an installation"; exit 1; }
+"$top/debian/usr/bin/esker" --version >/dev/null
 
 # As mount(8) calls it.
 helper() { ESKER=$installed/bin/esker "$top/root/sbin/mount.esker" "$@"; }
