@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build install deb test demo soak mutants peers compare compare-imd compare-segments compare-mount clean
+.PHONY: help setup build install deb docs test demo soak mutants peers compare compare-imd compare-segments compare-mount clean
 
 CARGO ?= cargo
 # Minutes that the long campaigns may take.
@@ -29,6 +29,10 @@ install: ## Install the command, manual pages and completions below PREFIX (/usr
 deb: build ## Make a Debian package, target/debian/esker.deb
 	@scripts/setup.sh package
 	@scripts/package.sh
+
+docs: ## Make a book of README, guides, designs and formats, target/book/index.html
+	@scripts/setup.sh docs
+	@scripts/docs.sh
 
 test: ## Install what is missing, then check format, lints, style, all tests and a little fuzzing
 	@scripts/test.sh

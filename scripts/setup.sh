@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
-# usage: scripts/setup.sh [build|test|mpi|soak|package|compare]...      (default: build test)
+# usage: scripts/setup.sh [build|test|mpi|soak|package|docs|compare]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in mounts, Go and
 #             the S3 server that the tests start
 #   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, and libclang, which reads their headers
 #   package   what makes Debian packages
+#   docs      mdbook
 #   compare   Python, fio, ext4 tools; peers/Makefile installs what the rival engines need
 #
 # Needs a Debian machine with a Rust toolchain. Installs Debian packages as root or through sudo.
@@ -172,6 +173,10 @@ setup_package() {
         || missing required "cargo-deb of crates.io"
 }
 
+setup_docs() {
+    have mdbook || cargo install --quiet --locked mdbook </dev/null || missing required "mdbook of crates.io"
+}
+
 setup_compare() {
     need required "runs the comparison" python3 python3
     need required "measures mounts" fio fio
@@ -181,7 +186,7 @@ setup_compare() {
 [ $# -gt 0 ] || set -- build test
 for part; do
     case $part in
-        build | test | mpi | soak | package | compare) "setup_$part" ;;
+        build | test | mpi | soak | package | docs | compare) "setup_$part" ;;
         *)
             sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2
             exit 2
