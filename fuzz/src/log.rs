@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore};
+use esker_extent::ExtentFamily;
 use esker_table::manifest::Manifest;
 use esker_table::memtable::SHARDS;
 use esker_table::schema::Schema;
@@ -113,9 +114,9 @@ fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found
 /// Decodes a log; then takes over a set that has it.
 fn exercise(schema: &'static Schema, log: &[u8]) -> Option<Found> {
     let (mut found, mut seqs) = (Vec::new(), Vec::new());
-    let whole = decode_log(schema, LOG, log, &mut |logged| match logged {
+    let whole = decode_log(schema, &ExtentFamily, LOG, log, &mut |logged| match logged {
         LogContent::Row(seq, row) => found.push((seq, row.strings[0].to_vec())),
-        LogContent::Segments(..) => {}
+        LogContent::Family(..) => {}
         LogContent::Operation(seq) => seqs.push(seq),
     });
     if whole.as_ref().is_ok_and(|whole| *whole > log.len()) {

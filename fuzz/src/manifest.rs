@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use esker_base::clock::ManualClock;
 use esker_base::store::{MemoryStore, SharedStore};
+use esker_extent::ExtentFamily;
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState, TableRef};
 use esker_table::schema::RowBuffer;
 use esker_table::schema::record::{self, RECORD};
@@ -101,6 +102,7 @@ fn take_over(manifest: &Manifest, encoded: &[u8]) {
 pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
     let setup = TreeSetup {
         schema: &RECORD,
+        family: &ExtentFamily,
         source: TableSource::new(store.clone(), 1 << 16),
         clock: Arc::new(ManualClock::new(1)),
         options: TreeOptions {

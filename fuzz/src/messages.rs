@@ -8,7 +8,7 @@ use esker_shared::message::{
     decode_part, encode_reply,
 };
 use esker_table::manifest::SetId;
-use esker_table::segment::{LogPlace, OPERATION_SEGMENTS_MAX, Segment, SegmentRun};
+use esker_extent::{LogPlace, OPERATION_SEGMENTS_MAX, Segment, SegmentRun};
 
 use crate::choices::Choices;
 

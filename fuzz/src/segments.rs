@@ -3,7 +3,7 @@
 
 use esker_table::manifest::SetId;
 use esker_table::schema::Row;
-use esker_table::segment::{
+use esker_extent::{
     IntervalIndex, LogPlace, NestedRun, FilePiece, RUN, Segment, SegmentBuffer, SegmentRun, find_runs,
 };
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use esker_base::Result;
 use esker_base::clock::ManualClock;
 use esker_base::store::{MemoryStore, SharedStore};
+use esker_extent::SEGMENT;
 use esker_fs::export::ExportOptions;
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
@@ -28,7 +29,6 @@ use esker_fs::verify::VerifyOptions;
 use esker_fs::walk::{WalkNext, WalkOrder, WalkStep};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::schema::{KeyBuffer, RowBuffer, Schema};
-use esker_table::segment::SEGMENT;
 use esker_table::table::TableWriter;
 use esker_table::tree::{Durability, TreeOptions};
 

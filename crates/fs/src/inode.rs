@@ -9,10 +9,10 @@
 use std::fmt;
 
 use esker_base::{Error, Kind, Result};
+use esker_extent::LogPlace;
 use esker_table::block::DecodedBlock;
 use esker_table::manifest::SetId;
 use esker_table::schema::{IntColumn, Key, Row, RowBuffer, Schema};
-use esker_table::segment::LogPlace;
 use esker_table::wire::unzigzag;
 
 use crate::file::FILE_BYTES_MAX;

@@ -19,10 +19,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use esker_base::{Error, Kind, Random, Result};
+use esker_extent::{RUN, SEGMENT, Segment, SegmentOverlay, SegmentTables};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::{Key, KeyBuffer};
-use esker_table::segment::{RUN, SEGMENT, Segment, SegmentOverlay, SegmentTables};
 use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableRuns;
 use hashbrown::HashSet;

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use esker_base::store::concurrent;
 use esker_base::{Error, Kind, Result};
+use esker_extent::{SegmentOverlay, SegmentTables, TreeExtents};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::merge::RecordCursor;
 use esker_table::schema::{Key, RowBuffer};
-use esker_table::segment::{SegmentOverlay, SegmentTables};
 use esker_table::table::LookupKey;
 use esker_table::tables::{TableRuns, TableSource};
 use esker_table::tree::Tree;
@@ -332,7 +332,7 @@ impl LayerStack {
         }
         let mut overlay = SegmentOverlay::new(inode.id, range);
         if let Some(tree) = &self.writer {
-            tree.read_segments(&mut overlay)?;
+            TreeExtents::of(tree).read_segments(&mut overlay)?;
         }
         for base in &self.bases {
             overlay.add_tables(&base.segments)?;

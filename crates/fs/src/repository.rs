@@ -8,9 +8,9 @@ use esker_base::clock::SystemClock;
 use esker_base::memory::available_bytes;
 use esker_base::store::{SharedStore, concurrent};
 use esker_base::{Clock, Error, Kind, Result};
+use esker_extent::{ExtentFamily, SegmentRun, logged_runs};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::schema::Row;
-use esker_table::segment::SegmentRun;
 use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeSetup};
@@ -261,7 +261,7 @@ impl Repository {
         let data = Arc::new(DataLogs::new(self.store().clone(), set, 0));
         let mut has_all = |logged: LogContent| match logged {
             LogContent::Row(_, row) => self.has_data(set, row, &data),
-            LogContent::Segments(_, runs) => self.has_bytes(set, runs, &data),
+            LogContent::Family(_, operation) => self.has_bytes(set, logged_runs(operation), &data),
             _ => Ok(true),
         };
         let tree = Tree::resume_from(self.setup(options, &data), set, manifest, &mut has_all)?;
@@ -289,6 +289,7 @@ impl Repository {
         let data = data.clone();
         TreeSetup {
             schema: &INODE,
+            family: &ExtentFamily,
             source: self.source.clone(),
             clock: self.clock.clone(),
             options: options.tree.clone(),

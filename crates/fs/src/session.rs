@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use esker_base::{Clock, Error, Kind, Result};
+use esker_extent::TreeExtents;
 use esker_table::manifest::SetId;
 use esker_table::schema::Key;
 use esker_table::set_writer::SetWriter;
@@ -144,6 +145,11 @@ impl Session {
 
     pub(crate) fn tree(&self) -> &Tree {
         self.namespace.layers().writer().expect("checked when the session was made")
+    }
+
+    /// The segments in the tree.
+    pub(crate) fn extents(&self) -> TreeExtents<'_> {
+        TreeExtents::of(self.tree())
     }
 
     pub(crate) fn data(&self) -> &DataLogs {

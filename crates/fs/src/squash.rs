@@ -24,8 +24,8 @@ mod worker;
 use std::collections::BTreeMap;
 
 use esker_base::{Error, Kind, Result};
+use esker_extent::{RUN, SEGMENT, SegmentSource, SegmentTables};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
-use esker_table::segment::{RUN, SEGMENT, SegmentSource, SegmentTables};
 use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableRuns;
 

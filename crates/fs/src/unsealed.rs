@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
+use esker_extent::SegmentTables;
 use esker_table::manifest::{Manifest, SetId, SetState};
-use esker_table::segment::SegmentTables;
 use esker_table::tables::TableRuns;
 use esker_table::wal::LOG_MAGIC;
 

@@ -19,16 +19,15 @@ use std::time::Duration;
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_comm::collective::{Collectives, Reduction};
 use esker_comm::{Rank, Transport};
+use esker_extent::{Segment, SegmentMap, SegmentOverlay, runs_among};
 use esker_fs::data::read_mapped;
 use esker_fs::file::{FILE_BYTES_MAX, OpenFile};
 use esker_fs::identity::{READ, WRITE};
-use esker_table::segment::{Segment, SegmentMap, SegmentOverlay};
-use esker_table::tree::runs_among;
 
 use crate::gather;
 use crate::job::{RemoteReads, SharedJob};
 use crate::message::{FETCH_BYTES_MAX, RankReply, RankRequest, SEGMENTS_MAX, ones};
-use crate::migrate::tree;
+use crate::migrate::extents;
 use crate::service::no_answer;
 use crate::snapshot::SegmentSnapshot;
 
@@ -135,7 +134,7 @@ impl<T: Transport> SharedJob<T> {
         }
         let id = file.id();
         // Segments that this rank wrote before the file was shared.
-        let (holes, placed): (Vec<_>, Vec<_>) = tree(&session)
+        let (holes, placed): (Vec<_>, Vec<_>) = extents(&session)
             .segments_within(id, 0..u64::MAX)?
             .into_iter()
             .partition(|piece| piece.place.is_none());
@@ -149,7 +148,7 @@ impl<T: Transport> SharedJob<T> {
             self.segments.wait(ticket)?;
             self.segments.sync()?;
             session.flush_file(&file)?;
-            tree(&session).retain_segments(&mut |run, kept| {
+            extents(&session).retain_segments(&mut |run, kept| {
                 kept.extend((run.first.file != id).then_some(*run));
             })?;
         }
@@ -461,8 +460,8 @@ impl FetchBatches {
 mod tests {
     use esker_base::store::MemoryStore;
     use esker_comm::{TransportCounters, threads};
+    use esker_extent::LogPlace;
     use esker_table::manifest::SetId;
-    use esker_table::segment::LogPlace;
 
     use super::*;
     use crate::message::OFFSETS_MAX;

@@ -10,8 +10,8 @@ use std::ops::Range;
 use esker_base::{Error, Kind, Result};
 use esker_comm::transport::MESSAGE_BYTES_MAX;
 use esker_comm::{Channel, Rank};
+use esker_extent::{Segment, SegmentLog, SegmentRun};
 use esker_table::manifest::SetId;
-use esker_table::segment::{Segment, SegmentLog, SegmentRun};
 use esker_table::wire::{WireDamage, WireInput, put_varint};
 
 /// Requests.
@@ -291,7 +291,7 @@ pub fn ones(segments: &[Segment]) -> Vec<SegmentRun> {
 
 #[cfg(test)]
 mod tests {
-    use esker_table::segment::LogPlace;
+    use esker_extent::LogPlace;
 
     use super::*;
 

@@ -15,8 +15,8 @@ use esker_base::Result;
 use esker_comm::Rank;
 use esker_comm::Transport;
 use esker_comm::collective::Reduction;
+use esker_extent::{SegmentRun, TreeExtents};
 use esker_fs::session::Session;
-use esker_table::segment::SegmentRun;
 use esker_table::tree::Tree;
 
 use crate::job::SharedJob;
@@ -53,10 +53,10 @@ impl<T: Transport> SharedJob<T> {
         let map = self.segments.map();
         let mut strays = StraySegments::default();
         if let Some(index) = &self.index {
-            strays.own = strays_of(tree(index), map, Some(me))?;
+            strays.own = strays_of(extents(index), map, Some(me))?;
         }
         for session in self.inherited_indexes() {
-            strays.inherited.extend(strays_of(tree(session), map, None)?);
+            strays.inherited.extend(strays_of(extents(session), map, None)?);
         }
         Ok(strays)
     }
@@ -64,13 +64,13 @@ impl<T: Transport> SharedJob<T> {
     fn remove_strays(&self, me: Rank, has_own: bool) -> Result<()> {
         let map = self.segments.map();
         if let Some(index) = self.index.as_ref().filter(|_| has_own) {
-            tree(index).retain_segments(&mut |run, kept| {
+            extents(index).retain_segments(&mut |run, kept| {
                 map.split(run, &mut |owner, part| kept.extend((owner == me).then_some(part)));
             })?;
         }
         for session in self.inherited_indexes() {
-            if !tree(session).segment_files()?.is_empty() {
-                tree(session).retain_segments(&mut |_, _| {})?;
+            if !extents(session).segment_files()?.is_empty() {
+                extents(session).retain_segments(&mut |_, _| {})?;
             }
         }
         Ok(())
@@ -90,11 +90,15 @@ pub(crate) fn tree(session: &Session) -> &Tree {
     session.layers().writer().expect("a session writes")
 }
 
-/// The segments in `tree` whose slices `owner` does not own.
-fn strays_of(tree: &Tree, map: &SliceMap, owner: Option<Rank>) -> Result<Vec<SegmentRun>> {
+pub(crate) fn extents(session: &Session) -> TreeExtents<'_> {
+    TreeExtents::of(tree(session))
+}
+
+/// The segments in `extents` whose slices `owner` does not own.
+fn strays_of(extents: TreeExtents, map: &SliceMap, owner: Option<Rank>) -> Result<Vec<SegmentRun>> {
     let mut strays = Vec::new();
-    for file in tree.segment_files()? {
-        for run in tree.segment_runs(file)? {
+    for file in extents.segment_files()? {
+        for run in extents.segment_runs(file)? {
             map.split(&run, &mut |rank, part| strays.extend((Some(rank) != owner).then_some(part)));
         }
     }

@@ -11,10 +11,12 @@ use std::sync::Arc;
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 use esker_comm::Rank;
+use esker_extent::{
+    LogPlace, OPERATION_SEGMENTS_MAX, Segment, SegmentOverlay, SegmentRun, TreeExtents,
+};
 use esker_fs::data::read_mapped;
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
-use esker_table::segment::{LogPlace, OPERATION_SEGMENTS_MAX, Segment, SegmentOverlay, SegmentRun};
 use esker_table::tree::Tree;
 
 use crate::message::{RankReply, RankRequest, SEGMENTS_MAX, ones};
@@ -78,6 +80,10 @@ impl SegmentServer {
         Ok(self.index()?.layers().writer().expect("a session writes"))
     }
 
+    fn extents(&self) -> Result<TreeExtents<'_>> {
+        self.tree().map(TreeExtents::of)
+    }
+
     /// Executes `request`.
     pub fn answer(&mut self, request: RankRequest) -> Result<RankReply> {
         match request {
@@ -90,9 +96,9 @@ impl SegmentServer {
             }
             RankRequest::Locate(file, offsets) => self.locate(file, &offsets),
             RankRequest::Punch(file, range) => self.punch(file, range),
-            RankRequest::Index(file) => Ok(RankReply::Runs(self.tree()?.segment_runs(file)?)),
+            RankRequest::Index(file) => Ok(RankReply::Runs(self.extents()?.segment_runs(file)?)),
             RankRequest::End(file) => {
-                let runs = self.tree()?.segment_runs(file)?;
+                let runs = self.extents()?.segment_runs(file)?;
                 let placed = runs.iter().filter(|run| run.first.place.is_some());
                 Ok(RankReply::Number(placed.map(SegmentRun::end).max().unwrap_or(0)))
             }
@@ -116,7 +122,7 @@ impl SegmentServer {
             }
             self.count_put(&run.first, run.count);
         }
-        self.tree()?.put_runs(file, &mut runs).map(drop)
+        self.extents()?.put_runs(file, &mut runs).map(drop)
     }
 
     fn locate(&mut self, file: u128, offsets: &[u64]) -> Result<RankReply> {
@@ -126,7 +132,7 @@ impl SegmentServer {
         // An absent byte is answered with a hole of one byte.
         let absent = |offset: &u64| Segment::hole(file, *offset, 1);
         let mut found: Vec<Segment> = offsets.iter().map(absent).collect();
-        self.tree()?.find_segments(file, offsets, &mut |at, run, index| {
+        self.extents()?.find_segments(file, offsets, &mut |at, run, index| {
             found[at] = run.segment(index);
         })?;
         found.iter().for_each(|segment| self.count_put(segment, 1));
@@ -141,11 +147,11 @@ impl SegmentServer {
         range: Range<u64>,
         wanted: impl Fn(&Segment) -> bool,
     ) -> Result<(Vec<Segment>, u64)> {
-        let tree = self.tree()?;
+        let extents = self.extents()?;
         let (mut found, mut at, mut span) = (Vec::new(), range.start, LOOK_BYTES);
         while at < range.end {
             let end = at.saturating_add(span).min(range.end);
-            let mut pieces = tree.segments_within(file, at..end)?;
+            let mut pieces = extents.segments_within(file, at..end)?;
             if pieces.len() < SEGMENTS_MAX / 4 {
                 span = span.saturating_mul(2);
             }
@@ -182,15 +188,15 @@ impl SegmentServer {
             }
         }
         for batch in holes.chunks_mut(OPERATION_SEGMENTS_MAX) {
-            self.tree()?.put_segments(batch)?;
+            self.extents()?.put_segments(batch)?;
         }
         Ok(RankReply::Runs(ones(&freed)))
     }
 
     fn holders(&self, set: SetId, log: u64, range: &Range<u64>) -> Result<RankReply> {
         let mut found = Vec::new();
-        for file in self.tree()?.segment_files()? {
-            for run in self.tree()?.segment_runs(file)? {
+        for file in self.extents()?.segment_files()? {
+            for run in self.extents()?.segment_runs(file)? {
                 let is_there = |place: &LogPlace| (place.set, place.log) == (set, log);
                 let Some(place) = run.first.place.filter(is_there) else { continue };
                 for index in indices_within(&run, place.offset, range) {

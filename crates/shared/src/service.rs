@@ -24,9 +24,9 @@ use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 use esker_comm::collective::{CollectiveOptions, Collectives};
 use esker_comm::{Rank, Transport, TransportCounters};
+use esker_extent::{Segment, SegmentLog, SegmentOverlay, SegmentRun, StridedSegments};
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
-use esker_table::segment::{Segment, SegmentLog, SegmentOverlay, SegmentRun, StridedSegments};
 
 use crate::exchange::RequestExchange;
 use crate::gather;
@@ -168,7 +168,7 @@ impl<T: Transport> SegmentService<T> {
     ///
     /// # Errors
     /// As [`SegmentService::put_runs`]; `Invalid` for strides of over
-    /// [`esker_table::segment::OPERATION_SEGMENTS_MAX`] runs.
+    /// [`esker_extent::OPERATION_SEGMENTS_MAX`] runs.
     pub fn put_strides(&mut self, strides: &StridedSegments) -> Result<PutTicket> {
         if !strides.is_possible() {
             return Err(Error::new(Kind::Invalid, "invalid strides, or strides of too many runs"));
@@ -524,7 +524,7 @@ pub(crate) fn no_answer() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use esker_table::segment::LogPlace;
+    use esker_extent::LogPlace;
 
     use super::*;
 

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use esker_base::{Error, Kind, Result};
 use esker_comm::{NodeMap, Rank};
-use esker_table::segment::SegmentRun;
+use esker_extent::SegmentRun;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Number of slots among which all slices are divided, and therefore the most servers. Enough slots
@@ -186,8 +186,8 @@ impl SliceMap {
 
 #[cfg(test)]
 mod tests {
+    use esker_extent::{LogPlace, Segment};
     use esker_table::manifest::SetId;
-    use esker_table::segment::{LogPlace, Segment};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 //! it.
 
 use esker_base::Result;
-use esker_table::segment::{Segment, SegmentBuffer, SegmentOverlay, SegmentRun};
+use esker_extent::{Segment, SegmentBuffer, SegmentOverlay, SegmentRun};
 
 use crate::service::no_answer;
 

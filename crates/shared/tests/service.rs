@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use esker_base::{Kind, Random, Result};
 use esker_comm::Transport;
+use esker_extent::{LogPlace, Segment, SegmentRun, StrideDimension, StridedSegments};
 use esker_shared::SegmentService;
 use esker_table::manifest::SetId;
-use esker_table::segment::{LogPlace, Segment, SegmentRun, StrideDimension, StridedSegments};
 
 use crate::support::{memory, options, run};
 

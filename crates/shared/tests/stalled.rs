@@ -13,10 +13,10 @@ use esker_comm::transport::DEADLINE;
 use esker_comm::{
     Channel, NodeMap, Rank, ReceivedMessage, SendOutcome, Transport, TransportCounters,
 };
+use esker_extent::Segment;
 use esker_fs::repository::Repository;
 use esker_shared::message::{REPLY, REQUEST};
 use esker_shared::{SharedFile, SharedJob};
-use esker_table::segment::Segment;
 
 use crate::campaign;
 use crate::support::{JOB, memory, options, repository, same};

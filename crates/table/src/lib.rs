@@ -2,12 +2,14 @@
 //! The table engine: sorted records of any schema, in immutable columnar tables on a store.
 //!
 //! `schema → column → block → table` is the format; `wal → memtable → run → table` is the path of a
-//! write; `tree` ties them together. Nothing here knows about files or directories.
+//! write; `tree` ties them together, and hosts a `family` of records of another kind. Nothing here
+//! knows about files or directories.
 
 pub mod block;
 pub mod cache;
 pub mod cluster;
 pub mod column;
+pub mod family;
 pub mod filter;
 pub mod manifest;
 mod memory;
@@ -19,7 +21,6 @@ mod row_cache;
 pub mod run;
 pub mod run_writer;
 pub mod schema;
-pub mod segment;
 pub mod set_writer;
 pub mod table;
 pub mod tables;

@@ -84,8 +84,8 @@ pub struct Schema {
     pub strings: &'static [&'static str],
     /// Number of integers in the key.
     pub key_ints: usize,
-    /// Number of leading key integers, all but the last, that name a group (a directory, a file)
-    /// whose records are read together.
+    /// Number of leading key integers, all but the last, that name a group, whose records are read
+    /// together.
     pub group_ints: usize,
     /// Computes the last integer of the key from the key's string, if it follows from it. Such an
     /// integer is a hash: evenly spread over 64 bits, and not logged.
@@ -314,7 +314,7 @@ pub fn mix(word: u64) -> u64 {
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
-/// Records with an opaque key of 1 to 255 bytes and a value (DESIGN §4), for indexed directories.
+/// Records with an opaque key of 1 to 255 bytes and a value.
 pub mod record {
     use super::{IntColumn, Key, Row, Schema};
 

@@ -10,11 +10,10 @@ use esker_table::manifest::{Manifest, SetId};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KEY_TEXT_BYTES_MAX, ROW_TEXT_BYTES_MAX, Row, RowBuffer};
-use esker_table::segment::{LogPlace, Segment};
 use esker_table::set_writer::{SetWriter, WRITER_TEXT_BYTES_MAX};
 use esker_table::tree::{Durability, Tree};
 
-use crate::records::{SET, create, get, options, put, resume};
+use crate::records::{SET, create, options, put, resume};
 
 const LEVELS: [Durability; 3] = [Durability::None, Durability::Async, Durability::Always];
 
@@ -104,35 +103,6 @@ fn a_table_takes_no_record_that_its_readers_refuse() {
     for row in [row(&long_key, b""), row(b"a long value", &long_value)] {
         assert_eq!(writer.push(&row).expect_err("long").kind(), Kind::TooLarge);
     }
-}
-
-/// Symptom: an empty segment, or one whose end overflows, panicked after its number was taken, and
-/// one of set 0 made a log that could not be read.
-/// Cause: runs were checked when they were put, single segments were not.
-/// Fix: single segments are checked too.
-#[test]
-fn impossible_segments_are_refused_and_the_writer_goes_on() {
-    let store = store();
-    let tree = create(&store, options(Durability::Async, false)).expect("create");
-    let place = |set, offset| Some(LogPlace { set, log: 1, offset });
-    let hole = |offset, length| Segment::hole(5, offset, length);
-    let impossible = [
-        hole(0, 0),
-        hole(u64::MAX, 1),
-        Segment { place: place(SET, u64::MAX), ..hole(0, 1) },
-        Segment { place: place(SetId::default(), 0), ..hole(0, 1) },
-    ];
-    for segment in impossible {
-        let possible = Segment { place: place(SET, 0), ..hole(0, 10) };
-        let refused = tree.put_segments(&mut [possible, segment]).expect_err("impossible");
-        assert_eq!(refused.kind(), Kind::Invalid, "{segment:?}");
-    }
-    put(&tree, b"key", b"value").expect("put");
-    tree.sync().expect("sync");
-    drop(tree);
-    let tree = resume(&store, options(Durability::Async, false)).expect("resume");
-    assert!(get(&tree, b"key").expect("get").is_some());
-    assert!(tree.segments_within(5, 0..10).expect("read").is_empty());
 }
 
 /// Symptom: a set could never be opened again once its manifest had a property of over 64 KiB.

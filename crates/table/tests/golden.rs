@@ -6,8 +6,6 @@
 //! test thread rewrites those that differ, including the comments in a fence: write these again by
 //! hand. Bytes that earlier readers could not read are a new format version.
 
-use std::fmt::Write;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_base::store::identity::StoreIdentity;
@@ -19,61 +17,11 @@ use esker_table::manifest::{JobMembership, LogNumbers, Manifest, ReferencedLogs,
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, RowBuffer};
-use esker_table::segment::{LogPlace, Segment, SegmentLog, SegmentRun};
 use esker_table::set_writer::SetWriter;
 use esker_table::wal::{ChunkOrigin, LOG_MAGIC, LogBlock, LogId, ShardLog};
 
+use crate::golden_document::{assert_documented, fence, parse_hex, root, to_hex};
 use crate::records::SET;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Returns the fence after `<!-- golden: name -->` in a document of docs/format.
-fn fence(document: &str, name: &str) -> String {
-    let path = root().join("docs/format").join(document);
-    let text = std::fs::read_to_string(&path).expect("a document");
-    let marker = format!("<!-- golden: {name} -->");
-    let after = text.split_once(&marker).unwrap_or_else(|| panic!("{document} has no {marker}")).1;
-    let fence = after.split("```").nth(1).expect("a fence after the marker");
-    fence.split_once('\n').expect("lines in the fence").1.to_owned()
-}
-
-fn parse_hex(text: &str) -> Vec<u8> {
-    let digits: String = text
-        .lines()
-        .flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace())
-        .collect();
-    let pairs = digits.as_bytes().chunks(2);
-    pairs
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex"))
-        .collect()
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    let mut out = String::new();
-    for line in bytes.chunks(32) {
-        line.iter().for_each(|byte| write!(out, "{byte:02x}").expect("a string grows"));
-        out.push('\n');
-    }
-    out
-}
-
-fn assert_documented(document: &str, name: &str, bytes: &[u8]) {
-    let fenced = fence(document, name);
-    let documented = parse_hex(&fenced);
-    if documented != bytes && std::env::var_os("ESKER_BLESS").is_some() {
-        let path = root().join("docs/format").join(document);
-        let text = std::fs::read_to_string(&path).expect("a document");
-        let marker = format!("<!-- golden: {name} -->");
-        let (before, after) = text.split_once(&marker).expect("the marker that was found");
-        let after =
-            after.replacen(&format!("\n{fenced}```"), &format!("\n{}```", to_hex(bytes)), 1);
-        std::fs::write(&path, format!("{before}{marker}{after}")).expect("write");
-        return;
-    }
-    assert_eq!(to_hex(&documented), to_hex(bytes), "{document}: {name} is now\n{}", to_hex(bytes));
-}
 
 fn assert_golden(name: &str, bytes: &[u8]) {
     let path = root().join("crates/table/tests/golden").join(name);
@@ -205,29 +153,6 @@ fn log() {
     chunk.take(7, &mut shards[1]);
     log.extend_from_slice(chunk.seal(&FIRST_CHUNK, 0));
     assert_documented("wal.md", "log", &log);
-}
-
-#[test]
-fn log_of_segments() {
-    let place = |offset| Some(LogPlace { set: SET, log: 1 << 32, offset });
-    let segment = |offset, length, place, checksum| Segment {
-        file: 7,
-        offset,
-        length,
-        place,
-        checksum,
-        seq: 0,
-    };
-    let mut segments = SegmentLog::default();
-    segments.add(1, &[SegmentRun::one(segment(0, 1 << 20, place(0), Some(0x1234_5678)))]);
-    let second = segment(1 << 20, 1 << 20, place(1 << 20), Some(0x9ABC_DEF0));
-    segments.add(2, &[SegmentRun::one(second)]);
-    segments.add(3, &[SegmentRun::one(segment(4_096, 8_192, None, None))]);
-    let first = segment(8 << 20, 4_096, place(2 << 20), None);
-    segments.add(4, &[SegmentRun { first, count: 256, stride: 16_384, log_stride: 4_096 }]);
-    let mut chunk = LogBlock::default();
-    chunk.take_segments(&mut segments);
-    assert_documented("wal.md", "segments", chunk.seal(&FIRST_CHUNK, 0));
 }
 
 #[test]

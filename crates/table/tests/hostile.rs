@@ -10,6 +10,7 @@ use esker_base::Kind;
 use esker_base::clock::{Clock, SystemClock};
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_table::block::{BlockBuilder, DecodedBlock};
+use esker_table::family::NoFamily;
 use esker_table::manifest::{Manifest, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
@@ -188,7 +189,7 @@ fn a_logged_row_over_the_memtables_limit_is_refused() {
     let log = log_of_equal_rows(LOG, &vec![b'v'; ROW_TEXT_BYTES_MAX], 1);
     let mut rows = 0;
     let mut count = |logged: LogContent| rows += usize::from(matches!(logged, LogContent::Row(..)));
-    assert!(decode_log(&RECORD, LOG, &log, &mut count).is_err());
+    assert!(decode_log(&RECORD, &NoFamily, LOG, &log, &mut count).is_err());
     assert_eq!(rows, 0);
 }
 

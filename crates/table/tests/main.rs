@@ -2,12 +2,13 @@
 //! Tests of the table engine as a whole.
 
 mod bounds;
-mod clustering;
 mod concurrency;
 mod damage;
 mod failures;
+mod family;
 mod fencing;
 mod golden;
+mod golden_document;
 mod heartbeat;
 mod hostile;
 mod model;
@@ -15,5 +16,6 @@ mod outgrown;
 mod records;
 mod recovery;
 mod scans;
-mod segments;
-mod space;
+
+/// The family that the trees of these tests host.
+const FAMILY: &dyn esker_table::family::Family = &esker_table::family::NoFamily;

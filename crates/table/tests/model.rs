@@ -10,6 +10,7 @@ use std::sync::Arc;
 use esker_base::clock::SystemClock;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Random, Result};
+use esker_table::family::NoFamily;
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::merge::RecordMerge;
 use esker_table::schema::record::{self, RECORD};
@@ -22,6 +23,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
     TreeSetup {
         schema: &RECORD,
+        family: &NoFamily,
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(SystemClock),
         options,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A tree of opaque keys and values, shared by the tests of several topics.
+//! A tree of opaque keys and values, shared by the tests of several topics, in this crate and in
+//! `extent`: the test binary says which family it hosts.
 
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ pub fn options(durability: Durability, background: bool) -> TreeOptions {
 pub fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
     TreeSetup {
         schema: &RECORD,
+        family: crate::FAMILY,
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(SystemClock),
         options,

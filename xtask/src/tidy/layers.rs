@@ -12,11 +12,12 @@ use super::tree::SourceTree;
 const LAYERS: &[(&str, &[&str])] = &[
     ("esker-base", &[]),
     ("esker-table", &["esker-base"]),
+    ("esker-extent", &["esker-table", "esker-base"]),
     ("esker-comm", &["esker-base"]),
-    ("esker-fs", &["esker-table", "esker-base"]),
+    ("esker-fs", &["esker-extent", "esker-table", "esker-base"]),
     ("esker-sim", &["esker-fs", "esker-table", "esker-base"]),
     ("esker-imd", &["esker-comm", "esker-fs", "esker-table", "esker-base"]),
-    ("esker-shared", &["esker-comm", "esker-fs", "esker-table", "esker-base"]),
+    ("esker-shared", &["esker-comm", "esker-fs", "esker-extent", "esker-table", "esker-base"]),
     ("esker-fuse-ring", &[]),
     (
         "esker-fuse",
@@ -30,6 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "esker-shared",
             "esker-fs",
             "esker-comm",
+            "esker-extent",
             "esker-table",
             "esker-base",
         ],

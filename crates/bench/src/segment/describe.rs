@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Describe: a rank's writes as descriptors, strides of as many dimensions as necessary.
 
-use esker_table::segment::{FilePiece, Segment, StrideDimension, StridedSegments, find_runs};
+use esker_extent::{FilePiece, Segment, StrideDimension, StridedSegments, find_runs};
 
 /// Describes `pieces`, whose bytes are in order in the log of `log`, by few descriptors.
 pub(super) fn describe(log: &Segment, pieces: &[FilePiece]) -> Vec<StridedSegments> {

@@ -14,9 +14,11 @@ use std::sync::Arc;
 use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, SharedStore};
 use esker_base::{Clock, Error, Kind, Random, Result};
+use esker_extent::{
+    ExtentFamily, FilePiece, LogPlace, Segment, SegmentRun, StridedSegments, TreeExtents,
+};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::record::RECORD;
-use esker_table::segment::{FilePiece, LogPlace, Segment, SegmentRun, StridedSegments};
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeOptions, TreeSetup};
 use serde::Serialize;
@@ -88,14 +90,18 @@ pub fn segment(
     let mut report = if as_descriptors {
         let all = described(set, &batches);
         let report = put(&tree, &counted, &all, |strides| {
-            tree.put_runs(FILE, &mut strides.runs())?;
+            TreeExtents::of(&tree).put_runs(FILE, &mut strides.runs())?;
             Ok(strides.segments().expect("as many as the batches have"))
         })?;
         SegmentReport { descriptors: all.len(), ..report }
     } else {
         let mut runs = Vec::with_capacity(BATCH);
         put(&tree, &counted, &batches, |batch| {
-            tree.put_pieces(&log_of(set, batch.client), &batch.pieces, &mut runs)?;
+            TreeExtents::of(&tree).put_pieces(
+                &log_of(set, batch.client),
+                &batch.pieces,
+                &mut runs,
+            )?;
             Ok(batch.pieces.len() as u64)
         })?
     };
@@ -115,6 +121,7 @@ pub fn segment(
 fn setup(store: &SharedStore, options: &TreeOptions) -> TreeSetup {
     TreeSetup {
         schema: &RECORD,
+        family: &ExtentFamily,
         source: TableSource::new(store.clone(), CACHE_BYTES),
         clock: Arc::new(SystemClock),
         options: options.clone(),
@@ -237,12 +244,16 @@ fn find(tree: &Tree, offsets: &[u64], answers: &[(u32, u64)]) -> Result<f64> {
     let meter = ResourceMeter::start();
     for (offsets, answers) in offsets.chunks(BATCH).zip(answers.chunks(BATCH)) {
         let mut right = 0;
-        tree.find_segments(FILE, offsets, &mut |at, run: &SegmentRun, index| {
-            let segment = run.segment(index);
-            let within = offsets[at].wrapping_sub(segment.offset);
-            let place = segment.place.map(|place| (place.log as u32, place.offset + within));
-            right += usize::from(place == Some(answers[at]));
-        })?;
+        TreeExtents::of(tree).find_segments(
+            FILE,
+            offsets,
+            &mut |at, run: &SegmentRun, index| {
+                let segment = run.segment(index);
+                let within = offsets[at].wrapping_sub(segment.offset);
+                let place = segment.place.map(|place| (place.log as u32, place.offset + within));
+                right += usize::from(place == Some(answers[at]));
+            },
+        )?;
         if right != offsets.len() {
             return Err(wrong(offsets[0]));
         }
@@ -255,7 +266,7 @@ fn list(tree: &Tree, queries: &SegmentQueries) -> Result<f64> {
     let meter = ResourceMeter::start();
     let mut listed: Vec<(FilePiece, u64)> = Vec::with_capacity(LIST_ENTRIES);
     let (mut entries, mut bytes) = (0usize, 0);
-    tree.visit_segments(FILE, 0..u64::MAX, &mut |run, index| {
+    TreeExtents::of(tree).visit_segments(FILE, 0..u64::MAX, &mut |run, index| {
         if listed.len() == LIST_ENTRIES {
             std::hint::black_box(&listed);
             listed.clear();

@@ -10,7 +10,7 @@
 use std::io::{self, Write};
 
 use esker_base::{Error, Kind, Random, Result};
-use esker_table::segment::FilePiece;
+use esker_extent::FilePiece;
 
 use crate::permutation::Permutation;
 

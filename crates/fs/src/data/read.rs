@@ -6,7 +6,7 @@ use std::ops::Range;
 use esker_base::store::Store;
 use esker_base::{Bytes, Error, Kind, Result};
 
-use esker_table::segment::Segment;
+use esker_extent::Segment;
 
 use super::log_name;
 use crate::inode::{Extent, Inode};

@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Error, Kind, Result};
+use esker_extent::LogPlace;
 use esker_table::manifest::SetId;
-use esker_table::segment::LogPlace;
 use esker_table::tree::TreeStopper;
 use parking_lot::Mutex;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use esker_base::Result;
-use esker_table::segment::Segment;
+use esker_extent::Segment;
 
 use super::{InPlaceFile, OpenFile, OpenFileState, RecordLocation};
 use crate::file::space::check_end;
@@ -195,6 +195,6 @@ impl Session {
 
     /// Lets compaction drop the segments of `file`, which nothing refers to.
     pub(crate) fn release_segments(&self, file: u128) -> Result<()> {
-        self.tree().put_segments(&mut [Segment::hole(file, 0, u64::MAX)]).map(drop)
+        self.extents().put_segments(&mut [Segment::hole(file, 0, u64::MAX)]).map(drop)
     }
 }

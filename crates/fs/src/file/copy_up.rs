@@ -10,8 +10,8 @@
 //! up.
 
 use esker_base::Result;
+use esker_extent::Segment;
 use esker_table::schema::{Key, RowBuffer};
-use esker_table::segment::Segment;
 
 use crate::inode::Inode;
 use crate::layers::LowerRecords;
@@ -43,9 +43,9 @@ impl Session {
         // Held across store I/O: other threads that change the file wait until its content is here.
         let mut copied_up = self.copied_up().lock();
         if !copied_up.contains(&inode.id) {
-            self.tree().put_segments(&mut [Segment::hole(inode.id, 0, u64::MAX)])?;
+            self.extents().put_segments(&mut [Segment::hole(inode.id, 0, u64::MAX)])?;
             self.visit_content(inode, &mut |segments| {
-                self.tree().put_segments(segments).map(drop)
+                self.extents().put_segments(segments).map(drop)
             })?;
             copied_up.insert(inode.id);
         }

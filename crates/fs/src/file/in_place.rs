@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use esker_base::{Error, Result};
+use esker_extent::{LogPlace, Segment};
 use esker_table::manifest::SetId;
-use esker_table::segment::{LogPlace, Segment};
 use esker_table::tree::{Durability, Tree};
 use parking_lot::RwLockWriteGuard;
 
@@ -282,7 +282,7 @@ impl Session {
                 self.make_mapped(state)?;
                 self.data().record_written(&in_place.log, state.inode.size);
                 let mut pieces = segments.chunks_mut(SEGMENTS_AT_ONCE);
-                pieces.try_for_each(|some| self.tree().put_segments(some).map(drop))
+                pieces.try_for_each(|some| self.extents().put_segments(some).map(drop))
             }
         }
     }
@@ -341,7 +341,7 @@ impl Session {
             };
             let file = (state.inode.id, state.inode.size);
             return for_pieces(file, &in_place.file, copy, |segment| {
-                self.tree().put_segments(&mut [segment]).map(drop)
+                self.extents().put_segments(&mut [segment]).map(drop)
             });
         }
         give_up_place(state);

@@ -3,7 +3,7 @@
 //!
 //! A newly written file keeps its bytes in memory while they are few, and is appended whole to a
 //! packed log when it is closed, as an import would do. Any other write appends to a data log and
-//! puts a segment over the file's range (`esker_table::segment`); files are never copied, not even
+//! puts a segment over the file's range (`esker_extent`); files are never copied, not even
 //! those of a base. Changes that a write makes to the inode (size, times, place of content) stay
 //! here, visible to all look-ups, until the file is flushed.
 //!

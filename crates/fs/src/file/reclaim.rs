@@ -34,10 +34,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use esker_base::{Bytes, Error, Kind, Result};
+use esker_extent::{LogPlace, Segment, SegmentMerge, SegmentOverlay, SegmentTables};
 use esker_table::manifest::{LogNumbers, SetId, SetState};
 use esker_table::merge::RecordMerge;
 use esker_table::schema::Key;
-use esker_table::segment::{LogPlace, Segment, SegmentMerge, SegmentOverlay, SegmentTables};
 use esker_table::tables::{SortedRun, TableRuns};
 use hashbrown::HashMap;
 
@@ -140,7 +140,7 @@ impl Namespace {
     #[cold]
     pub(super) fn find_moved(&self, inode: &Inode) -> Result<Option<Inode>> {
         let Some(tree) = self.layers().writer() else { return Ok(None) };
-        let (tables, _) = tree.all_tables();
+        let tables = tree.tables();
         let cursor = |run: &SortedRun| run.cursor(&INODE, &Key::FIRST, &Key::LAST);
         let mut merge = RecordMerge::new(tables.runs.iter().map(cursor).collect(), &Key::FIRST)?;
         while merge.advance()? {
@@ -342,7 +342,7 @@ impl Session {
             return Ok(scan);
         }
         let mut shown: HashMap<u64, u64> = HashMap::new();
-        let (tables, segments) = self.tree().all_tables();
+        let (tables, segments) = self.extents().all_tables();
         self.visit_segments(&segments, &mut |segment, place| {
             *shown.entry(place.log).or_default() += segment.length;
             Ok(())
@@ -398,7 +398,7 @@ impl Session {
 
     /// Appends the shown bytes of `sparse` logs to other logs, and updates segments and records.
     fn move_out_of(&self, sparse: &BTreeMap<u64, ScannedLog>, scope: ReclaimScope) -> Result<()> {
-        let (tables, segments) = self.tree().all_tables();
+        let (tables, segments) = self.extents().all_tables();
         let (mut batch, mut batch_bytes) = (Vec::new(), 0);
         self.visit_segments(&segments, &mut |segment, place| {
             let mut at = segment.offset;
@@ -442,7 +442,7 @@ impl Session {
             let new = Segment { place: Some(LogPlace { offset, ..place }), checksum, ..*old };
             offset += old.length;
             let mut overlay = SegmentOverlay::new(old.file, old.offset..old.end());
-            self.tree().read_segments(&mut overlay)?;
+            self.extents().read_segments(&mut overlay)?;
             for piece in overlay.pieces() {
                 if piece.place == old.part(piece.offset, piece.end()).place {
                     moved.push(new.part(piece.offset, piece.end()));
@@ -451,7 +451,7 @@ impl Session {
             }
         }
         self.data().garbage().add_garbage(offset - place.offset - moved_bytes);
-        if moved.is_empty() { Ok(()) } else { self.tree().put_segments(&mut moved).map(drop) }
+        if moved.is_empty() { Ok(()) } else { self.extents().put_segments(&mut moved).map(drop) }
     }
 
     /// Returns the bytes of each of `segments`, after verifying their checksums.
@@ -527,14 +527,14 @@ impl Session {
         if scope.with_records {
             self.tree().compact()?
         } else {
-            self.tree().compact_segments()?
+            self.tree().compact_family()?
         }
         // Before and after the flush: a file may be written back and closed in between.
         let mut open = self.files().extents();
         let (tables, segments): (TableRuns, SegmentTables) = {
             let _alone = self.exclude_writers();
             self.tree().flush()?;
-            self.tree().all_tables()
+            self.extents().all_tables()
         };
         open.extend(self.files().extents());
         let own = open.iter().filter(|extent| extent.set == self.set());

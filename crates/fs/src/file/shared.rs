@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
-use esker_table::segment::{LogPlace, Segment, SegmentOverlay};
+use esker_extent::{LogPlace, Segment, SegmentOverlay};
 
 use super::OpenFile;
 use crate::session::Session;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use esker_base::{Error, Kind, Result};
-use esker_table::segment::Segment;
+use esker_extent::Segment;
 
 use super::{FILE_BYTES_MAX, OpenFile, OpenFileState};
 use crate::data::{INLINE_BYTES_MAX, PIECE_BYTES};
@@ -76,7 +76,7 @@ impl Session {
             // Up to the largest possible offset, to cover what a dead writer left beyond the end,
             // too.
             let hole = Segment::hole(state.inode.id, size, u64::MAX - size);
-            self.tree().put_segments(&mut [hole])?;
+            self.extents().put_segments(&mut [hole])?;
             self.data().garbage().add_garbage(cut_bytes);
         } else {
             self.fill_gap(state, size)?;
@@ -141,7 +141,7 @@ impl Session {
                 None => {
                     self.map_content(file, &mut state)?;
                     let hole = Segment::hole(file.id, range.start, end - range.start);
-                    self.tree().put_segments(&mut [hole])?;
+                    self.extents().put_segments(&mut [hole])?;
                     self.data().garbage().add_garbage(end - range.start);
                 }
             }
@@ -226,7 +226,7 @@ impl Session {
             offset: piece.offset - range.start + offset,
             ..*piece
         }));
-        self.tree().put_segments(&mut segments)?;
+        self.extents().put_segments(&mut segments)?;
         let overwritten_end = state.inode.size.min(offset + length);
         self.data().garbage().add_garbage(overwritten_end.saturating_sub(offset));
         state.inode.size = state.inode.size.max(offset + length);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use esker_base::{Error, Kind, Result};
-use esker_table::segment::{LogPlace, Segment};
+use esker_extent::{LogPlace, Segment};
 
 use super::{BUFFER_BYTES_MAX, BUFFERS_BYTES_MAX, FILE_BYTES_MAX, OpenFile, OpenFileState};
 use crate::data::INLINE_BYTES_MAX;
@@ -60,7 +60,7 @@ impl Session {
             let checksum = Some(crc32c::crc32c(bytes));
             let (file, place) = (file.id, Some(place));
             let segment = Segment { file, offset, length, place, checksum, seq: 0 };
-            self.tree().put_segments(&mut [segment])?;
+            self.extents().put_segments(&mut [segment])?;
             self.data().garbage().add_garbage(state.inode.size.min(end).saturating_sub(offset));
         }
         state.inode.size = state.inode.size.max(end);
@@ -158,7 +158,7 @@ impl Session {
             segments.push(Segment { file, offset, length, place, checksum, seq: 0 });
         }
         if !segments.is_empty() {
-            let mut put = || self.tree().put_segments(&mut segments).map(drop);
+            let mut put = || self.extents().put_segments(&mut segments).map(drop);
             if state.may_have_segments { self.put_anew(file, put)? } else { put()? }
         }
         drop(self.take_buffer(state));
@@ -174,7 +174,7 @@ impl Session {
         let size = state.inode.size;
         if offset > size {
             let hole = Segment::hole(state.inode.id, size, offset - size);
-            self.tree().put_segments(&mut [hole])?;
+            self.extents().put_segments(&mut [hole])?;
         }
         Ok(())
     }

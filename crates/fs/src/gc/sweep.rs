@@ -9,10 +9,10 @@
 
 use esker_base::store::ObjectInfo;
 use esker_base::{Kind, Result};
+use esker_extent::SegmentTables;
 use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
 use esker_table::merge::RecordMerge;
 use esker_table::schema::Key;
-use esker_table::segment::SegmentTables;
 use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 

@@ -11,9 +11,9 @@
 use std::collections::BTreeMap;
 
 use esker_base::Result;
+use esker_extent::{SegmentOverlay, SegmentTables};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::{KeyBuffer, RowBuffer};
-use esker_table::segment::{SegmentOverlay, SegmentTables};
 use esker_table::table::LookupKey;
 use esker_table::tables::{TableRuns, TableSource};
 use hashbrown::{HashMap, HashSet};

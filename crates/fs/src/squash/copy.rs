@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Bytes, Error, Result};
+use esker_extent::LogPlace;
 use esker_table::manifest::SetId;
-use esker_table::segment::LogPlace;
 
 use crate::data::{LOG_BYTES, log_name};
 use crate::inode::Extent;

@@ -4,8 +4,8 @@
 
 use esker_base::Result;
 use esker_base::store::SharedStore;
+use esker_extent::LogPlace;
 use esker_table::manifest::{LogNumbers, ReferencedLogs, SetId};
-use esker_table::segment::LogPlace;
 use hashbrown::HashMap;
 
 use super::copy::DataCopy;

@@ -3,9 +3,9 @@
 //! refer to where the new set has the bytes.
 
 use esker_base::Result;
+use esker_extent::{SEGMENT, Segment, SegmentMerge, SegmentSource};
 use esker_table::manifest::TableRef;
 use esker_table::run_writer::RunWriter;
-use esker_table::segment::{SEGMENT, Segment, SegmentMerge, SegmentSource};
 use hashbrown::HashMap;
 
 use super::file_data::{FileData, PlacedData};

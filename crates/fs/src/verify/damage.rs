@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use esker_base::{Kind, Result};
+use esker_extent::{Segment, SegmentMerge, SegmentOverlay, SegmentTables};
 use esker_table::manifest::{SetId, TableRef};
 use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer};
-use esker_table::segment::{Segment, SegmentMerge, SegmentOverlay, SegmentTables};
 use esker_table::tables::TableRuns;
 use hashbrown::HashMap;
 

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use esker_base::Result;
+use esker_extent::{LogPlace, Segment};
 use esker_table::manifest::SetId;
-use esker_table::segment::{LogPlace, Segment};
 
 use super::{Finding, Severity, Verification};
 use crate::data::log_name;

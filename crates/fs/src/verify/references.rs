@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use esker_base::store::Store;
 use esker_base::{Kind, Result};
+use esker_extent::ExtentFamily;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::wal::{LogId, decode_log};
 
@@ -178,7 +179,7 @@ impl Verification<'_> {
             }
             let read = store.get(&object.name, LOG_BYTES_MAX).and_then(|bytes| {
                 let id = LogId { set, number };
-                decode_log(&INODE, id, &bytes, &mut |_| {})
+                decode_log(&INODE, &ExtentFamily, id, &bytes, &mut |_| {})
                     .map_err(|damage| damage.of(&object.name, 0))
             });
             match read {

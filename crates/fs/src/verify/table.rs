@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use esker_base::{Bytes, Kind, Result};
+use esker_extent::{NestedRun, RUN, SEGMENT, Segment};
 use esker_table::block::{Block, DecodedBlock};
 use esker_table::manifest::{SetId, TableRef};
 use esker_table::schema::{Key, KeyBuffer, Row, Schema};
-use esker_table::segment::{NestedRun, RUN, SEGMENT, Segment};
 use esker_table::table::Table;
 use esker_table::tables::TableSource;
 use hashbrown::HashMap;

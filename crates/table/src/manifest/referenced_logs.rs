@@ -16,7 +16,7 @@ use crate::wire::{WireDamage, WireInput, put_varint};
 const RANGES_MAX: usize = 1 << 16;
 const _: () = assert!(RANGES_MAX <= ENTRIES_MAX);
 
-/// Data logs and indexed directories of one set to which the records of another refer.
+/// Logs of one set to which the records of another refer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReferencedLogs {
     /// The set in whose folder they are.

@@ -10,8 +10,8 @@ use super::shard::{GroupKey, Shard};
 use super::shard_of;
 use super::sorted::SortedShard;
 use crate::block::DecodedBlock;
+use crate::family::FamilyMemtable;
 use crate::schema::{Key, Row, Schema};
-use crate::segment::SegmentBuffer;
 
 /// Number of records ahead of the reader that are prefetched into the processor's cache.
 const PREFETCH_ROWS: usize = 12;
@@ -21,21 +21,26 @@ const PREFETCH_ROWS: usize = 12;
 pub struct FrozenMemtable {
     schema: &'static Schema,
     shards: Vec<Shard>,
-    segments: SegmentBuffer,
+    family: Box<dyn FamilyMemtable>,
 }
 
 impl FrozenMemtable {
-    /// Freezes `shards`, all shards of a memtable in order, and its segments.
+    /// Freezes `shards`, all shards of a memtable in order, and the memtable of the family
+    /// beside them.
     #[must_use]
-    pub fn new(schema: &'static Schema, shards: Vec<Shard>, segments: SegmentBuffer) -> Self {
+    pub fn new(
+        schema: &'static Schema,
+        shards: Vec<Shard>,
+        family: Box<dyn FamilyMemtable>,
+    ) -> Self {
         assert_eq!(shards.len(), super::SHARDS, "a memtable is frozen as a whole");
-        Self { schema, shards, segments }
+        Self { schema, shards, family }
     }
 
-    /// Its segments.
+    /// The memtable of the hosted family.
     #[must_use]
-    pub fn segments(&self) -> &SegmentBuffer {
-        &self.segments
+    pub fn family(&self) -> &dyn FamilyMemtable {
+        &*self.family
     }
 
     /// The number of records.
@@ -47,7 +52,7 @@ impl FrozenMemtable {
     /// Memory that it takes, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.shards.iter().map(Shard::bytes).sum::<usize>() + self.segments.bytes()
+        self.shards.iter().map(Shard::bytes).sum::<usize>() + self.family.bytes()
     }
 
     /// Returns the record of `key`, in stored form.

@@ -142,6 +142,7 @@ mod tests {
     use esker_base::store::{MemoryStore, SharedStore};
 
     use super::*;
+    use crate::family::NoFamily;
     use crate::manifest::{Manifest, SetId};
     use crate::schema::record::RECORD;
     use crate::tables::TableSource;
@@ -156,6 +157,7 @@ mod tests {
         let store: SharedStore = Arc::new(MemoryStore::new());
         let setup = TreeSetup {
             schema: &RECORD,
+            family: &NoFamily,
             source: TableSource::new(store, 1 << 20),
             clock: Arc::new(SystemClock),
             options: TreeOptions { durability: Durability::None, ..TreeOptions::default() },

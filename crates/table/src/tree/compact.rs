@@ -27,19 +27,8 @@ impl Tree {
         let runs = inner.version.load().tables.runs.len();
         inner.attempt(&mut state, |state| {
             inner.compact_runs(state, 0, runs)?;
-            inner.compact_segments(state)
+            inner.compact_family(state)
         })
-    }
-
-    /// Flushes, then merges all tables of segments into one run. Reads and writes every segment
-    /// once.
-    ///
-    /// # Errors
-    /// As [`Tree::flush`].
-    pub fn compact_segments(&self) -> Result<()> {
-        self.flush()?;
-        let inner = &*self.inner;
-        inner.attempt(&mut inner.flush.lock(), |state| inner.compact_segments(state))
     }
 }
 
@@ -59,9 +48,9 @@ impl TreeShared {
     }
 
     fn compact_crowded(&self, state: &mut FlushState) -> Result<()> {
-        let segment_runs = self.version.load().segments.sources().len();
-        if self.options.compaction != Compaction::Deferred && segment_runs >= TIER_RUNS_MAX {
-            self.compact_segments(state)?;
+        let family_runs = self.version.load().family_tables.runs().len();
+        if self.options.compaction != Compaction::Deferred && family_runs >= TIER_RUNS_MAX {
+            self.compact_family(state)?;
         }
         loop {
             let version = self.version.load();

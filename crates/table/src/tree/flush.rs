@@ -11,8 +11,8 @@ use esker_base::{Bytes, Kind, Result};
 use super::background::FailOnPanic;
 use super::no_space::is_full;
 use super::{
-    FlushMark, FlushState, FlusherQueue, LastCommit, LiveSegments, LiveShard, QueuedMemtable, Tree,
-    TreeShared, TreeVersion, WriterLogs,
+    FlushMark, FlushState, FlusherQueue, LastCommit, LiveShard, QueuedMemtable, Tree, TreeShared,
+    TreeVersion, WriterLogs,
 };
 use crate::block::{Block, BlockBuilder};
 use crate::manifest::{Manifest, TableRef};
@@ -21,7 +21,6 @@ use crate::merge::{RecordCursor, RecordMerge};
 use crate::run::{CompressedRun, SAMPLE_BLOCKS, SHRINK_MIN};
 use crate::run_writer::RunWriter;
 use crate::schema::{Key, KeyBuffer, Row, Schema};
-use crate::segment::SegmentTables;
 use crate::set_writer::SetWriter;
 use crate::table::TABLE_BYTES;
 use crate::tables::TableRuns;
@@ -159,7 +158,7 @@ impl TreeShared {
             log.prepare()?;
         }
         let mut shards = self.lock_shards();
-        let mut segments = self.segments.lock();
+        let mut family = self.family_memtable.lock();
         let last_seq = self.next_seq.load(Ordering::Acquire) - 1;
         let mut taken = Vec::with_capacity(shards.len());
         for (number, shard) in shards.iter_mut().enumerate() {
@@ -169,9 +168,9 @@ impl TreeShared {
             let fresh = LiveShard { rows, past, log: ShardLog::default() };
             taken.push(std::mem::replace(&mut **shard, fresh).rows);
         }
-        log.chunk.take_segments(&mut segments.log);
-        let LiveSegments { buffer, .. } = std::mem::take(&mut *segments);
-        let memtable = Arc::new(FrozenMemtable::new(self.schema, taken, buffer));
+        log.chunk.take_family(family.pending());
+        let beside = std::mem::replace(&mut *family, self.family.memtable());
+        let memtable = Arc::new(FrozenMemtable::new(self.schema, taken, beside));
         for (shard, hint) in shards.iter_mut().zip(&self.hints) {
             shard.past.add(memtable.clone());
             hint.set(shard);
@@ -187,7 +186,7 @@ impl TreeShared {
         if self.logs() && begins_log {
             log.switch();
         }
-        drop(segments);
+        drop(family);
         drop(shards);
         let handed_over = self.hand_over(&mut log, memtable, last_seq);
         if let Err(error) = &handed_over {
@@ -200,7 +199,7 @@ impl TreeShared {
     /// Returns whether nothing was put since the memtable was frozen.
     fn is_active_empty(&self) -> bool {
         let has_rows = self.shards.iter().any(|shard| shard.lock().rows.rows() > 0);
-        !has_rows && self.segments.lock().buffer.is_empty()
+        !has_rows && self.family_memtable.lock().is_empty()
     }
 
     fn hand_over(
@@ -276,8 +275,9 @@ impl TreeShared {
     ) -> Result<()> {
         self.backlog.start_flush(frozen.memtable.rows() as u64);
         let sorted = frozen.memtable.sorted(threads);
-        // Segments go to tables at once, and with them everything that the same mark covers.
-        if frozen.memtable.segments().is_empty()
+        // Records of the family go to tables at once, and with them everything that the same mark
+        // covers.
+        if frozen.memtable.family().is_empty()
             && self.is_structured(&frozen.memtable, &mut sorted.rows())
         {
             let run = Arc::new(self.compress(&mut sorted.rows())?);
@@ -295,9 +295,7 @@ impl TreeShared {
         self.backlog.start_flush(frozen.memtable.rows() as u64);
         let tables = self.write_beside_checks(state, |state| {
             let mut tables = self.write_sorted(state, &sorted, threads)?;
-            for segments in self.write_segments(state, &frozen.memtable)? {
-                tables.splice(0..0, segments);
-            }
+            tables.splice(0..0, self.flush_family(state, frozen.memtable.family())?);
             Ok(tables)
         })?;
         self.install(state, tables, frozen.mark, |version| {
@@ -467,12 +465,11 @@ impl TreeShared {
             state.last = Some(LastCommit::Committed);
         }
         let fresh = TableRuns::new(&tables, self.schema, &self.source);
-        let segments = SegmentTables::new(&tables, &self.source);
         self.version.rcu(|version| {
             let mut version = TreeVersion::clone(version);
             replaces(&mut version);
             version.tables.runs.splice(0..0, fresh.runs.iter().cloned());
-            version.segments.push(segments.clone());
+            version.family_tables = version.family_tables.with_newer(&tables, &self.source);
             version
         });
         self.log.lock().delete_below(mark.log_floor)

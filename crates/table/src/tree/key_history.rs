@@ -86,6 +86,7 @@ mod tests {
     use esker_base::store::{MemoryStore, SharedStore};
 
     use super::*;
+    use crate::family::NoFamily;
     use crate::manifest::{Manifest, SetId};
     use crate::schema::RowBuffer;
     use crate::schema::record::{self, RECORD};
@@ -95,6 +96,7 @@ mod tests {
     fn setup(store: &SharedStore) -> TreeSetup {
         TreeSetup {
             schema: &RECORD,
+            family: &NoFamily,
             source: TableSource::new(store.clone(), 1 << 20),
             clock: Arc::new(SystemClock),
             options: TreeOptions { background: false, ..TreeOptions::default() },

@@ -146,7 +146,7 @@ impl TreeShared {
     /// records in memory.
     fn may_merge_runs(&self) -> bool {
         let version = self.version.load();
-        let runs = version.tables.runs.len().max(version.segments.sources().len());
+        let runs = version.tables.runs.len().max(version.family_tables.runs().len());
         // All compressed runs become one run.
         let runs = runs + version.frozen.len() + 1;
         match self.options.compaction {

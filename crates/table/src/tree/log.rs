@@ -208,6 +208,7 @@ mod tests {
     use esker_base::store::{FaultEffect, FaultStore, MemoryStore, Store};
 
     use super::*;
+    use crate::family::NoFamily;
     use crate::schema::record::RECORD;
     use crate::wal::{LogContent, ShardLog, decode_log};
 
@@ -223,7 +224,7 @@ mod tests {
         let id = LogId { set: SET, number };
         let bytes = store.get(&id.name(), 1 << 20).expect("a log");
         let mut seqs = Vec::new();
-        let whole = decode_log(&RECORD, id, &bytes, &mut |logged| {
+        let whole = decode_log(&RECORD, &NoFamily, id, &bytes, &mut |logged| {
             if let LogContent::Operation(seq) = logged {
                 seqs.push(seq);
             }

@@ -5,7 +5,7 @@
 //! in memory, or at once tables → fewer tables by compaction. A read searches the same sources,
 //! newest first, and stops at the first that has the key.
 //!
-//! Lock order: `flush` (one flusher or compactor) → `log` → shards in ascending order → segments.
+//! Lock order: `flush` (one flusher or compactor) → `log` → shards in ascending order → family.
 //! The version is swapped, never locked. No shard lock is held across store I/O; `log` is, for the
 //! reason given in `log.rs`.
 //! Source: DESIGN §4; MetaKV §III-A; DeltaFS thesis §4.3.
@@ -13,6 +13,7 @@
 mod background;
 mod backlog;
 mod compact;
+mod family;
 mod flush;
 mod heartbeat;
 mod insert;
@@ -24,8 +25,6 @@ mod open;
 mod options;
 mod prefetch;
 mod read;
-mod segment_files;
-mod segments;
 mod update;
 mod version;
 
@@ -39,19 +38,19 @@ use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+pub use family::{FamilyWriter, OlderSources};
 pub use heartbeat::{BEAT_AGE_MAX, BEAT_INTERVAL, Heartbeat, last_beat_ns};
 pub use open::TreeSetup;
 pub use options::{
     Compaction, Durability, LOG_BYTES, LOG_INTERVAL, TIER_RATIO, TIER_RUNS_MAX, TreeOptions,
 };
 pub use read::GroupCursors;
-pub use segment_files::runs_among;
 pub use update::{CurrentRow, WriteBatch};
 
+use crate::family::{Family, FamilyMemtable};
 use crate::manifest::{Manifest, SetId};
 use crate::memtable::{ArenaPool, FrozenMemtable, Shard};
 use crate::schema::Schema;
-use crate::segment::{SegmentBuffer, SegmentLog};
 use crate::tables::{TableRuns, TableSource};
 use crate::wal::ShardLog;
 use backlog::FlushBacklog;
@@ -96,8 +95,10 @@ struct TreeShared {
     options: TreeOptions,
     barrier: SyncDependencies,
     shards: Box<[CachePadded<Mutex<LiveShard>>]>,
-    /// Locked after all shards.
-    segments: CachePadded<Mutex<LiveSegments>>,
+    /// The family that the tree hosts.
+    family: &'static dyn Family,
+    /// The active memtable of the family; locked after all shards.
+    family_memtable: CachePadded<Mutex<Box<dyn FamilyMemtable>>>,
     /// Memory for records.
     chunks: Arc<ArenaPool>,
     /// Addresses of each shard's tables.
@@ -148,13 +149,6 @@ impl LiveShard {
         let rows = Shard::new(schema, number, chunks);
         Self { rows, past: KeyHistory::default(), log: ShardLog::default() }
     }
-}
-
-/// The segments of the active memtable and the log of their operations.
-#[derive(Default)]
-struct LiveSegments {
-    buffer: SegmentBuffer,
-    log: SegmentLog,
 }
 
 /// The state of the one flusher or compactor.
@@ -355,7 +349,7 @@ impl TreeShared {
         for (number, shard) in self.shards.iter().enumerate() {
             log.chunk.take(number, &mut shard.lock().log);
         }
-        log.chunk.take_segments(&mut self.segments.lock().log);
+        log.chunk.take_family(self.family_memtable.lock().pending());
         self.write_chunk(log)?;
         if sync {
             (self.barrier)()?;

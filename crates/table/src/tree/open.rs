@@ -17,10 +17,10 @@ use super::{
     FlushState, FlusherQueue, Heartbeat, LiveShard, SyncDependencies, Tree, TreeOptions,
     TreeShared, TreeVersion,
 };
+use crate::family::Family;
 use crate::manifest::{Manifest, SetId, SetState};
 use crate::memtable::{ArenaPool, SHARD_BYTES_MAX, SHARDS};
 use crate::schema::{Row, Schema};
-use crate::segment::SegmentTables;
 use crate::set_writer::SetWriter;
 use crate::tables::{TableRuns, TableSource};
 use crate::wal::{LogContent, LogId, decode_log, prefix_end};
@@ -35,6 +35,8 @@ const REPLAYED_BYTES_MAX: usize = SHARD_BYTES_MAX + (512 << 20);
 pub struct TreeSetup {
     /// The records' schema.
     pub schema: &'static Schema,
+    /// The family of other records that the tree hosts.
+    pub family: &'static dyn Family,
     /// The source that tables are read from and written to.
     pub source: TableSource,
     /// The clock.
@@ -74,7 +76,7 @@ impl Tree {
     /// Takes over change set `set`: fences its writer by a commit with a higher epoch, replays the
     /// operations that its logs hold beyond the tables, and flushes them. Replay ends before the
     /// first operation that is missing, or in which `accepts` refuses a row, in readable form, or
-    /// the segments.
+    /// the content of an operation of the family.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if the set is published; `Corrupt` if a log passes its checksums but
@@ -134,8 +136,9 @@ impl Tree {
     fn start(setup: TreeSetup, set: SetId, manifest: Manifest, log: WriterLogs) -> Result<Self> {
         let tables = TableRuns::new(&manifest.tables, setup.schema, &setup.source);
         let inherited = tables.clone();
-        let segments = SegmentTables::new(&manifest.tables, &setup.source);
-        let version = TreeVersion { tables, segments, ..TreeVersion::default() };
+        let family_tables = setup.family.tables().with_newer(&manifest.tables, &setup.source);
+        let (frozen, compressed) = Default::default();
+        let version = TreeVersion { frozen, compressed, tables, family_tables };
         let next_seq = manifest.last_seq + 1;
         let next_run = manifest.tables.iter().map(|table| table.run + 1).max().unwrap_or(1);
         let committed = ArcSwap::from_pointee(manifest.clone());
@@ -163,7 +166,8 @@ impl Tree {
                 .map(|shard| CachePadded::new(Mutex::new(shard)))
                 .collect(),
             chunks,
-            segments: Default::default(),
+            family: setup.family,
+            family_memtable: CachePadded::new(Mutex::new(setup.family.memtable())),
             hints: (0..SHARDS).map(|_| PrefetchTargets::default()).collect(),
             next_seq: CachePadded::new(AtomicU64::new(next_seq)),
             freezes: AtomicU64::new(0),
@@ -210,31 +214,31 @@ impl TreeShared {
     fn replay_log(&self, log: LogId, after: u64, end: u64) -> Result<u64> {
         let name = log.name();
         let bytes = self.store().get(&name, LOG_BYTES_MAX)?;
-        let (mut last_seq, mut row_bytes, mut segment_bytes) = (after, 0, 0);
+        let (mut last_seq, mut row_bytes, mut family_bytes) = (after, 0, 0);
         let mut put = |logged: LogContent| {
-            let (LogContent::Row(seq, _)
-            | LogContent::Segments(seq, _)
-            | LogContent::Operation(seq)) = logged;
+            let (LogContent::Row(seq, _) | LogContent::Family(seq, _) | LogContent::Operation(seq)) =
+                logged;
             if seq <= after || seq > end || row_bytes > REPLAYED_BYTES_MAX {
                 return;
             }
             match logged {
                 LogContent::Row(_, row) => row_bytes += self.replay_row(seq, row),
-                LogContent::Segments(_, runs) => {
-                    let buffer = &mut self.segments.lock().buffer;
-                    let before = buffer.bytes();
-                    runs.iter().for_each(|run| buffer.insert_run(*run));
-                    segment_bytes += buffer.bytes().saturating_sub(before);
+                LogContent::Family(_, operation) => {
+                    let mut live = self.family_memtable.lock();
+                    let before = live.bytes();
+                    live.replay(operation);
+                    family_bytes += live.bytes().saturating_sub(before);
                 }
                 LogContent::Operation(_) => last_seq = last_seq.max(seq),
             }
         };
-        decode_log(self.schema, log, &bytes, &mut put).map_err(|damage| damage.of(&name, 0))?;
+        decode_log(self.schema, self.family, log, &bytes, &mut put)
+            .map_err(|damage| damage.of(&name, 0))?;
         if row_bytes > REPLAYED_BYTES_MAX {
             let what = "records of one log that take more memory than a memtable has";
             return Err(Error::corrupt(&name, 0, what));
         }
-        self.active_bytes.fetch_add(row_bytes + segment_bytes, Ordering::Relaxed);
+        self.active_bytes.fetch_add(row_bytes + family_bytes, Ordering::Relaxed);
         Ok(last_seq)
     }
 
@@ -283,13 +287,13 @@ fn replay_end(
         let mut check = |logged: LogContent| {
             let (seq, accepted) = match logged {
                 // Already in tables: the data that it referred to may since be gone.
-                LogContent::Row(seq, _) | LogContent::Segments(seq, _) if seq <= last_seq => return,
+                LogContent::Row(seq, _) | LogContent::Family(seq, _) if seq <= last_seq => return,
                 LogContent::Row(seq, row) => {
                     let mut readable = *row;
                     setup.schema.restore(&mut readable.ints);
                     (seq, accepts(LogContent::Row(seq, &readable)))
                 }
-                LogContent::Segments(seq, ..) => (seq, accepts(logged)),
+                LogContent::Family(seq, ..) => (seq, accepts(logged)),
                 LogContent::Operation(seq) => return seqs.push(seq),
             };
             match accepted {
@@ -298,7 +302,8 @@ fn replay_end(
                 Err(error) => failed = Err(error),
             }
         };
-        decode_log(setup.schema, log, &bytes, &mut check).map_err(|damage| damage.of(&name, 0))?;
+        decode_log(setup.schema, setup.family, log, &bytes, &mut check)
+            .map_err(|damage| damage.of(&name, 0))?;
         failed?;
     }
     Ok(prefix_end(seqs, last_seq).min(refused.saturating_sub(1)).max(last_seq))

@@ -93,19 +93,6 @@ impl Tree {
         GroupCursors { cursors, end }
     }
 
-    /// Returns the tables of segments, like [`Tree::tables`].
-    #[must_use]
-    pub fn segment_tables(&self) -> crate::segment::SegmentTables {
-        self.inner.version.load().segments.clone()
-    }
-
-    /// Returns the tables of records and of segments, both as of one moment.
-    #[must_use]
-    pub fn all_tables(&self) -> (crate::tables::TableRuns, crate::segment::SegmentTables) {
-        let version = self.inner.version.load();
-        (version.tables.clone(), version.segments.clone())
-    }
-
     /// Returns the tables that readers see, for scans of a flushed tree.
     #[must_use]
     pub fn tables(&self) -> crate::tables::TableRuns {

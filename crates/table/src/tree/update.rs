@@ -292,6 +292,7 @@ mod tests {
     use esker_base::store::{FaultStore, MemoryStore, SharedStore};
 
     use super::*;
+    use crate::family::NoFamily;
     use crate::manifest::{Manifest, SetId};
     use crate::schema::record::RECORD;
     use crate::tables::TableSource;
@@ -311,6 +312,7 @@ mod tests {
             },
             barrier: Arc::new(|| Ok(())),
             heartbeat: None,
+            family: &NoFamily,
         }
     }
 

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use esker_base::Result;
 
+use crate::family::FamilyTables;
 use crate::memtable::FrozenMemtable;
 use crate::run::CompressedRun;
 use crate::schema::{RowBuffer, Schema};
-use crate::segment::SegmentTables;
 use crate::table::LookupKey;
 use crate::tables::TableRuns;
 
 /// One snapshot. Each part is newest first, and the parts are in order of age.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct TreeVersion {
     /// Frozen memtables that are being encoded.
     pub(super) frozen: Vec<Arc<FrozenMemtable>>,
@@ -21,8 +21,8 @@ pub(super) struct TreeVersion {
     pub(super) compressed: Vec<Arc<CompressedRun>>,
     /// Tables in the store.
     pub(super) tables: TableRuns,
-    /// Tables of segments.
-    pub(super) segments: SegmentTables,
+    /// Tables of the hosted family.
+    pub(super) family_tables: Arc<dyn FamilyTables>,
 }
 
 impl TreeVersion {

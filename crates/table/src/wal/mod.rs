@@ -17,7 +17,6 @@ pub use replay::{LogContent, decode_log, prefix_end};
 
 use crate::memtable::SHARDS;
 use crate::schema::ROW_TEXT_BYTES_MAX;
-use crate::segment::SegmentLog;
 use crate::wire::{WireDamage, WireInput, put_varint};
 
 /// A log starts with these bytes.
@@ -26,9 +25,9 @@ pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL2";
 /// of the largest records stay below it.
 pub const CHUNK_BYTES_MAX: usize = 1 << 30;
 const _: () = assert!(CHUNK_BYTES_MAX > 1_000 * ROW_TEXT_BYTES_MAX);
-/// The portion of the segments. Portions of a chunk are numbered by the shard whose operations they
-/// hold; this is the last.
-pub(crate) const SEGMENTS_PORTION: usize = SHARDS;
+/// The portion of the hosted family. Portions of a chunk are numbered by the shard whose operations
+/// they hold; this is the last.
+pub(crate) const FAMILY_PORTION: usize = SHARDS;
 /// A chunk starts with these bytes, by which replay finds the next one after damaged bytes.
 const CHUNK_MAGIC: [u8; 4] = *b"ECNK";
 /// Bytes of a chunk before its portions: magic, their length, a CRC-32C of the chunk's origin and
@@ -83,10 +82,10 @@ impl LogBlock {
         }
     }
 
-    /// Adds the pending bytes of the segments' log.
-    pub fn take_segments(&mut self, log: &mut SegmentLog) {
-        if self.add(SEGMENTS_PORTION, log.pending()) {
-            log.pending().clear();
+    /// Adds `pending`, operations of the hosted family, and clears it.
+    pub fn take_family(&mut self, pending: &mut Vec<u8>) {
+        if self.add(FAMILY_PORTION, pending) {
+            pending.clear();
         }
     }
 
@@ -163,7 +162,7 @@ impl<'a> ReadChunk<'a> {
 pub(crate) fn read_portion<'a>(
     portions: &mut WireInput<'a>,
 ) -> Result<(usize, WireInput<'a>), WireDamage> {
-    let number = portions.varint_max(SEGMENTS_PORTION, "a shard's number")?;
+    let number = portions.varint_max(FAMILY_PORTION, "a shard's number")?;
     let operations = portions.bytes(CHUNK_BYTES_MAX, "a portion within its chunk")?;
     Ok((number, WireInput::new(operations)))
 }

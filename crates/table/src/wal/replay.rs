@@ -6,9 +6,11 @@
 //! prefix.
 
 use super::{CHUNK_MAGIC, LOG_MAGIC, LogId, ReadChunk, ShardLog, read_portion};
+use std::any::Any;
+
+use crate::family::Family;
 use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
-use crate::segment::{SegmentLog, SegmentRun};
 use crate::wire::{WireDamage, WireInput};
 
 /// After damaged bytes, at most this many times the remaining bytes are checksummed at offsets that
@@ -21,20 +23,23 @@ const SEARCH_FACTOR: usize = 16;
 pub enum LogContent<'a> {
     /// A row, in stored form, and the number of its operation.
     Row(u64, &'a Row<'a>),
-    /// The runs of segments of an operation, and its number.
-    Segments(u64, &'a [SegmentRun]),
-    /// The end of an operation, after its rows and segments.
+    /// The number of an operation of the hosted family, and its content, of a type that the family
+    /// defines.
+    Family(u64, &'a dyn Any),
+    /// The end of an operation, after its content.
     Operation(u64),
 }
 
 /// Decodes the operations of log `id`, whose bytes are `log`, up to where it was cut short, and
-/// passes their items to `visit`. Returns the number of bytes that were whole.
+/// passes their items to `visit`. Rows are of `schema`; other operations are of `family`. Returns
+/// the number of bytes that were whole.
 ///
 /// A power loss may cut a log anywhere after its last sync, and may leave later bytes in place. It
 /// cannot take bytes that a later chunk records as synced: if those are not whole, that is damage.
 /// So are bytes that pass their checksum but cannot be decoded.
 pub fn decode_log(
     schema: &Schema,
+    family: &dyn Family,
     id: LogId,
     log: &[u8],
     visit: &mut dyn FnMut(LogContent),
@@ -54,7 +59,7 @@ pub fn decode_log(
     };
     let mut shards: Vec<ShardLog> = Vec::new();
     shards.resize_with(SHARDS, ShardLog::default);
-    let (mut segments, mut put) = (SegmentLog::default(), Vec::new());
+    let mut beside = family.memtable();
     loop {
         let at = input.at();
         let Some(mut chunk) = ReadChunk::read(id, &mut input) else {
@@ -69,8 +74,8 @@ pub fn decode_log(
                         let row = &mut |seq, row: &Row| visit(LogContent::Row(seq, row));
                         shard.decode(schema, &mut operations, row)
                     }
-                    None => segments.decode(&mut operations, &mut put).inspect(|seq| {
-                        visit(LogContent::Segments(*seq, &put));
+                    None => beside.decode(&mut operations, &mut |seq, operation| {
+                        visit(LogContent::Family(seq, operation));
                     }),
                 };
                 visit(LogContent::Operation(seq.map_err(inside)?));
@@ -117,6 +122,7 @@ pub fn prefix_end(mut seqs: Vec<u64>, last_seq: u64) -> u64 {
 mod tests {
     use super::super::{ChunkOrigin, LogBlock};
     use super::*;
+    use crate::family::NoFamily;
     use crate::manifest::SetId;
     use crate::schema::record::{self, RECORD};
 
@@ -145,7 +151,7 @@ mod tests {
 
     fn decode(log: &[u8]) -> (Vec<(u64, Vec<u8>)>, usize) {
         let mut rows = Vec::new();
-        let whole = decode_log(&RECORD, LOG, log, &mut |logged| {
+        let whole = decode_log(&RECORD, &NoFamily, LOG, log, &mut |logged| {
             if let LogContent::Row(seq, row) = logged {
                 rows.push((seq, row.strings[record::KEY].to_vec()));
             }
@@ -176,7 +182,7 @@ mod tests {
             let mut flipped = log.clone();
             flipped[at] ^= 0x40;
             let mut count = 0;
-            let decoded = decode_log(&RECORD, LOG, &flipped, &mut |logged| {
+            let decoded = decode_log(&RECORD, &NoFamily, LOG, &flipped, &mut |logged| {
                 count += usize::from(matches!(logged, LogContent::Row(..)));
             });
             // Only the last chunk is not known to have been synced.
@@ -202,7 +208,7 @@ mod tests {
         for version in [b'1', b'3'] {
             let mut other = log.clone();
             other[LOG_MAGIC.len() - 1] = version;
-            assert!(decode_log(&RECORD, LOG, &other, &mut |_| {}).is_err());
+            assert!(decode_log(&RECORD, &NoFamily, LOG, &other, &mut |_| {}).is_err());
         }
     }
 
@@ -211,7 +217,7 @@ mod tests {
     #[test]
     fn a_chunk_counts_only_where_it_was_written() {
         let log = logged(&[(1, 3, b"one"), (2, 3, b"two"), (3, 3, b"three"), (4, 3, b"four")]);
-        let read = |id, log: &[u8]| decode_log(&RECORD, id, log, &mut |_| {});
+        let read = |id, log: &[u8]| decode_log(&RECORD, &NoFamily, id, log, &mut |_| {});
         assert_eq!(read(LOG, &log), Ok(log.len()));
         for other in [LogId { number: LOG.number + 1, ..LOG }, LogId { set: SetId(4), ..LOG }] {
             assert_eq!(read(other, &log), Ok(LOG_MAGIC.len()));

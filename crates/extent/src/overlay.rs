@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use esker_base::Result;
+use esker_table::merge::RecordCursor;
 
 use super::{SEGMENT, Segment, SegmentSource, SegmentTables, seek_key};
-use crate::merge::RecordCursor;
 
 /// Non-overlapping pieces of a range of one file, in order.
 #[derive(Clone, Debug)]

@@ -5,11 +5,11 @@
 use std::sync::{Arc, OnceLock};
 
 use esker_base::{Error, Kind, Result};
+use esker_table::manifest::SetId;
 use hashbrown::HashMap;
 
 use super::log_run_builder::RunPart;
 use super::{IntervalIndex, LogRunBuilder, LooseSegments, NestedRun, Segment, SegmentRun};
-use crate::manifest::SetId;
 
 /// Bytes that a segment of a run counts for, in case it has to be cut, although cutting takes ten
 /// times as much: a memtable of less than a gigabyte never has more segments than can be cut.

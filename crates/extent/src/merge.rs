@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::vec;
 
 use esker_base::Result;
+use esker_table::merge::RecordCursor;
+use esker_table::schema::Key;
 
 use super::{IntervalIndex, RunTables, SEGMENT, Segment, SegmentSource};
-use crate::merge::RecordCursor;
-use crate::schema::Key;
 
 /// Segments of a lattice that are read at a time.
 const CHUNK_SEGMENTS: usize = 1 << 12;

@@ -6,10 +6,10 @@
 //! §III-A. A single run is a nest of one, and a single segment a run of one.
 
 use esker_base::Result;
+use esker_table::manifest::SetId;
+use esker_table::schema::{Row, Schema};
 
 use super::{Segment, SegmentRun, columns, impossible};
-use crate::manifest::SetId;
-use crate::schema::{Row, Schema};
 
 /// `count` runs like `run`, each `stride` bytes after the previous one in the file, and
 /// `log_stride` in the log.

@@ -11,8 +11,8 @@ use std::time::Duration;
 use esker_base::clock::ManualClock;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Random, Result};
+use esker_extent::{LogPlace, Segment, TreeExtents};
 use esker_table::manifest::Manifest;
-use esker_table::segment::{LogPlace, Segment};
 use esker_table::tree::{Durability, Tree, TreeOptions, TreeSetup};
 
 use crate::records::{SET, create, get, options, put, resume, scan, setup};
@@ -77,12 +77,12 @@ impl Step {
                 let place = Some(LogPlace { set: SET, log: 1, offset: at });
                 let segment =
                     Segment { file, offset, length: SEGMENT_BYTES, place, checksum: None, seq: 0 };
-                tree.put_segments(&mut [segment]).map(drop)
+                TreeExtents::of(tree).put_segments(&mut [segment]).map(drop)
             }
             Self::Sync => tree.sync(),
             Self::Flush => tree.flush(),
             Self::Compact => tree.compact(),
-            Self::Retain => tree.retain_segments(&mut |run, kept| kept.push(*run)),
+            Self::Retain => TreeExtents::of(tree).retain_segments(&mut |run, kept| kept.push(*run)),
         }
     }
 
@@ -102,7 +102,7 @@ impl Step {
             Self::Put(key, _) => get(tree, key).expect("get").as_ref() == state.records.get(key),
             Self::Segment(file, offset, _) => {
                 let range = *offset..offset + SEGMENT_BYTES;
-                let found = tree.segments_within(*file, range).expect("segments");
+                let found = TreeExtents::of(tree).segments_within(*file, range).expect("segments");
                 let place = found.first().and_then(|piece| Some(piece.place?.offset));
                 place == state.places.get(&(*file, *offset)).copied()
             }
@@ -115,7 +115,7 @@ fn state_of(tree: &Tree) -> State {
     let records = scan(tree, &[0], 1_000).expect("scan").into_iter().collect();
     let mut places = BTreeMap::new();
     for file in 1..=FILES {
-        for piece in tree.segments_within(file, 0..u64::MAX).expect("segments") {
+        for piece in TreeExtents::of(tree).segments_within(file, 0..u64::MAX).expect("segments") {
             let Some(place) = piece.place else { continue };
             for at in (0..piece.length).step_by(SEGMENT_BYTES as usize) {
                 places.insert((file, piece.offset + at), place.offset + at);

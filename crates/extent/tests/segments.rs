@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use esker_base::Random;
 use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, FaultStore, MemoryStore, SharedStore};
+use esker_extent::{ExtentFamily, LogPlace, Segment, SegmentOverlay, SegmentRun, TreeExtents};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::record::RECORD;
-use esker_table::segment::{LogPlace, Segment, SegmentOverlay, SegmentRun};
 use esker_table::tables::TableSource;
 use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup};
 
@@ -31,6 +31,7 @@ fn setup(store: &SharedStore, durability: Durability) -> TreeSetup {
     };
     TreeSetup {
         schema: &RECORD,
+        family: &ExtentFamily,
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(SystemClock),
         options,
@@ -66,16 +67,16 @@ fn random_run(random: &mut Random, file: usize) -> SegmentRun {
 fn check(tree: &Tree, model: &Model, context: &str) {
     for (file, bytes) in model.iter().enumerate() {
         let mut overlay = SegmentOverlay::new(file_id(file), 0..FILE_BYTES as u64);
-        tree.read_segments(&mut overlay).expect("read");
+        TreeExtents::of(tree).read_segments(&mut overlay).expect("read");
         let mut read: Model = vec![vec![None; FILE_BYTES]; FILES];
         overlay.pieces().iter().for_each(|piece| note(&mut read, piece));
         assert!(read[file] == *bytes, "{context}: file {file}");
         let mut listed: Model = vec![vec![None; FILE_BYTES]; FILES];
-        let runs = tree.segment_runs(file_id(file)).expect("runs");
+        let runs = TreeExtents::of(tree).segment_runs(file_id(file)).expect("runs");
         runs.iter().flat_map(SegmentRun::segments).for_each(|one| note(&mut listed, &one));
         assert!(listed[file] == *bytes, "{context}: runs of file {file}");
         let has_bytes = bytes.iter().any(Option::is_some);
-        let files = tree.segment_files().expect("files");
+        let files = TreeExtents::of(tree).segment_files().expect("files");
         assert!(!has_bytes || files.contains(&file_id(file)), "{context}: file {file}");
         let offsets: Vec<u64> = (0..FILE_BYTES as u64).step_by(7).collect();
         let mut found = vec![None; offsets.len()];
@@ -85,7 +86,7 @@ fn check(tree: &Tree, model: &Model, context: &str) {
             found[at] =
                 segment.place.map(|place| (place.log, place.offset + offsets[at] - segment.offset));
         };
-        tree.find_segments(file_id(file), &offsets, &mut take).expect("find");
+        TreeExtents::of(tree).find_segments(file_id(file), &offsets, &mut take).expect("find");
         for (offset, found) in offsets.iter().zip(found) {
             assert_eq!(found, bytes[*offset as usize], "{context}: file {file}, offset {offset}");
         }
@@ -106,7 +107,7 @@ fn step(tree: &Tree, random: &mut Random, model: &mut Model) {
                 let first = Segment { file, offset, length: 16, place, checksum: None, seq: 0 };
                 runs = vec![SegmentRun { first, count: 2, stride: 128, log_stride: 32 }];
             }
-            tree.put_runs(file_id(file), &mut runs).expect("put");
+            TreeExtents::of(tree).put_runs(file_id(file), &mut runs).expect("put");
             runs.iter().flat_map(SegmentRun::segments).for_each(|one| note(model, &one));
         }
         6..9 if file != 0 => {
@@ -114,7 +115,7 @@ fn step(tree: &Tree, random: &mut Random, model: &mut Model) {
             if random.below(4) == 0 {
                 segments[0].place = None;
             }
-            tree.put_segments(&mut segments).expect("put");
+            TreeExtents::of(tree).put_segments(&mut segments).expect("put");
             segments.iter().for_each(|segment| note(model, segment));
         }
         9 => tree.flush().expect("flush"),
@@ -128,12 +129,15 @@ fn step(tree: &Tree, random: &mut Random, model: &mut Model) {
 /// Gives up the segments of `file` that begin in its second half.
 fn give_up(tree: &Tree, file: usize, model: &mut Model) {
     let kept = |one: &Segment| one.file != file_id(file) || one.offset < FILE_BYTES as u64 / 2;
-    let given_up = tree.segments_within(file_id(file), 0..u64::MAX).expect("segments");
-    let retained =
-        tree.retain_segments(&mut |run, out| match run.segments().all(|one| kept(&one)) {
-            true => out.push(*run),
-            false => out.extend(run.segments().filter(kept).map(SegmentRun::one)),
-        });
+    let given_up =
+        TreeExtents::of(tree).segments_within(file_id(file), 0..u64::MAX).expect("segments");
+    let retained = TreeExtents::of(tree).retain_segments(&mut |run, out| match run
+        .segments()
+        .all(|one| kept(&one))
+    {
+        true => out.push(*run),
+        false => out.extend(run.segments().filter(kept).map(SegmentRun::one)),
+    });
     retained.expect("retain");
     for gone in given_up.iter().filter(|one| !kept(one)) {
         note(model, &Segment::hole(gone.file, gone.offset, gone.length));
@@ -195,7 +199,7 @@ fn ranks_that_take_turns_stay_runs() {
             let offset = (batch * 32 * ranks + rank) * 100;
             let first = Segment { file: 7, offset, length: 100, place, checksum: None, seq: 0 };
             let run = SegmentRun { first, count: 32, stride: ranks * 100, log_stride: 100 };
-            tree.put_runs(7, &mut [run]).expect("put");
+            TreeExtents::of(&tree).put_runs(7, &mut [run]).expect("put");
         }
         if batch % 20 == 19 {
             tree.flush().expect("flush");
@@ -205,7 +209,7 @@ fn ranks_that_take_turns_stay_runs() {
     let tables = tree.manifest().tables;
     assert_eq!(tables.iter().map(|table| table.rows).sum::<u64>(), ranks, "{tables:?}");
     let mut overlay = SegmentOverlay::new(7, 0..batches * 32 * ranks * 100);
-    tree.read_segments(&mut overlay).expect("read");
+    TreeExtents::of(&tree).read_segments(&mut overlay).expect("read");
     assert!(overlay.is_covered());
     assert_eq!(overlay.pieces().len() as u64, batches * 32 * ranks);
 }
@@ -237,7 +241,7 @@ fn batches_find_single_segments_by_regions() {
                     Segment { place: Some(own), ..Segment::hole(7, place * 8, length) }
                 })
                 .collect();
-            tree.put_segments(&mut segments).expect("put");
+            TreeExtents::of(&tree).put_segments(&mut segments).expect("put");
             written.extend(segments);
         }
         tree.compact().expect("compact");
@@ -254,10 +258,11 @@ fn batches_find_single_segments_by_regions() {
                 let mut offsets: Vec<u64> = asked.iter().map(|one| one.end() - 1).collect();
                 offsets.push(SEGMENTS * 3 * 8 + 5);
                 let mut found = vec![None; offsets.len()];
-                tree.find_segments(7, &offsets, &mut |at, run, index| {
-                    found[at] = Some(run.segment(index));
-                })
-                .expect("find");
+                TreeExtents::of(&tree)
+                    .find_segments(7, &offsets, &mut |at, run, index| {
+                        found[at] = Some(run.segment(index));
+                    })
+                    .expect("find");
                 assert_eq!(found.pop(), Some(None), "nothing is behind the end");
                 for (asked, found) in asked.into_iter().zip(found) {
                     assert_eq!(found, Some(*asked));

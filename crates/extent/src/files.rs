@@ -3,38 +3,37 @@
 //! up some.
 //!
 //! A tree that serves a share of the files hands parts of that share to other trees, and then no
-//! longer shows them. [`Tree::retain_segments`] is one commit, so a crash leaves either all or none
-//! of it done.
+//! longer shows them. [`TreeExtents::retain_segments`] is one commit, so a crash leaves either all
+//! or none of it done.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use esker_base::Result;
+use esker_table::run_writer::RunWriter;
 
-use super::segments::{SegmentHome, push_runs};
-use super::{FlushState, Tree, TreeShared};
-use crate::manifest::TableRef;
-use crate::segment::{
-    IntervalIndex, NestedRun, RUN, SEGMENT, Segment, SegmentOverlay, SegmentRun, SegmentSource,
-    SegmentTables,
+use super::family::{SegmentMemtable, write_tables};
+use super::tree::SegmentHome;
+use super::{
+    IntervalIndex, NestedRun, Segment, SegmentOverlay, SegmentRun, SegmentSource, SegmentTables,
+    TreeExtents,
 };
 
-impl Tree {
+impl TreeExtents<'_> {
     /// Returns the files that have segments here, including holes, in order. Cost: a block read for
     /// each file and run of tables.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
     pub fn segment_files(&self) -> Result<Vec<u128>> {
-        let inner = &*self.inner;
-        let mut files = BTreeSet::new();
-        files.extend(inner.segments.lock().buffer.files());
-        // Loaded after the active memtable was read, so it has everything frozen since.
-        let version = inner.version.load();
-        for memtable in &version.frozen {
-            files.extend(memtable.segments().files());
+        let (files, older) = self.tree.read_family(|memtable: &SegmentMemtable| {
+            memtable.buffer.files().collect::<BTreeSet<u128>>()
+        });
+        let mut files: BTreeSet<u128> = files;
+        for SegmentMemtable { buffer, .. } in older.memtables() {
+            files.extend(buffer.files());
         }
-        for source in version.segments.sources() {
+        for source in older.tables::<SegmentTables>().sources() {
             files.extend(source.files()?);
         }
         Ok(files.into_iter().collect())
@@ -45,7 +44,7 @@ impl Tree {
     /// sources have some, or if they are not runs.
     ///
     /// # Errors
-    /// As [`Tree::segment_files`].
+    /// As [`TreeExtents::segment_files`].
     pub fn segment_runs(&self, file: u128) -> Result<Vec<SegmentRun>> {
         let lattice = match self.only_source(file)? {
             SegmentHome::None => return Ok(Vec::new()),
@@ -61,10 +60,10 @@ impl Tree {
     }
 
     /// Returns the segments of `range` of `file` in order, cut to the range and including holes;
-    /// there are none where nothing was ever put. Cost: as [`Tree::read_segments`].
+    /// there are none where nothing was ever put. Cost: as [`TreeExtents::read_segments`].
     ///
     /// # Errors
-    /// As [`Tree::segment_files`].
+    /// As [`TreeExtents::segment_files`].
     pub fn segments_within(&self, file: u128, range: Range<u64>) -> Result<Vec<Segment>> {
         let mut overlay = SegmentOverlay::new(file, range);
         self.read_segments(&mut overlay)?;
@@ -77,52 +76,37 @@ impl Tree {
     /// a commit.
     ///
     /// # Errors
-    /// As [`Tree::segment_files`].
+    /// As [`TreeExtents::segment_files`].
     pub fn retain_segments(
         &self,
         keep: &mut dyn FnMut(&SegmentRun, &mut Vec<SegmentRun>),
     ) -> Result<()> {
-        self.flush()?;
+        self.tree.flush()?;
         let mut kept = Vec::new();
         for file in self.segment_files()? {
             let mut of_file = Vec::new();
             self.segment_runs(file)?.iter().for_each(|run| keep(run, &mut of_file));
             kept.push(of_file);
         }
-        let inner = &*self.inner;
-        inner.attempt(&mut inner.flush.lock(), |state| inner.replace_segments(state, &kept))
-    }
-}
-
-impl TreeShared {
-    /// Replaces all tables of segments by tables of `files`, given as the segments of each, in
-    /// order of files.
-    fn replace_segments(&self, state: &mut FlushState, files: &[Vec<SegmentRun>]) -> Result<()> {
-        let version = self.version.load_full();
         let (mut lattices, mut singles) = (Vec::new(), Vec::new());
-        for runs in files {
+        for runs in &kept {
             match IntervalIndex::of_apart(runs) {
                 Some(lattice) => lattices.push(lattice),
                 None => singles.push(runs),
             }
         }
-        let rows = self.write_run(state, &SEGMENT, |writer| {
-            for runs in singles {
-                let mut all: Vec<Segment> = runs.iter().flat_map(SegmentRun::segments).collect();
-                all.sort_unstable_by_key(|segment| segment.offset);
-                all.iter().try_for_each(|segment| writer.push(&segment.row()))?;
-            }
-            Ok(())
-        })?;
-        let runs = self.write_run(state, &RUN, |writer| {
-            lattices.iter().try_for_each(|lattice| push_runs(lattice, writer))
-        })?;
-        let sources = version.segments.sources();
-        let gone: Vec<(u16, u64)> =
-            sources.iter().map(|source| (source.schema().id, source.number())).collect();
-        let tables: Vec<TableRef> = runs.into_iter().chain(rows).collect();
-        let fresh = SegmentTables::new(&tables, &self.source);
-        self.replace(state, &gone, &tables, |version| version.segments = fresh.clone())
+        self.tree.replace_family(|writer| {
+            let mut push_rows = |rows: &mut RunWriter| {
+                for runs in &singles {
+                    let mut all: Vec<Segment> =
+                        runs.iter().flat_map(SegmentRun::segments).collect();
+                    all.sort_unstable_by_key(|segment| segment.offset);
+                    all.iter().try_for_each(|segment| rows.push(&segment.row()))?;
+                }
+                Ok(())
+            };
+            write_tables(writer, &mut push_rows, lattices.iter())
+        })
     }
 }
 

@@ -183,8 +183,8 @@ mod tests {
     use esker_base::Kind;
 
     use super::*;
-    use crate::manifest::SetId;
-    use crate::segment::{LogPlace, OPERATION_SEGMENTS_MAX};
+    use crate::{LogPlace, OPERATION_SEGMENTS_MAX};
+    use esker_table::manifest::SetId;
 
     /// Returns a run of a million segments of `file`, `step` bytes after the first run of the file.
     fn run(file: u128, step: u64) -> SegmentRun {

@@ -5,8 +5,9 @@
 //! pattern. A run describes in one record what would be thousands of segments (MetaKV §III-A, the
 //! phrases of its delta encoding). Its record is a [`NestedRun`](super::Nest).
 
+use esker_table::manifest::SetId;
+
 use super::{LogPlace, Segment};
-use crate::manifest::SetId;
 
 /// `count` segments, each `stride` bytes after the previous one in the file, and `log_stride` in
 /// the log.

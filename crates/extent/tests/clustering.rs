@@ -12,9 +12,9 @@ use std::sync::Arc;
 use esker_base::Random;
 use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, MemoryStore, PosixStore, RequestCounts, SharedStore};
+use esker_extent::{ExtentFamily, LogPlace, Segment, TreeExtents};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::record::{self, RECORD};
-use esker_table::segment::{LogPlace, Segment};
 use esker_table::tables::TableSource;
 use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup};
 
@@ -63,6 +63,7 @@ impl Subject {
         };
         let setup = TreeSetup {
             schema: &RECORD,
+            family: &ExtentFamily,
             source: source.clone(),
             clock: Arc::new(SystemClock),
             options,
@@ -101,10 +102,11 @@ impl Subject {
         let batch = if clustering == Clustering::Off { 1 } else { offsets.len() };
         let mut found = vec![None; offsets.len()];
         for (part, offsets) in offsets.chunks(batch.max(1)).enumerate() {
-            let find = self.tree.find_segments(FILE, offsets, &mut |at, run, index| {
-                let before = found[part * batch + at].replace(run.segment(index));
-                assert_eq!(before, None, "an offset has one segment");
-            });
+            let find =
+                TreeExtents::of(&self.tree).find_segments(FILE, offsets, &mut |at, run, index| {
+                    let before = found[part * batch + at].replace(run.segment(index));
+                    assert_eq!(before, None, "an offset has one segment");
+                });
             find.expect("segments");
         }
         found
@@ -148,7 +150,7 @@ fn write(subject: &Subject, random: &mut Random, model: &mut BTreeMap<Vec<u8>, V
         Segment { file: FILE, offset, length, place, checksum: None, seq: 0 }
     };
     let mut segments: Vec<Segment> = (0..3_000).map(|_| segment(random)).collect();
-    subject.tree.put_segments(&mut segments).expect("segments");
+    TreeExtents::of(&subject.tree).put_segments(&mut segments).expect("segments");
 }
 
 /// Compares small batches, large ones, and one of all keys.

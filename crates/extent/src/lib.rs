@@ -11,7 +11,9 @@
 //! Source: DESIGN §1.5; MetaKV §II (locating segments of shared files).
 
 mod buffer;
+mod family;
 mod file_buffer;
+mod files;
 mod find_runs;
 mod group;
 mod interval_index;
@@ -25,10 +27,15 @@ mod overlay;
 mod run;
 mod strided_segments;
 mod tables;
+mod tree;
 
 use esker_base::{Error, Kind, Result};
+use esker_table::manifest::SetId;
+use esker_table::schema::{IntColumn, Key, Row, Schema};
 
 pub use self::buffer::{ForTables, SegmentBuffer};
+pub use self::family::{ExtentFamily, SegmentMemtable, logged_runs};
+pub use self::files::runs_among;
 pub use self::find_runs::{FilePiece, find_runs};
 pub use self::interval_index::IntervalIndex;
 pub use self::log::{OPERATION_SEGMENTS_MAX, SegmentLog};
@@ -41,8 +48,7 @@ pub use self::overlay::SegmentOverlay;
 pub use self::run::SegmentRun;
 pub use self::strided_segments::{StrideDimension, StridedSegments};
 pub use self::tables::{RunTables, SegmentSource, SegmentTables};
-use crate::manifest::SetId;
-use crate::schema::{IntColumn, Key, Row, Schema};
+pub use self::tree::TreeExtents;
 
 /// Where bytes are: the set in whose folder the log is, the log's number, and the offset in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,9 +3,10 @@
 //!
 //! Layout: docs/format/wal.md, "Segments". This file is its only encoder and decoder.
 
+use esker_table::manifest::SetId;
+use esker_table::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
+
 use super::{LogPlace, Segment, SegmentRun};
-use crate::manifest::SetId;
-use crate::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
 
 /// Maximum segments of an operation.
 pub const OPERATION_SEGMENTS_MAX: usize = 1 << 20;

@@ -7,14 +7,14 @@
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
+use esker_table::manifest::TableRef;
+use esker_table::merge::RecordCursor;
+use esker_table::schema::{Key, Schema};
+use esker_table::tables::{SortedRun, TableRuns, TableSource};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use super::{IntervalIndex, LogPlace, NestedRun, RUN, SEGMENT, Segment, SegmentRun, seek_key};
-use crate::manifest::TableRef;
-use crate::merge::RecordCursor;
-use crate::schema::{Key, Schema};
-use crate::tables::{SortedRun, TableRuns, TableSource};
 
 /// Approximate maximum memory of the lattices that a table keeps.
 const LATTICES_BYTES_MAX: usize = 64 << 20;
@@ -113,6 +113,12 @@ impl SegmentSource {
     #[must_use]
     pub fn number(&self) -> u64 {
         self.tables().number
+    }
+
+    /// The number of records in its tables.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.tables().tables.iter().map(|table| table.reference().rows).sum()
     }
 
     /// The schema of its tables.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Singles: segments of one file that are in no run, by offset; 40 bytes each.
 
+use esker_table::manifest::SetId;
+
 use super::{LogPlace, Segment};
-use crate::manifest::SetId;
 
 /// Above this number, segments are sorted in parts that fit a core's cache.
 const SORT_MAX: usize = 1 << 14;

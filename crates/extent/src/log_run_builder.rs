@@ -8,9 +8,10 @@
 //! strands grew later decides between them.
 //! Source: MetaKV §III-A (phrases).
 
+use esker_table::manifest::SetId;
+
 use super::find_runs::RUN_MIN;
 use super::{FilePiece, LogPlace, NestedRun, Segment, SegmentRun};
-use crate::manifest::SetId;
 
 /// Segments of one file in one log; holes, which are in no log, have a strand of their own.
 #[derive(Debug, Default)]

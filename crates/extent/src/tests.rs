@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Segments compared with the bytes of a small file, each of which records its log and offset.
 
+use esker_table::block::DecodedBlock;
+use esker_table::merge::RecordCursor;
+use esker_table::wire::WireInput;
 use proptest::prelude::*;
 
 use super::*;
-use crate::block::DecodedBlock;
-use crate::merge::RecordCursor;
-use crate::wire::WireInput;
 
 /// The content of a file of 64 bytes: for each byte its log and the offset in it.
 type Bytes = Vec<Option<(u64, u64)>>;
@@ -499,7 +499,7 @@ fn the_last_of_all_files_is_written() {
     let mut buffer = SegmentBuffer::default();
     let runs: Vec<SegmentRun> = (0..200_000u64)
         .map(|at| {
-            let (offset, log_offset) = (at * 100 + crate::schema::mix(at) % 90, at * 10);
+            let (offset, log_offset) = (at * 100 + esker_table::schema::mix(at) % 90, at * 10);
             let (place, checksum) = (place(1, log_offset), None);
             let segment = Segment { file: u128::MAX, offset, length: 9, place, checksum, seq: 1 };
             SegmentRun::one(segment)
