@@ -9,6 +9,7 @@ mod attributes;
 mod calls;
 mod file_length;
 mod file_names;
+mod foreign_words;
 mod function_length;
 mod header;
 mod layers;
@@ -34,6 +35,7 @@ const FILE_RULES: &[fn(&RustSource) -> Vec<StyleProblem>] = &[
     attributes::allow_instead_of_expect,
     attributes::expect_without_reason,
     names::vague_verbs,
+    foreign_words::foreign_words,
 ];
 
 /// Rules for the whole tree.
