@@ -91,13 +91,6 @@ impl<'a> EntryView<'a> {
         self.block.int(column::HASH, self.row)
     }
 
-    /// Size in its record; 0 for a file with several names.
-    #[inline]
-    #[must_use]
-    pub fn record_size(&self) -> u64 {
-        self.block.int(column::SIZE, self.row)
-    }
-
     /// True if it is shown as a directory, which never has several names.
     fn is_shown_as_directory(&self) -> bool {
         let entry = NameKind::of_number(self.block.int(column::ENTRY, self.row));

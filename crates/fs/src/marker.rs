@@ -144,11 +144,6 @@ pub fn all(store: &dyn Store) -> Result<Vec<Marker>> {
     Ok(store.list("ref/")?.iter().filter_map(parse).collect())
 }
 
-/// Returns the sets that have markers. Cost: one listing.
-pub fn held_sets(store: &dyn Store) -> Result<Vec<SetId>> {
-    Ok(store.list_names("ref/")?.iter().filter_map(|name| name.parse().ok()).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
