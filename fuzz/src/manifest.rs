@@ -124,7 +124,7 @@ pub fn use_tree(tree: &Tree) {
     let mut row = RowBuffer::default();
     let key = record::key(b"key");
     let _found = tree.get(&key, true, &mut row);
-    let _batch = tree.get_batch(&[key, record::key(b"other")]);
+    let _other = tree.get(&record::key(b"other"), true, &mut row);
     let _put = tree.update([key], |_, draft| {
         draft.put(&mut [record::row(b"key", b"value")]);
         Ok(())

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clustering on and off agree: batches of a tree get the same answers whatever blocks are read
+//! Clustering on and off agree: batches of offsets get the same segments whatever blocks are read
 //! together (MetaKV §III-B, Algorithm 1), from files and from memory, before and after compaction.
 //!
 //! α follows from the pace of the store, which the test sets. With expensive requests and free
 //! bytes, regions are wide; the other way round, only adjacent blocks that were all asked for are
 //! joined. Without clustering each block is read alone, for each key. The cache never answers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_base::Random;
@@ -14,7 +13,7 @@ use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, MemoryStore, PosixStore, RequestCounts, SharedStore};
 use esker_extent::{ExtentFamily, LogPlace, Segment, TreeExtents};
 use esker_table::manifest::{Manifest, SetId};
-use esker_table::schema::record::{self, RECORD};
+use esker_table::schema::record::RECORD;
 use esker_table::tables::TableSource;
 use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup};
 
@@ -46,8 +45,7 @@ struct Subject {
     taken: [(u64, u64); 3],
 }
 
-/// The answers to a batch of records.
-type Rows = Vec<Option<(Vec<u64>, Vec<Vec<u8>>)>>;
+/// The answers to a batch.
 type Found = Vec<Option<Segment>>;
 
 impl Subject {
@@ -90,14 +88,6 @@ impl Subject {
         assert_eq!(alpha, percent, "{clustering:?}");
     }
 
-    fn rows(&self, keys: &[Vec<u8>], clustering: Clustering) -> Rows {
-        let wanted: Vec<_> = keys.iter().map(|key| record::key(key)).collect();
-        let batch = if clustering == Clustering::Off { 1 } else { wanted.len() };
-        let get = |batch: &[_]| self.tree.get_batch(batch).expect("a batch");
-        let rows = wanted.chunks(batch.max(1)).flat_map(get);
-        rows.map(|row| row.map(|row| (row.ints.to_vec(), row.strings.to_vec()))).collect()
-    }
-
     fn segments(&self, offsets: &[u64], clustering: Clustering) -> Found {
         let batch = if clustering == Clustering::Off { 1 } else { offsets.len() };
         let mut found = vec![None; offsets.len()];
@@ -135,13 +125,11 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 /// Writes one round: records over others, and segments over others.
-fn write(subject: &Subject, random: &mut Random, model: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
+fn write(subject: &Subject, random: &mut Random) {
     for _ in 0..1_500 {
         let mut value = vec![0; random.below(300) as usize];
         random.fill(&mut value);
-        let key = key(random.below(KEYS));
-        put(&subject.tree, &key, &value).expect("a put");
-        model.insert(key, value);
+        put(&subject.tree, &key(random.below(KEYS)), &value).expect("a put");
     }
     let segment = |random: &mut Random| {
         let place = LogPlace { set: SET, log: random.below(9), offset: random.next_u64() >> 20 };
@@ -154,26 +142,10 @@ fn write(subject: &Subject, random: &mut Random, model: &mut BTreeMap<Vec<u8>, V
 }
 
 /// Compares small batches, large ones, and one of all keys.
-fn compare(
-    subject: &mut Subject,
-    random: &mut Random,
-    model: &BTreeMap<Vec<u8>, Vec<u8>>,
-    is_compacted: bool,
-    what: &str,
-) {
+fn compare(subject: &mut Subject, random: &mut Random, is_compacted: bool, what: &str) {
     let chances =
         if is_compacted { &[1_500, 1_000, 700, 500, 300, 200, 50, 6, 1][..] } else { &[700, 20] };
     for &chances in chances {
-        // In any order, with some keys absent and some twice.
-        let mut keys: Vec<u64> = (0..KEYS + 50).filter(|_| random.one_in(chances)).collect();
-        keys.extend((0..3).map(|_| random.below(KEYS)));
-        keys.sort_by_cached_key(|_| random.next_u64());
-        let keys: Vec<Vec<u8>> = keys.into_iter().map(key).collect();
-        let rows = subject.agree(what, |subject, clustering| subject.rows(&keys, clustering));
-        for (key, row) in keys.iter().zip(rows) {
-            let value = row.map(|(_, strings)| strings[record::VALUE].clone());
-            assert_eq!(value.as_ref(), model.get(key), "{what}");
-        }
         let count = 4 + 4_000 / chances;
         let offsets: Vec<u64> = (0..count).map(|_| random.below(FILE_BYTES + 500)).collect();
         let found =
@@ -189,18 +161,17 @@ fn history(seed: u64, store: SharedStore) {
     let mut random = Random::from_seed(seed);
     let kinds = [Compaction::Deferred, Compaction::Tiered, Compaction::Full];
     let mut subject = Subject::new(store, kinds[seed as usize % 3]);
-    let mut model = BTreeMap::new();
     for round in 0..3 {
-        write(&subject, &mut random, &mut model);
+        write(&subject, &mut random);
         if round < 2 {
             subject.tree.flush().expect("flush");
         }
         // Part of the last records are in memory.
-        compare(&mut subject, &mut random, &model, false, &format!("seed {seed}, round {round}"));
+        compare(&mut subject, &mut random, false, &format!("seed {seed}, round {round}"));
     }
     subject.tree.compact().expect("compact");
     subject.taken = [(0, 0); 3];
-    compare(&mut subject, &mut random, &model, true, &format!("seed {seed}, compacted"));
+    compare(&mut subject, &mut random, true, &format!("seed {seed}, compacted"));
     together(&subject, &mut random, &format!("seed {seed}, together"));
     let [wide, close, off] = subject.taken;
     println!("seed {seed}: reads and bytes {wide:?} wide, {close:?} close, {off:?} alone");
@@ -211,14 +182,13 @@ fn history(seed: u64, store: SharedStore) {
 /// Batches of several threads, which share the blocks that they read.
 fn together(subject: &Subject, random: &mut Random, what: &str) {
     subject.teach(Clustering::Wide);
-    let mut batch =
-        || -> Vec<Vec<u8>> { (0..KEYS).filter(|_| random.one_in(8)).map(key).collect() };
-    let batches: [Vec<Vec<u8>>; 4] = std::array::from_fn(|_| batch());
+    let mut batch = || -> Vec<u64> { (0..800).map(|_| random.below(FILE_BYTES)).collect() };
+    let batches: [Vec<u64>; 4] = std::array::from_fn(|_| batch());
     std::thread::scope(|scope| {
-        for keys in &batches {
+        for offsets in &batches {
             scope.spawn(move || {
-                let rows = subject.rows(keys, Clustering::Wide);
-                assert!(rows == subject.rows(keys, Clustering::Off), "{what}");
+                let found = subject.segments(offsets, Clustering::Wide);
+                assert!(found == subject.segments(offsets, Clustering::Off), "{what}");
             });
         }
     });

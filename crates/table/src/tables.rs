@@ -14,7 +14,7 @@ use crate::cache::BlockCache;
 use crate::manifest::TableRef;
 use crate::merge::RecordCursor;
 use crate::schema::{Key, RowBuffer, Schema};
-use crate::table::{LookupHit, LookupKey, ReadCounters, Table, TableProbe};
+use crate::table::{LookupKey, ReadCounters, Table, TableProbe};
 
 /// Runs in which a point read seeks its key at once.
 const SEEK_RUNS_MAX: usize = 4;
@@ -265,38 +265,6 @@ impl TableRuns {
             Some(table) => table.may_contain(table.index().block_of(&wanted.key), wanted.digest),
             None => true,
         })
-    }
-
-    /// Finds the newest record of each key of `batch`, and removes the keys that it finds from the
-    /// batch. Neighbouring blocks are read together ([`Table::get_batch`]).
-    pub fn get_batch(
-        &self,
-        batch: &mut Vec<(usize, LookupKey)>,
-        found: &mut dyn FnMut(LookupHit),
-    ) -> Result<()> {
-        batch.sort_unstable_by(|a, b| a.1.key.cmp(&b.1.key));
-        for run in &self.runs {
-            let mut answered: Vec<usize> = Vec::new();
-            let mut rest = &batch[..];
-            while let Some((_, first)) = rest.first() {
-                let Some(table) = run.tables.get(run.table_of(&first.key)) else {
-                    break;
-                };
-                let (from, to) = (table.reference.first.key(), table.reference.last.key());
-                let start = rest.partition_point(|(_, wanted)| wanted.key < from);
-                let end = rest.partition_point(|(_, wanted)| wanted.key <= to);
-                if start < end {
-                    table.open()?.get_batch(&rest[start..end], &mut |got| {
-                        answered.push(got.index);
-                        found(got);
-                    })?;
-                }
-                rest = &rest[end..];
-            }
-            answered.sort_unstable();
-            batch.retain(|(index, _)| answered.binary_search(index).is_err());
-        }
-        Ok(())
     }
 
     /// Reads every block once; a cache that is large enough then holds them all.

@@ -86,29 +86,6 @@ fn note(seen: &mut BTreeMap<Vec<u8>, u64>, key: Vec<u8>, count: u64) {
     *before = count;
 }
 
-fn batch_reader(tree: &Tree, groups: &[u8], stop: &AtomicBool) {
-    let mut seen = BTreeMap::new();
-    let mut random = Random::from_seed(98);
-    while !stop.load(Ordering::Relaxed) {
-        let keys: Vec<_> = (0..40)
-            .map(|_| {
-                key(groups[random.below(groups.len() as u64) as usize], random.below(COUNTERS))
-            })
-            .collect();
-        let wanted: Vec<_> = keys.iter().map(|key| record::key(key)).collect();
-        let rows = tree.get_batch(&wanted).expect("batch");
-        // A key may be in a batch twice, and only a later batch is later.
-        let mut found = BTreeMap::new();
-        for (key, row) in keys.iter().zip(rows) {
-            let count = row.map_or(0, |row| count_of(&row.strings[record::VALUE]));
-            let most: &mut u64 = found.entry(key.clone()).or_default();
-            *most = count.max(*most);
-            assert!(seen.get(key).is_none_or(|before| *before <= count), "a counter sank");
-        }
-        found.into_iter().for_each(|(key, count)| note(&mut seen, key, count));
-    }
-}
-
 fn scanner(tree: &Tree, stop: &AtomicBool) {
     let mut seen = BTreeMap::new();
     let mut random = Random::from_seed(97);
@@ -147,7 +124,6 @@ fn run(options: TreeOptions, groups: [u8; 2], flushes: bool) {
         let (tree, stop) = (&tree, &stop);
         let mut others = vec![
             scope.spawn(move || point_reader(tree, &groups, stop)),
-            scope.spawn(move || batch_reader(tree, &groups, stop)),
             scope.spawn(move || scanner(tree, stop)),
         ];
         if flushes {

@@ -22,7 +22,7 @@ pub(crate) use group_blocks::GroupBlocks;
 pub use group_blocks::NearBlocks;
 pub use index::BlockIndex;
 pub(crate) use reader::READ_AHEAD_BLOCKS;
-pub use reader::{LookupHit, LookupKey, ReadCounters, Table, TableProbe};
+pub use reader::{LookupKey, ReadCounters, Table, TableProbe};
 pub use writer::{TableSummary, TableWriter};
 
 /// Bytes of blocks at which a table is closed: large enough for a store's bandwidth, small enough

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use arrayvec::ArrayVec;
 use esker_base::Result;
 
-use super::reader::{LookupHit, LookupKey, Table};
+use super::reader::Table;
 use crate::block::Block;
 use crate::cluster::RequestedBlock;
 use crate::memory::prefetch_value;
@@ -52,35 +52,6 @@ impl PinnedBlock<'_> {
 }
 
 impl Table {
-    /// Finds every key of `batch` that is here, and calls `found` for each, in no set order.
-    /// Neighbouring blocks are read in one request; regions that serve the most keys per block come
-    /// first.
-    pub fn get_batch(
-        &self,
-        batch: &[(usize, LookupKey)],
-        found: &mut dyn FnMut(LookupHit),
-    ) -> Result<()> {
-        let mut needs: Vec<(usize, usize)> = batch
-            .iter()
-            .enumerate()
-            .map(|(at, (_, wanted))| (self.index().block_of(&wanted.key), at))
-            .filter(|&(block, at)| self.may_contain(block, batch[at].1.digest))
-            .collect();
-        needs.sort_unstable();
-        let mut missing: Vec<RequestedBlock> = Vec::new();
-        for same in needs.chunk_by(|a, b| a.0 == b.0) {
-            match self.cached(same[0].0) {
-                Some(block) => answer(&block, batch, same, found),
-                None => missing.push(RequestedBlock { block: same[0].0, count: same.len() }),
-            }
-        }
-        self.read_regions(&missing, &mut |number, block| {
-            let from = needs.partition_point(|need| need.0 < number);
-            let to = needs.partition_point(|need| need.0 <= number);
-            answer(block, batch, &needs[from..to], found);
-        })
-    }
-
     /// Reads `missing`, in ascending order, region by region, together with the blocks that other
     /// batches wait for, and passes each to `take`. Blocks that nobody asked for are dropped.
     fn read_regions(
@@ -172,19 +143,5 @@ impl Table {
             }
         }
         Ok(())
-    }
-}
-
-fn answer(
-    block: &Arc<Block>,
-    batch: &[(usize, LookupKey)],
-    needs: &[(usize, usize)],
-    found: &mut dyn FnMut(LookupHit),
-) {
-    for &(_, at) in needs {
-        let (index, wanted) = &batch[at];
-        if let Some(row) = block.find(&wanted.key) {
-            found(LookupHit { index: *index, block: block.clone(), row });
-        }
     }
 }

@@ -81,17 +81,6 @@ pub struct LookupKey<'a> {
     pub digest: u64,
 }
 
-/// A record found by a batch: row `row` of `block` answers the batch's key `index`.
-#[derive(Clone, Debug)]
-pub struct LookupHit {
-    /// Index in the batch.
-    pub index: usize,
-    /// The block.
-    pub block: Arc<Block>,
-    /// The row in it.
-    pub row: usize,
-}
-
 /// A look-up of one key in one table. Its steps are separate so that the cache misses of several
 /// tables can overlap.
 #[derive(Debug)]

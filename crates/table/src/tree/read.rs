@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads: one key, many keys, and cursors over one group.
+//! Reads: one key, and cursors over one group.
 
 use std::sync::Arc;
 
@@ -32,36 +32,6 @@ impl Tree {
         }
         let wanted = LookupKey { digest: inner.schema.digest(key), key: *key };
         inner.version.load().get(inner.schema, &wanted, with_strings, out)
-    }
-
-    /// Reads the records of `keys`; neighbouring blocks are fetched together (MetaKV §III-B). Each
-    /// answer is at the index of its key.
-    pub fn get_batch(&self, keys: &[Key]) -> Result<Vec<Option<RowBuffer>>> {
-        let inner = &*self.inner;
-        let mut answers: Vec<Option<RowBuffer>> = vec![None; keys.len()];
-        let mut missing = Vec::new();
-        let mut buffer = RowBuffer::default();
-        for (index, key) in keys.iter().enumerate() {
-            if inner.get_active(key, &mut buffer) {
-                answers[index] = Some(buffer.clone());
-            } else {
-                missing.push((index, LookupKey { digest: inner.schema.digest(key), key: *key }));
-            }
-        }
-        let version = inner.version.load();
-        missing.retain(|(index, wanted)| {
-            let found = version.get_memory(inner.schema, wanted, true, &mut buffer);
-            if found {
-                answers[*index] = Some(buffer.clone());
-            }
-            !found
-        });
-        version.tables.get_batch(&mut missing, &mut |got| {
-            let mut row = RowBuffer::default();
-            got.block.read(got.row, true, &mut row);
-            answers[got.index] = Some(row);
-        })?;
-        Ok(answers)
     }
 
     /// Returns cursors over the records of the group of `from`, from that key on. They cover at

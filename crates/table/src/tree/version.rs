@@ -35,28 +35,16 @@ impl TreeVersion {
         with_strings: bool,
         out: &mut RowBuffer,
     ) -> Result<bool> {
-        if self.get_memory(schema, wanted, with_strings, out) {
-            return Ok(true);
-        }
-        self.tables.get(wanted, with_strings, out)
-    }
-
-    /// Does the work of [`TreeVersion::get`], but in memory only.
-    #[inline]
-    pub(super) fn get_memory(
-        &self,
-        schema: &Schema,
-        wanted: &LookupKey,
-        with_strings: bool,
-        out: &mut RowBuffer,
-    ) -> bool {
         for memtable in &self.frozen {
             if let Some(row) = memtable.get(&wanted.key) {
                 out.set(&row);
                 schema.restore(&mut out.ints);
-                return true;
+                return Ok(true);
             }
         }
-        self.compressed.iter().any(|run| run.get(&wanted.key, with_strings, out))
+        if self.compressed.iter().any(|run| run.get(&wanted.key, with_strings, out)) {
+            return Ok(true);
+        }
+        self.tables.get(wanted, with_strings, out)
     }
 }
