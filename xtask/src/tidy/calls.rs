@@ -29,6 +29,71 @@ const AMBIENT: &[AmbientCall] = &[
     },
 ];
 
+/// A name that stands for ambient time, randomness or scheduling. Programs and tests begin with it;
+/// libraries get a clock, a source of randomness or threads from them, except in the listed files.
+struct AmbientSource {
+    name: &'static [&'static str],
+    /// Beginnings of the paths that may use it, each with the reason.
+    homes: &'static [(&'static str, &'static str)],
+}
+
+const AMBIENT_SOURCES: &[AmbientSource] = &[
+    AmbientSource {
+        name: &["SystemClock"],
+        homes: &[
+            ("crates/base/src/clock.rs", "defines it"),
+            ("crates/base/src/store/memory.rs", "the default of a constructor that has a variant"),
+            ("crates/base/src/store/s3/credential_process.rs", "times another process"),
+            ("crates/comm/src/tcp/", "times sockets"),
+            ("crates/comm/src/mpi.rs", "times another library"),
+            ("crates/comm/src/threads/", "times threads that the system schedules"),
+            ("crates/fs/src/repository.rs", "the default of a constructor that has a variant"),
+            ("crates/table/src/table/reader.rs", "times requests, to learn a store's pace"),
+        ],
+    },
+    AmbientSource {
+        name: &["Random", ":", ":", "from_system"],
+        homes: &[
+            ("crates/base/src/store/conformance/", "a suite of tests"),
+            ("crates/base/src/store/posix/", "names that no other process has"),
+            ("crates/base/src/store/s3/", "names that no other process has; spread of retries"),
+            ("crates/base/src/store/url.rs", "the identity of a new store"),
+            ("crates/comm/src/launch.rs", "names a job that starts processes"),
+            ("crates/comm/src/tcp/", "secrets"),
+            ("crates/fs/src/job.rs", "a random identity, for callers that ask for one"),
+            ("crates/fs/src/set_ids.rs", "the default of a source of identities"),
+            ("crates/fuse/src/control.rs", "names a socket"),
+        ],
+    },
+    AmbientSource {
+        name: &["thread", ":", ":", "sleep"],
+        homes: &[
+            ("crates/base/src/store/fault/", "a store for tests that is slow"),
+            ("crates/comm/src/conformance/", "a suite of tests"),
+            ("crates/comm/src/launch.rs", "waits for other processes"),
+            ("crates/comm/src/mpi.rs", "waits for another library"),
+            ("crates/comm/src/tcp/", "waits for other processes"),
+            ("crates/fs/src/condemn.rs", "waits for collectors that run elsewhere"),
+            ("crates/fuse-ring/src/device.rs", "waits for the kernel"),
+        ],
+    },
+    AmbientSource {
+        name: &["thread", ":", ":", "spawn"],
+        homes: &[("crates/fuse/src/mount.rs", "answers the kernel, signals and commands")],
+    },
+];
+
+/// Programs, and what is not of the product: they choose clocks, randomness and threads.
+const PROGRAMS: &[&str] = &[
+    "crates/cli/",
+    "crates/bench/",
+    "crates/imd/examples/",
+    "examples/",
+    "xtask/",
+    "peers/",
+    "fuzz/",
+];
+
 /// Outside the workspace: these take no clock, or drive engines that have their own.
 const AMBIENT_EXEMPT: &[&str] = &["peers/", "fuzz/"];
 
@@ -63,6 +128,25 @@ pub fn ambient_time_and_randomness(source: &RustSource) -> Vec<StyleProblem> {
     problems
 }
 
+/// Libraries are given time, randomness and threads; tests and programs choose them.
+pub fn ambient_sources(source: &RustSource) -> Vec<StyleProblem> {
+    let mut problems = Vec::new();
+    if PROGRAMS.iter().any(|prefix| source.path.starts_with(prefix)) {
+        return problems;
+    }
+    for ambient in AMBIENT_SOURCES {
+        if ambient.homes.iter().any(|(home, _)| source.path.starts_with(home)) {
+            continue;
+        }
+        for place in source.find(ambient.name).filter(|place| !source.tokens[*place].in_test) {
+            let name = ambient.name.concat();
+            let message = format!("`{name}`: let the caller give it, or add a reason to calls.rs");
+            problems.push(StyleProblem::new(&source.path, source.tokens[place].line, message));
+        }
+    }
+    problems
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +162,17 @@ mod tests {
                     // d.unwrap()\n#[cfg(test)]\nmod tests { fn g() { e.unwrap(); } }\n";
         assert_eq!(lines(unwrap_outside_tests, "crates/a/src/b.rs", text), [2, 4]);
         assert!(lines(unwrap_outside_tests, "crates/a/tests/b.rs", text).is_empty());
+    }
+
+    #[test]
+    fn libraries_choose_no_clock_randomness_or_threads() {
+        let text = "fn f() {\n  SystemClock.now_ns();\n  Random::from_system();\n\
+                    thread::sleep(t);\n  std::thread::spawn(g);\n}\n\
+                    #[cfg(test)]\nmod tests { fn g() { std::thread::spawn(f); } }";
+        assert_eq!(lines(ambient_sources, "crates/a/src/b.rs", text), [2, 3, 4, 5]);
+        assert_eq!(lines(ambient_sources, "crates/comm/src/tcp/a.rs", text), [5]);
+        assert!(lines(ambient_sources, "crates/cli/src/b.rs", text).is_empty());
+        assert!(lines(ambient_sources, "crates/a/tests/b.rs", text).is_empty());
     }
 
     #[test]

@@ -32,6 +32,7 @@ const FILE_RULES: &[fn(&RustSource) -> Vec<StyleProblem>] = &[
     header::module_header,
     calls::unwrap_outside_tests,
     calls::ambient_time_and_randomness,
+    calls::ambient_sources,
     attributes::allow_instead_of_expect,
     attributes::expect_without_reason,
     names::vague_verbs,
