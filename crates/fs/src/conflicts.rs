@@ -10,24 +10,25 @@
 //! files or directories.
 //! If one base removed a directory as a whole and another changed only its entries, no name has records
 //! of both: `removed_dirs.rs` finds these conflicts.
+//! The name of a file with several names is only a link: its version is that of the inode in the
+//! links directory, which two bases may also have changed without a record of any name.
 
+mod newest;
 mod removed_dirs;
 
-use esker_base::{Error, Kind, Result};
+use esker_base::Result;
 use esker_table::manifest::SetId;
 use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer, RowBuffer};
 use hashbrown::{HashMap, HashSet};
 
 use crate::diff::{DiffAspect, NamespaceDiff};
-use crate::dir::Dir;
 use crate::dir_tree::visit_names;
 use crate::identity::Identity;
 use crate::inode::{DirId, FileKind, INODE, Inode, NameKind};
 use crate::layers::{LayerStack, dir_of, load_stack};
 use crate::namespace::Namespace;
 use crate::repository::Repository;
-use crate::session::Session;
 
 /// Number of conflicts whose paths are looked up together.
 const BATCH: usize = 4096;
@@ -39,10 +40,37 @@ const DEPTH_MAX: usize = crate::path::PATH_BYTES_MAX / 2;
 pub struct ConflictingVersion {
     /// Index of the base.
     pub base: usize,
-    /// Its inode; `None` if the base removed it.
+    /// Its inode; `None` if the base removed the name. All names of a file with several have the
+    /// same one; without links, if the base removed all of them.
     pub inode: Option<Inode>,
+    /// True if the name is one of several of its file.
+    pub is_link: bool,
     /// When the file was modified or removed, as a timestamp.
     pub changed_ns: i64,
+}
+
+impl ConflictingVersion {
+    /// Returns the version of `base`, shown as `namespace`, that `record` under `key` describes.
+    fn of_record(base: usize, namespace: &Namespace, key: &Key, record: Inode) -> Result<Self> {
+        let is_link = record.entry == NameKind::Link;
+        let inode = if is_link { namespace.linked(record.id, true)? } else { record };
+        let is_removal =
+            inode.entry == NameKind::Tombstone || (dir_of(key) == DirId::LINKS && inode.nlink == 0);
+        let changed_ns = if is_removal { inode.ctime_ns } else { inode.mtime_ns };
+        let inode = (inode.entry != NameKind::Tombstone).then_some(inode);
+        Ok(Self { base, inode, is_link, changed_ns })
+    }
+
+    /// True if the base removed the file, or its last name.
+    #[must_use]
+    pub fn is_removal(&self) -> bool {
+        self.inode.as_ref().is_none_or(|inode| inode.nlink == 0)
+    }
+
+    /// Returns the file's identity if the name is one of several.
+    fn linked_file(&self) -> Option<u128> {
+        self.inode.as_ref().filter(|_| self.is_link).map(|inode| inode.id)
+    }
 }
 
 /// A name for which several bases have different versions.
@@ -61,15 +89,6 @@ pub struct BaseConflict {
     pub versions: Vec<ConflictingVersion>,
     /// How the first two differ, if both have an inode.
     pub aspects: Vec<DiffAspect>,
-}
-
-impl BaseConflict {
-    /// Returns the version that was changed last; among several, the one that comes first.
-    #[must_use]
-    pub fn newest(&self) -> &ConflictingVersion {
-        let newest = self.versions.iter().rev().max_by_key(|version| version.changed_ns);
-        newest.expect("a conflict has versions")
-    }
 }
 
 /// Bases that are composed into one stack.
@@ -106,6 +125,16 @@ impl ComposedBases {
         &self,
         show: &mut dyn FnMut(&Self, BaseConflict) -> Result<()>,
     ) -> Result<()> {
+        self.search(show, &mut HashSet::new())
+    }
+
+    /// Like [`ComposedBases::find_conflicts`]. Adds the files with several names that bases changed
+    /// independently to `linked`, even if all of them have the same content and attributes.
+    fn search(
+        &self,
+        show: &mut dyn FnMut(&Self, BaseConflict) -> Result<()>,
+        linked: &mut HashSet<u128>,
+    ) -> Result<()> {
         let memberships = self.memberships();
         let layers = self.composed.layers().bases();
         // Pairs of sets each of which some base has without the other.
@@ -136,6 +165,7 @@ impl ComposedBases {
             let found: Vec<usize> = merge.versions().iter().map(|at| layer_of[*at]).collect();
             if found.iter().any(|one| found.iter().any(|other| is_apart[*one][*other])) {
                 let key: KeyBuffer = merge.key().into();
+                linked.extend(linked_file(&key.key()));
                 if let Some(conflict) = self.conflict_at(&key.key(), &memberships)? {
                     batch.push((key, conflict));
                 }
@@ -169,11 +199,8 @@ impl ComposedBases {
     ) -> Result<Option<BaseConflict>> {
         let mut found: Vec<(SetId, ConflictingVersion)> = Vec::new();
         for (base, namespace) in self.bases.iter().enumerate() {
-            let Some((set, inode)) = record(namespace, key)? else { continue };
-            let is_removed = inode.entry == NameKind::Tombstone;
-            let changed_ns = if is_removed { inode.ctime_ns } else { inode.mtime_ns };
-            let inode = (!is_removed).then_some(inode);
-            found.push((set, ConflictingVersion { base, inode, changed_ns }));
+            let Some((set, record)) = record(namespace, key)? else { continue };
+            found.push((set, ConflictingVersion::of_record(base, namespace, key, record)?));
         }
         // A base that builds on a set and shows another's record decided between them.
         let is_replaced = |(set, _): &(SetId, ConflictingVersion)| {
@@ -216,9 +243,10 @@ impl ComposedBases {
             let differs = first.inode.is_some() != other.inode.is_some();
             return Ok((differs && dir_of(key) != DirId::LINKS).then(Vec::new));
         };
-        if old.entry == NameKind::Link || new.entry == NameKind::Link {
-            let is_same = (old.entry, old.id) == (new.entry, new.id);
-            return Ok((!is_same).then(Vec::new));
+        let has_link = first.is_link || other.is_link;
+        if has_link && first.linked_file() == other.linked_file() {
+            // The links directory has the versions of the file itself.
+            return Ok(None);
         }
         if old.is_directory() && new.is_directory() && old.dir_id() != new.dir_id() {
             // One base has replaced the directory: only one of the two has its entries shown.
@@ -227,7 +255,7 @@ impl ComposedBases {
         let diff =
             NamespaceDiff { before: &self.bases[first.base], after: &self.bases[other.base] };
         let aspects = diff.aspects(old, new)?;
-        Ok((!aspects.is_empty()).then_some(aspects))
+        Ok((has_link || !aspects.is_empty()).then_some(aspects))
     }
 
     /// Passes `batch` to `show`, with paths.
@@ -245,66 +273,81 @@ impl ComposedBases {
             wanted.insert(dir_of(&key).0);
             wanted.extend(linked_file(&key));
         }
-        let places = self.find_places(wanted)?;
+        let places = find_places(&self.composed, wanted)?;
         for (key, mut conflict) in batch {
             let key = key.key();
-            let (mut dir, mut parts) = (dir_of(&key), vec![key.string.to_vec()]);
-            if let Some((parent, name)) = linked_file(&key).and_then(|file| places.get(&file)) {
-                (dir, parts) = (*parent, vec![name.clone()]);
+            let linked = linked_file(&key);
+            if let Some((_, name)) = linked.and_then(|file| places.get(&file)) {
                 conflict.name.clone_from(name);
             }
-            while dir != DirId::ROOT && parts.len() < DEPTH_MAX {
-                let Some((parent, name)) = places.get(&dir.0) else { break };
-                parts.push(name.clone());
-                dir = *parent;
-            }
-            if dir == DirId::ROOT {
-                let parts = parts.iter().rev().flat_map(|part| [&b"/"[..], part]);
-                conflict.path = Some(parts.collect::<Vec<_>>().concat());
-            }
+            conflict.path = match linked {
+                Some(file) => path_of_file(&places, file),
+                None => path_of(&places, dir_of(&key), key.string),
+            };
             show(self, conflict)?;
         }
         Ok(())
     }
+}
 
-    /// Returns a name in the composed stack for each `wanted` directory and file with several
-    /// names, and for all directories above them.
-    fn find_places(&self, mut wanted: HashSet<u128>) -> Result<HashMap<u128, (DirId, Vec<u8>)>> {
-        let mut places: HashMap<u128, (DirId, Vec<u8>)> = HashMap::new();
-        for _ in 0..DEPTH_MAX {
-            wanted.retain(|id| ![DirId::ROOT.0, DirId::LINKS.0].contains(id));
-            if wanted.is_empty() {
-                break;
-            }
-            let mut candidates: Vec<(u128, KeyBuffer)> = Vec::new();
-            let layers = self.composed.layers().bases().iter();
-            for table in layers.flat_map(|layer| &layer.tables.runs).flat_map(|run| &run.tables) {
-                visit_names(table, &mut |key, id| {
-                    if wanted.contains(&id) {
-                        candidates.push((id, (*key).into()));
-                    }
-                })?;
-            }
-            let mut above = HashSet::new();
-            for (id, key) in candidates {
-                let key = key.key();
-                // Another layer may override it.
-                let shown = record(&self.composed, &key)?.map(|(_, inode)| inode);
-                let is_shown = shown.is_some_and(|inode| {
-                    inode.id == id
-                        && matches!(inode.entry, NameKind::Link | NameKind::Is(FileKind::Directory))
-                });
-                if is_shown && !places.contains_key(&id) {
-                    let parent = dir_of(&key);
-                    places.insert(id, (parent, key.string.to_vec()));
-                    above.insert(parent.0);
-                }
-            }
-            above.retain(|id| !places.contains_key(id));
-            wanted = above;
+/// Directory and name of a directory, or of a file with several names, by identity.
+type NamePlaces = HashMap<u128, (DirId, Vec<u8>)>;
+
+/// Returns a name in `namespace` for each `wanted` directory and file with several names, and for all
+/// directories above them.
+fn find_places(namespace: &Namespace, mut wanted: HashSet<u128>) -> Result<NamePlaces> {
+    let mut places = NamePlaces::new();
+    for _ in 0..DEPTH_MAX {
+        wanted.retain(|id| ![DirId::ROOT.0, DirId::LINKS.0].contains(id));
+        if wanted.is_empty() {
+            break;
         }
-        Ok(places)
+        let mut candidates: Vec<(u128, KeyBuffer)> = Vec::new();
+        let layers = namespace.layers().bases().iter();
+        for table in layers.flat_map(|layer| &layer.tables.runs).flat_map(|run| &run.tables) {
+            visit_names(table, &mut |key, id| {
+                if wanted.contains(&id) {
+                    candidates.push((id, (*key).into()));
+                }
+            })?;
+        }
+        let mut above = HashSet::new();
+        for (id, key) in candidates {
+            let key = key.key();
+            // Another layer may override it.
+            let shown = record(namespace, &key)?.map(|(_, inode)| inode);
+            let is_shown = shown.is_some_and(|inode| {
+                inode.id == id
+                    && matches!(inode.entry, NameKind::Link | NameKind::Is(FileKind::Directory))
+            });
+            if is_shown && !places.contains_key(&id) {
+                let parent = dir_of(&key);
+                places.insert(id, (parent, key.string.to_vec()));
+                above.insert(parent.0);
+            }
+        }
+        above.retain(|id| !places.contains_key(id));
+        wanted = above;
     }
+    Ok(places)
+}
+
+/// Returns the path of `name` in `dir`, if `places` lead from the root to there.
+fn path_of(places: &NamePlaces, mut dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
+    let mut parts = vec![name];
+    while dir != DirId::ROOT && parts.len() < DEPTH_MAX {
+        let (parent, name) = places.get(&dir.0)?;
+        parts.push(name);
+        dir = *parent;
+    }
+    let parts = parts.iter().rev().flat_map(|part| [&b"/"[..], part]);
+    (dir == DirId::ROOT).then(|| parts.collect::<Vec<_>>().concat())
+}
+
+/// Returns the path of the name of `file` among `places`.
+fn path_of_file(places: &NamePlaces, file: u128) -> Option<Vec<u8>> {
+    let (dir, name) = places.get(&file)?;
+    path_of(places, *dir, name)
 }
 
 /// Returns the file described by the record under `key` in the links directory.
@@ -319,85 +362,4 @@ fn record(namespace: &Namespace, key: &Key) -> Result<Option<(SetId, Inode)>> {
     let Some(layer) = layers.get(key, false, true, &mut row)? else { return Ok(None) };
     let Some(set) = layers.set_of(layer) else { return Ok(None) };
     Ok(Some((set, layers.inode(layer, dir_of(key), &row)?)))
-}
-
-/// Why the newest version of what is at `path` cannot be shown.
-fn no_newest(path: &[u8], why: &str) -> Error {
-    let what = format!(
-        "{}: its newest version cannot be shown, since {why}: decide by the order of the bases",
-        crate::path::show(path)
-    );
-    Error::new(Kind::Conflict, what)
-}
-
-impl Session {
-    /// Makes this session, which was begun on the bases of `composition`, show the newest version
-    /// of `conflict`: copies its content, or gives a directory its attributes. Returns false if
-    /// nothing changes: the stack already shows that version, or no path leads to it.
-    ///
-    /// # Errors
-    /// `Conflict` if the session cannot show that version: of a directory that one base removed or
-    /// replaced, and of a file with several names. As [`Session::unlink`] and
-    /// [`Session::create_with`].
-    pub fn show_newest(
-        &self,
-        composition: &ComposedBases,
-        conflict: &BaseConflict,
-    ) -> Result<bool> {
-        let newest = conflict.newest();
-        let Some(path) = &conflict.path else { return Ok(false) };
-        if conflict.is_in_removed_dir {
-            let what = "one base removed the directory, and another changed something in it";
-            return Err(no_newest(path, what));
-        }
-        if newest.base == conflict.versions[0].base {
-            return Ok(false);
-        }
-        let kind_of = |version: &ConflictingVersion| {
-            version.inode.as_ref().map(|inode| (inode.kind(), inode.id))
-        };
-        let (newest_kind, shown_kind) = (kind_of(newest), kind_of(&conflict.versions[0]));
-        let is_directory = |kind: Option<(Option<FileKind>, u128)>| {
-            matches!(kind, Some((Some(FileKind::Directory), _)))
-        };
-        let has_link = |kind: Option<(Option<FileKind>, u128)>| matches!(kind, Some((None, _)));
-        if conflict.is_linked || has_link(newest_kind) || has_link(shown_kind) {
-            return Err(no_newest(path, "the file has several names"));
-        }
-        let (dir, name) = self.locate(path)?;
-        if let (Some(inode), true) =
-            (&newest.inode, newest_kind == shown_kind && is_directory(newest_kind))
-        {
-            return self.adopt_attributes(Some((&dir, name)), inode).map(|()| true);
-        }
-        if is_directory(newest_kind) || is_directory(shown_kind) {
-            return Err(no_newest(path, "in one of the bases it is a directory"));
-        }
-        match self.unlink(&dir, name) {
-            Err(error) if error.kind() == Kind::NotFound => {}
-            removed => drop(removed?),
-        }
-        if let Some(inode) = &newest.inode {
-            self.adopt_version(&dir, name, &composition.bases[newest.base], inode)?;
-        }
-        Ok(true)
-    }
-
-    /// Puts a copy of `inode`, as `from` shows it, at `name` in `dir`.
-    fn adopt_version(&self, dir: &Dir, name: &[u8], from: &Namespace, inode: &Inode) -> Result<()> {
-        let is_file = inode.kind() == Some(FileKind::File);
-        let mut copy = Inode { generation: 0, nlink: 1, branch: None, ..inode.clone() };
-        if !is_file {
-            return self.adopt(dir, name, copy, None).map(drop);
-        }
-        (copy.mapped, copy.extent, copy.content) = (false, None, Vec::new());
-        let mut offset = 0;
-        let fill = &mut |buffer: &mut [u8]| {
-            let bytes = from.read(inode, offset, buffer.len())?;
-            buffer[..bytes.len()].copy_from_slice(&bytes);
-            offset += bytes.len() as u64;
-            Ok(bytes.len())
-        };
-        self.adopt(dir, name, copy, Some(fill)).map(drop)
-    }
 }

@@ -11,7 +11,7 @@ use esker_base::store::{CountedStore, MemoryStore, SharedStore};
 use esker_fs::conflicts::{BaseConflict, ComposedBases};
 use esker_fs::diff::DiffAspect;
 use esker_fs::namespace::FollowLinks;
-use esker_fs::ops::AttributeChanges;
+use esker_fs::ops::{AttributeChanges, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
@@ -151,11 +151,11 @@ fn the_newest_version_is_shown_if_that_is_wanted() {
         let session = repository.begin(&bases, options()).expect("begin");
         let composition = ComposedBases::open(&repository, &bases).expect("open");
         let mut changed = 0;
-        let take = &mut |composition: &ComposedBases, conflict: BaseConflict| {
-            changed += usize::from(session.show_newest(composition, &conflict)?);
+        let count = &mut |conflict: &BaseConflict, shown: usize| {
+            changed += usize::from(shown != conflict.versions[0].base);
             Ok(())
         };
-        composition.find_conflicts(take).expect("conflicts");
+        session.show_newest_versions(&composition, count).expect("newest");
         assert_eq!(changed, if bases[0] == a { 2 } else { 1 });
         let read = |path: &str| {
             let inode = session.stat(path, FollowLinks::No).expect("stat");
@@ -253,18 +253,10 @@ fn a_removed_directory_conflicts_with_changes_in_it() {
         assert_eq!(deep([decided, removed]), []);
         let composition = ComposedBases::open(&repository, &[removed, changed]).expect("open");
         let session = repository.begin(&[removed, changed], options()).expect("begin");
-        let mut refused = 0;
-        let take = &mut |composition: &ComposedBases, conflict: BaseConflict| {
-            if conflict.is_in_removed_dir {
-                let error = session.show_newest(composition, &conflict).expect_err("undecided");
-                assert_eq!(error.kind(), Kind::Conflict);
-                assert!(error.to_string().starts_with(path), "{error}");
-                refused += 1;
-            }
-            Ok(())
-        };
-        composition.find_conflicts(take).expect("conflicts");
-        assert_eq!(refused, 1);
+        let error = session.show_newest_versions(&composition, &mut |_, _| Ok(()));
+        let error = error.expect_err("undecided");
+        assert_eq!(error.kind(), Kind::Conflict);
+        assert!(error.to_string().starts_with(path), "{error}");
     }
     // Files that are removed one by one conflict themselves.
     let one_by_one = set(&repository, &[common], |session| {
@@ -300,10 +292,7 @@ fn the_newest_attributes_of_a_directory_are_shown() {
     for bases in [[old, new], [new, old]] {
         let session = repository.begin(&bases, options()).expect("begin");
         let composition = ComposedBases::open(&repository, &bases).expect("open");
-        let take = &mut |composition: &ComposedBases, conflict: BaseConflict| {
-            session.show_newest(composition, &conflict).map(drop)
-        };
-        composition.find_conflicts(take).expect("conflicts");
+        session.show_newest_versions(&composition, &mut |_, _| Ok(())).expect("newest");
         let shown = session.stat("/d", FollowLinks::No).expect("stat");
         assert_eq!((shown.mode, shown.mtime_ns), (0o750, 9_000));
         assert!(session.stat("/d/f", FollowLinks::No).is_ok());
@@ -319,10 +308,8 @@ fn the_newest_attributes_of_a_directory_are_shown() {
     let bases = [new, replaced];
     let session = repository.begin(&bases, options()).expect("begin");
     let composition = ComposedBases::open(&repository, &bases).expect("open");
-    let take = &mut |composition: &ComposedBases, conflict: BaseConflict| {
-        session.show_newest(composition, &conflict).map(drop)
-    };
-    let error = composition.find_conflicts(take).expect_err("undecided");
+    let error = session.show_newest_versions(&composition, &mut |_, _| Ok(()));
+    let error = error.expect_err("undecided");
     assert_eq!(error.kind(), Kind::Conflict);
     assert!(error.to_string().contains("decide by the order"), "{error}");
 }
@@ -356,4 +343,191 @@ fn a_replaced_directory_conflicts_with_changes_in_it() {
         })
     };
     assert_eq!(summary(&conflicts(&repository, &[make(), make()])), []);
+}
+
+/// Changes the content of `path` in place, through an open file, so that its segments have it.
+fn amend(session: &Session, path: &str, bytes: &[u8], mtime_ns: i64) {
+    let (dir, name) = session.locate(path).expect("path");
+    let file = session.open_file(&dir, name).expect("open");
+    session.truncate_file(&file, 0).expect("truncate");
+    for (at, piece) in bytes.chunks(100_000).enumerate() {
+        session.write_file(&file, 100_000 * at as u64, piece).expect("write");
+    }
+    session.close_file(file).expect("close");
+    let mode = Some(if mtime_ns == NEW { 0o640 } else { 0o600 });
+    let changes =
+        AttributeChanges { mtime_ns: Some(mtime_ns), mode, ..AttributeChanges::default() };
+    session.setattr(&dir, name, &changes).expect("setattr");
+    let attribute = (&b"user.by"[..], &bytes[..1]);
+    session.set_xattr(&dir, name, attribute, XattrSet::Any).expect("attribute");
+}
+
+fn link(session: &Session, old: &str, new: &str) {
+    let ((dir, name), (new_dir, new)) =
+        (session.locate(old).expect("old"), session.locate(new).expect("new"));
+    session.link(&dir, name, &new_dir, new).expect("link");
+}
+
+const OLD: i64 = 5_000;
+const NEW: i64 = 9_000;
+
+/// Symptom: `newest` showed the older version of a file with hard links at some of its names, with
+/// link counts of names that it did not have, or refused.
+/// Cause: such a file's time, content and attributes are in the links directory; the record of its
+/// name, by which versions were compared and replaced, has none.
+/// Fix: a name's version is that of the file. All names of one file get its newest content and
+/// attributes, and its names are counted.
+#[test]
+fn the_newest_version_of_a_file_with_several_names_is_shown_at_all_of_them() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let large = vec![b'n'; 300_000];
+    let common = set(&repository, &[], |session| {
+        session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
+        for path in ["/x", "/single", "/moved", "/given-up"] {
+            rewrite(session, path, &[b'c'; 900], 1_000);
+        }
+        link(session, "/x", "/d/y");
+        link(session, "/given-up", "/d/left");
+    });
+    let old = set(&repository, &[common], |session| {
+        amend(session, "/x", &[b'o'; 200_000], OLD);
+        link(session, "/x", "/of-old");
+        // Only this base gives it a second name.
+        link(session, "/single", "/d/second");
+        amend(session, "/single", b"old", OLD);
+        // Several names here, one there, and different files.
+        rewrite(session, "/alone", b"old", OLD);
+        link(session, "/alone", "/alone-2");
+        rewrite(session, "/pair", b"old", OLD);
+        rewrite(session, "/both", b"old", OLD);
+        link(session, "/both", "/both-2");
+        link(session, "/moved", "/moved-2");
+        session.unlink(session.root(), b"given-up").expect("unlink");
+    });
+    let new = set(&repository, &[common], |session| {
+        amend(session, "/d/y", &large, NEW);
+        link(session, "/x", "/of-new");
+        amend(session, "/single", b"new", NEW);
+        rewrite(session, "/alone", b"new", NEW);
+        rewrite(session, "/pair", b"new", NEW);
+        link(session, "/pair", "/pair-2");
+        rewrite(session, "/both", b"new", NEW);
+        link(session, "/both", "/both-2");
+        // The same content and attributes, but another name.
+        link(session, "/moved", "/moved-3");
+        amend(session, "/given-up", b"new", NEW);
+    });
+    for bases in [[old, new], [new, old]] {
+        let session = repository.begin(&bases, options()).expect("begin");
+        let composition = ComposedBases::open(&repository, &bases).expect("open");
+        let shown = &mut |conflict: &BaseConflict, shown: usize| {
+            assert_eq!(bases[shown], new, "{conflict:?}");
+            Ok(())
+        };
+        session.show_newest_versions(&composition, shown).expect("newest");
+        let set = session.publish(&format!("newest-{}", session.set())).expect("publish");
+        let session = repository.begin(&[set], options()).expect("begin");
+        let groups: [(&[&str], &[u8], u32); 9] = [
+            (&["/x", "/d/y", "/of-old", "/of-new"], &large, 0o640),
+            (&["/single", "/d/second"], b"new", 0o640),
+            (&["/alone"], b"new", 0o644),
+            (&["/alone-2"], b"old", 0o644),
+            (&["/pair", "/pair-2"], b"new", 0o644),
+            (&["/both", "/both-2"], b"new", 0o644),
+            (&["/moved", "/moved-2", "/moved-3"], &[b'c'; 900], 0o644),
+            (&["/d/left"], b"new", 0o640),
+            (&["/d"], b"", 0o755),
+        ];
+        for (paths, content, mode) in groups {
+            let inodes: Vec<_> = paths
+                .iter()
+                .map(|path| session.stat(path, FollowLinks::No).expect("stat"))
+                .collect();
+            for (path, inode) in paths.iter().zip(&inodes) {
+                let seen = (inode.id, inode.nlink, inode.mode, inode.mtime_ns);
+                let first = &inodes[0];
+                let names = paths.len() as u32;
+                assert_eq!(seen, (first.id, names, mode, first.mtime_ns), "{path}");
+                if inode.is_directory() {
+                    continue;
+                }
+                let bytes = session.read(inode, 0, 1 << 20).expect("read");
+                assert!(bytes == content, "{path}: {} bytes", bytes.len());
+                let mtime_ns = match content {
+                    b"old" => OLD,
+                    [b'c', ..] => 1_000,
+                    _ => NEW,
+                };
+                assert_eq!(inode.mtime_ns, mtime_ns, "{path}");
+                let xattrs = session.xattrs(inode).expect("attributes");
+                let by = xattrs.get(&b"user.by"[..]).map(Vec::as_slice);
+                assert_eq!(by, (mode == 0o640).then_some(&b"n"[..]), "{path}");
+            }
+        }
+        assert!(session.stat("/given-up", FollowLinks::No).is_err());
+        session.end().expect("end");
+    }
+    crate::verify::assert_sound(&repository);
+}
+
+/// A base that removed all names of a file hides the change of another: neither loses without notice.
+#[test]
+fn a_file_that_lost_all_names_and_was_changed_elsewhere_is_not_decided_without_notice() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let common = set(&repository, &[], |session| {
+        rewrite(session, "/x", b"common", 1_000);
+        link(session, "/x", "/y");
+    });
+    let removed = set(&repository, &[common], |session| {
+        for name in [b"x", b"y"] {
+            session.unlink(session.root(), name).expect("unlink");
+        }
+    });
+    let changed = |mtime_ns: i64| {
+        set(&repository, &[common], |session| amend(session, "/y", b"changed", mtime_ns))
+    };
+    for (changed, is_newer) in [(changed(i64::MAX / 4), true), (changed(2_000), false)] {
+        for bases in [[removed, changed], [changed, removed]] {
+            let session = repository.begin(&bases, options()).expect("begin");
+            let composition = ComposedBases::open(&repository, &bases).expect("open");
+            let shown = session.show_newest_versions(&composition, &mut |_, _| Ok(()));
+            match shown {
+                Ok(()) => assert!(!is_newer && session.stat("/x", FollowLinks::No).is_err()),
+                Err(error) => {
+                    assert!(is_newer && error.kind() == Kind::Conflict, "{error}");
+                    assert!(error.to_string().contains("removed all names"), "{error}");
+                    assert!(error.to_string().starts_with("/"), "{error}");
+                }
+            }
+            session.end().expect("end");
+        }
+    }
+}
+
+/// Symptom: bases that gave the root different attributes could not be composed by `newest`.
+/// Cause: the root has no name in a directory.
+#[test]
+fn the_newest_attributes_of_the_root_are_shown() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let common = set(&repository, &[], |session| rewrite(session, "/file", b"c", 1));
+    let changed = |mode: u32, mtime_ns: i64| {
+        set(&repository, &[common], |session| {
+            rewrite(session, "/file", &mode.to_be_bytes(), mtime_ns);
+            let (mode, mtime_ns) = (Some(mode), Some(mtime_ns));
+            let changes = AttributeChanges { mode, mtime_ns, ..AttributeChanges::default() };
+            session.setattr_root(&changes).expect("setattr");
+        })
+    };
+    let (old, new) = (changed(0o700, OLD), changed(0o750, NEW));
+    for bases in [[old, new], [new, old]] {
+        let session = repository.begin(&bases, options()).expect("begin");
+        let composition = ComposedBases::open(&repository, &bases).expect("open");
+        session.show_newest_versions(&composition, &mut |_, _| Ok(())).expect("newest");
+        let shown = session.stat("/", FollowLinks::No).expect("stat");
+        assert_eq!((shown.mode, shown.mtime_ns), (0o750, NEW));
+        session.end().expect("end");
+    }
 }

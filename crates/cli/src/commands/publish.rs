@@ -3,7 +3,7 @@
 
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
-use esker_fs::conflicts::{BaseConflict, ComposedBases};
+use esker_fs::conflicts::{BaseConflict, ComposedBases, ConflictingVersion};
 use esker_fs::job::{ConflictKind, JobId, PartConflict};
 use esker_fs::names::{self, IfTaken};
 use esker_fs::repository::Repository;
@@ -35,10 +35,11 @@ use crate::{text, usage};
 /// `report` the earlier base's version is shown, and each conflict is printed. `refuse` prints the
 /// conflicts, publishes nothing and exits with 9. `newest` shows the version that was modified
 /// last, or nothing if that is a removal, by copying it; for equal times the earlier base
-/// wins. Where it cannot show that version (files with several names; a directory that one base
-/// removed or replaced while another changed its entries), it publishes nothing and exits with 9.
-/// `first` shows the earlier base's version without
-/// searching for conflicts; all others read the records of layers that not all bases share.
+/// wins. All names of a file with hard links show that version. Where it cannot show it (a directory
+/// that one base removed or replaced while another changed its entries; a file of which one base
+/// removed all names while another changed it through one of them), it publishes nothing and exits
+/// with 9. `first` shows the earlier base's version without searching for conflicts; all others read
+/// the records of layers that not all bases share.
 ///
 /// `publish --job JOBID NAME` joins the parts of several writers; see `esker session job --help`.
 ///
@@ -249,14 +250,15 @@ impl PublishCommand {
         }
         let composition = ComposedBases::open(&context.repository()?, bases)?;
         let mut count = 0u64;
-        composition.find_conflicts(&mut |composition, conflict| {
+        let mut print = |conflict: &BaseConflict, shown: usize| {
             count += 1;
-            let is_newest = self.conflicts == ConflictPolicy::Newest
-                && session.show_newest(composition, &conflict)?;
-            let first = conflict.versions[0].base;
-            let shown = if is_newest { conflict.newest().base } else { first };
-            self.print_conflict(context, bases, &conflict, shown)
-        })?;
+            self.print_conflict(context, bases, conflict, shown)
+        };
+        match self.conflicts {
+            ConflictPolicy::Newest => session.show_newest_versions(&composition, &mut print)?,
+            _ => composition
+                .find_conflicts(&mut |_, conflict| print(&conflict, conflict.versions[0].base))?,
+        }
         if self.conflicts == ConflictPolicy::Refuse && count > 0 {
             let what = format!(
                 "the bases conflict at {}; nothing is published: resolve them in a session on top of \
@@ -294,7 +296,7 @@ impl PublishCommand {
         }
         let what = |base: usize| {
             let version = conflict.versions.iter().find(|version| version.base == base);
-            let is_removed = version.is_some_and(|version| version.inode.is_none());
+            let is_removed = version.is_some_and(ConflictingVersion::is_removal);
             format!("{}{}", self.bases[base], if is_removed { ", which removed it" } else { "" })
         };
         let others: Vec<String> = hidden.iter().map(|base| what(*base)).collect();

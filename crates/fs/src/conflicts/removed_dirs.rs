@@ -16,7 +16,7 @@ use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer};
 use hashbrown::{HashMap, HashSet};
 
-use super::{BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, record};
+use super::{BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, find_places, record};
 use crate::dir_tree::visit_removed_dirs;
 use crate::inode::{DirId, FileKind, INODE, NameKind};
 use crate::layers::dir_of;
@@ -44,7 +44,7 @@ impl ComposedBases {
             return Ok(Vec::new());
         }
         let changed = self.changed_dirs(is_apart)?;
-        let places = self.find_places(changed.keys().copied().collect())?;
+        let places = find_places(&self.composed, changed.keys().copied().collect())?;
         let layers = self.composed.layers().bases();
         // The bases that changed a removed directory's entries, by directory.
         let mut changing: BTreeMap<u128, BTreeSet<usize>> = BTreeMap::new();
@@ -111,17 +111,20 @@ impl ComposedBases {
                 let (mut removal, mut kept) = (None, HashMap::<u128, Vec<_>>::new());
                 for (base, namespace) in self.bases.iter().enumerate() {
                     let Some((set, inode)) = record(namespace, &key.key())? else { continue };
-                    if set == layer.set && inode.entry == NameKind::Tombstone {
-                        let changed_ns = inode.ctime_ns;
-                        removal.get_or_insert(ConflictingVersion { base, inode: None, changed_ns });
-                    } else if inode.entry == NameKind::Is(FileKind::Directory)
+                    let is_removal = set == layer.set && inode.entry == NameKind::Tombstone;
+                    let is_kept = inode.entry == NameKind::Is(FileKind::Directory)
                         && !memberships[&layer.set].contains(&base)
                         // `find_conflicts` compares two independent records of one name.
-                        && !is_apart[index][index_of[&set]]
-                    {
-                        let (id, changed_ns) = (inode.id, inode.mtime_ns);
-                        let version = ConflictingVersion { base, inode: Some(inode), changed_ns };
-                        kept.entry(id).or_default().push(version);
+                        && !is_apart[index][index_of[&set]];
+                    if !is_removal && !is_kept {
+                        continue;
+                    }
+                    let id = inode.id;
+                    let version =
+                        ConflictingVersion::of_record(base, namespace, &key.key(), inode)?;
+                    match is_removal {
+                        true => drop(removal.get_or_insert(version)),
+                        false => kept.entry(id).or_default().push(version),
                     }
                 }
                 let Some(removal) = removal else { continue };

@@ -6,7 +6,7 @@ use esker_base::{Error, Kind, Result};
 use crate::dir::Dir;
 use crate::inode::{DirId, Inode, NameKind, key};
 use crate::path::check_name;
-use crate::session::{NameState, Session, check_not_directory, exists, not_found};
+use crate::session::{NameState, Session, check_not_directory, exists, not_found, put};
 
 /// Maximum number of names of a file, as on most file systems.
 pub const LINKS_MAX: u32 = 1 << 20;
@@ -93,6 +93,30 @@ impl Session {
             Ok(Some(inode))
         })
     }
+
+    /// Makes the vacant `name` in `dir` a name of the file `id`, whose inode is in the links
+    /// directory, without counting it there.
+    ///
+    /// # Errors
+    /// `Exists`, `Denied`.
+    pub(crate) fn put_uncounted_link(&self, id: u128, dir: &Dir, name: &[u8]) -> Result<()> {
+        let _structure = self.read_structure();
+        self.check_vacant(dir, name)?;
+        let key = key(dir.id(), name);
+        let below = self.below(dir, &key)?;
+        let now_ns = self.now_ns();
+        self.tree().update([key], |[own], draft| {
+            let state = NameState::of(own, &below)?;
+            if state.inode.is_some() {
+                return Err(exists(name));
+            }
+            put(draft, &key, &link_to(id, state.next_generation, now_ns));
+            Ok(())
+        })?;
+        dir.touch(now_ns);
+        Ok(())
+    }
+
     /// Adds a name to a file whose inode is already in the links directory.
     fn link_again(&self, id: u128, dir: &Dir, name: &[u8]) -> Result<Inode> {
         let link_name = id.to_be_bytes();

@@ -11,6 +11,7 @@ mod rename;
 pub(crate) mod setattr;
 pub(crate) mod write;
 
+pub(crate) use adopt::FillBuffer;
 pub use make::NewFile;
 pub use rename::{RenameFlags, RenameOutcome};
 pub use setattr::{AttributeChanges, XattrSet};

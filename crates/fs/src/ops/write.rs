@@ -127,7 +127,7 @@ impl Session {
 }
 
 impl FileContent {
-    pub(super) fn give(&self, inode: &mut Inode) {
+    pub(crate) fn give(&self, inode: &mut Inode) {
         inode.size = self.size;
         self.give_place(inode);
     }
