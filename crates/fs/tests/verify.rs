@@ -485,3 +485,30 @@ fn deleted_sets_are_not_counted() {
     assert_eq!(plain.sets().expect("sets").len(), 2, "its manifest stays");
     assert_eq!(verify(&plain).sets, 1);
 }
+
+/// Symptom: after a command had failed or was interrupted, verification reported what its set lacked as
+/// damage, and counted the set.
+/// Cause: sets that nothing keeps were verified like all others.
+/// Fix: only if they are asked for.
+#[test]
+fn what_was_given_up_is_not_verified() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let session = repository.begin(&[], options()).expect("begin");
+    write(&session, "/f", &[1; 300_000]).expect("write");
+    session.flush().expect("flush");
+    let set = session.set();
+    drop(session);
+    repository.abandon(set).expect("give up");
+    let data = store.list(&format!("set/{set}/data/")).expect("list");
+    for log in &data {
+        store.delete(&log.name).expect("delete");
+    }
+    assert!(!data.is_empty());
+    let report = verify(&repository);
+    assert!(report.is_sound() && report.sets == 0, "{:#?}", report.findings);
+    assert_eq!(report.count(Severity::Information), 1, "{:#?}", report.findings);
+    let targets = VerifyTargets::Sets(vec![set]);
+    let options = VerifyOptions { targets, threads: 1, ..VerifyOptions::default() };
+    assert!(!repository.verify(&options).expect("verify").is_sound());
+}

@@ -72,7 +72,8 @@ pub struct SegmentReport {
     pub range_entries_per_second: f64,
 }
 
-/// Puts the batches of `shape` into a new change set in `store` and looks up every segment.
+/// Puts the batches of `shape` into a new change set in `store`, looks up every segment, and deletes
+/// the set.
 ///
 /// # Errors
 /// `Corrupt` for a wrong answer; errors of the store.
@@ -86,7 +87,8 @@ pub fn segment(
     let counted = Arc::new(CountedStore::new(store.clone()));
     let set = SetId(Random::from_system().u128());
     let shared: SharedStore = counted.clone();
-    let tree = Tree::create(setup(&shared, &options), set, Manifest::new(vec![], 0))?;
+    let manifest = Manifest::new(vec![], SystemClock.now_ns());
+    let tree = Tree::create(setup(&shared, &options), set, manifest)?;
     let mut report = if as_descriptors {
         let all = described(set, &batches);
         let report = put(&tree, &counted, &all, |strides| {
@@ -115,6 +117,11 @@ pub fn segment(
     let (offsets, answers) = queries.in_random_order();
     let tree = reopened(&shared, &options, set)?;
     report.random_gets_per_second = find(&tree, &offsets, &answers)?;
+    drop(tree);
+    // Its segments refer to data that was never written, so nothing else can read the set.
+    for object in store.list(&format!("set/{set}/"))? {
+        store.delete(&object.name)?;
+    }
     Ok(report)
 }
 

@@ -121,13 +121,20 @@ impl Verification<'_> {
             }
             Err(error) => error.kind() == Kind::NotFound,
         };
-        self.report.sets += usize::from(!is_gone);
         let manifest = match loaded {
             Ok(manifest) => {
                 self.numbers.insert(set, Some(manifest.number));
+                if self.is_given_up(set, &manifest)? {
+                    let got = "none: it was given up, and the next collection deletes it";
+                    let object = format!("set {set}");
+                    self.find(Finding::new(Severity::Information, object, "a marker", got));
+                    return Ok(None);
+                }
+                self.report.sets += usize::from(!is_gone);
                 manifest
             }
             Err(error) => {
+                self.report.sets += usize::from(!is_gone);
                 self.numbers.insert(set, newest_number(&*store, set)?);
                 let mut finding = Finding::of_error(&folder, error)?;
                 if finding.got == "none" && marker::holders(&*store, set)?.is_empty() {
@@ -159,6 +166,14 @@ impl Verification<'_> {
         self.check_logs(set, &manifest)?;
         self.check_numbers(set, &manifest);
         Ok(Some(manifest))
+    }
+
+    /// True for an open set that nothing keeps: nobody can read or resume it, and whatever it lacks
+    /// is not lost. Targets named by the user are checked nevertheless.
+    fn is_given_up(&self, set: SetId, manifest: &Manifest) -> Result<bool> {
+        Ok(self.options.targets == VerifyTargets::All
+            && manifest.state == SetState::Open
+            && marker::holders(&*self.source.store, set)?.is_empty())
     }
 
     /// Checks the write-ahead logs that an open set needs for recovery.
