@@ -12,10 +12,11 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use esker_base::Kind;
 use serde_json::Value;
 
 use crate::esker::Esker;
-use crate::mounted::{Mounted, can_mount};
+use crate::mounted::{Mounted, can_mount, wait_for_end};
 
 const ESTALE: i32 = 116;
 
@@ -132,16 +133,17 @@ fn a_mounted_session_is_compacted_by_its_mount_and_taken_from_it_only_on_demand(
     assert_eq!(mounted.log(), "");
 
     esker.ok(["mkdir".into(), "--take-over".into(), format!("{id}:/d")]);
-    // The mount notices without any write.
+    // The command has asked the mount, which refuses all changes from then on.
+    is_stale(open.write_all_at(b"lost", 0));
+    is_stale(fs::write(mounted.path("new"), "lost"));
+    // It reports that without any write.
     let says_so = (0..3_000).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         mounted.log().contains("taken over by")
     });
     assert!(says_so, "{}", mounted.log());
     assert!(mounted.log().contains("mkdir --take-over"), "{}", mounted.log());
-    is_stale(open.write_all_at(b"lost", 0));
     is_stale(open.set_len(1));
-    is_stale(fs::write(mounted.path("new"), "lost"));
     is_stale(fs::create_dir(mounted.path("dir")));
     is_stale(fs::remove_file(mounted.path("a")));
     is_stale(open.sync_all());
@@ -236,4 +238,62 @@ fn a_published_set_is_not_dropped_as_a_session() {
     let said = esker.fails(13, ["session", "drop", &id]);
     assert!(said.contains("`esker delete kept`"), "{said}");
     esker.ok(["ls", "kept:/"]);
+}
+
+/// Symptom: a mount over a directory that showed another one covered it without notice, also one that
+/// took over its session; the old one went on beneath.
+/// Fix: such a mount is refused, or replaces the one that it takes over.
+#[test]
+fn a_mount_is_not_covered_by_another() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("held", &[]);
+    let esker = &mounted.esker;
+    let at = mounted.root().to_str().expect("UTF-8").to_owned();
+    esker.publish("other", &[("f", "")]);
+    let advice = format!("`esker umount {at}`");
+    for arguments in [
+        &["mount", "other", &at][..],
+        &["mount", "--write", "next", &at],
+        &["mount", "--write", "held", "--resume", &at],
+    ] {
+        let said = esker.fails(9, arguments);
+        assert!(said.contains(&advice) && said.contains("shows held there"), "{said}");
+    }
+    fs::write(mounted.path("kept"), "kept").expect("write");
+    fs::File::open(mounted.root()).and_then(|root| root.sync_all()).expect("sync");
+    let old = mounted.pid();
+    mounted.mount(&["mount", "--write", "held", "--resume", "--take-over"]);
+    assert_ne!(mounted.pid(), old);
+    assert_eq!(fs::read(mounted.path("kept")).expect("it was synced"), b"kept");
+    wait_for_end(old);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("a list");
+    assert_eq!(mounts.lines().filter(|line| line.contains(&at)).count(), 1, "{mounts}");
+    fs::write(mounted.path("new"), "new").expect("write");
+    mounted.end();
+    assert_eq!(esker.ok(["ls", "held:/"]), "kept\nnew\n");
+}
+
+/// Symptom: the advice for a mount that died lacked its directory, and how to go on with its session.
+#[test]
+fn advice_for_a_dead_mount_can_be_pasted() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("dead", &[]);
+    let at = mounted.root().to_str().expect("UTF-8").to_owned();
+    mounted.crash();
+    let resume = format!("`esker mount --write dead --resume {at}`");
+    for arguments in [&["umount", &at][..], &["commit", &at, "x"]] {
+        let said = mounted.esker.fails(Kind::Closed.exit_code().into(), arguments);
+        assert!(
+            said.contains(&resume) && said.contains(&format!("`fusermount3 -u {at}`")),
+            "{said}"
+        );
+    }
+    assert!(mounted.esker.ok(["mounts"]).contains(&resume));
+    assert!(mounted.esker.fails(9, ["mount", "--write", "dead", &at]).contains(&resume));
+    mounted.resume("dead");
+    mounted.end();
 }

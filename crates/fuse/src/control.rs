@@ -8,12 +8,12 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use esker_base::{Error, Kind, Random, Result};
+use esker_base::{Error, Kind, Random, Result, shell_word};
 use serde_json::{Value, json};
 
 /// The attribute of a mount's root that identifies its server.
@@ -34,6 +34,8 @@ pub enum ControlRequest {
     Commit(String),
     /// Merge the tables of its session, free overwritten data, and keep the mount.
     Compact,
+    /// Find out whether another process has taken over its session.
+    CheckWriter,
     /// Unmount, publish the session if there is one, and end.
     End,
 }
@@ -53,32 +55,49 @@ pub struct MountStatus {
 /// Reads the status of the mount at `mountpoint`.
 ///
 /// # Errors
-/// `Invalid` if it is not an Esker mount.
+/// `Invalid` if it is not an Esker mount; `Closed` if it was one whose process died.
 pub fn status_of(mountpoint: &Path) -> Result<MountStatus> {
-    let none = |what: String| {
-        Error::new(Kind::Invalid, format!("{}: not a mount of esker{what}", mountpoint.display()))
-    };
+    let shown = mountpoint.display();
+    let none = || Error::new(Kind::Invalid, format!("{shown}: not a mount of esker"));
     let mut bytes = vec![0; 64 << 10];
-    let count = rustix::fs::getxattr(mountpoint, STATUS, &mut bytes).map_err(|errno| {
-        none(match errno {
+    let count =
+        rustix::fs::getxattr(mountpoint, STATUS, &mut bytes).map_err(|errno| match errno {
             // Aborted, or of a mount by rings canceled: it died this moment.
             rustix::io::Errno::NOTCONN
             | rustix::io::Errno::CONNABORTED
-            | rustix::io::Errno::CANCELED => " that still runs; `fusermount3 -u` removes it".into(),
-            rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => String::new(),
-            _ => format!(" (ask it for its status: {errno})"),
-        })
-    })?;
-    let status: Value = serde_json::from_slice(&bytes[..count])
-        .map_err(|error| none(String::new()).with_source(error))?;
+            | rustix::io::Errno::CANCELED => dead_mount(mountpoint),
+            rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => none(),
+            _ => Error::io(errno.into(), format!("ask for the status of a mount at {shown}")),
+        })?;
+    let status: Value =
+        serde_json::from_slice(&bytes[..count]).map_err(|error| none().with_source(error))?;
     let text = |field: &str| status[field].as_str().map(str::to_owned);
     let pid = status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
     match (pid, text("name"), text("socket")) {
         (Some(pid), Some(name), Some(socket)) => {
             Ok(MountStatus { pid, set: text("set"), name, socket })
         }
-        _ => Err(none(String::new())),
+        _ => Err(none()),
     }
+}
+
+/// Returns the error for a mount at `mountpoint` whose process died.
+fn dead_mount(mountpoint: &Path) -> Error {
+    let word = shell_word(mountpoint.as_os_str().as_bytes());
+    // Its own attributes cannot be read any more, those of the directory above can.
+    let parent = mountpoint.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok();
+    let at = parent.zip(mountpoint.file_name()).map(|(parent, name)| parent.join(name));
+    let mounts = all_mounts().unwrap_or_default();
+    let name = mounts.into_iter().find(|(mounted, _)| Some(mounted) == at.as_ref());
+    let name = name.map_or("NAME".into(), |(_, name)| name);
+    let what = format!(
+        "{}: the process of this mount died: `fusermount3 -u {word}` removes what is left of it; if it \
+         was mounted with --write, `esker mount --write {name} --resume {word}` does, and goes on with \
+         its session",
+        mountpoint.display()
+    );
+    Error::new(Kind::Closed, what)
 }
 
 /// The mount point on this machine, as visible to this process, of the mount that writes the change
@@ -96,20 +115,26 @@ pub fn mountpoint_of(set: &str) -> Option<PathBuf> {
 /// # Errors
 /// Those of reading the kernel's list.
 pub fn mountpoints() -> Result<Vec<PathBuf>> {
-    let mounts =
-        std::fs::read(MOUNTS).map_err(|error| Error::io(error, format!("read {MOUNTS}")))?;
-    Ok(mounts.split(|byte| *byte == b'\n').filter_map(mountpoint_of_esker).collect())
+    Ok(all_mounts()?.into_iter().map(|(mountpoint, _)| mountpoint).collect())
 }
 
-/// The mount point in a line of `mountinfo`, if it is an Esker mount.
-fn mountpoint_of_esker(line: &[u8]) -> Option<PathBuf> {
+/// As [`mountpoints`], each with the name that it shows or will be published as.
+fn all_mounts() -> Result<Vec<(PathBuf, String)>> {
+    let mounts =
+        std::fs::read(MOUNTS).map_err(|error| Error::io(error, format!("read {MOUNTS}")))?;
+    Ok(mounts.split(|byte| *byte == b'\n').filter_map(mount_of_esker).collect())
+}
+
+/// The mount point and the name in a line of `mountinfo`, if it is an Esker mount.
+fn mount_of_esker(line: &[u8]) -> Option<(PathBuf, String)> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mountpoint = fields.nth(4)?;
     // Optional fields end with a lone minus; the type and the source follow.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (fields.next()?, fields.next()?);
-    let is_esker = kind.starts_with(b"fuse") && source.starts_with(SOURCE.as_bytes());
-    is_esker.then(|| OsString::from_vec(unescaped(mountpoint)).into())
+    let name = source.strip_prefix(SOURCE.as_bytes()).filter(|_| kind.starts_with(b"fuse"))?;
+    let name = String::from_utf8_lossy(&unescaped(name)).into_owned();
+    Some((OsString::from_vec(unescaped(mountpoint)).into(), name))
 }
 
 /// `field` without the escapes (`\040`) that the kernel uses for blanks.
@@ -148,6 +173,7 @@ pub fn ask(mountpoint: &Path, request: &ControlRequest) -> Result<Value> {
     let line = match request {
         ControlRequest::Commit(name) => json!({"commit": name}),
         ControlRequest::Compact => json!({"compact": true}),
+        ControlRequest::CheckWriter => json!({"check_writer": true}),
         ControlRequest::End => json!({"end": true}),
     };
     writeln!(stream, "{line}").map_err(gone)?;
@@ -224,6 +250,7 @@ impl ControlClient {
         match request["commit"].as_str() {
             Some(name) => Ok(ControlRequest::Commit(name.to_owned())),
             None if asks_to("compact") => Ok(ControlRequest::Compact),
+            None if asks_to("check_writer") => Ok(ControlRequest::CheckWriter),
             None if asks_to("end") => Ok(ControlRequest::End),
             None => Err(Error::new(Kind::Invalid, "the mount does not know this request")),
         }
@@ -260,18 +287,21 @@ mod tests {
         assert!(line.contains("does not know"), "{line}");
         let _end = say("{\"end\": true}");
         assert_eq!(listener.next().expect("a request").0, ControlRequest::End);
+        let _check = say("{\"check_writer\": true}");
+        assert_eq!(listener.next().expect("a request").0, ControlRequest::CheckWriter);
         let _compact = say("{\"compact\": true}");
         assert_eq!(listener.next().expect("a request").0, ControlRequest::Compact);
     }
 
     #[test]
     fn mounts_of_esker_are_found_among_others() {
-        let of = |line: &str| mountpoint_of_esker(line.as_bytes());
+        let of = |line: &str| mount_of_esker(line.as_bytes());
+        let mount = |at: &str, name: &str| Some((at.into(), name.to_owned()));
         let esker =
             "98 1 0:50 / /mnt/a\\040b rw,noatime shared:5 - fuse.esker esker:a rw,user_id=0";
-        assert_eq!(of(esker), Some("/mnt/a b".into()));
+        assert_eq!(of(esker), mount("/mnt/a b", "a"));
         let without_options = "98 1 0:50 / /mnt rw - fuse esker:a rw";
-        assert_eq!(of(without_options), Some("/mnt".into()));
+        assert_eq!(of(without_options), mount("/mnt", "a"));
         assert_eq!(of("22 1 0:5 / /fuse.esker rw shared:5 - ext4 esker:a rw"), None);
         assert_eq!(of("22 1 0:5 / /mnt rw shared:5 - fuse sshfs rw"), None);
         assert_eq!(of("22 1 0:5 / /mnt"), None);

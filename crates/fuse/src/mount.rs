@@ -249,6 +249,7 @@ impl MountShared {
             match request {
                 ControlRequest::Commit(name) => asker.answer(&self.commit(&name)),
                 ControlRequest::Compact => asker.answer(&self.compact()),
+                ControlRequest::CheckWriter => asker.answer(&self.check_writer()),
                 ControlRequest::End => {
                     // Before the end, which may come at once.
                     *self.asker.lock() = Some(asker);
@@ -260,6 +261,12 @@ impl MountShared {
                 }
             }
         }
+    }
+
+    fn check_writer(&self) -> Result<Value> {
+        // A sync looks for another writer, and stops this one if there is one.
+        self.front.view.session().map_or(Ok(()), |session| session.sync())?;
+        Ok(json!({"writes": true}))
     }
 
     fn compact(&self) -> Result<Value> {
