@@ -10,6 +10,7 @@ pub mod mapped_file;
 pub mod memory;
 pub mod process;
 pub mod random;
+mod shell_word;
 pub mod store;
 
 pub use bytes::Bytes;
@@ -17,4 +18,5 @@ pub use clock::Clock;
 pub use error::{Error, Kind, Result};
 pub use process::ProcessIdentity;
 pub use random::Random;
+pub use shell_word::shell_word;
 pub use store::Store;

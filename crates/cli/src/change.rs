@@ -5,6 +5,9 @@
 //! snapshot on top of NAME; `@SETID:/path` works in an open session and leaves it open and flushed,
 //! so that the next command finds everything in tables.
 
+use std::sync::mpsc;
+use std::time::Duration;
+
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use esker_base::store::{SharedStore, concurrent};
@@ -12,16 +15,21 @@ use esker_base::{Error, Kind, Result};
 use esker_fs::names::{self, IfTaken};
 use esker_fs::repository::Repository;
 use esker_fs::session::{NewRoot, Session, SessionOptions};
+use esker_fuse::{ControlRequest, ask, mountpoint_of};
 use esker_table::manifest::SetId;
 use esker_table::set_writer::SetWriter;
 use esker_table::tree::{Durability, Heartbeat, TreeOptions};
 use serde_json::json;
 
 use crate::context::CommandContext;
+use crate::interrupt;
 use crate::location::StackArgument;
 use crate::output::notice;
 use crate::usage;
 use crate::users::UserNames;
+
+/// How long a command waits for a mount to notice that its session was taken over.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Durability of a session.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -88,6 +96,13 @@ pub struct TakeOver {
     take_over: bool,
 }
 
+impl TakeOver {
+    /// True if the option was given.
+    pub fn is_given(self) -> bool {
+        self.take_over
+    }
+}
+
 /// The change set property that holds the publisher's message.
 pub const MESSAGE: &str = "message";
 
@@ -150,7 +165,11 @@ impl NameReplacement {
     /// name that is taken, or the command that composes the bases with a name that has moved.
     pub fn advise(error: Error, bases: &[String], name: &str) -> Error {
         let advice = match error.kind() {
-            Kind::Exists => "--replace replaces it".to_owned(),
+            Kind::Exists => {
+                format!(
+                    "choose another, or delete it first with `esker delete {name}`; --replace replaces it"
+                )
+            }
             Kind::Conflict => format!(
                 "begin again from {name}; or {}, or hide it by --hide-newer",
                 lay_over(bases, name)
@@ -180,6 +199,32 @@ impl NameReplacement {
 fn lay_over(bases: &[String], name: &str) -> String {
     let bases: String = bases.iter().map(|base| format!("--base {base} ")).collect();
     format!("lay it over that by `esker publish --replace {bases}--base {name} {name}`")
+}
+
+/// Resumes the session `set`. If that takes it over from a mount of this machine, that mount refuses
+/// changes once this returns.
+pub fn resume(repository: &Repository, set: SetId, options: SessionOptions) -> Result<Session> {
+    let takes_over = options.take_over;
+    let session = repository.resume(set, options)?;
+    if takes_over {
+        stop_mount_of(set);
+    }
+    Ok(session)
+}
+
+/// Makes the mount of this machine that wrote `set`, if there is one, notice that it was taken over.
+/// Without that it notices at its next beat. A mount that does not answer, since its process is
+/// stopped, is not waited for.
+pub fn stop_mount_of(set: SetId) {
+    let (sender, receiver) = mpsc::channel();
+    drop(std::thread::spawn(move || {
+        if let Some(mountpoint) = mountpoint_of(&set.to_string()) {
+            // The answer is that it was taken over.
+            let _ = ask(&mountpoint, &ControlRequest::CheckWriter);
+        }
+        let _ = sender.send(());
+    }));
+    let _ = receiver.recv_timeout(MOUNT_PATIENCE);
 }
 
 /// The program that made a change set, for `esker show`.
@@ -234,6 +279,10 @@ impl ChangedSession {
         let (store, base) =
             context.store_while(|store| resolve_stack(store, stack, new_name.as_deref()))?;
         let repository = Repository::new(store);
+        if let StackArgument::Set(_) = stack {
+            let what = "the session keeps its changes so far; the same command again does the rest";
+            interrupt::advise(what.to_owned());
+        }
         let (session, is_ours) = match (stack, &new_name) {
             (StackArgument::Name(name), None) => {
                 let context = format!(
@@ -248,7 +297,7 @@ impl ChangedSession {
                 (repository.begin(&bases, options.private())?, true)
             }
             (StackArgument::Set(_), _) => {
-                (repository.resume(context.set_of(&repository, stack)?, options)?, false)
+                (resume(&repository, context.set_of(&repository, stack)?, options)?, false)
             }
         };
         let base = is_ours.then(|| stack.to_string());
@@ -259,11 +308,11 @@ impl ChangedSession {
     pub fn begin(
         context: &CommandContext,
         bases: &[SetId],
-        new_name: &str,
+        (new_name, source): (&str, NewNameSource),
         options: SessionOptions,
     ) -> Result<Self> {
         let repository = context.repository()?;
-        check_free(&repository, new_name)?;
+        check_free(&repository, new_name, source)?;
         Self::begin_in(repository, bases, new_name, options)
     }
 
@@ -325,6 +374,7 @@ impl ChangedSession {
 
     fn finish(&self) -> Result<()> {
         let Some(name) = &self.new_name else { return self.session.end() };
+        interrupt::advise(format!("`esker names` shows whether {name} was published"));
         let set = self.session.set();
         let published = match self.if_taken {
             IfTaken::Refuse => self.session.publish(name).map(drop),
@@ -391,10 +441,48 @@ fn over_others(base: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("{error}: {advice}"))
 }
 
-/// Fails if `name` is taken; ends the command if it is not a valid name.
-pub fn check_free(repository: &Repository, name: &str) -> Result<()> {
+/// Where the user wrote the name of something new, which decides what helps if it is taken.
+#[derive(Clone, Copy, Debug)]
+pub enum NewNameSource {
+    /// It is an argument of its own.
+    Argument,
+    /// It is an argument of a command that has [`NameReplacement`], which adds its own advice.
+    Publication,
+    /// After `--as` or `--write`.
+    Option(&'static str),
+    /// It is the name in a path, and `--as` was not given.
+    Path,
+}
+
+impl NewNameSource {
+    /// The source of a name that is `new_name` if that was given by `--as`, otherwise in a path.
+    pub fn of_option(new_name: Option<&str>) -> Self {
+        if new_name.is_some() { Self::Option("--as") } else { Self::Path }
+    }
+
+    /// Adds a remedy to `error` if it says that the name is taken.
+    pub fn advise(self, error: Error, name: &str) -> Error {
+        if error.kind() != Kind::Exists {
+            return error;
+        }
+        let advice = match self {
+            Self::Argument => {
+                format!("choose another, or delete it first with `esker delete {name}`")
+            }
+            Self::Publication => return error,
+            Self::Option(option) => format!("give another one with {option}"),
+            Self::Path => {
+                "publish the result on top of it by --as NEWNAME, or choose another".into()
+            }
+        };
+        Error::new(error.kind(), format!("{}; {advice}", error.context()))
+    }
+}
+
+/// Fails if `name`, from `source`, is taken; ends the command if it is not a valid name.
+pub fn check_free(repository: &Repository, name: &str, source: NewNameSource) -> Result<()> {
     usage::check_name(name);
-    check_free_in(repository.store(), name)
+    check_free_in(repository.store(), name).map_err(|error| source.advise(error, name))
 }
 
 fn check_free_in(store: &SharedStore, name: &str) -> Result<()> {
@@ -410,7 +498,11 @@ fn resolve_stack(
     stack: &StackArgument,
     new_name: Option<&str>,
 ) -> Result<Option<SetId>> {
-    let check = || new_name.map_or(Ok(()), |name| check_free_in(store, name));
+    let check = || {
+        let Some(name) = new_name else { return Ok(()) };
+        let as_option = NewNameSource::Option("--as");
+        check_free_in(store, name).map_err(|error| as_option.advise(error, name))
+    };
     let resolve = || match stack {
         StackArgument::Name(name) => names::resolve(&**store, name).map(|named| Some(named.set)),
         StackArgument::Set(_) => Ok(None),

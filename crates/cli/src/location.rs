@@ -8,6 +8,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use esker_base::Error;
+use esker_fs::path::show;
 
 /// Minimum number of digits that identify a change set.
 const SET_DIGITS_MIN: usize = 4;
@@ -91,6 +93,20 @@ impl StackPath {
     /// The parser for the command line.
     pub fn parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().try_map(|text: OsString| Self::parse(&text))
+    }
+
+    /// Names this location in `error`, which occurred there, instead of only its path or name.
+    pub fn in_error(&self, error: Error) -> Error {
+        let parent = self.path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash);
+        let rest = [&self.path[..], &self.path[..parent]].into_iter().find_map(|path| {
+            let rest = error.context().strip_prefix(&show(path))?;
+            rest.strip_prefix(": ").map(str::to_owned)
+        });
+        match rest {
+            Some(rest) => Error::new(error.kind(), rest).within(self),
+            None if error.context().contains(&self.to_string()) => error,
+            None => error.within(self),
+        }
     }
 
     /// The last component of the path; empty for the root.

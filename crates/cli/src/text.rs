@@ -52,16 +52,6 @@ pub fn printable(bytes: &[u8]) -> String {
     text
 }
 
-/// Quotes a word of a command for a shell.
-pub fn shell_word(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let is_plain = |letter: char| letter.is_alphanumeric() || "@%_-+=:,./".contains(letter);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.into_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
-}
-
 /// Year, month and day of a day number since the Unix epoch.
 /// Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
 fn date_of(days: i64) -> (i64, i64, i64) {

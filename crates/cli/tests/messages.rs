@@ -298,3 +298,139 @@ fn targets_of_exports_are_what_they_look_like() {
     let said = esker.fails(4, ["export", "both:/", "taken", "--indexed", "csv"]);
     assert!(said.contains("taken/p") && said.contains("p.csv"), "{said}");
 }
+
+/// Symptom: commands with `--as` advised to delete the snapshot whose name they could not use.
+/// Cause: the layer that found the name taken wrote the advice, and does not know the command's options.
+/// Fix: the command says how to give another name.
+#[test]
+fn a_taken_name_is_answered_with_the_option_for_another() {
+    let esker = example();
+    std::fs::write(esker.path("f"), "f").expect("write");
+    for (arguments, advice) in [
+        (&["put", "f", "base:/x", "--as", "base"][..], "give another one with --as"),
+        (&["mkdir", "base:/x", "--as", "base"], "give another one with --as"),
+        (&["squash", "base", "--as", "base"], "give another one with --as"),
+        (&["segment", "replay", "base:/o", "--as", "base"], "give another one with --as"),
+        (&["segment", "replay", "base:/o"], "on top of it by --as NEWNAME"),
+        (&["imd", "write", "base:/p", "--keys", "9"], "on top of it by --as NEWNAME"),
+    ] {
+        let said = esker.fails(4, arguments);
+        assert!(said.contains("the name \"base\" is taken; ") && said.contains(advice), "{said}");
+        assert!(!said.contains("delete"), "{said}");
+    }
+}
+
+/// Symptom: `segment replay` wrote, read and compared everything before it found the name taken.
+/// Cause: only the publication looked.
+#[test]
+fn a_replay_begins_nothing_under_a_taken_name() {
+    let esker = example();
+    let said = esker.fails(4, ["segment", "replay", "base:/o", "--ranks", "2"]);
+    assert!(!said.contains("rank"), "{said}");
+    // The parts of a job that was given up stay until they are collected.
+    assert_eq!(esker.json(["log"]).len(), 1);
+}
+
+/// Symptom: `no such file` with a path that was cut at the missing directory, and without the name.
+/// Cause: the layer below knows neither the name nor what was asked for.
+/// Fix: commands say the location that they were given.
+#[test]
+fn errors_name_the_location_that_was_given() {
+    let esker = example();
+    std::fs::write(esker.path("f"), "f").expect("write");
+    for (code, arguments, start) in [
+        (3, &["cat", "base:/no/f"][..], "base:/no/f: "),
+        (5, &["cat", "base:/h/g"], "base:/h/g: "),
+        (3, &["stat", "base:/no/f"], "base:/no/f: "),
+        (3, &["tree", "base:/no/f"], "base:/no/f: "),
+        (3, &["ls", "base:/no/f"], "base:/no/f: "),
+        (3, &["du", "base:/no/f"], "base:/no/f: "),
+        (3, &["find", "base:/no/f"], "base:/no/f: "),
+        (3, &["diff", "base", "base:/no/f"], "base:/no/f: "),
+        (3, &["put", "f", "base:/no/such/f", "--as", "x"], "base:/no/such/f: "),
+        (3, &["mv", "base:/h", "base:/no/f", "--as", "x"], "base:/no/f: "),
+        (3, &["mv", "base:/no/f", "base:/x", "--as", "x"], "base:/no/f: "),
+        (3, &["rm", "base:/no/f", "--as", "x"], "base:/no/f: "),
+        (3, &["ln", "base:/no/f", "base:/x", "--as", "x"], "base:/no/f: "),
+        (3, &["ln", "base:/h", "base:/no/f", "--as", "x"], "base:/no/f: "),
+        (3, &["chmod", "600", "base:/no/f", "--as", "x"], "base:/no/f: "),
+        (3, &["touch", "base:/no/f", "--as", "x"], "base:/no/f: "),
+        (3, &["mkdir", "base:/no/f", "--as", "x"], "base:/no/f: "),
+        (4, &["mkdir", "base:/h", "--as", "x"], "base:/h: "),
+    ] {
+        let said = esker.fails(code, arguments);
+        assert!(said.starts_with(&format!("esker: {start}")), "{arguments:?}: {said}");
+    }
+}
+
+/// Symptom: `init` advised `export ESKER_STORE=/a b/store`, which a shell cuts at the blank.
+#[test]
+fn the_advice_of_init_works_for_any_path() {
+    let esker = Esker::without_store();
+    let url = "it's a $tore";
+    let said = esker.ok(["init", "--store", url]);
+    let next = said.lines().find_map(|line| line.strip_prefix("next: ")).expect("advice");
+    let export = next.split(';').next().expect("a command");
+    let printed = std::process::Command::new("bash")
+        .args(["-c", &format!("{export}; cd /; printf %s \"$ESKER_STORE\"")])
+        .output()
+        .expect("bash; every Debian has it");
+    assert_eq!(printed.stdout, esker.path(url).to_str().expect("UTF-8").as_bytes());
+    let said = esker.fails(3, ["names", "--store", "no store"]);
+    assert!(said.contains("`esker init --store 'no store'`"), "{said}");
+}
+
+/// Symptom: `esker init --store s3:/bucket` made a directory named `s3:`.
+#[test]
+fn a_url_with_one_slash_is_refused() {
+    let esker = Esker::without_store();
+    for (url, expected) in [
+        ("s3:/bucket", "s3://bucket/prefix"),
+        ("S3://bucket", "s3://bucket/prefix"),
+        ("file:/tmp/x", "file:///path"),
+    ] {
+        for command in ["init", "names"] {
+            let said = esker.fails(13, [command, "--store", url]);
+            assert!(said.contains(expected) && said.contains(&format!("./{url}")), "{said}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(esker.path("")).expect("a directory").count(), 0);
+    esker.ok(["init", "--store", "./s3:/bucket"]);
+}
+
+/// Symptom: `session begin` gave a job a second part of the same rank, and the two conflicted when they
+/// were published.
+#[test]
+fn a_job_has_one_part_of_each_rank() {
+    let esker = example();
+    let job = esker.ok(["session", "job"]).trim().to_owned();
+    let begin = ["session", "begin", "--job", &job, "--rank", "0"];
+    let first = esker.ok(begin).trim().to_owned();
+    let said = esker.fails(4, begin);
+    assert!(said.contains(&first) && said.contains("esker session drop"), "{said}");
+    esker.ok(["session", "begin", "--job", &job, "--rank", "1"]);
+    esker.ok(["session", "complete", &first]);
+    assert!(esker.fails(4, begin).contains("which is complete"));
+    esker.ok(["session", "drop", &first]);
+    esker.ok(begin);
+}
+
+/// Symptom: after `esker bench segment`, `esker verify` reported a thousand lost data logs.
+/// Cause: the benchmark left a change set whose segments refer to data that was never written.
+/// Fix: it deletes the set; and what was given up is not verified.
+#[test]
+fn a_benchmark_of_segments_leaves_nothing() {
+    let esker = example();
+    esker.ok(["bench", "segment", "--segments", "1000", "--clients", "10"]);
+    assert_eq!(esker.json(["log"]).len(), 1);
+    assert_eq!(esker.json(["verify"])[0]["sound"], true);
+}
+
+/// Symptom: `esker mount NAME:/path` answered that it expected NAME:/path.
+#[test]
+fn a_mount_of_a_path_is_told_what_to_do() {
+    let esker = example();
+    std::fs::create_dir(esker.path("at here")).expect("mkdir");
+    let said = esker.fails(2, ["mount", "base:/d", "at here"]);
+    assert!(said.contains("`esker mount base 'at here'`, then look at at here/d"), "{said}");
+}

@@ -204,10 +204,7 @@ pub(crate) fn see_free_for(
 
 /// Returns the error for a name that is taken.
 pub fn taken(name: &str) -> Error {
-    let context = format!(
-        "the name {name:?} is taken; choose another, or delete it first with `esker delete {name}`"
-    );
-    Error::new(Kind::Exists, context)
+    Error::new(Kind::Exists, format!("the name {name:?} is taken"))
 }
 
 fn not_found(name: &str) -> Error {

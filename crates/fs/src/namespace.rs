@@ -351,6 +351,9 @@ impl Namespace {
     /// As [`Namespace::dir`] for the directory; `Invalid` if the last component cannot be a name.
     pub fn locate<'a>(&self, path: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<(Dir, &'a [u8])> {
         let (parent, name) = split_last(path.as_ref())?;
+        // Errors show the parent without the slash behind it.
+        let end = parent.iter().rposition(|&byte| byte != b'/').map_or(parent.len(), |at| at + 1);
+        let parent = &parent[..end];
         Ok((self.dir(parent)?, name))
     }
 

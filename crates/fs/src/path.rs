@@ -11,7 +11,8 @@ pub const PATH_BYTES_MAX: usize = 4096;
 pub const SYMLINKS_MAX: usize = 40;
 
 /// Formats a name or path for an error.
-pub(crate) fn show(bytes: &[u8]) -> String {
+#[must_use]
+pub fn show(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

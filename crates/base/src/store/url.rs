@@ -19,7 +19,7 @@ use super::identity::StoreIdentity;
 use super::name::UNFINISHED;
 use super::posix::check_file_system;
 use super::{MemoryStore, PosixStore, SharedStore, Store, StoreSharing};
-use crate::{Error, Kind, Random, Result};
+use crate::{Error, Kind, Random, Result, shell_word};
 
 const MEMORY: &str = "memory:";
 const FILE: &str = "file://";
@@ -60,7 +60,8 @@ pub fn connect(url: &str) -> Result<SharedStore> {
             Arc::new(PosixStore::new(&path).map_err(|error| match error.kind() {
                 Kind::NotFound => {
                     let what = "does not exist: make a store with `esker init --store";
-                    Error::new(Kind::NotFound, format!("{} {what} {url}`", path.display()))
+                    let word = shell_word(url.as_bytes());
+                    Error::new(Kind::NotFound, format!("{} {what} {word}`", path.display()))
                 }
                 _ => error,
             })?)
@@ -183,6 +184,11 @@ impl StoreLocation {
             }
             return Ok(Self::S3 { bucket: bucket.into(), prefix: prefix.into() });
         }
+        if let Some(known) = known_scheme(url) {
+            return invalid(&format!(
+                "expected {known}; if it is the name of a directory, give it as ./{url}"
+            ));
+        }
         if url.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('/')) {
             return invalid(
                 "unknown kind of store: expected a directory, file:///path, s3://bucket/prefix \
@@ -190,6 +196,18 @@ impl StoreLocation {
             );
         }
         Ok(Self::Directory(url.into()))
+    }
+}
+
+/// Returns the form of the URLs of a known kind of store with whose scheme `url` begins. The caller has
+/// excluded valid ones.
+fn known_scheme(url: &str) -> Option<&'static str> {
+    let (scheme, _) = url.split_once(':')?;
+    match scheme.to_ascii_lowercase().as_str() {
+        "s3" => Some("s3://bucket/prefix"),
+        "file" => Some("file:///path"),
+        "memory" => Some("memory:name"),
+        _ => None,
     }
 }
 

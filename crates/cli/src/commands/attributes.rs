@@ -29,8 +29,10 @@ pub fn change_tree(
     changes: impl Fn(&Inode) -> AttributeChanges,
 ) -> Result<()> {
     if !recursive {
-        let found = session.find(&location.path, FollowLinks::Yes)?;
-        return change(session, &found, &changes(&found.inode));
+        let changed = session
+            .find(&location.path, FollowLinks::Yes)
+            .and_then(|found| change(session, &found, &changes(&found.inode)));
+        return changed.map_err(|error| location.in_error(error));
     }
     session.traverse(&location.path, FollowLinks::Yes, WalkOrder::Stored, &mut |step| {
         let visit = match step {

@@ -2,8 +2,8 @@
 //! `esker cat`: prints the bytes of files.
 
 use clap::Args;
-use esker_base::Result;
 use esker_base::store::SharedStore;
+use esker_base::{Error, Result};
 use esker_fs::namespace::FollowLinks;
 use esker_imd::entry::{self, IndexedEntry};
 
@@ -39,12 +39,12 @@ impl CatCommand {
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let repository = context.repository()?;
         for (location, view) in context.views(&repository, &self.locations)? {
-            let in_file = |error: esker_base::Error| error.within(location);
-            if let Some(entry) = entry::find_key(&view, &location.path)? {
+            let in_file = |error: Error| location.in_error(error);
+            if let Some(entry) = entry::find_key(&view, &location.path).map_err(in_file)? {
                 self.print_values(context, repository.store(), &entry).map_err(in_file)?;
                 continue;
             }
-            let inode = view.stat(&location.path, FollowLinks::Yes)?;
+            let inode = view.stat(&location.path, FollowLinks::Yes).map_err(in_file)?;
             if self.offset == 0 && self.length.is_none() {
                 view.read_all(&inode, &mut |bytes| context.out.raw(bytes)).map_err(in_file)?;
                 continue;

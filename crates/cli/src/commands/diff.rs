@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use esker_base::Result;
 use esker_fs::diff::{DiffAspect, Difference, diff};
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use serde_json::json;
 
@@ -59,6 +60,10 @@ impl DiffCommand {
         let mut compare = |repository: &Repository| {
             let before = context.view(repository, &self.before.stack)?;
             let after = context.view(repository, &self.after.stack)?;
+            for (view, location) in [(&before, &self.before), (&after, &self.after)] {
+                let found = view.find(&location.path, FollowLinks::Yes);
+                found.map_err(|error| location.in_error(error))?;
+            }
             diff((&before, &self.before.path), (&after, &self.after.path), &mut count)
         };
         // On a terminal, the printed differences already show progress.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Kind, Result, shell_word};
 use esker_fs::export::ExportOptions;
 use esker_fs::inode::FileKind;
 use esker_fs::namespace::{FollowLinks, Namespace};
@@ -18,7 +18,7 @@ use crate::context::CommandContext;
 use crate::indexed_export::IndexedFormName;
 use crate::interrupt;
 use crate::location::StackPath;
-use crate::{mount_overlap, progress, text, usage};
+use crate::{mount_overlap, progress, usage};
 
 /// Export a tree as real files
 ///
@@ -121,8 +121,8 @@ impl ExportCommand {
 
     /// The advice for an export that ends early: what it leaves, and how to continue.
     fn advice(&self, partial: &Path) -> String {
-        let word = |path: &Path| text::shell_word(path.as_os_str().as_bytes());
-        let source = text::shell_word(self.source.to_string().as_bytes());
+        let word = |path: &Path| shell_word(path.as_os_str().as_bytes());
+        let source = shell_word(self.source.to_string().as_bytes());
         let overwrite = if self.overwrite { "--overwrite " } else { "" };
         let form = self.indexed.to_possible_value();
         let form = form.as_ref().map_or("files", |form| form.get_name());

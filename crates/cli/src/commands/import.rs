@@ -12,7 +12,9 @@ use esker_fs::import::ImportOptions;
 use esker_fs::session::Session;
 use esker_fs::tally::TransferTally;
 
-use crate::change::{ChangeArguments, ChangedSession, MessageArgument, SessionSettings, TakeOver};
+use crate::change::{
+    ChangeArguments, ChangedSession, MessageArgument, NewNameSource, SessionSettings, TakeOver,
+};
 use crate::commands::mkdir::make_dirs;
 use crate::commands::transfer;
 use crate::context::CommandContext;
@@ -65,7 +67,7 @@ impl ImportCommand {
                 let bases = context.sets_of(&context.repository()?, &self.bases)?;
                 let mut options = self.settings.options(context);
                 options.properties.extend(self.message.property());
-                ChangedSession::begin(context, &bases, name, options)?
+                ChangedSession::begin(context, &bases, (name, NewNameSource::Argument), options)?
             }
             StackArgument::Set(_) if !self.bases.is_empty() => {
                 usage::exit("a session gets its bases when it begins: leave out --base")

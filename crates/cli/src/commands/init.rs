@@ -2,8 +2,8 @@
 //! `esker init`: creates a store.
 
 use clap::{Args, ValueEnum};
-use esker_base::Result;
 use esker_base::store::{StoreSharing, identity, url};
+use esker_base::{Result, shell_word};
 use serde_json::json;
 
 use crate::context::CommandContext;
@@ -70,6 +70,8 @@ impl InitCommand {
             return context.out.json(made);
         }
         context.out.line(format!("created a store at {}", store.url()))?;
-        context.out.line(format!("next: export ESKER_STORE={url}; esker import DIR NAME"))
+        // Absolute, so that it holds in other directories too.
+        let word = shell_word(store.url().as_bytes());
+        context.out.line(format!("next: export ESKER_STORE={word}; esker import DIR NAME"))
     }
 }

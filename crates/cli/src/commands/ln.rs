@@ -68,14 +68,15 @@ impl LinkCommand {
             Ok(inode) if inode.is_directory() => self.link.join(own_name),
             _ => self.link.clone(),
         };
-        let (dir, name) = session.locate(&link.path)?;
+        let (dir, name) = session.locate(&link.path).map_err(|error| link.in_error(error))?;
         if self.force && session.lookup(&dir, name, false).is_ok() {
             session.unlink(&dir, name)?;
         }
         let linked = match target {
             None => session.symlink(&dir, name, self.target.as_bytes()),
             Some(target) => {
-                let (old_dir, old_name) = session.locate(&target.path)?;
+                let (old_dir, old_name) =
+                    session.locate(&target.path).map_err(|error| target.in_error(error))?;
                 session.link(&old_dir, old_name, &dir, name)
             }
         };

@@ -44,20 +44,31 @@ impl MkdirCommand {
         let masked = 0o777 & !context.umask;
         let mode = self.mode.unwrap_or(masked);
         ChangedSession::open(context, stack, &self.change)?.run(context, |session| {
-            for location in &self.locations {
-                if self.parents {
-                    // As in mkdir(1), the mode applies only to the last directory.
-                    if let Some(parent) = parent_of(&location.path) {
-                        make_dirs(session, parent, masked)?;
-                    }
-                    make_dirs(session, &location.path, mode)?;
-                } else {
-                    let (dir, name) = session.locate(&location.path)?;
-                    session.mkdir(&dir, name, mode).map_err(|error| error.within(location))?;
-                }
-            }
-            Ok(())
+            self.locations.iter().try_for_each(|location| {
+                let made = self.make(session, &location.path, (mode, masked));
+                made.map(drop).map_err(|error| location.in_error(error))
+            })
         })
+    }
+}
+
+impl MkdirCommand {
+    /// Creates the directory at `path` with `mode`, and missing parents with `mode_of_parents`.
+    fn make(
+        &self,
+        session: &Session,
+        path: &[u8],
+        (mode, mode_of_parents): (u32, u32),
+    ) -> Result<Dir> {
+        if !self.parents {
+            let (dir, name) = session.locate(path)?;
+            return session.mkdir(&dir, name, mode);
+        }
+        // As in mkdir(1), the mode applies only to the last directory.
+        if let Some(parent) = parent_of(path) {
+            make_dirs(session, parent, mode_of_parents)?;
+        }
+        make_dirs(session, path, mode)
     }
 }
 

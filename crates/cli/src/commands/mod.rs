@@ -118,14 +118,12 @@ impl Command {
             | Self::Touch(_)
             | Self::Chmod(_)
             | Self::Chown(_)
-            | Self::Chgrp(_) => {
-                "a session keeps its changes so far, and with --as nothing was published; the same \
-                 command again does the rest"
-            }
+            | Self::Chgrp(_) => "nothing was changed; the same command again does all of it",
             Self::Export(_) => "nothing was exported yet; export it again",
             Self::Publish(_) => "nothing was published, and everything is kept; publish it again",
             Self::Squash(_) | Self::Imd(_) | Self::Segment(_) => {
-                "either nothing was begun or everything was done"
+                "no unfinished work is left: nothing was begun, or everything was published, which \
+                 `esker names` shows"
             }
             Self::Bench(_) => "nothing is left except what `esker names` lists",
             Self::Compact(_) => {

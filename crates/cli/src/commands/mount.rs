@@ -6,13 +6,14 @@
 //! child's error.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use esker_base::clock::SystemClock;
-use esker_base::{Clock, Error, Kind, Result};
+use esker_base::{Clock, Error, Kind, Result, shell_word};
 use esker_fs::identity::Identity;
 use esker_fs::marker::MarkerHolder;
 use esker_fs::names::spare_name;
@@ -21,12 +22,14 @@ use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fuse::{
     InPlacePolicy, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, MountedView, SOURCE, Transport,
-    TransportChoice,
+    TransportChoice, status_of,
 };
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::{Value, json};
 
-use crate::change::{MessageArgument, SessionSettings, TakeOver, announce, check_free};
+use crate::change::{
+    MessageArgument, NewNameSource, SessionSettings, TakeOver, announce, check_free, resume,
+};
 use crate::commands::mount_log::MountLog;
 use crate::context::CommandContext;
 use crate::location::StackArgument;
@@ -173,7 +176,11 @@ impl MountCommand {
             self.log.as_deref().filter(|_| is_background).map(MountLog::open).transpose()?;
         make_usable(&mountpoint)?;
         mount_overlap::check_mountpoint(context.store_url(), &mountpoint)?;
+        let has_predecessor = self.has_predecessor(&mountpoint)?;
         let subject = self.subject(context)?;
+        if has_predecessor {
+            detach(&mountpoint)?;
+        }
         let mounted =
             Mounted::new(subject.view.clone(), &mountpoint, self.options(context, &subject))
                 .inspect_err(|_| subject.give_up(context, self.resume))?;
@@ -206,6 +213,28 @@ impl MountCommand {
         Ok(())
     }
 
+    /// True if the mount at `mountpoint` is to be taken over by this one.
+    ///
+    /// # Errors
+    /// `Conflict` for any other Esker mount, which this one would cover.
+    fn has_predecessor(&self, mountpoint: &Path) -> Result<bool> {
+        // If its process died, `make_usable` has removed it.
+        let Ok(status) = status_of(mountpoint) else { return Ok(false) };
+        let is_same = self.write.as_ref() == Some(&status.name) && status.set.is_some();
+        if is_same && self.resume && self.take_over.is_given() {
+            return Ok(true);
+        }
+        let word = shell_word(mountpoint.as_os_str().as_bytes());
+        let what = format!(
+            "{}: process {} shows {} there: end that mount by `esker umount {word}`, or mount at \
+             another directory",
+            mountpoint.display(),
+            status.pid,
+            status.name
+        );
+        Err(Error::new(Kind::Conflict, what))
+    }
+
     fn mountpoint(&self) -> PathBuf {
         match (&self.write, self.what.as_slice()) {
             (Some(_), [mountpoint]) | (None, [_, mountpoint]) => mountpoint.into(),
@@ -226,7 +255,7 @@ impl MountCommand {
             if self.message.message.is_some() {
                 usage::exit("without --write nothing is published: leave out --message");
             }
-            let stack = usage::stack(&self.what[0]);
+            let stack = self.snapshot();
             let set = context.set_of(&repository, &stack)?;
             let (namespace, markers) = repository.open_held(&[set], Identity::root())?;
             return Ok(MountSubject {
@@ -236,7 +265,7 @@ impl MountCommand {
                 _lease: lease(markers)?,
             });
         };
-        check_free(&repository, name)?;
+        check_free(&repository, name, NewNameSource::Option("--write"))?;
         let mut options = self.settings.options_to_resume(context, self.take_over);
         if let Some(heartbeat) = &mut options.heartbeat {
             heartbeat.on_fenced = Some(report_fenced);
@@ -253,6 +282,22 @@ impl MountCommand {
             session: Some(session),
             _lease: lease(markers)?,
         })
+    }
+
+    /// The snapshot to mount. A path in one is a usage error, which ends the process.
+    fn snapshot(&self) -> StackArgument {
+        let text = &self.what[0];
+        if let Some((name, path)) = text.split_once(':') {
+            let mountpoint = self.mountpoint();
+            let path = mountpoint.join(path.trim_start_matches('/'));
+            usage::exit(format!(
+                "a mount shows a whole snapshot: `esker mount {} {}`, then look at {}",
+                shell_word(name.as_bytes()),
+                shell_word(mountpoint.as_os_str().as_bytes()),
+                path.display()
+            ))
+        }
+        usage::stack(text)
     }
 
     /// The session, and markers on its bases, which are placed before the bases are read.
@@ -273,13 +318,15 @@ impl MountCommand {
             (true, [set]) => {
                 let bases = Manifest::load(&**repository.store(), *set)?.bases;
                 let markers = repository.hold_for_reading(&bases)?;
-                Ok((repository.resume(*set, options)?, markers))
+                Ok((resume(repository, *set, options)?, markers))
             }
             (false, [set, ..]) => Err(Error::new(
                 Kind::Conflict,
                 format!(
                     "@{set} is the session of a mount for {name} that runs or died: continue it \
-                     with --resume, or drop it with `esker session drop @{set}`"
+                     with `esker mount --write {name} --resume {}`, or drop it with `esker session \
+                     drop @{set}`",
+                    shell_word(self.mountpoint().as_os_str().as_bytes())
                 ),
             )),
             (true, []) => Err(Error::new(
@@ -459,27 +506,32 @@ fn make_usable(mountpoint: &Path) -> Result<()> {
             rustix::io::Errno::NOTCONN
             | rustix::io::Errno::CONNABORTED
             | rustix::io::Errno::CANCELED,
-        ) => {
-            let detached = rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH);
-            if detached.is_ok() {
-                return Ok(());
-            }
-            let helper = std::process::Command::new("fusermount3");
-            let mut helper = helper;
-            let removed = helper.args(["-u", "-z", "--"]).arg(mountpoint).status();
-            match removed {
-                Ok(status) if status.success() => Ok(()),
-                _ => Err(Error::new(
-                    Kind::Denied,
-                    format!("{}: a dead mount is in the way", mountpoint.display()),
-                )),
-            }
-        }
+        ) => detach(mountpoint),
         Err(errno) => Err(Error::io(errno.into(), format!("mount at {}", mountpoint.display()))),
         Ok(_) if !mountpoint.is_dir() => {
             let context = format!("{}: not a directory", mountpoint.display());
             Err(Error::new(Kind::NotADirectory, context))
         }
         Ok(_) => Ok(()),
+    }
+}
+
+/// Removes the mount at `mountpoint` from the tree; programs that have files open in it keep those.
+fn detach(mountpoint: &Path) -> Result<()> {
+    if rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH).is_ok() {
+        return Ok(());
+    }
+    let mut helper = std::process::Command::new("fusermount3");
+    match helper.args(["-u", "-z", "--"]).arg(mountpoint).status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => {
+            let word = shell_word(mountpoint.as_os_str().as_bytes());
+            let what = format!(
+                "{}: an old mount is in the way; its user or root removes it by `fusermount3 -u -z \
+                 {word}`",
+                mountpoint.display()
+            );
+            Err(Error::new(Kind::Denied, what))
+        }
     }
 }

@@ -75,10 +75,13 @@ fn rename(
     target: &StackPath,
     flags: RenameFlags,
 ) -> Result<()> {
-    let (old_dir, old_name) = session.locate(&source.path)?;
-    let (dir, name) = session.locate(&target.path)?;
+    let locate = |location: &'_ StackPath| {
+        let found = session.locate(&location.path).map(|(dir, name)| (dir, name.to_vec()));
+        found.map_err(|error| location.in_error(error))
+    };
+    let ((old_dir, old_name), (dir, name)) = (locate(source)?, locate(target)?);
     session
-        .rename((&old_dir, old_name), (&dir, name), flags)
+        .rename((&old_dir, &old_name), (&dir, &name), flags)
         .map(drop)
         .map_err(|error| error.within(format!("rename {source} to {target}")))
 }

@@ -12,8 +12,8 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
 use crate::change::{
-    ChangedSession, MessageArgument, NameReplacement, SessionSettings, TakeOver, announce,
-    check_free,
+    ChangedSession, MessageArgument, NameReplacement, NewNameSource, SessionSettings, TakeOver,
+    announce, check_free, resume,
 };
 use crate::context::CommandContext;
 use crate::location::StackArgument;
@@ -110,7 +110,8 @@ impl PublishCommand {
                 }
                 let mut options = self.settings.options(context);
                 options.properties.extend(self.message.property());
-                let change = ChangedSession::begin(context, &bases, name, options);
+                let published_by = (name.as_str(), NewNameSource::Publication);
+                let change = ChangedSession::begin(context, &bases, published_by, options);
                 change
                     .map_err(|error| NameReplacement::advise(error, &self.base_names(), name))?
                     .run(context, |session| self.resolve_conflicts(context, &bases, session))
@@ -168,7 +169,7 @@ impl PublishCommand {
         name: &str,
     ) -> Result<()> {
         let options = self.settings.options_to_resume(context, self.take_over);
-        let session = repository.resume(set, options)?;
+        let session = resume(repository, set, options)?;
         let message = self.message.property();
         let completes = self.replacing.replace || message.is_some();
         let published = match completes {
@@ -310,7 +311,7 @@ impl PublishCommand {
     /// Publishes the parts of `job`; prints each name on which they disagree, with the winner.
     fn publish_job(&self, context: &CommandContext, job: JobId, name: &str) -> Result<()> {
         let repository = context.repository()?;
-        check_free(&repository, name)?;
+        check_free(&repository, name, NewNameSource::Argument)?;
         let parts = repository.parts(job)?;
         if parts.is_empty() {
             let what = format!("no part of job {job} in the store; see `esker session job --help`");

@@ -8,14 +8,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use clap::Args;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Kind, Result, shell_word};
 use esker_fs::namespace::FollowLinks;
 use esker_fs::session::Session;
 
 use crate::change::{ChangeArguments, ChangedSession};
 use crate::context::CommandContext;
 use crate::location::{StackArgument, StackPath};
-use crate::{quantity, text};
+use crate::quantity;
 
 /// Write a file from a local file or standard input
 ///
@@ -67,7 +67,7 @@ impl PutCommand {
     /// How to do to a directory what was to be done to a file.
     fn import_advice(&self) -> String {
         let (source, path) = (self.source.as_os_str().as_bytes(), &self.target.path);
-        let (source, path) = (text::shell_word(source), String::from_utf8_lossy(path));
+        let (source, path) = (shell_word(source), String::from_utf8_lossy(path));
         let (target, base) = match (&self.target.stack, &self.change.new_name) {
             (StackArgument::Name(name), Some(new_name)) => {
                 (new_name.clone(), format!(" --base {name}"))
@@ -75,7 +75,7 @@ impl PutCommand {
             (StackArgument::Set(_), None) => (self.target.stack.to_string(), String::new()),
             _ => return "see `esker import --help`".into(),
         };
-        let target = text::shell_word(format!("{target}:{path}").as_bytes());
+        let target = shell_word(format!("{target}:{path}").as_bytes());
         format!("import it by `esker import {source} {target}{base}`")
     }
 
@@ -93,7 +93,7 @@ impl PutCommand {
             }
             Ok(_) => true,
             Err(error) if error.kind() == Kind::NotFound => false,
-            Err(error) => return Err(error),
+            Err(error) => return Err(target.in_error(error)),
         };
         let mut fill = |buffer: &mut [u8]| loop {
             match reader.read(buffer) {
@@ -105,13 +105,16 @@ impl PutCommand {
                 }
             }
         };
-        if exists {
-            let found = session.find(&target.path, FollowLinks::Yes)?;
-            session.rewrite(&found.dir, &found.name, &mut fill)?;
-        } else {
-            let (dir, name) = session.locate(&target.path)?;
-            session.create_with(&dir, name, mode, &mut fill)?;
-        }
-        Ok(())
+        let mut write = || match exists {
+            true => {
+                let found = session.find(&target.path, FollowLinks::Yes)?;
+                session.rewrite(&found.dir, &found.name, &mut fill)
+            }
+            false => {
+                let (dir, name) = session.locate(&target.path)?;
+                session.create_with(&dir, name, mode, &mut fill)
+            }
+        };
+        write().map(drop).map_err(|error| target.in_error(error))
     }
 }

@@ -42,7 +42,7 @@ impl RemoveCommand {
             for location in &self.locations {
                 match self.remove(session, location) {
                     Err(error) if self.force && error.kind() == Kind::NotFound => {}
-                    removed => removed?,
+                    removed => removed.map_err(|error| location.in_error(error))?,
                 }
             }
             Ok(())

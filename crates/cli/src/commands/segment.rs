@@ -12,10 +12,10 @@ use esker_comm::{Rank, tcp, threads};
 use esker_fs::repository::Repository;
 use esker_shared::{RemoteReads, SLICE_BYTES, SharedOptions};
 
-use crate::change::SessionSettings;
+use crate::change::{NewNameSource, SessionSettings, check_free};
 use crate::context::CommandContext;
 use crate::location::StackPath;
-use crate::{interrupt, quantity, usage};
+use crate::{interrupt, quantity};
 
 /// Write and read files shared by all ranks of a job
 #[derive(Args)]
@@ -131,7 +131,7 @@ impl ReplayArguments {
         let new_name = self.new_name.as_deref();
         let (bases, published) =
             context.bases_and_name(&repository, &self.target.stack, new_name)?;
-        usage::check_name(published);
+        check_free(&repository, published, NewNameSource::of_option(new_name))?;
         let work = self.work()?;
         let ranks = self.ranks.max(work.ranks_min());
         let replayed = TraceReplay {

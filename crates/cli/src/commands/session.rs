@@ -13,7 +13,7 @@ use esker_fs::timestamp;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
-use crate::change::{SessionSettings, TakeOver};
+use crate::change::{SessionSettings, TakeOver, resume, stop_mount_of};
 use crate::commands::{log, show};
 use crate::context::CommandContext;
 use crate::location::StackArgument;
@@ -120,7 +120,7 @@ impl SessionCommand {
                 stacks.iter().try_for_each(|stack| {
                     let set = context.set_of(&repository, stack)?;
                     let options = settings.options_to_resume(context, take_over);
-                    repository.resume(set, options)?.complete().map(drop)
+                    resume(&repository, set, options)?.complete().map(drop)
                 })
             }
             SessionAction::List => return list(context),
@@ -146,6 +146,9 @@ fn give_up(context: &CommandContext, stack: &StackArgument, take_over: TakeOver)
     }
     let options = SessionSettings::for_few().options_to_resume(context, take_over);
     repository.give_up(set, &options)?;
+    if options.take_over {
+        stop_mount_of(set);
+    }
     match context.out.is_json() {
         true => context.out.json(json!({"dropped": set.to_string()})),
         false => context.out.line(format!("dropped @{set}; `esker gc` frees its space")),
@@ -182,7 +185,10 @@ fn begin(
     let bases = context.sets_of(&repository, bases)?;
     let options = settings.options(context);
     let session = match part {
-        Some((job, rank)) => repository.begin_part(job, rank, &bases, options)?,
+        Some((job, rank)) => {
+            check_no_part(&repository, job, rank)?;
+            repository.begin_part(job, rank, &bases, options)?
+        }
         None => repository.begin(&bases, options)?,
     };
     let set = session.set();
@@ -192,6 +198,18 @@ fn begin(
         return context.out.json(json!({"session": set.to_string()}));
     }
     context.out.line(format!("@{set}"))
+}
+
+/// Fails if `job` has a part of `rank` already. Two ranks that begin at the same time both succeed.
+fn check_no_part(repository: &Repository, job: JobId, rank: u32) -> Result<()> {
+    let parts = repository.parts(job)?;
+    let Some(part) = parts.iter().find(|part| part.rank == rank) else { return Ok(()) };
+    let (set, state) = (part.set, if part.is_complete { ", which is complete" } else { "" });
+    let what = format!(
+        "job {job} has a part of rank {rank}{state}: go on with @{set}, drop it by `esker session \
+         drop @{set}`, or give another --rank"
+    );
+    Err(Error::new(Kind::Exists, what))
 }
 
 fn list(context: &CommandContext) -> Result<ExitCode> {

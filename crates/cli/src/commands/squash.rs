@@ -9,7 +9,9 @@ use esker_fuse::{ControlRequest, ask, mountpoint_of};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use serde_json::json;
 
-use crate::change::{MessageArgument, SessionSettings, TakeOver, announce, check_free};
+use crate::change::{
+    MessageArgument, NewNameSource, SessionSettings, TakeOver, announce, check_free, resume,
+};
 use crate::context::CommandContext;
 use crate::location::StackArgument;
 use crate::{progress, text};
@@ -48,7 +50,7 @@ impl SquashCommand {
     /// Merges.
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let repository = context.repository()?;
-        check_free(&repository, &self.new_name)?;
+        check_free(&repository, &self.new_name, NewNameSource::Option("--as"))?;
         let bases = context.sets_of(&repository, &self.stacks)?;
         let defaults = SquashOptions::default();
         let threads = self.threads.unwrap_or(defaults.threads);
@@ -130,7 +132,7 @@ impl CompactCommand {
             };
         }
         let compacted = progress::watch_store(context, "compact:", |repository| {
-            let session = repository.resume(set, options)?;
+            let session = resume(repository, set, options)?;
             session.flush()?;
             let before = Manifest::load(&**repository.store(), set)?;
             let (done, seconds) = context.timed(|| session.compact());

@@ -2,7 +2,7 @@
 //! `esker stat`: shows everything known about a file.
 
 use clap::Args;
-use esker_base::Result;
+use esker_base::{Error, Result};
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::walk::normalized;
@@ -40,13 +40,12 @@ impl StatCommand {
         let follow = if self.dereference { FollowLinks::Yes } else { FollowLinks::No };
         for (location, view) in context.views(&repository, &self.locations)? {
             let path = normalized(&location.path);
-            let key = entry::find_key(&view, &location.path)?;
+            let in_file = |error: Error| location.in_error(error);
+            let key = entry::find_key(&view, &location.path).map_err(in_file)?;
             let is_key = key.is_some();
             let inode = match key {
-                Some(key) => {
-                    key.key_file(repository.store()).map_err(|error| error.within(location))?.0
-                }
-                None => view.stat(&location.path, follow)?,
+                Some(key) => key.key_file(repository.store()).map_err(in_file)?.0,
+                None => view.stat(&location.path, follow).map_err(in_file)?,
             };
             if context.out.is_json() {
                 context.out.json(object(&view, &path, &inode)?)?;

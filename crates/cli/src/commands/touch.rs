@@ -62,7 +62,8 @@ impl TouchCommand {
         };
         ChangedSession::open(context, stack, &self.change)?.run(context, |session| {
             self.locations.iter().try_for_each(|location| {
-                self.touch(session, location, &changes, 0o666 & !context.umask)
+                let touched = self.touch(session, location, &changes, 0o666 & !context.umask);
+                touched.map_err(|error| location.in_error(error))
             })
         })
     }

@@ -56,7 +56,8 @@ impl TreeCommand {
         let repository = context.repository()?;
         let view = context.view(&repository, &self.location.stack)?;
         let path = normalized(&self.location.path);
-        let inode = view.stat(&path, FollowLinks::Yes)?;
+        let found = view.stat(&path, FollowLinks::Yes);
+        let inode = found.map_err(|error| self.location.in_error(error))?;
         self.show(context, &path, &[], &path, &inode)?;
         let (mut directories, mut files) = (0u64, 0u64);
         let problems = CommandProblems::default();

@@ -8,7 +8,7 @@ use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_imd::SessionDirectory;
 
-use crate::change::{ChangedSession, MessageArgument, SessionSettings};
+use crate::change::{ChangedSession, MessageArgument, NewNameSource, SessionSettings};
 use crate::context::CommandContext;
 use crate::location::{StackArgument, StackPath};
 
@@ -49,7 +49,8 @@ impl DirectoryTarget {
         let (bases, published) =
             context.bases_and_name(&repository, &self.target.stack, new_name)?;
         let options = options_for(context, &self.target, &self.message);
-        let change = ChangedSession::begin(context, &bases, published, options)?;
+        let published_by = (published, NewNameSource::of_option(new_name));
+        let change = ChangedSession::begin(context, &bases, published_by, options)?;
         finish(change, published, write)
     }
 
@@ -99,7 +100,10 @@ impl AppendTarget {
         let options = options_for(context, &self.target, &self.message);
         let change = match &self.new_name {
             None => ChangedSession::begin_succeeding(context, &bases, published, options)?,
-            Some(_) => ChangedSession::begin(context, &bases, published, options)?,
+            Some(_) => {
+                let published_by = (published, NewNameSource::Option("--as"));
+                ChangedSession::begin(context, &bases, published_by, options)?
+            }
         };
         finish(change, published, write)
     }
