@@ -17,6 +17,8 @@ use esker_shared::{SharedFile, SharedJob, SharedOptions};
 use esker_table::manifest::SetId;
 use serde::Serialize;
 
+use crate::report::counted;
+
 /// The channel on which rank 0 sends the job's id.
 const AGREE: Channel = Channel(0x21);
 
@@ -108,12 +110,12 @@ impl fmt::Display for ReplayReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "replay: {} ranks wrote {} bytes in {} transfers to {} files in {:.3} s ({:.1} MB/s), \
-             read them in {:.3} s ({:.1} MB/s), published in {:.3} s; every byte was compared",
-            self.ranks,
-            self.bytes,
-            self.transfers,
-            self.files,
+            "replay: {} wrote {} in {} to {} in {:.3} s ({:.1} MB/s), read them in {:.3} s ({:.1} MB/s), \
+             published in {:.3} s; every byte was compared",
+            counted(u64::from(self.ranks), "rank"),
+            counted(self.bytes, "byte"),
+            counted(self.transfers, "transfer"),
+            counted(u64::from(self.files), "file"),
             self.write_seconds,
             self.write_bytes_per_second / 1e6,
             self.read_seconds,

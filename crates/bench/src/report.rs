@@ -69,6 +69,11 @@ pub struct BenchReport {
     pub open_seconds: Option<f64>,
 }
 
+/// A number and its noun, in the plural unless the number is 1.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 impl fmt::Display for BenchReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -82,7 +87,8 @@ impl fmt::Display for BenchReport {
             self.peak_rss_bytes >> 20,
         )?;
         if let Some(bytes) = self.table_bytes_per_record {
-            write!(f, "; {bytes:.1} B a record in {} tables", self.tables.unwrap_or_default())?;
+            let tables = counted(self.tables.unwrap_or_default() as u64, "table");
+            write!(f, "; {bytes:.1} B a record in {tables}")?;
         }
         if let Some(bytes) = self.wal_bytes_per_record {
             write!(f, ", {bytes:.1} B logged")?;

@@ -158,4 +158,9 @@ fn one_is_not_followed_by_a_plural() {
     assert!(esker.ok(["tree", "n:/"]).ends_with("1 directory, 1 file\n"));
     let said = esker.ok(["verify"]);
     assert!(said.contains("sound: 1 change set, ") && !said.contains(" 1 tables"), "{said}");
+    assert!(esker.ok(["show", "n"]).contains(" in 1 run, "));
+    assert!(esker.ok(["segment", "replay", "r:/f", "--ranks", "2"]).contains(" to 1 file in "));
+    esker.ok(["session", "begin"]);
+    let said = esker.ok(["gc"]);
+    assert!(said.contains("kept 1 session of") && said.contains("drops it\n"), "{said}");
 }

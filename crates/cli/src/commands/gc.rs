@@ -137,9 +137,10 @@ fn show_left(context: &CommandContext, left: &[OpenSession]) -> Result<()> {
         return Ok(());
     }
     let bytes = left.iter().map(|left| left.node.data_bytes + left.node.table_bytes).sum();
+    let them = if left.len() == 1 { "it" } else { "them" };
     context.out.line(format!(
-        "kept {} of {} that nobody writes: `esker session list` shows them, \
-         --sessions-older-than drops them",
+        "kept {} of {} that nobody writes: `esker session list` shows {them}, \
+         --sessions-older-than drops {them}",
         text::counted(left.len() as u64, "session"),
         text::bytes(bytes),
     ))
