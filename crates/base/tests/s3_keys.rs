@@ -171,3 +171,139 @@ fn who_hands_out_no_keys_is_given_up() {
         assert_ne!(error.kind(), Kind::NotFound, "{more:?}: {error}");
     }
 }
+
+/// Set for the process that puts an object with the keys of its environment.
+const PUTS: &str = "ESKER_TEST_PUTS";
+
+/// A server of roles, which answers one request over TLS.
+struct RoleServer {
+    process: std::process::Child,
+    directory: tempfile::TempDir,
+    address: String,
+}
+
+impl RoleServer {
+    /// Starts it, with a certificate for the loopback interface from an authority of its own.
+    fn start() -> Self {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let run = |arguments: &str| {
+            let mut command = std::process::Command::new("openssl");
+            command.current_dir(directory.path()).args(arguments.split(' '));
+            let made = command.output().expect("openssl; every Debian with CA certificates has it");
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        };
+        let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+        run(&format!("req -x509 {key} -keyout ca.key -out ca.pem -days 9 -subj /CN=authority"));
+        run(&format!(
+            "req -x509 {key} -keyout key.pem -out cert.pem -days 9 -subj /CN=roles -CA ca.pem -CAkey \
+             ca.key -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE"
+        ));
+        let address = super::s3_server::free_address();
+        let process = std::process::Command::new("openssl")
+            .current_dir(directory.path())
+            .args(["s_server", "-quiet", "-naccept", "1", "-cert", "cert.pem", "-key", "key.pem"])
+            .args(["-accept", &address])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("openssl");
+        Self { process, directory, address }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Starts a thread that answers the request with `body`, and returns the request's first line,
+    /// or nothing if the server ends before one comes.
+    fn answer(&mut self, body: String) -> std::thread::JoinHandle<String> {
+        let said = BufReader::new(self.process.stdout.take().expect("it was piped"));
+        let mut stdin = self.process.stdin.take().expect("it was piped");
+        std::thread::spawn(move || {
+            let lines = said.lines().map_while(Result::ok);
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let length = body.len();
+            // A client that is gone needs no answer.
+            drop(write!(stdin, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}"));
+            head.first().cloned().unwrap_or_default()
+        })
+    }
+}
+
+impl Drop for RoleServer {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Web identity: a service that runs jobs gives each a token, for which a server of roles hands out
+/// keys. It is asked over TLS only, and a process trusts the authorities with which it starts, so
+/// another process puts the object.
+#[test]
+fn a_web_identity_has_keys() {
+    let Some(server) = S3Server::start() else { return };
+    // The second is a token of another server.
+    for token in ["", "unknown"] {
+        puts_with_a_web_identity(&server, token);
+    }
+}
+
+fn puts_with_a_web_identity(server: &S3Server, session_token: &str) {
+    let (variables, access, secret) = split(server);
+    let mut roles = RoleServer::start();
+    std::fs::write(roles.path("token"), "a-web-token").expect("write");
+    let token = roles.path("token");
+    let profile = format!(
+        "[profile lab]\nweb_identity_token_file = {token}\nrole_arn = arn:aws:iam::1:role/lab\n"
+    );
+    std::fs::write(roles.path("config"), profile).expect("write");
+    let mut process = std::process::Command::new(std::env::current_exe().expect("this test"));
+    let process = process
+        .args(["s3_keys::an_object_is_put_with_the_keys_of_the_environment", "--exact"])
+        .env_clear()
+        .envs(variables)
+        .envs([
+            (PUTS, session_token),
+            ("AWS_PROFILE", "lab"),
+            ("AWS_CONFIG_FILE", &roles.path("config")),
+        ])
+        .env("AWS_SHARED_CREDENTIALS_FILE", roles.path("absent"))
+        .env("AWS_ENDPOINT_URL_STS", format!("https://{}", roles.address))
+        .env("SSL_CERT_FILE", roles.path("ca.pem"))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("this test");
+    let keys = format!(
+        "<AccessKeyId>{access}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey>\
+         <SessionToken>{session_token}</SessionToken><Expiration>2999-01-01T00:00:00Z</Expiration>"
+    );
+    let asked = roles.answer(format!(
+        "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>{keys}\
+         </Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+    ));
+    let output = process.wait_with_output().expect("it ends");
+    drop(roles);
+    let asked = asked.join().expect("no panic");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(asked.contains("Action=AssumeRoleWithWebIdentity"), "{asked}");
+    assert!(asked.contains("WebIdentityToken=a-web-token"), "{asked}");
+}
+
+/// The other process of [`a_web_identity_has_keys`].
+#[test]
+fn an_object_is_put_with_the_keys_of_the_environment() {
+    let Some(token) = std::env::var_os(PUTS) else { return };
+    let store = S3Store::from_env("bucket", "").expect("a store");
+    match (store.put_if_absent("a", b"x"), token.is_empty()) {
+        // A server that knows no sessions accepts keys without a token.
+        (Ok(()), true) => {}
+        (put, _) => {
+            let error = put.expect_err("the server gave out no such token");
+            assert_eq!(error.kind(), Kind::Denied, "{error}");
+            assert!(error.to_string().contains("InvalidToken"), "{error}");
+        }
+    }
+}

@@ -115,7 +115,7 @@ fn find_program() -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-fn free_address() -> String {
+pub fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").to_string()
 }

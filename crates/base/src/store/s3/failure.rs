@@ -42,6 +42,9 @@ pub(super) fn failed(action: &str, place: &str, bucket: &str, error: S3Error) ->
             Kind::Denied,
             "no keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE".to_owned(),
         ),
+        _ if is_of_token(&cause) => {
+            (Kind::Denied, "the session token is not valid any more: get new keys".to_owned())
+        }
         // Errors of listings and deletions come without their status.
         _ => match status_of(&cause) {
             Some(401 | 403) => denied(),
@@ -65,6 +68,13 @@ fn denied() -> (Kind, String) {
 /// Returns whether no keys were given and the machine has no role that provides them.
 fn lacks_keys(cause: &str) -> bool {
     cause.contains("/latest/api/token") || cause.contains("/latest/meta-data/iam/")
+}
+
+/// Returns whether the server refused the session token that came with temporary keys. It answers 400, as
+/// for a wrong region.
+fn is_of_token(cause: &str) -> bool {
+    let codes = ["InvalidToken", "ExpiredToken", "TokenRefreshRequired"];
+    codes.iter().any(|code| cause.contains(&format!("<Code>{code}</Code>")))
 }
 
 /// Returns the status of the server's answer, which the client reports only in words.
@@ -137,6 +147,14 @@ mod tests {
             ),
             (S3Error::NotSupported { source: source() }, Kind::Invalid, "conditional"),
             (S3Error::Precondition { path: path(), source: source() }, Kind::Conflict, "again"),
+            (
+                S3Error::Generic {
+                    store: "S3",
+                    source: "non-2xx status code: 400: <Code>ExpiredToken</Code>".into(),
+                },
+                Kind::Denied,
+                "new keys",
+            ),
             (S3Error::Generic { store: "S3", source: source() }, Kind::Unavailable, "retry"),
         ] {
             let error = failed("put", "s3://b/x", "b", error);
