@@ -68,14 +68,22 @@ pub fn watch(store: Option<String>, options: SessionOptions, advice: &str) -> Re
     Ok(())
 }
 
-/// Replaces the advice once the command knows more.
+/// Replaces the advice once the command knows more. After the first signal the command changes nothing
+/// more, so the advice stays.
 pub fn advise(advice: String) {
-    *ADVICE.lock().unwrap_or_else(PoisonError::into_inner) = advice;
+    if !is_ending() {
+        *ADVICE.lock().unwrap_or_else(PoisonError::into_inner) = advice;
+    }
+}
+
+/// True after the first signal.
+fn is_ending() -> bool {
+    IS_ENDING.get().is_some_and(|is_ending| is_ending.load(Ordering::Acquire))
 }
 
 /// Returns if no signal is ending this process; otherwise blocks until it ends.
 pub fn wait_if_ending() {
-    while IS_ENDING.get().is_some_and(|is_ending| is_ending.load(Ordering::Acquire)) {
+    while is_ending() {
         std::thread::park();
     }
 }

@@ -385,3 +385,28 @@ fn a_lost_log_is_damage() {
         assert!(said.contains(log) && said.contains("missing"), "{said}");
     }
 }
+
+/// Symptom: a signal before the first request said that a session kept changes, or that either nothing
+/// or everything was done, whatever the command.
+/// Fix: the text says what is the case at each point.
+#[test]
+fn a_signal_that_comes_early_is_told_as_such() {
+    let esker = Esker::new();
+    esker.publish("base", &[("f", "text")]);
+    std::fs::write(esker.path("file"), "x").expect("write");
+    let nothing = "nothing was changed; the same command again does all of it";
+    let either = "nothing was begun, or everything was published, which `esker names` shows";
+    for (arguments, said) in [
+        (&["put", "file", "base:/x", "--as", "new"][..], nothing),
+        (&["import", ".", "new"], nothing),
+        (&["squash", "base", "--as", "new"], either),
+        (&["segment", "replay", "new:/x"], either),
+    ] {
+        let mut command = esker.command(arguments);
+        let output = command.env("ESKER_TEST_SIGNAL", "2:1").output().expect("the binary runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(said), "{arguments:?}: {error}");
+        assert_eq!(output.status.signal(), Some(2), "{arguments:?}: {error}");
+    }
+    assert_eq!(esker.json(["names"]).len(), 1);
+}

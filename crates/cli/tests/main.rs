@@ -22,6 +22,7 @@ mod json;
 mod messages;
 mod mounted;
 mod mounts;
+mod progress;
 mod round_trip;
 mod run;
 #[cfg(feature = "s3")]
