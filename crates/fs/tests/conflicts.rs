@@ -371,18 +371,15 @@ fn link(session: &Session, old: &str, new: &str) {
 const OLD: i64 = 5_000;
 const NEW: i64 = 9_000;
 
-/// Symptom: `newest` showed the older version of a file with hard links at some of its names, with
-/// link counts of names that it did not have, or refused.
-/// Cause: such a file's time, content and attributes are in the links directory; the record of its
-/// name, by which versions were compared and replaced, has none.
-/// Fix: a name's version is that of the file. All names of one file get its newest content and
-/// attributes, and its names are counted.
-#[test]
-fn the_newest_version_of_a_file_with_several_names_is_shown_at_all_of_them() {
-    let store: SharedStore = Arc::new(MemoryStore::new());
-    let repository = repository(&store);
-    let large = vec![b'n'; 300_000];
-    let common = set(&repository, &[], |session| {
+/// Content of a file that is not in its inode.
+fn large() -> Vec<u8> {
+    vec![b'n'; 300_000]
+}
+
+/// Returns two sets on a common base, the second of which was changed later, that change files with several
+/// names.
+fn linked_branches(repository: &Repository) -> [SetId; 2] {
+    let common = set(repository, &[], |session| {
         session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
         for path in ["/x", "/single", "/moved", "/given-up"] {
             rewrite(session, path, &[b'c'; 900], 1_000);
@@ -390,7 +387,7 @@ fn the_newest_version_of_a_file_with_several_names_is_shown_at_all_of_them() {
         link(session, "/x", "/d/y");
         link(session, "/given-up", "/d/left");
     });
-    let old = set(&repository, &[common], |session| {
+    let old = set(repository, &[common], |session| {
         amend(session, "/x", &[b'o'; 200_000], OLD);
         link(session, "/x", "/of-old");
         // Only this base gives it a second name.
@@ -405,8 +402,8 @@ fn the_newest_version_of_a_file_with_several_names_is_shown_at_all_of_them() {
         link(session, "/moved", "/moved-2");
         session.unlink(session.root(), b"given-up").expect("unlink");
     });
-    let new = set(&repository, &[common], |session| {
-        amend(session, "/d/y", &large, NEW);
+    let new = set(repository, &[common], |session| {
+        amend(session, "/d/y", &large(), NEW);
         link(session, "/x", "/of-new");
         amend(session, "/single", b"new", NEW);
         rewrite(session, "/alone", b"new", NEW);
@@ -418,6 +415,49 @@ fn the_newest_version_of_a_file_with_several_names_is_shown_at_all_of_them() {
         link(session, "/moved", "/moved-3");
         amend(session, "/given-up", b"new", NEW);
     });
+    [old, new]
+}
+
+/// Names of one file, its content and its mode.
+type NamedGroup<'a> = (&'a [&'a str], &'a [u8], u32);
+
+/// Fails unless the names are those of one file with this content, and it has no others.
+fn check_group(session: &Session, (paths, content, mode): &NamedGroup) {
+    let inodes: Vec<_> =
+        paths.iter().map(|path| session.stat(path, FollowLinks::No).expect("stat")).collect();
+    for (path, inode) in paths.iter().zip(&inodes) {
+        let seen = (inode.id, inode.nlink, inode.mode, inode.mtime_ns);
+        let first = &inodes[0];
+        let names = paths.len() as u32;
+        assert_eq!(seen, (first.id, names, *mode, first.mtime_ns), "{path}");
+        if inode.is_directory() {
+            continue;
+        }
+        let bytes = session.read(inode, 0, 1 << 20).expect("read");
+        assert!(bytes == *content, "{path}: {} bytes", bytes.len());
+        let mtime_ns = match *content {
+            b"old" => OLD,
+            [b'c', ..] => 1_000,
+            _ => NEW,
+        };
+        assert_eq!(inode.mtime_ns, mtime_ns, "{path}");
+        let xattrs = session.xattrs(inode).expect("attributes");
+        let by = xattrs.get(&b"user.by"[..]).map(Vec::as_slice);
+        assert_eq!(by, (*mode == 0o640).then_some(&b"n"[..]), "{path}");
+    }
+}
+
+/// Symptom: `newest` showed the older version of a file with hard links at some of its names, with
+/// link counts of names that it did not have, or refused.
+/// Cause: such a file's time, content and attributes are in the links directory; the record of its
+/// name, by which versions were compared and replaced, has none.
+/// Fix: a name's version is that of the file. All names of one file get its newest content and
+/// attributes, and its names are counted.
+#[test]
+fn the_newest_version_of_a_file_with_several_names_is_shown_at_all_of_them() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let [old, new] = linked_branches(&repository);
     for bases in [[old, new], [new, old]] {
         let session = repository.begin(&bases, options()).expect("begin");
         let composition = ComposedBases::open(&repository, &bases).expect("open");
@@ -428,8 +468,8 @@ fn the_newest_version_of_a_file_with_several_names_is_shown_at_all_of_them() {
         session.show_newest_versions(&composition, shown).expect("newest");
         let set = session.publish(&format!("newest-{}", session.set())).expect("publish");
         let session = repository.begin(&[set], options()).expect("begin");
-        let groups: [(&[&str], &[u8], u32); 9] = [
-            (&["/x", "/d/y", "/of-old", "/of-new"], &large, 0o640),
+        let groups: [NamedGroup; 9] = [
+            (&["/x", "/d/y", "/of-old", "/of-new"], &large(), 0o640),
             (&["/single", "/d/second"], b"new", 0o640),
             (&["/alone"], b"new", 0o644),
             (&["/alone-2"], b"old", 0o644),
@@ -439,32 +479,7 @@ fn the_newest_version_of_a_file_with_several_names_is_shown_at_all_of_them() {
             (&["/d/left"], b"new", 0o640),
             (&["/d"], b"", 0o755),
         ];
-        for (paths, content, mode) in groups {
-            let inodes: Vec<_> = paths
-                .iter()
-                .map(|path| session.stat(path, FollowLinks::No).expect("stat"))
-                .collect();
-            for (path, inode) in paths.iter().zip(&inodes) {
-                let seen = (inode.id, inode.nlink, inode.mode, inode.mtime_ns);
-                let first = &inodes[0];
-                let names = paths.len() as u32;
-                assert_eq!(seen, (first.id, names, mode, first.mtime_ns), "{path}");
-                if inode.is_directory() {
-                    continue;
-                }
-                let bytes = session.read(inode, 0, 1 << 20).expect("read");
-                assert!(bytes == content, "{path}: {} bytes", bytes.len());
-                let mtime_ns = match content {
-                    b"old" => OLD,
-                    [b'c', ..] => 1_000,
-                    _ => NEW,
-                };
-                assert_eq!(inode.mtime_ns, mtime_ns, "{path}");
-                let xattrs = session.xattrs(inode).expect("attributes");
-                let by = xattrs.get(&b"user.by"[..]).map(Vec::as_slice);
-                assert_eq!(by, (mode == 0o640).then_some(&b"n"[..]), "{path}");
-            }
-        }
+        groups.iter().for_each(|group| check_group(&session, group));
         assert!(session.stat("/given-up", FollowLinks::No).is_err());
         session.end().expect("end");
     }

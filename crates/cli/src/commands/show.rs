@@ -102,8 +102,7 @@ impl ShowCommand {
             field("refers to", referenced)?;
         }
         let each = node.table_bytes as f64 / node.rows.max(1) as f64;
-        let size = text::bytes(node.table_bytes);
-        let runs = text::counted(node.runs as u64, "run");
+        let (size, runs) = (text::bytes(node.table_bytes), text::counted(node.runs as u64, "run"));
         field("tables", format!("{size} in {runs}, {each:.1} bytes a record"))?;
         if !manifest.tables.is_empty() {
             out.line(tables(&manifest.tables).to_string())?;
