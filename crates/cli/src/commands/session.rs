@@ -200,7 +200,8 @@ fn begin(
     context.out.line(format!("@{set}"))
 }
 
-/// Fails if `job` has a part of `rank` already. Two ranks that begin at the same time both succeed.
+/// Fails if `job` has a part of `rank` already. Of two that begin at the same time both succeed. Cost: as
+/// [`Repository::parts`].
 fn check_no_part(repository: &Repository, job: JobId, rank: u32) -> Result<()> {
     let parts = repository.parts(job)?;
     let Some(part) = parts.iter().find(|part| part.rank == rank) else { return Ok(()) };
