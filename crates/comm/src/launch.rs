@@ -5,7 +5,7 @@
 //! learns its identity from the variables of [`job`]. Output passes through unchanged. Rank 0 reads
 //! this process's input, unless that is a terminal; the others read nothing. Signals that end or
 //! inform a program are forwarded to all ranks.
-//! When a rank fails, the others get SIGTERM, and SIGKILL after [`GRACE`]. After a forwarded signal
+//! When a rank fails, the others get SIGTERM, and SIGKILL after `GRACE`. After a forwarded signal
 //! that ends programs, ranks have the same time before SIGTERM, since a second signal cuts short
 //! their handling of the first. When this process dies, the kernel kills the ranks.
 

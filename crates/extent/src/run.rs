@@ -3,7 +3,7 @@
 //!
 //! A rank's writes into a shared file are rarely one range, and rarely random: they follow a
 //! pattern. A run describes in one record what would be thousands of segments (MetaKV §III-A, the
-//! phrases of its delta encoding). Its record is a [`NestedRun`](super::Nest).
+//! phrases of its delta encoding). Its record is a [`NestedRun`](super::NestedRun).
 
 use esker_table::manifest::SetId;
 

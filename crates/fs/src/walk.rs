@@ -125,7 +125,7 @@ pub fn normalized(path: &[u8]) -> Vec<u8> {
 
 impl Namespace {
     /// Visits the file at `start` and everything below it, except that a directory within itself is
-    /// not entered: it is a step of [`Kind::Loop`](esker_base::Kind::Loop). Follows a symbolic link
+    /// not entered: it is a step of [`Kind::Loop`]. Follows a symbolic link
     /// at `start` if `follow` says so, others never. Cost: a listing of each directory.
     ///
     /// # Errors

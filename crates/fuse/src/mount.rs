@@ -46,7 +46,7 @@ pub struct MountOptions {
     /// True if other users may access it.
     pub allows_others: bool,
     /// Number of files that the kernel may know before it is asked to forget some:
-    /// [`KNOWN_FILES_MAX`], except in tests.
+    /// [`crate::KNOWN_FILES_MAX`], except in tests.
     pub known_files_max: usize,
     /// The directory of the store, whose free space is the mount's.
     pub store: Option<PathBuf>,

@@ -155,10 +155,10 @@ impl DirectoryReader {
         KeyNames::new(self.schema.key_type, self.head.shape)
     }
 
-    /// The step of each complete epoch, ascending. Cost: as [`Reader::epochs_complete`].
+    /// The step of each complete epoch, ascending. Cost: as [`DirectoryReader::epochs_complete`].
     ///
     /// # Errors
-    /// As [`Reader::epochs_complete`].
+    /// As [`DirectoryReader::epochs_complete`].
     pub fn steps(&self) -> Result<Vec<u64>> {
         if let Some(directory) = &self.directory {
             return Ok(directory.steps.clone());
@@ -199,10 +199,10 @@ impl DirectoryReader {
     }
 
     /// Number of later epochs that some partitions have and others lack, so readers see none of
-    /// them; 0 if the directory was finished. Cost: as [`Reader::epochs_complete`].
+    /// them; 0 if the directory was finished. Cost: as [`DirectoryReader::epochs_complete`].
     ///
     /// # Errors
-    /// As [`Reader::epochs_complete`].
+    /// As [`DirectoryReader::epochs_complete`].
     pub fn epochs_incomplete(&self) -> Result<u32> {
         if self.directory.is_some() {
             return Ok(0);

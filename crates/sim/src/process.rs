@@ -81,7 +81,7 @@ impl ActorProcess {
         *self.planned.lock() = Some(PlannedAct { is_wanted, skipped, act });
     }
 
-    /// Cancels the action planned by [`Process::act_before`].
+    /// Cancels the action planned by [`Self::act_before`].
     pub fn cancel_act(&self) {
         *self.planned.lock() = None;
     }

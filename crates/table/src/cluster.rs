@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 /// Minimum share of a region's blocks that were asked for, in percent: the paper's default, for
-/// stores whose [`RequestPace`](crate::pace::Pace) is unknown.
+/// stores whose [`RequestPace`](crate::pace::RequestPace) is unknown.
 pub const LOCALITY_PERCENT_MIN: usize = 80;
 
 /// A block that a batch asks for.

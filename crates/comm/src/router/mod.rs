@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Router: small records between all ranks of a job, gathered into batches by next hop.
 //!
-//! Path of a record: [`Router::push`] → the batch of its next hop ([`route`]) → once that is full,
+//! Path of a record: [`Router::push`] → the batch of its next hop (`route`) → once that is full,
 //! a message → at the receiver, the sink or the batch of the next hop.
-//! [`Router::flush`] ends an epoch; [`flush`] explains why no record is left behind.
+//! [`Router::flush`] ends an epoch; `flush.rs` explains why no record is left behind.
 //! Memory: one batch for each next hop in use, and the transport's buffers; [`RouterCounters`] account
 //! for the router's share.
 //! Concurrency: that of its transport, one thread.

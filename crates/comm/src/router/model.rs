@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Model: memory that routing needs per rank, for more ranks than can be run.
 //!
-//! Counts what [`super::Counters`] account for in a run, and also the node map and the transport's
+//! Counts what [`super::RouterCounters`] account for in a run, and also the node map and the transport's
 //! buffers and per-rank tables. On M nodes of C ranks, a rank has
 //! ```text
 //! direct   M·C - 1 batches
@@ -30,7 +30,7 @@ pub struct RouterMemory {
     pub next_hops: u64,
     /// Batches: the figure that the thesis counts.
     pub batches: u64,
-    /// The router: batches, spare buffers, tables. The figure of [`super::Counters`].
+    /// The router: batches, spare buffers, tables. The figure of [`super::RouterCounters`].
     pub router: u64,
     /// The node map.
     pub node_map: u64,

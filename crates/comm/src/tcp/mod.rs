@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! TCP: ranks that are processes, on one machine or many.
 //!
-//! Ranks meet through a store ([`meeting`]). A rank then opens one connection to another for each
-//! channel on which it sends to it, at the first send ([`connection`]). By the kernel's own flow
+//! Ranks meet through a store (`rendezvous`). A rank then opens one connection to another for each
+//! channel on which it sends to it, at the first send (`connection`). By the kernel's own flow
 //! control, a full channel therefore delays no other, and three-hop routing needs few connections.
 //! For barriers and to watch each other, every rank connects at the start to the ranks 1, 2, 4, …
 //! above it. A rank that notices a loss notifies all ranks connected to it, so every rank learns of
-//! it, by name. A rank whose own connection is refused waits for that notice ([`peers`]).
-//! There is no other thread: bytes move during calls ([`network`]), and in the kernel between them.
+//! it, by name. A rank whose own connection is refused waits for that notice (`peers`).
+//! There is no other thread: bytes move during calls (`sockets`), and in the kernel between them.
 //! Decision: sockets and epoll by `rustix` rather than tokio, since one owner makes all calls and a
 //! runtime would only pass it the bytes from other threads.
 

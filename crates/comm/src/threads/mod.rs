@@ -2,7 +2,7 @@
 //! Threads: ranks that are threads of one process, for tests, simulated nodes and programs that are
 //! not parallel jobs.
 //!
-//! Every rank has an inbox ([`inbox`]); a send locks the receiver's inbox and moves the message
+//! Every rank has an inbox (`inbox`); a send locks the receiver's inbox and moves the message
 //! into it. A message is therefore never copied, and its receiver accounts for the buffered bytes.
 //! Lock order: no two inboxes are locked at once.
 

@@ -16,7 +16,7 @@ impl Session {
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `Denied`; `IsADirectory` for a directory; `TooManyLinks` over
-    /// [`LINKS_MAX`] names.
+    /// `LINKS_MAX` names.
     pub fn link(&self, old_dir: &Dir, old_name: &[u8], dir: &Dir, name: &[u8]) -> Result<Inode> {
         let mut flushes = self.files().flushes();
         let mut inode = self.add_name((old_dir, old_name), (dir, name))?;

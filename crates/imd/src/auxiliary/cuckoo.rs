@@ -7,7 +7,7 @@
 //!          …                                               fingerprint, so that residents can move
 //! ```
 //! A table has a power of two of buckets and is filled to [`FULL_PERCENT`]. Pairs that do not fit
-//! go to a side table, and its overflow to the next: see [`bucket_bits`]. A query returns the
+//! go to a side table, and its overflow to the next: see `bucket_bits`. A query returns the
 //! sources of all slots with the key's fingerprint in the key's two buckets of every table.
 //!
 //! Layout: docs/format/auxiliary.md. This file is its only encoder and decoder.

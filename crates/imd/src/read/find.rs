@@ -35,7 +35,7 @@ struct PartitionLookup {
 }
 
 impl DirectoryReader {
-    /// All values of `key` in complete epochs ([`Reader::epochs_complete`]).
+    /// All values of `key` in complete epochs ([`DirectoryReader::epochs_complete`]).
     ///
     /// # Errors
     /// Those of needed partitions that cannot be read.
@@ -49,7 +49,7 @@ impl DirectoryReader {
     /// slot of the index, unless the log was read whole, and 1.01 blocks of the data log.
     ///
     /// # Errors
-    /// As [`Reader::get`].
+    /// As [`DirectoryReader::get`].
     pub fn get_epochs(&self, key: &[u8], epochs: Range<u32>) -> Result<KeyAnswer> {
         let KeyAnswers { mut values, counts } = self.get_many(&[key], epochs, 1)?;
         Ok(KeyAnswer { values: values.pop().unwrap_or_default(), counts })
@@ -59,7 +59,7 @@ impl DirectoryReader {
     /// threads.
     ///
     /// # Errors
-    /// As [`Reader::get`], for any key.
+    /// As [`DirectoryReader::get`], for any key.
     pub fn get_many<K: AsRef<[u8]> + Sync>(
         &self,
         keys: &[K],

@@ -141,8 +141,8 @@ impl Shard {
         (self.slots.as_ptr(), self.slots.len())
     }
 
-    /// Returns the address of the groups and the number that there is room for: [`GROUP_BYTES`]
-    /// each.
+    /// Returns the address of the groups and the number that there is room for. Each takes
+    /// [`super::GROUP_BYTES`].
     pub fn groups_place(&self) -> (*const u8, usize) {
         let (groups, count) = self.groups.slots();
         (groups.cast(), count)

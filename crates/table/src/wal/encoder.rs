@@ -69,7 +69,7 @@ impl ShardLog {
     /// Starts the operation `seq` of `rows` rows; `rows` calls of [`ShardLog::row`] must follow.
     ///
     /// # Panics
-    /// If there are more than [`OPERATION_ROWS_MAX`].
+    /// If there are more than `OPERATION_ROWS_MAX`.
     pub fn start(&mut self, seq: u64, rows: usize) {
         assert!(rows <= OPERATION_ROWS_MAX, "an operation within its bound");
         put_varint(&mut self.pending, seq.wrapping_sub(self.last_seq));
