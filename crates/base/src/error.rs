@@ -270,9 +270,36 @@ impl std::error::Error for Error {
     }
 }
 
+/// The kind becomes the standard library's nearest one, and the error its source.
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        use std::io::ErrorKind as Io;
+        let kind = match error.kind() {
+            // EAGAIN would ask callers to wait until a descriptor is ready.
+            Kind::Conflict => Io::Other,
+            Kind::Corrupt => Io::InvalidData,
+            kind => Self::from_raw_os_error(kind.errno()).kind(),
+        };
+        Self::new(kind, error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_the_standard_library_has_the_nearest_kind_and_the_source() {
+        for kind in Kind::ALL {
+            let io = std::io::Error::from(Error::new(kind, "the object"));
+            let retried = [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::Interrupted];
+            assert!(!retried.contains(&io.kind()), "{kind:?} would be retried at once");
+            let error = io.downcast::<Error>().expect("it is the source");
+            assert_eq!((error.kind(), error.context()), (kind, "the object"));
+        }
+        let io = std::io::Error::from(Error::new(Kind::NotFound, "a"));
+        assert_eq!(io.kind(), std::io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn says_place_and_cause() {
