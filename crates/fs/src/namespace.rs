@@ -316,7 +316,15 @@ impl Namespace {
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Denied`, `TooLarge`; `Loop` for a loop of links.
     pub fn dir(&self, path: impl AsRef<[u8]>) -> Result<Dir> {
-        let found = self.find(path.as_ref(), FollowLinks::Yes)?;
+        self.dir_at(&self.root, path)
+    }
+
+    /// Like [`Namespace::dir`], for a `path` that starts at `from` unless it begins with a slash.
+    ///
+    /// # Errors
+    /// As [`Namespace::dir`].
+    pub fn dir_at(&self, from: &Dir, path: impl AsRef<[u8]>) -> Result<Dir> {
+        let found = self.find_at(from, path.as_ref(), FollowLinks::Yes)?;
         self.dir_of(&found, path.as_ref())
     }
 
@@ -334,9 +342,23 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::dir`].
     pub fn find(&self, path: impl AsRef<[u8]>, follow: FollowLinks) -> Result<PathTarget> {
+        self.find_at(&self.root, path, follow)
+    }
+
+    /// Like [`Namespace::find`], for a `path` that starts at `from` unless it begins with a slash.
+    /// An empty path leads to `from`.
+    ///
+    /// # Errors
+    /// As [`Namespace::dir`].
+    pub fn find_at(
+        &self,
+        from: &Dir,
+        path: impl AsRef<[u8]>,
+        follow: FollowLinks,
+    ) -> Result<PathTarget> {
         let path = path.as_ref();
         let in_path = |error: Error| error.within(show(path));
-        self.walk(&self.root.clone(), path, follow, &mut 0).map_err(in_path)
+        self.walk(from, path, follow, &mut 0).map_err(in_path)
     }
 
     /// Returns the attributes of the file at `path`.

@@ -44,7 +44,8 @@ const CACHE_BYTES_MAX: u64 = 2 << 30;
 
 /// Returns the default memory for parsed blocks: a sixteenth of the memory available to this
 /// process, from 64 MiB to 2 GiB. It is allocated as blocks are read.
-fn default_cache_bytes() -> u64 {
+#[must_use]
+pub fn default_cache_bytes() -> u64 {
     let share = available_bytes().map(|bytes| bytes / CACHE_SHARE);
     share.map_or(CACHE_BYTES, |bytes| bytes.clamp(CACHE_BYTES_MIN, CACHE_BYTES_MAX))
 }

@@ -168,7 +168,7 @@ impl<T: Transport> SharedJob<T> {
     /// This rank's own part, for names and files that it does not share. A shared file must not be
     /// written through it.
     #[must_use]
-    pub fn session(&self) -> &Session {
+    pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
