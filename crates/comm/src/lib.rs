@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ranks of a job and the messages between them.
 //!
-//! - [`Transport`]: send, receive, barrier. [`threads`]: ranks that are threads of one process;
 //! - [`Transport`]: send, receive, barrier. In [`threads`] the ranks are threads of one process; in
-//!   [`tcp`] they are processes, which learn their rank from a [`job::Job`].
+//!   [`tcp`] they are processes, which learn their rank from a [`job::RankContext`].
 //! - [`Router`]: small records between all ranks, in batches, directly or over three hops, with
 //!   bounded memory.
 //! - [`collective`]: reductions and broadcasts along the tree of a log-ring.
@@ -32,7 +31,3 @@ pub use node_map::NodeMap;
 pub use rank::{Channel, Rank};
 pub use router::{Router, RouterOptions, Routing};
 pub use transport::{Deadline, ReceivedMessage, SendOutcome, Transport, TransportCounters};
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/ranks.md")]
-struct RanksGuide;

@@ -5,7 +5,7 @@
 //!   send them requests (`message`) through one message loop (`exchange`, `server`).
 //! - [`SharedJob`], [`SharedFile`]: the data path, from the start of a job (`job`) over writes and
 //!   reads (`file`) to publication. `balance` moves slices to other servers when load is uneven,
-//!   and `settle` migrates their segments.
+//!   and `migrate` moves their segments.
 //!
 //! Nothing here knows of the command or a kernel.
 
@@ -26,7 +26,3 @@ pub use job::{INDEX_RANK, RemoteReads, SharedJob, SharedOptions};
 pub use service::{PendingLookup, PutTicket, SegmentService};
 pub use slices::{SLICE_BYTES, SLOTS, SliceMap};
 pub use snapshot::SegmentSnapshot;
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/shared-files.md")]
-struct SharedFilesGuide;

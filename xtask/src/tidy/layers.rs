@@ -18,6 +18,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("esker-sim", &["esker-fs", "esker-table", "esker-base"]),
     ("esker-imd", &["esker-comm", "esker-fs", "esker-table", "esker-base"]),
     ("esker-shared", &["esker-comm", "esker-fs", "esker-extent", "esker-table", "esker-base"]),
+    (
+        "esker",
+        &["esker-shared", "esker-imd", "esker-comm", "esker-fs", "esker-table", "esker-base"],
+    ),
     ("esker-fuse-ring", &[]),
     (
         "esker-fuse",
