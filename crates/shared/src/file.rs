@@ -128,7 +128,7 @@ impl<T: Transport> SharedJob<T> {
                 file
             }
         };
-        let handed = session.hand_over_content(&file)?;
+        let handed = session.shared_content().hand_over(&file)?;
         if handed.hides_older {
             self.segments.remove(file.id())?;
         }
@@ -142,7 +142,7 @@ impl<T: Transport> SharedJob<T> {
             self.segments.punch(id, hole.offset..hole.end())?;
         }
         if !handed.segments.is_empty() || !placed.is_empty() || !holes.is_empty() {
-            session.sync_content()?;
+            session.shared_content().sync()?;
             let all = [&handed.segments[..], &placed].concat();
             let ticket = self.segments.put_segments(&all)?;
             self.segments.wait(ticket)?;
@@ -181,7 +181,7 @@ impl<T: Transport> SharedJob<T> {
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let end =
             end.ok_or_else(|| Error::new(Kind::FileTooLarge, "a write beyond the size limit"))?;
-        let (place, _) = self.session.append_content(bytes)?;
+        let (place, _) = self.session.shared_content().append(bytes)?;
         // No checksum: segments with checksums cannot form runs.
         let (length, place) = (bytes.len() as u64, Some(place));
         let segment = Segment { file: file.id, offset, length, place, checksum: None, seq: 0 };
@@ -204,7 +204,7 @@ impl<T: Transport> SharedJob<T> {
             return Ok(());
         }
         if self.is_durable {
-            self.session.sync_content()?;
+            self.session.shared_content().sync()?;
         }
         let unsent: Vec<Segment> = file.unsent.iter().collect();
         // The next sync reports whether the owners put them; before that nothing is promised. If
@@ -244,7 +244,7 @@ impl<T: Transport> SharedJob<T> {
             Some(index) => index.fill(&mut overlay)?,
             None => self.segments.fill(&mut overlay)?,
         }
-        self.session.add_below(&mut overlay)?;
+        self.session.shared_content().add_below(&mut overlay)?;
         let placed = overlay.pieces().iter().filter(|piece| piece.place.is_some());
         file.size = file.size.max(placed.map(Segment::end).max().unwrap_or(0));
         if file.size < end && file.sealed.is_none() {
@@ -331,7 +331,7 @@ impl<T: Transport> SharedJob<T> {
         let all = own.of_all(self.segments.collectives())?;
         (file.size, file.mtime_ns) = (all.size, all.mtime_ns);
         if let Some(home) = &file.home {
-            self.session.set_shared_size(home, all.size, all.mtime_ns);
+            self.session.shared_content().set_size(home, all.size, all.mtime_ns);
         }
         Ok(all)
     }
@@ -364,7 +364,7 @@ impl<T: Transport> SharedJob<T> {
         let Some(home) = &file.home else { return Ok(0) };
         let freed = self.segments.truncate(file.id, size)?;
         file.mtime_ns = file.mtime_ns.max(self.session.now_ns());
-        self.session.set_shared_size(home, size, file.mtime_ns);
+        self.session.shared_content().set_size(home, size, file.mtime_ns);
         self.session.flush_file(home)?;
         Ok(freed.iter().map(|segment| segment.length).sum())
     }

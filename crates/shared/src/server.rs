@@ -175,7 +175,7 @@ impl SegmentServer {
         let is_placed = |piece: &Segment| piece.place.is_some();
         let (freed, end) = self.first_pieces(file, range.clone(), is_placed)?;
         let mut below = SegmentOverlay::new(file, range.start..end);
-        self.index()?.add_below(&mut below)?;
+        self.index()?.shared_content().add_below(&mut below)?;
         let mut holes: Vec<Segment> = Vec::new();
         for piece in freed.iter().chain(below.pieces()).filter(|piece| is_placed(piece)) {
             for (owner, part) in self.map.pieces(file, piece.offset..piece.end()) {

@@ -28,7 +28,7 @@ use parking_lot::{Mutex, RwLock};
 
 use self::in_place::InPlaceFile;
 pub(crate) use self::reclaim::SharedLogs;
-pub use self::shared::HandedOver;
+pub use self::shared::{HandedOver, SharedContent};
 pub(crate) use self::table::OpenFiles;
 use crate::data::FileLog;
 use crate::dir::Dir;
