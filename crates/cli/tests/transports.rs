@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker mount --transport`: rings where they can be had, threads elsewhere, and what users are told.
+//! `esker mount --transport`: rings where possible, threads elsewhere, and the messages to users.
 
 use std::ffi::OsStr;
 use std::fs;

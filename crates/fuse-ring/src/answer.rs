@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answer: what the kernel is told, and how that is written.
+//! Answer: answers to the kernel, and their encoding.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,13 +9,13 @@ use zerocopy::IntoBytes;
 
 use crate::abi;
 
-/// How long the kernel may keep names and attributes. They stay true, so it could be for ever; that
-/// it asks again once an hour costs nothing.
+/// Time for which the kernel may cache names and attributes. They stay true for longer, but one request
+/// an hour costs nothing.
 pub const KEPT_SECONDS: u64 = 3600;
-/// Bytes that directory entries are multiples of.
+/// Alignment of directory entries.
 const DIRENT_ALIGNMENT: usize = 8;
 
-/// What a request is answered with, unless that is an error.
+/// The answer to a request that succeeded.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// Done.
@@ -24,23 +24,23 @@ pub enum Answer {
     Entry(FileAttr),
     /// Attributes.
     Attr(FileAttr),
-    /// An open file or directory: its handle, flags of the reply, and what the kernel knows the file
-    /// by that it uses instead (0: nothing).
+    /// An open file or directory: its handle, flags of the reply, and the kernel's number of its backing
+    /// file (0: none).
     Opened(u64, u32, u32),
     /// A new file that is open, with flags and backing file as above.
     Created(FileAttr, u32, u32),
-    /// How many bytes were written, or how long an extended attribute is.
+    /// Number of bytes written, or the size of an extended attribute.
     Size(u32),
     /// Bytes of a file, an attribute, a link, or a listing.
     Data(Bytes),
-    /// Where data or a hole begins.
+    /// Offset at which data or a hole begins.
     Offset(i64),
-    /// Blocks of 4 KiB: all, free, and free for everybody.
+    /// Blocks of 4 KiB: in total, free, and available to ordinary users.
     Room(u64, u64, u64),
 }
 
 impl Answer {
-    /// Writes this to the beginning of `payload`; returns how many bytes. None if they are too many.
+    /// Writes this to the beginning of `payload`; returns its size, or `None` if there is no room.
     pub(crate) fn write(&self, payload: &mut [u8]) -> Option<usize> {
         let open = |handle, flags, backing| abi::OpenOut { handle, flags, backing };
         match self {
@@ -62,7 +62,7 @@ impl Answer {
             Self::Data(bytes) => put(payload, bytes),
             Self::Offset(offset) => put(payload, abi::LseekOut { offset: *offset }.as_bytes()),
             Self::Room(blocks, free, available) => {
-                // As many files as one likes; programs look whether any are left.
+                // No limit on the number of files; programs check for free ones.
                 let files = u64::from(u32::MAX);
                 let reply = abi::StatfsOut {
                     blocks: *blocks,
@@ -82,7 +82,7 @@ impl Answer {
     }
 }
 
-/// Entries of a directory, as many as the kernel has room for.
+/// Entries of a directory, up to the size that the kernel requests.
 #[derive(Debug)]
 pub struct Listing {
     bytes: Vec<u8>,
@@ -133,7 +133,7 @@ fn put(payload: &mut [u8], bytes: &[u8]) -> Option<usize> {
 fn entry_out(attr: &FileAttr) -> abi::EntryOut {
     abi::EntryOut {
         node: attr.ino.0,
-        // Numbers are never given to another file, so there is one generation.
+        // Inode numbers are never reused, so there is one generation.
         generation: 0,
         entry_seconds: KEPT_SECONDS,
         attr_seconds: KEPT_SECONDS,
@@ -171,7 +171,7 @@ fn dirent_out(ino: u64, cookie: u64, kind: FileType, name: &[u8]) -> abi::Dirent
     abi::DirentOut { ino, cookie, name_bytes, kind: type_bits(kind) >> 12 }
 }
 
-/// The bits of a mode that say what a file is.
+/// The bits of a mode that encode the file type.
 fn type_bits(kind: FileType) -> u32 {
     match kind {
         FileType::NamedPipe => 0o010_000,

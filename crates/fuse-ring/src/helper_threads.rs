@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Helpers: threads that answer what may take long, so that no queue waits for it.
+//! Helpers: threads that answer requests which may take long, so that no queue waits for them.
 //!
-//! Concurrency: the list of jobs is behind one lock, a leaf, held for a push or a pop. A queue gets its
-//! slots back by a list of its own behind such a lock, and a descriptor that wakes its thread.
+//! Concurrency: the list of jobs is behind one lock, a leaf, held for a push or a pop. Each queue takes
+//! its slots back from a list of its own behind such a lock; a descriptor wakes its thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,11 +14,11 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::slot::Slot;
-use crate::{Answerer, FollowUp};
+use crate::{Answerer, FollowUp, caught};
 
-/// What helpers do.
+/// Work for a helper.
 pub(crate) enum HelperJob {
-    /// Answer the request in a slot, and give it back.
+    /// Answer the request in a slot, and return the slot.
     Answer(SlotJob),
     /// Nobody waits for it.
     FollowUp(FollowUp),
@@ -26,18 +26,18 @@ pub(crate) enum HelperJob {
 
 /// A slot on its way through a helper.
 pub(crate) struct SlotJob {
-    /// Its place in the table of its queue's thread.
+    /// Its index in the table of its queue's thread.
     pub(crate) index: usize,
     pub(crate) slot: Slot,
     pub(crate) answerer: Arc<dyn Answerer>,
     pub(crate) returned: Arc<ReturnedSlots>,
 }
 
-/// The threads, and what they have to do.
+/// The threads, and their jobs.
 #[derive(Default)]
 pub(crate) struct Helpers {
     jobs: Mutex<JobList>,
-    is_there_one: Condvar,
+    has_job: Condvar,
     has_panicked: AtomicBool,
 }
 
@@ -46,11 +46,11 @@ struct JobList {
     jobs: VecDeque<HelperJob>,
     /// How many helpers wait for one.
     idle: usize,
-    /// Whether there will be no more.
+    /// True if no more jobs will come.
     is_over: bool,
 }
 
-/// Slots that helpers give back to one queue's thread.
+/// Slots that helpers return to one queue's thread.
 #[derive(Debug)]
 pub(crate) struct ReturnedSlots {
     slots: Mutex<Vec<(usize, Slot)>>,
@@ -80,10 +80,10 @@ impl Helpers {
         Ok(helpers)
     }
 
-    /// Lets the threads end, once they have done what there is.
+    /// Lets the threads end once they have done all jobs.
     pub(crate) fn end(&self) {
         self.jobs.lock().is_over = true;
-        self.is_there_one.notify_all();
+        self.has_job.notify_all();
     }
 
     pub(crate) fn push(&self, job: HelperJob) {
@@ -92,11 +92,11 @@ impl Helpers {
         let is_idle = list.idle > 0;
         drop(list);
         if is_idle {
-            self.is_there_one.notify_one();
+            self.has_job.notify_one();
         }
     }
 
-    /// Whether an answerer panicked in a helper.
+    /// True if an answerer panicked in a helper.
     pub(crate) fn has_panicked(&self) -> bool {
         self.has_panicked.load(Ordering::Relaxed)
     }
@@ -111,7 +111,7 @@ impl Helpers {
                 return None;
             }
             list.idle += 1;
-            self.is_there_one.wait(&mut list);
+            self.has_job.wait(&mut list);
             list.idle -= 1;
         }
     }
@@ -131,7 +131,7 @@ impl Helpers {
     }
 
     fn follow(&self, work: FollowUp) {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+        if caught(work).is_none() {
             self.has_panicked.store(true, Ordering::Relaxed);
         }
     }
@@ -143,21 +143,21 @@ impl ReturnedSlots {
         Ok(Self { slots: Mutex::default(), wakes })
     }
 
-    /// Gives a slot back, and wakes the queue's thread if it may not know of others yet.
+    /// Returns a slot, and wakes the queue's thread unless an earlier slot already does.
     fn give_back(&self, index: usize, slot: Slot) {
         let mut slots = self.slots.lock();
         let is_first = slots.is_empty();
         slots.push((index, slot));
         drop(slots);
         if is_first {
-            // Fails only if the counter is full: then the thread is being woken.
+            // It fails only if the counter is full; then the thread is being woken.
             let _ = rustix::io::write(&self.wakes, &1u64.to_ne_bytes());
         }
     }
 
-    /// Moves the slots that were given back into `into`.
+    /// Moves the returned slots into `into`.
     pub(crate) fn take(&self, into: &mut Vec<(usize, Slot)>) {
-        // Before they are taken: whoever comes later wakes again.
+        // Before the slots are taken, so that a later one wakes the thread again.
         let _ = rustix::io::read(&self.wakes, &mut [0; 8]);
         into.append(&mut self.slots.lock());
     }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! FUSE over io_uring: requests of the kernel by rings, one for each processor.
+//! FUSE over io_uring: one ring of kernel requests for each processor.
 //!
-//! By `/dev/fuse` a request wakes a thread on whatever processor, which on virtual machines takes longer
-//! than most requests. By rings (Linux 6.14 and later) it wakes the thread that is pinned to the processor
-//! of the program that asks. `rings` makes the rings and their threads; what they do not carry, the
-//! forgetting of files and interrupts, is read from `/dev/fuse` (`device`).
+//! A request through `/dev/fuse` wakes a thread on any processor, which on virtual machines takes longer
+//! than most requests. A request through a ring (Linux 6.14 and later) wakes the thread that is pinned to
+//! the processor of the requesting program. `rings` makes the rings and their threads; `device` reads
+//! from `/dev/fuse` the messages that rings do not carry: forgotten files and interrupts.
 //!
-//! This crate knows nothing of Esker: an [`Answerer`] is what any file system is to it. Mounting, and the
-//! first request, by which kernel and file system agree on what they can do, are left to the `fuser` crate,
-//! whose types of attributes and errors this one uses.
+//! This crate knows nothing of Esker: a file system implements [`Answerer`]. The `fuser` crate mounts
+//! it and answers the first request, INIT; this crate uses its types of attributes and errors.
 //! Design: docs/design/0009-mount-transports.md.
 
 mod abi;
@@ -21,24 +20,25 @@ mod queue;
 mod rings;
 mod slot;
 
-use std::sync::Arc;
-
 use fuser::Errno;
 
 pub use answer::{Answer, KEPT_SECONDS, Listing};
 pub use operation::{AttrChanges, NewTime, Operation, Request};
 pub use rings::{RingOptions, RingRefusal, Rings};
 
-/// What answers requests. Several threads ask at a time.
+/// A file system that answers requests. Several threads call it at a time.
+///
+/// A panic in any method is an error of the mount once it ends; until then it goes on, and the program
+/// whose request was being answered gets EIO.
 pub trait Answerer: Send + Sync + 'static {
-    /// Whether the answer waits for nothing but memory and short locks, so that the thread of a
-    /// processor's ring may give it itself.
+    /// True if the answer waits for nothing but memory and short locks, so that the thread of a
+    /// processor's ring may compute it. Helpers compute the others.
     fn is_quick(&self, request: &Request<'_>) -> bool;
 
     /// The answer to `request`.
     ///
     /// # Errors
-    /// What the program that asks is told.
+    /// The error of the program's system call.
     fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno>;
 
     /// Returns the work that follows the answer to `request`.
@@ -47,19 +47,19 @@ pub trait Answerer: Send + Sync + 'static {
         None
     }
 
-    /// The kernel forgets `count` of the times that it was told of the file `node`.
+    /// Subtracts `count` from the kernel's look-ups of the file `node`.
     fn forget(&self, node: u64, count: u64);
 }
 
 /// Work that nobody waits for.
 pub type FollowUp = Box<dyn FnOnce() + Send>;
 
-/// An answer, unless the answerer panics: a program gets EIO then, as from any other bug.
-fn answer_or_eio(
-    answerer: &Arc<dyn Answerer>,
-    request: &Request<'_>,
-) -> (Result<Answer, Errno>, bool) {
-    let caught =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answerer.answer(request)));
-    caught.map_or((Err(Errno::EIO), true), |answer| (answer, false))
+/// The result of `work`; `None` if it panics. The panic has been printed by then.
+fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok()
+}
+
+/// The error of a mount whose file system panicked.
+fn panicked() -> std::io::Error {
+    std::io::Error::other("a thread panicked")
 }

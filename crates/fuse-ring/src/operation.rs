@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Operation: a request of the kernel, taken apart.
+//! Operation: a parsed request of the kernel.
 //!
-//! A request is a header, the structure of its operation and what follows that: names, each with a
-//! zero byte at its end, and bytes to be written. A ring has the three apart from each other;
-//! `/dev/fuse` gives them in one piece, which [`split`] divides. Bytes that make no sense are
-//! refused, never read beyond their end.
+//! A request is a header, the structure of its operation, and a payload: names, each followed by a
+//! zero byte, and bytes to be written. A ring has the three in separate buffers; `/dev/fuse` has them in
+//! one message, which [`split`] divides. The parser refuses malformed requests, and never reads beyond
+//! their end.
 
 use zerocopy::FromBytes;
 
 use crate::abi::{self, InHeader, fattr, opcode};
 
-/// A request, and on whose behalf it is made.
+/// A request, and the user who makes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The inode number that it is about.
+    /// The inode number of the file.
     pub node: u64,
     /// The user.
     pub uid: u32,
@@ -23,7 +23,7 @@ pub struct Request<'a> {
     pub operation: Operation<'a>,
 }
 
-/// What the kernel asks; field names are those of the protocol where it has them.
+/// An operation of the protocol, with its field names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "these are the protocol's own terms")]
 pub enum Operation<'a> {
@@ -127,7 +127,7 @@ pub enum Operation<'a> {
     Ioctl {
         is_unrestricted: bool,
     },
-    /// One that this protocol version does not have, or that nobody asked the kernel for.
+    /// An operation that this crate does not know, by its number.
     Unknown(u32),
 }
 
@@ -144,12 +144,12 @@ pub struct AttrChanges {
     pub ctime: Option<NewTime>,
 }
 
-/// A time that a file gets.
+/// A new time of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewTime {
     /// Seconds since 1970, and nanoseconds to add to them.
     At(i64, u32),
-    /// That of the change.
+    /// The time of the change.
     Now,
 }
 
@@ -157,8 +157,8 @@ pub enum NewTime {
 const IOCTL_UNRESTRICTED: u32 = 1 << 1;
 
 impl<'a> Request<'a> {
-    /// Takes a request apart: `arguments` begins with the structure of the operation, `payload` is
-    /// what follows that. None if they are no request.
+    /// Parses a request: `arguments` begins with the structure of the operation. `None` if it is
+    /// malformed.
     pub(crate) fn parse(
         header: &InHeader,
         arguments: &'a [u8],
@@ -222,7 +222,7 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// An operation that no names belong to.
+    /// Parses an operation without names.
     fn parse_nameless(opcode: u32, arguments: &'a [u8], payload: &'a [u8]) -> Option<Self> {
         Some(match opcode {
             opcode::OPEN => Self::Open { flags: read::<abi::OpenIn>(arguments)?.flags },

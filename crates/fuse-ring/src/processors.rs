@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processors: how many the kernel has queues for, and on which this process may run.
+//! Processors: those for which the kernel has queues, and those on which this process may run.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// The kernel has a queue for each processor that may ever be there.
+/// The list of possible processors; the kernel has a queue for each.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 /// The processors of this machine.
@@ -30,13 +30,13 @@ impl Processors {
         Ok(Self { count, usable })
     }
 
-    /// How many queues there are.
+    /// Number of queues.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Processors for threads, and the queues that each serves: its own, and those of others which have
-    /// no thread.
+    /// The processor of each thread, and the queues that the thread serves: its own, and those of
+    /// processors without a thread.
     pub(crate) fn assignments(&self) -> Vec<(usize, Vec<u16>)> {
         let mut assignments: Vec<(usize, Vec<u16>)> =
             self.usable.iter().map(|processor| (*processor, Vec::new())).collect();
@@ -49,7 +49,7 @@ impl Processors {
     }
 }
 
-/// How many processors are in a list like `0-3,8`.
+/// Number of processors in a list like `0-3,8`.
 fn count_of(list: &str) -> Option<usize> {
     let of_range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -60,7 +60,7 @@ fn count_of(list: &str) -> Option<usize> {
     (1..=usize::from(u16::MAX)).contains(&count).then_some(count)
 }
 
-/// Lets this thread run on `processor` only.
+/// Restricts this thread to `processor`.
 pub(crate) fn pin_to(processor: usize) -> io::Result<()> {
     let mut only = CpuSet::new();
     only.set(processor);

@@ -1,46 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-//! FUSE over io_uring: rings for all processors, and the threads that serve them.
+//! Rings: the rings of all processors, and the threads that serve them.
 //!
 //! Each processor of the kernel has a queue of requests, and each queue has slots: buffers for one
 //! request and its answer (`slot.rs`). A thread for each processor, pinned to it, has a ring by which it
 //! gives the slots of its queue to the kernel; the kernel fills them with requests of programs on that
-//! processor, wakes the thread, and takes the answers (`queue.rs`). Requests that may wait for long
-//! go to helpers, threads that are not pinned (`helper_threads.rs`). Queues of processors on which this
-//! process may not run, or which are not there, are served by the other threads: the kernel uses rings
-//! only once every queue has slots.
+//! processor, wakes the thread, and takes the answers (`queue.rs`). Requests that may take long
+//! go to helpers, threads that are not pinned (`helper_threads.rs`). The threads also serve the queues of
+//! processors that are absent or on which this process may not run: the kernel uses rings only once
+//! every queue has slots.
 //!
-//! Rings are made before the file system is mounted, so that whatever forbids them is known by then.
+//! Rings are made before the file system is mounted, so that a refusal is known by then. Once the kernel
+//! has agreed to rings, it holds back all requests until every queue has slots, or until it refuses one
+//! itself: after any other failure the caller must unmount, and mount without rings.
 //! Source: Documentation/filesystems/fuse/fuse-io-uring.rst, fs/fuse/dev_uring.c of Linux 6.18.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 
-use crate::Answerer;
 use crate::device::read_device;
 use crate::helper_threads::Helpers;
 use crate::processors::Processors;
 use crate::queue::{QueueSetup, QueueThread};
+use crate::{Answerer, caught, panicked};
 
-/// The kernel's switch; the file is not there if the kernel knows nothing of rings.
+/// The kernel's switch. The file is absent if the kernel does not support rings.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-/// Slots of a queue: requests of one processor under way at a time.
+/// Slots of a queue: requests of one processor in flight at a time.
 const SLOTS_PER_QUEUE: usize = 16;
-/// Slots of all queues together, however many processors there may be.
+/// Slots of all queues together, whatever the number of processors.
 const SLOTS_MAX: usize = 1024;
 
 /// How rings are made.
 #[derive(Clone, Copy, Debug)]
 pub struct RingOptions {
-    /// Bytes of one request besides its header: the most that the kernel was told.
+    /// Maximum bytes of a request besides its header, as negotiated with the kernel.
     pub payload_bytes: usize,
-    /// Threads for requests that wait; at least 1.
+    /// Threads for requests that may take long; at least 1.
     pub helpers: usize,
 }
 
-/// Why there are no rings, as a sentence that goes on with "since".
+/// The reason for which there are no rings; it follows the word "since" or a colon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingRefusal(pub String);
 
@@ -48,6 +49,9 @@ pub struct RingRefusal(pub String);
 #[derive(Debug)]
 pub struct Rings {
     threads: Vec<RingThread>,
+    /// The outcome of each thread that has served its ring.
+    outcomes: Receiver<io::Result<()>>,
+    ends: Sender<io::Result<()>>,
     helpers: Arc<Helpers>,
     options: RingOptions,
 }
@@ -56,16 +60,15 @@ pub struct Rings {
 #[derive(Debug)]
 struct RingThread {
     start: Sender<(Arc<OwnedFd>, Arc<dyn Answerer>)>,
-    /// Says whether the ring could be made, and then whether the kernel took its slots.
+    /// Outcome of making the ring, and then of giving its slots to the kernel.
     ready: Receiver<io::Result<()>>,
-    handle: JoinHandle<io::Result<()>>,
 }
 
 impl Rings {
     /// Makes rings and their threads.
     ///
     /// # Errors
-    /// What this machine lacks or forbids.
+    /// The reason for which this machine has none.
     pub fn prepare(options: RingOptions) -> Result<Self, RingRefusal> {
         check_switch(std::fs::read_to_string(SWITCH).ok().as_deref())?;
         let refused = |what: &str, error: &io::Error| RingRefusal(format!("{what}: {error}"));
@@ -74,12 +77,13 @@ impl Rings {
         let slots = (SLOTS_MAX / processors.count()).clamp(1, SLOTS_PER_QUEUE);
         let helpers = Helpers::start(options.helpers.max(1))
             .map_err(|error| refused("threads cannot be started", &error))?;
-        let mut rings = Self { threads: Vec::new(), helpers, options };
+        let (ends, outcomes) = channel();
+        let mut rings = Self { threads: Vec::new(), outcomes, ends, helpers, options };
         for (processor, queues) in processors.assignments() {
             let helpers = rings.helpers.clone();
             let payload_bytes = options.payload_bytes;
             let setup = QueueSetup { processor, queues, slots, payload_bytes, helpers };
-            let thread = RingThread::start(setup);
+            let thread = RingThread::start(setup, rings.ends.clone());
             rings
                 .threads
                 .push(thread.map_err(|error| refused("threads cannot be started", &error))?);
@@ -91,43 +95,45 @@ impl Rings {
     }
 
     /// Gives all slots to the kernel, which uses the rings for the mount behind `device` from then on.
-    /// The kernel must have been asked for `FUSE_OVER_IO_URING`, and have said yes.
+    /// The handshake must have agreed on `FUSE_OVER_IO_URING`.
     ///
     /// # Errors
-    /// Why the kernel did not take them: requests then come by `/dev/fuse`.
+    /// The reason for which the kernel does not have all slots. It may hold back the requests of the
+    /// mount then, and the caller must unmount, upon which the threads end.
     pub fn start(
         &self,
         device: &Arc<OwnedFd>,
         answerer: &Arc<dyn Answerer>,
     ) -> Result<(), RingRefusal> {
         for thread in &self.threads {
-            // A thread that died says so below.
+            // `wait` reports a thread that died.
             let _ = thread.start.send((device.clone(), answerer.clone()));
         }
         let taken: Vec<_> = self.threads.iter().map(RingThread::wait).collect();
         let taken = taken.into_iter().collect::<io::Result<()>>();
-        taken.map_err(|error| RingRefusal(format!("the kernel does not take its slots: {error}")))
+        taken.map_err(|error| RingRefusal(format!("the kernel does not have its slots: {error}")))
     }
 
-    /// Reads what rings do not carry until the mount behind `device` is gone, and waits for the threads.
+    /// Reads the messages that rings do not carry, until the mount behind `device` is gone and all threads
+    /// have ended.
     ///
     /// # Errors
-    /// Of the first thread that failed.
-    pub fn serve(mut self, device: &OwnedFd, answerer: &Arc<dyn Answerer>) -> io::Result<()> {
-        let mut ended = read_device(device, answerer, self.options.payload_bytes);
-        for RingThread { handle, .. } in std::mem::take(&mut self.threads) {
-            let of_thread = handle.join();
-            let of_thread =
-                of_thread.unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-            ended = ended.and(of_thread);
+    /// The first error of a thread, at once: nobody serves its processor any more, so the caller must
+    /// abort the connection.
+    pub fn serve(self, device: Arc<OwnedFd>, answerer: Arc<dyn Answerer>) -> io::Result<()> {
+        let (ends, payload_bytes) = (self.ends.clone(), self.options.payload_bytes);
+        let reader = std::thread::Builder::new().name("fuse-forget".into());
+        reader.spawn(move || {
+            let ended = caught(|| read_device(&device, &answerer, payload_bytes));
+            let _ = ends.send(ended.unwrap_or_else(|| Err(panicked())));
+        })?;
+        for _ in 0..=self.threads.len() {
+            self.outcomes.recv().unwrap_or_else(|_| Err(panicked()))?;
         }
-        if self.helpers.has_panicked() {
-            return ended.and(Err(io::Error::other("a thread panicked")));
-        }
-        ended
+        if self.helpers.has_panicked() { Err(panicked()) } else { Ok(()) }
     }
 
-    /// How many threads serve rings.
+    /// Number of threads that serve rings.
     #[must_use]
     pub fn count(&self) -> usize {
         self.threads.len()
@@ -141,36 +147,41 @@ impl Drop for Rings {
 }
 
 impl RingThread {
-    fn start(setup: QueueSetup) -> io::Result<Self> {
-        let (says_ready, ready) = channel();
+    /// Starts the thread, which sends its outcome to `ends` once it has served the ring.
+    fn start(setup: QueueSetup, ends: Sender<io::Result<()>>) -> io::Result<Self> {
+        let (readiness, ready) = channel();
         let (start, started) = channel::<(Arc<OwnedFd>, Arc<dyn Answerer>)>();
         let name = format!("fuse-ring-{}", setup.processor);
-        let handle = std::thread::Builder::new().name(name).spawn(move || {
+        std::thread::Builder::new().name(name).spawn(move || {
             let mut thread = match QueueThread::new(setup) {
                 Ok(thread) => thread,
                 Err(error) => {
-                    let _ = says_ready.send(Err(error));
-                    return Ok(());
+                    let _ = readiness.send(Err(error));
+                    return;
                 }
             };
-            let _ = says_ready.send(Ok(()));
-            let Ok((device, answerer)) = started.recv() else { return Ok(()) };
+            let _ = readiness.send(Ok(()));
+            let Ok((device, answerer)) = started.recv() else { return };
             let registered = thread.register(&device);
             let is_registered = registered.is_ok();
-            let _ = says_ready.send(registered);
-            // Slots that the kernel took stay until the mount ends.
-            drop(says_ready);
-            if is_registered { thread.serve(&answerer) } else { Ok(()) }
+            let _ = readiness.send(registered);
+            drop(readiness);
+            if is_registered {
+                let served = caught(|| thread.serve(&answerer));
+                // The ring is closed before the error is known, so that nobody waits for it.
+                drop(thread);
+                let _ = ends.send(served.unwrap_or_else(|| Err(panicked())));
+            }
         })?;
-        Ok(Self { start, ready, handle })
+        Ok(Self { start, ready })
     }
 
     fn wait(&self) -> io::Result<()> {
-        self.ready.recv().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
+        self.ready.recv().unwrap_or_else(|_| Err(panicked()))
     }
 }
 
-/// Whether the kernel would take rings, by what is in [`SWITCH`], if that is there.
+/// Fails unless `content`, that of [`SWITCH`] if the file exists, says that the kernel accepts rings.
 fn check_switch(content: Option<&str>) -> Result<(), RingRefusal> {
     match content.map(str::trim) {
         Some("Y") => Ok(()),
@@ -183,7 +194,7 @@ fn check_switch(content: Option<&str>) -> Result<(), RingRefusal> {
     }
 }
 
-/// Why a ring could not be made.
+/// The reason for which a ring could not be made, and what to do.
 fn reason(error: &io::Error) -> String {
     let hint = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::PERM | rustix::io::Errno::ACCESS) => {
@@ -203,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_forbids_rings_is_said_with_what_to_do() {
+    fn a_refusal_says_what_to_do() {
         assert_eq!(check_switch(Some("Y\n")), Ok(()));
         let RingRefusal(off) = check_switch(Some("N\n")).expect_err("off");
         assert!(off.contains("echo Y >") && off.contains(SWITCH), "{off}");

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Slot: the buffers of one request and its answer, and the memory they are in.
 //!
-//! Invariant: a slot is either with the kernel or with a thread of this process, and only that one
-//! reads or writes its buffers. The kernel has it from a submission of it until its completion; `queue`
-//! gives slots out and takes them back by these.
+//! Invariants: (1) a slot belongs either to the kernel or to one thread of this process, and only its
+//! owner reads or writes its buffers. The kernel owns it from its submission until its completion;
+//! `queue` hands slots out and takes them back by these. (2) The memory stays mapped while a slot of it
+//! exists, also one that a helper holds after the thread of its queue has ended.
 
 use std::io;
 use std::ptr::NonNull;
@@ -15,13 +16,13 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{InHeader, OutHeader, RingEntry, RingHeader};
 use crate::operation::read;
-use crate::{Answer, Answerer, FollowUp, Request, answer_or_eio};
+use crate::{Answer, Answerer, FollowUp, Request, caught};
 
-/// Bytes of a page: the header has one for itself, so that the payload begins at a page.
+/// Bytes of a page. The header has a page of its own, so that the payload begins at a page.
 const PAGE_BYTES: usize = 4096;
 const _: () = assert!(size_of::<RingHeader>() <= PAGE_BYTES);
 
-/// Memory for slots. Pages that no request needs are never there.
+/// Memory for slots. The kernel allocates a page when it is first used.
 #[derive(Debug)]
 pub(crate) struct SlotMemory {
     start: NonNull<u8>,
@@ -35,42 +36,48 @@ pub(crate) struct Slot {
     header: NonNull<RingHeader>,
     payload: NonNull<u8>,
     payload_bytes: usize,
-    /// Whether an answerer panicked.
+    /// True if an answerer panicked.
     pub(crate) has_panicked: bool,
+    /// Keeps the buffers mapped.
+    _memory: Arc<SlotMemory>,
 }
 
-// SAFETY: a slot is the only one in this process that refers to its buffers.
+// SAFETY: only this slot refers to its buffers.
 unsafe impl Send for Slot {}
+// SAFETY: shared owners compute addresses only; the last one unmaps, on any thread.
+unsafe impl Send for SlotMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SlotMemory {}
 
 impl SlotMemory {
-    /// Memory for `count` slots of which each takes requests of `payload_bytes`.
-    pub(crate) fn new(count: usize, payload_bytes: usize) -> io::Result<Self> {
+    /// Memory for `count` slots, each for requests of up to `payload_bytes`.
+    pub(crate) fn new(count: usize, payload_bytes: usize) -> io::Result<Arc<Self>> {
         let payload_bytes = payload_bytes.next_multiple_of(PAGE_BYTES);
         let bytes = count * (PAGE_BYTES + payload_bytes);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping, which nobody else refers to.
+        // SAFETY: a new mapping, to which nothing else refers.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }?;
         let start = NonNull::new(start.cast()).expect("a mapping is never at 0");
-        Ok(Self { start, bytes, payload_bytes })
+        Ok(Arc::new(Self { start, bytes, payload_bytes }))
     }
 
-    /// The slot at `index`; each must be taken once.
-    pub(crate) fn slot(&self, index: usize) -> Slot {
+    /// The slot at `index`. The caller takes each index at most once.
+    pub(crate) fn slot(self: &Arc<Self>, index: usize) -> Slot {
         let offset = index * (PAGE_BYTES + self.payload_bytes);
         assert!(offset + PAGE_BYTES + self.payload_bytes <= self.bytes, "no slot {index}");
         // SAFETY: both are in the mapping, by the assertion.
         let (header, payload) =
             unsafe { (self.start.add(offset), self.start.add(offset + PAGE_BYTES)) };
         let (header, payload_bytes) = (header.cast(), self.payload_bytes);
-        Slot { header, payload, payload_bytes, has_panicked: false }
+        Slot { header, payload, payload_bytes, has_panicked: false, _memory: self.clone() }
     }
 }
 
 impl Drop for SlotMemory {
     fn drop(&mut self) {
-        // SAFETY: this mapping is of `new`. Slots are gone by now, or with a kernel that has given up
-        // their requests (`QueueThread`).
+        // SAFETY: `new` made this mapping, and no slot is left. A kernel that still has addresses of it
+        // copies only in the thread of its ring, which has closed the ring (`QueueThread`).
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -82,29 +89,41 @@ impl Slot {
         [header, [self.payload.as_ptr().addr(), self.payload_bytes]]
     }
 
-    /// What the kernel wants to be told when this is committed.
+    /// The identifier by which the kernel recognizes the commit of this slot.
     pub(crate) fn commit_id(&self) -> u64 {
         self.header().entry.commit_id
     }
 
-    /// The request in it; none if it makes no sense.
+    /// The request in this slot; `None` if it is malformed.
     pub(crate) fn request(&self) -> Option<Request<'_>> {
         let RingHeader { in_out, op_in, entry } = self.header();
         let header: InHeader = read(in_out)?;
         Request::parse(&header, op_in, self.payload().get(..entry.payload_bytes as usize)?)
     }
 
-    /// Replaces the request by its answer; returns what is to be done once that is given.
+    /// True if the calling thread may answer the request itself. After a panic a helper answers it.
+    pub(crate) fn is_quick(&mut self, answerer: &Arc<dyn Answerer>) -> bool {
+        let Some(request) = self.request() else { return true };
+        let is_quick = caught(|| answerer.is_quick(&request));
+        self.has_panicked |= is_quick.is_none();
+        is_quick.unwrap_or(false)
+    }
+
+    /// Replaces the request by its answer; returns the work that follows once the answer is committed.
+    /// Whatever panics, the slot then holds an answer.
     pub(crate) fn answer(&mut self, answerer: &Arc<dyn Answerer>) -> Option<FollowUp> {
         let Some(request) = self.request() else {
             self.reply(Err(Errno::EINVAL));
             return None;
         };
-        let (answer, has_panicked) = answer_or_eio(answerer, &request);
-        let follow_up = answer.is_ok().then(|| answerer.follow_up(&request)).flatten();
-        self.has_panicked |= has_panicked;
-        self.reply(answer);
-        follow_up
+        let answer = caught(|| answerer.answer(&request));
+        let follow_up = match &answer {
+            Some(Ok(_)) => caught(|| answerer.follow_up(&request)),
+            Some(Err(_)) | None => Some(None),
+        };
+        self.has_panicked |= answer.is_none() || follow_up.is_none();
+        self.reply(answer.unwrap_or(Err(Errno::EIO)));
+        follow_up.flatten()
     }
 
     fn reply(&mut self, answer: Result<Answer, Errno>) {
@@ -124,8 +143,8 @@ impl Slot {
     }
 
     fn header(&self) -> &RingHeader {
-        // SAFETY: in the mapping, aligned to a page, any bytes are a header, and nobody else writes it
-        // (the invariant above).
+        // SAFETY: it is in the mapping and aligned to a page, any bytes are a valid header, and nobody
+        // else writes it (invariant 1).
         unsafe { self.header.as_ref() }
     }
 
@@ -135,7 +154,7 @@ impl Slot {
     }
 
     fn payload(&self) -> &[u8] {
-        // SAFETY: as above; the mapping has so many bytes, which are 0 at first.
+        // SAFETY: as above; the mapping has `payload_bytes` bytes here, which are initially 0.
         unsafe { std::slice::from_raw_parts(self.payload.as_ptr(), self.payload_bytes) }
     }
 
@@ -151,17 +170,25 @@ mod tests {
     use crate::Operation;
     use crate::abi::opcode;
 
-    /// Knows one name, and panics at another.
+    /// Knows one name, and panics at others.
     struct OneName;
 
     impl Answerer for OneName {
-        fn is_quick(&self, _: &Request<'_>) -> bool {
+        fn is_quick(&self, request: &Request<'_>) -> bool {
+            assert!(request.operation != Operation::LookUp { name: b"bug before" });
             true
+        }
+
+        fn follow_up(&self, request: &Request<'_>) -> Option<FollowUp> {
+            assert!(request.operation != Operation::LookUp { name: b"bug after" });
+            None
         }
 
         fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno> {
             match request.operation {
-                Operation::LookUp { name: b"known" } => Ok(Answer::Size(5)),
+                Operation::LookUp { name: b"known" | b"bug before" | b"bug after" } => {
+                    Ok(Answer::Size(5))
+                }
                 Operation::LookUp { name: b"bug" } => panic!("as a bug does"),
                 _ => Err(Errno::ENOENT),
             }
@@ -170,9 +197,21 @@ mod tests {
         fn forget(&self, _: u64, _: u64) {}
     }
 
-    /// Puts a request into `slot` as the kernel does, and has it answered; returns error and bytes.
+    /// Puts a request into `slot` as the kernel does, and answers it; returns error and bytes.
     fn ask(slot: &mut Slot, payload: &[u8], payload_bytes: u32) -> (i32, u32) {
-        let answerer: Arc<dyn Answerer> = Arc::new(OneName);
+        request(slot, payload, payload_bytes);
+        assert!(slot.answer(&answerer()).is_none());
+        let reply: OutHeader = read(&slot.header().in_out).expect("a header");
+        assert_eq!((reply.unique, slot.commit_id()), (77, 9));
+        assert_eq!(reply.bytes, 16 + slot.header().entry.payload_bytes);
+        (reply.error, slot.header().entry.payload_bytes)
+    }
+
+    fn answerer() -> Arc<dyn Answerer> {
+        Arc::new(OneName)
+    }
+
+    fn request(slot: &mut Slot, payload: &[u8], payload_bytes: u32) {
         let (opcode, unique, node) = (opcode::LOOKUP, 77, 1);
         let (bytes, uid, gid, pid, extension_bytes) = (40, 0, 0, 1, 0);
         let request =
@@ -181,11 +220,6 @@ mod tests {
         header.in_out[..size_of::<InHeader>()].copy_from_slice(request.as_bytes());
         header.entry = RingEntry { flags: 0, commit_id: 9, payload_bytes, padding: 0, reserved: 0 };
         slot.payload_mut()[..payload.len()].copy_from_slice(payload);
-        assert!(slot.answer(&answerer).is_none());
-        let reply: OutHeader = read(&slot.header().in_out).expect("a header");
-        assert_eq!((reply.unique, slot.commit_id()), (77, 9));
-        assert_eq!(reply.bytes, 16 + slot.header().entry.payload_bytes);
-        (reply.error, slot.header().entry.payload_bytes)
     }
 
     #[test]
@@ -195,11 +229,36 @@ mod tests {
         assert_eq!(ask(&mut slot, b"known\0", 6), (0, 8));
         assert_eq!(slot.payload()[..4], 5u32.to_ne_bytes());
         assert_eq!(ask(&mut slot, b"other\0", 6), (-2, 0));
-        // No name ends within what the kernel says that there is, or there cannot be as much.
+        // No name ends within the stated length, or the stated length exceeds the buffer.
         assert_eq!(ask(&mut slot, b"known\0", 5), (-22, 0));
         assert_eq!(ask(&mut slot, b"known\0", u32::MAX), (-22, 0));
         assert!(!slot.has_panicked);
         assert_eq!(ask(&mut slot, b"bug\0", 4), (-5, 0));
         assert!(slot.has_panicked);
+    }
+
+    /// Symptom: a panic of `is_quick` or `follow_up` ended the thread of a ring, or lost the slot that a
+    /// helper held, and programs waited for ever. Cause: only `answer` was caught.
+    #[test]
+    fn a_panic_beside_the_answer_leaves_the_answer() {
+        let memory = SlotMemory::new(2, 1 << 16).expect("memory");
+        let mut slot = memory.slot(0);
+        request(&mut slot, b"bug before\0", 11);
+        assert!(!slot.is_quick(&answerer()), "a helper answers it");
+        assert!(slot.has_panicked);
+        assert_eq!(ask(&mut slot, b"bug before\0", 11), (0, 8));
+        let mut slot = memory.slot(1);
+        assert_eq!(ask(&mut slot, b"bug after\0", 10), (0, 8));
+        assert!(slot.has_panicked);
+    }
+
+    /// Symptom: a helper wrote its answer to memory that was unmapped, since the thread of the ring had
+    /// ended. Cause: that thread alone owned the memory.
+    #[test]
+    fn a_slot_keeps_its_memory_mapped() {
+        let memory = SlotMemory::new(1, 1 << 16).expect("memory");
+        let mut slot = memory.slot(0);
+        drop(memory);
+        assert_eq!(ask(&mut slot, b"known\0", 6), (0, 8));
     }
 }

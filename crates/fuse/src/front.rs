@@ -7,8 +7,8 @@
 //! and writes to one file.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use esker_base::{Clock, Error, Kind};
 use esker_fs::inode::FileKind;
@@ -46,11 +46,11 @@ pub(crate) struct MountFront {
     pub(crate) in_place: InPlacePolicy,
     /// True if the kernel reads and writes files of the store directly; set by the handshake.
     pub(crate) passes_through: AtomicBool,
-    /// Sends notifications to the kernel; set once the file system is mounted.
-    pub(crate) notifier: OnceLock<Notifier>,
-    /// Whether the kernel is asked for rings, and then whether it has them.
+    /// Sends notifications to the kernel; set once the file system is mounted. The lock is a leaf.
+    pub(crate) notifier: Mutex<Option<Notifier>>,
+    /// True if the handshake requests rings, and after it, if the kernel agreed to them.
     pub(crate) wants_rings: AtomicBool,
-    /// Whether each request to the store waits for a round trip to a server.
+    /// True if each request to the store waits for a round trip to a server.
     pub(crate) is_far: bool,
     report: Box<dyn Fn(&Error) + Send + Sync>,
 }
@@ -83,7 +83,7 @@ impl MountFront {
             writes_back,
             in_place,
             passes_through: AtomicBool::new(false),
-            notifier: OnceLock::new(),
+            notifier: Mutex::default(),
             wants_rings: AtomicBool::new(false),
             report,
         }
@@ -149,7 +149,8 @@ impl MountFront {
 
     /// Lets the kernel ask for the attributes of `number` again; it may have forgotten the file.
     pub(crate) fn invalidate_attributes(&self, number: u64) {
-        if let Some(notifier) = self.notifier.get() {
+        let notifier = self.notifier.lock().clone();
+        if let Some(notifier) = notifier {
             let _ = notifier.inval_inode(INodeNo(number), -1, 0);
         }
     }

@@ -6,7 +6,7 @@
 //! are closed, and the caller publishes the session, if there is one.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -14,6 +14,7 @@ use std::sync::mpsc::Sender;
 use esker_base::{Clock, Error, Kind, Result};
 use fuser::{Config, MountOption, SessionACL};
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -35,7 +36,7 @@ pub struct MountOptions {
     pub source: String,
     /// Name under which a session will be published, or name of the snapshot.
     pub name: String,
-    /// How requests get here.
+    /// The requested transport of requests.
     pub transport: Transport,
     /// Threads that answer the kernel, or that help the threads of rings; at least 1.
     pub threads: usize,
@@ -67,6 +68,8 @@ pub struct Mount {
 struct MountShared {
     front: Arc<MountFront>,
     mountpoint: PathBuf,
+    /// The device, through which the kernel also says whether the mount is connected.
+    device: Arc<OwnedFd>,
     listener: ControlListener,
     /// The client that requested the end and waits until everything is done.
     asker: Mutex<Option<ControlClient>>,
@@ -115,11 +118,14 @@ impl Mount {
             fuser::Session::new(driver, &mountpoint, &config)
                 .map_err(|error| failed("mount at", &mountpoint, &error))
         })?;
-        let shared = MountShared { front, mountpoint, listener, asker: Mutex::default() };
+        let device = server.as_fd().try_clone_to_owned();
+        let device = device.map_err(|error| Error::io(error, "open the mount's device again"))?;
+        let (device, asker) = (Arc::new(device), Mutex::default());
+        let shared = MountShared { front, mountpoint, device, listener, asker };
         Ok(Self { server, shared: Arc::new(shared), known_files_max: options.known_files_max })
     }
 
-    /// How requests get here, and why not by rings if they do not.
+    /// The transport of requests, and the reason if it is not the requested one.
     #[must_use]
     pub fn transport(&self) -> &TransportChoice {
         self.server.choice()
@@ -150,8 +156,7 @@ impl Mount {
         let (ends_reclaiming, end_of_mount) = std::sync::mpsc::channel();
         let front = shared.front.clone();
         let reclaiming = std::thread::spawn(move || front.reclaim_until(&end_of_mount));
-        let device = server.as_fd().try_clone_to_owned();
-        let device = device.map_err(|error| Error::io(error, "open the mount's device again"))?;
+        let device = shared.device.clone();
         let (ends_pruning, end_of_mount) = std::sync::mpsc::channel();
         let front = shared.front.clone();
         drop(std::thread::spawn(move || {
@@ -161,23 +166,22 @@ impl Mount {
         let ran = end.recv().unwrap_or_else(|_| Err(io::Error::other("the mount's thread died")));
         stop.close();
         drop((ends_reclaiming, ends_pruning));
+        // A thread that reads a request during the unmount may get ECONNABORTED.
+        let is_unmounted = |error: &io::Error| {
+            error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
+        };
+        let ran = ran.or_else(|error| if is_unmounted(&error) { Ok(()) } else { Err(error) });
+        if ran.is_err() {
+            // Before open files are closed: programs whose requests nobody answers get errors at once.
+            shared.abort();
+        }
         // A panicking thread has already reported the panic.
         let _ = reclaiming.join();
         let closed = shared.front.close_all();
         let closed = closed.map_err(|errno| {
             Error::new(Kind::DeviceFailed, format!("close what was open: {}", text_of(errno)))
         });
-        match ran {
-            // A thread that reads a request during the unmount may get this error.
-            Err(error)
-                if error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error()) => {}
-            Err(error) => {
-                // Nobody answers any more, so the mount must not stay.
-                let _ = shared.unmount(UnmountFlags::DETACH);
-                return Err(Error::io(error, "answer the kernel"));
-            }
-            Ok(()) => {}
-        }
+        ran.map_err(|error| Error::io(error, "answer the kernel"))?;
         Ok(MountEnding { asker: shared.asker.lock().take(), closed })
     }
 }
@@ -205,6 +209,18 @@ impl MountShared {
         self.write_pages();
         let _ = self.unmount(UnmountFlags::DETACH);
         let _ = ended.send(Ok(()));
+    }
+
+    /// Ends a mount whose requests are no longer answered: pending and later requests fail. Without the
+    /// superuser's rights pending requests fail only once this process has ended.
+    fn abort(&self) {
+        let mut device = [PollFd::new(&*self.device, PollFlags::IN)];
+        let polled = poll(&mut device, Some(&Timespec::default()));
+        if polled.is_ok() && device[0].revents().contains(PollFlags::ERR) {
+            // It is gone. Another unmount would take away the file system beneath.
+            return;
+        }
+        let _ = self.unmount(UnmountFlags::FORCE | UnmountFlags::DETACH);
     }
 
     /// Makes the kernel write back its dirty pages.

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Server: what answers the kernel, by the transport that can be had.
+//! Server: answers the kernel through rings where possible, else through threads.
+//!
+//! Rings can fail after the kernel has agreed to them, for example for lack of memory. The kernel then
+//! holds back every request of the mount, unless it was the one that refused. Such a mount is given up,
+//! and the file system is mounted again without rings.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,35 +19,35 @@ use crate::driver::{FuseDriver, REQUEST_BYTES_MAX};
 use crate::front::MountFront;
 use crate::ring_driver::RingDriver;
 
-/// How requests of the kernel get to a mount.
+/// The requested transport of the kernel's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// By rings where they can be had, else by threads.
+    /// Rings where possible, else threads.
     Auto,
-    /// By rings, or not at all.
+    /// Rings; without them the mount fails.
     Uring,
-    /// By threads that read `/dev/fuse`.
+    /// Threads that read `/dev/fuse`.
     #[default]
     Threads,
 }
 
-/// How requests get to a mount.
+/// The transport of a mount's requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// By rings, which so many threads serve.
+    /// Rings, and the number of threads that serve them.
     Uring(usize),
-    /// By threads; why there are no rings, unless nobody asked for them.
+    /// Threads; the reason for which there are no rings, if they were requested.
     Threads(Option<String>),
 }
 
-/// A file system that is mounted, and what will answer the kernel.
+/// A mounted file system, and the threads that will answer the kernel.
 pub(crate) struct Server {
     session: Session<FuseDriver>,
     choice: TransportChoice,
     rings: Option<RingServer>,
 }
 
-/// Rings that the kernel uses.
+/// Rings in use by the kernel.
 struct RingServer {
     rings: Rings,
     device: Arc<OwnedFd>,
@@ -51,15 +55,16 @@ struct RingServer {
 }
 
 impl Server {
-    /// Mounts `front` by `mount`; `wanted` is the transport, and how many threads answer or help.
-    /// Requests that come by rings are answered at once, others once [`Server::answer_kernel`] runs.
+    /// Mounts `front` by `mount`, once more if rings fail; the pair is the requested transport and the
+    /// number of threads that answer or help. Requests through rings are answered at once, others once
+    /// [`Server::answer_kernel`] runs.
     ///
     /// # Errors
-    /// Those of `mount`, and `Unsupported` if there must be rings and there are none.
+    /// Those of `mount`, and `Unsupported` if rings are requested and there are none.
     pub(crate) fn new(
         front: &Arc<MountFront>,
         (transport, threads): (Transport, usize),
-        mount: impl FnOnce(FuseDriver) -> Result<Session<FuseDriver>>,
+        mount: impl Fn(FuseDriver) -> Result<Session<FuseDriver>>,
     ) -> Result<Self> {
         let options = RingOptions { payload_bytes: REQUEST_BYTES_MAX as usize, helpers: threads };
         let rings = match transport {
@@ -69,32 +74,44 @@ impl Server {
         if let (Transport::Uring, Some(Err(refusal))) = (transport, &rings) {
             return Err(must_have_rings(refusal));
         }
-        front.wants_rings.store(matches!(rings, Some(Ok(_))), Ordering::Relaxed);
-        let session = mount(FuseDriver(front.clone()))?;
-        let is_first = front.notifier.set(session.notifier()).is_ok();
-        assert!(is_first, "a front is mounted once");
-        let started = rings.map(|rings| rings.and_then(|rings| start(front, &session, rings)));
-        let (choice, rings) = match started {
-            None => (TransportChoice::Threads(None), None),
-            Some(Ok(started)) => (TransportChoice::Uring(started.rings.count()), Some(started)),
-            Some(Err(refusal)) if transport == Transport::Uring => {
-                return Err(must_have_rings(&refusal));
-            }
-            Some(Err(RingRefusal(reason))) => (TransportChoice::Threads(Some(reason)), None),
+        let mount = |wants_rings| {
+            front.wants_rings.store(wants_rings, Ordering::Relaxed);
+            let session = mount(FuseDriver(front.clone()))?;
+            *front.notifier.lock() = Some(session.notifier());
+            Ok(session)
         };
-        Ok(Self { session, choice, rings })
+        let reason = match rings {
+            None => None,
+            Some(Err(RingRefusal(reason))) => Some(reason),
+            Some(Ok(rings)) => {
+                let session = mount(true)?;
+                match start(front, &session, rings) {
+                    Ok(rings) => {
+                        let choice = TransportChoice::Uring(rings.rings.count());
+                        return Ok(Self { session, choice, rings: Some(rings) });
+                    }
+                    Err(refusal) if transport == Transport::Uring => {
+                        return Err(must_have_rings(&refusal));
+                    }
+                    // Dropping the session unmounts it.
+                    Err(RingRefusal(reason)) => Some(reason),
+                }
+            }
+        };
+        Ok(Self { session: mount(false)?, choice: TransportChoice::Threads(reason), rings: None })
     }
 
     pub(crate) fn choice(&self) -> &TransportChoice {
         &self.choice
     }
 
-    /// Answers the kernel until the mount is gone, says so on `ended`, and never returns: dropping the
-    /// session would unmount its directory once more, and with it the file system beneath.
+    /// Answers the kernel until the mount is gone or a thread of a ring has failed, sends the outcome to
+    /// `ended`, and never returns: dropping the session would unmount its directory once more, and with
+    /// it the file system beneath.
     pub(crate) fn answer_kernel(self, ended: &Sender<io::Result<()>>) {
         let Self { session, rings, .. } = self;
         if let Some(RingServer { rings, device, answerer }) = rings {
-            let _ = ended.send(rings.serve(&device, &answerer));
+            let _ = ended.send(rings.serve(device, answerer));
             park(&session);
         }
         match session.spawn() {
@@ -110,7 +127,7 @@ impl Server {
     }
 }
 
-/// Keeps `_kept` for ever.
+/// Keeps `_kept` until the process ends.
 fn park<T>(_kept: &T) -> ! {
     loop {
         std::thread::park();
@@ -123,7 +140,7 @@ impl AsFd for Server {
     }
 }
 
-/// Lets the kernel use `rings`, if it said that it would.
+/// Makes the kernel use `rings`, if it agreed to in the handshake.
 fn start(
     front: &Arc<MountFront>,
     session: &Session<FuseDriver>,
@@ -147,4 +164,94 @@ fn must_have_rings(RingRefusal(reason): &RingRefusal) -> Error {
          rings"
     );
     Error::new(Kind::Unsupported, context)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{FromRawFd, RawFd};
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use esker_base::clock::SystemClock;
+    use esker_base::store::MemoryStore;
+    use esker_fs::identity::Identity;
+    use esker_fs::repository::Repository;
+    use esker_fs::session::SessionOptions;
+    use fuser::Config;
+    use rustix::mount::UnmountFlags;
+
+    use super::*;
+    use crate::file::InPlacePolicy;
+    use crate::front::MountSetup;
+    use crate::view::MountedView;
+
+    fn front() -> Arc<MountFront> {
+        let store = Arc::new(MemoryStore::new());
+        let repository = Repository::with(store, 1 << 20, Arc::new(SystemClock));
+        let options = SessionOptions { identity: Identity::root(), ..SessionOptions::default() };
+        let session = repository.begin(&[], options).expect("begin");
+        let setup = MountSetup {
+            status: Vec::new(),
+            clock: Arc::new(SystemClock),
+            store: None,
+            writes_back: false,
+            in_place: InPlacePolicy::Never,
+            report: Box::new(|error| println!("reported: {error}")),
+        };
+        Arc::new(MountFront::new(MountedView::Session(Arc::new(session)), setup))
+    }
+
+    /// Replaces all rings of this process by `/dev/null`, so that the next call to each fails.
+    fn break_rings() {
+        let null = std::fs::File::open("/dev/null").expect("it is everywhere");
+        for entry in std::fs::read_dir("/proc/self/fd").expect("descriptors") {
+            let path = entry.expect("an entry").path();
+            if std::fs::read_link(&path).is_ok_and(|link| link.ends_with("anon_inode:[io_uring]")) {
+                let name = path.file_name().and_then(|name| name.to_str()).expect("a number");
+                let number: RawFd = name.parse().expect("a number");
+                // SAFETY: the descriptor stays with the ring's owner, as this value is not dropped.
+                let mut ring = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
+                rustix::io::dup2(&null, &mut ring).expect("dup2");
+            }
+        }
+    }
+
+    /// Symptom: a mount with `--transport auto` answered nobody if rings failed after the handshake for
+    /// another reason than the kernel's refusal. Cause: the kernel holds requests back until all queues
+    /// have slots. The file system is now mounted again without rings.
+    #[test]
+    fn auto_mounts_again_without_rings_that_fail_after_the_handshake() {
+        let is_root = rustix::process::geteuid().is_root();
+        let options = RingOptions { payload_bytes: REQUEST_BYTES_MAX as usize, helpers: 1 };
+        if !crate::is_supported() || !is_root || Rings::prepare(options).is_err() {
+            println!("skipped: no mounts or no rings here");
+            return;
+        }
+        let at = tempfile::tempdir().expect("a directory");
+        let mounts = AtomicUsize::new(0);
+        let server = Server::new(&front(), (Transport::Auto, 2), |driver| {
+            mounts.fetch_add(1, Ordering::Relaxed);
+            let session = Session::new(driver, at.path(), &Config::default());
+            break_rings();
+            session.map_err(|error| Error::io(error, "mount"))
+        });
+        let server = server.expect("threads need no rings");
+        assert!(
+            matches!(server.choice(), TransportChoice::Threads(Some(_))),
+            "{:?}",
+            server.choice()
+        );
+        assert_eq!(mounts.into_inner(), 2);
+        let (ends, ended) = channel();
+        drop(std::thread::spawn(move || server.answer_kernel(&ends)));
+        let (answers, answer) = channel();
+        let file = at.path().join("file");
+        drop(std::thread::spawn(move || answers.send(std::fs::write(file, "text"))));
+        let written = answer.recv_timeout(Duration::from_secs(60));
+        let flags = if written.is_ok() { UnmountFlags::empty() } else { UnmountFlags::FORCE };
+        rustix::mount::unmount(at.path(), flags).expect("nobody uses it");
+        written.expect("requests are answered").expect("write");
+        ended.recv().expect("an outcome").expect("it ends by the unmount");
+    }
 }
