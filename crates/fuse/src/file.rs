@@ -236,11 +236,22 @@ impl MountFront {
     /// True if the last release of the file `number` may take long: the kernel has written it
     /// directly in the store.
     pub(crate) fn is_backed(&self, number: u64) -> bool {
+        self.is_open_file(number, |opened| opened.backing.is_some())
+    }
+
+    /// True if another thread is opening or changing the file `number`, which may wait for the store.
+    pub(crate) fn is_busy(&self, number: u64) -> bool {
+        self.is_open_file(number, |opened| match &opened.content {
+            OpenedContent::Changing(file) => file.is_being_changed(),
+            OpenedContent::Fixed(_) | OpenedContent::Values(_) => false,
+        })
+    }
+
+    /// True if the file `number` is open and `is_so`, or being opened: the opener holds the lock while
+    /// it reads the store.
+    fn is_open_file(&self, number: u64, is_so: impl FnOnce(&OpenedFile) -> bool) -> bool {
         let Some(node) = self.nodes.get(number) else { return false };
-        // A thread that opens it holds the lock while it reads the store.
-        node.file
-            .try_lock()
-            .is_none_or(|file| file.as_ref().is_some_and(|opened| opened.backing.is_some()))
+        node.file.try_lock().is_none_or(|file| file.as_ref().is_some_and(is_so))
     }
 
     /// Closes one open of the file `number`.

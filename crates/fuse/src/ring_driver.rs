@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ring driver: requests that come through rings, answered by the operations of the other modules.
 //!
-//! The counterpart of `driver`, which answers those that the FUSE library reads. Both decide nothing but
-//! what the kernel is told beside the operation's outcome; `Filesystem::init` is in `driver` for both.
+//! The counterpart of `driver`, which answers the requests that the FUSE library reads. Both decide only
+//! the flags and cache times that accompany an operation's outcome; `Filesystem::init` is in `driver` for
+//! both. This file also decides which requests the thread of a ring answers itself.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -22,20 +23,20 @@ use crate::front::MountFront;
 use crate::listing::{EntrySink, ShownEntry};
 use crate::make::{Caller, CreateRequest};
 
-/// Larger reads and writes are left to helpers: they take longer than to wake one.
+/// Helpers answer larger reads and writes, which take longer than waking a helper.
 const QUICK_BYTES_MAX: usize = 64 << 10;
 
-/// The front as rings see it.
+/// The front behind the interface of rings.
 pub(crate) struct RingDriver {
     pub(crate) front: Arc<MountFront>,
-    /// The mount's device, on which files of the store are registered.
+    /// The mount's device, at which files of the store are registered.
     pub(crate) device: Arc<OwnedFd>,
 }
 
 /// A listing without attributes.
 struct Names(Listing);
 
-/// A listing with attributes, by which the kernel is told of each file.
+/// A listing with attributes; the kernel counts a look-up of each entry.
 struct Entries(Listing);
 
 impl EntrySink for Names {
@@ -56,7 +57,7 @@ impl EntrySink for Entries {
     fn put(&mut self, cookie: u64, name: &[u8], shown: ShownEntry) -> bool {
         let attr = match shown {
             ShownEntry::All(attr) => attr,
-            // The two dots: the kernel reads no more of them than number and kind.
+            // For the two dots the kernel reads only number and kind.
             ShownEntry::Kind(number, kind) => dot(number, kind),
         };
         self.0.add_with_attributes(&attr, cookie, name)
@@ -88,7 +89,19 @@ impl Answerer for RingDriver {
             | Operation::Lseek { .. }
             | Operation::CopyFileRange { .. } => false,
             Operation::Release if self.front.is_backed(request.node) => false,
-            // Changes wait for a sync that they share with others, so as many as can be are under way.
+            // The thread that holds the file's lock may wait for the store.
+            Operation::GetAttr
+            | Operation::SetAttr(_)
+            | Operation::Open { .. }
+            | Operation::Read { .. }
+            | Operation::Write { .. }
+            | Operation::Flush
+            | Operation::Release
+                if self.front.is_busy(request.node) =>
+            {
+                false
+            }
+            // These changes wait for a shared sync, so many of them should be in flight at a time.
             _ if is_change && self.front.flushes_at_close() => false,
             _ => !self.front.is_far,
         }
@@ -102,7 +115,7 @@ impl Answerer for RingDriver {
         match operation {
             Operation::LookUp { name } => {
                 let found = front.lookup(node, name)?;
-                // Number 0: the kernel may keep that there is nothing.
+                // Number 0 lets the kernel cache that there is no such entry.
                 Ok(Answer::Entry(found.unwrap_or_else(|| dot(0, FileKind::File))))
             }
             Operation::GetAttr => front.attributes(&*front.node(node)?).map(Answer::Attr),
@@ -162,7 +175,7 @@ impl Answerer for RingDriver {
 }
 
 impl RingDriver {
-    /// Answers what is asked of an open file.
+    /// Answers a request about an open file.
     fn answer_of_content(
         &self,
         node: u64,
@@ -196,8 +209,7 @@ impl RingDriver {
                 Ok(Answer::Size(u32::try_from(copied).unwrap_or(u32::MAX)))
             }
             Operation::Ioctl { is_unrestricted: false } => Err(Errno::ENOTTY),
-            // The kernel does not ask again. Of `flush`: the last close is a release, which nobody waits
-            // for.
+            // The kernel does not ask again. It needs no `flush`: nobody waits for a release.
             _ => Err(Errno::ENOSYS),
         }
     }
@@ -273,7 +285,7 @@ impl RingDriver {
     }
 }
 
-/// What the kernel asks for by `flags` of a rename.
+/// The kind of rename that the kernel requests by `flags`.
 pub(crate) fn rename_flags(flags: fuser::RenameFlags) -> Result<RenameFlags, Errno> {
     match flags {
         none if none.is_empty() => Ok(RenameFlags::Replace),
@@ -287,7 +299,7 @@ fn data(bytes: Vec<u8>) -> Answer {
     Answer::Data(Bytes::from(bytes))
 }
 
-/// `value`, or its size if that is all that was asked for.
+/// `value`, or its size if the kernel requests only that.
 fn sized(value: Vec<u8>, size: u32) -> Result<Answer, Errno> {
     match value.len() {
         length if size == 0 => Ok(Answer::Size(u32::try_from(length).unwrap_or(u32::MAX))),

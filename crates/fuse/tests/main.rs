@@ -4,6 +4,7 @@
 
 mod faults;
 mod garbage;
+mod gated_store;
 mod listings;
 mod mounted;
 mod passthrough;

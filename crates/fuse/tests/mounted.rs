@@ -29,7 +29,7 @@ pub struct Mounted {
     directory: TempDir,
     /// Counts the files that the kernel knows.
     pub known_files: Box<dyn Fn() -> usize + Send>,
-    /// How requests reach it.
+    /// The transport of its requests.
     pub transport: TransportChoice,
     serving: Option<JoinHandle<Result<()>>>,
 }
@@ -138,8 +138,13 @@ impl Mounted {
         self.root().join(name)
     }
 
+    /// Waits for the end of a mount that somebody else ends; returns its error.
+    pub fn wait(mut self) -> Result<()> {
+        self.serving.take().expect("it runs").join().expect("no panic")
+    }
+
     /// Unmounts; returns the outcome of closing all open files.
-    pub fn end(mut self) -> Result<()> {
+    pub fn end(self) -> Result<()> {
         let mut looks = 0;
         // A process that another test starts holds all open files of this one until it runs its
         // program.
@@ -149,7 +154,7 @@ impl Mounted {
             assert!(looks < LOOKS_MAX, "somebody uses it");
             std::thread::sleep(LOOK);
         }
-        self.serving.take().expect("it runs").join().expect("no panic")
+        self.wait()
     }
 }
 

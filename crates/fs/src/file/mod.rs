@@ -97,6 +97,12 @@ impl OpenFile {
         self.state.read().is_blank()
     }
 
+    /// True while another thread changes the file, which may wait for the store.
+    #[must_use]
+    pub fn is_being_changed(&self) -> bool {
+        self.state.is_locked_exclusive()
+    }
+
     /// Returns the current size in bytes.
     ///
     /// # Errors

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A store in memory whose large appends wait while the test holds a gate.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use esker_base::store::{
+    AppendLog, InPlaceLog, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store,
+};
+use esker_base::{Bytes, Result};
+use parking_lot::{Condvar, Mutex};
+
+/// Appends of at least this many bytes wait; those of write-ahead logs are smaller.
+const GATED_BYTES_MIN: usize = 512 << 10;
+
+#[derive(Debug, Default)]
+pub struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+    waiting: AtomicUsize,
+}
+
+#[derive(Debug)]
+pub struct GatedStore {
+    inner: SharedStore,
+    gate: Arc<Gate>,
+}
+
+struct GatedLog {
+    inner: Box<dyn AppendLog>,
+    gate: Arc<Gate>,
+}
+
+impl Gate {
+    pub fn close(&self) {
+        *self.is_closed.lock() = true;
+    }
+
+    pub fn open(&self) {
+        *self.is_closed.lock() = false;
+        self.opened.notify_all();
+    }
+
+    /// Number of appends that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    fn pass(&self) {
+        let mut is_closed = self.is_closed.lock();
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        while *is_closed {
+            self.opened.wait(&mut is_closed);
+        }
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl GatedStore {
+    pub fn new() -> (Arc<Self>, Arc<Gate>) {
+        let gate = Arc::new(Gate::default());
+        (Arc::new(Self { inner: Arc::new(MemoryStore::new()), gate: gate.clone() }), gate)
+    }
+}
+
+impl AppendLog for GatedLog {
+    fn append(&self, bytes: &[u8]) -> Result<u64> {
+        if bytes.len() >= GATED_BYTES_MIN {
+            self.gate.pass();
+        }
+        self.inner.append(bytes)
+    }
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+    fn bytes(&self) -> u64 {
+        self.inner.bytes()
+    }
+}
+
+impl Store for GatedStore {
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.inner.put_if_absent(name, bytes)
+    }
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.inner.create(name)
+    }
+    fn size(&self, name: &str) -> Result<u64> {
+        self.inner.size(name)
+    }
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        self.inner.get(name, bytes_max)
+    }
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.inner.get_range(name, range)
+    }
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.inner.get_ranges(name, ranges)
+    }
+    fn file(&self, name: &str) -> Result<Option<File>> {
+        self.inner.file(name)
+    }
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        let inner = self.inner.append_log(name)?;
+        Ok(Box::new(GatedLog { inner, gate: self.gate.clone() }))
+    }
+    fn log_in_place(&self, _: &str) -> Result<Option<InPlaceLog>> {
+        Ok(None)
+    }
+    fn open_logs_max(&self) -> usize {
+        self.inner.open_logs_max()
+    }
+    fn sync_log(&self, name: &str) -> Result<()> {
+        self.inner.sync_log(name)
+    }
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.inner.list(prefix)
+    }
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        self.inner.list_names(prefix)
+    }
+    fn delete(&self, name: &str) -> Result<()> {
+        self.inner.delete(name)
+    }
+}
