@@ -8,9 +8,9 @@
 //!
 //! Invariant: a number is in the table while the kernel's look-up count for it is above 0. The root
 //! is always known, and not in the table.
-//! Concurrency: sharded by number. `displaced` and a node's `file` are locked under a shard's lock;
-//! the node's `place`, a leaf, is locked under `file`, which is held while the session opens the
-//! file. `directories` follows the rules of `link_count`.
+//! Concurrency: sharded by number. `displaced` is locked under a shard's lock. A node's `file` is held
+//! while the session opens the file, and shards and the node's `place`, leaves, are locked under it;
+//! so nobody waits for `file` under a shard's lock. `directories` follows the rules of `link_count`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -202,11 +202,11 @@ impl NodeTable {
     /// Every open file.
     pub(crate) fn open(&self) -> Vec<Arc<KernelNode>> {
         let of_shard = |shard: &Mutex<HashMap<u64, KnownNode>>| -> Vec<Arc<KernelNode>> {
-            let shard = shard.lock();
-            let is_open = |known: &&KnownNode| known.node.file.lock().is_some();
-            shard.values().filter(is_open).map(|known| known.node.clone()).collect()
+            shard.lock().values().map(|known| known.node.clone()).collect()
         };
-        self.shards.iter().flat_map(of_shard).collect()
+        let known = self.shards.iter().flat_map(of_shard);
+        // An opener holds this lock while it looks up nodes.
+        known.filter(|node| node.file.lock().is_some()).collect()
     }
 }
 
@@ -288,6 +288,39 @@ mod tests {
         // It is forgotten like any other.
         assert!(nodes.forget(numbers[1], 2).is_some());
         assert_eq!(nodes.displaced_count.load(Ordering::Relaxed), 1);
+    }
+
+    /// Symptom: a mount could stop for ever when it was unmounted while a file was being opened.
+    /// Cause: a listing of open files waited for the file under the lock of its shard; the opener,
+    /// which had the file, waited for the shard of the file's directory.
+    /// Fix: the listing waits under no lock.
+    #[test]
+    fn open_files_are_listed_while_a_file_is_being_opened() {
+        let nodes = nodes();
+        let node = remember(&nodes, 77);
+        let opening = node.file.lock();
+        std::thread::scope(|scope| {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let nodes = &nodes;
+            let listing = scope.spawn(move || {
+                sender.send(rustix::thread::gettid()).expect("the test waits");
+                nodes.open().len()
+            });
+            let thread = receiver.recv().expect("it begins").as_raw_nonzero();
+            let stat = format!("/proc/self/task/{thread}/stat");
+            let is_asleep = || {
+                let stat = std::fs::read_to_string(&stat).expect("the thread is there");
+                stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
+            };
+            // Until it waits for the file.
+            while !is_asleep() {
+                std::thread::yield_now();
+            }
+            let is_free = nodes.shards.iter().all(|shard| shard.try_lock().is_some());
+            drop(opening);
+            assert_eq!(listing.join().expect("it ends"), 0);
+            assert!(is_free, "a shard is locked while the file is waited for");
+        });
     }
 
     #[test]
