@@ -18,6 +18,7 @@ use std::sync::Arc;
 use esker_base::{Error, Kind, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::destination::{ExportDir, type_of};
 use super::earlier;
@@ -57,11 +58,18 @@ pub(super) fn path(target: &Path, digest: u32) -> PathBuf {
     target.with_file_name(OsStr::from_bytes(&side_name(name.as_bytes(), PARTIAL, digest)))
 }
 
-/// Returns `name`, truncated if necessary, with a suffix that identifies its purpose.
+/// Returns `name`, truncated if necessary, with a suffix that identifies its purpose. If it is
+/// truncated, the digest also covers the whole name.
 fn side_name(name: &[u8], what: &str, digest: u32) -> Vec<u8> {
-    let suffix = format!(".esker-{what}-{digest:08x}");
-    let kept = name.len().min(NAME_BYTES_MAX - suffix.len());
-    [&name[..kept], suffix.as_bytes()].concat()
+    let suffix = |digest: u32| format!(".esker-{what}-{digest:08x}");
+    let kept_max = NAME_BYTES_MAX - suffix(digest).len();
+    match name.get(..kept_max).filter(|kept| kept.len() < name.len()) {
+        None => [name, suffix(digest).as_bytes()].concat(),
+        Some(kept) => {
+            let digest = xxh3_64_with_seed(name, digest.into()) as u32;
+            [kept, suffix(digest).as_bytes()].concat()
+        }
+    }
 }
 
 impl PartialExport {
@@ -293,5 +301,20 @@ mod tests {
     fn side_names_fit_into_a_name() {
         assert_eq!(side_name(b"out", PARTIAL, 0xabc), b"out.esker-partial-00000abc");
         assert_eq!(side_name(&[b'n'; 255], REPLACED, 1).len(), NAME_BYTES_MAX);
+    }
+
+    /// Symptom: exports of one snapshot to two long names shared a partial name: the second one was
+    /// refused, or resumed the first.
+    /// Cause: the names differed only in bytes that were cut off.
+    /// Fix: the digest covers what is cut off.
+    #[test]
+    fn long_names_that_differ_at_their_ends_have_different_side_names() {
+        let longest = NAME_BYTES_MAX - ".esker-partial-00000001".len();
+        for bytes in longest..=NAME_BYTES_MAX {
+            let names = [b'x', b'y'].map(|last| [&vec![b'n'; bytes - 1][..], &[last]].concat());
+            let [first, second] = names.map(|name| side_name(&name, PARTIAL, 1));
+            assert_ne!(first, second, "{bytes} bytes");
+            assert_eq!(first.len(), NAME_BYTES_MAX);
+        }
     }
 }
