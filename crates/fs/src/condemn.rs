@@ -15,7 +15,8 @@
 //! the collector commits that its tables are gone, and deletes them and the logs to which no such
 //! set refers. A squash that begins to refer to a log found the reference in another set, and holds
 //! that set until it has committed, so a marker of this kind exists for as long as a log is needed.
-//! Committing under a higher epoch fences a writer that is still running.
+//! Committing under a higher epoch fences a writer that is still running. Before a set is doomed
+//! that may be about to get a name, publications of that name are fenced (`publication.rs`).
 //! A set that has markers but no manifest is doomed by its first manifest: that, or the manifest
 //! with which the set begins, exists, but never both. So the markers of a set that has begun
 //! existed before it read what they hold.
@@ -186,18 +187,26 @@ enum KeptContent {
     Nothing,
 }
 
-/// Returns what markers keep of `set`. Markers of names in `stale` count only if the name now
-/// stands for the set.
-fn kept(store: &dyn Store, set: SetId, stale: &BTreeSet<MarkerHolder>) -> Result<KeptContent> {
+/// Returns what markers keep of `set`. Markers of names in `stale` count only if `stands_for` finds
+/// that the name now stands for the set.
+fn kept(
+    store: &dyn Store,
+    set: SetId,
+    stale: &BTreeSet<MarkerHolder>,
+    stands_for: &dyn Fn(&str) -> Result<bool>,
+) -> Result<KeptContent> {
     let mut kept = KeptContent::Nothing;
     for holder in marker::holders(store, set)? {
         match &holder {
             MarkerHolder::Data(_) => kept = KeptContent::Data,
             MarkerHolder::Name(name) if stale.contains(&holder) => {
-                match names::stands_for(store, name, set) {
+                match stands_for(name) {
                     Ok(false) => {}
-                    // A name that cannot be read may stand for any set.
-                    Err(error) if error.kind() != Kind::Corrupt => return Err(error),
+                    // A name that cannot be read, or whose part keeps changing, may stand for any
+                    // set.
+                    Err(error) if ![Kind::Corrupt, Kind::Conflict].contains(&error.kind()) => {
+                        return Err(error);
+                    }
                     _ => return Ok(KeptContent::All),
                 }
             }
@@ -213,18 +222,24 @@ fn is_data_needed(store: &dyn Store, set: SetId) -> Result<bool> {
 }
 
 /// Dooms `set` unless it is held, or reduces it to its data logs if only those are needed. `stale`
-/// are markers of names that did not stand for it.
+/// are markers of names that did not stand for it. Before the set is doomed, `fence` is called with
+/// each of these names and the number of the manifest that condemned the set: it fences
+/// publications that found the set live before that, and returns whether the name stands for it.
 pub(crate) fn doom(
     store: &dyn Store,
     set: SetId,
     stale: &BTreeSet<MarkerHolder>,
+    fence: &dyn Fn(&str, u64) -> Result<bool>,
     now_ns: u64,
 ) -> Result<CondemnVerdict> {
+    let stands_for = |name: &str| names::stands_for(store, name, set);
     for _ in 0..TRIES_MAX {
         let mut manifest = match Manifest::load(store, set) {
             Err(error) if error.kind() == Kind::NotFound => return Ok(CondemnVerdict::Gone),
             loaded => loaded?,
         };
+        let number = manifest.number;
+        let stands_finally = |name: &str| fence(name, number);
         match phase(&manifest) {
             DeletionPhase::Doomed => return Ok(CondemnVerdict::Doomed(Box::new(manifest))),
             // It cannot be restored, so other holders do not count. Checked twice: a listing may
@@ -239,7 +254,7 @@ pub(crate) fn doom(
                     return Ok(CondemnVerdict::Doomed(Box::new(manifest)));
                 }
             }
-            DeletionPhase::Condemned => match kept(store, set, stale)? {
+            DeletionPhase::Condemned => match kept(store, set, stale, &stands_finally)? {
                 KeptContent::All => {
                     if restore(store, set, manifest)? {
                         return Ok(CondemnVerdict::Kept);
@@ -257,7 +272,7 @@ pub(crate) fn doom(
                     }
                 }
             },
-            DeletionPhase::Live if kept(store, set, stale)? == KeptContent::All => {
+            DeletionPhase::Live if kept(store, set, stale, &stands_for)? == KeptContent::All => {
                 return Ok(CondemnVerdict::Kept);
             }
             DeletionPhase::Live => {
@@ -307,14 +322,15 @@ pub(crate) fn doom_missing(store: &dyn Store, set: SetId, now_ns: u64) -> Result
 }
 
 /// Dooms `set`, whose newest manifest cannot be read, unless it is held. One step is enough: a set
-/// that cannot be read is never restored.
+/// that cannot be read is never restored, and gets no name.
 pub(crate) fn doom_unreadable(
     store: &dyn Store,
     set: SetId,
     stale: &BTreeSet<MarkerHolder>,
     now_ns: u64,
 ) -> Result<CondemnVerdict> {
-    if kept(store, set, stale)? != KeptContent::Nothing {
+    let stands_for = |name: &str| names::stands_for(store, name, set);
+    if kept(store, set, stale, &stands_for)? != KeptContent::Nothing {
         return Ok(CondemnVerdict::Kept);
     }
     let newest = match Manifest::newest_number(store, set) {

@@ -21,6 +21,7 @@ mod sweep;
 pub(crate) use self::sweep::SetObject;
 use self::sweep::{SetFolder, SweepRules};
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -104,15 +105,16 @@ impl Repository {
     /// Errors of the store. A set that cannot be read is reported, and deleted only if nothing
     /// holds it: no name, no session, and no other set that can be read, or whose marker exists.
     pub fn gc(&self, options: &GcOptions) -> Result<GcReport> {
-        let report = self.with_reserve(|| self.collect_garbage(options))?;
+        let fences = NameFences::default();
+        let report = self.with_reserve(|| self.collect_garbage(options, &fences))?;
         if !options.dry_run {
             self.store().keep_reserve();
         }
         Ok(report)
     }
 
-    fn collect_garbage(&self, options: &GcOptions) -> Result<GcReport> {
-        let mut collection = GarbageCollection::survey(self, options.clone())?;
+    fn collect_garbage(&self, options: &GcOptions, fences: &NameFences) -> Result<GcReport> {
+        let mut collection = GarbageCollection::survey(self, options.clone(), fences)?;
         loop {
             let freed = collection.report.objects;
             collection.sweep_markers()?;
@@ -200,6 +202,10 @@ fn find_set(store: &dyn Store, set: SetId, rules: &SweepRules) -> Result<FoundSe
     Ok(FoundSet { set, known, is_littered })
 }
 
+/// Names of which publications were fenced, each with the set and the manifest that condemned it. Kept
+/// when a collection in a full store is tried again, so that each attempt takes less room.
+type NameFences = RefCell<BTreeSet<(SetId, u64, String)>>;
+
 /// One collection.
 struct GarbageCollection<'a> {
     repository: &'a Repository,
@@ -211,6 +217,7 @@ struct GarbageCollection<'a> {
     /// Names, as holders, that did not stand for the set. Their markers stay until the set is
     /// doomed: a concurrent publication of such a name relies on them.
     stale_names: BTreeMap<SetId, BTreeSet<MarkerHolder>>,
+    fences: &'a NameFences,
     /// The set of each name.
     names: BTreeMap<String, SetId>,
     /// Parts of the name table that cannot be read.
@@ -230,7 +237,11 @@ struct GarbageCollection<'a> {
 impl<'a> GarbageCollection<'a> {
     /// Reads markers first, then their holders: anything created in between is younger than any
     /// grace period.
-    fn survey(repository: &'a Repository, options: GcOptions) -> Result<Self> {
+    fn survey(
+        repository: &'a Repository,
+        options: GcOptions,
+        fences: &'a NameFences,
+    ) -> Result<Self> {
         let store = &**repository.store();
         let now_ns = repository.clock().now_ns();
         let mut markers: BTreeMap<SetId, BTreeMap<MarkerHolder, u64>> = BTreeMap::new();
@@ -265,6 +276,7 @@ impl<'a> GarbageCollection<'a> {
             now_ns,
             markers,
             stale_names,
+            fences,
             names,
             damaged_names,
             sets,
@@ -589,11 +601,23 @@ impl<'a> GarbageCollection<'a> {
 
     fn doom(&self, set: SetId, is_damaged: bool) -> Result<CondemnVerdict> {
         let none = BTreeSet::new();
+        let (store, clock) = (self.store(), &**self.repository.clock());
         let stale = self.stale_names.get(&set).unwrap_or(&none);
-        match is_damaged {
-            true => condemn::doom_unreadable(self.store(), set, stale, self.now_ns),
-            false => condemn::doom(self.store(), set, stale, self.now_ns),
+        if is_damaged {
+            return condemn::doom_unreadable(store, set, stale, self.now_ns);
         }
+        let fence = |name: &str, condemned: u64| {
+            let fence = (set, condemned, name.to_owned());
+            if self.fences.borrow().contains(&fence) {
+                return Ok(false);
+            }
+            let stands_for_set = names::fence_publications(store, clock, name, set)?;
+            if !stands_for_set {
+                self.fences.borrow_mut().insert(fence);
+            }
+            Ok(stands_for_set)
+        };
+        condemn::doom(store, set, stale, &fence, self.now_ns)
     }
 
     /// Deletes what a writer left in a set that has no manifest and no markers.

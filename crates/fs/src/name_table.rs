@@ -70,6 +70,18 @@ impl SeenPart {
     pub(crate) fn entries(&self) -> &NameEntries {
         &self.names.entries
     }
+
+    /// True if it was read a short time ago, so that most of the time for a change is left.
+    pub(crate) fn is_recent(&self, clock: &dyn Clock) -> bool {
+        self.elapsed_ns(clock) < CHANGE_NS_MAX / 2
+    }
+
+    /// Time since it was read, by the clock that is further ahead.
+    fn elapsed_ns(&self, clock: &dyn Clock) -> u64 {
+        let (wall_ns, monotonic_ns) = self.start_ns;
+        let wall_ns = clock.now_ns().saturating_sub(wall_ns);
+        wall_ns.max(clock.monotonic_ns().saturating_sub(monotonic_ns))
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -222,17 +234,18 @@ pub(crate) fn change(
     change_part(store, clock, (part_of(name), None), edit)
 }
 
-/// Like [`change`], for a part that was `seen`. Cost: one put, if nobody has changed it since.
+/// Like [`change`], for a part that may have been `seen`. Cost: one put, if it was and nobody has
+/// changed it since.
 ///
 /// # Errors
 /// As [`change_part`].
 pub(crate) fn change_seen(
     store: &dyn Store,
     clock: &dyn Clock,
-    (name, seen): (&str, SeenPart),
+    (name, seen): (&str, Option<SeenPart>),
     edit: &mut dyn FnMut(&mut NameEntries) -> Result<bool>,
 ) -> Result<()> {
-    change_part(store, clock, (part_of(name), Some(seen)), edit)
+    change_part(store, clock, (part_of(name), seen), edit)
 }
 
 /// Applies `edit` to the names of `part` and makes the result its next version, durable once this
@@ -251,20 +264,19 @@ fn change_part(
     edit: &mut dyn FnMut(&mut NameEntries) -> Result<bool>,
 ) -> Result<()> {
     for _ in 0..TRIES_MAX {
-        let SeenPart { mut names, versions, start_ns: start } = match seen.take() {
+        let mut seen = match seen.take() {
             Some(seen) => seen,
             None => see_part(store, clock, part)?,
         };
+        let names = &mut seen.names;
         if !edit(&mut names.entries)? {
             return Ok(());
         }
         let number = names.number + 1;
         let put = store.put_if_absent(&object(part, number), &encode(part, &names.entries)?);
-        let elapsed_ns = (clock.now_ns().saturating_sub(start.0))
-            .max(clock.monotonic_ns().saturating_sub(start.1));
         match put {
-            Ok(()) if elapsed_ns < CHANGE_NS_MAX => {
-                delete_replaced(store, &versions);
+            Ok(()) if seen.elapsed_ns(clock) < CHANGE_NS_MAX => {
+                delete_replaced(store, &seen.versions);
                 return Ok(());
             }
             Ok(()) if newest_number(store, part)? == number => return Ok(()),

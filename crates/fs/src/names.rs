@@ -80,29 +80,37 @@ pub enum IfTaken {
     Replace,
 }
 
-/// Makes `name` stand for `set`; returns its previous target. Durable once it returns. Recognizes a
-/// change that took effect although the store did not confirm it. Calls `before_replacing` with a
-/// set before it loses the name. Cost: a listing, a read and a put; only the put if the part of the
-/// table was `seen` just before.
+/// Makes `name` stand for a set that was live after the part of the table was `seen`; returns the
+/// previous target. Durable once it returns. Recognizes a change that took effect although the
+/// store did not confirm it. If it has to read the part again, it calls `check_live` before it puts
+/// the name: a collection that dooms the set has changed the part ([`fence_publications`]). Calls
+/// `before_replacing` with a set before it loses the name. Cost: a put, if nobody has changed the
+/// part since.
 ///
 /// # Errors
-/// `Exists` if the name stands for another set and must not be replaced. After any other error the
-/// name may still appear, now or later.
+/// `Exists` if the name stands for another set and must not be replaced; those of the closures,
+/// without a change. After any other error the name may still appear, now or later.
 pub(crate) fn publish(
     store: &dyn Store,
     clock: &dyn Clock,
-    name: &str,
+    (name, seen): (&str, SeenPart),
     entry: NameEntry,
-    (if_taken, seen): (IfTaken, Option<SeenPart>),
+    if_taken: IfTaken,
+    check_live: &dyn Fn() -> Result<()>,
     before_replacing: &mut dyn FnMut(SetId) -> Result<()>,
 ) -> Result<Option<NameEntry>> {
     check(name)?;
-    let mut replaced = None;
+    // A flush since then may have taken longer than a change should.
+    let seen = Some(seen).filter(|seen| seen.is_recent(clock));
+    let (mut replaced, mut is_live) = (None, seen.is_some());
     let mut edit = |names: &mut NameEntries| {
         match names.get(name) {
             Some(other) if other.set == entry.set => return Ok(false),
             Some(_) if if_taken == IfTaken::Refuse => return Err(taken(name)),
             other => {
+                if !std::mem::take(&mut is_live) {
+                    check_live()?;
+                }
                 replaced = other.copied();
                 replaced.map_or(Ok(()), |other| before_replacing(other.set))?;
             }
@@ -110,10 +118,7 @@ pub(crate) fn publish(
         names.insert(name.to_owned(), entry);
         Ok(true)
     };
-    let published = match seen {
-        Some(seen) => name_table::change_seen(store, clock, (name, seen), &mut edit),
-        None => name_table::change(store, clock, name, &mut edit),
-    };
+    let published = name_table::change_seen(store, clock, (name, seen), &mut edit);
     published.map(|()| replaced).map_err(|error| match error.kind() {
         Kind::Unavailable => {
             let what = "it is unknown whether the name was published; see `esker names`";
@@ -123,7 +128,29 @@ pub(crate) fn publish(
     })
 }
 
-/// Takes `name` from `set`, if it stands for that set, and gives it to `previous`, or removes it.
+/// Puts another version of the part that contains `name`, with the same names, and returns false;
+/// returns true, without a change, if the name stands for `set`. A publication that read an earlier
+/// version cannot put the name without reading the part, and the state of its set, again. Cost: as
+/// a publication.
+///
+/// # Errors
+/// `Corrupt` if the part cannot be read; `Conflict` if it keeps changing; errors of the store.
+pub(crate) fn fence_publications(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    name: &str,
+    set: SetId,
+) -> Result<bool> {
+    let mut stands_for_set = false;
+    name_table::change(store, clock, name, &mut |names| {
+        stands_for_set = names.get(name).is_some_and(|entry| entry.set == set);
+        Ok(!stands_for_set)
+    })?;
+    Ok(stands_for_set)
+}
+
+/// Takes `name` from `set`, if it stands for that set, and gives it to what `previous` returns, or
+/// removes it.
 ///
 /// # Errors
 /// Errors of the store.
@@ -132,13 +159,13 @@ pub(crate) fn take_back(
     clock: &dyn Clock,
     name: &str,
     set: SetId,
-    previous: Option<NameEntry>,
+    previous: &dyn Fn() -> Result<Option<NameEntry>>,
 ) -> Result<()> {
     name_table::change(store, clock, name, &mut |names| {
         if names.get(name).is_none_or(|entry| entry.set != set) {
             return Ok(false);
         }
-        match previous {
+        match previous()? {
             Some(previous) => drop(names.insert(name.to_owned(), previous)),
             None => drop(names.remove(name)),
         }
@@ -184,7 +211,8 @@ pub fn check_free_for(store: &dyn Store, name: &str, set: SetId) -> Result<()> {
     }
 }
 
-/// Like [`check_free_for`], but returns the part of the table for a subsequent publication.
+/// Like [`check_free_for`], but returns the part of the table for a subsequent publication. The
+/// publisher makes sure that the set is live after this.
 ///
 /// # Errors
 /// As [`check_free_for`].

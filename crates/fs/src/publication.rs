@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Publication: gives names to change sets, and moves names between them.
 //!
-//! A publisher puts the marker of the name on the set, checks that the set is complete and not
-//! being deleted, changes the name, and reads the set's manifest once more. A collector that found
-//! the marker stale looks up the name again after it condemned the set, so one of the two gives
-//! way. The marker stays if the publication fails: another process may rely on it, and a collection
-//! removes it. Source: docs/design/0007-names.md.
+//! A publisher puts the marker of the name on the set, reads the part of the name table, then makes
+//! sure that the set is complete and not being deleted, and puts the next version of that part. A
+//! collector that found the marker stale puts a version of the part, too, after it condemned the
+//! set and before it dooms it. So the publisher either finds the set condemned, or loses the
+//! number, or its name is in the version that the collector reads: no name ever stands for a set
+//! that is being deleted. The marker stays if the publication fails: another process may rely on
+//! it, and a collection removes it. Source: docs/design/0007-names.md.
 
 use std::collections::VecDeque;
 
-use esker_base::store::{Store, concurrent};
+use esker_base::store::Store;
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use hashbrown::HashSet;
@@ -18,7 +20,7 @@ use crate::condemn;
 use crate::delete::hold_former;
 use crate::graph::is_of_manifest;
 use crate::marker::{self, MarkerHolder};
-use crate::name_table::{NameEntry, SeenPart};
+use crate::name_table::{self, NameEntry, SeenPart};
 use crate::names::{self, IfTaken};
 use crate::repository::{Repository, best_effort};
 
@@ -29,8 +31,8 @@ impl Repository {
     /// # Errors
     /// `Exists` if the name is taken; `Invalid` if the set is not complete.
     pub fn publish(&self, set: SetId, name: &str) -> Result<()> {
-        names::check_free_for(&**self.store(), name, set)?;
-        self.publish_as(set, name, IfTaken::Refuse).map(drop)
+        let seen = names::see_free_for(&**self.store(), &**self.clock(), name, set)?;
+        self.publish_as(set, (name, seen), IfTaken::Refuse).map(drop)
     }
 
     /// Like [`Repository::publish`], but gives `set` a name that stands for another set if
@@ -49,7 +51,8 @@ impl Repository {
         if_taken: IfTaken,
     ) -> Result<Option<SetId>> {
         names::check(name)?;
-        self.publish_as(set, name, if_taken)
+        let seen = name_table::see(&**self.store(), &**self.clock(), name)?;
+        self.publish_as(set, (name, seen), if_taken)
     }
 
     /// Fails if `name` has moved since work on `bases` began, in the sense of
@@ -83,7 +86,7 @@ impl Repository {
             IfTaken::Refuse => self.publish(set, new)?,
             _ => drop(self.publish_replacing(set, new, if_taken)?),
         }
-        names::take_back(store, clock, old, set, None)?;
+        names::take_back(store, clock, old, set, &|| Ok(None))?;
         if names::is_taken(store, old)? {
             let what = format!("{old} now stands for another snapshot and stays; {new} exists too");
             return Err(Error::new(Kind::Conflict, what));
@@ -91,19 +94,18 @@ impl Repository {
         Ok(set)
     }
 
-    fn publish_as(&self, set: SetId, name: &str, if_taken: IfTaken) -> Result<Option<SetId>> {
+    fn publish_as(
+        &self,
+        set: SetId,
+        (name, seen): (&str, SeenPart),
+        if_taken: IfTaken,
+    ) -> Result<Option<SetId>> {
         let store = &**self.store();
         marker::hold(store, set, &MarkerHolder::Name(name.to_owned()))?;
         let known = condemn::load_live(store, set)?;
         check_complete(set, &known, "resume and publish it")?;
-        let publication = PendingPublication {
-            set,
-            known: &known,
-            name,
-            if_taken,
-            seen: None,
-            was_session: true,
-        };
+        let publication =
+            PendingPublication { set, known: &known, name, if_taken, seen, was_session: true };
         publish_held(store, &**self.clock(), publication)
     }
 }
@@ -140,23 +142,22 @@ fn check_complete(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
 /// A complete set with the marker of a name, and how to give it the name.
 pub(crate) struct PendingPublication<'a> {
     pub(crate) set: SetId,
-    /// Its newest manifest a moment ago.
+    /// Its newest manifest, live, when it was read or committed after `seen`.
     pub(crate) known: &'a Manifest,
     pub(crate) name: &'a str,
     pub(crate) if_taken: IfTaken,
-    /// The part of the name table, if it was just read.
-    pub(crate) seen: Option<SeenPart>,
+    /// The part of the name table.
+    pub(crate) seen: SeenPart,
     /// True if the set may have a session's marker, which is then released.
     pub(crate) was_session: bool,
 }
 
-/// Makes a name stand for a set; returns the set that lost it. Cost: a put, preceded by a read of
-/// the part of the name table unless it was `seen`; then, concurrently on a far store, a listing
-/// and a deletion.
+/// Makes a name stand for a set; returns the set that lost it. Cost: a put and a deletion; for a
+/// part of a job also a listing.
 ///
 /// # Errors
-/// As [`names::publish`]; `NotFound` if the set was collected meanwhile, `Invalid` if it was
-/// reopened: the name is then what it was.
+/// As [`names::publish`]; `NotFound` if the set is being deleted, `Invalid` if it was reopened: the
+/// name is then what it was.
 pub(crate) fn publish_held(
     store: &dyn Store,
     clock: &dyn Clock,
@@ -170,42 +171,26 @@ pub(crate) fn publish_held(
         }
         hold_former(store, clock, former, name)
     };
-    let replaced = names::publish(store, clock, name, entry, (if_taken, seen), keep)?;
-    let look = || refusal(set, condemn::reload_live(store, set, known));
-    let release = || match was_session {
-        true => best_effort(release_session(store, set, known.job.is_some())),
-        false => Ok(()),
+    let check_live = || {
+        let advice = "it was reopened meanwhile; complete it first";
+        check_complete(set, &condemn::reload_live(store, set, known)?, advice)
     };
-    let refused = match known.job {
-        // If this is refused, the set is being deleted together with its markers.
-        None => concurrent::try_join(store, look, release)?.0,
-        // A reopened part of a job needs its marker.
-        Some(_) => match look()? {
-            None => release().map(|()| None)?,
-            refused => refused,
-        },
-    };
-    match refused {
-        None => Ok(replaced.map(|former| former.set)),
-        Some(refused) => {
+    let replaced = names::publish(store, clock, (name, seen), entry, if_taken, &check_live, keep)?;
+    // A part of a job may have been reopened, by a process that then found no name of it.
+    if known.job.is_some()
+        && let Err(refused) = check_live()
+    {
+        if !matches!(refused.kind(), Kind::Invalid | Kind::NotFound) {
+            best_effort(Err(refused))?;
+        } else {
             take_back(store, clock, name, set, replaced)?;
-            Err(refused)
+            return Err(refused);
         }
     }
-}
-
-/// Returns why the name must be taken back from `set`, given the result of reloading its manifest
-/// after it got the name; `None` if it stays, and an error if that is undecided.
-fn refusal(set: SetId, looked: Result<Manifest>) -> Result<Option<Error>> {
-    match looked {
-        Err(error) if error.kind() == Kind::NotFound => Ok(Some(error)),
-        // A part of a job was reopened, and its names were checked after that.
-        Ok(manifest) => {
-            let advice = "it was reopened meanwhile; complete it first";
-            Ok(check_complete(set, &manifest, advice).err())
-        }
-        Err(error) => best_effort(Err(error)).map(|()| None),
+    if was_session {
+        best_effort(release_session(store, set, known.job.is_some()))?;
     }
+    Ok(replaced.map(|former| former.set))
 }
 
 /// Fails if `bases`, or a set on top of them, would hide what was published as `name` since work
@@ -245,7 +230,7 @@ fn closure(store: &dyn Store, roots: &[SetId], wanted: Option<SetId>) -> Result<
     Ok(found)
 }
 
-/// Takes `name` from `set` and gives it back to `previous`, unless that has been collected, too.
+/// Takes `name` from `set` and gives it back to `previous`, unless that is being deleted.
 fn take_back(
     store: &dyn Store,
     clock: &dyn Clock,
@@ -253,12 +238,11 @@ fn take_back(
     set: SetId,
     previous: Option<NameEntry>,
 ) -> Result<()> {
-    names::take_back(store, clock, name, set, previous)?;
-    let Some(previous) = previous else { return Ok(()) };
-    match condemn::load_live(store, previous.set) {
-        Err(error) if error.kind() == Kind::NotFound => {
-            names::take_back(store, clock, name, previous.set, None)
+    names::take_back(store, clock, name, set, &|| {
+        let Some(previous) = previous else { return Ok(None) };
+        match condemn::load_live(store, previous.set) {
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            loaded => best_effort(loaded.map(drop)).map(|()| Some(previous)),
         }
-        looked => best_effort(looked.map(drop)),
-    }
+    })
 }

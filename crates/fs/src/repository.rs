@@ -392,23 +392,28 @@ impl Session {
         let store = self.layers().source().store.clone();
         let set = self.set();
         let seen: Arc<Mutex<Option<SeenPart>>> = Arc::default();
+        // Before the commit, which proves that no collection has condemned the set.
         let check = {
             let (store, clock, name) = (store.clone(), self.clock().clone(), name.to_owned());
             let seen = seen.clone();
             move || {
-                *seen.lock() = Some(names::see_free_for(&*store, &*clock, &name, set)?);
+                let see = || names::see_free_for(&*store, &*clock, &name, set);
+                let hold = || marker::hold(&*store, set, &MarkerHolder::Name(name.clone()));
+                *seen.lock() = Some(concurrent::try_join(&*store, see, hold)?.0);
                 Ok(())
             }
         };
-        let complete = || self.complete_if(check);
-        let hold = || marker::hold(&*store, set, &MarkerHolder::Name(name.to_owned()));
-        concurrent::try_join(&*store, complete, hold)?;
+        let known = match self.complete_if(check)? {
+            true => self.tree().committed(),
+            // It was complete before, and a collection may have condemned it.
+            false => Arc::new(condemn::load_live(&*store, set)?),
+        };
         let publication = PendingPublication {
             set,
-            known: &self.tree().committed(),
+            known: &known,
             name,
             if_taken: IfTaken::Refuse,
-            seen: seen.lock().take(),
+            seen: seen.lock().take().expect("the name is looked up before the set is complete"),
             was_session: true,
         };
         let publish = || publish_held(&*store, &**self.clock(), publication);
@@ -431,12 +436,13 @@ impl Session {
     }
 
     /// Like [`Session::complete`] if `check` succeeds, and also calls `check` if the set is already
-    /// complete; otherwise the session stays as it is, flushed. Its logs stay.
-    fn complete_if(&self, check: impl Fn() -> Result<()> + Send + Sync + 'static) -> Result<()> {
+    /// complete; otherwise the session stays as it is, flushed. Its logs stay. Returns whether the
+    /// set was completed by this call, after `check`.
+    fn complete_if(&self, check: impl Fn() -> Result<()> + Send + Sync + 'static) -> Result<bool> {
         let set = self.set();
         let is_complete = || self.tree().manifest().state == SetState::Published;
         if is_complete() {
-            return check();
+            return check().map(|()| false);
         }
         let _shown = self.files().show();
         self.write_back_metadata()?;
@@ -445,7 +451,7 @@ impl Session {
         self.alone(|| {
             if is_complete() {
                 // Completed by another thread, for which this one waited.
-                return check();
+                return check().map(|()| false);
             }
             let committed = self.tree().complete(complete_manifest, check);
             match &committed {
@@ -461,7 +467,7 @@ impl Session {
                     "it is unknown whether change set {set} is complete; publish @{set} again"
                 )),
             }
-            committed?.map(drop)
+            committed?.map(|_| true)
         })
     }
 
@@ -473,13 +479,10 @@ impl Session {
     /// shorter than this took (take the snapshot again); errors of the store.
     pub fn snapshot(&self, name: &str) -> Result<SetId> {
         let store = self.layers().source().store.clone();
-        names::check(name)?;
-        if names::is_taken(&*store, name)? {
-            return Err(names::taken(name));
-        }
+        let snapshot = self.draw_set_id();
+        let seen = names::see_free_for(&*store, &**self.clock(), name, snapshot)?;
         let shown = self.files().show();
         self.write_back_metadata()?;
-        let snapshot = self.draw_set_id();
         // Held before its tables are listed: a collector that finds one of them obsolete sees this
         // marker, and keeps them until the snapshot has a manifest, or cannot get one any more.
         let needed = dependency::of(snapshot, &self.tree().manifest());
@@ -503,7 +506,7 @@ impl Session {
             known: &manifest,
             name,
             if_taken: IfTaken::Refuse,
-            seen: None,
+            seen,
             was_session: false,
         };
         publish_held(&*store, &**self.clock(), publication)?;

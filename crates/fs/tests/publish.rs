@@ -7,10 +7,11 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
-use esker_base::{Kind, Result};
+use esker_base::{Error, Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::job::JobId;
 use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::names::IfTaken;
 use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
@@ -302,6 +303,91 @@ fn a_session_whose_name_is_taken_keeps_everything() {
     std::mem::forget(session);
     publish_left(&plain, set, "m").expect("another name");
     assert!(shows(&plain, "m", "/a"));
+}
+
+/// Symptom: a name stood for a set that was being deleted.
+/// Cause: a publisher found its set live, a collection without a grace period doomed the set, and
+/// the publisher put the name; then it died, or found the store full, before it took the name back.
+/// Fix: the collection changes the part of the name table before it dooms the set, so the publisher
+/// has to read it again, and then finds the set condemned.
+#[test]
+fn a_name_never_stands_for_a_set_that_is_being_deleted() {
+    let cases = [
+        ("a complete set", publish_complete as PreparePublication),
+        ("a replacement", publish_replacement),
+        ("a session that was given up", publish_session),
+        ("a snapshot", publish_snapshot),
+    ];
+    for (case, prepare) in cases {
+        let mut refused = 0;
+        for at in 0.. {
+            let inner = memory();
+            let fault = Arc::new(FaultStore::new(inner.clone(), at));
+            let hooked = HookedStore::new(fault.clone());
+            let interrupted = Interrupted::idle(Arc::new(hooked.clone()), at);
+            let publish = prepare(&inner, &(interrupted.clone() as SharedStore));
+            let collector = repository(&inner);
+            interrupted.begin(
+                Box::new(|_| true),
+                Box::new(move || drop(collector.gc(&eager()).expect("gc"))),
+            );
+            // The publisher dies once it has put the name.
+            hooked.at(When::After, Request::Put, "name/", move || {
+                fault.stop_at(fault.operations() + 1, FaultEffect::None);
+                Ok(())
+            });
+            let done = publish();
+            if !interrupted.has_happened() {
+                break;
+            }
+            if repository(&inner).resolve("n").is_ok() {
+                assert!(shows(&repository(&inner), "n", "/f"), "{case}, at {at}: {done:?}");
+            }
+            let is_refused = |error: Error| matches!(error.kind(), Kind::NotFound | Kind::Fenced);
+            refused += usize::from(done.is_err_and(is_refused));
+        }
+        assert!(refused > 0, "{case}: no collection comes first");
+    }
+}
+
+/// Prepares a publication of a set with the file `/f` as `n`, with requests to the second store.
+type PreparePublication = fn(&SharedStore, &SharedStore) -> Box<dyn FnOnce() -> Result<()>>;
+
+/// Returns a complete set that nothing holds.
+fn forsaken(store: &SharedStore) -> SetId {
+    let plain = repository(store);
+    let session = plain.begin(&[], options()).expect("begin");
+    write(&session, "/f", &[b'x'; 900]).expect("write");
+    let set = session.complete().expect("complete");
+    plain.abandon(set).expect("abandon");
+    set
+}
+
+fn publish_complete(store: &SharedStore, other: &SharedStore) -> Box<dyn FnOnce() -> Result<()>> {
+    let (set, repository) = (forsaken(store), repository(other));
+    Box::new(move || repository.publish(set, "n"))
+}
+
+fn publish_replacement(
+    store: &SharedStore,
+    other: &SharedStore,
+) -> Box<dyn FnOnce() -> Result<()>> {
+    repository(store).publish(forsaken(store), "n").expect("publish");
+    let (set, repository) = (forsaken(store), repository(other));
+    Box::new(move || repository.publish_replacing(set, "n", IfTaken::Replace).map(drop))
+}
+
+fn publish_session(store: &SharedStore, other: &SharedStore) -> Box<dyn FnOnce() -> Result<()>> {
+    let session = repository(other).begin(&[], options()).expect("begin");
+    write(&session, "/f", &[b'x'; 900]).expect("write");
+    repository(store).abandon(session.set()).expect("abandon");
+    Box::new(move || session.publish("n").map(drop))
+}
+
+fn publish_snapshot(_: &SharedStore, other: &SharedStore) -> Box<dyn FnOnce() -> Result<()>> {
+    let session = repository(other).begin(&[], options()).expect("begin");
+    write(&session, "/f", &[b'x'; 900]).expect("write");
+    Box::new(move || session.snapshot("n").map(drop))
 }
 
 /// Symptom: when two threads published a session under two names, one failed with `Closed`.

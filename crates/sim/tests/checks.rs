@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::store::{SharedStore, Store};
-use esker_base::{Error, Kind, Result};
+use esker_base::{Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
@@ -120,7 +120,7 @@ impl World {
                 Ok(Some(reason)) => {
                     return self.fail(format!("the name {name} shows something else: {reason}"));
                 }
-                Err(error) if !self.may_be_unreadable(&repository, &name, &error) => {
+                Err(error) if !self.may_be_unreadable(&repository, &name) => {
                     return self.fail(format!("the name {name} cannot be read: {error:?}"));
                 }
                 Err(_) => {}
@@ -141,20 +141,10 @@ impl World {
         Ok(truth.names.get_mut(name).and_then(|named| named.compare(&found)))
     }
 
-    /// Returns whether `name` may be unreadable. A name that exists can be read, with one
-    /// exception: if its publisher stalls for longer than the grace period before the put, a
-    /// collector deletes the set. The publisher then takes the name back, and no caller gets a
-    /// success.
-    fn may_be_unreadable(&self, repository: &Repository, name: &str, error: &Error) -> bool {
+    /// Returns whether `name` may be unreadable: only if it does not exist.
+    fn may_be_unreadable(&self, repository: &Repository, name: &str) -> bool {
         let certainty = self.truth.lock().names.get(name).map(|named| named.certainty);
-        let is_there = repository.resolve(name).is_ok();
-        match certainty {
-            Some(Certainty::Published) => false,
-            Some(Certainty::Promised) if is_there => {
-                error.kind() == Kind::NotFound && self.history.is_eager()
-            }
-            Some(Certainty::Promised | Certainty::Withdrawn) | None => !is_there,
-        }
+        certainty != Some(Certainty::Published) && repository.resolve(name).is_err()
     }
 
     /// Checks that the stacks of published sets never change.

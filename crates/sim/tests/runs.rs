@@ -22,6 +22,9 @@ use crate::writer::Writer;
 const START_NS: u64 = 3_000_000_000_000_000_000;
 /// Number of seeds in a quick test.
 const SEEDS: u64 = 200;
+/// Seeds that failed once. A name stood for a set being deleted; resumed sessions read tables of their
+/// bases that a compaction replaced and a collection without a grace period deleted.
+const SEEDS_FAILED: &[u64] = &[2_607_458_550, 1_920_601_955, 9_848_171];
 /// Time to shrink a failing history.
 const SHRINK_TIME: Duration = Duration::from_secs(20);
 
@@ -85,7 +88,10 @@ fn check(seeds: impl Iterator<Item = u64>) -> u64 {
 fn a_job_keeps_what_it_promised() {
     let requests = match number("ESKER_SEED") {
         Some(seed) => check(std::iter::once(seed)),
-        None => check(0..number("ESKER_SEEDS").unwrap_or(SEEDS)),
+        None => {
+            let first = 0..number("ESKER_SEEDS").unwrap_or(SEEDS);
+            check(SEEDS_FAILED.iter().copied().chain(first))
+        }
     };
     println!("{requests} requests");
 }

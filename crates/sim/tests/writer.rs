@@ -502,7 +502,19 @@ impl Writer {
                 return;
             }
             match resumed {
-                Ok(session) => return self.adopt(session, durability),
+                Ok(session) => match self.adopt(session, durability) {
+                    Ok(()) => return,
+                    // A compaction and a collection without a grace period came between its
+                    // reading of a base's manifest and of the tables.
+                    Err(error)
+                        if error.kind() == Kind::NotFound && self.world.history.is_eager() =>
+                    {
+                        last_error = Some(error);
+                    }
+                    Err(error) => {
+                        return self.world.fail(format!("read after resume: {error:?}"));
+                    }
+                },
                 Err(error) if error.kind() == Kind::Invalid => return self.finish_publishing(set),
                 // The process that finished publishing it may have seen it unpublished and
                 // collected.
@@ -532,25 +544,27 @@ impl Writer {
     }
 
     /// Checks that the session just resumed shows a possible state.
-    fn adopt(&mut self, session: Session, durability: Durability) {
+    ///
+    /// # Errors
+    /// If the session cannot be read.
+    fn adopt(&mut self, session: Session, durability: Durability) -> Result<()> {
         let manifests = format!("set/{}/manifest/", session.set());
         if self.world.machine.last_writer(&manifests) != Some(self.process.number()) {
             // Another process took the set over before this one had recovered it.
-            return;
+            return Ok(());
         }
-        let found = match self.world.machine.pause(|| subject::tree(&session)) {
-            Ok(found) => found,
-            Err(error) => return self.world.fail(format!("read after resume: {error:?}")),
-        };
+        let found = self.world.machine.pause(|| subject::tree(&session))?;
         let mut truth = self.world.truth.lock();
-        let Some(lineage) = truth.lineages.get_mut(&session.set()) else { return };
+        let Some(lineage) = truth.lineages.get_mut(&session.set()) else { return Ok(()) };
         if let Err(reason) = lineage.recover(&found, self.process.number()) {
             drop(truth);
-            return self.world.fail(format!("set {}: {reason}", session.set()));
+            self.world.fail(format!("set {}: {reason}", session.set()));
+            return Ok(());
         }
         let (states, reference) = (lineage.states.len(), lineage.last().clone());
         drop(truth);
         self.work = Some(Work::new(session, durability, states, reference));
+        Ok(())
     }
 
     /// Handles a set that cannot be resumed because it is complete, unknown to its publisher.

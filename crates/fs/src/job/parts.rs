@@ -192,7 +192,9 @@ impl Repository {
             let is_joined = joined_job(&manifest) == Some(job);
             if is_joined && manifest.state == SetState::Open {
                 marker::release(store, other, &MarkerHolder::Session)?;
-                condemn::doom(store, other, &BTreeSet::new(), self.clock().now_ns())?;
+                // It never had a name.
+                let (stale, fence) = (BTreeSet::new(), |_: &str, _| Ok(false));
+                condemn::doom(store, other, &stale, &fence, self.clock().now_ns())?;
                 continue;
             }
             let what = match is_joined {
