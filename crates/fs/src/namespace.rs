@@ -471,10 +471,13 @@ impl Namespace {
     /// As [`Namespace::read`]; `Corrupt` if the bytes are not those written; errors of `take`.
     pub fn read_all(&self, inode: &Inode, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.read(inode, 0, 0)?;
-        if inode.mapped || self.files.get(inode.id).is_some() {
+        if self.files.get(inode.id).is_some() {
             return self.read_pieces(inode, take);
         }
-        self.read_recorded(inode, take)
+        match inode.mapped {
+            true => self.read_mapped_whole(inode, take),
+            false => self.read_recorded(inode, take),
+        }
     }
 
     /// Returns the identity of the file `inode`; hard links of one file share it.

@@ -95,6 +95,57 @@ fn interrupt(namespace: &Namespace, start: &str, to: &Path) -> PathBuf {
     partial
 }
 
+/// Symptom: an export wrote a damaged file, and did not name it.
+/// Cause: bytes of files that were written in parts were compared with no checksum.
+/// Fix: whole files are compared with the checksums of their segments.
+#[test]
+fn a_damaged_file_that_was_written_in_parts_is_a_problem() {
+    let store = memory();
+    let writer = session(&store);
+    let mut parts: Vec<(u64, Vec<u8>)> = Vec::new();
+    for (offset, bytes) in [(0, 3_000), (5_000, 5 << 20), (1_000, 10), (30 << 20, 70_000)] {
+        parts.push((offset, vec![b'a' + parts.len() as u8; bytes]));
+    }
+    for name in [b"damaged", b"written"] {
+        let file = writer.create_file(writer.root(), name, 0o644).expect("create");
+        for (offset, bytes) in &parts {
+            writer.write_file(&file, *offset, bytes).expect("write");
+        }
+        writer.close_file(file).expect("close");
+    }
+    let set = writer.publish("base").expect("publish");
+    let logs = store.list(&format!("set/{set}/data/")).expect("list");
+    let large = logs.into_iter().find(|log| log.bytes > 4 << 20);
+    let log = large.expect("the large part of the first file is in it").name;
+    let mut bytes = store.get(&log, u64::MAX).expect("get").to_vec();
+    bytes[4 << 20] ^= 1;
+    store.delete(&log).expect("delete");
+    store.put_if_absent(&log, &bytes).expect("put");
+    let target = tempfile::tempdir().expect("a directory");
+    let (namespace, to) = (shown(store, set), target.path().join("out"));
+    let tally = export(&namespace, "/", &to, &ExportOptions::default()).expect("export");
+    let problems = tally.take_problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    let error = &problems[0].error;
+    assert!(error.kind() == Kind::Corrupt && error.to_string().contains(&log), "{error}");
+    assert_eq!(names_in(&to), ["written"]);
+    let mut expected = vec![0; (30 << 20) + 70_000];
+    for (offset, bytes) in &parts {
+        expected[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+    assert!(fs::read(to.join("written")).expect("read") == expected);
+    for (path, is_whole) in [("/damaged", false), ("/written", true)] {
+        let inode = namespace.stat(path, FollowLinks::No).expect("stat");
+        let mut read = Vec::new();
+        let done = namespace.read_all(&inode, &mut |bytes| {
+            read.extend_from_slice(bytes);
+            Ok(())
+        });
+        assert_eq!(done.is_ok(), is_whole, "{path}: {done:?}");
+        assert!(!is_whole || read == expected);
+    }
+}
+
 /// Symptom: two exports of one file to one destination, the second with `resume`, both wrote; the
 /// first then renamed the incomplete file of the second.
 /// Cause: only directories were locked, and any file with the partial name was renamed.

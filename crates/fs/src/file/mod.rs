@@ -12,6 +12,7 @@
 //! Source: DESIGN §1.5; MetaKV §II (each writer's bytes in its own log, segments in an index).
 
 mod attributes;
+mod checked_read;
 mod copy_up;
 mod direct_file;
 mod in_place;

@@ -345,34 +345,6 @@ impl Namespace {
         Ok(())
     }
 
-    /// Like [`Namespace::read_stored`], for a file whose content is in the extent table.
-    fn read_segments(
-        &self,
-        inode: &Inode,
-        take: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        let (mut at, mut window_bytes) = (0, WINDOW_BYTES);
-        while at < inode.size {
-            let end = inode.size.min(at.saturating_add(window_bytes));
-            let overlay = self.layers().segments(inode, at..end)?;
-            let first = overlay.pieces().iter().find(|piece| piece.place.is_some());
-            let Some(start) = first.map(|piece| piece.offset) else {
-                // A hole of any size is crossed in a few steps.
-                (at, window_bytes) = (end, window_bytes.saturating_mul(2));
-                continue;
-            };
-            (at, window_bytes) = (start, WINDOW_BYTES);
-            let end = end.min(at.saturating_add(WINDOW_BYTES));
-            while at < end {
-                let count = (end - at).min(PIECE_BYTES);
-                let bytes = self.read_content(inode, at, count as usize)?;
-                take(at, &bytes)?;
-                at += count;
-            }
-        }
-        Ok(())
-    }
-
     /// Reads an open file, holding its lock only to find its bytes.
     fn read_unlocked(&self, file: &OpenFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
         let mut missing = None;
