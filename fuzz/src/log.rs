@@ -116,7 +116,7 @@ fn exercise(schema: &'static Schema, log: &[u8]) -> Option<Found> {
     let (mut found, mut seqs) = (Vec::new(), Vec::new());
     let whole = decode_log(schema, &ExtentFamily, LOG, log, &mut |logged| match logged {
         LogContent::Row(seq, row) => found.push((seq, row.strings[0].to_vec())),
-        LogContent::Family(..) => {}
+        LogContent::Family(..) | LogContent::Chunk { .. } => {}
         LogContent::Operation(seq) => seqs.push(seq),
     });
     if whole.as_ref().is_ok_and(|whole| *whole > log.len()) {

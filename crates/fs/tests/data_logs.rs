@@ -296,6 +296,43 @@ fn bytes_that_a_dead_writer_never_synced_are_durable_after_a_takeover() {
     }
 }
 
+/// Symptom: synced operations were lost by a takeover, without an error.
+/// Cause: bytes of a file had decayed after they were synced; replay took them for bytes that had never
+/// reached the disk, and ended there.
+/// Fix: an operation that a later chunk of the log shows to have been synced does not end a replay; reading
+/// its file reports the damage.
+#[test]
+fn decay_of_synced_bytes_ends_no_replay() {
+    for is_mapped in [false, true] {
+        let Subject { fault, session, .. } = Subject::new();
+        let set = session.set();
+        if is_mapped {
+            let file = session.create_file(session.root(), b"decayed", 0o644).expect("create");
+            session.write_file(&file, 100, &[b'y'; 3 << 20]).expect("write");
+            session.close_file(file).expect("close");
+        } else {
+            write(&session, "/decayed", &[b'x'; 100_000]).expect("write");
+        }
+        session.sync().expect("sync");
+        let logs = fault.list_names(&format!("set/{set}/data/")).expect("list");
+        // Until a chunk is written, the log does not show what was synced.
+        write(&session, "/later", b"").expect("write");
+        session.sync().expect("sync");
+        std::mem::forget(session);
+        let name = format!("set/{set}/data/{}", logs[0]);
+        let mut bytes = fault.get(&name, u64::MAX).expect("get").to_vec();
+        bytes[50_000] ^= 1;
+        fault.delete(&name).expect("delete");
+        fault.put_if_absent(&name, &bytes).expect("put");
+        let session = Repository::new(fault).resume(set, options()).expect("resume");
+        session.stat("/later", FollowLinks::No).expect("it was synced");
+        let inode = session.stat("/decayed", FollowLinks::No).expect("it was synced");
+        let error = session.read_all(&inode, &mut |_| Ok(())).expect_err("it has decayed");
+        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+        assert!(error.to_string().contains(&name), "{error}");
+    }
+}
+
 /// Symptom: after a failed write of file data, other changes continued, and survived a crash that
 /// the failed one did not.
 /// Cause: only the data logs knew about the failure.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opening a tree: begins a change set, or takes one over from a writer that is gone.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -76,7 +77,9 @@ impl Tree {
     /// Takes over change set `set`: fences its writer by a commit with a higher epoch, replays the
     /// operations that its logs hold beyond the tables, and flushes them. Replay ends before the
     /// first operation that is missing, or in which `accepts` refuses a row, in readable form, or
-    /// the content of an operation of the family.
+    /// the content of an operation of the family. An operation that a later chunk records as synced is
+    /// replayed nevertheless: [`TreeSetup::barrier`] ran before it was synced, so that its data were
+    /// lost later.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if the set is published; `Corrupt` if a log passes its checksums but
@@ -217,7 +220,10 @@ impl TreeShared {
         let (mut last_seq, mut row_bytes, mut family_bytes) = (after, 0, 0);
         let mut put = |logged: LogContent| {
             let (LogContent::Row(seq, _) | LogContent::Family(seq, _) | LogContent::Operation(seq)) =
-                logged;
+                logged
+            else {
+                return;
+            };
             if seq <= after || seq > end || row_bytes > REPLAYED_BYTES_MAX {
                 return;
             }
@@ -230,6 +236,7 @@ impl TreeShared {
                     family_bytes += live.bytes().saturating_sub(before);
                 }
                 LogContent::Operation(_) => last_seq = last_seq.max(seq),
+                LogContent::Chunk { .. } => {}
             }
         };
         decode_log(self.schema, self.family, log, &bytes, &mut put)
@@ -271,7 +278,8 @@ fn old_logs(setup: &TreeSetup, set: SetId, manifest: &Manifest) -> Result<Vec<Lo
     Ok(logs)
 }
 
-/// Returns the last operation of the prefix of the logs in which `accepts` takes every row.
+/// Returns the last operation of the prefix of the logs in which `accepts` takes every row that may
+/// not have been synced.
 fn replay_end(
     setup: &TreeSetup,
     logs: &[LogId],
@@ -284,8 +292,16 @@ fn replay_end(
         let name = log.name();
         let bytes = setup.source.store.get(&name, LOG_BYTES_MAX)?;
         let mut failed = Ok(());
+        // The first refused operation of each chunk, by the chunk's offset.
+        let mut doubtful: BTreeMap<u64, u64> = BTreeMap::new();
+        let (mut chunk, mut synced_bytes_max) = (0, 0);
         let mut check = |logged: LogContent| {
             let (seq, accepted) = match logged {
+                LogContent::Chunk { offset, synced_bytes } => {
+                    chunk = offset;
+                    synced_bytes_max = synced_bytes.max(synced_bytes_max);
+                    return;
+                }
                 // Already in tables: the data that it referred to may since be gone.
                 LogContent::Row(seq, _) | LogContent::Family(seq, _) if seq <= last_seq => return,
                 LogContent::Row(seq, row) => {
@@ -298,13 +314,19 @@ fn replay_end(
             };
             match accepted {
                 Ok(true) => {}
-                Ok(false) => refused = refused.min(seq),
+                Ok(false) => {
+                    let first = doubtful.entry(chunk).or_insert(seq);
+                    *first = seq.min(*first);
+                }
                 Err(error) => failed = Err(error),
             }
         };
         decode_log(setup.schema, setup.family, log, &bytes, &mut check)
             .map_err(|damage| damage.of(&name, 0))?;
         failed?;
+        // Of synced operations, only damage takes the data: readers of the file find it.
+        let lost = doubtful.range(synced_bytes_max..).map(|(_, seq)| *seq);
+        refused = lost.min().unwrap_or(u64::MAX).min(refused);
     }
     Ok(prefix_end(seqs, last_seq).min(refused.saturating_sub(1)).max(last_seq))
 }

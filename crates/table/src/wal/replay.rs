@@ -21,6 +21,13 @@ const SEARCH_FACTOR: usize = 16;
 /// An item of a log.
 #[derive(Clone, Copy, Debug)]
 pub enum LogContent<'a> {
+    /// The start of a chunk, whose items follow.
+    Chunk {
+        /// Its offset in the log.
+        offset: u64,
+        /// The bytes of the log that were synced when it was written.
+        synced_bytes: u64,
+    },
     /// A row, in stored form, and the number of its operation.
     Row(u64, &'a Row<'a>),
     /// The number of an operation of the hosted family, and its content, of a type that the family
@@ -65,6 +72,7 @@ pub fn decode_log(
         let Some(mut chunk) = ReadChunk::read(id, &mut input) else {
             return check_cut(id, log, at);
         };
+        visit(LogContent::Chunk { offset: at as u64, synced_bytes: chunk.synced_bytes });
         while chunk.portions.left() > 0 {
             let inside = |damage| WireDamage { offset: at, ..damage };
             let (number, mut operations) = read_portion(&mut chunk.portions).map_err(inside)?;
