@@ -47,6 +47,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
             ("crates/comm/src/tcp/", "times sockets"),
             ("crates/comm/src/mpi.rs", "times another library"),
             ("crates/comm/src/threads/", "times threads that the system schedules"),
+            ("crates/esker/src/", "the default of options for programs; documentation"),
             ("crates/fs/src/repository.rs", "the default of a constructor that has a variant"),
             ("crates/table/src/table/reader.rs", "times requests, to learn a store's pace"),
         ],
@@ -60,6 +61,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
             ("crates/base/src/store/url.rs", "the identity of a new store"),
             ("crates/comm/src/launch.rs", "names a job that starts processes"),
             ("crates/comm/src/tcp/", "secrets"),
+            ("crates/esker/src/session.rs", "names that no other process has"),
             ("crates/fs/src/job.rs", "a random identity, for callers that ask for one"),
             ("crates/fs/src/set_ids.rs", "the default of a source of identities"),
             ("crates/fuse/src/control.rs", "names a socket"),
@@ -74,7 +76,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
             ("crates/comm/src/mpi.rs", "waits for another library"),
             ("crates/comm/src/tcp/", "waits for other processes"),
             ("crates/fs/src/condemn.rs", "waits for collectors that run elsewhere"),
-            ("crates/fuse-ring/src/device.rs", "waits for the kernel"),
+            ("crates/fuse-ring/src/", "waits for the kernel"),
         ],
     },
     AmbientSource {
@@ -87,6 +89,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
 const PROGRAMS: &[&str] = &[
     "crates/cli/",
     "crates/bench/",
+    "crates/esker/examples/",
     "crates/imd/examples/",
     "examples/",
     "xtask/",

@@ -5,7 +5,7 @@
 //! A segment that a newer one has cut has no checksum, nor have runs: their bytes are not checked.
 
 use esker_base::{Error, Kind, Result};
-use esker_table::segment::{LogPlace, Segment};
+use esker_extent::{LogPlace, Segment};
 
 use crate::data::{PIECE_BYTES, log_name};
 use crate::inode::Inode;
