@@ -204,6 +204,7 @@ fn a_fenced_session_refuses_every_write_at_once() {
     assert_eq!(first.sync().expect_err("fenced").kind(), Kind::Fenced);
     let fenced = |done: Result<()>| assert_eq!(done.expect_err("fenced").kind(), Kind::Fenced);
     fenced(first.write_file(&file, 0, b"after"));
+    fenced(first.append_file(&file, b"after").map(drop));
     fenced(first.truncate_file(&file, 1));
     fenced(first.allocate(&file, 0..10, false));
     fenced(first.punch(&file, 0..1, true));

@@ -26,6 +26,17 @@ impl Session {
         self.write_state(file, &mut state, offset, bytes)
     }
 
+    /// Writes `bytes` at the end of `file`; returns their offset.
+    pub fn append_file(&self, file: &Arc<OpenFile>, bytes: &[u8]) -> Result<u64> {
+        self.check_open()?;
+        self.bound_garbage();
+        let _content = self.pin_data_logs();
+        let mut state = file.state.write();
+        let offset = state.size()?;
+        self.write_state(file, &mut state, offset, bytes)?;
+        Ok(offset)
+    }
+
     pub(super) fn write_state(
         &self,
         file: &Arc<OpenFile>,
