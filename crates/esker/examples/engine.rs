@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use esker::backend::{MemoryStore, SharedStore, SystemClock};
 use esker::{Durability, SetId};
+use esker_table::family::NoFamily;
 use esker_table::manifest::Manifest;
 use esker_table::merge::RecordMerge;
 use esker_table::schema::RowBuffer;
@@ -18,6 +19,7 @@ const SET: SetId = SetId(1);
 fn setup(store: &SharedStore) -> TreeSetup {
     TreeSetup {
         schema: &RECORD,
+        family: &NoFamily,
         source: TableSource::new(store.clone(), 16 << 20),
         clock: Arc::new(SystemClock),
         options: TreeOptions { durability: Durability::Always, ..TreeOptions::default() },
