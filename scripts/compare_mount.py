@@ -6,7 +6,7 @@ work, and prints medians and ratios as Markdown; the figures of every round go t
 usage: scripts/compare_mount.py [--rounds N] [--files N] [--entries N] [--megabytes N] [--seconds N]
                                 [--processes 1,2,4] [--systems null,ext4,esker] [--only PART,PART]
                                 [--json FILE] [--directory DIR] [--esker FILE] [--before FILE]
-                                [--transport threads|uring]
+                                [--transport threads|uring] [--core N]
 
 Takes the superuser: it mounts, and lets the kernel forget what it knows between phases, of all
 alike. Everything lies in DIR (default: target/compare-mount). Systems take turns within a round, so
@@ -19,8 +19,14 @@ with 1 MiB sequential and 4 KiB random reads and writes, synced at the end of wr
 and of one on none; a minute of 4 KiB overwrites at random places of a 1 GiB file; 100 bytes appended
 to each of 1,000 files of 1.1 MiB in turn.
 
-`--transport uring` mounts Esker and the null file system by rings, of which the machine must have the
-switch on; `--before` stays with threads.
+`--transport uring` mounts Esker and the null file system with rings, which the machine must have
+switched on; `--before` stays with threads.
+
+The metadata part runs twice: with clients on any processor, and as `core.*` with clients and the serving
+process both on processor N (default 0; -1 leaves this out). Without the wake-ups of another processor,
+which on virtual machines cost more than most requests, the second shows the cost of the file systems
+themselves. It also reports the requests of the kernel and the context switches of the serving process
+for each file, over all phases; requests of Esker only, which counts them (`esker mount --statistics`).
 
 `--before` adds a system `before`: a mount by another binary of Esker. `--only` runs some parts of the
 work: metadata, listing, transfer, removal, bases, overwrites, appends.
@@ -51,6 +57,9 @@ BOUNDS = [
     ("easy.*.stat", "null", 0.80),
     ("easy.*.unlink", "null", 0.80),
     ("hard.1.create", "null", 0.65),
+    ("core.easy.create", "null", 0.80),
+    ("core.easy.stat", "null", 0.80),
+    ("core.easy.unlink", "null", 0.80),
     ("list.ls", "null", 0.80),
     ("list.find", "null", 0.80),
     ("fio.read", "ext4", 0.85),
@@ -107,6 +116,30 @@ class System:
     def pid(self):
         return None
 
+    def tasks(self):
+        """Directories of /proc for the threads of the serving process."""
+        return Path(f"/proc/{self.pid()}/task").iterdir() if self.pid() else ()
+
+    def run_on(self, processors):
+        """Lets the threads of the serving process run on these processors only."""
+        for task in self.tasks():
+            # The threads of rings stay on theirs.
+            if not (task / "comm").read_text().startswith("fuse-ring"):
+                os.sched_setaffinity(int(task.name), processors)
+
+    def switches(self):
+        """Context switches of the serving process."""
+        total = 0
+        for task in self.tasks():
+            for line in (task / "status").read_text().splitlines():
+                if "ctxt_switches" in line:
+                    total += int(line.split()[-1])
+        return total
+
+    def requests(self):
+        """Requests of the kernel so far, by kind; None if nobody counts them."""
+        return None
+
     def busy(self):
         """Seconds of processor time that the serving process has used."""
         if not self.pid():
@@ -160,6 +193,7 @@ class Ext4(System):
 class Esker(System):
     name = "esker"
     binary = ESKER
+    counts_requests = True
 
     def begin(self):
         self.store = self.directory / "store"
@@ -173,8 +207,18 @@ class Esker(System):
     def mount(self, name, at, *options):
         """Mounts a session at a directory; returns the process that serves it."""
         transport = ["--transport", self.transport] if self.transport != "threads" else []
-        told = self.run("mount", "--json", "--write", name, *transport, *options, at)
+        counts = ["--statistics"] if self.counts_requests else []
+        told = self.run("mount", "--json", "--write", name, *transport, *counts, *options, at)
         return json.loads(told)["pid"]
+
+    def requests(self):
+        if not self.counts_requests:
+            return None
+        for line in self.run("mounts", "--json", "--statistics").splitlines():
+            mount = json.loads(line)
+            if mount["mountpoint"] == str(self.at):
+                return mount["requests"]
+        sys.exit(f"compare_mount.py: {self.at} is not mounted")
 
     def pid(self):
         return self.served_by
@@ -185,26 +229,50 @@ class Esker(System):
 
 class Before(Esker):
     name = "before"
-    # As that binary mounts by itself.
+    # As that binary mounts by itself; it may be too old to count.
     transport = "threads"
+    counts_requests = False
 
 
 def metadata(system, options, figures):
     for shape in ("easy", "hard"):
         for processes in options.processes:
-            files = max(1, options.files // processes)
-            place = system.at / f"{shape}.{processes}"
-            forget()
-            before = system.busy()
-            rates = json.loads(
-                run(PEERS / "mount-load", place, shape, "--processes", processes,
-                    "--files", files, "--drop"))
-            for phase, rate in rates.items():
-                figures[f"{shape}.{processes}.{phase}"] = rate
-            if system.pid():
-                used = (system.busy() - before) / (files * processes)
-                figures[f"{shape}.{processes}.cpu_us_a_file"] = used * 1e6
-            place.rmdir()
+            load(system, options, figures, shape, processes, f"{shape}.{processes}")
+    if options.core < 0:
+        return
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {options.core})
+    system.run_on({options.core})
+    try:
+        for shape in ("easy", "hard"):
+            load(system, options, figures, shape, 1, f"core.{shape}")
+    finally:
+        os.sched_setaffinity(0, everywhere)
+        system.run_on(everywhere)
+
+
+def load(system, options, figures, shape, processes, name):
+    """Runs one load; its figures have names that begin with `name`."""
+    files = max(1, options.files // processes)
+    place = system.at / name
+    forget()
+    busy, switches, requests = system.busy(), system.switches(), system.requests()
+    rates = json.loads(
+        run(PEERS / "mount-load", place, shape, "--processes", processes, "--files", files,
+            "--drop"))
+    for phase, rate in rates.items():
+        figures[f"{name}.{phase}"] = rate
+    count = files * processes
+    if system.pid():
+        figures[f"{name}.cpu_us_a_file"] = (system.busy() - busy) / count * 1e6
+        figures[f"{name}.switches_a_file"] = (system.switches() - switches) / count
+    if requests is not None:
+        now = system.requests()
+        sent = sum(now.values()) - sum(requests.values())
+        # Forgotten files come many in a message, but each is counted.
+        sent -= now.get("forget", 0) - requests.get("forget", 0)
+        figures[f"{name}.requests_a_file"] = sent / count
+    place.rmdir()
 
 
 def listing(system, options, figures):
@@ -482,7 +550,8 @@ def table(rounds, systems):
                 least = f"at most {limit} {'✓' if max(mine) <= limit else '✗'}"
         if not ratio and mine and "before" in of and of["before"]:
             ratio, _ = compared(mine, every[name]["before"], "of before", 0)
-        cells = [f"{of[system]:,.0f}" if system in of else "" for system in systems]
+        digits = 2 if name.endswith("_a_file") and not name.endswith("us_a_file") else 0
+        cells = [f"{of[system]:,.{digits}f}" if system in of else "" for system in systems]
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {ratio} | {least} |")
     return medians, "\n".join(lines)
 
@@ -502,6 +571,7 @@ def main():
     parser.add_argument("--esker", type=Path, default=ESKER)
     parser.add_argument("--before", type=Path)
     parser.add_argument("--transport", choices=("threads", "uring"), default="threads")
+    parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--directory", type=Path, default=TARGET / "compare-mount")
     options = parser.parse_args()
@@ -518,8 +588,8 @@ def main():
     System.transport = options.transport
     rounds = measure(options)
     medians, shown = table(rounds, options.systems)
-    print(f"Medians of {options.rounds} rounds by {options.transport}; operations, entries or MiB a "
-          "second, or µs.\n")
+    print(f"Medians of {options.rounds} rounds; transport: {options.transport}; operations, entries or "
+          "MiB a second, µs, or numbers.\n")
     print(shown)
     if options.json:
         options.json.write_text(json.dumps({"rounds": rounds, "medians": medians}, indent=1))

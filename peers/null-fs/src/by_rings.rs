@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The null file system by the rings that mounts of Esker use, so that a ratio says what Esker costs.
-//! All requests are answered on the rings' own threads: nothing here waits.
+//! The null file system behind the rings of Esker's mounts, so that a ratio shows the cost of Esker.
+//! The threads of the rings answer all requests: nothing here waits.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,7 +23,7 @@ pub fn serve(null: NullFs, mountpoint: &str, config: &Config, helpers: usize) ->
     let device = Arc::new(session.as_fd().try_clone_to_owned()?);
     let answerer: Arc<dyn Answerer> = Arc::new(null);
     rings.start(&device, &answerer).map_err(refused)?;
-    let served = rings.serve(&device, &answerer);
+    let served = rings.serve(device, answerer);
     // Dropping it would unmount what is beneath.
     std::mem::forget(session);
     served
@@ -84,7 +84,9 @@ impl Answerer for NullFs {
                 let end = data.len().min(start + size as usize);
                 Ok(Answer::Data(data[start..end].to_vec().into()))
             }
-            Operation::Write { offset, data, .. } => write(tree, node, offset as usize, data),
+            Operation::Write { offset, data, .. } => {
+                tree.write(node, offset as usize, data).map(Answer::Size)
+            }
             Operation::ReadDir { cookie, size, with_attributes, .. } => {
                 list(tree, node, cookie, Listing::new(size), with_attributes)
             }
@@ -108,19 +110,6 @@ fn make(
     let attr = tree.make(kind, mode, (request.uid, request.gid));
     tree.put(request.node, OsStr::from_bytes(name), attr.ino.0)?;
     Ok(attr)
-}
-
-fn write(tree: &mut Tree, node: u64, start: usize, data: &[u8]) -> Result<Answer, Errno> {
-    let node = tree.nodes.get_mut(&node).ok_or(Errno::ENOENT)?;
-    if node.data.len() == start {
-        node.data.extend_from_slice(data);
-    } else {
-        let length = node.data.len().max(start + data.len());
-        node.data.resize(length, 0);
-        node.data[start..start + data.len()].copy_from_slice(data);
-    }
-    node.attr.size = node.data.len() as u64;
-    Ok(Answer::Size(data.len() as u32))
 }
 
 fn list(

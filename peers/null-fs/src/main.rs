@@ -103,6 +103,20 @@ impl Tree {
         Ok(ino)
     }
 
+    /// Writes `data` at `start` of a file; returns its length.
+    fn write(&mut self, ino: u64, start: usize, data: &[u8]) -> Result<u32, Errno> {
+        let node = self.nodes.get_mut(&ino).ok_or(Errno::ENOENT)?;
+        if node.data.len() == start {
+            node.data.extend_from_slice(data);
+        } else {
+            let length = node.data.len().max(start + data.len());
+            node.data.resize(length, 0);
+            node.data[start..start + data.len()].copy_from_slice(data);
+        }
+        node.attr.size = node.data.len() as u64;
+        Ok(data.len() as u32)
+    }
+
     fn find(&self, parent: u64, name: &OsStr) -> Option<&FileAttr> {
         let dir = self.nodes.get(&parent)?;
         let (_, ino) = dir.entries[*dir.places.get(name)?].as_ref()?;
@@ -294,17 +308,10 @@ impl Filesystem for NullFs {
         reply: ReplyWrite,
     ) {
         let mut tree = self.tree.lock().expect("nobody panics");
-        let Some(node) = tree.nodes.get_mut(&ino.0) else { return reply.error(Errno::ENOENT) };
-        let start = offset as usize;
-        if node.data.len() == start {
-            node.data.extend_from_slice(data);
-        } else {
-            let length = node.data.len().max(start + data.len());
-            node.data.resize(length, 0);
-            node.data[start..start + data.len()].copy_from_slice(data);
+        match tree.write(ino.0, offset as usize, data) {
+            Ok(count) => reply.written(count),
+            Err(errno) => reply.error(errno),
         }
-        node.attr.size = node.data.len() as u64;
-        reply.written(data.len() as u32);
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
