@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker mount --transport`: rings where possible, threads elsewhere, and the messages to users.
+//! `esker mount --transport` and `--statistics`: rings where possible, threads elsewhere, the messages to
+//! users, and the numbers of requests.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -133,4 +134,29 @@ fn a_mount_by_rings_may_be_killed_while_programs_wait() {
     }
     mounted.end();
     mounted.esker.ok(["verify"]);
+}
+
+#[test]
+fn a_mount_counts_requests_if_it_is_told_to() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount(&["mount", "--write", "counted", "--statistics"]);
+    for number in 0..10 {
+        fs::write(mounted.path(number.to_string()), "text").expect("write");
+    }
+    let at = mounted.root().to_str().expect("UTF-8");
+    let all = mounted.esker.ok(["mounts", "--statistics"]);
+    let line = all.lines().find(|line| line.starts_with(at)).expect("it is listed");
+    assert!(line.contains("  requests: ") && line.contains("create 10"), "{line}");
+    let told = mounted.end();
+    assert!(told.starts_with("requests: ") && told.contains("create 10"), "{told}");
+    assert!(told.contains("published counted"), "{told}");
+    assert!(mounted.log().contains("create 10"), "{}", mounted.log());
+    mounted.mount(&["mount", "--write", "not-counted"]);
+    let all = mounted.esker.ok(["mounts", "--statistics"]);
+    let line = all.lines().find(|line| line.starts_with(at)).expect("it is listed");
+    assert!(!line.contains("requests"), "{line}");
+    assert!(!mounted.end().contains("requests"));
 }

@@ -36,6 +36,8 @@ pub enum ControlRequest {
     Compact,
     /// Find out whether another process has taken over its session.
     CheckWriter,
+    /// Report the number of requests by kind.
+    Statistics,
     /// Unmount, publish the session if there is one, and end.
     End,
 }
@@ -174,6 +176,7 @@ pub fn ask(mountpoint: &Path, request: &ControlRequest) -> Result<Value> {
         ControlRequest::Commit(name) => json!({"commit": name}),
         ControlRequest::Compact => json!({"compact": true}),
         ControlRequest::CheckWriter => json!({"check_writer": true}),
+        ControlRequest::Statistics => json!({"statistics": true}),
         ControlRequest::End => json!({"end": true}),
     };
     writeln!(stream, "{line}").map_err(gone)?;
@@ -251,6 +254,7 @@ impl ControlClient {
             Some(name) => Ok(ControlRequest::Commit(name.to_owned())),
             None if asks_to("compact") => Ok(ControlRequest::Compact),
             None if asks_to("check_writer") => Ok(ControlRequest::CheckWriter),
+            None if asks_to("statistics") => Ok(ControlRequest::Statistics),
             None if asks_to("end") => Ok(ControlRequest::End),
             None => Err(Error::new(Kind::Invalid, "the mount does not know this request")),
         }
@@ -291,6 +295,8 @@ mod tests {
         assert_eq!(listener.next().expect("a request").0, ControlRequest::CheckWriter);
         let _compact = say("{\"compact\": true}");
         assert_eq!(listener.next().expect("a request").0, ControlRequest::Compact);
+        let _statistics = say("{\"statistics\": true}");
+        assert_eq!(listener.next().expect("a request").0, ControlRequest::Statistics);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::front::MountFront;
 use crate::listing::{EntrySink, ShownEntry};
 use crate::make::{Caller, CreateRequest};
 use crate::ring_driver::rename_flags;
+use crate::statistics::RequestKind;
 
 /// How long the kernel may cache names and attributes.
 const TTL: Duration = Duration::from_secs(KEPT_SECONDS);
@@ -163,16 +164,13 @@ fn drops_set_id(request: &Request) -> bool {
 
 impl FuseDriver {
     /// Replies with entries after `cookie`, then reads ahead.
-    fn list<S: ListReply>(&self, handle: FileHandle, cookie: u64, mut reply: S) {
-        let handle = match self.0.handle(handle.0) {
-            Ok(handle) => handle,
-            Err(errno) => return reply.end(Err(errno)),
-        };
-        let listed = self.0.list(&handle, cookie, &mut reply);
-        let goes_on = listed.is_ok();
-        reply.end(listed);
-        if goes_on {
-            self.0.read_ahead(&handle);
+    fn list<S: ListReply>(&self, number: INodeNo, cookie: u64, mut reply: S) {
+        match self.0.list_directory(number.0, cookie, &mut reply) {
+            Ok(listing) => {
+                reply.end(Ok(()));
+                self.0.read_ahead(&listing);
+            }
+            Err(errno) => reply.end(Err(errno)),
         }
     }
 }
@@ -204,6 +202,8 @@ impl Filesystem for FuseDriver {
             wanted |= InitFlags::FUSE_OVER_IO_URING;
         }
         let offered = wanted & config.capabilities();
+        let opens_directories = config.capabilities().contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        self.0.opens_directories.store(opens_directories, Ordering::Relaxed);
         let passes_through = offered.contains(InitFlags::FUSE_PASSTHROUGH);
         self.0.passes_through.store(passes_through, Ordering::Relaxed);
         let has_rings = offered.contains(InitFlags::FUSE_OVER_IO_URING);
@@ -219,6 +219,7 @@ impl Filesystem for FuseDriver {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.0.count(RequestKind::LookUp);
         match self.0.lookup(parent.0, name.as_bytes()) {
             Ok(Some(attr)) => reply.entry(&TTL, &attr, GENERATION),
             // Number 0 lets the kernel cache that there is no such entry.
@@ -228,10 +229,12 @@ impl Filesystem for FuseDriver {
     }
 
     fn forget(&self, _: &Request, number: INodeNo, count: u64) {
+        self.0.count(RequestKind::Forget);
         self.0.forget(number.0, count);
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.0.count(RequestKind::GetAttr);
         attributes(reply, self.0.node(number.0).and_then(|node| self.0.attributes(&node)));
     }
 
@@ -253,6 +256,7 @@ impl Filesystem for FuseDriver {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        self.0.count(RequestKind::SetAttr);
         let drops_set_id = drops_set_id(request);
         let (atime, mtime) = (atime.map(new_time), mtime.map(new_time));
         let ctime = ctime.map(|time| new_time(TimeOrNow::SpecificTime(time)));
@@ -262,6 +266,7 @@ impl Filesystem for FuseDriver {
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
+        self.0.count(RequestKind::ReadLink);
         match self.0.target(number.0) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
@@ -278,6 +283,7 @@ impl Filesystem for FuseDriver {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        self.0.count(RequestKind::MkNod);
         let asked = CreateRequest::node(mode, rdev);
         let name = name.as_bytes();
         entry(reply, asked.and_then(|asked| self.0.make(caller(request), parent.0, name, &asked)));
@@ -292,6 +298,7 @@ impl Filesystem for FuseDriver {
         _umask: u32,
         reply: ReplyEntry,
     ) {
+        self.0.count(RequestKind::MkDir);
         let asked = CreateRequest::new(FileKind::Directory, mode);
         entry(reply, self.0.make(caller(request), parent.0, name.as_bytes(), &asked));
     }
@@ -304,16 +311,19 @@ impl Filesystem for FuseDriver {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        self.0.count(RequestKind::SymLink);
         let target = target.as_os_str().as_bytes();
         let asked = CreateRequest { target, ..CreateRequest::new(FileKind::Symlink, 0o777) };
         entry(reply, self.0.make(caller(request), parent.0, name.as_bytes(), &asked));
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.0.count(RequestKind::Unlink);
         empty(reply, self.0.unlink(parent.0, name.as_bytes()));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.0.count(RequestKind::RmDir);
         empty(reply, self.0.rmdir(parent.0, name.as_bytes()));
     }
 
@@ -327,6 +337,7 @@ impl Filesystem for FuseDriver {
         flags: fuser::RenameFlags,
         reply: ReplyEmpty,
     ) {
+        self.0.count(RequestKind::Rename);
         let flags = match rename_flags(flags) {
             Ok(flags) => flags,
             Err(errno) => return reply.error(errno),
@@ -336,10 +347,12 @@ impl Filesystem for FuseDriver {
     }
 
     fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.0.count(RequestKind::Link);
         entry(reply, self.0.link(number.0, parent.0, name.as_bytes()));
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.0.count(RequestKind::Open);
         let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
         let register = |file: &File| reply.open_backing(file).map(Backing::OfLibrary);
         match self.0.open(number.0, flags, drops_set_id(request), register) {
@@ -368,6 +381,7 @@ impl Filesystem for FuseDriver {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        self.0.count(RequestKind::Create);
         let asked = CreateRequest::new(FileKind::File, mode);
         let register = |file: &File| reply.open_backing(file).map(Backing::OfLibrary);
         match self.0.create(caller(request), parent.0, name.as_bytes(), &asked, register) {
@@ -398,6 +412,7 @@ impl Filesystem for FuseDriver {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.0.count(RequestKind::Read);
         match self.0.read(number.0, offset, size as usize) {
             Ok(bytes) => reply.data(&bytes),
             Err(errno) => reply.error(errno),
@@ -416,6 +431,7 @@ impl Filesystem for FuseDriver {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        self.0.count(RequestKind::Write);
         let drops_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         match self.0.write(number.0, offset, data, drops_set_id) {
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
@@ -424,6 +440,7 @@ impl Filesystem for FuseDriver {
     }
 
     fn flush(&self, _: &Request, number: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        self.0.count(RequestKind::Flush);
         if self.0.flushes_at_close() {
             empty(reply, self.0.flush(number.0));
         } else {
@@ -442,6 +459,7 @@ impl Filesystem for FuseDriver {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        self.0.count(RequestKind::Release);
         empty(reply, self.0.release(number.0));
     }
 
@@ -453,12 +471,14 @@ impl Filesystem for FuseDriver {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        self.0.count(RequestKind::Fsync);
         empty(reply, self.0.fsync(number.0));
     }
 
-    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.0.open_handle(number.0) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.0.count(RequestKind::OpenDir);
+        match self.0.open_directory() {
+            Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
             Err(errno) => reply.error(errno),
         }
     }
@@ -466,42 +486,39 @@ impl Filesystem for FuseDriver {
     fn readdir(
         &self,
         _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
+        number: INodeNo,
+        _: FileHandle,
         cookie: u64,
         reply: ReplyDirectory,
     ) {
-        self.list(handle, cookie, reply);
+        self.0.count(RequestKind::ReadDir);
+        self.list(number, cookie, reply);
     }
 
     fn readdirplus(
         &self,
         _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
+        number: INodeNo,
+        _: FileHandle,
         cookie: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.list(handle, cookie, reply);
+        self.0.count(RequestKind::ReadDirPlus);
+        self.list(number, cookie, reply);
     }
 
-    fn releasedir(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.0.close_handle(handle.0);
+    fn releasedir(&self, _: &Request, _: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.0.count(RequestKind::ReleaseDir);
         reply.ok();
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.0.count(RequestKind::FsyncDir);
         empty(reply, self.0.sync_all());
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        self.0.count(RequestKind::StatFs);
         let (blocks, free, available) = self.0.space();
         // No limit on the number of files; programs check for free ones.
         let files = u64::from(u32::MAX);
@@ -518,18 +535,22 @@ impl Filesystem for FuseDriver {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        self.0.count(RequestKind::SetXattr);
         empty(reply, self.0.set_xattr(number.0, name.as_bytes(), value, flags));
     }
 
     fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.0.count(RequestKind::GetXattr);
         value(reply, size, self.0.xattr(number.0, name.as_bytes()));
     }
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        self.0.count(RequestKind::ListXattr);
         value(reply, size, self.0.xattr_names(number.0, request.uid() == 0));
     }
 
     fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.0.count(RequestKind::RemoveXattr);
         empty(reply, self.0.remove_xattr(number.0, name.as_bytes()));
     }
 
@@ -543,6 +564,7 @@ impl Filesystem for FuseDriver {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        self.0.count(RequestKind::Fallocate);
         let how = (mode, drops_set_id(request));
         empty(reply, self.0.fallocate(number.0, offset, length, how));
     }
@@ -556,6 +578,7 @@ impl Filesystem for FuseDriver {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        self.0.count(RequestKind::Lseek);
         match self.0.seek(number.0, offset, whence) {
             Ok(offset) => reply.offset(offset),
             Err(errno) => reply.error(errno),
@@ -575,6 +598,7 @@ impl Filesystem for FuseDriver {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        self.0.count(RequestKind::CopyFileRange);
         let drops_set_id = drops_set_id(request);
         match self.0.copy((from.0, offset), (to.0, to_offset), length, drops_set_id) {
             Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),

@@ -15,14 +15,15 @@ use esker_fs::inode::FileKind;
 use esker_fs::session::Session;
 use esker_fs::timestamp;
 use fuser::{Errno, INodeNo, Notifier};
-use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use crate::file::InPlacePolicy;
 use crate::indexed::IndexedReaders;
 use crate::listing::OpenListing;
+use crate::listing_table::ListingTable;
 use crate::node_location::NodeLocation;
 use crate::nodes::{KernelNode, NodeTable};
+use crate::statistics::{RequestKind, RequestStatistics};
 use crate::view::MountedView;
 
 /// Blocks of 4 KiB reported for stores of unknown size: 4 PiB.
@@ -37,8 +38,11 @@ pub(crate) struct MountFront {
     pub(crate) changes: AtomicU64,
     /// The mount's status for commands, as JSON.
     pub(crate) status: Vec<u8>,
-    handles: Mutex<HashMap<u64, Arc<OpenListing>>>,
-    next_handle: AtomicU64,
+    pub(crate) listings: ListingTable,
+    /// Number of requests by kind, if the mount counts them.
+    pub(crate) statistics: Option<RequestStatistics>,
+    /// True if the kernel opens directories without asking; set by the handshake.
+    pub(crate) opens_directories: AtomicBool,
     clock: Arc<dyn Clock>,
     /// The store's directory, whose free space is the mount's.
     store: Option<PathBuf>,
@@ -62,13 +66,15 @@ pub(crate) struct MountSetup {
     pub(crate) store: Option<PathBuf>,
     pub(crate) writes_back: bool,
     pub(crate) in_place: InPlacePolicy,
+    pub(crate) counts_requests: bool,
     pub(crate) report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
 impl MountFront {
     pub(crate) fn new(view: MountedView, setup: MountSetup) -> Self {
         let root = NodeLocation::Dir(view.root().clone());
-        let MountSetup { status, clock, store, writes_back, in_place, report } = setup;
+        let MountSetup { status, clock, store, writes_back, in_place, counts_requests, report } =
+            setup;
         Self {
             is_far: view.is_far(),
             view,
@@ -76,8 +82,9 @@ impl MountFront {
             indexed: IndexedReaders::default(),
             changes: AtomicU64::new(0),
             status,
-            handles: Mutex::default(),
-            next_handle: AtomicU64::new(1),
+            listings: ListingTable::default(),
+            statistics: counts_requests.then(RequestStatistics::default),
+            opens_directories: AtomicBool::new(false),
             clock,
             store,
             writes_back,
@@ -165,22 +172,29 @@ impl MountFront {
         node.is_bare.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn open_handle(&self, number: u64) -> Result<u64, Errno> {
+    /// Counts a request, if the mount counts them.
+    #[inline]
+    pub(crate) fn count(&self, kind: RequestKind) {
+        if let Some(statistics) = &self.statistics {
+            statistics.count(kind);
+        }
+    }
+
+    /// Begins a listing of the directory `number`.
+    pub(crate) fn begin_listing(&self, number: u64) -> Result<OpenListing, Errno> {
         let node = self.node(number)?;
         let is_indexed = node.kind == FileKind::Indexed;
         let keys = is_indexed.then(|| self.key_list(&node)).transpose()?;
-        let handle = Arc::new(OpenListing::new(node, keys));
-        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        self.handles.lock().insert(number, handle);
-        Ok(number)
+        Ok(OpenListing::new(node, keys))
     }
 
-    pub(crate) fn handle(&self, number: u64) -> Result<Arc<OpenListing>, Errno> {
-        self.handles.lock().get(&number).cloned().ok_or(Errno::EBADF)
-    }
-
-    pub(crate) fn close_handle(&self, number: u64) {
-        drop(self.handles.lock().remove(&number));
+    /// The answer to a request to open a directory: the kernel needs no handles, and asks only once if it
+    /// knows that.
+    pub(crate) fn open_directory(&self) -> Result<(), Errno> {
+        match self.opens_directories.load(Ordering::Relaxed) {
+            true => Err(Errno::ENOSYS),
+            false => Ok(()),
+        }
     }
 
     /// Blocks of 4 KiB in the store: in total, free, and available to ordinary users.

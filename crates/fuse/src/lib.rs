@@ -20,6 +20,7 @@ mod front;
 mod indexed;
 mod link_count;
 mod listing;
+mod listing_table;
 mod lookup;
 mod make;
 mod mount;
@@ -30,6 +31,7 @@ mod reclaim;
 mod remove;
 mod ring_driver;
 mod server;
+mod statistics;
 mod view;
 mod xattr;
 

@@ -25,6 +25,7 @@ use crate::file::InPlacePolicy;
 use crate::front::{MountFront, MountSetup};
 use crate::prune::prune_until;
 use crate::server::{Server, Transport, TransportChoice};
+use crate::statistics::RequestStatistics;
 use crate::view::MountedView;
 
 /// The device through which the kernel sends requests.
@@ -49,6 +50,9 @@ pub struct MountOptions {
     /// Number of files that the kernel may know before it is asked to forget some:
     /// [`crate::KNOWN_FILES_MAX`], except in tests.
     pub known_files_max: usize,
+    /// True if the mount counts requests by kind, for [`MountEnding::requests`] and
+    /// [`ControlRequest::Statistics`].
+    pub counts_requests: bool,
     /// The directory of the store, whose free space is the mount's.
     pub store: Option<PathBuf>,
     /// The clock.
@@ -81,6 +85,8 @@ pub struct MountEnding {
     asker: Option<ControlClient>,
     /// The outcome of closing all open files.
     pub closed: Result<()>,
+    /// The number of requests by kind, if the mount counted them.
+    pub requests: Option<Value>,
 }
 
 /// True if this machine supports FUSE mounts.
@@ -111,6 +117,7 @@ impl Mount {
             store: options.store,
             writes_back: options.writes_back,
             in_place: options.in_place,
+            counts_requests: options.counts_requests,
             report: options.report,
         };
         let front = Arc::new(MountFront::new(view, setup));
@@ -182,7 +189,8 @@ impl Mount {
             Error::new(Kind::DeviceFailed, format!("close what was open: {}", text_of(errno)))
         });
         ran.map_err(|error| Error::io(error, "answer the kernel"))?;
-        Ok(MountEnding { asker: shared.asker.lock().take(), closed })
+        let requests = shared.requests();
+        Ok(MountEnding { asker: shared.asker.lock().take(), closed, requests })
     }
 }
 
@@ -266,6 +274,7 @@ impl MountShared {
                 ControlRequest::Commit(name) => asker.answer(&self.commit(&name)),
                 ControlRequest::Compact => asker.answer(&self.compact()),
                 ControlRequest::CheckWriter => asker.answer(&self.check_writer()),
+                ControlRequest::Statistics => asker.answer(&self.statistics()),
                 ControlRequest::End => {
                     // Before the end, which may come at once.
                     *self.asker.lock() = Some(asker);
@@ -283,6 +292,16 @@ impl MountShared {
         // A sync looks for another writer, and stops this one if there is one.
         self.front.view.session().map_or(Ok(()), |session| session.sync())?;
         Ok(json!({"writes": true}))
+    /// The number of requests by kind, if the mount counts them.
+    fn requests(&self) -> Option<Value> {
+        self.front.statistics.as_ref().map(RequestStatistics::report)
+    }
+
+    fn statistics(&self) -> Result<Value> {
+        let requests = self.requests().ok_or_else(|| {
+            Error::new(Kind::Invalid, "the mount does not count requests: mount with --statistics")
+        })?;
+        Ok(json!({"requests": requests}))
     }
 
     fn compact(&self) -> Result<Value> {

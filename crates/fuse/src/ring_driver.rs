@@ -22,6 +22,7 @@ use crate::driver::{dot, open_flags};
 use crate::front::MountFront;
 use crate::listing::{EntrySink, ShownEntry};
 use crate::make::{Caller, CreateRequest};
+use crate::statistics::RequestKind;
 
 /// Helpers answer larger reads and writes, which take longer than waking a helper.
 const QUICK_BYTES_MAX: usize = 64 << 10;
@@ -110,6 +111,7 @@ impl Answerer for RingDriver {
     fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno> {
         let Request { node, uid, gid, operation } = *request;
         let (front, caller) = (&*self.front, Caller { uid, gid });
+        front.count(RequestKind::of(&operation));
         let drops_set_id = uid != 0;
         let done = |done: Result<(), Errno>| done.map(|()| Answer::Empty);
         match operation {
@@ -141,14 +143,11 @@ impl Answerer for RingDriver {
                 let (blocks, free, available) = front.space();
                 Ok(Answer::Room(blocks, free, available))
             }
-            Operation::OpenDir => Ok(Answer::Opened(front.open_handle(node)?, 0, 0)),
-            Operation::ReadDir { handle, cookie, size, with_attributes } => {
-                self.list(handle, cookie, size, with_attributes)
+            Operation::OpenDir => front.open_directory().map(|()| Answer::Opened(0, 0, 0)),
+            Operation::ReadDir { cookie, size, with_attributes, .. } => {
+                self.list(node, cookie, size, with_attributes)
             }
-            Operation::ReleaseDir { handle } => {
-                front.close_handle(handle);
-                Ok(Answer::Empty)
-            }
+            Operation::ReleaseDir { .. } => Ok(Answer::Empty),
             Operation::FsyncDir => done(front.sync_all()),
             Operation::SetXattr { name, value, flags } => {
                 done(front.set_xattr(node, name, value, flags))
@@ -161,15 +160,14 @@ impl Answerer for RingDriver {
     }
 
     fn follow_up(&self, request: &Request<'_>) -> Option<FollowUp> {
-        let Operation::ReadDir { handle, .. } = request.operation else { return None };
-        let handle = self.front.handle(handle).ok()?;
-        handle.wants_more().then(|| {
-            let front = self.front.clone();
-            Box::new(move || front.read_ahead(&handle)) as FollowUp
-        })
+        let Operation::ReadDir { .. } = request.operation else { return None };
+        let listing = self.front.listing_to_read_ahead(request.node)?;
+        let front = self.front.clone();
+        Some(Box::new(move || front.read_ahead(&listing)))
     }
 
     fn forget(&self, node: u64, count: u64) {
+        self.front.count(RequestKind::Forget);
         self.front.forget(node, count);
     }
 }
@@ -268,19 +266,18 @@ impl RingDriver {
 
     fn list(
         &self,
-        handle: u64,
+        node: u64,
         cookie: u64,
         size: u32,
         with_attributes: bool,
     ) -> Result<Answer, Errno> {
-        let handle = self.front.handle(handle)?;
         if with_attributes {
             let mut entries = Entries(Listing::new(size));
-            self.front.list(&handle, cookie, &mut entries)?;
+            self.front.list_directory(node, cookie, &mut entries)?;
             return Ok(entries.0.into());
         }
         let mut names = Names(Listing::new(size));
-        self.front.list(&handle, cookie, &mut names)?;
+        self.front.list_directory(node, cookie, &mut names)?;
         Ok(names.0.into())
     }
 }

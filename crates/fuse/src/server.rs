@@ -197,6 +197,7 @@ mod tests {
             store: None,
             writes_back: false,
             in_place: InPlacePolicy::Never,
+            counts_requests: false,
             report: Box::new(|error| println!("reported: {error}")),
         };
         Arc::new(MountFront::new(MountedView::Session(Arc::new(session)), setup))

@@ -10,5 +10,6 @@ mod mounted;
 mod passthrough;
 mod posix;
 mod prune;
+mod requests;
 mod semantics;
 mod transports;

@@ -116,6 +116,7 @@ impl Mounted {
             in_place: InPlacePolicy::default(),
             allows_others: true,
             known_files_max: KNOWN_FILES_MAX,
+            counts_requests: false,
             store: None,
             clock: Arc::new(SystemClock),
             report: Box::new(|error| println!("reported: {error}")),

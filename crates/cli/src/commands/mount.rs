@@ -142,6 +142,10 @@ pub struct MountCommand {
     /// one thread for each processor
     #[arg(long, value_name = "N", default_value_t = 4)]
     threads: usize,
+    /// Count the kernel's requests by kind: the end of the mount and `esker mounts --statistics` show
+    /// them
+    #[arg(long)]
+    statistics: bool,
     /// Stay in the foreground, and report errors there
     #[arg(long)]
     foreground: bool,
@@ -203,7 +207,13 @@ impl MountCommand {
         if !is_background && let (Ok(_), Some(session)) = (&finished, &subject.session) {
             announce(context, &subject.name, session.set())?;
         }
-        let told = finished.as_ref().map(Clone::clone);
+        let mut told = finished.as_ref().map(Clone::clone);
+        if let Some(requests) = &ending.requests {
+            notice(request_text(requests));
+            if let Ok(told) = &mut told {
+                told["requests"] = requests.clone();
+            }
+        }
         let told = told.map_err(|error| Error::new(error.kind(), error.to_string()));
         ending.report(&told);
         finished?;
@@ -355,6 +365,7 @@ impl MountCommand {
             in_place: self.in_place.into(),
             allows_others: self.allow_other || is_root,
             known_files_max: KNOWN_FILES_MAX,
+            counts_requests: self.statistics,
             store: Some(PathBuf::from(store.strip_prefix("file://").unwrap_or(store)))
                 .filter(|path| path.is_dir()),
             clock: Arc::new(SystemClock),
@@ -363,7 +374,18 @@ impl MountCommand {
     }
 }
 
-/// What the log says of how requests reach the mount, if that was to be chosen.
+/// The number of requests by kind, in one line.
+pub(crate) fn request_text(requests: &Value) -> String {
+    let counts = requests.as_object().into_iter().flatten();
+    let counts: Vec<String> = counts.map(|(kind, count)| format!("{kind} {count}")).collect();
+    if counts.is_empty() {
+        "no requests".into()
+    } else {
+        format!("requests: {}", counts.join(", "))
+    }
+}
+
+/// The line of the log about the transport, if it was to be chosen.
 fn transport_text(choice: &TransportChoice) -> Option<String> {
     match choice {
         TransportChoice::Uring(1) => Some("requests come by a ring".into()),

@@ -7,6 +7,7 @@ use clap::Args;
 use esker_base::Result;
 use esker_fuse::{ControlRequest, ask};
 
+use crate::commands::mount::request_text;
 use crate::context::CommandContext;
 
 /// End a mount, and publish what was written in it
@@ -51,6 +52,9 @@ impl CommitCommand {
 fn print_publication(context: &CommandContext, answer: &serde_json::Value) -> Result<()> {
     if context.out.is_json() {
         return context.out.json(answer.clone());
+    }
+    if !answer["requests"].is_null() {
+        context.out.line(request_text(&answer["requests"]))?;
     }
     match (answer["published"].as_str(), answer["set"].as_str()) {
         (Some(name), Some(set)) => context.out.line(format!("published {name} @{set}")),
