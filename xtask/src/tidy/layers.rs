@@ -40,9 +40,11 @@ const LAYERS: &[(&str, &[&str])] = &[
             "esker-base",
         ],
     ),
+    ("esker-workbench", &["esker-fs", "esker-comm", "esker-table", "esker-base"]),
     (
         "esker-cli",
         &[
+            "esker-workbench",
             "esker-bench",
             "esker-fuse",
             "esker-imd",

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Backend: a service that keeps datasets and objects, as the workbench calls it.
+//!
+//! Contract, the same for all backends and tested by [`conformance`]:
+//! 1. a created object is found by every rank with its content once `create` returns, and no longer
+//!    once `delete` returns;
+//! 2. of racing creates of one object exactly one succeeds, and the others fail with `Exists`;
+//! 3. everything that a working set has put is removed by [`Backend::clear`], also after a kill at
+//!    any time, and nothing else is.
+//!
+//! Concurrency: a backend is shared by all ranks; each rank has a connection of its own.
+
+pub mod conformance;
+mod library;
+mod null;
+mod object_store;
+mod posix;
+
+use std::path::Path;
+
+use esker_base::Result;
+
+pub use self::library::LibraryBackend;
+pub use self::null::NullBackend;
+pub use self::object_store::ObjectStoreBackend;
+pub use self::posix::PosixBackend;
+use crate::pattern::{DatasetId, ObjectId};
+
+/// Largest marker of a working set, in bytes.
+pub(crate) const MARKER_BYTES_MAX: u64 = 64 << 10;
+
+/// A service, and the working set in it.
+pub trait Backend: Send + Sync {
+    /// The target as the user names it.
+    fn target(&self) -> String;
+
+    /// The kind of service: `posix`, `null`, `library`, `store`.
+    fn kind(&self) -> &'static str;
+
+    /// A connection for one rank.
+    ///
+    /// # Errors
+    /// As the service answers.
+    fn connect(&self) -> Result<Box<dyn BackendConnection + '_>>;
+
+    /// The marker of the working set; `None` if there is no working set.
+    ///
+    /// # Errors
+    /// As the service answers; `TooLarge` for something that is no marker.
+    fn read_marker(&self) -> Result<Option<Vec<u8>>>;
+
+    /// Replaces the marker; makes the target if it is absent. A crash leaves the old marker or the
+    /// new one.
+    ///
+    /// # Errors
+    /// `NotEmpty` if the target has something else, so that it cannot be a new working set.
+    fn write_marker(&self, marker: &[u8]) -> Result<()>;
+
+    /// Removes the working set with its marker, which goes last, and returns the number of objects
+    /// that were left. May be repeated after a crash.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no working set; `NotEmpty` for things that no working set has, which
+    /// stay.
+    fn clear(&self) -> Result<u64>;
+
+    /// Ends a run. Makes the working set available to later runs if `keep`.
+    ///
+    /// # Errors
+    /// As the service answers.
+    fn finish(&self, _keep: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// False if the service does not keep the content of objects, so that it cannot be verified.
+    fn keeps_content(&self) -> bool {
+        true
+    }
+
+    /// The directory whose file system is measured.
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
+}
+
+/// One rank's connection to a backend.
+///
+/// # Errors
+/// Every method fails as the service answers: `NotFound` for absent objects and datasets, `Exists`
+/// where something must be new, `NotEmpty` for datasets with objects.
+pub trait BackendConnection {
+    /// Prepares for datasets of `rank`; not measured. Succeeds if that is done already.
+    fn add_rank(&mut self, _rank: u32) -> Result<()> {
+        Ok(())
+    }
+
+    /// Removes what [`BackendConnection::add_rank`] made; not measured.
+    fn remove_rank(&mut self, _rank: u32) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes an empty dataset.
+    fn mkdir(&mut self, dataset: DatasetId) -> Result<()>;
+
+    /// Removes an empty dataset.
+    fn rmdir(&mut self, dataset: DatasetId) -> Result<()>;
+
+    /// Creates an object, which must not exist.
+    fn create(&mut self, object: ObjectId, content: &[u8]) -> Result<()>;
+
+    /// The size of an object.
+    fn stat(&mut self, object: ObjectId) -> Result<u64>;
+
+    /// Reads an object whole into `content`, which is overwritten.
+    fn read(&mut self, object: ObjectId, content: &mut Vec<u8>) -> Result<()>;
+
+    /// Deletes an object.
+    fn delete(&mut self, object: ObjectId) -> Result<()>;
+
+    /// Lists a dataset, with the attributes of each object or without; returns the number of
+    /// objects.
+    fn list(&mut self, dataset: DatasetId, with_attributes: bool) -> Result<u64>;
+
+    /// Renames an object to `new`, which does not exist, in the same dataset.
+    fn rename(&mut self, old: ObjectId, new: ObjectId) -> Result<()>;
+}

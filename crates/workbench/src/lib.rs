@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Workbench: latencies of a metadata service under the mixed load of many ranks.
+//!
+//! `backend` is the service; `pattern` says which rank does what to which object; `pace` says when;
+//! `runner` drives the phases of one rank, and `recorder` keeps their latencies in bounded memory.
+//! `result` joins the ranks; `summary`, `csv`, `compare` and `report` show results.
+//! Nothing here reads ambient time: the clock is passed in, so simulations drive the same code.
+//!
+//! Source: Kunkel and Markomanolis, Understanding Metadata Latency with MDWorkbench, 2018 (§3).
+
+pub mod backend;
+pub mod compare;
+pub mod csv;
+pub mod distribution;
+pub mod environment;
+pub mod gather;
+pub mod histogram;
+pub mod object_content;
+pub mod operation;
+pub mod options;
+pub mod pace;
+pub mod pattern;
+pub mod progress;
+pub mod recorder;
+pub mod report;
+pub mod reservoir;
+pub mod result;
+pub mod run;
+pub mod runner;
+pub mod slowest;
+pub mod summary;
+pub mod timer;
+pub mod working_set;

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Result: what a run measured, all ranks together; docs/format/workbench-result.md describes the
+//! JSON.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use esker_base::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::distribution::LatencyDistribution;
+use crate::environment::RunEnvironment;
+use crate::operation::Operation;
+use crate::options::RunOptions;
+use crate::pace::Pacing;
+use crate::recorder::RankOperation;
+use crate::reservoir::LatencyPoint;
+use crate::slowest::{OUTLIERS_MAX, SlowOperation};
+use crate::timer::TimerOverhead;
+
+/// The name of the format.
+pub const FORMAT: &str = "esker-workbench-result";
+/// Its version.
+pub const VERSION: u32 = 1;
+
+/// Largest result that is read, in bytes: twenty times that of 256 ranks with full timelines.
+pub const RESULT_BYTES_MAX: u64 = 1 << 30;
+
+/// What a phase does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PhaseKind {
+    /// Creates the working set.
+    Precreate,
+    /// Stat, read, delete and create, in FIFO order.
+    Benchmark,
+    /// Stat and read.
+    ReadOnly,
+    /// Renames objects, makes and removes datasets, and lists.
+    Names,
+    /// Removes the working set.
+    Cleanup,
+}
+
+/// One phase of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhasePlan {
+    /// What it does.
+    pub kind: PhaseKind,
+    /// How its operations follow each other.
+    pub pacing: Pacing,
+    /// Number among phases of the same kind and pacing, from 0.
+    pub repetition: u32,
+}
+
+impl PhasePlan {
+    /// A phase in a closed loop without waits.
+    #[must_use]
+    pub const fn of(kind: PhaseKind) -> Self {
+        Self { kind, pacing: Pacing::UNTHROTTLED, repetition: 0 }
+    }
+
+    /// True if `other` is the same phase except for the repetition.
+    #[must_use]
+    pub fn is_repeated_by(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.pacing == other.pacing
+    }
+
+    /// The name without the repetition.
+    #[must_use]
+    pub fn name(&self) -> String {
+        Self { repetition: 0, ..self.clone() }.to_string()
+    }
+}
+
+impl fmt::Display for PhasePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            PhaseKind::Precreate => "precreate",
+            PhaseKind::Benchmark => "benchmark",
+            PhaseKind::ReadOnly => "read-only",
+            PhaseKind::Names => "names",
+            PhaseKind::Cleanup => "cleanup",
+        })?;
+        match self.pacing {
+            Pacing::Closed { waiting_factor } if waiting_factor > 0.0 => {
+                write!(f, " T={waiting_factor}")?;
+            }
+            Pacing::Closed { .. } => {}
+            Pacing::Open { rate, .. } => write!(f, " at {rate:.0}/s")?,
+        }
+        if self.repetition > 0 {
+            write!(f, " #{}", self.repetition + 1)?;
+        }
+        Ok(())
+    }
+}
+
+/// What one rank had done when the time of a phase was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StonewallCount {
+    /// Nanoseconds since the phase began.
+    pub duration_ns: u64,
+    /// Iterations.
+    pub iterations: u64,
+}
+
+/// What one rank measured in a phase.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankPhase {
+    /// The rank.
+    pub rank: u32,
+    /// The phase.
+    pub plan: PhasePlan,
+    /// Nanoseconds from the barrier until the rank was done.
+    pub duration_ns: u64,
+    /// Iterations done.
+    pub iterations: u64,
+    /// What was done when the time was over.
+    pub stonewall: Option<StonewallCount>,
+    /// How often the scheduler preempted the rank.
+    pub preemptions: u64,
+    /// By operation.
+    pub operations: Vec<RankOperation>,
+}
+
+/// One rank's share of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankSummary {
+    /// The rank.
+    pub rank: u32,
+    /// Calls that succeeded.
+    pub count: u64,
+    /// Mean latency.
+    pub mean_ns: f64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// Maximum.
+    pub max_ns: u64,
+}
+
+/// One kind of operation in a phase, over all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OperationResult {
+    /// The operation.
+    pub operation: Operation,
+    /// Times from the beginning of each call to its return.
+    pub service: LatencyDistribution,
+    /// In an open loop, times from the intended beginning to the return.
+    pub response: Option<LatencyDistribution>,
+    /// Calls that failed, by kind of error; none of them is in a latency.
+    pub failures: BTreeMap<String, u64>,
+    /// The first error of the lowest rank that had one.
+    pub first_failure: Option<String>,
+    /// By rank: service times, in an open loop response times.
+    pub ranks: Vec<RankSummary>,
+    /// A sample for timelines.
+    pub points: Vec<LatencyPoint>,
+    /// The slowest operations, the slowest first.
+    pub slowest: Vec<SlowOperation>,
+    /// Outliers that are not in `slowest`.
+    pub outliers_dropped: u64,
+}
+
+impl OperationResult {
+    /// What a user waits for: response times in an open loop, otherwise service times.
+    #[must_use]
+    pub fn latency(&self) -> &LatencyDistribution {
+        self.response.as_ref().unwrap_or(&self.service)
+    }
+
+    /// Number of failed calls.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.values().sum()
+    }
+}
+
+/// A phase, over all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhaseResult {
+    /// The phase.
+    pub plan: PhasePlan,
+    /// Seconds until the last rank was done: t_max.
+    pub seconds: f64,
+    /// Seconds until the first rank was done: t_min.
+    pub seconds_min: f64,
+    /// Iterations of each rank.
+    pub iterations: u64,
+    /// With a time limit: operations per second of all ranks until it was over.
+    pub stonewall_rate: Option<f64>,
+    /// How often ranks were preempted: a suspect for outliers.
+    pub preemptions: u64,
+    /// By operation.
+    pub operations: Vec<OperationResult>,
+}
+
+impl PhaseResult {
+    /// Joins what the ranks measured in one phase.
+    #[must_use]
+    pub fn of_ranks(ranks: Vec<RankPhase>, points_max: usize, datasets: u32) -> Self {
+        let plan = ranks.first().expect("a job has ranks").plan.clone();
+        let seconds = |phase: &RankPhase| phase.duration_ns as f64 / 1e9;
+        let calls = if plan.kind == PhaseKind::ReadOnly { 2.0 } else { 4.0 };
+        let stonewalls: Option<Vec<StonewallCount>> =
+            ranks.iter().map(|phase| phase.stonewall).collect();
+        let stonewall_rate = stonewalls.map(|counts| {
+            let iterations: u64 = counts.iter().map(|count| count.iterations).sum();
+            let longest = counts.iter().map(|count| count.duration_ns).max().unwrap_or(0);
+            calls * f64::from(datasets) * iterations as f64 * 1e9 / longest.max(1) as f64
+        });
+        let mut result = Self {
+            plan,
+            seconds: ranks.iter().map(seconds).fold(0.0, f64::max),
+            seconds_min: ranks.iter().map(seconds).fold(f64::INFINITY, f64::min),
+            iterations: ranks.iter().map(|phase| phase.iterations).max().unwrap_or(0),
+            stonewall_rate,
+            preemptions: ranks.iter().map(|phase| phase.preemptions).sum(),
+            operations: Vec::new(),
+        };
+        let mut by_operation: BTreeMap<Operation, OperationResult> = BTreeMap::new();
+        for phase in ranks {
+            for measured in phase.operations {
+                let joined = by_operation
+                    .entry(measured.operation)
+                    .or_insert_with(|| OperationResult::empty(measured.operation));
+                joined.add(phase.rank, measured);
+            }
+        }
+        for operation in by_operation.values_mut() {
+            operation.bound(points_max);
+        }
+        result.operations = by_operation.into_values().collect();
+        result
+    }
+
+    /// t_min / t_max: 1 if all ranks were done at once.
+    #[must_use]
+    pub fn balance(&self) -> f64 {
+        if self.seconds > 0.0 { self.seconds_min / self.seconds } else { 1.0 }
+    }
+
+    /// Calls that succeeded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.operations.iter().map(|operation| operation.service.count).sum()
+    }
+
+    /// Calls that failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.operations.iter().map(OperationResult::failed).sum()
+    }
+
+    /// Calls that succeeded per second.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.count() as f64 / self.seconds.max(1e-9)
+    }
+
+    /// The operation, if the phase had any.
+    #[must_use]
+    pub fn operation(&self, operation: Operation) -> Option<&OperationResult> {
+        self.operations.iter().find(|result| result.operation == operation)
+    }
+
+    /// Created objects per second; the paper's rate.
+    #[must_use]
+    pub fn create_rate(&self) -> f64 {
+        let creates = self.operation(Operation::Create).map_or(0, |create| create.service.count);
+        creates as f64 / self.seconds.max(1e-9)
+    }
+
+    /// The rate that as many ranks would reach without waiting: the rate multiplied by 1 + T.
+    #[must_use]
+    pub fn virtual_factor(&self) -> f64 {
+        match self.plan.pacing {
+            Pacing::Closed { waiting_factor } => 1.0 + waiting_factor,
+            Pacing::Open { .. } => 1.0,
+        }
+    }
+
+    /// The slowest operation of all kinds, in nanoseconds.
+    #[must_use]
+    pub fn max_ns(&self) -> u64 {
+        self.operations.iter().map(|result| result.latency().max_ns).max().unwrap_or(0)
+    }
+}
+
+impl OperationResult {
+    fn empty(operation: Operation) -> Self {
+        Self {
+            operation,
+            service: LatencyDistribution::default(),
+            response: None,
+            failures: BTreeMap::new(),
+            first_failure: None,
+            ranks: Vec::new(),
+            points: Vec::new(),
+            slowest: Vec::new(),
+            outliers_dropped: 0,
+        }
+    }
+
+    fn add(&mut self, rank: u32, measured: RankOperation) {
+        let latency = measured.response.as_ref().unwrap_or(&measured.service);
+        self.ranks.push(RankSummary {
+            rank,
+            count: latency.count,
+            mean_ns: latency.mean_ns(),
+            p50_ns: latency.quantile_ns(0.5),
+            p99_ns: latency.quantile_ns(0.99),
+            max_ns: latency.max_ns,
+        });
+        self.service.merge(&measured.service);
+        if let Some(response) = &measured.response {
+            self.response.get_or_insert_default().merge(response);
+        }
+        for (kind, count) in measured.failures {
+            *self.failures.entry(kind).or_default() += count;
+        }
+        self.first_failure = self.first_failure.take().or(measured.first_failure);
+        self.points.extend(measured.points);
+        self.slowest.extend(measured.slowest);
+        self.outliers_dropped += measured.outliers_dropped;
+    }
+
+    fn bound(&mut self, points_max: usize) {
+        self.points.truncate(points_max);
+        self.points.sort_unstable_by_key(|point| point.at_ns);
+        self.slowest.sort_unstable_by(|a, b| b.cmp(a));
+        let extra = self.slowest.len().saturating_sub(OUTLIERS_MAX);
+        self.outliers_dropped += extra as u64;
+        self.slowest.truncate(OUTLIERS_MAX);
+    }
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// [`FORMAT`].
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// The program that measured.
+    pub program: String,
+    /// When the run began, in nanoseconds since the Unix epoch.
+    pub began_ns: u64,
+    /// The kind of backend.
+    pub backend: String,
+    /// The target as the user named it.
+    pub target: String,
+    /// What the run did.
+    pub options: RunOptions,
+    /// Where it ran.
+    pub environment: RunEnvironment,
+    /// What measuring cost.
+    pub timer: TimerOverhead,
+    /// What the reader should know before trusting the numbers.
+    pub warnings: Vec<String>,
+    /// The phases, in order.
+    pub phases: Vec<PhaseResult>,
+}
+
+impl RunResult {
+    /// What reports call the run.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        if self.options.label.is_empty() { &self.target } else { &self.options.label }
+    }
+
+    /// Reads a result.
+    ///
+    /// # Errors
+    /// `Corrupt` for bytes that are no result, `Invalid` for another version; `name` says whose.
+    pub fn parse(name: &str, bytes: &[u8]) -> Result<Self> {
+        let corrupt = |what: String| Error::new(Kind::Corrupt, format!("{name}: {what}"));
+        let result: Self = serde_json::from_slice(bytes).map_err(|error| {
+            corrupt("not a result of the workbench".to_owned()).with_source(error)
+        })?;
+        if result.format != FORMAT || result.version != VERSION {
+            let what = format!(
+                "{name}: {} of version {}, expected {FORMAT} of version {VERSION}",
+                result.format, result.version
+            );
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        for phase in &result.phases {
+            for operation in &phase.operations {
+                let defect = operation.service.defect().or(operation.latency().defect());
+                if let Some(defect) = defect {
+                    let what = format!("{} of {}: {defect}", operation.operation, phase.plan);
+                    return Err(corrupt(what));
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    /// The first phase of each group of repetitions, with all of them.
+    #[must_use]
+    pub fn groups(&self) -> Vec<Vec<&PhaseResult>> {
+        let mut groups: Vec<Vec<&PhaseResult>> = Vec::new();
+        for phase in &self.phases {
+            match groups.iter_mut().find(|group| group[0].plan.is_repeated_by(&phase.plan)) {
+                Some(group) => group.push(phase),
+                None => groups.push(vec![phase]),
+            }
+        }
+        groups
+    }
+}

@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Runner: one rank of a run, phase after phase.
+//!
+//! Phases begin and end together, at barriers. Ranks share nothing else, except three numbers after
+//! each phase, from which all of them derive the same next phase.
+//! Invariants: (1) failed calls are in no latency; (2) after a benchmark phase every rank has done
+//! the same number of iterations, so the working set is the former one, shifted.
+//!
+//! Source: MDWorkbench §3; IO500's stonewall with wear-out.
+
+use std::fmt;
+
+use esker_base::{Error, Kind, Result};
+use esker_comm::collective::{CollectiveOptions, Collectives, Reduction};
+use esker_comm::{Rank, Transport};
+
+use crate::backend::{Backend, BackendConnection};
+use crate::environment::preemptions;
+use crate::object_content::ObjectContent;
+use crate::operation::Operation;
+use crate::options::RunOptions;
+use crate::pace::{ArrivalSchedule, PaceClock, Pacing};
+use crate::pattern::{DatasetId, ObjectId};
+use crate::progress::RunProgress;
+use crate::recorder::{OperationRecorder, OperationTiming, RecorderOptions};
+use crate::result::{PhaseKind, PhasePlan, RankPhase, StonewallCount};
+
+/// Least improvement of the mean latency for which the adaptive mode doubles the waiting factor
+/// once more.
+const ADAPTIVE_GAIN: f64 = 0.95;
+
+/// Greatest waiting factor of the adaptive mode.
+const ADAPTIVE_FACTOR_MAX: f64 = 64.0;
+
+/// Iterations of a names phase between two listings of a dataset, which take longer by far.
+const LISTING_INTERVAL: u64 = 16;
+
+/// Distance from an object's number to that of its other name: no object has such a number.
+const SPARE_NUMBERS: u64 = 1 << 60;
+
+/// Rates of the saturation sweep, as shares of the closed loop's rate.
+pub const SATURATION_SHARES: [f64; 9] = [0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1];
+
+/// Everything that the ranks of one process share.
+pub struct RunContext<'a> {
+    /// The service.
+    pub backend: &'a dyn Backend,
+    /// What to do.
+    pub options: &'a RunOptions,
+    /// The clock.
+    pub clock: &'a dyn PaceClock,
+    /// Where to count.
+    pub progress: &'a RunProgress,
+    /// True if the working set exists already.
+    pub is_reused: bool,
+    /// The number of the first object.
+    pub shift: u64,
+}
+
+/// Totals of a phase over all ranks.
+struct PhaseTotals {
+    seconds: f64,
+    operations: u64,
+    mean_ns: f64,
+}
+
+/// One rank of a run.
+pub struct RankRunner<'a, 't> {
+    context: &'a RunContext<'a>,
+    collectives: Collectives<&'t mut dyn Transport>,
+    connection: Box<dyn BackendConnection + 'a>,
+    rank: u32,
+    shift: u64,
+    content: ObjectContent,
+    found: Vec<u8>,
+    /// By operation; of the current phase.
+    recorders: Vec<Option<OperationRecorder>>,
+    recorder_options: RecorderOptions,
+    phase_start_ns: u64,
+    waiting_factor: f64,
+    schedule: Option<ArrivalSchedule>,
+    phases: Vec<RankPhase>,
+}
+
+impl<'a, 't> RankRunner<'a, 't> {
+    /// Connects a rank.
+    ///
+    /// # Errors
+    /// `Invalid` if the job has another number of ranks than the working set; as the backend.
+    pub fn new(context: &'a RunContext<'a>, transport: &'t mut dyn Transport) -> Result<Self> {
+        let options = context.options;
+        if transport.size() != options.size.ranks {
+            let what = format!(
+                "the job has {} ranks, but the working set is for {}",
+                transport.size(),
+                options.size.ranks
+            );
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        let rank = transport.rank().0;
+        let recorder_options = RecorderOptions {
+            rank,
+            has_intended_times: false,
+            outlier_ns: options.outlier_ns,
+            points_max: (options.points_max / options.size.ranks).max(64) as usize,
+            seed: options.seed,
+        };
+        Ok(Self {
+            connection: context.backend.connect()?,
+            collectives: Collectives::new(transport, CollectiveOptions::default()),
+            rank,
+            shift: context.shift,
+            content: ObjectContent::new(options.size.object_bytes as usize),
+            found: Vec::new(),
+            recorders: Vec::new(),
+            recorder_options,
+            phase_start_ns: 0,
+            waiting_factor: 0.0,
+            schedule: None,
+            phases: Vec::new(),
+            context,
+        })
+    }
+
+    /// Runs all phases and returns what this rank measured, and the shift of the working set that
+    /// is left. `write_shift` makes the shift durable; rank 0 calls it before a phase that changes
+    /// the working set, with `None`, and after it.
+    ///
+    /// # Errors
+    /// As the transport, as `write_shift`, and as the backend for what is not measured. Failures of
+    /// measured calls are counted instead.
+    pub fn run(
+        mut self,
+        write_shift: &dyn Fn(Option<u64>) -> Result<()>,
+    ) -> Result<(Vec<RankPhase>, u64)> {
+        let options = self.context.options;
+        if !self.context.is_reused {
+            self.phase(&PhasePlan::of(PhaseKind::Precreate), write_shift)?;
+        }
+        let mut unthrottled = None;
+        for &waiting_factor in &options.waiting_factors {
+            let totals = self.repeat(Pacing::Closed { waiting_factor }, write_shift)?;
+            if waiting_factor == 0.0 {
+                unthrottled = Some(totals);
+            }
+        }
+        if options.adaptive {
+            self.adapt(unthrottled.as_ref(), write_shift)?;
+        }
+        for &rate in &options.rates {
+            self.repeat(Pacing::Open { rate, arrivals: options.arrivals }, write_shift)?;
+        }
+        if options.saturation {
+            let peak = match unthrottled {
+                Some(totals) => totals,
+                None => self.repeat(Pacing::UNTHROTTLED, write_shift)?,
+            };
+            for share in SATURATION_SHARES {
+                let rate = share * peak.operations as f64 / peak.seconds.max(1e-9);
+                let pacing = Pacing::Open { rate: rate.max(1e-3), arrivals: options.arrivals };
+                self.repeat(pacing, write_shift)?;
+            }
+        }
+        if options.names {
+            for repetition in 0..options.repeat.max(1) {
+                let plan = PhasePlan { repetition, ..PhasePlan::of(PhaseKind::Names) };
+                self.phase(&plan, write_shift)?;
+            }
+        }
+        if !options.keep {
+            self.phase(&PhasePlan::of(PhaseKind::Cleanup), write_shift)?;
+        }
+        Ok((self.phases, self.shift))
+    }
+
+    /// Doubles the waiting factor until latencies no longer fall: then the service is not overloaded
+    /// any more (MDWorkbench §3).
+    fn adapt(
+        &mut self,
+        unthrottled: Option<&PhaseTotals>,
+        write_shift: &dyn Fn(Option<u64>) -> Result<()>,
+    ) -> Result<()> {
+        let mut mean_ns = match unthrottled {
+            Some(totals) => totals.mean_ns,
+            None => self.repeat(Pacing::UNTHROTTLED, write_shift)?.mean_ns,
+        };
+        let mut waiting_factor = 1.0;
+        while waiting_factor <= ADAPTIVE_FACTOR_MAX {
+            let totals = self.repeat(Pacing::Closed { waiting_factor }, write_shift)?;
+            if totals.mean_ns > mean_ns * ADAPTIVE_GAIN {
+                break;
+            }
+            mean_ns = totals.mean_ns;
+            waiting_factor *= 2.0;
+        }
+        Ok(())
+    }
+
+    /// Runs a benchmark phase as often as requested; returns the totals of the last.
+    fn repeat(
+        &mut self,
+        pacing: Pacing,
+        write_shift: &dyn Fn(Option<u64>) -> Result<()>,
+    ) -> Result<PhaseTotals> {
+        let kind = match self.context.options.read_only {
+            true => PhaseKind::ReadOnly,
+            false => PhaseKind::Benchmark,
+        };
+        let mut totals = None;
+        for repetition in 0..self.context.options.repeat.max(1) {
+            totals = Some(self.phase(&PhasePlan { kind, pacing, repetition }, write_shift)?);
+        }
+        Ok(totals.expect("at least one repetition"))
+    }
+
+    fn phase(
+        &mut self,
+        plan: &PhasePlan,
+        write_shift: &dyn Fn(Option<u64>) -> Result<()>,
+    ) -> Result<PhaseTotals> {
+        let changes = plan.kind != PhaseKind::ReadOnly;
+        if self.rank == 0 {
+            self.context.progress.begin_phase(plan.to_string());
+            if changes {
+                write_shift(None)?;
+            }
+        }
+        // A backend refuses a new marker where there is something else.
+        self.collectives.transport().barrier()?;
+        if plan.kind == PhaseKind::Precreate {
+            self.connection.add_rank(self.rank)?;
+        }
+        self.begin_phase(plan);
+        self.collectives.transport().barrier()?;
+        let preempted = preemptions();
+        self.phase_start_ns = self.context.clock.monotonic_ns();
+        self.schedule = self.schedule_of(plan);
+        let (iterations, stonewall) = match plan.kind {
+            PhaseKind::Precreate => (self.precreate(), None),
+            PhaseKind::Cleanup => (self.cleanup(), None),
+            PhaseKind::Names => (self.names(), None),
+            PhaseKind::Benchmark | PhaseKind::ReadOnly => self.benchmark(plan.kind)?,
+        };
+        let duration_ns = self.context.clock.monotonic_ns() - self.phase_start_ns;
+        let preemptions = preemptions().saturating_sub(preempted);
+        if plan.kind == PhaseKind::Cleanup {
+            // Failed deletes leave objects; the run's end removes them.
+            let _ = self.connection.remove_rank(self.rank);
+        }
+        let totals = self.totals(duration_ns)?;
+        if plan.kind == PhaseKind::Benchmark {
+            self.shift += iterations;
+        }
+        let is_left = plan.kind != PhaseKind::Cleanup;
+        if self.rank == 0 && changes && is_left {
+            write_shift(Some(self.shift))?;
+        }
+        let recorders = std::mem::take(&mut self.recorders).into_iter().flatten();
+        let operations = recorders.map(OperationRecorder::into_record).collect();
+        let (rank, plan) = (self.rank, plan.clone());
+        self.phases.push(RankPhase {
+            rank,
+            plan,
+            duration_ns,
+            iterations,
+            stonewall,
+            preemptions,
+            operations,
+        });
+        Ok(totals)
+    }
+
+    fn begin_phase(&mut self, plan: &PhasePlan) {
+        self.recorder_options.has_intended_times = matches!(plan.pacing, Pacing::Open { .. });
+        self.recorders = Operation::ALL.map(|_| None).into();
+        self.waiting_factor = match plan.pacing {
+            Pacing::Closed { waiting_factor } => waiting_factor,
+            Pacing::Open { .. } => 0.0,
+        };
+    }
+
+    fn schedule_of(&self, plan: &PhasePlan) -> Option<ArrivalSchedule> {
+        let Pacing::Open { rate, arrivals } = plan.pacing else { return None };
+        let options = self.context.options;
+        let ranks = (self.rank, options.size.ranks);
+        let seed = options.seed ^ (self.phases.len() as u64) << 48;
+        Some(ArrivalSchedule::new((rate, arrivals), ranks, self.phase_start_ns, seed))
+    }
+
+    /// Figure 1 of the paper. Returns 0 iterations.
+    fn precreate(&mut self) -> u64 {
+        let size = self.context.options.size;
+        for number in 0..size.datasets {
+            let dataset = DatasetId { rank: self.rank, number };
+            self.measure(Operation::Mkdir, dataset, |connection| connection.mkdir(dataset));
+        }
+        for object in 0..size.objects {
+            for number in 0..size.datasets {
+                let dataset = DatasetId { rank: self.rank, number };
+                self.call(Operation::Create, dataset.object(object));
+            }
+            self.context.progress.add(self.rank, u64::from(size.datasets));
+        }
+        0
+    }
+
+    /// Each rank removes its own datasets, whose objects have shifted. Returns 0 iterations.
+    fn cleanup(&mut self) -> u64 {
+        let size = self.context.options.size;
+        for object in self.shift..self.shift + size.objects {
+            for number in 0..size.datasets {
+                let dataset = DatasetId { rank: self.rank, number };
+                self.call(Operation::Delete, dataset.object(object));
+            }
+            self.context.progress.add(self.rank, u64::from(size.datasets));
+        }
+        for number in 0..size.datasets {
+            let dataset = DatasetId { rank: self.rank, number };
+            self.measure(Operation::Rmdir, dataset, |connection| connection.rmdir(dataset));
+        }
+        0
+    }
+
+    /// Renames the objects of the consumed datasets and back, makes and removes datasets, and lists.
+    /// Leaves the working set as it was. Returns 0 iterations.
+    fn names(&mut self) -> u64 {
+        let size = self.context.options.size;
+        for iteration in 0..size.iterations {
+            for number in 0..size.datasets {
+                let consumed = size.read_dataset(self.rank, number);
+                let old = consumed.object(self.shift + iteration);
+                let new = consumed.object(old.number + SPARE_NUMBERS);
+                self.measure(Operation::Rename, old, |connection| connection.rename(old, new));
+                self.measure(Operation::Rename, new, |connection| connection.rename(new, old));
+                let made = DatasetId { rank: self.rank, number: size.datasets + number };
+                self.measure(Operation::Mkdir, made, |connection| connection.mkdir(made));
+                self.measure(Operation::Rmdir, made, |connection| connection.rmdir(made));
+                if iteration % LISTING_INTERVAL == 0 {
+                    for (operation, with_attributes) in
+                        [(Operation::List, false), (Operation::ListAttributes, true)]
+                    {
+                        self.measure(operation, consumed, |connection| {
+                            connection.list(consumed, with_attributes).map(drop)
+                        });
+                    }
+                }
+            }
+            self.context.progress.add(self.rank, 4 * u64::from(size.datasets));
+        }
+        0
+    }
+
+    /// Figure 3 of the paper. Returns the number of iterations, and what was done by the stonewall.
+    fn benchmark(&mut self, kind: PhaseKind) -> Result<(u64, Option<StonewallCount>)> {
+        let iterations = self.context.options.size.iterations;
+        let Some(wall_ns) = self.context.options.stonewall_ns else {
+            (0..iterations).for_each(|iteration| self.iterate(kind, iteration));
+            return Ok((iterations, None));
+        };
+        let mut done = 0;
+        while done < iterations && self.elapsed_ns() < wall_ns {
+            self.iterate(kind, done);
+            done += 1;
+        }
+        let count = StonewallCount { duration_ns: self.elapsed_ns(), iterations: done };
+        let most = self.collectives.all_reduce_u64(Rank(0), done, Reduction::Max)?;
+        (done..most).for_each(|iteration| self.iterate(kind, iteration));
+        Ok((most, Some(count)))
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        self.context.clock.monotonic_ns() - self.phase_start_ns
+    }
+
+    fn iterate(&mut self, kind: PhaseKind, iteration: u64) {
+        let size = &self.context.options.size;
+        for number in 0..size.datasets {
+            let object = self.shift + iteration;
+            let consumed = size.read_dataset(self.rank, number).object(object);
+            self.call(Operation::Stat, consumed);
+            self.call(Operation::Read, consumed);
+            if kind == PhaseKind::Benchmark {
+                self.call(Operation::Delete, consumed);
+                let extended = size.write_dataset(self.rank, number);
+                self.call(Operation::Create, extended.object(object + size.objects));
+            }
+        }
+        let calls = if kind == PhaseKind::Benchmark { 4 } else { 2 };
+        self.context.progress.add(self.rank, calls * u64::from(size.datasets));
+    }
+
+    /// Calls and measures one operation on `target`.
+    fn measure(
+        &mut self,
+        operation: Operation,
+        target: impl fmt::Display,
+        call: impl FnOnce(&mut dyn BackendConnection) -> Result<()>,
+    ) {
+        let intended_ns = self.wait_for_turn();
+        let start_ns = self.context.clock.monotonic_ns();
+        let done = call(&mut *self.connection);
+        let end_ns = self.context.clock.monotonic_ns();
+        let timing = OperationTiming { intended_ns, start_ns, end_ns };
+        self.record(operation, &timing, done, || target.to_string());
+    }
+
+    /// Calls, measures and verifies one operation on an object.
+    fn call(&mut self, operation: Operation, object: ObjectId) {
+        let content = match operation {
+            Operation::Create => self.content.of(object),
+            _ => &[],
+        };
+        let intended_ns = match &mut self.schedule {
+            None => None,
+            Some(schedule) => {
+                let at_ns = schedule.next_ns();
+                self.context.clock.wait_until_ns(at_ns);
+                Some(at_ns)
+            }
+        };
+        let start_ns = self.context.clock.monotonic_ns();
+        let done = match operation {
+            Operation::Create => self.connection.create(object, content),
+            Operation::Stat => self.connection.stat(object).map(drop),
+            Operation::Read => self.connection.read(object, &mut self.found),
+            Operation::Delete => self.connection.delete(object),
+            _ => unreachable!("{operation} is not of an object"),
+        };
+        let end_ns = self.context.clock.monotonic_ns();
+        let done = match operation {
+            Operation::Read if done.is_ok() && self.context.backend.keeps_content() => {
+                self.content.check(object, &self.found)
+            }
+            _ => done,
+        };
+        let timing = OperationTiming { intended_ns, start_ns, end_ns };
+        self.record(operation, &timing, done, || object.to_string());
+    }
+
+    /// In an open loop, waits until the next operation is due and returns when that is.
+    fn wait_for_turn(&mut self) -> Option<u64> {
+        let at_ns = self.schedule.as_mut()?.next_ns();
+        self.context.clock.wait_until_ns(at_ns);
+        Some(at_ns)
+    }
+
+    fn record(
+        &mut self,
+        operation: Operation,
+        timing: &OperationTiming,
+        done: Result<()>,
+        path: impl FnOnce() -> String,
+    ) {
+        let (options, start_ns) = (&self.recorder_options, self.phase_start_ns);
+        let recorder = self.recorders[operation.index()]
+            .get_or_insert_with(|| OperationRecorder::new(operation, options, start_ns));
+        match done {
+            Ok(()) => recorder.record(timing, path),
+            Err(error) => recorder.fail(&error),
+        }
+        if self.waiting_factor > 0.0 {
+            let runtime_ns = timing.end_ns.saturating_sub(timing.start_ns);
+            let wait_ns = (self.waiting_factor * runtime_ns as f64) as u64;
+            self.context.clock.wait_until_ns(timing.end_ns.saturating_add(wait_ns));
+        }
+    }
+
+    /// Agrees with all ranks on what the phase amounted to.
+    fn totals(&mut self, duration_ns: u64) -> Result<PhaseTotals> {
+        let (mut operations, mut sum_ns) = (0, 0u64);
+        for recorder in self.recorders.iter().flatten() {
+            let (count, service_ns) = recorder.totals();
+            operations += count;
+            sum_ns = sum_ns.saturating_add(service_ns);
+        }
+        let mut all = |value, by| self.collectives.all_reduce_u64(Rank(0), value, by);
+        let seconds = all(duration_ns, Reduction::Max)? as f64 / 1e9;
+        let operations = all(operations, Reduction::Sum)?;
+        let mean_ns = all(sum_ns, Reduction::Sum)? as f64 / operations.max(1) as f64;
+        Ok(PhaseTotals { seconds, operations, mean_ns })
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Summary: a result as text on one screen.
+//!
+//! The first table has the columns of MDWorkbench's Table 2, the second those of its Table 1.
+
+use std::fmt::Write;
+
+use crate::operation::Operation;
+use crate::pace::Pacing;
+use crate::result::{PhaseKind, PhaseResult, RunResult};
+
+/// Quantiles of the table of latencies.
+pub const QUANTILES: [(&str, f64); 6] =
+    [("p50", 0.5), ("Q3", 0.75), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
+
+/// Formats nanoseconds with three significant digits, such as `1.23 ms`.
+#[must_use]
+pub fn duration(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns < 1e3 => (ns, "ns"),
+        ns if ns < 1e6 => (ns / 1e3, "µs"),
+        ns if ns < 1e9 => (ns / 1e6, "ms"),
+        ns => (ns / 1e9, "s"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
+}
+
+/// Formats a rate with three significant digits, such as `12.3 k`.
+#[must_use]
+pub fn rate(per_second: f64) -> String {
+    let (value, unit) = match per_second {
+        0.0 => return "0".to_owned(),
+        rate if rate < 1e3 => (rate, ""),
+        rate if rate < 1e6 => (rate / 1e3, " k"),
+        rate => (rate / 1e6, " M"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$}{unit}")
+}
+
+/// The result as text.
+#[must_use]
+pub fn text(result: &RunResult) -> String {
+    let mut out = String::new();
+    write_all(&mut out, result).expect("strings grow");
+    out
+}
+
+fn write_all(out: &mut String, result: &RunResult) -> std::fmt::Result {
+    let size = &result.options.size;
+    writeln!(
+        out,
+        "{}: N={} D={} P={} I={} S={} O={}, {} on {}",
+        result.label(),
+        size.ranks,
+        size.datasets,
+        size.objects,
+        size.iterations,
+        size.object_bytes,
+        size.rank_offset,
+        result.backend,
+        if result.environment.file_system.is_empty() {
+            &result.environment.host
+        } else {
+            &result.environment.file_system
+        },
+    )?;
+    write_phases(out, result)?;
+    write_latencies(out, result)?;
+    write_creation_rates(out, result)?;
+    writeln!(
+        out,
+        "\nmeasuring costs {:.0} ns an operation ({:.0} ns to read the clock, {:.0} ns to record)",
+        result.timer.operation_ns, result.timer.reading_ns, result.timer.recording_ns
+    )?;
+    result.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))
+}
+
+/// Table 2: rate, balance, slowest operation, third quartiles.
+fn write_phases(out: &mut String, result: &RunResult) -> std::fmt::Result {
+    writeln!(
+        out,
+        "\n{:<24}{:>9}{:>10}{:>9}{:>10}{:>10}{:>10}{:>10}{:>10}",
+        "phase",
+        "ops/s",
+        "creates/s",
+        "balance",
+        "op max",
+        "Q3 read",
+        "Q3 stat",
+        "Q3 create",
+        "Q3 delete"
+    )?;
+    for phase in &result.phases {
+        let q3 = |operation| match phase.operation(operation) {
+            Some(found) if found.latency().count > 0 => {
+                duration(found.latency().quantile_ns(0.75) as f64)
+            }
+            _ => "-".to_owned(),
+        };
+        write!(
+            out,
+            "{:<24}{:>9}{:>10}{:>8.0}%{:>10}{:>10}{:>10}{:>10}{:>10}",
+            phase.plan.to_string(),
+            rate(phase.rate()),
+            rate(phase.create_rate()),
+            100.0 * phase.balance(),
+            duration(phase.max_ns() as f64),
+            q3(Operation::Read),
+            q3(Operation::Stat),
+            q3(Operation::Create),
+            q3(Operation::Delete),
+        )?;
+        match phase.failed() {
+            0 => writeln!(out)?,
+            failed => writeln!(out, "  {failed} failed")?,
+        }
+    }
+    Ok(())
+}
+
+fn write_latencies(out: &mut String, result: &RunResult) -> std::fmt::Result {
+    let is_benchmark = |phase: &&PhaseResult| {
+        matches!(phase.plan.kind, PhaseKind::Benchmark | PhaseKind::ReadOnly)
+    };
+    let Some(phase) = result.phases.iter().find(is_benchmark) else { return Ok(()) };
+    write!(out, "\n{:<24}{:>10}", phase.plan.to_string(), "calls")?;
+    QUANTILES.iter().try_for_each(|(name, _)| write!(out, "{name:>9}"))?;
+    writeln!(out, "{:>9}", "max")?;
+    for found in &phase.operations {
+        let latency = found.latency();
+        write!(out, "  {:<22}{:>10}", found.operation, latency.count)?;
+        for (_, quantile) in QUANTILES {
+            write!(out, "{:>9}", duration(latency.quantile_ns(quantile) as f64))?;
+        }
+        writeln!(out, "{:>9}", duration(latency.max_ns as f64))?;
+    }
+    Ok(())
+}
+
+/// Table 1: creation rates, with the virtual rate of throttled phases.
+fn write_creation_rates(out: &mut String, result: &RunResult) -> std::fmt::Result {
+    let throttled = |phase: &PhaseResult| matches!(phase.plan.pacing, Pacing::Closed { waiting_factor } if waiting_factor > 0.0);
+    if !result.phases.iter().any(throttled) {
+        return Ok(());
+    }
+    writeln!(out, "\n{:<24}{:>12}{:>16}", "creates/s", "measured", "times 1 + T")?;
+    for phase in result.phases.iter().filter(|phase| phase.create_rate() > 0.0) {
+        let corrected = phase.create_rate() * phase.virtual_factor();
+        let name = phase.plan.to_string();
+        writeln!(out, "{name:<24}{:>12}{:>16}", rate(phase.create_rate()), rate(corrected))?;
+    }
+    Ok(())
+}

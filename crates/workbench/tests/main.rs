@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of the workbench: measurement against known truths, all backends, whole runs, reports.
+
+mod backends;
+mod interrupted;
+mod overhead;
+mod quantiles;
+mod reports;
+mod runs;
+mod simulated;
+mod simulated_service;
