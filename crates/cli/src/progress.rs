@@ -10,6 +10,7 @@ use esker_base::Result;
 use esker_base::store::{CountedStore, SharedStore};
 use esker_fs::repository::Repository;
 use esker_fs::tally::TransferTally;
+use esker_workbench::progress::RunProgress;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::context::CommandContext;
@@ -61,6 +62,19 @@ pub fn watch_store<T>(
             )
         },
     )
+}
+
+/// Shows the phase of a run of the workbench, its operations and their mean rate while `work` runs.
+pub fn watch_workbench<T>(counts: &Arc<RunProgress>, work: impl FnOnce() -> T) -> T {
+    if !stderr().is_terminal() {
+        return work();
+    }
+    let shown = counts.clone();
+    draw_while(work, move |elapsed| {
+        let (phase, operations) = shown.read();
+        let rate = (operations as f64 / elapsed.as_secs_f64().max(0.001)) as u64;
+        format!("{phase}: {} operations, {}/s", text::count(operations), text::count(rate))
+    })
 }
 
 /// Redraws `line`, which gets the elapsed time, at intervals while `work` runs.

@@ -32,6 +32,7 @@ const COMMANDS: &[&str] = &[
     "gc",
     "verify",
     "bench",
+    "workbench",
     "completions",
     "manual",
     "exit-codes",

@@ -39,3 +39,4 @@ mod transports;
 mod two_users;
 mod unprivileged;
 mod user;
+mod workbench;

@@ -44,6 +44,7 @@ mod transfer;
 mod tree;
 mod umount;
 mod verify;
+mod workbench;
 
 use std::process::ExitCode;
 
@@ -98,6 +99,7 @@ pub enum Command {
     Imd(imd::ImdArguments),
     Segment(segment::SegmentArguments),
     Bench(bench::BenchCommand),
+    Workbench(workbench::WorkbenchCommand),
     Run(run::RunCommand),
     Completions(completions::CompletionsCommand),
     Manual(manual::ManualCommand),
@@ -126,6 +128,7 @@ impl Command {
                  `esker names` shows"
             }
             Self::Bench(_) => "nothing is left except what `esker names` lists",
+            Self::Workbench(_) => "nothing was changed",
             Self::Compact(_) => {
                 "its contents are unchanged; the same command again compacts it, and `esker gc` \
                  frees the remains"
@@ -181,6 +184,7 @@ impl Command {
             Self::Imd(command) => command.run(context),
             Self::Segment(command) => command.run(context),
             Self::Bench(command) => command.run(context),
+            Self::Workbench(command) => command.run(context),
             Self::Completions(command) => command.run(context),
             Self::Manual(command) => command.run(context),
             Self::ExitCodes(command) => command.run(context),

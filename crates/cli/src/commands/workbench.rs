@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker workbench`: measures metadata latencies of a directory, a store or the library.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand, ValueEnum};
+use esker_base::clock::SystemClock;
+use esker_base::store::url;
+use esker_base::{Error, Kind, Result};
+use esker_comm::job::RankContext;
+use esker_comm::tcp;
+use esker_workbench::backend::{
+    Backend, LibraryBackend, NullBackend, ObjectStoreBackend, PosixBackend,
+};
+use esker_workbench::compare::ComparisonVerdict::TooFewRepetitions;
+use esker_workbench::compare::compare;
+use esker_workbench::options::RunOptions;
+use esker_workbench::pace::Arrivals;
+use esker_workbench::pattern::WorkingSetSize;
+use esker_workbench::progress::RunProgress;
+use esker_workbench::result::{RESULT_BYTES_MAX, RunResult};
+use esker_workbench::run::{self, PHASE_DEADLINE};
+use esker_workbench::{csv, report, summary};
+
+use crate::change::SessionSettings;
+use crate::context::CommandContext;
+use crate::interrupt::{self, guarded};
+use crate::{progress, text, usage};
+
+/// Name of the working set in a store of Esker unless another is given.
+const LIBRARY_NAME: &str = "workbench";
+
+const TARGETS: &str = "\
+Targets:
+  /scratch/bench     a directory of any file system; a new or an empty one
+  esker:NAME         Esker's library on --store; --keep publishes the working set as NAME
+  s3://bucket/path   objects of a bucket; store:/path and store:memory: for other stores
+  null:              nothing: the floor of the workbench itself";
+
+/// Measure the latency of metadata operations under a mixed load
+///
+/// Many ranks work on many small objects at once, as interactive users or as producers and
+/// consumers do: each takes the oldest object of another rank's dataset (stat, read, delete) and
+/// appends a new one to a third rank's (create). The size of the working set stays the same, so a
+/// cache either holds it or does not. Every call is timed alone. The pattern and its letters are those
+/// of MDWorkbench (Kunkel and Markomanolis, 2018).
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker workbench run /scratch/bench --repeat 3 --output ext4.json --report ext4.html
+  esker workbench run esker:bench --store /scratch/store --repeat 3 --output library.json
+  esker workbench compare ext4.json library.json --report both.html
+  esker workbench cleanup /scratch/bench")]
+pub struct WorkbenchCommand {
+    #[command(subcommand)]
+    action: WorkbenchAction,
+}
+
+#[derive(Subcommand)]
+enum WorkbenchAction {
+    Run(Box<WorkbenchRun>),
+    Compare(WorkbenchCompare),
+    Report(WorkbenchReport),
+    Cleanup(WorkbenchCleanup),
+}
+
+impl WorkbenchCommand {
+    /// Measures, compares, reports or cleans up.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        match self.action {
+            WorkbenchAction::Run(run) => run.run(context),
+            WorkbenchAction::Compare(compare) => compare.run(context),
+            WorkbenchAction::Report(report) => report.run(),
+            WorkbenchAction::Cleanup(cleanup) => cleanup.run(context),
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ArrivalChoice {
+    /// At equal intervals
+    Constant,
+    /// At random, as of many independent users
+    Poisson,
+}
+
+/// Create a working set, measure, and remove it again
+///
+/// Phases: precreate (-D datasets of -P objects a rank), benchmark (-I iterations per dataset, each
+/// stat, read, delete and create), cleanup. With --keep the working set stays, and a later run with
+/// the same -N -D -P -S -O begins with the benchmark.
+///
+/// A closed loop (the default) calls as fast as the service answers; --waiting T then waits T times
+/// the duration of each call. An open loop (--rate) begins calls at fixed times whatever the service
+/// does, and counts the latency from the intended time: a service that stalls for a second delays
+/// all calls of that second, and the percentiles show it.
+///
+/// Ranks are threads. Under `esker run`, `srun` or `mpirun` each process is a rank; all must reach
+/// the target.
+#[derive(Args)]
+#[command(after_help = format!("{TARGETS}
+
+Examples:
+  esker workbench run /scratch/bench -N 8 -D 10 -P 1000 -I 200 --waiting 0,4
+  esker workbench run /scratch/bench --rate 500,1000,2000 --arrivals poisson
+  esker workbench run /scratch/bench --saturation --stonewall 5 -P 100000 -I 100000"))]
+struct WorkbenchRun {
+    /// What to measure
+    target: String,
+    /// N: ranks; as many as processors, at least 2, unless given
+    #[arg(short = 'N', long, value_name = "N")]
+    ranks: Option<u32>,
+    /// D: datasets (directories) per rank
+    #[arg(short = 'D', long, default_value_t = 1, value_name = "N")]
+    datasets: u32,
+    /// P: objects (files) precreated per dataset
+    #[arg(short = 'P', long, default_value_t = 2_000, value_name = "N")]
+    objects: u64,
+    /// I: iterations of a benchmark phase per dataset; at most P
+    #[arg(short = 'I', long, default_value_t = 1_000, value_name = "N")]
+    iterations: u64,
+    /// S: bytes per object, such as 3901 or 64K
+    #[arg(short = 'S', long, default_value = "3901", value_name = "SIZE",
+          value_parser = crate::quantity::bytes)]
+    size: u64,
+    /// O: distance in ranks between the writer and the reader of a dataset
+    #[arg(short = 'O', long, default_value_t = 1, value_name = "N")]
+    offset: u32,
+    /// Repetitions of each benchmark phase; comparisons need 3 or more
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    repeat: u32,
+    /// T: after each call wait this many times its duration; several as 0,1,4
+    #[arg(long, value_delimiter = ',', value_name = "T,…")]
+    waiting: Vec<f64>,
+    /// Double T until latencies no longer fall: then the service is not overloaded
+    #[arg(long)]
+    adaptive: bool,
+    /// Open loop at this rate of all ranks, in calls per second; several as 100,200
+    #[arg(long = "rate", value_delimiter = ',', value_name = "RATE,…")]
+    rates: Vec<f64>,
+    /// Open loops at 10 % to 110 % of the rate of the closed loop
+    #[arg(long)]
+    saturation: bool,
+    /// When calls of an open loop begin
+    #[arg(long, value_enum, default_value = "constant", value_name = "HOW")]
+    arrivals: ArrivalChoice,
+    /// Only stat and read in the benchmark phases
+    #[arg(long)]
+    read_only: bool,
+    /// Also list datasets, rename objects, and make and remove datasets
+    #[arg(long)]
+    names: bool,
+    /// End benchmark phases after this many seconds, once all ranks have done as much as the fastest
+    #[arg(long, value_name = "SECONDS")]
+    stonewall: Option<f64>,
+    /// Keep the working set for later runs
+    #[arg(long)]
+    keep: bool,
+    /// Keep time, rank and path of every call that takes this many milliseconds
+    #[arg(long, default_value_t = 100.0, value_name = "MS")]
+    outlier: f64,
+    /// Seed of arrivals and samples
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Name of the run in comparisons and reports; the target unless given
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    label: String,
+    /// Write the result as JSON
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write the result as a table
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write the result as an HTML page
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+impl WorkbenchRun {
+    fn run(self, context: &CommandContext) -> Result<()> {
+        let job = RankContext::from_env()?;
+        let ranks = job.as_ref().map(|job| job.size).or(self.ranks).unwrap_or_else(default_ranks);
+        let options = self.options(ranks);
+        usage::value_of(options.check());
+        let backend = open(context, &self.target)?;
+        interrupt::advise(format!(
+            "the working set stays; `esker workbench cleanup {}` removes it",
+            self.target
+        ));
+        let counts = Arc::new(RunProgress::new(ranks));
+        let measured = match job {
+            None => progress::watch_workbench(&counts, || {
+                run::run_threads(&*backend, &options, &SystemClock, &counts).map(Some)
+            }),
+            Some(job) => run_process(context, &job, &*backend, &options, &counts),
+        };
+        // After a failure the library's session is dropped; other working sets stay.
+        let measured = measured.inspect_err(|_| drop(backend.finish(false)))?;
+        match measured {
+            Some(result) => self.publish(context, &result),
+            None => Ok(()),
+        }
+    }
+
+    fn options(&self, ranks: u32) -> RunOptions {
+        let size = WorkingSetSize {
+            ranks,
+            datasets: self.datasets,
+            objects: self.objects,
+            iterations: self.iterations,
+            object_bytes: self.size,
+            rank_offset: self.offset,
+        };
+        let is_open_only = !self.rates.is_empty() && self.waiting.is_empty();
+        let waiting_factors = match self.waiting.is_empty() {
+            true if is_open_only => Vec::new(),
+            true => vec![0.0],
+            false => self.waiting.clone(),
+        };
+        RunOptions {
+            label: self.label.clone(),
+            repeat: self.repeat,
+            waiting_factors,
+            adaptive: self.adaptive,
+            rates: self.rates.clone(),
+            saturation: self.saturation,
+            arrivals: match self.arrivals {
+                ArrivalChoice::Constant => Arrivals::Constant,
+                ArrivalChoice::Poisson => Arrivals::Poisson,
+            },
+            read_only: self.read_only,
+            names: self.names,
+            stonewall_ns: self.stonewall.map(|seconds| (seconds * 1e9) as u64),
+            keep: self.keep,
+            outlier_ns: (self.outlier * 1e6) as u64,
+            seed: self.seed,
+            ..RunOptions::new(size)
+        }
+    }
+
+    fn publish(&self, context: &CommandContext, result: &RunResult) -> Result<()> {
+        if let Some(path) = &self.output {
+            write(path, &serde_json::to_vec(result).expect("numbers and words"))?;
+        }
+        if let Some(path) = &self.csv {
+            write(path, csv::table(result).as_bytes())?;
+        }
+        if let Some(path) = &self.report {
+            write(path, report::page(std::slice::from_ref(result)).as_bytes())?;
+        }
+        match context.out.is_json() {
+            true => context.out.report(result)?,
+            false => context.out.raw(summary::text(result).as_bytes())?,
+        }
+        check_content(result)
+    }
+}
+
+/// Compare the results of runs with the first
+///
+/// Each rate and latency is compared by a bootstrap over repetitions and ranks; the verdict is
+/// faster, slower or no difference seen, at 95 %. Runs need --repeat 3 or more.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  esker workbench compare before.json after.json --report b.html"
+)]
+struct WorkbenchCompare {
+    /// Results that `run --output` wrote
+    #[arg(required = true, num_args = 2.., value_name = "RESULT")]
+    results: Vec<PathBuf>,
+    /// Also write an HTML page
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+impl WorkbenchCompare {
+    fn run(self, context: &CommandContext) -> Result<()> {
+        let results = read_all(&self.results)?;
+        if let Some(path) = &self.report {
+            write(path, report::page(&results).as_bytes())?;
+        }
+        let (base, others) = results.split_first().expect("clap asks for two");
+        for other in others {
+            let figures = compare(base, other);
+            if context.out.is_json() {
+                figures.iter().try_for_each(|figure| context.out.report(figure))?;
+                continue;
+            }
+            context.out.line(format!("{} compared with {}", other.label(), base.label()))?;
+            for figure in &figures {
+                let cells = report::compared_row(figure);
+                context.out.line(format!(
+                    "  {:<20} {:<16} {:>10} {:>10}  × {:<6} {:<14} {}",
+                    cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6]
+                ))?;
+            }
+            if figures.iter().any(|figure| figure.verdict == TooFewRepetitions) {
+                context.out.line("no verdict: the phase ran once; use --repeat 3 or more")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Write results as one HTML page
+///
+/// The page has everything in it and opens from disk, without a network. Several results are shown
+/// side by side and compared with the first.
+#[derive(Args)]
+#[command(after_help = "Example:\n  esker workbench report a.json b.json --to both.html")]
+struct WorkbenchReport {
+    /// Results that `run --output` wrote
+    #[arg(required = true, value_name = "RESULT")]
+    results: Vec<PathBuf>,
+    /// The page
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+}
+
+impl WorkbenchReport {
+    fn run(self) -> Result<()> {
+        write(&self.to, report::page(&read_all(&self.results)?).as_bytes())
+    }
+}
+
+/// Remove the working set of a run that was interrupted, or kept it
+///
+/// Removes only what a working set has: other files stay, and make the command fail.
+#[derive(Args)]
+#[command(after_help = "Example:\n  esker workbench cleanup /scratch/bench")]
+struct WorkbenchCleanup {
+    /// The target of the run
+    target: String,
+}
+
+impl WorkbenchCleanup {
+    fn run(self, context: &CommandContext) -> Result<()> {
+        if is_directory(&self.target) && !Path::new(&self.target).exists() {
+            let what = "does not exist, so there is no working set";
+            return Err(Error::new(Kind::NotFound, format!("{} {what}", self.target)));
+        }
+        let backend = open(context, &self.target)?;
+        let cleared = run::cleanup(&*backend);
+        let objects = cleared.inspect_err(|_| drop(backend.finish(false)))?;
+        if context.out.is_json() {
+            return context.out.json(serde_json::json!({ "removed": objects }));
+        }
+        context.out.line(format!("removed {}", text::counted(objects, "object")))
+    }
+}
+
+/// As many ranks as processors, and at least two: a rank alone reads only its own objects.
+fn default_ranks() -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    u32::try_from(processors).unwrap_or(u32::MAX).max(2)
+}
+
+/// Runs as a rank of `job`.
+fn run_process(
+    context: &CommandContext,
+    job: &RankContext,
+    backend: &dyn Backend,
+    options: &RunOptions,
+    counts: &RunProgress,
+) -> Result<Option<RunResult>> {
+    let meet = match &job.meet {
+        Some(meet) => url::connect(meet)?,
+        None => url::connect(context.store_url())?,
+    };
+    let tcp_options = tcp::TcpOptions { deadline: PHASE_DEADLINE, ..tcp::TcpOptions::default() };
+    tcp::run(&*meet, job, &tcp_options, |transport| {
+        run::run_rank(backend, options, &SystemClock, counts, transport)
+    })
+}
+
+fn is_directory(target: &str) -> bool {
+    !["null:", "esker:", "store:", "s3://"].iter().any(|kind| target.starts_with(kind))
+}
+
+/// Opens the target as the user names it.
+fn open(context: &CommandContext, target: &str) -> Result<Box<dyn Backend>> {
+    if target == "null:" {
+        return Ok(Box::new(NullBackend::default()));
+    }
+    if let Some(name) = target.strip_prefix("esker:") {
+        let name = if name.is_empty() { LIBRARY_NAME } else { name };
+        usage::check_name(name);
+        let options = SessionSettings::for_few().options(context);
+        let clock = Arc::new(SystemClock);
+        return Ok(Box::new(LibraryBackend::open(context.store_or_new()?, name, options, clock)?));
+    }
+    let store = target.strip_prefix("store:");
+    if let Some(url) = store.or(target.starts_with("s3://").then_some(target)) {
+        return Ok(Box::new(ObjectStoreBackend::new(guarded(url::connect(url)?))));
+    }
+    Ok(Box::new(PosixBackend::new(Path::new(target))?))
+}
+
+/// Fails if the service returned wrong bytes: nothing else about it matters then.
+fn check_content(result: &RunResult) -> Result<()> {
+    let corrupt = format!("{:?}", Kind::Corrupt);
+    let operations = result.phases.iter().flat_map(|phase| &phase.operations);
+    let wrong: u64 = operations.filter_map(|found| found.failures.get(&corrupt)).sum();
+    if wrong == 0 {
+        return Ok(());
+    }
+    let what = format!("{}: {wrong} reads returned bytes that were not written", result.target);
+    Err(Error::new(Kind::Corrupt, what))
+}
+
+fn read_all(paths: &[PathBuf]) -> Result<Vec<RunResult>> {
+    paths.iter().map(|path| read(path)).collect()
+}
+
+fn read(path: &Path) -> Result<RunResult> {
+    let failed = |error| Error::io(error, format!("read {}", path.display()));
+    let bytes = std::fs::metadata(path).map_err(failed)?.len();
+    if bytes > RESULT_BYTES_MAX {
+        let what = format!("{} has {bytes} bytes, more than any result", path.display());
+        return Err(Error::new(Kind::TooLarge, what));
+    }
+    RunResult::parse(&path.display().to_string(), &std::fs::read(path).map_err(failed)?)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes)
+        .map_err(|error| Error::io(error, format!("write {}", path.display())))
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker workbench` as users run it.
+
+use std::process::Stdio;
+
+use crate::esker::Esker;
+
+/// A small run.
+const SMALL: [&str; 6] = ["-N", "2", "-P", "60", "-I", "30"];
+
+fn run<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["workbench", "run", target], &SMALL[..], more].concat()
+}
+
+#[test]
+fn runs_are_measured_compared_and_reported() {
+    let esker = Esker::without_store();
+    for (target, label) in [("here", "a"), ("esker:bench", "b")] {
+        let (output, csv) = (format!("{label}.json"), format!("{label}.csv"));
+        let files = ["--output", &output, "--csv", &csv, "--label", label, "--repeat", "2"];
+        let text = esker.ok(run(target, &files));
+        assert!(text.contains("benchmark #2") && text.contains("Q3 delete"), "{text}");
+    }
+    assert!(!esker.path("here").exists(), "a run cleans up");
+    let said = esker.ok(["workbench", "compare", "a.json", "b.json", "--report", "both.html"]);
+    assert!(said.starts_with("b compared with a") && said.contains("create p99"), "{said}");
+    let page = std::fs::read_to_string(esker.path("both.html")).expect("a page");
+    assert!(page.contains("Density of create") && page.ends_with("</html>\n"), "{page}");
+    esker.ok(["workbench", "report", "a.json", "--to", "a.html"]);
+    let figures = esker.json(["workbench", "compare", "a.json", "b.json"]);
+    assert!(figures.iter().all(|figure| figure["verdict"].is_string()), "{figures:?}");
+    let result = esker.json(run("here", &["--rate", "2000", "--arrivals", "poisson"]));
+    assert_eq!(result[0]["format"], "esker-workbench-result");
+    assert!(result[0]["phases"][1]["operations"][0]["response"].is_object());
+}
+
+/// A process that is killed at any time leaves nothing that the cleanup does not remove.
+#[test]
+fn a_killed_run_is_cleaned_up() {
+    let esker = Esker::without_store();
+    let marker = esker.path("set/working-set.json");
+    let arguments = ["workbench", "run", "set", "-N", "2", "-P", "1000000", "-I", "1000000"];
+    let mut command = esker.command(arguments);
+    let mut child = command.stdout(Stdio::null()).spawn().expect("the binary runs");
+    while !marker.exists() {
+        assert!(child.try_wait().expect("a child").is_none(), "the run ended");
+        std::thread::yield_now();
+    }
+    child.kill().expect("killed");
+    child.wait().expect("ended");
+    let said = esker.fails(9, run("set", &[]));
+    assert!(said.contains("`esker workbench cleanup set`"), "{said}");
+    assert!(esker.ok(["workbench", "cleanup", "set"]).starts_with("removed "));
+    assert!(!esker.path("set").exists());
+    esker.fails(3, ["workbench", "cleanup", "set"]);
+}
+
+/// Symptom: rank 0 refused the directory, since another rank had made its own in it already.
+/// Cause: only rank 0 writes the marker of a new working set, and no rank waited for that.
+/// Fix: a barrier between the marker and the first directory.
+#[test]
+fn processes_are_ranks() {
+    let esker = Esker::new();
+    let binary = env!("CARGO_BIN_EXE_esker");
+    let mut arguments = vec!["run", "-n", "3", "--", binary];
+    arguments.extend(["workbench", "run", "set", "-P", "20", "-I", "10"]);
+    let text = esker.ok(arguments);
+    assert!(text.contains("N=3") && text.contains("cleanup"), "{text}");
+    assert!(!esker.path("set").exists());
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let esker = Esker::without_store();
+    esker.fails(2, ["workbench", "run", "set", "-P", "10", "-I", "11"]);
+    std::fs::create_dir(esker.path("mine")).expect("a directory");
+    std::fs::write(esker.path("mine/file"), "text").expect("a file");
+    let said = esker.fails(7, run("mine", &[]));
+    assert!(said.contains("name a new or an empty directory"), "{said}");
+    esker.fails(3, ["workbench", "cleanup", "mine"]);
+    assert!(esker.path("mine/file").exists());
+    std::fs::write(esker.path("bad.json"), "{}").expect("a file");
+    let said = esker.fails(12, ["workbench", "report", "bad.json", "--to", "bad.html"]);
+    assert!(said.contains("bad.json: not a result of the workbench"), "{said}");
+}
