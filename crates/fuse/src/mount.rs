@@ -292,6 +292,8 @@ impl MountShared {
         // A sync looks for another writer, and stops this one if there is one.
         self.front.view.session().map_or(Ok(()), |session| session.sync())?;
         Ok(json!({"writes": true}))
+    }
+
     /// The number of requests by kind, if the mount counts them.
     fn requests(&self) -> Option<Value> {
         self.front.statistics.as_ref().map(RequestStatistics::report)

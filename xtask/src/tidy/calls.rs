@@ -50,6 +50,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
             ("crates/esker/src/", "the default of options for programs; documentation"),
             ("crates/fs/src/repository.rs", "the default of a constructor that has a variant"),
             ("crates/table/src/table/reader.rs", "times requests, to learn a store's pace"),
+            ("crates/workbench/src/pace.rs", "paces real operations"),
         ],
     },
     AmbientSource {
@@ -77,6 +78,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
             ("crates/comm/src/tcp/", "waits for other processes"),
             ("crates/fs/src/condemn.rs", "waits for collectors that run elsewhere"),
             ("crates/fuse-ring/src/", "waits for the kernel"),
+            ("crates/workbench/src/pace.rs", "paces real operations"),
         ],
     },
     AmbientSource {
