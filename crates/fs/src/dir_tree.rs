@@ -169,9 +169,10 @@ pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128
     })
 }
 
-/// Visits the keys under which directories were removed, as far as a table has their tombstones.
+/// Visits the keys under which a table has a tombstone, or another directory, where a directory was.
 pub(crate) fn visit_removed_dirs(handle: &TableHandle, visit: &mut dyn FnMut(&Key)) -> Result<()> {
-    visit_entries(handle, &[NameKind::Tombstone.number()], &mut |key, ints| {
+    let wanted = [NameKind::Tombstone, NameKind::Is(FileKind::Directory)].map(NameKind::number);
+    visit_entries(handle, &wanted, &mut |key, ints| {
         // Every directory at a name raises the generation of what follows.
         if ints[column::GENERATION] > 0 {
             visit(key);

@@ -10,8 +10,9 @@ use esker_base::Kind;
 use esker_base::store::{CountedStore, MemoryStore, SharedStore};
 use esker_fs::conflicts::{BaseConflict, ComposedBases};
 use esker_fs::diff::DiffAspect;
+use esker_fs::identity::Identity;
 use esker_fs::namespace::FollowLinks;
-use esker_fs::ops::{AttributeChanges, XattrSet};
+use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
@@ -265,6 +266,47 @@ fn a_removed_directory_conflicts_with_changes_in_it() {
         session.rmdir(&session.dir("/deep").expect("dir"), b"er").expect("rmdir");
     });
     assert!(!conflicts(&repository, &[one_by_one, beside]).is_empty());
+}
+
+/// Symptom: a directory that one base had renamed was reported as removed; one that it had removed and made
+/// again was not reported, although another base's changes in it were gone.
+/// Cause: any tombstone of a directory counted as its removal, and nothing else did.
+/// Fix: a directory that the base shows at another name is not removed; one that another directory has
+/// replaced is.
+#[test]
+fn renamed_directories_are_not_removed_and_replaced_ones_are() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let [common, ..] = branches(&repository);
+    let changed = set(&repository, &[common], |session| {
+        let er = session.dir("/deep/er").expect("dir");
+        let changes = AttributeChanges { mode: Some(0o640), ..AttributeChanges::default() };
+        session.setattr(&er, b"both", &changes).expect("setattr");
+    });
+    let renamed = set(&repository, &[common], |session| {
+        let root = session.root();
+        session.rename((root, b"deep"), (root, b"moved"), RenameFlags::Replace).expect("rename");
+    });
+    let replaced = set(&repository, &[common], |session| {
+        let root = session.root().clone();
+        session.remove_tree(&root, b"deep").expect("remove");
+        session.mkdir(&root, b"deep", 0o755).expect("mkdir");
+    });
+    let inside = |bases: [SetId; 2]| {
+        let found = conflicts(&repository, &bases);
+        let found: Vec<_> = found.into_iter().filter(|found| found.is_in_removed_dir).collect();
+        summary(&found)
+    };
+    for bases in [[renamed, changed], [changed, renamed]] {
+        assert_eq!(inside(bases), []);
+        let shown = repository.open(&bases, Identity::root()).expect("open");
+        let both = shown.stat("/moved/er/both", FollowLinks::No).expect("stat");
+        assert_eq!(both.mode & 0o777, 0o640);
+    }
+    let path = "/deep".to_owned();
+    assert_eq!(inside([replaced, changed]), [(path.clone(), vec![(0, false), (1, true)])]);
+    assert_eq!(inside([changed, replaced]), [(path, vec![(1, false), (0, true)])]);
+    assert_eq!(inside([replaced, common]), []);
 }
 
 /// Symptom: `newest` showed the earlier base's directory, and its attributes, whatever their times.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Directories that one base removed as a whole while another changed only their entries.
 //!
-//! The removal is one tombstone at the directory's name, for which the other base has no record of its
-//! own. This module scans the sets on which not all bases build for tombstones of directories. If it
-//! finds any, it follows each directory that such a set changed up to the root: a directory on that path
+//! The removal is one tombstone at the directory's name, or another directory made there since, for which
+//! the other base has no record of its own. This module scans the sets on which not all bases build for
+//! such records. A directory that the base shows at another name was moved, and is the same there. If any
+//! is left, it follows each directory that such a set changed up to the root: a directory on that path
 //! may have been removed by a set that does not know of the change.
-//! Cost: a scan for tombstones; only if a directory was removed, a read of the keys of these sets, and
+//! Cost: a scan for such records; only if a directory was removed, a read of the keys of these sets, and
 //! memory for the directories that they changed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +40,8 @@ impl ComposedBases {
         is_apart: &[Vec<bool>],
         memberships: &HashMap<SetId, HashSet<usize>>,
     ) -> Result<Vec<(KeyBuffer, BaseConflict)>> {
-        let removed = self.removed_dirs(is_apart, memberships)?;
+        let mut removed = self.removed_dirs(is_apart, memberships)?;
+        self.leave_out_moved(&mut removed)?;
         if removed.is_empty() {
             return Ok(Vec::new());
         }
@@ -109,10 +111,13 @@ impl ComposedBases {
             }
             for key in keys {
                 let (mut removal, mut kept) = (None, HashMap::<u128, Vec<_>>::new());
+                let mut made = None;
                 for (base, namespace) in self.bases.iter().enumerate() {
                     let Some((set, inode)) = record(namespace, &key.key())? else { continue };
-                    let is_removal = set == layer.set && inode.entry == NameKind::Tombstone;
-                    let is_kept = inode.entry == NameKind::Is(FileKind::Directory)
+                    let is_dir = inode.entry == NameKind::Is(FileKind::Directory);
+                    let is_removal =
+                        set == layer.set && (is_dir || inode.entry == NameKind::Tombstone);
+                    let is_kept = is_dir
                         && !memberships[&layer.set].contains(&base)
                         // `find_conflicts` compares two independent records of one name.
                         && !is_apart[index][index_of[&set]];
@@ -123,12 +128,15 @@ impl ComposedBases {
                     let version =
                         ConflictingVersion::of_record(base, namespace, &key.key(), inode)?;
                     match is_removal {
-                        true => drop(removal.get_or_insert(version)),
+                        true => {
+                            made = is_dir.then_some(id);
+                            removal.get_or_insert(ConflictingVersion { inode: None, ..version });
+                        }
                         false => kept.entry(id).or_default().push(version),
                     }
                 }
                 let Some(removal) = removal else { continue };
-                for (id, kept) in kept {
+                for (id, kept) in kept.into_iter().filter(|(id, _)| made != Some(*id)) {
                     let (key, removal) = (key.clone(), removal.clone());
                     let removed_dir = RemovedDirectory { key, layer: index, removal, kept };
                     removed.entry(id).or_default().push(removed_dir);
@@ -136,6 +144,21 @@ impl ComposedBases {
             }
         }
         Ok(removed)
+    }
+
+    /// Removes from `removed` the directories that the base which has the tombstone shows elsewhere.
+    fn leave_out_moved(&self, removed: &mut HashMap<u128, Vec<RemovedDirectory>>) -> Result<()> {
+        for (base, namespace) in self.bases.iter().enumerate() {
+            let is_of_base = |removed: &RemovedDirectory| removed.removal.base == base;
+            let ids = removed.iter().filter(|(_, removals)| removals.iter().any(is_of_base));
+            let moved = find_places(namespace, ids.map(|(id, _)| *id).collect())?;
+            let shown = |(id, _): &(&u128, &mut Vec<_>)| moved.contains_key(*id);
+            for (_, removals) in removed.iter_mut().filter(shown) {
+                removals.retain(|removed| !is_of_base(removed));
+            }
+        }
+        removed.retain(|_, removals| !removals.is_empty());
+        Ok(())
     }
 
     /// Returns the directories in which independent layers have records, with these layers.
