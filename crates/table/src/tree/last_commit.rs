@@ -134,8 +134,8 @@ impl TreeShared {
             .and_then(|()| self.attempt(state, |state| self.drain_compressed(state)));
         let last = state.last.take().or(last).expect("only taken while it is applied");
         match (written, &last) {
-            // What was asked for is done. A store that was closed does nothing any more, which the
-            // caller must know.
+            // The caller's request is done. A closed tree does nothing any more, which the caller
+            // must know.
             (Err(error), LastCommit::Committed) if error.kind() != Kind::Closed => {}
             (written, _) => written?,
         }
