@@ -103,7 +103,6 @@ impl Drop for MappedFile {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::unix::process::ExitStatusExt;
 
     use super::*;
 
@@ -154,36 +153,6 @@ mod tests {
         drop(lost);
         let again = MappedFile::of(&other, bytes).expect("a mapping");
         assert!(again.copy(0..8, &mut out) && out == [7; 8] && !again.is_lost());
-    }
-
-    /// Symptom: after somebody sent SIGBUS to a process, a file that was cut ended it.
-    /// Cause: the guard passed the signal on by removing itself, and the process went on.
-    /// Fix: it raises the signal again, as if there were no guard, or ignores it like the process did.
-    #[test]
-    fn a_bus_error_that_is_sent_does_what_it_did_without_the_guard() {
-        const ACTION: &str = "ESKER_TEST_BUS_ACTION";
-        let Ok(action) = std::env::var(ACTION) else {
-            let name =
-                "mapped_file::tests::a_bus_error_that_is_sent_does_what_it_did_without_the_guard";
-            let run = |action: &str| {
-                let mut test = std::process::Command::new(std::env::current_exe().expect("a path"));
-                test.args(["--exact", name]).env(ACTION, action).output().expect("run").status
-            };
-            assert_eq!(run("default").signal(), Some(libc::SIGBUS));
-            assert!(run("ignore").success());
-            return;
-        };
-        if action == "ignore" {
-            // SAFETY: nobody else in this process sets the action.
-            unsafe { libc::signal(libc::SIGBUS, libc::SIG_IGN) };
-        }
-        guard_process();
-        let file = file();
-        let mapped = MappedFile::of(&file, 8).expect("a mapping");
-        // SAFETY: sends a signal to this process alone.
-        unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
-        file.set_len(0).expect("cut");
-        assert!(!mapped.copy(0..8, &mut [0; 8]) && mapped.is_lost());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! The handler looks the address up among the regions that mappings cover, maps zeros over the whole
 //! region, marks it as lost, and returns to the instruction that faulted. Any other address goes to
-//! the handler that was there before, and so does a signal that a process sent.
+//! the handler that was there before.
 //! Concurrency: `FREE` guards which regions are in use; the handler reads their bounds as atomics and
 //! takes no lock. A region is covered after it was mapped and uncovered before it is unmapped, so an
 //! address in it that faults is in that mapping.
@@ -126,19 +126,13 @@ extern "C" fn on_bus_error(
     if code > 0 && zero_region_of(address) {
         return;
     }
-    let is_sent = code <= 0;
     // SAFETY: written before this handler was installed. The handler of before is called as it asked
-    // to be; without one, the default takes the fault when it comes again. A signal that was sent does
-    // not come again, so it is raised again: the default ends the process.
+    // to be; without one, the default takes the fault when it comes again.
     unsafe {
         let before = (*BEFORE.0.get()).as_ptr();
         match (*before).sa_sigaction {
-            libc::SIG_IGN if is_sent => {}
             libc::SIG_DFL | libc::SIG_IGN => {
                 libc::sigaction(signal, before, std::ptr::null_mut());
-                if is_sent {
-                    libc::raise(signal);
-                }
             }
             handler if (*before).sa_flags & libc::SA_SIGINFO != 0 => {
                 type WithInfo = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
