@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
-use esker_base::store::{MemoryStore, PosixStore, url};
+use esker_base::store::{MemoryStore, PosixStore, Store, url};
 use esker_base::{Clock, Kind};
+use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_workbench::backend::{
     Backend, LibraryBackend, ObjectStoreBackend, PosixBackend, conformance,
@@ -73,4 +74,58 @@ fn other_files_are_never_touched() {
     std::fs::remove_file(directory.path().join("rank-7")).expect("removed");
     backend.clear().expect("cleared");
     assert!(!directory.path().join("rank-0").exists());
+}
+
+/// Symptom: cleanup deleted all below `rank-…`, and the whole snapshot, whoever had put it there.
+/// Cause: it took a prefix for the name of a working set's object.
+/// Fix: it deletes what is named like one, to the last part, and the snapshot if nothing else is in it.
+#[test]
+fn other_objects_and_files_of_a_snapshot_survive_cleanup() {
+    let store = Arc::new(MemoryStore::default());
+    let backend = ObjectStoreBackend::new(store.clone());
+    backend.write_marker(b"{}").expect("a marker");
+    let others = ["workbench/rank-notes/x", "workbench/rank-0/set-0/plot", "workbench/rank-0/x"];
+    let own = "workbench/rank-0/set-0/object-7";
+    for name in others.iter().chain([&own]) {
+        store.put_if_absent(name, b"text").expect("put");
+    }
+    assert_eq!(backend.clear().expect("cleared"), 1);
+    assert!(others.iter().all(|name| store.get(name, 10).is_ok()) && store.get(own, 10).is_err());
+
+    let store = url::init("memory:workbench-others").expect("a store");
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let repository = Repository::new(store.clone());
+    let identity = || SessionOptions::default();
+    let session = repository.begin(&[], identity()).expect("a session");
+    for name in [&b"working-set.json"[..], b"rank-notes"] {
+        drop(session.create(session.root(), name, 0o644).expect("a file"));
+    }
+    session.publish("set").expect("published");
+    let library = LibraryBackend::open(store, "set", identity(), clock).expect("a session");
+    assert_eq!(library.clear().expect_err("other files").kind(), Kind::NotEmpty);
+    library.finish(false).expect("dropped");
+    assert!(repository.resolve("set").is_ok());
+}
+
+/// Symptom: a run overwrote a file of its user elsewhere, or waited for ever.
+/// Cause: it followed a link at the name of the new marker, and opened a pipe at that of the marker.
+/// Fix: it makes the marker anew, and reads regular files only.
+#[test]
+fn planted_links_and_pipes_are_not_followed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, victim) = (directory.path().join("set"), directory.path().join("victim"));
+    std::fs::create_dir(&path).expect("a directory");
+    std::fs::write(&victim, "text").expect("a file");
+    std::os::unix::fs::symlink(&victim, path.join("working-set.json.new")).expect("a link");
+    let backend = PosixBackend::new(&path).expect("a directory");
+    backend.write_marker(b"{}").expect("a marker");
+    assert_eq!(std::fs::read(&victim).expect("a file"), b"text");
+    std::os::unix::fs::symlink(directory.path(), path.join("rank-0")).expect("a link");
+    backend.connect().expect("a connection").add_rank(0).expect_err("a link");
+    std::fs::remove_file(path.join("working-set.json")).expect("removed");
+    let pipe = rustix::fs::FileType::Fifo;
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, path.join("working-set.json"), pipe, mode, 0)
+        .expect("a pipe");
+    backend.read_marker().expect_err("a pipe");
 }

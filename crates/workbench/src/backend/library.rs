@@ -12,14 +12,14 @@ use std::sync::Arc;
 use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::dir::Dir;
-use esker_fs::list::DirCursor;
-use esker_fs::names::IfTaken;
+use esker_fs::list::{DirCursor, DirEntry};
+use esker_fs::names::{IfTaken, PublishedName};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::{Session, SessionOptions};
 use parking_lot::RwLock;
 
-use super::{Backend, BackendConnection, MARKER_BYTES_MAX};
+use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered};
 use crate::pattern::{DatasetId, ObjectId};
 
 const MARKER: &[u8] = b"working-set.json";
@@ -33,6 +33,8 @@ pub struct LibraryBackend {
     repository: Repository,
     options: SessionOptions,
     name: String,
+    /// The working set's snapshot, if there was one when the run began.
+    base: Option<PublishedName>,
     /// `None` once the run has ended.
     session: RwLock<Option<Arc<Session>>>,
 }
@@ -50,14 +52,15 @@ impl LibraryBackend {
     ) -> Result<Self> {
         let repository = Repository::with(store, CACHE_BYTES, clock);
         let options = options.private();
-        let bases = match repository.resolve(name) {
-            Ok(published) => vec![published.set],
-            Err(error) if error.kind() == Kind::NotFound => Vec::new(),
+        let base = match repository.resolve(name) {
+            Ok(published) => Some(published),
+            Err(error) if error.kind() == Kind::NotFound => None,
             Err(error) => return Err(error),
         };
+        let bases: Vec<_> = base.iter().map(|published| published.set).collect();
         let session = Some(Arc::new(repository.begin(&bases, options.clone())?));
         let (name, session) = (name.to_owned(), RwLock::new(session));
-        Ok(Self { repository, options, name, session })
+        Ok(Self { repository, options, name, base, session })
     }
 
     fn session(&self) -> Result<Arc<Session>> {
@@ -109,18 +112,30 @@ impl Backend for LibraryBackend {
         }
         let mut objects = 0;
         let root = session.root().clone();
-        for rank in session.read_dir(&root, &DirCursor::default(), usize::MAX)? {
-            if !rank.name.starts_with(b"rank-") {
-                continue;
-            }
+        for rank in numbered(&session, &root, "rank-")? {
             let sets = session.open_dir(&root, &rank.name, &rank.inode)?;
-            for set in session.read_dir(&sets, &DirCursor::default(), usize::MAX)? {
+            for set in numbered(&session, &sets, "set-")? {
                 let inside = session.open_dir(&sets, &set.name, &set.inode)?;
-                objects += count(&session, &inside)?;
+                for object in numbered(&session, &inside, "object-")? {
+                    session.unlink(&inside, &object.name)?;
+                    objects += 1;
+                }
+                session.rmdir(&sets, &set.name)?;
             }
-            session.remove_tree(&root, &rank.name)?;
+            session.rmdir(&root, &rank.name)?;
         }
         session.unlink(&root, MARKER)?;
+        // The name stays if the snapshot has more than a working set.
+        if !session.read_dir(&root, &DirCursor::default(), 1)?.is_empty() {
+            let what = "has files that are not of a working set, so the snapshot stays; delete it with \
+                        `esker delete` if nobody needs them";
+            return Err(Error::new(Kind::NotEmpty, format!("{} {what}", self.name)));
+        }
+        let published = self.repository.resolve(&self.name).ok().map(|published| published.set);
+        if published != self.base.as_ref().map(|base| base.set) {
+            let what = "was published anew meanwhile, and stays";
+            return Err(Error::new(Kind::Conflict, format!("{} {what}", self.name)));
+        }
         match self.repository.delete(&self.name) {
             Err(error) if error.kind() != Kind::NotFound => Err(error),
             _ => Ok(objects),
@@ -149,6 +164,13 @@ fn fill(mut bytes: &[u8]) -> impl FnMut(&mut [u8]) -> Result<usize> {
         bytes = &bytes[count..];
         Ok(count)
     }
+}
+
+/// The entries of `dir` that are named by `prefix` and a number.
+fn numbered(session: &Session, dir: &Dir, prefix: &str) -> Result<Vec<DirEntry>> {
+    let mut entries = session.read_dir(dir, &DirCursor::default(), usize::MAX)?;
+    entries.retain(|entry| is_numbered(&entry.name, prefix));
+    Ok(entries)
 }
 
 /// Number of entries of `dir`.

@@ -29,6 +29,12 @@ use crate::pattern::{DatasetId, ObjectId};
 /// Largest marker of a working set, in bytes.
 pub(crate) const MARKER_BYTES_MAX: u64 = 64 << 10;
 
+/// True for `prefix` and a decimal number: only such names are of a working set.
+fn is_numbered(name: &[u8], prefix: &str) -> bool {
+    let number = name.strip_prefix(prefix.as_bytes()).unwrap_or_default();
+    !number.is_empty() && number.iter().all(u8::is_ascii_digit)
+}
+
 /// A service, and the working set in it.
 pub trait Backend: Send + Sync {
     /// The target as the user names it.

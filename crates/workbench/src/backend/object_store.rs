@@ -12,7 +12,7 @@
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 
-use super::{Backend, BackendConnection, MARKER_BYTES_MAX};
+use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered};
 use crate::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId};
 
 const PREFIX: &str = "workbench/";
@@ -80,10 +80,13 @@ impl Backend for ObjectStoreBackend {
             return Err(Error::new(Kind::NotFound, what));
         }
         let mut objects = 0;
-        for rank in self.store.list_names(PREFIX)?.iter().filter(|name| name.starts_with("rank-")) {
+        let names = self.store.list_names(PREFIX)?;
+        for rank in names.iter().filter(|name| is_numbered(name.as_bytes(), "rank-")) {
             for object in self.store.list(&format!("{PREFIX}{rank}/"))? {
-                self.store.delete(&object.name)?;
-                objects += 1;
+                if is_object(&object.name) {
+                    self.store.delete(&object.name)?;
+                    objects += 1;
+                }
             }
         }
         markers.into_iter().try_for_each(|number| self.store.delete(&marker_name(number)))?;
@@ -93,6 +96,15 @@ impl Backend for ObjectStoreBackend {
 
 struct ObjectStoreConnection<'a> {
     store: &'a SharedStore,
+}
+
+/// True for the name of an object of a working set.
+fn is_object(name: &str) -> bool {
+    let parts: Vec<&str> = name.strip_prefix(PREFIX).unwrap_or_default().split('/').collect();
+    let prefixes = ["rank-", "set-", "object-"];
+    let mut pairs = parts.iter().zip(prefixes);
+    parts.len() == prefixes.len()
+        && pairs.all(|(part, prefix)| is_numbered(part.as_bytes(), prefix))
 }
 
 fn name_of(object: ObjectId) -> String {

@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use esker_base::{Error, Kind, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, Dir, Mode, OFlags, RenameFlags, mkdirat, open, openat, renameat, renameat_with,
-    statat, unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, fstat, mkdirat, open, openat, renameat,
+    renameat_with, statat, unlinkat,
 };
 use rustix::io::{Errno, read, retry_on_intr, write};
 
-use super::{Backend, BackendConnection, MARKER_BYTES_MAX};
+use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered};
 use crate::pattern::{DatasetId, ObjectId};
 
 const MARKER: &str = "working-set.json";
@@ -118,7 +118,9 @@ impl Backend for PosixBackend {
             let what = "has other files; name a new or an empty directory";
             return Err(Error::new(Kind::NotEmpty, format!("{} {what}", self.path.display())));
         }
-        let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
+        // Never through a link that another user made.
+        self.remove(root, NEW_MARKER, AtFlags::empty())?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         let written = openat(root, NEW_MARKER, flags, FILE_MODE)
             .and_then(|file| write_all(&file, marker))
             .and_then(|()| renameat(root, NEW_MARKER, root, MARKER));
@@ -132,12 +134,14 @@ impl Backend for PosixBackend {
             return Err(Error::new(Kind::NotFound, format!("{}: {what}", self.path.display())));
         }
         let mut objects = 0;
-        for rank in self.names(root)?.iter().filter(|name| is_numbered(name, "rank-")) {
+        for rank in self.names(root)?.iter().filter(|name| is_numbered(name.as_bytes(), "rank-")) {
             let sets = self.open_below(root, rank)?;
-            for set in self.names(sets.as_fd())?.iter().filter(|name| is_numbered(name, "set-")) {
+            for set in
+                self.names(sets.as_fd())?.iter().filter(|name| is_numbered(name.as_bytes(), "set-"))
+            {
                 let inside = self.open_below(sets.as_fd(), set)?;
                 for object in self.names(inside.as_fd())? {
-                    if is_numbered(&object, "object-") {
+                    if is_numbered(object.as_bytes(), "object-") {
                         self.remove(inside.as_fd(), &object, AtFlags::empty())?;
                         objects += 1;
                     }
@@ -158,12 +162,6 @@ impl Backend for PosixBackend {
     }
 }
 
-/// True for `prefix` and a decimal number.
-fn is_numbered(name: &str, prefix: &str) -> bool {
-    let number = name.strip_prefix(prefix).unwrap_or_default();
-    !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
-}
-
 fn failed(error: Errno, what: impl std::fmt::Display) -> Error {
     Error::io(error.into(), what.to_string())
 }
@@ -176,10 +174,15 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Reads a file of at most `bytes_max`.
+/// Reads a regular file of at most `bytes_max`; fails with `LOOP` for a link and `INVAL` for other kinds.
 fn read_file(root: BorrowedFd<'_>, path: &str, bytes_max: usize) -> rustix::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = openat(root, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    // A pipe must not keep the open waiting.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = openat(root, path, flags, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
     read_all(&file, &mut bytes, bytes_max)?;
     Ok(bytes)
 }
@@ -226,7 +229,13 @@ impl BackendConnection for PosixConnection<'_> {
     fn add_rank(&mut self, rank: u32) -> Result<()> {
         self.set_path(format_args!("rank-{rank}"));
         match mkdirat(self.root, &*self.path, DIRECTORY_MODE) {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => {
+                // A link would lead all calls of the rank elsewhere.
+                let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let opened = openat(self.root, &*self.path, flags, Mode::empty());
+                opened.map(drop).map_err(|error| self.failed(error))
+            }
             Err(error) => Err(self.failed(error)),
         }
     }
