@@ -164,13 +164,16 @@ fn drops_set_id(request: &Request) -> bool {
 
 impl FuseDriver {
     /// Replies with entries after `cookie`, then reads ahead.
-    fn list<S: ListReply>(&self, number: INodeNo, cookie: u64, mut reply: S) {
-        match self.0.list_directory(number.0, cookie, &mut reply) {
-            Ok(listing) => {
-                reply.end(Ok(()));
-                self.0.read_ahead(&listing);
-            }
-            Err(errno) => reply.end(Err(errno)),
+    fn list<S: ListReply>(&self, handle: FileHandle, cookie: u64, mut reply: S) {
+        let handle = match self.0.handle(handle.0) {
+            Ok(handle) => handle,
+            Err(errno) => return reply.end(Err(errno)),
+        };
+        let listed = self.0.list(&handle, cookie, &mut reply);
+        let goes_on = listed.is_ok();
+        reply.end(listed);
+        if goes_on {
+            self.0.read_ahead(&handle);
         }
     }
 }
@@ -202,8 +205,6 @@ impl Filesystem for FuseDriver {
             wanted |= InitFlags::FUSE_OVER_IO_URING;
         }
         let offered = wanted & config.capabilities();
-        let opens_directories = config.capabilities().contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        self.0.opens_directories.store(opens_directories, Ordering::Relaxed);
         let passes_through = offered.contains(InitFlags::FUSE_PASSTHROUGH);
         self.0.passes_through.store(passes_through, Ordering::Relaxed);
         let has_rings = offered.contains(InitFlags::FUSE_OVER_IO_URING);
@@ -475,10 +476,10 @@ impl Filesystem for FuseDriver {
         empty(reply, self.0.fsync(number.0));
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         self.0.count(RequestKind::OpenDir);
-        match self.0.open_directory() {
-            Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
+        match self.0.open_handle(number.0) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(errno) => reply.error(errno),
         }
     }
@@ -486,29 +487,37 @@ impl Filesystem for FuseDriver {
     fn readdir(
         &self,
         _: &Request,
-        number: INodeNo,
-        _: FileHandle,
+        _: INodeNo,
+        handle: FileHandle,
         cookie: u64,
         reply: ReplyDirectory,
     ) {
         self.0.count(RequestKind::ReadDir);
-        self.list(number, cookie, reply);
+        self.list(handle, cookie, reply);
     }
 
     fn readdirplus(
         &self,
         _: &Request,
-        number: INodeNo,
-        _: FileHandle,
+        _: INodeNo,
+        handle: FileHandle,
         cookie: u64,
         reply: ReplyDirectoryPlus,
     ) {
         self.0.count(RequestKind::ReadDirPlus);
-        self.list(number, cookie, reply);
+        self.list(handle, cookie, reply);
     }
 
-    fn releasedir(&self, _: &Request, _: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
         self.0.count(RequestKind::ReleaseDir);
+        self.0.close_handle(handle.0);
         reply.ok();
     }
 

@@ -15,12 +15,12 @@ use esker_fs::inode::FileKind;
 use esker_fs::session::Session;
 use esker_fs::timestamp;
 use fuser::{Errno, INodeNo, Notifier};
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use crate::file::InPlacePolicy;
 use crate::indexed::IndexedReaders;
 use crate::listing::OpenListing;
-use crate::listing_table::ListingTable;
 use crate::node_location::NodeLocation;
 use crate::nodes::{KernelNode, NodeTable};
 use crate::statistics::{RequestKind, RequestStatistics};
@@ -38,11 +38,10 @@ pub(crate) struct MountFront {
     pub(crate) changes: AtomicU64,
     /// The mount's status for commands, as JSON.
     pub(crate) status: Vec<u8>,
-    pub(crate) listings: ListingTable,
+    handles: Mutex<HashMap<u64, Arc<OpenListing>>>,
+    next_handle: AtomicU64,
     /// Number of requests by kind, if the mount counts them.
     pub(crate) statistics: Option<RequestStatistics>,
-    /// True if the kernel opens directories without asking; set by the handshake.
-    pub(crate) opens_directories: AtomicBool,
     clock: Arc<dyn Clock>,
     /// The store's directory, whose free space is the mount's.
     store: Option<PathBuf>,
@@ -82,9 +81,9 @@ impl MountFront {
             indexed: IndexedReaders::default(),
             changes: AtomicU64::new(0),
             status,
-            listings: ListingTable::default(),
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
             statistics: counts_requests.then(RequestStatistics::default),
-            opens_directories: AtomicBool::new(false),
             clock,
             store,
             writes_back,
@@ -180,21 +179,22 @@ impl MountFront {
         }
     }
 
-    /// Begins a listing of the directory `number`.
-    pub(crate) fn begin_listing(&self, number: u64) -> Result<OpenListing, Errno> {
+    pub(crate) fn open_handle(&self, number: u64) -> Result<u64, Errno> {
         let node = self.node(number)?;
         let is_indexed = node.kind == FileKind::Indexed;
         let keys = is_indexed.then(|| self.key_list(&node)).transpose()?;
-        Ok(OpenListing::new(node, keys))
+        let handle = Arc::new(OpenListing::new(node, keys));
+        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.handles.lock().insert(number, handle);
+        Ok(number)
     }
 
-    /// The answer to a request to open a directory: the kernel needs no handles, and asks only once if it
-    /// knows that.
-    pub(crate) fn open_directory(&self) -> Result<(), Errno> {
-        match self.opens_directories.load(Ordering::Relaxed) {
-            true => Err(Errno::ENOSYS),
-            false => Ok(()),
-        }
+    pub(crate) fn handle(&self, number: u64) -> Result<Arc<OpenListing>, Errno> {
+        self.handles.lock().get(&number).cloned().ok_or(Errno::EBADF)
+    }
+
+    pub(crate) fn close_handle(&self, number: u64) {
+        drop(self.handles.lock().remove(&number));
     }
 
     /// Blocks of 4 KiB in the store: in total, free, and available to ordinary users.

@@ -20,7 +20,6 @@ mod front;
 mod indexed;
 mod link_count;
 mod listing;
-mod listing_table;
 mod lookup;
 mod make;
 mod mount;

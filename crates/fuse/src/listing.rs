@@ -5,10 +5,10 @@
 //! A cookie identifies the position after an entry: the high 52 bits of the hash of its name, and
 //! the rank of the entry among names with equal bits (10 bits; almost always the first). Entries
 //! come in hash order, so a cookie stays valid while other entries come and go, and across
-//! `telldir` and `seekdir`. A listing also remembers the name at its last cookie and continues
+//! `telldir` and `seekdir`. A handle also remembers the name at its last cookie and continues
 //! exactly there.
 //!
-//! A listing reads a batch of entries at once and, while the kernel processes them, the next batch.
+//! A handle reads a batch of entries at once and, while the kernel processes them, the next batch.
 //! Attributes read ahead are used only if nothing in the mount has changed since. Otherwise each
 //! entry is looked up again and missing ones are left out, so the kernel never gets a file that it
 //! has just removed.
@@ -45,7 +45,7 @@ const TIE_BITS: u32 = 10;
 const DROPPED_BITS: u32 = 64 - 52;
 const _: () = assert!(52 + TIE_BITS < 63);
 
-/// A listing of a directory that a program has begun.
+/// An open directory.
 #[derive(Debug)]
 pub(crate) struct OpenListing {
     node: Arc<KernelNode>,
@@ -143,13 +143,7 @@ impl OpenListing {
         Self { node, keys, state: Mutex::default(), ahead: Mutex::default() }
     }
 
-    /// True if this listing can go on after `cookie` without reading the directory again, and no other
-    /// thread uses it.
-    pub(crate) fn continues_at(&self, cookie: u64) -> bool {
-        self.keys.is_some() || self.state.try_lock().is_some_and(|mut state| state.is_at(cookie))
-    }
-
-    /// True if a batch is worth reading ahead, as far as is known without waiting.
+    /// Whether a batch is worth reading ahead, as far as can be said without waiting.
     pub(crate) fn wants_more(&self) -> bool {
         self.state.try_lock().is_some_and(|state| state.wants_more())
     }
@@ -194,25 +188,25 @@ impl MountFront {
     /// Passes entries after `cookie` to `sink` until it is full or the directory ends.
     pub(crate) fn list<S: EntrySink>(
         &self,
-        listing: &OpenListing,
+        handle: &OpenListing,
         cookie: u64,
         sink: &mut S,
     ) -> Result<(), Errno> {
-        if let Some(keys) = &listing.keys {
-            return self.list_keys(&listing.node, keys, cookie, sink);
+        if let Some(keys) = &handle.keys {
+            return self.list_keys(&handle.node, keys, cookie, sink);
         }
-        let dir = match self.dir(&listing.node) {
+        let dir = match self.dir(&handle.node) {
             // An open directory that was removed is empty, without even the dots.
             Err(Errno::ENOENT) => return Ok(()),
             dir => dir?,
         };
-        let state = &mut *listing.state.lock();
-        if cookie < DOT_DOT && !self.list_dots(&listing.node, &dir, cookie, sink) {
+        let state = &mut *handle.state.lock();
+        if cookie < DOT_DOT && !self.list_dots(&handle.node, &dir, cookie, sink) {
             return Ok(());
         }
         if cookie <= DOT_DOT || !state.is_at(cookie) {
             // From here on the listing shows the directory's current state.
-            listing.ahead.lock().after = None;
+            handle.ahead.lock().after = None;
             let start = match cookie {
                 ..=DOT_DOT => BatchStart::Beginning,
                 _ => BatchStart::Cookie(cookie),
@@ -235,7 +229,7 @@ impl MountFront {
             if has_given {
                 return Ok(());
             }
-            let ahead = &mut *listing.ahead.lock();
+            let ahead = &mut *handle.ahead.lock();
             if ahead.after.take().as_deref() != Some(name) {
                 self.fill(&dir, BatchStart::After(name, cookie), BATCH_NEXT, &mut ahead.batch)?;
             }
@@ -246,14 +240,14 @@ impl MountFront {
 
     /// Reads the next batch while the kernel processes the current one, if it seems to want more
     /// than a few entries. A failed read is repeated when the batch is needed.
-    pub(crate) fn read_ahead(&self, listing: &OpenListing) {
-        let Ok(dir) = self.dir(&listing.node) else { return };
+    pub(crate) fn read_ahead(&self, handle: &OpenListing) {
+        let Ok(dir) = self.dir(&handle.node) else { return };
         // Otherwise another thread reads ahead, or needs the batch at once.
-        let Some(mut ahead) = listing.ahead.try_lock() else { return };
+        let Some(mut ahead) = handle.ahead.try_lock() else { return };
         if ahead.after.is_some() {
             return;
         }
-        let Some(state) = listing.state.try_lock() else { return };
+        let Some(state) = handle.state.try_lock() else { return };
         if !state.wants_more() {
             return;
         }

@@ -143,11 +143,14 @@ impl Answerer for RingDriver {
                 let (blocks, free, available) = front.space();
                 Ok(Answer::Room(blocks, free, available))
             }
-            Operation::OpenDir => front.open_directory().map(|()| Answer::Opened(0, 0, 0)),
-            Operation::ReadDir { cookie, size, with_attributes, .. } => {
-                self.list(node, cookie, size, with_attributes)
+            Operation::OpenDir => Ok(Answer::Opened(front.open_handle(node)?, 0, 0)),
+            Operation::ReadDir { handle, cookie, size, with_attributes } => {
+                self.list(handle, cookie, size, with_attributes)
             }
-            Operation::ReleaseDir { .. } => Ok(Answer::Empty),
+            Operation::ReleaseDir { handle } => {
+                front.close_handle(handle);
+                Ok(Answer::Empty)
+            }
             Operation::FsyncDir => done(front.sync_all()),
             Operation::SetXattr { name, value, flags } => {
                 done(front.set_xattr(node, name, value, flags))
@@ -160,10 +163,12 @@ impl Answerer for RingDriver {
     }
 
     fn follow_up(&self, request: &Request<'_>) -> Option<FollowUp> {
-        let Operation::ReadDir { .. } = request.operation else { return None };
-        let listing = self.front.listing_to_read_ahead(request.node)?;
-        let front = self.front.clone();
-        Some(Box::new(move || front.read_ahead(&listing)))
+        let Operation::ReadDir { handle, .. } = request.operation else { return None };
+        let handle = self.front.handle(handle).ok()?;
+        handle.wants_more().then(|| {
+            let front = self.front.clone();
+            Box::new(move || front.read_ahead(&handle)) as FollowUp
+        })
     }
 
     fn forget(&self, node: u64, count: u64) {
@@ -266,18 +271,19 @@ impl RingDriver {
 
     fn list(
         &self,
-        node: u64,
+        handle: u64,
         cookie: u64,
         size: u32,
         with_attributes: bool,
     ) -> Result<Answer, Errno> {
+        let handle = self.front.handle(handle)?;
         if with_attributes {
             let mut entries = Entries(Listing::new(size));
-            self.front.list_directory(node, cookie, &mut entries)?;
+            self.front.list(&handle, cookie, &mut entries)?;
             return Ok(entries.0.into());
         }
         let mut names = Names(Listing::new(size));
-        self.front.list_directory(node, cookie, &mut names)?;
+        self.front.list(&handle, cookie, &mut names)?;
         Ok(names.0.into())
     }
 }
