@@ -98,7 +98,7 @@ fn other_objects_and_files_of_a_snapshot_survive_cleanup() {
     let identity = || SessionOptions::default();
     let session = repository.begin(&[], identity()).expect("a session");
     for name in [&b"working-set.json"[..], b"rank-notes"] {
-        drop(session.create(session.root(), name, 0o644).expect("a file"));
+        session.create(session.root(), name, 0o644).expect("a file");
     }
     session.publish("set").expect("published");
     let library = LibraryBackend::open(store, "set", identity(), clock).expect("a session");
