@@ -3,8 +3,8 @@
 //!
 //! Input n of a target depends only on n, so a longer run repeats a shorter one and continues it.
 //! `ESKER_FUZZ_SECONDS` bounds each target; a failure prints its number, and `ESKER_SEED=n` runs
-//! only that input. Files in corpus/TARGET and artifacts/TARGET, left by a coverage-guided run,
-//! come first.
+//! only that input. Inputs that once failed come first, and files in corpus/TARGET and
+//! artifacts/TARGET, left by a coverage-guided run.
 //! An allocation over `ALLOCATION_BYTES_MAX` fails, which ends the process: no decoder requests
 //! that much.
 
@@ -20,6 +20,8 @@ const INPUT_BYTES_MAX: u64 = 6_000;
 const ALLOCATION_BYTES_MAX: usize = 256 << 20;
 /// Default number of seconds per target.
 const SECONDS_DEFAULT: u64 = 2;
+/// Numbers of inputs that once failed, with their targets; these come first.
+const FAILED_INPUTS: &[(&str, u64)] = &[("stores", 12_525)];
 
 struct Bounded;
 
@@ -76,6 +78,10 @@ fn run(name: &str, target: fn(&[u8])) {
             let _announce = Announce(format!("{}", entry.path().display()));
             target(&std::fs::read(entry.path()).expect("a file of the corpus"));
         }
+    }
+    for &(_, failed) in FAILED_INPUTS.iter().filter(|(target, _)| *target == name) {
+        let _announce = Announce(format!("input {failed}: replay with ESKER_SEED={failed}"));
+        target(&input(failed));
     }
     let seconds = number("ESKER_FUZZ_SECONDS").unwrap_or(SECONDS_DEFAULT);
     let end = SystemClock.monotonic_ns() + seconds * 1_000_000_000;

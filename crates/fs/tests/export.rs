@@ -12,7 +12,9 @@ use esker_base::{Error, Kind, Result};
 use esker_fs::export::{ExportOptions, IndexedForm};
 use esker_fs::identity::Identity;
 use esker_fs::indexed::{self, IndexedPart};
+use esker_fs::inode::FileKind;
 use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::ops::XattrSet;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::tally::TransferTally;
@@ -86,6 +88,36 @@ fn partial_of(to: &Path) -> Option<PathBuf> {
     let parent = to.parent().expect("a directory");
     let is_partial = |found: &&String| found.starts_with(&format!("{name}.esker-partial-"));
     names_in(parent).iter().find(is_partial).map(|found| parent.join(found))
+}
+
+/// Symptom: the export of one pipe that lacked an attribute reported that, kept the pipe under its
+/// partial name, and counted it as exported.
+/// Cause: the handle that makes it the destination was noted after its attributes were set.
+/// Fix: before; a regular file was always exported so.
+#[test]
+fn a_single_entry_that_lacks_an_attribute_is_exported() {
+    let store = memory();
+    let identity = Identity::root();
+    let options = SessionOptions { identity, ..Default::default() };
+    let writer = Repository::new(store.clone()).begin(&[], options).expect("begin");
+    let root = writer.root().clone();
+    writer.mknod(&root, b"pipe", FileKind::Fifo, 0o644, 0).expect("mknod");
+    put_file(&writer, b"file", 0o644);
+    for name in ["pipe", "file"] {
+        // No file system has attributes of this name.
+        let attribute = (&b"none.a"[..], &b"value"[..]);
+        writer.set_xattr(&root, name.as_bytes(), attribute, XattrSet::Any).expect("set");
+    }
+    let namespace = shown(store.clone(), writer.publish("base").expect("publish"));
+    let around = tempfile::tempdir().expect("a directory");
+    for name in ["pipe", "file"] {
+        let target = around.path().join(name);
+        let tally = export(&namespace, name, &target, &ExportOptions::default()).expect("export");
+        let problems = tally.take_problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(fs::symlink_metadata(&target).is_ok(), "{name}");
+        assert_eq!(partial_of(&target), None, "{name}");
+    }
 }
 
 /// Turns a complete export into an interrupted one.

@@ -411,9 +411,10 @@ impl ExportRun<'_> {
             FileType::Symlink => self.tally.symlink(),
             _ => self.tally.special(),
         }
-        self.give(FileHandle::Path(handle.as_fd()), &job.inode)?;
+        let given = self.give(FileHandle::Path(handle.as_fd()), &job.inode);
+        // A file that lacks an attribute is exported all the same, as a problem.
         self.keep_outermost(self.is_single.then_some(handle));
-        Ok(())
+        given
     }
 
     /// Returns where the file with the final path `path` is until the export is complete.
