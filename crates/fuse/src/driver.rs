@@ -433,8 +433,7 @@ impl Filesystem for FuseDriver {
         reply: ReplyWrite,
     ) {
         self.0.count(RequestKind::Write);
-        let drops_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.0.write(number.0, offset, data, drops_set_id) {
+        match self.0.write(number.0, offset, data, flags) {
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             Err(errno) => reply.error(errno),
         }

@@ -20,7 +20,7 @@ use esker_base::Bytes;
 use esker_fs::file::OpenFile;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fuse_ring::AttrChanges;
-use fuser::{Errno, FileAttr};
+use fuser::{Errno, FileAttr, WriteFlags};
 use rustix::fs::OFlags;
 
 use crate::attributes::ListedAttributes;
@@ -361,19 +361,27 @@ impl MountFront {
         read.map_err(|error| self.errno(&error))
     }
 
-    /// Writes `bytes` at `offset`; removes set-id bits if `drops_set_id`.
+    /// Writes `bytes` at `offset`; `flags` say whether the kernel collected them, and whether
+    /// set-id bits go.
     pub(crate) fn write(
         &self,
         number: u64,
         offset: u64,
         bytes: &[u8],
-        drops_set_id: bool,
+        flags: WriteFlags,
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
         let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
-        let written = self.session()?.write_file(&file, offset, bytes);
+        let session = self.session()?;
+        // Only a kernel that collects writes keeps times of its own.
+        let written = if self.writes_back && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            session.write_collected_pages(&file, offset, bytes)
+        } else {
+            session.write_file(&file, offset, bytes)
+        };
         self.record_change();
         written.map_err(|error| self.errno(&error))?;
+        let drops_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if drops_set_id { self.drop_set_id(&node) } else { Ok(()) }
     }
 

@@ -193,9 +193,8 @@ impl RingDriver {
                 front.read(node, offset, size as usize).map(Answer::Data)
             }
             Operation::Write { offset, data, flags } => {
-                let kills = WriteFlags::FUSE_WRITE_KILL_SUIDGID;
-                let drops_set_id = WriteFlags::from_bits_retain(flags).contains(kills);
-                front.write(node, offset, data, drops_set_id).map(|()| size(data.len()))
+                let flags = WriteFlags::from_bits_retain(flags);
+                front.write(node, offset, data, flags).map(|()| size(data.len()))
             }
             Operation::Release => done(front.release(node)),
             Operation::Fsync => done(front.fsync(node)),

@@ -26,6 +26,27 @@ impl Session {
         self.write_state(file, &mut state, offset, bytes)
     }
 
+    /// Writes pages that a kernel has collected, as [`Session::write_file`], but leaves the times
+    /// of `file`: the kernel knows when programs wrote, and sends those times if they changed.
+    ///
+    /// # Errors
+    /// As [`Session::write_file`].
+    pub fn write_collected_pages(
+        &self,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<()> {
+        self.check_open()?;
+        self.bound_garbage();
+        let _content = self.pin_data_logs();
+        let mut state = file.state.write();
+        let times = (state.inode.mtime_ns, state.inode.ctime_ns);
+        let written = self.write_state(file, &mut state, offset, bytes);
+        (state.inode.mtime_ns, state.inode.ctime_ns) = times;
+        written
+    }
+
     /// Writes `bytes` at the end of `file`; returns their offset.
     pub fn append_file(&self, file: &Arc<OpenFile>, bytes: &[u8]) -> Result<u64> {
         self.check_open()?;
