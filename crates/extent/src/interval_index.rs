@@ -22,7 +22,7 @@ const GROUPS_MAX: usize = 16;
 /// Maximum segments of the runs that fit no group; they become single segments.
 const DISSOLVED_MAX: u64 = 1 << 18;
 /// Maximum overlapping segments, which are cut one by one; more are refused.
-const CUT_MAX: u64 = 1 << 26;
+pub(super) const CUT_MAX: u64 = 1 << 26;
 /// Segments that are read at a time.
 const CHUNK_SEGMENTS: usize = 1 << 12;
 
@@ -43,9 +43,14 @@ impl IntervalIndex {
     }
 
     /// Builds a lattice as [`IntervalIndex::of_apart`] does, from nests; those of one log are joined in
-    /// the order of the log.
+    /// the order of the log, unless only the nests as they are fit a few groups. So the nests and
+    /// single segments of a lattice always make a lattice again.
     #[must_use]
     pub fn of_nests(written: &[NestedRun]) -> Option<Self> {
+        Self::of_joined(written).or_else(|| Self::of_unjoined(written))
+    }
+
+    fn of_joined(written: &[NestedRun]) -> Option<Self> {
         let mut singles = LooseSegments::new(written.first()?.run.first.file);
         let mut strands: HashMap<_, Vec<&NestedRun>> = HashMap::new();
         for nest in written {
@@ -71,6 +76,14 @@ impl IntervalIndex {
             let seq = strand.seq_max();
             strand.singles().iter().for_each(|piece| singles.push(&strand.segment(piece, seq)));
         }
+        Self::of_parts(nests, singles)
+    }
+
+    fn of_unjoined(written: &[NestedRun]) -> Option<Self> {
+        let mut singles = LooseSegments::new(written.first()?.run.first.file);
+        let (nests, alone): (Vec<NestedRun>, Vec<NestedRun>) =
+            written.iter().partition(|nest| nest.run.count > 1);
+        alone.iter().for_each(|nest| singles.push(&nest.run.first));
         Self::of_parts(nests, singles)
     }
 

@@ -279,3 +279,54 @@ fn batches_find_single_segments_by_regions() {
         }
     }
 }
+
+/// Symptom: after a merge, reads of a file with many segments failed with `Corrupt`, and so did all
+/// later merges.
+/// Cause: a reader joined the single segments of a table to runs again. Such a run could have the
+/// stride of a group of the writer's, and not fit it. Then no run was in a group, and there were too
+/// many segments to keep one by one.
+/// Fix: a reader takes the runs as they were written if they do not fit when they are joined.
+#[test]
+fn a_reader_accepts_every_index_that_a_merge_writes() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let mut setup = setup(&store, Durability::None);
+    setup.options.compaction = Compaction::Deferred;
+    let tree = Tree::create(setup, SET, Manifest::new(vec![], 0)).expect("create");
+    let extents = TreeExtents::of(&tree);
+    let run = |log, (offset, count, stride), (log_offset, log_stride)| {
+        let place = Some(LogPlace { set: SET, log, offset: log_offset });
+        SegmentRun {
+            first: Segment { place, ..Segment::hole(7, offset, 100) },
+            count,
+            stride,
+            log_stride,
+        }
+    };
+    // Two runs that alternate in one log. Together they are a run of half the stride. They are between
+    // two segments of a third one, so a merge keeps them as single segments.
+    let base = 500 << 31;
+    let mut runs = vec![
+        run(2, (base + 50, 8, 1_000), (0, 200)),
+        run(2, (base + 550, 8, 1_000), (100, 200)),
+        run(3, (base - 200, 100, 1 << 20), (0, 100)),
+    ];
+    let many = 1 << 20;
+    runs.extend((0..66).map(|at| run(1, (at * many * 500, many, 500), (at * many * 100, 100))));
+    for run in &runs {
+        extents.put_runs(7, &mut [*run]).expect("put");
+        tree.flush().expect("flush");
+    }
+    for _ in 0..2 {
+        tree.compact_family().expect("merge");
+        for run in &runs {
+            for index in [0, run.count - 1] {
+                let wanted = run.segment(index);
+                let range = wanted.offset..wanted.end();
+                let found = extents.segments_within(7, range).expect("read");
+                assert_eq!(found.len(), 1);
+                assert_eq!((found[0].offset, found[0].place), (wanted.offset, wanted.place));
+            }
+        }
+        extents.put_runs(7, &mut [run(4, (base * 2, 5, 300), (0, 100))]).expect("put");
+    }
+}
