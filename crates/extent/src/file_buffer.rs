@@ -6,16 +6,35 @@ use std::sync::{Arc, OnceLock};
 
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::SetId;
+use esker_table::memtable::SHARD_BYTES_MAX;
 use hashbrown::HashMap;
 
+use super::interval_index::CUT_MAX;
 use super::log_run_builder::RunPart;
-use super::{IntervalIndex, LogRunBuilder, LooseSegments, NestedRun, Segment, SegmentRun};
+use super::tree::PUT_SEGMENTS_MAX;
+use super::{
+    IntervalIndex, LogRunBuilder, LooseSegments, NestedRun, OPERATION_SEGMENTS_MAX, Segment,
+    SegmentRun,
+};
 
 /// Bytes that a segment of a run counts for, in case it has to be cut, although cutting takes ten
-/// times as much: a memtable of less than a gigabyte never has more segments than can be cut.
+/// times as much.
 const RUN_SEGMENT_BYTES: usize = 16;
 /// Bytes of a single segment: once in its strand, and again by offset once the lattice is read.
 const SINGLE_BYTES: usize = 24 + 40;
+/// Number of segments of a file beyond which each counts for [`CUT_SEGMENT_BYTES`].
+const CHEAP_SEGMENTS_MAX: u64 = CUT_MAX / 2;
+/// Bytes that cutting takes for a segment.
+const CUT_SEGMENT_BYTES: usize = 128;
+// The tree freezes a memtable before a file in it has more segments than can be cut.
+const _: () = assert!(
+    CHEAP_SEGMENTS_MAX
+        + (SHARD_BYTES_MAX as u64 - CHEAP_SEGMENTS_MAX * RUN_SEGMENT_BYTES as u64)
+            / CUT_SEGMENT_BYTES as u64
+        + PUT_SEGMENTS_MAX
+        + OPERATION_SEGMENTS_MAX as u64
+        <= CUT_MAX
+);
 
 /// Segments of one file.
 #[derive(Debug, Default)]
@@ -89,10 +108,12 @@ impl FileBuffer {
             };
             last = Some((log, strand));
             self.strands[strand as usize].push(run);
-            self.bytes += match run.count {
+            let segment_bytes = match run.count {
+                _ if self.segments > CHEAP_SEGMENTS_MAX => CUT_SEGMENT_BYTES,
                 1 => SINGLE_BYTES,
-                count => count as usize * RUN_SEGMENT_BYTES,
+                _ => RUN_SEGMENT_BYTES,
             };
+            self.bytes += run.count as usize * segment_bytes;
             self.segments += run.count;
             self.grow(strand, run);
         }
@@ -202,5 +223,28 @@ impl FileBuffer {
             let own = strands[growth.strand as usize].by_ref().take(growth.segments as usize);
             own.map(|segment| Segment { seq: growth.seq, ..segment }).collect::<Vec<_>>()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LogPlace;
+
+    /// Symptom: with over a gigabyte of memory, flushes failed with `TooLarge` once a file had been
+    /// written often enough, and so did every resumption.
+    /// Cause: the tree let a memtable grow until a file had more segments than can be cut.
+    #[test]
+    fn a_memtable_is_full_before_a_file_has_more_segments_than_can_be_cut() {
+        let mut written = FileBuffer::new(1);
+        let place = Some(LogPlace { set: SetId(1), log: 1, offset: 0 });
+        let first = Segment { place, ..Segment::hole(1, 0, 4) };
+        let count = OPERATION_SEGMENTS_MAX as u64;
+        while written.bytes() < SHARD_BYTES_MAX {
+            let first = Segment { offset: written.growth.len() as u64 % 7, ..first };
+            written.extend(&[SegmentRun { first, count, stride: 8, log_stride: 4 }]);
+        }
+        let segments = written.segments + PUT_SEGMENTS_MAX;
+        assert!(segments <= CUT_MAX, "{segments} segments");
     }
 }

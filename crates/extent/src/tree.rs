@@ -15,6 +15,10 @@ use super::{
     SegmentSource, SegmentTables, find_runs,
 };
 
+/// Maximum segments of all runs of an operation, so that the tree can freeze its memtable in time.
+pub(crate) const PUT_SEGMENTS_MAX: u64 = 1 << 23;
+const _: () = assert!(OPERATION_SEGMENTS_MAX as u64 <= PUT_SEGMENTS_MAX, "an operation has a run");
+
 /// The segments of a tree that hosts the [`ExtentFamily`](super::ExtentFamily). Of any other tree, the
 /// methods panic.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +67,9 @@ impl<'a> TreeExtents<'a> {
         })
     }
 
-    /// Puts `runs`, all of `file`, as [`TreeExtents::put_segments`] puts single segments. The file is
-    /// then kept as runs, until it is written in another way.
+    /// Puts `runs`, all of `file`, as [`TreeExtents::put_segments`] puts single segments; as several
+    /// operations, of which it returns the last, if they have over eight million segments. The file
+    /// is then kept as runs, until it is written in another way.
     ///
     /// # Errors
     /// As [`TreeExtents::put_segments`]; `Invalid` for runs with impossible numbers.
@@ -78,13 +83,21 @@ impl<'a> TreeExtents<'a> {
             let context = "runs of segments that overlap, are of another file, or too many at once";
             return Err(Error::new(Kind::Invalid, context));
         }
-        self.put(|memtable, seq, is_logged| {
-            runs.iter_mut().for_each(|run| run.first.seq = seq);
-            memtable.buffer.insert_batch(file, runs);
-            if is_logged {
-                memtable.log.add(seq, runs);
+        let mut rest = runs;
+        loop {
+            let (operation, later) = rest.split_at_mut(operation_runs(rest));
+            let seq = self.put(|memtable, seq, is_logged| {
+                operation.iter_mut().for_each(|run| run.first.seq = seq);
+                memtable.buffer.insert_batch(file, operation);
+                if is_logged {
+                    memtable.log.add(seq, operation);
+                }
+            })?;
+            if later.is_empty() {
+                return Ok(seq);
             }
-        })
+            rest = later;
+        }
     }
 
     /// Lets `put` change the memtable as one operation, which it logs if the last argument is true.
@@ -234,4 +247,14 @@ pub(crate) enum SegmentHome {
     Source(SegmentSource),
     /// Several sources, or a memtable that does not keep them as runs.
     Several,
+}
+
+/// Returns how many of `runs`, from the first on, one operation can put.
+fn operation_runs(runs: &[SegmentRun]) -> usize {
+    let mut segments = 0;
+    let fits = |run: &&SegmentRun| {
+        segments += run.count;
+        segments <= PUT_SEGMENTS_MAX
+    };
+    runs.iter().take_while(fits).count()
 }

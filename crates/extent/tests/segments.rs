@@ -330,3 +330,29 @@ fn a_reader_accepts_every_index_that_a_merge_writes() {
         extents.put_runs(7, &mut [run(4, (base * 2, 5, 300), (0, 100))]).expect("put");
     }
 }
+
+/// A put of more segments than an operation can have becomes several operations.
+#[test]
+fn a_put_of_very_many_segments_is_complete() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let setup = || {
+        let mut setup = setup(&store, Durability::Async);
+        setup.options.memory_bytes = 1 << 30;
+        setup
+    };
+    let tree = Tree::create(setup(), SET, Manifest::new(vec![], 0)).expect("create");
+    let many = 1 << 20;
+    let run = |at: u64| {
+        let place = Some(LogPlace { set: SET, log: 1, offset: at * many * 4 });
+        let first = Segment { place, ..Segment::hole(7, at * many * 8, 4) };
+        SegmentRun { first, count: many, stride: 8, log_stride: 4 }
+    };
+    let mut runs: Vec<SegmentRun> = (0..20).map(run).collect();
+    let last = TreeExtents::of(&tree).put_runs(7, &mut runs).expect("put");
+    assert_eq!((runs[0].first.seq, runs[19].first.seq), (last - 2, last));
+    tree.sync().expect("sync");
+    drop(tree);
+    let tree = Tree::resume(setup(), SET, &mut |_| Ok(true)).expect("resume");
+    let found = TreeExtents::of(&tree).segment_runs(7).expect("runs");
+    assert_eq!(found.iter().map(|run| run.count).sum::<u64>(), 20 * many);
+}
