@@ -588,3 +588,46 @@ fn the_newest_attributes_of_the_root_are_shown() {
         session.end().expect("end");
     }
 }
+
+/// Symptom: damaged file data was read without an error after bases had been composed by time.
+/// Cause: the copy of the newest version got a checksum of the bytes that were found, without a check of
+/// the old one.
+/// Fix: the content is checked before it is copied.
+#[test]
+fn damage_of_the_newest_version_is_not_copied_unseen() {
+    for linked in [false, true] {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let repository = Repository::new(store.clone());
+        let common = set(&repository, &[], |session| {
+            rewrite(session, "/f", &[b'c'; 9_000], 1_000);
+            if linked {
+                let root = session.root();
+                session.link(root, b"f", root, b"g").expect("link");
+            }
+        });
+        let changed = |byte: u8, mtime_ns: i64| {
+            set(&repository, &[common], |session| {
+                let file = session.open_file(session.root(), b"f").expect("open");
+                session.write_file(&file, 0, &[byte; 9_000]).expect("write");
+                session.close_file(file).expect("close");
+                let changes =
+                    AttributeChanges { mtime_ns: Some(mtime_ns), ..AttributeChanges::default() };
+                session.setattr(session.root(), b"f", &changes).expect("setattr");
+            })
+        };
+        let bases = [changed(b'o', 5_000), changed(b'n', 9_000)];
+        let show = || {
+            let session = repository.begin(&bases, options()).expect("begin");
+            let composition = ComposedBases::open(&repository, &bases).expect("open");
+            session.show_newest_versions(&composition, &mut |_, _| Ok(()))
+        };
+        show().expect("whole content is copied");
+        let logs = store.list(&format!("set/{}/data/", bases[1])).expect("list");
+        let log = &logs.first().expect("the file has data").name;
+        let mut bytes = store.get(log, u64::MAX).expect("get").to_vec();
+        bytes[100] ^= 1;
+        store.delete(log).expect("delete");
+        store.append_log(log).expect("a new log").append(&bytes).expect("append");
+        assert_eq!(show().expect_err("damage").kind(), Kind::Corrupt, "linked: {linked}");
+    }
+}

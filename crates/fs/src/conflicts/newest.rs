@@ -58,14 +58,15 @@ impl Session {
     /// Makes this session, which was begun on the bases of `composition`, show the newest version
     /// at each conflict: copies the content of files, and gives directories their attributes. Passes
     /// each conflict to `report`, with the base whose version is shown. Cost: as
-    /// [`ComposedBases::find_conflicts`]; a copy of each version that the stack hides; if bases
-    /// changed files with several names, a read of all tables and memory for their directories.
+    /// [`ComposedBases::find_conflicts`]; two reads and a copy of each version that the stack hides;
+    /// if bases changed files with several names, a read of all tables and memory for their
+    /// directories.
     ///
     /// # Errors
     /// `Conflict` if the session cannot show the newest version: of a directory that one base
     /// removed or replaced, and of a file of which one base removed all names while another changed
-    /// it through one of them. As [`Session::unlink`] and [`Session::create_with`]; errors of
-    /// `report`. The session then shows the newest version of some files only.
+    /// it through one of them. `Corrupt` if the content of a version is damaged. As
+    /// [`Session::unlink`] and [`Session::create_with`]; errors of `report`. The session then shows the newest version of some files only.
     pub fn show_newest_versions(
         &self,
         composition: &ComposedBases,
@@ -265,12 +266,14 @@ impl Session {
     }
 }
 
-/// Calls `store` with a function that reads the content of `inode`, as `from` shows it.
+/// Calls `store` with a function that reads the content of `inode`, as `from` shows it. Checks the
+/// content before, since the copy gets checksums of its own.
 fn with_content<T>(
     from: &Namespace,
     inode: &Inode,
     store: impl FnOnce(FillBuffer) -> Result<T>,
 ) -> Result<T> {
+    from.read_stored(inode, &mut |_, _| Ok(()))?;
     let mut offset = 0;
     store(&mut |buffer| {
         let bytes = from.read(inode, offset, buffer.len())?;
