@@ -23,6 +23,9 @@ pub const FORMAT: &str = "esker-workbench-result";
 /// Its version.
 pub const VERSION: u32 = 1;
 
+/// Most calls of a phase: their number is exact as a floating-point number.
+const CALLS_MAX: u64 = 1 << 53;
+
 /// Largest result that is read, in bytes: twenty times that of 256 ranks with full timelines.
 pub const RESULT_BYTES_MAX: u64 = 1 << 30;
 
@@ -282,6 +285,24 @@ impl PhaseResult {
         }
     }
 
+    /// Describes the first number that is impossible; phases from files may have any content.
+    fn defect(&self) -> Option<String> {
+        let mut calls = 0u64;
+        for operation in &self.operations {
+            let defect = operation.service.defect().or(operation.latency().defect());
+            if let Some(defect) = defect {
+                return Some(format!("{} of {}: {defect}", operation.operation, self.plan));
+            }
+            let counts = [operation.service.count, operation.latency().count];
+            calls = operation
+                .failures
+                .values()
+                .chain(&counts)
+                .fold(calls, |sum, count| sum.saturating_add(*count));
+        }
+        (calls > CALLS_MAX).then(|| format!("{}: more calls than are possible", self.plan))
+    }
+
     /// The slowest operation of all kinds, in nanoseconds.
     #[must_use]
     pub fn max_ns(&self) -> u64 {
@@ -387,16 +408,10 @@ impl RunResult {
             );
             return Err(Error::new(Kind::Invalid, what));
         }
-        for phase in &result.phases {
-            for operation in &phase.operations {
-                let defect = operation.service.defect().or(operation.latency().defect());
-                if let Some(defect) = defect {
-                    let what = format!("{} of {}: {defect}", operation.operation, phase.plan);
-                    return Err(corrupt(what));
-                }
-            }
+        match result.phases.iter().find_map(PhaseResult::defect) {
+            Some(defect) => Err(corrupt(defect)),
+            None => Ok(result),
         }
-        Ok(result)
     }
 
     /// The first phase of each group of repetitions, with all of them.

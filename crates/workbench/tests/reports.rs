@@ -6,6 +6,7 @@ use esker_workbench::csv;
 use esker_workbench::histogram::LatencyHistogram;
 use esker_workbench::operation::Operation;
 use esker_workbench::options::RunOptions;
+use esker_workbench::pace::Pacing;
 use esker_workbench::recorder::RankOperation;
 use esker_workbench::report::page;
 use esker_workbench::reservoir::LatencyPoint;
@@ -91,6 +92,48 @@ fn results_survive_json_and_hostile_ones_are_refused() {
     let count = text.find("\"service\":{\"count\":").expect("a distribution");
     let broken = format!("{}9{}", &text[..count + 19], &text[count + 19..]);
     assert_eq!(kind(&broken), Kind::Corrupt);
+}
+
+/// Symptom: `workbench compare` and `report` panicked on a result whose counts overflow, or took all
+/// memory for a rate close to 0.
+/// Cause: only the counts of one distribution were checked; the step of an axis was rounded to 0.
+/// Fix: readers refuse phases whose counts together are impossible, and an axis has a few ticks.
+#[test]
+fn results_with_impossible_numbers_are_refused_or_shown() {
+    let [good, _] = pair();
+    let refused = |change: fn(&mut PhaseResult)| {
+        let mut result = good.clone();
+        result.phases.iter_mut().for_each(change);
+        let json = serde_json::to_vec(&result).expect("JSON");
+        let kind = RunResult::parse("a", &json).map(drop).map_err(|error| error.kind());
+        assert_eq!(kind, Err(Kind::Corrupt));
+    };
+    refused(|phase| {
+        for operation in &mut phase.operations {
+            operation.service.count = u64::MAX;
+            operation.service.buckets = vec![(9, u64::MAX)];
+        }
+    });
+    refused(|phase| {
+        for kind in ["NotFound", "NoSpace"] {
+            phase.operations[0].failures.insert(kind.to_owned(), u64::MAX);
+        }
+    });
+    for rate in [5e-324, f64::MIN_POSITIVE, f64::MAX, -1.0, 0.0] {
+        let mut result = good.clone();
+        for phase in &mut result.phases {
+            (phase.seconds, phase.seconds_min) = (rate, rate);
+            if let Pacing::Open { rate: own, .. } = &mut phase.plan.pacing {
+                *own = rate;
+            }
+        }
+        let json = serde_json::to_vec(&result).expect("JSON");
+        let read = RunResult::parse("a", &json).expect("possible");
+        let html = page(&[read.clone(), good.clone()]);
+        check_nesting(&html);
+        assert!(html.len() < PAGE_BYTES_MAX, "{rate}: {} bytes", html.len());
+        assert!(!summary::text(&read).is_empty() && !csv::table(&read).is_empty());
+    }
 }
 
 #[test]

@@ -45,7 +45,8 @@ impl PlotAxis {
     /// A linear axis from 0 to `high`.
     #[must_use]
     pub fn linear(title: &str, high: f64, label: fn(f64) -> String) -> Self {
-        let high = if high > 0.0 { high } else { 1.0 };
+        // The steps of other numbers are 0 or infinite.
+        let high = if high > 0.0 && high.is_normal() { high } else { 1.0 };
         Self { title: title.to_owned(), range: (0.0, high), is_log: false, label }
     }
 
@@ -223,7 +224,8 @@ mod tests {
             let ticks = axis.ticks();
             assert!((2..=9).contains(&ticks.len()), "{ticks:?} from {low} to {high}");
         }
-        for high in [0.0, 0.3, 7.0, 12_345.0] {
+        let extreme = [f64::NAN, f64::INFINITY, 5e-324, f64::MIN_POSITIVE, f64::MAX];
+        for high in [0.0, 0.3, 7.0, 12_345.0].into_iter().chain(extreme) {
             let ticks = PlotAxis::linear("x", high, text).ticks();
             assert!((3..=7).contains(&ticks.len()), "{ticks:?} to {high}");
         }
