@@ -287,7 +287,9 @@ impl WorkbenchCompare {
                 figures.iter().try_for_each(|figure| context.out.report(figure))?;
                 continue;
             }
-            context.out.line(format!("{} compared with {}", other.label(), base.label()))?;
+            // A result may come from somebody else.
+            let [other, base] = [other, base].map(|run| text::printable(run.label().as_bytes()));
+            context.out.line(format!("{other} compared with {base}"))?;
             for figure in &figures {
                 let cells = report::compared_row(figure);
                 context.out.line(format!(
