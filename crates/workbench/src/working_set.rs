@@ -13,6 +13,9 @@ use crate::pattern::WorkingSetSize;
 const FORMAT: &str = "esker-workbench-set";
 const VERSION: u32 = 1;
 
+/// Greatest shift, with which numbers of objects stay far from overflow.
+const SHIFT_MAX: u64 = 1 << 59;
+
 /// The marker of a working set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkingSetMarker {
@@ -46,6 +49,9 @@ impl WorkingSetMarker {
         if marker.format != FORMAT || marker.version != VERSION {
             let context = format!("{} is of another version; remove the set with it", what());
             return Err(Error::new(Kind::Invalid, context));
+        }
+        if marker.shift > SHIFT_MAX {
+            return Err(Error::new(Kind::Corrupt, format!("{}: an impossible shift", what())));
         }
         Ok(Some(marker))
     }

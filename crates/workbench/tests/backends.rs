@@ -4,13 +4,16 @@
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
-use esker_base::store::{MemoryStore, PosixStore, Store, url};
+use esker_base::store::{MemoryStore, PosixStore, SharedStore, Store, url};
 use esker_base::{Clock, Kind};
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_workbench::backend::{
     Backend, LibraryBackend, ObjectStoreBackend, PosixBackend, conformance,
 };
+use esker_workbench::working_set::WorkingSetMarker;
+
+use crate::simulated_service::options;
 
 #[test]
 fn posix_conforms() {
@@ -128,4 +131,32 @@ fn planted_links_and_pipes_are_not_followed() {
     rustix::fs::mknodat(rustix::fs::CWD, path.join("working-set.json"), pipe, mode, 0)
         .expect("a pipe");
     backend.read_marker().expect_err("a pipe");
+}
+
+/// Symptom: a run panicked, in builds with overflow checks, on a marker with an impossible shift or
+/// number, and a marker whose name was not one of a number's usual form could not be read.
+/// Cause: both were added to without a check, and any text that parses as a number was a marker.
+/// Fix: a marker with such a shift is refused, and other objects are no markers.
+#[test]
+fn impossible_markers_are_refused_or_ignored() {
+    let store: SharedStore = Arc::new(MemoryStore::default());
+    let backend = ObjectStoreBackend::new(store.clone());
+    let size = options(3).size;
+    let marker = |shift| {
+        let mut marker = WorkingSetMarker::new(size);
+        marker.shift = shift;
+        marker
+    };
+    marker(u64::MAX).write(&backend).expect("write");
+    let refused = WorkingSetMarker::read(&backend).expect_err("impossible");
+    assert_eq!(refused.kind(), Kind::Corrupt);
+    marker(9).write(&backend).expect("write");
+    for name in ["18446744073709551615", "0007", "+8"] {
+        store.put_if_absent(&format!("workbench/marker/{name}"), b"other").expect("put");
+    }
+    for shift in [9, 10] {
+        marker(shift).write(&backend).expect("write");
+        let read = WorkingSetMarker::read(&backend).expect("a marker").expect("it is there");
+        assert_eq!(read, marker(shift));
+    }
 }

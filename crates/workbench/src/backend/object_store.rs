@@ -17,6 +17,8 @@ use crate::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId};
 
 const PREFIX: &str = "workbench/";
 const MARKERS: &str = "workbench/marker/";
+/// Greatest number of a marker; no working set has had as many.
+const MARKER_NUMBER_MAX: u64 = 1 << 60;
 
 /// Objects of a store.
 #[derive(Debug)]
@@ -34,7 +36,11 @@ impl ObjectStoreBackend {
     /// The numbers of all markers, ascending.
     fn markers(&self) -> Result<Vec<u64>> {
         let names = self.store.list_names(MARKERS)?;
-        let mut numbers: Vec<u64> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        let number = |name: &String| {
+            let number: u64 = name.parse().ok()?;
+            (number <= MARKER_NUMBER_MAX && number.to_string() == *name).then_some(number)
+        };
+        let mut numbers: Vec<u64> = names.iter().filter_map(number).collect();
         numbers.sort_unstable();
         Ok(numbers)
     }
