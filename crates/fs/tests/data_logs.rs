@@ -332,6 +332,28 @@ fn decay_of_synced_bytes_ends_no_replay() {
     }
 }
 
+/// Symptom: a session could not be resumed on a machine with less memory than its largest file had bytes.
+/// Cause: replay read all bytes of a logged segment at once, and a segment may be a whole file.
+/// Fix: it reads them in pieces.
+#[test]
+fn a_replay_reads_long_segments_in_pieces() {
+    const FILE_BYTES: usize = 20 << 20;
+    let Subject { fault, session, .. } = Subject::new();
+    let set = session.set();
+    write(&session, "/long", &vec![b'l'; FILE_BYTES]).expect("write");
+    let file = session.open_file(session.root(), b"long").expect("open");
+    session.write_file(&file, 5, b"other").expect("write");
+    session.close_file(file).expect("close");
+    session.sync().expect("sync");
+    std::mem::forget(session);
+    let hooked = HookedStore::new(fault.after_power_loss().expect("an image"));
+    let session = Repository::new(Arc::new(hooked.clone())).resume(set, options()).expect("resume");
+    assert!(hooked.longest_range() <= 4 << 20, "{} bytes", hooked.longest_range());
+    let inode = session.stat("/long", FollowLinks::No).expect("it was synced");
+    let bytes = session.read(&inode, 0, 12).expect("read");
+    assert_eq!((inode.size, &bytes[..]), (FILE_BYTES as u64, &b"lllllotherll"[..]));
+}
+
 /// Symptom: after a failed write of file data, other changes continued, and survived a crash that
 /// the failed one did not.
 /// Cause: only the data logs knew about the failure.

@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_base::store::{AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, SharedStore, Store};
 use esker_base::{Bytes, Result};
@@ -41,11 +42,13 @@ struct Hook {
 pub struct HookedStore {
     inner: SharedStore,
     hook: Arc<Mutex<Option<Hook>>>,
+    /// Bytes of the longest range that was read.
+    longest_range: Arc<AtomicU64>,
 }
 
 impl HookedStore {
     pub fn new(inner: SharedStore) -> Self {
-        Self { inner, hook: Arc::default() }
+        Self { inner, hook: Arc::default(), longest_range: Arc::default() }
     }
 
     /// Runs `action` once, at the next `request` for an object whose name contains `part_of_name`.
@@ -64,6 +67,11 @@ impl HookedStore {
     /// True if the action has run.
     pub fn has_acted(&self) -> bool {
         self.hook.lock().is_none()
+    }
+
+    /// Returns the length of the longest range that was read alone so far.
+    pub fn longest_range(&self) -> u64 {
+        self.longest_range.load(Ordering::Relaxed)
     }
 
     fn run<T>(
@@ -127,6 +135,7 @@ impl Store for HookedStore {
         self.inner.get(name, bytes_max)
     }
     fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.longest_range.fetch_max(range.end - range.start, Ordering::Relaxed);
         self.run(Request::GetRange, name, || self.inner.get_range(name, range))
     }
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

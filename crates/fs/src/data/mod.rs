@@ -16,8 +16,8 @@ pub(crate) use garbage::{
     GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, GarbageEstimate, LIVE_SHARE_MIN, MOVED_BYTES_MAX,
 };
 pub(crate) use read::PIECE_BYTES;
+pub(crate) use read::{has_checksum, read_all_with, read_with};
 pub use read::{read_all, read_mapped};
-pub(crate) use read::{read_all_with, read_with};
 pub(crate) use read_ahead::ReadAhead;
 pub use write::{DataLogs, LARGE_FILE_BYTES, LOG_BYTES};
 

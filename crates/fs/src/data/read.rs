@@ -6,7 +6,7 @@ use std::ops::Range;
 use esker_base::store::Store;
 use esker_base::{Bytes, Error, Kind, Result};
 
-use esker_extent::Segment;
+use esker_extent::{LogPlace, Segment};
 
 use super::log_name;
 use crate::inode::{Extent, Inode};
@@ -83,6 +83,23 @@ pub fn read_mapped(store: &dyn Store, range: Range<u64>, pieces: &[Segment]) -> 
         }
     }
     Ok(bytes.into())
+}
+
+/// Returns whether the `length` bytes at `place` have `checksum`. Reads them in pieces.
+pub(crate) fn has_checksum(
+    store: &dyn Store,
+    place: LogPlace,
+    length: u64,
+    checksum: u32,
+) -> Result<bool> {
+    let name = log_name(place.set, place.log);
+    let (mut at, end, mut found) = (place.offset, place.offset + length, 0);
+    while at < end {
+        let stop = at + PIECE_BYTES.min(end - at);
+        found = crc32c::crc32c_append(found, &store.get_range(&name, at..stop)?);
+        at = stop;
+    }
+    Ok(found == checksum)
 }
 
 /// Passes all bytes of `inode` to `take` and verifies their checksum, if there is one; for that,
