@@ -273,6 +273,34 @@ fn damage_does_not_move() {
     assert_eq!(subject.logs()[0], name);
 }
 
+/// Symptom: damage of a segment that moves in several parts got new checksums.
+/// Cause: the parts of a segment have no checksum to compare.
+/// Fix: the whole segment is verified before its parts move.
+#[test]
+fn damage_of_a_long_segment_does_not_move() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = Repository::new(store.clone());
+    let session = repository.begin(&[], options()).expect("begin");
+    let file = session.create_file(session.root(), b"file", 0o644).expect("create");
+    for (offset, length) in [(0, 6 << 20), (7 << 20, 13 << 20)] {
+        session.write_file(&file, offset, &vec![b'f'; length]).expect("write");
+    }
+    session.truncate_file(&file, 7 << 20).expect("truncate");
+    session.close_file(file).expect("close");
+    session.flush().expect("flush");
+    let set = session.set();
+    drop(session);
+    let session = repository.resume(set, options()).expect("resume");
+    let logs = store.list(&format!("set/{set}/data/")).expect("list");
+    for log in logs {
+        let mut bytes = store.get(&log.name, u64::MAX).expect("get").to_vec();
+        bytes[3 << 20] ^= 1;
+        store.delete(&log.name).expect("delete");
+        store.put_if_absent(&log.name, &bytes).expect("put");
+    }
+    assert_eq!(session.reclaim_data().expect_err("damage").kind(), Kind::Corrupt);
+}
+
 /// Symptom: the bytes of a large file removed during a reclaim of data logs took room forever.
 /// Cause: its segments were released, and then put again for their new place.
 /// Fix: releasing segments waits until the logs are reclaimed.

@@ -44,7 +44,7 @@ use hashbrown::HashMap;
 use crate::condemn;
 use crate::data::{
     GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, LIVE_SHARE_MIN, MOVED_BYTES_MAX, PIECE_BYTES, folder,
-    log_name,
+    has_checksum, log_name,
 };
 use crate::dependency;
 use crate::gc::SetObject;
@@ -401,6 +401,9 @@ impl Session {
         let (tables, segments) = self.extents().all_tables();
         let (mut batch, mut batch_bytes) = (Vec::new(), 0);
         self.visit_segments(&segments, &mut |segment, place| {
+            if sparse.contains_key(&place.log) && segment.length > PIECE_BYTES {
+                self.check_whole(segment, place)?;
+            }
             let mut at = segment.offset;
             while sparse.contains_key(&place.log) && at < segment.end() {
                 let piece = segment.part(at, segment.end().min(at + PIECE_BYTES));
@@ -454,6 +457,16 @@ impl Session {
         if moved.is_empty() { Ok(()) } else { self.extents().put_segments(&mut moved).map(drop) }
     }
 
+    /// Verifies the checksum of a segment whose parts, which have none, are about to be moved.
+    fn check_whole(&self, segment: &Segment, place: LogPlace) -> Result<()> {
+        let Some(checksum) = segment.checksum else { return Ok(()) };
+        let store = &*self.layers().source().store;
+        match has_checksum(store, place, segment.length, checksum)? {
+            true => Ok(()),
+            false => Err(other_checksum(&log_name(place.set, place.log), place)),
+        }
+    }
+
     /// Returns the bytes of each of `segments`, after verifying their checksums.
     fn read_checked(&self, segments: &[Segment]) -> Result<Vec<Bytes>> {
         let store = &*self.layers().source().store;
@@ -472,7 +485,7 @@ impl Session {
             for ((index, place), bytes) in places.iter().zip(store.get_ranges(&name, &ranges)?) {
                 let checksum = segments[*index].checksum;
                 if checksum.is_some_and(|checksum| checksum != crc32c::crc32c(&bytes)) {
-                    return Err(Error::corrupt(&name, place.offset, "bytes of another checksum"));
+                    return Err(other_checksum(&name, *place));
                 }
                 all[*index] = bytes;
             }
@@ -556,4 +569,9 @@ impl Session {
         }
         Ok(referenced)
     }
+}
+
+/// Returns the error for bytes at `place`, in log `name`, that do not have their checksum.
+fn other_checksum(name: &str, place: LogPlace) -> Error {
+    Error::corrupt(name, place.offset, "bytes of another checksum")
 }
