@@ -47,7 +47,7 @@ fn made(choices: &mut Choices) -> Manifest {
     manifest.last_seq = number(choices);
     manifest.log_floor = number(choices);
     manifest.state =
-        [SetState::Open, SetState::Published, SetState::Doomed][choices.below(16) % 3];
+        [SetState::Open, SetState::Sealed, SetState::Doomed][choices.below(16) % 3];
     manifest.bases = (0..choices.u8() % 3).map(|_| SetId(u128::from(choices.u64()))).collect();
     for run in (0..u64::from(choices.u8() % 4)).rev() {
         let (a, b) = (records::key(&RECORD, choices), records::key(&RECORD, choices));

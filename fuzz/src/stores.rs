@@ -165,7 +165,7 @@ pub fn put_table(
 /// Publishes `set` with `tables` above `bases`.
 pub fn publish(store: &SharedStore, set: SetId, bases: &[SetId], tables: Vec<TableRef>) {
     let mut manifest = Manifest::new(bases.to_vec(), MADE_NS);
-    manifest.state = SetState::Published;
+    manifest.state = SetState::Sealed;
     manifest.last_seq = tables.iter().map(|table| table.seq_max).max().unwrap_or(0);
     manifest.tables = tables;
     let _ = manifest.claim(&**store, set, MADE_NS);

@@ -69,8 +69,8 @@ pub(crate) enum CondemnVerdict {
 /// Returns the state of deletion of the set of `manifest`.
 pub(crate) fn phase(manifest: &Manifest) -> DeletionPhase {
     match manifest.state {
-        SetState::Open | SetState::Published => DeletionPhase::Live,
-        SetState::CondemnedOpen | SetState::CondemnedPublished => DeletionPhase::Condemned,
+        SetState::Open | SetState::Sealed => DeletionPhase::Live,
+        SetState::CondemnedOpen | SetState::CondemnedSealed => DeletionPhase::Condemned,
         SetState::Doomed => DeletionPhase::Doomed,
         SetState::DataOnly => DeletionPhase::DataOnly,
     }
@@ -95,7 +95,7 @@ fn commit(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64) -
 fn restore(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Result<bool> {
     manifest.state = match manifest.state {
         SetState::CondemnedOpen => SetState::Open,
-        _ => SetState::Published,
+        _ => SetState::Sealed,
     };
     // Keeps the time of the manifest, so that the age of obsolete tables does not change.
     let written_ns = manifest.written_ns;
@@ -278,7 +278,7 @@ pub(crate) fn doom(
             DeletionPhase::Live => {
                 manifest.state = match manifest.state {
                     SetState::Open => SetState::CondemnedOpen,
-                    _ => SetState::CondemnedPublished,
+                    _ => SetState::CondemnedSealed,
                 };
                 // A process that commits to a set without holders is about to hold it.
                 if !commit(&mut manifest, store, set, now_ns)? {

@@ -116,7 +116,7 @@ impl Repository {
     /// the store.
     pub fn set_property(&self, set: SetId, property: String, value: String) -> Result<()> {
         let mut manifest = Manifest::load(&**self.store(), set)?;
-        if manifest.state != SetState::Published {
+        if manifest.state != SetState::Sealed {
             let what = format!("@{set} is not complete: complete it first");
             return Err(Error::new(Kind::Invalid, what));
         }
@@ -258,9 +258,7 @@ impl Repository {
 /// True if a name may stand for `set`: it is complete, or cannot be read.
 fn may_have_name(store: &dyn Store, set: SetId) -> Result<bool> {
     match Manifest::load(store, set) {
-        Ok(manifest) => {
-            Ok(matches!(manifest.state, SetState::Published | SetState::CondemnedPublished))
-        }
+        Ok(manifest) => Ok(matches!(manifest.state, SetState::Sealed | SetState::CondemnedSealed)),
         Err(error) => match error.kind() {
             Kind::NotFound => Ok(false),
             Kind::Corrupt | Kind::TooLarge => Ok(true),

@@ -49,7 +49,7 @@ pub(crate) fn referenced_logs(manifest: &Manifest, other: SetId) -> Option<&LogN
 pub(crate) fn is_needless(set: SetId, manifest: &Manifest, dependency: &SetDependency) -> bool {
     let is_part = manifest.job.is_some_and(|membership| membership.rank.is_some());
     let is_final = match manifest.state {
-        SetState::Published => !is_part,
+        SetState::Sealed => !is_part,
         SetState::DataOnly => true,
         _ => false,
     };

@@ -52,7 +52,7 @@ pub struct GcOptions {
     pub grace: Duration,
     /// Only report what would be collected.
     pub dry_run: bool,
-    /// Also read the records of published sets to find unreferenced data logs. Cost: a scan of
+    /// Also read the records of sealed sets to find unreferenced data logs. Cost: a scan of
     /// their tables and of those of sets that build on them.
     pub scan_data: bool,
     /// Sessions to treat as given up: those that the caller would have given up first if this were

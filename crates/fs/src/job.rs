@@ -271,7 +271,7 @@ impl Repository {
         let mut manifests = Vec::with_capacity(parts.len());
         for part in parts {
             let manifest = condemn::load_live(&**self.store(), *part)?;
-            if manifest.state != SetState::Published {
+            if manifest.state != SetState::Sealed {
                 let context = format!(
                     "part {part} is not complete; its writer completes it or, if the writer is \
                      gone, `esker session complete @{part}` does"

@@ -170,7 +170,7 @@ pub(crate) fn load_stack_expecting(
 /// Loads a complete set.
 fn load_base(source: &TableSource, set: SetId, expected: Option<u64>) -> Result<Arc<BaseSet>> {
     let manifest = condemn::load_live_expecting(&*source.store, set, expected)?;
-    if manifest.state != SetState::Published {
+    if manifest.state != SetState::Sealed {
         let name = names::spare_name("session", set);
         let context = format!(
             "@{set} is an open session; publish it first, as with `esker publish @{set} {name}`"

@@ -57,7 +57,7 @@ impl OpenSession {
     /// True if it takes no more changes, and only its name is missing.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.node.state() == Some(SetState::Published)
+        self.node.state() == Some(SetState::Sealed)
     }
 
     /// Time of the last write or beat, in nanoseconds since the Unix epoch.
@@ -108,7 +108,7 @@ impl Repository {
         };
         let is_session = match manifest.state {
             SetState::Open => true,
-            SetState::Published => {
+            SetState::Sealed => {
                 let named: Result<Vec<bool>> = node.holders.iter().map(is_named).collect();
                 !named?.contains(&true)
             }

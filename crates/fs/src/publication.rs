@@ -133,7 +133,7 @@ pub(crate) fn release_session(store: &dyn Store, set: SetId, is_part: bool) -> R
 }
 
 fn check_complete(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
-    if manifest.state == SetState::Published {
+    if manifest.state == SetState::Sealed {
         return Ok(());
     }
     Err(Error::new(Kind::Invalid, format!("change set {set} is not complete; {advice}")))

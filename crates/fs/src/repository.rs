@@ -129,7 +129,7 @@ impl Repository {
     /// two store requests per change set, whatever its size.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if a set is not published.
+    /// `NotFound`; `Invalid` if a set is not sealed.
     pub fn open(&self, bases: &[SetId], identity: Identity) -> Result<Namespace> {
         let stack = load_stack(&self.source, bases)?;
         Namespace::new(LayerStack::new(self.source.clone(), stack, None), identity)
@@ -224,7 +224,7 @@ impl Repository {
     /// # Errors
     /// `Conflict` if another process still writes it, unless it is to be taken over
     /// ([`SessionOptions::take_over`]); `NotFound`, also if it was given up; `Invalid` if the set
-    /// is published; `Corrupt`.
+    /// is sealed; `Corrupt`.
     pub fn resume(&self, set: SetId, options: SessionOptions) -> Result<Session> {
         let store = &**self.store();
         // It has had its marker since before it began, unless it was given up.
@@ -341,7 +341,7 @@ impl Repository {
 
 /// Changes a set's manifest to the state of its writer's last commit.
 pub(crate) fn complete_manifest(manifest: &mut Manifest) {
-    manifest.state = SetState::Published;
+    manifest.state = SetState::Sealed;
     if let Some(writer) = &mut manifest.writer {
         writer.is_writing = false;
     }
@@ -440,7 +440,7 @@ impl Session {
     /// set was completed by this call, after `check`.
     fn complete_if(&self, check: impl Fn() -> Result<()> + Send + Sync + 'static) -> Result<bool> {
         let set = self.set();
-        let is_complete = || self.tree().manifest().state == SetState::Published;
+        let is_complete = || self.tree().manifest().state == SetState::Sealed;
         if is_complete() {
             return check().map(|()| false);
         }
@@ -492,7 +492,7 @@ impl Session {
         let own = self.tree().commit(|_| {})?;
         drop(shown);
         let mut manifest = Manifest::new(own.bases.clone(), self.clock().now_ns());
-        manifest.state = SetState::Published;
+        manifest.state = SetState::Sealed;
         manifest.last_seq = own.last_seq;
         manifest.tables.clone_from(&own.tables);
         manifest.data_sets.clone_from(&own.data_sets);

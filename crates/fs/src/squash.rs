@@ -12,7 +12,7 @@
 //! content, as the stack shows it (`lineage.rs`), and link counts that branches got wrong are
 //! corrected; (3) the new set marks the sets to whose logs it refers before it commits the
 //! references, and only then releases its bases, which mark them until then.
-//! Compaction of one published set (`Repository::compact`) is the second pass alone.
+//! Compaction of one sealed set (`Repository::compact`) is the second pass alone.
 //! Source: DESIGN §5; DeltaFS thesis §4.3 (log compaction), §5 on parallel compaction.
 
 mod copy;
@@ -200,12 +200,12 @@ impl Repository {
     /// Like [`Repository::compact`], for a set and with several threads.
     ///
     /// # Errors
-    /// As [`Repository::compact`]; `Invalid` if the set is not published.
+    /// As [`Repository::compact`]; `Invalid` if the set is not sealed.
     pub fn compact_set(&self, set: SetId, threads: usize) -> Result<SquashReport> {
         let store = &**self.store();
         let start_ns = self.clock().monotonic_ns();
         let mut manifest = condemn::load_live(store, set)?;
-        if manifest.state != SetState::Published {
+        if manifest.state != SetState::Sealed {
             let context = format!("change set {set} is open; its session compacts it");
             return Err(Error::new(Kind::Invalid, context));
         }

@@ -442,13 +442,13 @@ fn a_hostile_set_does_not_keep_others_from_being_collected() {
     };
     // One set without markers, one with an unlisted table of its epoch, and one with a malformed
     // manifest name.
-    put(SetId(1), "0000000000000001", SetState::Published, 1);
-    put(SetId(2), "0000000000000001", SetState::Published, 1);
+    put(SetId(1), "0000000000000001", SetState::Sealed, 1);
+    put(SetId(2), "0000000000000001", SetState::Sealed, 1);
     marker::hold(&*store, SetId(2), &MarkerHolder::Name("n".into())).expect("mark");
     marker::hold(&*store, SetId(2), &MarkerHolder::Set(SetId(3))).expect("mark");
     let table = format!("set/{}/table/{:016x}", SetId(2), EPOCH_MAX << 32);
     store.put_if_absent(&table, b"").expect("put");
-    put(SetId(3), "000000000000000A", SetState::Published, 10);
+    put(SetId(3), "000000000000000A", SetState::Sealed, 10);
     marker::hold(&*store, SetId(3), &MarkerHolder::Session).expect("mark");
     plain.delete("garbage").expect("delete");
     let hour = GcOptions { grace: Duration::from_secs(60), ..eager() };

@@ -495,7 +495,7 @@ fn a_job_goes_on_after_a_joining_that_stopped_anywhere() {
         let left = plain.sets().expect("sets").into_iter().find(|set| !parts.contains(set));
         let state = left.and_then(|set| Some(Manifest::load(&*image, set).ok()?.state));
         match (left, state) {
-            (Some(set), Some(SetState::Published)) => {
+            (Some(set), Some(SetState::Sealed)) => {
                 let error = plain.reopen_parts(JobId(1)).expect_err("joined");
                 assert!(error.to_string().contains(&set.to_string()), "{error}");
                 plain.publish(set, "job").expect("publish what it became");

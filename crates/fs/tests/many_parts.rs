@@ -42,7 +42,7 @@ fn write_part(store: &SharedStore, rank: u32, has_table: bool) -> SetId {
         manifest.tables = writer.finish().expect("finish");
         manifest.last_seq = 2;
     }
-    manifest.state = SetState::Published;
+    manifest.state = SetState::Sealed;
     marker::hold(&**store, set, &MarkerHolder::Session).expect("hold");
     manifest.claim(&**store, set, 1).expect("claim");
     set

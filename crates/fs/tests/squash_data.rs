@@ -147,10 +147,10 @@ fn exactly_the_logs_to_which_a_squash_refers_stay() {
     assert_eq!(objects(&store, below, "data"), 3);
     // While the sets have names they stay as they are.
     plain.gc(&eager()).expect("gc");
-    assert_eq!((state(&store, below), objects(&store, below, "data")), (SetState::Published, 3));
+    assert_eq!((state(&store, below), objects(&store, below, "data")), (SetState::Sealed, 3));
     delete_all_but(&plain, "flat");
     plain.gc(&GcOptions::default()).expect("gc");
-    assert_eq!(state(&store, below), SetState::Published, "they stay for the grace");
+    assert_eq!(state(&store, below), SetState::Sealed, "they stay for the grace");
     let planned = plain.gc(&GcOptions { dry_run: true, ..eager() }).expect("dry run");
     let report = plain.gc(&eager()).expect("gc");
     assert_eq!((report.sets.len(), report.data_only_sets.len()), (0, 2), "{report:?}");

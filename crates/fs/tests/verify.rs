@@ -271,7 +271,7 @@ fn one_file_at_two_names_that_are_no_links_is_an_error() {
         both.tables.splice(0..0, tables);
         both.last_seq = both.last_seq.max(manifest.last_seq);
     }
-    both.state = SetState::Published;
+    both.state = SetState::Sealed;
     both.claim(&*store, set, 0).expect("commit");
     let targets = VerifyTargets::Sets(vec![set]);
     let report = plain.verify(&VerifyOptions { targets, ..VerifyOptions::default() });
@@ -316,7 +316,7 @@ fn write_set(store: &SharedStore, bases: &[SetId], name: &str, records: &[(Key, 
         writer.push(&row).expect("push");
     }
     manifest.tables = writer.finish().expect("finish");
-    (manifest.last_seq, manifest.state) = (9, SetState::Published);
+    (manifest.last_seq, manifest.state) = (9, SetState::Sealed);
     for base in bases {
         marker::hold(&**store, *base, &MarkerHolder::Set(set)).expect("hold");
     }

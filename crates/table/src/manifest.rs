@@ -76,12 +76,12 @@ impl FromStr for SetId {
 pub enum SetState {
     /// A writer owns it, or left it behind when it died.
     Open = 0,
-    /// Complete; other sets may build on it.
-    Published = 1,
+    /// Complete: it takes no more changes, and other sets may build on it.
+    Sealed = 1,
     /// It was open, and a collection deletes it unless somebody holds it.
     CondemnedOpen = 2,
-    /// It was published, and a collection deletes it unless somebody holds it.
-    CondemnedPublished = 3,
+    /// It was sealed, and a collection deletes it unless somebody holds it.
+    CondemnedSealed = 3,
     /// A collection deletes it.
     Doomed = 4,
     /// A collection has deleted its tables; only data logs to which other sets refer are left.
@@ -92,7 +92,21 @@ impl SetState {
     /// Returns whether a collection deletes the contents that the set shows, or has deleted them.
     #[must_use]
     pub fn is_condemned(self) -> bool {
-        !matches!(self, Self::Open | Self::Published)
+        !matches!(self, Self::Open | Self::Sealed)
+    }
+}
+
+/// The words that commands print. To a user, a sealed set is one that can be published or is.
+impl fmt::Display for SetState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Sealed => "published",
+            Self::CondemnedOpen => "condemnedopen",
+            Self::CondemnedSealed => "condemnedpublished",
+            Self::Doomed => "doomed",
+            Self::DataOnly => "dataonly",
+        })
     }
 }
 
@@ -267,9 +281,9 @@ impl Manifest {
         }
         let state = match input.u8()? {
             0 => SetState::Open,
-            1 => SetState::Published,
+            1 => SetState::Sealed,
             2 => SetState::CondemnedOpen,
-            3 => SetState::CondemnedPublished,
+            3 => SetState::CondemnedSealed,
             4 => SetState::Doomed,
             5 => SetState::DataOnly,
             _ => return Err(input.damage("a known state")),

@@ -62,8 +62,8 @@ impl LogCommand {
         let mut lines = GraphLines::new(pen);
         for node in nodes.iter().take(self.limit) {
             let mark = match (node.state(), self.ascii) {
-                (Some(SetState::Published), false) => '●',
-                (Some(SetState::Published), true) => '*',
+                (Some(SetState::Sealed), false) => '●',
+                (Some(SetState::Sealed), true) => '*',
                 (Some(SetState::Open), false) => '○',
                 (Some(SetState::Open), true) => 'o',
                 (Some(SetState::DataOnly), false) => '·',
@@ -94,7 +94,7 @@ fn title(node: &GraphNode) -> String {
         }
         Some(SetState::Open) => format!("@{id}  given up"),
         Some(SetState::DataOnly) => format!("@{id}  deleted; squashes keep data"),
-        Some(SetState::Published) if names.is_empty() => format!("@{id}  (no name)"),
+        Some(SetState::Sealed) if names.is_empty() => format!("@{id}  (no name)"),
         _ => format!("@{id}  {names}"),
     }
 }
@@ -145,7 +145,7 @@ pub fn object(node: &GraphNode) -> serde_json::Value {
     let mut object = json!({
         "set": node.set.to_string(),
         "names": node.names,
-        "state": node.state().map(|state| format!("{state:?}").to_lowercase()),
+        "state": node.state().map(|state| state.to_string()),
         "bases": bases,
         "holders": holders,
         "rows": node.rows,

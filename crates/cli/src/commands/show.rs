@@ -68,12 +68,12 @@ impl ShowCommand {
         let field = |name: &str, value: String| out.line(format!("{name:>10}  {value}"));
         field("set", format!("@{set}"))?;
         field("names", node.names.join(", "))?;
-        field("state", format!("{:?}", manifest.state).to_lowercase())?;
+        field("state", manifest.state.to_string())?;
         field("created", text::instant(timestamp::of_clock(manifest.created_ns)))?;
         field("written", text::instant(timestamp::of_clock(manifest.written_ns)))?;
         if let Some(hold) = &hold {
             let line = match manifest.state {
-                SetState::Published => writers::author(&hold.writer),
+                SetState::Sealed => writers::author(&hold.writer),
                 _ => writers::line(hold, context.now_ns()),
             };
             field("writer", line)?;

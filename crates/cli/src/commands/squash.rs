@@ -106,7 +106,7 @@ impl CompactCommand {
         let repository = context.repository()?;
         let set = context.set_of(&repository, &self.stack)?;
         match Manifest::load(&**repository.store(), set)?.state {
-            SetState::Published => {
+            SetState::Sealed => {
                 let compacted = progress::watch_store(context, "compact:", |repository| {
                     repository.compact_set(set, self.threads)
                 });

@@ -22,7 +22,7 @@
 //! others. Segments are few, so a pass scans records only if the first kind does not have enough
 //! garbage.
 //!
-//! Logs that others may read stay: those of a part of a job or of a published set, those that a
+//! Logs that others may read stay: those of a part of a job or of a sealed set, those that a
 //! snapshot may show, and those to which a squash of a snapshot refers. A snapshot puts its marker
 //! before it reads the manifest, and a pass lists the markers after it commits the manifest that
 //! shows the copies. So a snapshot that the pass does not see shows the copies, too. A squash marks
@@ -161,7 +161,7 @@ impl Namespace {
 
 impl Session {
     /// Reclaims data logs of this session of which less than half is shown; returns the bytes
-    /// freed. Keeps logs of a part of a job, of a published set, and those that snapshots show.
+    /// freed. Keeps logs of a part of a job, of a sealed set, and those that snapshots show.
     /// Logs of files that are renamed or linked meanwhile, or that are open without a name, stay
     /// for the next pass. Other threads read and write meanwhile; they wait only for a flush and
     /// for each batch that moves. Cost: reads of all tables of the session, a compaction, and the
@@ -297,7 +297,7 @@ impl Session {
                 continue;
             }
             let manifest = match condemn::load_live(store, *set) {
-                Ok(manifest) if manifest.state == SetState::Published => manifest,
+                Ok(manifest) if manifest.state == SetState::Sealed => manifest,
                 Ok(_) => return Ok(false),
                 // It cannot commit any more that it needs a log.
                 Err(_) if condemn::is_doomed(store, *set) => continue,

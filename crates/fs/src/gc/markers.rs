@@ -87,12 +87,12 @@ impl GarbageCollection<'_> {
         matches!(self.sets.get(&set), None | Some(KnownSet::Missing))
     }
 
-    /// True if `set` is published and held by a name, so that no session can write it.
+    /// True if `set` is sealed and held by a name, so that no session can write it.
     fn is_held_by_name(&self, set: SetId) -> bool {
-        let is_published = matches!(self.sets.get(&set), Some(KnownSet::Manifest(manifest))
-            if manifest.state == SetState::Published);
+        let is_sealed = matches!(self.sets.get(&set), Some(KnownSet::Manifest(manifest))
+            if manifest.state == SetState::Sealed);
         let names = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys);
-        is_published
+        is_sealed
             && names.into_iter().any(|holder| match holder {
                 MarkerHolder::Name(name) => self.names.get(name) == Some(&set),
                 _ => false,

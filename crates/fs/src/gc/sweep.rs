@@ -97,13 +97,13 @@ impl SweepRules {
 
     fn may_log_go(&self, manifest: &Manifest, number: u64, object: &ObjectInfo) -> bool {
         // A reopened part of a job has logs of a later epoch.
-        let is_complete = manifest.state == SetState::Published && number >> 32 <= manifest.epoch;
+        let is_complete = manifest.state == SetState::Sealed && number >> 32 <= manifest.epoch;
         let is_done = is_complete || number < manifest.log_floor;
         is_done && self.is_old(object.modified_ns) && self.is_old(manifest.written_ns)
     }
 
     fn may_beat_go(manifest: &Manifest, number: u64) -> bool {
-        manifest.state == SetState::Published || number >> 32 < manifest.epoch
+        manifest.state == SetState::Sealed || number >> 32 < manifest.epoch
     }
 
     /// True if an unlisted table may be deleted, unless holders or readers need it.
@@ -116,7 +116,7 @@ impl SweepRules {
 
     /// True if logs and indexed directories may be deleted if no record refers to them.
     fn may_data_go(&self, manifest: &Manifest, object: &ObjectInfo) -> bool {
-        self.scan_data && manifest.state == SetState::Published && self.is_old(object.modified_ns)
+        self.scan_data && manifest.state == SetState::Sealed && self.is_old(object.modified_ns)
     }
 }
 
@@ -143,7 +143,7 @@ impl SetFolder {
         self.is_left_by_compaction(rules) || self.objects.iter().any(may_go)
     }
 
-    /// True if a published set has unlisted tables of its current epoch, the newest of which is
+    /// True if a sealed set has unlisted tables of its current epoch, the newest of which is
     /// old.
     fn is_left_by_compaction(&self, rules: &SweepRules) -> bool {
         let manifest = &self.manifest;
@@ -153,7 +153,7 @@ impl SetFolder {
         };
         let left = self.objects.iter().filter(|(place, _)| current(place));
         let newest = left.map(|(_, object)| object.modified_ns).max();
-        manifest.state == SetState::Published
+        manifest.state == SetState::Sealed
             && newest.is_some_and(|newest_ns| rules.is_old(newest_ns))
     }
 }
@@ -222,7 +222,7 @@ impl GarbageCollection<'_> {
         Ok(())
     }
 
-    /// Fences a compaction of a published set. Its unlisted tables of the current epoch belong to a
+    /// Fences a compaction of a sealed set. Its unlisted tables of the current epoch belong to a
     /// compaction, in progress or abandoned; if none is newer than the grace period, it is fenced,
     /// and they can be deleted.
     fn retire_epoch(&mut self, set: SetId, folder: &mut SetFolder) -> Result<()> {
@@ -330,11 +330,11 @@ impl GarbageCollection<'_> {
         Ok(false)
     }
 
-    /// Deletes data logs and indexed directories of a published set to which neither its records
+    /// Deletes data logs and indexed directories of a sealed set to which neither its records
     /// refer nor those of sets that build on it.
     fn sweep_data(&mut self, set: SetId, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
-        if manifest.state != SetState::Published {
+        if manifest.state != SetState::Sealed {
             return Ok(());
         }
         // Before a part is published, other parts may refer to its logs.

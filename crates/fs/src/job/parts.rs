@@ -75,7 +75,7 @@ impl Repository {
                 joined.insert(set);
                 continue;
             };
-            let is_complete = manifest.state == SetState::Published;
+            let is_complete = manifest.state == SetState::Sealed;
             parts.push(JobPart { rank, set, is_complete });
         }
         // A part that was given up stays until it is collected, and longer below a snapshot of it.
@@ -158,7 +158,7 @@ impl Repository {
         // A set that builds on it put a marker before reading that it was complete; a publisher
         // that names it reads its state again after the name.
         self.check_not_joined(job, part).inspect_err(|_| {
-            manifest.state = SetState::Published;
+            manifest.state = SetState::Sealed;
             // If this fails, the part stays open and can be completed.
             let _ = manifest.commit(store, part, self.clock().now_ns());
         })

@@ -95,14 +95,14 @@ impl Verification<'_> {
             self.find(Finding::new(Severity::Error, &*object, expected, got));
         }
         let state = match Manifest::load(&*store, set) {
-            Ok(manifest) => format!("{:?}", manifest.state),
+            Ok(manifest) => manifest.state.to_string(),
             Err(error) if error.kind() == Kind::NotFound => "none".into(),
             // Found again, and reported, when the set is checked.
             Err(error) if error.kind() == Kind::Corrupt => return Ok(Some(set)),
             Err(error) => return Err(error),
         };
         self.roots.insert(set);
-        if state != format!("{:?}", SetState::Published) {
+        if state != SetState::Sealed.to_string() {
             let expected = format!("set {set} to be published");
             self.find(Finding::new(Severity::Error, object, expected, state));
         }
@@ -235,7 +235,7 @@ impl Verification<'_> {
             let is_abandoned = marker::holders(&*store, *set)?.is_empty();
             // A set without holders need not hold anything.
             let severity = if is_abandoned { Severity::Information } else { Severity::Error };
-            if is_abandoned && manifest.state == SetState::Published {
+            if is_abandoned && manifest.state == SetState::Sealed {
                 let got = "none: the next collection deletes it";
                 findings.push(Finding::new(severity, &*object, "a marker", got));
             }
@@ -251,7 +251,7 @@ impl Verification<'_> {
                 }
                 let is_base = manifest.bases.contains(&needed);
                 let got = match self.manifests.get(&needed).map(|other| other.state) {
-                    Some(SetState::Published) => continue,
+                    Some(SetState::Sealed) => continue,
                     Some(SetState::Open) if !is_base => continue,
                     Some(_) if only_data => continue,
                     Some(state) => format!("{state:?}"),
@@ -267,7 +267,7 @@ impl Verification<'_> {
         self.report.findings.extend(findings);
         if self.options.targets == VerifyTargets::All {
             let alone = self.manifests.iter().filter(|(set, manifest)| {
-                manifest.state == SetState::Published && !needed_by_others.contains(set)
+                manifest.state == SetState::Sealed && !needed_by_others.contains(set)
             });
             self.roots.extend(alone.map(|(set, _)| *set));
         }

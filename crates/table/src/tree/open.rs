@@ -82,7 +82,7 @@ impl Tree {
     /// lost later.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if the set is published; `Corrupt` if a log passes its checksums but
+    /// `NotFound`; `Invalid` if the set is sealed; `Corrupt` if a log passes its checksums but
     /// cannot be decoded; and what the store reports.
     pub fn resume(
         setup: TreeSetup,
