@@ -381,7 +381,7 @@ fn change(session: &Session, choices: &mut Choices) {
             5 => session.rename((&root, &name), (&root, &other), RenameFlags::Exchange).map(drop),
             6 => session.rename((&root, &name), (&root, &other), RenameFlags::Replace).map(drop),
             _ => session.open_file(&root, &name).and_then(|file| {
-                let _ = session.write_file(&file, choices.below(10_000) as u64, b"changed");
+                let _ = session.file(&file).write(choices.below(10_000) as u64, b"changed");
                 session.close_file(file)
             }),
         };

@@ -139,7 +139,7 @@ impl OpenOptions {
         let file = self.handle(&dir.tree, opened.clone());
         // Of the file that was opened: the name may stand for another one by now.
         let wanted = if self.read { READ } else { 0 } | if self.write { WRITE } else { 0 };
-        writer.identity().check(wanted, &writer.stat_file(&opened)?, bytes(path))?;
+        writer.identity().check(wanted, &writer.file(&opened).stat()?, bytes(path))?;
         if self.truncate {
             file.set_len(0)?;
         }
@@ -241,7 +241,7 @@ impl File {
         }
         match &self.content {
             FileContent::Recorded(inode) => self.tree.layers().read(inode, offset, bytes_max),
-            FileContent::Open(Some(file)) => self.tree.writer()?.read_file(file, offset, bytes_max),
+            FileContent::Open(Some(file)) => self.tree.writer()?.file(file).read(offset, bytes_max),
             FileContent::Open(None) => Ok(Bytes::new()),
         }
     }
@@ -264,7 +264,7 @@ impl File {
     /// the store; `Fenced` or `Closed` if the session takes no more changes.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let (writer, file) = self.writable()?;
-        writer.write_file(file, offset, bytes)
+        writer.file(file).write(offset, bytes)
     }
 
     /// Writes `bytes` at the end, and returns the offset at which they are. Appends of several
@@ -274,7 +274,7 @@ impl File {
     /// As [`File::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
         let (writer, file) = self.writable()?;
-        writer.append_file(file, bytes)
+        writer.file(file).append(bytes)
     }
 
     /// Cuts the file to `bytes`, or extends it with zeros, which take no space.
@@ -283,7 +283,7 @@ impl File {
     /// As [`File::write_at`].
     pub fn set_len(&self, bytes: u64) -> Result<()> {
         let (writer, file) = self.writable()?;
-        writer.truncate_file(file, bytes)
+        writer.file(file).truncate(bytes)
     }
 
     /// Changes mode, owner, size or times.
@@ -292,7 +292,7 @@ impl File {
     /// As [`Dir::set_attributes`].
     pub fn set_attributes(&self, changes: &AttributeChanges) -> Result<()> {
         let (writer, file) = self.writable()?;
-        writer.setattr_file(file, changes).map(drop)
+        writer.file(file).setattr(changes).map(drop)
     }
 
     /// Returns the attributes, with the size as of the last write.
@@ -302,7 +302,9 @@ impl File {
     pub fn metadata(&self) -> Result<Metadata> {
         match &self.content {
             FileContent::Recorded(inode) => Ok(Metadata::new((**inode).clone())),
-            FileContent::Open(Some(file)) => self.tree.writer()?.stat_file(file).map(Metadata::new),
+            FileContent::Open(Some(file)) => {
+                self.tree.writer()?.file(file).stat().map(Metadata::new)
+            }
             FileContent::Open(None) => Err(Error::new(Kind::Closed, "the file is closed")),
         }
     }
@@ -326,7 +328,7 @@ impl File {
     /// As [`Session::sync`](crate::Session::sync).
     pub fn sync(&self) -> Result<()> {
         let (writer, file) = self.writable()?;
-        writer.sync_file(file)
+        writer.file(file).sync()
     }
 
     /// Closes the file: from now on its changes are as durable as other operations of the session.

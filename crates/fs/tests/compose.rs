@@ -43,7 +43,7 @@ fn set(repository: &Repository, bases: &[SetId], change: impl FnOnce(&Session)) 
 fn base(repository: &Repository) -> SetId {
     set(repository, &[], |session| {
         let file = session.create_file(session.root(), b"f", 0o644).expect("create");
-        session.write_file(&file, 0, &[7; FILE_BYTES]).expect("write");
+        session.file(&file).write(0, &[7; FILE_BYTES]).expect("write");
         session.close_file(file).expect("close");
     })
 }
@@ -64,13 +64,13 @@ fn chmod(session: &Session, name: &[u8]) {
 
 fn truncate(session: &Session, name: &[u8], size: u64) {
     let file = session.open_file(session.root(), name).expect("open");
-    session.truncate_file(&file, size).expect("truncate");
+    session.file(&file).truncate(size).expect("truncate");
     session.close_file(file).expect("close");
 }
 
 fn overwrite(session: &Session, name: &[u8], offset: u64, bytes: &[u8]) {
     let file = session.open_file(session.root(), name).expect("open");
-    session.write_file(&file, offset, bytes).expect("write");
+    session.file(&file).write(offset, bytes).expect("write");
     session.close_file(file).expect("close");
 }
 
@@ -123,7 +123,7 @@ fn a_name_that_a_branch_gave_survives_the_removal_of_the_other() {
     let open_file = session.open_file(session.root(), b"f").expect("open");
     session.unlink(session.root(), b"f").expect("unlink");
     assert_sevens(&session, "/h");
-    assert_eq!(session.read_file(&open_file, 9, 2).expect("read"), &[7, 7][..]);
+    assert_eq!(session.file(&open_file).read(9, 2).expect("read"), &[7, 7][..]);
     session.close_file(open_file).expect("close");
     chmod(&session, b"h");
     assert_sevens(&session, "/h");
@@ -178,9 +178,9 @@ fn a_file_of_a_branch_is_copied_up_once() {
     let session = begin(&repository, &[changed, moved]);
     let before = stat(&session, "/h").id;
     let file = session.open_file(session.root(), b"h").expect("open");
-    session.write_file(&file, 10, b"first").expect("write");
+    session.file(&file).write(10, b"first").expect("write");
     chmod(&session, b"h");
-    session.write_file(&file, 20, b"second").expect("write");
+    session.file(&file).write(20, b"second").expect("write");
     session.close_file(file).expect("close");
     rename(&session, b"h", b"k");
     link(&session, b"k", b"l");
@@ -206,7 +206,7 @@ fn a_file_of_a_branch_is_copied_up_once() {
     let copy = session.create_file(session.root(), b"copy", 0o644).expect("create");
     let from = session.open_file(session.root(), b"f").expect("open");
     let all = 0..FILE_BYTES as u64;
-    assert_eq!(session.copy_range(&from, all, &copy, 0).expect("copy"), FILE_BYTES as u64);
+    assert_eq!(session.file(&from).copy_range(all, &copy, 0).expect("copy"), FILE_BYTES as u64);
     session.close_file(from).expect("close");
     session.close_file(copy).expect("close");
     assert_sevens(&session, "/copy");
@@ -228,26 +228,26 @@ fn nothing_is_copied_up_over_content_that_is_all_new() {
     let lower = set(&repository, &[base], |session| chmod(session, b"f"));
     let upper = set(&repository, &[base], |session| {
         let file = session.create_file(session.root(), b"g", 0o644).expect("create");
-        session.write_file(&file, 0, &[8; FILE_BYTES]).expect("write");
+        session.file(&file).write(0, &[8; FILE_BYTES]).expect("write");
         session.close_file(file).expect("close");
     });
     type Change<'a> = &'a dyn Fn(&Session, &Arc<OpenFile>);
     let change: [Change; 2] = [
-        &|session, file| session.write_file(file, 0, &[8; FILE_BYTES]).expect("write"),
+        &|session, file| session.file(file).write(0, &[8; FILE_BYTES]).expect("write"),
         &|session, file| {
             let from = session.open_file(session.root(), b"g").expect("open");
-            session.copy_range(&from, 0..FILE_BYTES as u64, file, 0).expect("copy");
+            session.file(&from).copy_range(0..FILE_BYTES as u64, file, 0).expect("copy");
             session.close_file(from).expect("close");
         },
     ];
     for change in change {
         let session = begin(&repository, &[upper, lower]);
         let file = session.open_file(session.root(), b"f").expect("open");
-        session.truncate_file(&file, 0).expect("truncate");
+        session.file(&file).truncate(0).expect("truncate");
         change(&session, &file);
         // The first record, while the file is open.
         rename(&session, b"f", b"h");
-        session.write_file(&file, 0, b"new").expect("write");
+        session.file(&file).write(0, b"new").expect("write");
         session.close_file(file).expect("close");
         let mut expected = vec![8; FILE_BYTES];
         expected[..3].copy_from_slice(b"new");

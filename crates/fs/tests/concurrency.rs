@@ -192,9 +192,9 @@ fn links_writes_and_renames_do_not_wait_for_each_other() {
     let all_written = has_written.clone();
     run(Box::new(move |session, _| {
         for _ in 0..ROUNDS {
-            session.truncate_file(&file, 0).expect("truncate");
-            session.write_file(&file, 0, &[7; 10_000]).expect("write");
-            session.flush_file(&file).expect("flush");
+            session.file(&file).truncate(0).expect("truncate");
+            session.file(&file).write(0, &[7; 10_000]).expect("write");
+            session.file(&file).flush().expect("flush");
             let _ = begun.send(());
         }
         all_written.store(true, Ordering::Relaxed);

@@ -391,9 +391,9 @@ fn a_replaced_directory_conflicts_with_changes_in_it() {
 fn amend(session: &Session, path: &str, bytes: &[u8], mtime_ns: i64) {
     let (dir, name) = session.locate(path).expect("path");
     let file = session.open_file(&dir, name).expect("open");
-    session.truncate_file(&file, 0).expect("truncate");
+    session.file(&file).truncate(0).expect("truncate");
     for (at, piece) in bytes.chunks(100_000).enumerate() {
-        session.write_file(&file, 100_000 * at as u64, piece).expect("write");
+        session.file(&file).write(100_000 * at as u64, piece).expect("write");
     }
     session.close_file(file).expect("close");
     let mode = Some(if mtime_ns == NEW { 0o640 } else { 0o600 });
@@ -608,7 +608,7 @@ fn damage_of_the_newest_version_is_not_copied_unseen() {
         let changed = |byte: u8, mtime_ns: i64| {
             set(&repository, &[common], |session| {
                 let file = session.open_file(session.root(), b"f").expect("open");
-                session.write_file(&file, 0, &[byte; 9_000]).expect("write");
+                session.file(&file).write(0, &[byte; 9_000]).expect("write");
                 session.close_file(file).expect("close");
                 let changes =
                     AttributeChanges { mtime_ns: Some(mtime_ns), ..AttributeChanges::default() };

@@ -189,7 +189,7 @@ fn few_descriptors_are_enough_for_many_large_files() {
         let mut open = Vec::new();
         for number in 0..FILES {
             let file = session.create_file(root, &name(number), 0o644).expect("create");
-            let written = session.write_file(&file, 0, &bytes(number));
+            let written = session.file(&file).write(0, &bytes(number));
             written.unwrap_or_else(|error| panic!("{round}, file {number}: {error}"));
             open.push(file);
             if round != "all open at once" {
@@ -226,13 +226,13 @@ fn appends_go_on_in_one_log() {
     let name = |number: usize| format!("file-{number}").into_bytes();
     for (number, bytes) in expected.iter().enumerate() {
         let file = session.create_file(root, &name(number), 0o644).expect("create");
-        session.write_file(&file, 0, bytes).expect("write");
+        session.file(&file).write(0, bytes).expect("write");
         session.close_file(file).expect("close");
     }
     let before = objects();
     let mut append = |number: usize, bytes: &[u8]| {
         let file = session.open_file(root, &name(number)).expect("open");
-        session.append_file(&file, bytes).expect("append");
+        session.file(&file).append(bytes).expect("append");
         session.close_file(file).expect("close");
         expected[number].extend_from_slice(bytes);
     };
@@ -261,8 +261,8 @@ fn bytes_that_a_dead_writer_never_synced_are_durable_after_a_takeover() {
     let (set, content) = (session.set(), [b'x'; 100_000]);
     write(&session, "/small", &content).expect("write");
     let file = session.create_file(session.root(), b"mapped", 0o644).expect("create");
-    session.write_file(&file, 0, &[b'y'; 3 << 20]).expect("write");
-    session.write_file(&file, 10, b"over").expect("write");
+    session.file(&file).write(0, &[b'y'; 3 << 20]).expect("write");
+    session.file(&file).write(10, b"over").expect("write");
     session.close_file(file).expect("close");
     let store: Arc<dyn Store> = fault.clone();
     let repository = Repository::new(store);
@@ -307,7 +307,7 @@ fn decay_of_synced_bytes_ends_no_replay() {
         let set = session.set();
         if is_mapped {
             let file = session.create_file(session.root(), b"decayed", 0o644).expect("create");
-            session.write_file(&file, 100, &[b'y'; 3 << 20]).expect("write");
+            session.file(&file).write(100, &[b'y'; 3 << 20]).expect("write");
             session.close_file(file).expect("close");
         } else {
             write(&session, "/decayed", &[b'x'; 100_000]).expect("write");
@@ -342,7 +342,7 @@ fn a_replay_reads_long_segments_in_pieces() {
     let set = session.set();
     write(&session, "/long", &vec![b'l'; FILE_BYTES]).expect("write");
     let file = session.open_file(session.root(), b"long").expect("open");
-    session.write_file(&file, 5, b"other").expect("write");
+    session.file(&file).write(5, b"other").expect("write");
     session.close_file(file).expect("close");
     session.sync().expect("sync");
     std::mem::forget(session);

@@ -141,7 +141,7 @@ fn a_damaged_file_that_was_written_in_parts_is_a_problem() {
     for name in [b"damaged", b"written"] {
         let file = writer.create_file(writer.root(), name, 0o644).expect("create");
         for (offset, bytes) in &parts {
-            writer.write_file(&file, *offset, bytes).expect("write");
+            writer.file(&file).write(*offset, bytes).expect("write");
         }
         writer.close_file(file).expect("close");
     }

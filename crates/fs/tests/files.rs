@@ -115,7 +115,10 @@ impl Subject {
     fn close(&mut self, name: &[u8]) {
         if let Some(file) = self.open.remove(name) {
             if self.in_place.remove(name).is_some() {
-                assert!(!self.session.end_in_place(&file).expect("end"), "nobody gave set-id bits");
+                assert!(
+                    !self.session.file(&file).end_in_place().expect("end"),
+                    "nobody gave set-id bits"
+                );
             }
             self.session.close_file(file).expect("close");
         }
@@ -126,14 +129,14 @@ impl Subject {
         let file = self.file(name);
         match self.in_place.get(name).filter(|_| is_direct) {
             Some(direct) => direct.write_all_at(bytes, offset as u64).expect("write"),
-            None => self.session.write_file(&file, offset as u64, bytes).expect("write"),
+            None => self.session.file(&file).write(offset as u64, bytes).expect("write"),
         }
         put(self.model.get_mut(name).expect("opened"), offset, bytes);
     }
 
     fn begin_in_place(&mut self, name: &[u8]) {
         let file = self.file(name);
-        let begun = self.session.begin_in_place(&file).expect("begin");
+        let begun = self.session.file(&file).begin_in_place().expect("begin");
         if let Some(direct) = begun {
             assert!(self.model[name].iter().all(|byte| *byte == 0), "it has bytes already");
             let before = self.in_place.insert(name.to_vec(), direct);
@@ -166,7 +169,7 @@ impl Subject {
             7..9 => {
                 let (file, bytes) = (self.file(&name), pattern(random, length.min(2_000)));
                 let model = self.model.get_mut(&name).expect("opened");
-                let at = self.session.append_file(&file, &bytes).expect("append");
+                let at = self.session.file(&file).append(&bytes).expect("append");
                 assert_eq!(at, model.len() as u64);
                 model.extend_from_slice(&bytes);
             }
@@ -181,7 +184,7 @@ impl Subject {
             17 => {
                 let file = self.file(&name);
                 self.check_seeks(&file, &name, offset as u64);
-                let read = self.session.read_file(&file, offset as u64, length).expect("read");
+                let read = self.session.file(&file).read(offset as u64, length).expect("read");
                 let model = &self.model[&name];
                 let end = model.len().min(offset + length);
                 assert_eq!(&read[..], model.get(offset..end).unwrap_or_default());
@@ -194,7 +197,7 @@ impl Subject {
                 1 => self.session.sync().expect("sync"),
                 _ => {
                     let file = self.file(&name);
-                    self.session.sync_file(&file).expect("sync");
+                    self.session.file(&file).sync().expect("sync");
                 }
             },
         }
@@ -202,13 +205,13 @@ impl Subject {
 
     fn truncate(&mut self, name: &[u8], size: usize) {
         let file = self.file(name);
-        self.session.truncate_file(&file, size as u64).expect("truncate");
+        self.session.file(&file).truncate(size as u64).expect("truncate");
         self.model.get_mut(name).expect("opened").resize(size, 0);
     }
 
     fn punch(&mut self, name: &[u8], offset: usize, length: usize, keeps_size: bool) {
         let (file, range) = (self.file(name), offset as u64..(offset + length) as u64);
-        self.session.punch(&file, range, keeps_size).expect("punch");
+        self.session.file(&file).punch(range, keeps_size).expect("punch");
         let model = self.model.get_mut(name).expect("opened");
         if !keeps_size && model.len() < offset + length {
             model.resize(offset + length, 0);
@@ -222,7 +225,7 @@ impl Subject {
     fn copy(&mut self, name: &[u8], other: &[u8], range: Range<usize>, to_offset: u64) {
         let (from, to) = (self.file(name), self.file(other));
         let source = range.start as u64..range.end as u64;
-        let copied = self.session.copy_range(&from, source.clone(), &to, to_offset);
+        let copied = self.session.file(&from).copy_range(source.clone(), &to, to_offset);
         let reached = to_offset + range.len() as u64;
         if name == other && source.start < reached && to_offset < source.end {
             assert!(copied.is_err());
@@ -272,23 +275,23 @@ impl Subject {
         self.session.unlink(self.session.root(), name).expect("unlink");
         if let Some(file) = self.open.get(name) {
             // It keeps working without a name.
-            self.session.write_file(file, 3, b"orphan").expect("write");
-            assert_eq!(&self.session.read_file(file, 3, 6).expect("read")[..], b"orphan");
-            assert_eq!(self.session.stat_file(file).expect("stat").nlink, 0);
+            self.session.file(file).write(3, b"orphan").expect("write");
+            assert_eq!(&self.session.file(file).read(3, 6).expect("read")[..], b"orphan");
+            assert_eq!(self.session.file(file).stat().expect("stat").nlink, 0);
         }
         self.close(name);
     }
 
     /// Seeking reports holes only where bytes are zeros; data begins before any other byte.
-    fn check_seeks(&self, file: &OpenFile, name: &[u8], offset: u64) {
+    fn check_seeks(&self, file: &Arc<OpenFile>, name: &[u8], offset: u64) {
         let model = &self.model[name];
-        let Ok(data) = self.session.seek_data(file, offset) else {
+        let Ok(data) = self.session.file(file).seek_data(offset) else {
             assert!(offset >= model.len() as u64);
             return;
         };
         let data = data.unwrap_or(model.len() as u64);
         assert!(model[offset as usize..data as usize].iter().all(|byte| *byte == 0));
-        let hole = self.session.seek_hole(file, offset).expect("before the end");
+        let hole = self.session.file(file).seek_hole(offset).expect("before the end");
         assert!(hole >= offset && hole <= model.len() as u64);
         assert!(hole == offset || data == offset, "either data or a hole begins at once");
     }
@@ -405,13 +408,13 @@ fn compaction_gives_up_logs_that_are_overwritten() {
     for round in 0..4u8 {
         for at in (0..8 * MIB).step_by(MIB) {
             expected[at..at + MIB].fill(round + 1);
-            session.write_file(&large, at as u64, &expected[at..at + MIB]).expect("write");
+            session.file(&large).write(at as u64, &expected[at..at + MIB]).expect("write");
         }
     }
     for number in 0..64 {
         let name = format!("small{number}");
         let file = session.create_file(session.root(), name.as_bytes(), 0o644).expect("create");
-        session.write_file(&file, 0, &vec![number; MIB / 2]).expect("write");
+        session.file(&file).write(0, &vec![number; MIB / 2]).expect("write");
         session.close_file(file).expect("close");
         if number % 8 != 0 {
             session.unlink(session.root(), name.as_bytes()).expect("unlink");
@@ -421,7 +424,7 @@ fn compaction_gives_up_logs_that_are_overwritten() {
     assert!(before >= 64 * MIB as u64, "{before}");
     // Open logs stay: that of the large file, until it is closed.
     session.compact().expect("compact");
-    assert_eq!(&session.read_file(&large, 0, 8 * MIB).expect("read")[..], &expected[..]);
+    assert_eq!(&session.file(&large).read(0, 8 * MIB).expect("read")[..], &expected[..]);
     session.close_file(large).expect("close");
     let set = session.set();
     drop(session);
@@ -453,8 +456,8 @@ fn a_file_whose_close_found_no_room_is_given_back_by_the_next_flush() {
     let repository = Repository::new(faults.clone());
     let session = repository.begin(&[], options(Durability::Async)).expect("begin");
     let file = session.create_file(session.root(), name, 0o600).expect("create");
-    session.write_file(&file, 0, &vec![7; 2 * BUFFER_BYTES_MAX]).expect("write");
-    session.sync_file(&file).expect("sync");
+    session.file(&file).write(0, &vec![7; 2 * BUFFER_BYTES_MAX]).expect("write");
+    session.file(&file).sync().expect("sync");
     session.create(session.root(), b"other", 0o600).expect("create");
     faults.fail_one_in(1, Kind::NoSpace);
     let is_full = |result: esker_base::Result<()>| {
@@ -462,7 +465,7 @@ fn a_file_whose_close_found_no_room_is_given_back_by_the_next_flush() {
     };
     is_full(session.sync());
     // Its times change, which needs no room yet.
-    session.allocate(&file, 0..1, true).expect("allocate");
+    session.file(&file).allocate(0..1, true).expect("allocate");
     is_full(session.close_file(file));
     faults.fail_one_in(0, Kind::NoSpace);
     session.unlink(session.root(), name).expect("unlink");
@@ -490,16 +493,16 @@ fn synced_writes_survive_power_loss_at_every_request() {
             let mut model = Vec::new();
             for (step, offset) in [0u64, 700, 1_200_000, 5_000, 20, 2_000_000].iter().enumerate() {
                 let bytes = vec![step as u8 + 1; 900];
-                session.write_file(&file, *offset, &bytes)?;
+                session.file(&file).write(*offset, &bytes)?;
                 put(&mut model, *offset as usize, &bytes);
                 states.push(model.clone());
-                session.sync_file(&file)?;
+                session.file(&file).sync()?;
                 synced = Some(model.clone());
             }
-            session.truncate_file(&file, 1_000_000)?;
+            session.file(&file).truncate(1_000_000)?;
             model.truncate(1_000_000);
             states.push(model.clone());
-            session.sync_file(&file)?;
+            session.file(&file).sync()?;
             synced = Some(model);
             Ok(())
         })();
@@ -565,7 +568,7 @@ fn who_looks_at_a_file_that_is_closed_sees_all_of_it() {
                 std::thread::yield_now();
             }
             let file = session.open_file(&root, name).expect("open");
-            let at = session.append_file(&file, b"abc").expect("append");
+            let at = session.file(&file).append(b"abc").expect("append");
             written.store(at + 3, Ordering::SeqCst);
             session.close_file(file).expect("close");
         }
@@ -585,20 +588,20 @@ fn writers_do_not_wait_for_readers() {
     let session = Arc::new(repository.begin(&[], options(Durability::Async)).expect("begin"));
     let file = session.create_file(session.root(), b"file", 0o644).expect("create");
     for _ in 0..3 {
-        session.append_file(&file, &vec![b'o'; 1 << 20]).expect("append");
+        session.file(&file).append(&vec![b'o'; 1 << 20]).expect("append");
     }
-    session.flush_file(&file).expect("flush");
+    session.file(&file).flush().expect("flush");
     let (writing, written) = (session.clone(), file.clone());
     hooked.at(When::Before, Request::GetRange, "/data/", move || {
         let (done, is_done) = mpsc::channel();
         thread::spawn(move || {
-            writing.truncate_file(&written, 0).expect("truncate");
-            writing.write_file(&written, 0, b"new").expect("write");
+            writing.file(&written).truncate(0).expect("truncate");
+            writing.file(&written).write(0, b"new").expect("write");
             let _ = done.send(());
         });
         is_done.recv_timeout(PATIENCE).map_err(|_| Error::new(Kind::Unavailable, "it waits"))
     });
-    let read = session.read_file(&file, 0, 1_000).expect("nobody waits");
+    let read = session.file(&file).read(0, 1_000).expect("nobody waits");
     assert!(hooked.has_acted());
     assert_eq!(&read[..], b"new");
 }
@@ -626,10 +629,10 @@ fn a_file_that_is_cut_off_has_its_old_content_or_the_new() {
     for size in [0, 1 << 20] {
         let name = format!("cut-{size}");
         let file = session.create_file(session.root(), name.as_bytes(), 0o644).expect("create");
-        session.write_file(&file, 0, &vec![b'o'; 2 << 20]).expect("write");
-        session.flush_file(&file).expect("flush");
+        session.file(&file).write(0, &vec![b'o'; 2 << 20]).expect("write");
+        session.file(&file).flush().expect("flush");
         let (cutting, cut) = (session.clone(), file.clone());
-        hooked.at(When::Before, Request::Put, "ref/", move || cutting.truncate_file(&cut, size));
+        hooked.at(When::Before, Request::Put, "ref/", move || cutting.file(&cut).truncate(size));
         let set = session.snapshot(&name).expect("snapshot");
         assert!(hooked.has_acted());
         let shown = repository.open(&[set], Identity::root()).expect("open");
@@ -638,7 +641,7 @@ fn a_file_that_is_cut_off_has_its_old_content_or_the_new() {
         assert!(content.iter().all(|byte| *byte == b'o'), "neither");
     }
     let other = session.create_file(session.root(), b"other", 0o644).expect("create");
-    session.sync_file(&other).expect("sync");
+    session.file(&other).sync().expect("sync");
     let resumed = repository.resume(session.set(), options(Durability::Async)).expect("resume");
     for path in ["/cut-0", "/cut-1048576"] {
         assert!(found(&resumed, path).iter().all(|byte| *byte == b'o'), "{path}");

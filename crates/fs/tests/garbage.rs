@@ -39,7 +39,7 @@ fn data_bytes(store: &SharedStore, set: SetId) -> u64 {
 /// Writes all pieces of `file`, each filled with `round`.
 fn write_round(session: &Session, file: &Arc<OpenFile>, round: u8) -> Result<()> {
     (0..PIECES).try_for_each(|piece| {
-        session.write_file(file, (piece * PIECE_BYTES) as u64, &[round; PIECE_BYTES])
+        session.file(file).write((piece * PIECE_BYTES) as u64, &[round; PIECE_BYTES])
     })
 }
 
@@ -74,16 +74,16 @@ fn overwriting_keeps_the_store_bounded() {
     let file = session.create_file(session.root(), b"file", 0o600).expect("create");
     for round in 0..28 {
         for offset in (0..FILE_BYTES).step_by(1 << 20) {
-            session.write_file(&file, offset as u64, &[round; 1 << 20]).expect("write");
+            session.file(&file).write(offset as u64, &[round; 1 << 20]).expect("write");
         }
         let stored = data_bytes(&store, session.set());
         assert!(stored <= 2 * FILE_BYTES as u64 + STORE_BYTES_OVER, "{round}: {stored}");
     }
-    session.sync_file(&file).expect("sync");
+    session.file(&file).sync().expect("sync");
     session.give_up_garbage().expect("give up");
     let stored = data_bytes(&store, session.set());
     assert!(stored <= 2 * FILE_BYTES as u64 + (65 << 20), "{stored}");
-    let read = session.read_file(&file, 0, FILE_BYTES).expect("read");
+    let read = session.file(&file).read(0, FILE_BYTES).expect("read");
     assert!(read.iter().all(|byte| *byte == 27));
 }
 
@@ -100,7 +100,7 @@ fn overwriting_a_large_file_at_random_keeps_the_store_bounded() {
     let file = session.create_file(session.root(), b"file", 0o600).expect("create");
     let block = vec![7; BLOCK_BYTES];
     for offset in (0..FILE_BYTES).step_by(BLOCK_BYTES) {
-        session.write_file(&file, offset, &block).expect("write");
+        session.file(&file).write(offset, &block).expect("write");
     }
     // The peak during a pass is reached just before anything is deleted.
     let most = std::sync::atomic::AtomicU64::new(0);
@@ -115,7 +115,7 @@ fn overwriting_a_large_file_at_random_keeps_the_store_bounded() {
         let mut random = Random::from_seed(3);
         for _ in 0..3_000 {
             let number = random.below(FILE_BYTES / BLOCK_BYTES as u64);
-            session.write_file(&file, number * BLOCK_BYTES as u64, &block).expect("write");
+            session.file(&file).write(number * BLOCK_BYTES as u64, &block).expect("write");
         }
         is_done.store(true, Ordering::Relaxed);
     });
@@ -150,7 +150,7 @@ fn overwriting_beside_a_snapshot_keeps_the_store_bounded() {
     let file = session.create_file(session.root(), b"file", 0o600).expect("create");
     let round = |round: u8| {
         for offset in (0..FILE_BYTES).step_by(1 << 20) {
-            session.write_file(&file, offset as u64, &[round; 1 << 20]).expect("write");
+            session.file(&file).write(offset as u64, &[round; 1 << 20]).expect("write");
         }
     };
     round(1);
@@ -172,7 +172,7 @@ fn what_is_written_meanwhile_is_kept() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let (repository, session) = begin(&store);
     let file = session.create_file(session.root(), b"file", 0o600).expect("create");
-    session.write_file(&file, 0, &vec![0; 2 << 20]).expect("write");
+    session.file(&file).write(0, &vec![0; 2 << 20]).expect("write");
     let is_done = AtomicBool::new(false);
     let mut expected = vec![0; 2 << 20];
     let reclaimed = thread::scope(|scope| {
@@ -192,21 +192,21 @@ fn what_is_written_meanwhile_is_kept() {
                 let is_apart = from + length <= offset || offset + length <= from;
                 if is_apart {
                     let range = from as u64..(from + length) as u64;
-                    session.copy_range(&file, range, &file, offset as u64).expect("copy");
+                    session.file(&file).copy_range(range, &file, offset as u64).expect("copy");
                     expected.copy_within(from..from + length, offset);
                 }
                 continue;
             }
             let bytes: Vec<u8> = step.to_le_bytes().into_iter().cycle().take(length).collect();
-            session.write_file(&file, offset as u64, &bytes).expect("write");
+            session.file(&file).write(offset as u64, &bytes).expect("write");
             expected[offset..offset + length].copy_from_slice(&bytes);
-            let read = session.read_file(&file, offset as u64, length).expect("read");
+            let read = session.file(&file).read(offset as u64, length).expect("read");
             assert!(read == bytes, "step {step}");
         }
         is_done.store(true, Ordering::Relaxed);
         reclaimer.join().expect("no panic")
     });
-    assert!(session.read_file(&file, 0, expected.len()).expect("read") == expected);
+    assert!(session.file(&file).read(0, expected.len()).expect("read") == expected);
     session.close_file(file).expect("close");
     session.flush().expect("flush");
     let reclaimed = reclaimed + session.reclaim_data().expect("reclaim");
@@ -214,7 +214,7 @@ fn what_is_written_meanwhile_is_kept() {
     assert_sound(&repository);
     let session = repository.resume(session.set(), options()).expect("resume");
     let file = session.open_file(session.root(), b"file").expect("open");
-    assert!(session.read_file(&file, 0, expected.len()).expect("read") == expected);
+    assert!(session.file(&file).read(0, expected.len()).expect("read") == expected);
 }
 
 /// Progress of [`overwrite_and_reclaim`]: rounds begun, and rounds that survive power loss.
@@ -320,7 +320,7 @@ fn a_takeover_at_every_request_loses_nothing() {
             assert!(rounds(&session).expect("read").iter().all(|round| *round == 3));
             write(&session, "/new", &[b'n'; 300_000]).expect("write");
             let file = session.open_file(session.root(), b"file").expect("open");
-            session.write_file(&file, 0, &[4; PIECE_BYTES]).expect("write");
+            session.file(&file).write(0, &[4; PIECE_BYTES]).expect("write");
             session.close_file(file).expect("close");
             session.flush().expect("flush");
         });
@@ -354,7 +354,7 @@ fn a_reader_at_every_request_finds_all_bytes() {
         session.flush().expect("flush");
         let (reading, read_file) = (session.clone(), file.clone());
         let read = Box::new(move || {
-            let bytes = reading.read_file(&read_file, 0, PIECES * PIECE_BYTES).expect("read");
+            let bytes = reading.file(&read_file).read(0, PIECES * PIECE_BYTES).expect("read");
             assert!(bytes.len() == PIECES * PIECE_BYTES && bytes.iter().all(|byte| *byte == 4));
         });
         interrupted.begin(Box::new(|_| true), read);

@@ -47,7 +47,7 @@ impl Subject {
     /// Creates a file; returns it with the store's file that holds its bytes.
     fn begin(&self, name: &[u8]) -> (Arc<OpenFile>, File) {
         let file = self.session.create_file(self.session.root(), name, 0o755).expect("create");
-        let direct = self.session.begin_in_place(&file).expect("begin");
+        let direct = self.session.file(&file).begin_in_place().expect("begin");
         (file, direct.expect("a store of files"))
     }
 
@@ -63,13 +63,13 @@ impl Subject {
         self.repository.verify(&options).expect("verify").findings.len()
     }
 
-    fn mode(&self, file: &OpenFile) -> u32 {
-        self.session.stat_file(file).expect("stat").mode
+    fn mode(&self, file: &Arc<OpenFile>) -> u32 {
+        self.session.file(file).stat().expect("stat").mode
     }
 
     fn give_mode(&self, file: &Arc<OpenFile>, mode: u32) {
         let changes = AttributeChanges { mode: Some(mode), ..AttributeChanges::default() };
-        self.session.setattr_file(file, &changes).expect("setattr");
+        self.session.file(file).setattr(&changes).expect("setattr");
     }
 }
 
@@ -94,13 +94,13 @@ fn what_was_synced_survives_its_writer() {
     let (file, direct) = subject.begin(b"file");
     let mut expected = noise(3 * MIB);
     direct.write_all_at(&expected, 0).expect("write");
-    let sizes = [subject.session.stat_file(&file).expect("stat").size, 3 << 20];
+    let sizes = [subject.session.file(&file).stat().expect("stat").size, 3 << 20];
     assert_eq!(sizes[0], sizes[1], "it is seen before it is recorded");
-    subject.session.sync_file(&file).expect("sync");
+    subject.session.file(&file).sync().expect("sync");
     // Overwritten and truncated below the recorded size, then extended, all without a sync.
     direct.write_all_at(b"over", 7).expect("write");
     expected[7..11].copy_from_slice(b"over");
-    subject.session.truncate_file(&file, 2 << 20).expect("truncate");
+    subject.session.file(&file).truncate(2 << 20).expect("truncate");
     expected.truncate(2 * MIB);
     direct.write_all_at(b"more", 2 << 20).expect("write");
     let set = subject.session.set();
@@ -126,7 +126,7 @@ fn a_large_file_ends_as_a_log_of_its_own_with_checksums() {
         direct.write_all_at(&expected[at..end], at as u64).expect("write");
     }
     direct.write_all_at(&expected[5..700], 5).expect("write");
-    subject.session.end_in_place(&file).expect("end");
+    subject.session.file(&file).end_in_place().expect("end");
     subject.session.close_file(file).expect("close");
     let set = subject.session.publish("large").expect("publish");
     let shown = subject.repository.open(&[set], Identity::root()).expect("open");
@@ -151,7 +151,7 @@ fn a_small_file_ends_where_small_files_are() {
     for (name, length) in [("inline", 100), ("packed", 5_000), ("empty", 0)] {
         let (file, direct) = subject.begin(name.as_bytes());
         direct.write_all_at(&noise(length), 0).expect("write");
-        subject.session.end_in_place(&file).expect("end");
+        subject.session.file(&file).end_in_place().expect("end");
         subject.session.close_file(file).expect("close");
     }
     assert_eq!(subject.logs().len(), 1, "the packed one");
@@ -168,12 +168,12 @@ fn holes_stay_holes() {
     direct.write_all_at(&first, 0).expect("write");
     direct.write_all_at(&last, 8 << 20).expect("write");
     let seek = |at| {
-        let hole = subject.session.seek_hole(&file, at).expect("seek");
-        (hole, subject.session.seek_data(&file, hole).expect("seek"))
+        let hole = subject.session.file(&file).seek_hole(at).expect("seek");
+        (hole, subject.session.file(&file).seek_data(hole).expect("seek"))
     };
     let found = (65_536, Some(8 << 20));
     assert_eq!(seek(0), found, "while it is written");
-    subject.session.end_in_place(&file).expect("end");
+    subject.session.file(&file).end_in_place().expect("end");
     assert_eq!(seek(0), found, "and afterwards");
     subject.session.close_file(file).expect("close");
     let bytes = content(&subject.session, "/sparse");
@@ -188,7 +188,7 @@ fn snapshots_show_what_was_there() {
     direct.write_all_at(&noise(2 * MIB), 0).expect("write");
     let set = subject.session.snapshot("before").expect("snapshot");
     direct.write_all_at(&vec![0; 3 * MIB], 0).expect("write");
-    subject.session.sync_file(&file).expect("sync");
+    subject.session.file(&file).sync().expect("sync");
     let shown = subject.repository.open(&[set], Identity::root()).expect("open");
     assert!(content(&shown, "/file") == noise(2 * MIB));
     // Without a call of `end_in_place`.
@@ -221,16 +221,16 @@ fn set_id_bits_come_when_nobody_writes_any_more() {
             "write" | "write and time" => direct.write_all_at(b"after", 0).expect("write"),
             "own" => {
                 let changes = AttributeChanges { uid: Some(7), ..AttributeChanges::default() };
-                subject.session.setattr_file(&file, &changes).expect("setattr");
+                subject.session.file(&file).setattr(&changes).expect("setattr");
             }
             "mode" => subject.give_mode(&file, 0o755),
             _ => {}
         }
         if case.contains("time") {
             let changes = AttributeChanges { mtime_ns, ..AttributeChanges::default() };
-            subject.session.setattr_file(&file, &changes).expect("setattr");
+            subject.session.file(&file).setattr(&changes).expect("setattr");
         }
-        assert_eq!(subject.session.end_in_place(&file).expect("end"), kept, "{case}");
+        assert_eq!(subject.session.file(&file).end_in_place().expect("end"), kept, "{case}");
         assert_eq!(subject.mode(&file), if kept { 0o6755 } else { 0o755 }, "{case}");
         subject.session.close_file(file).expect("close");
     }
@@ -244,11 +244,12 @@ fn times_that_are_given_stay() {
     let mtime_ns = Some(1_234_567_890_123_456_789);
     subject
         .session
-        .setattr_file(&file, &AttributeChanges { mtime_ns, ..AttributeChanges::default() })
+        .file(&file)
+        .setattr(&AttributeChanges { mtime_ns, ..AttributeChanges::default() })
         .expect("set");
     let time = || subject.session.find("/file", FollowLinks::No).expect("find").inode.mtime_ns;
     assert_eq!(Some(time()), mtime_ns);
-    subject.session.end_in_place(&file).expect("end");
+    subject.session.file(&file).end_in_place().expect("end");
     subject.session.close_file(file).expect("close");
     assert_eq!(Some(time()), mtime_ns);
 }
@@ -259,8 +260,8 @@ fn what_is_removed_leaves_nothing() {
     let (file, direct) = subject.begin(b"file");
     subject.session.unlink(subject.session.root(), b"file").expect("unlink");
     direct.write_all_at(&noise(2 * MIB), 0).expect("it goes on working");
-    assert_eq!(&subject.session.read_file(&file, 9, 3).expect("read")[..], &noise(12)[9..]);
-    subject.session.end_in_place(&file).expect("end");
+    assert_eq!(&subject.session.file(&file).read(9, 3).expect("read")[..], &noise(12)[9..]);
+    subject.session.file(&file).end_in_place().expect("end");
     subject.session.close_file(file).expect("close");
     assert_eq!(subject.logs(), []);
 }
@@ -269,18 +270,18 @@ fn what_is_removed_leaves_nothing() {
 fn not_every_file_can_be_written_in_place() {
     let subject = Subject::new();
     let file = subject.session.create_file(subject.session.root(), b"full", 0o644).expect("create");
-    subject.session.write_file(&file, 0, b"x").expect("write");
-    assert!(subject.session.begin_in_place(&file).expect("it is not empty").is_none());
+    subject.session.file(&file).write(0, b"x").expect("write");
+    assert!(subject.session.file(&file).begin_in_place().expect("it is not empty").is_none());
     let (twice, _direct) = subject.begin(b"twice");
-    assert!(subject.session.begin_in_place(&twice).expect("it has begun").is_none());
+    assert!(subject.session.file(&twice).begin_in_place().expect("it has begun").is_none());
     let in_memory = Repository::new(Arc::new(MemoryStore::new()));
     for (repository, durability) in
         [(&in_memory, Durability::Async), (&subject.repository, Durability::Always)]
     {
         let session = repository.begin(&[], options(durability)).expect("begin");
         let file = session.create_file(session.root(), b"file", 0o644).expect("create");
-        assert!(session.begin_in_place(&file).expect("asked").is_none(), "{durability:?}");
-        assert!(!session.end_in_place(&file).expect("nothing to end"));
+        assert!(session.file(&file).begin_in_place().expect("asked").is_none(), "{durability:?}");
+        assert!(!session.file(&file).end_in_place().expect("nothing to end"));
     }
 }
 
@@ -310,17 +311,17 @@ fn after_death(repository: &Repository, session: &Session) -> Vec<u8> {
 fn a_sync_beside_a_snapshot_lasts() {
     let (_directory, hooked, repository, session) = hooked();
     let file = session.create_file(session.root(), b"file", 0o644).expect("create");
-    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let direct = session.file(&file).begin_in_place().expect("begin").expect("a store of files");
     let expected = noise(3 * MIB);
     direct.write_all_at(&expected, 0).expect("write");
     let (syncing, synced) = (session.clone(), file.clone());
-    hooked.at(When::After, Request::Put, "ref/", move || syncing.sync_file(&synced));
+    hooked.at(When::After, Request::Put, "ref/", move || syncing.file(&synced).sync());
     session.snapshot("snapshot").expect("snapshot");
     assert!(hooked.has_acted());
     // The record is written again, as when a descriptor is closed, and then becomes durable.
-    session.flush_file(&file).expect("flush");
+    session.file(&file).flush().expect("flush");
     let other = session.create_file(session.root(), b"other", 0o644).expect("create");
-    session.sync_file(&other).expect("sync");
+    session.file(&other).sync().expect("sync");
     assert!(after_death(&repository, &session) == expected);
 }
 
@@ -332,13 +333,13 @@ fn a_sync_beside_a_snapshot_lasts() {
 fn a_sync_beside_a_truncation_lasts() {
     let (_directory, hooked, repository, session) = hooked();
     let file = session.create_file(session.root(), b"file", 0o644).expect("create");
-    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let direct = session.file(&file).begin_in_place().expect("begin").expect("a store of files");
     let expected = noise(4 * MIB);
     direct.write_all_at(&expected, 0).expect("write");
     let (cutting, cut) = (session.clone(), file.clone());
     hooked
-        .at(When::Before, Request::SyncLog, "/data/", move || cutting.truncate_file(&cut, 3 << 20));
-    session.sync_file(&file).expect("sync");
+        .at(When::Before, Request::SyncLog, "/data/", move || cutting.file(&cut).truncate(3 << 20));
+    session.file(&file).sync().expect("sync");
     assert!(hooked.has_acted());
     assert!(after_death(&repository, &session) == expected[..3 * MIB]);
 }
@@ -353,12 +354,12 @@ fn a_file_gets_set_id_bits_while_others_wait_for_the_content_alone() {
     let Subject { directory: _directory, repository: _repository, session } = Subject::new();
     let session = Arc::new(session);
     let file = session.create_file(session.root(), b"file", 0o755).expect("create");
-    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let direct = session.file(&file).begin_in_place().expect("begin").expect("a store of files");
     // Large enough that the other thread runs while it is read.
     direct.write_all_at(&noise(64 * MIB), 0).expect("write");
     let changes = AttributeChanges { mode: Some(0o4755), ..AttributeChanges::default() };
-    session.setattr_file(&file, &changes).expect("setattr");
-    session.sync_file(&file).expect("sync");
+    session.file(&file).setattr(&changes).expect("setattr");
+    session.file(&file).sync().expect("sync");
     let is_done = Arc::new(AtomicBool::new(false));
     let (reclaiming, is_reclaimed) = (session.clone(), is_done.clone());
     let other = std::thread::spawn(move || {
@@ -368,12 +369,12 @@ fn a_file_gets_set_id_bits_while_others_wait_for_the_content_alone() {
     });
     let (sender, receiver) = std::sync::mpsc::channel();
     let (ending, ended) = (session.clone(), file.clone());
-    std::thread::spawn(move || sender.send(ending.end_in_place(&ended)));
+    std::thread::spawn(move || sender.send(ending.file(&ended).end_in_place()));
     let has_bits = receiver.recv_timeout(Duration::from_secs(60)).expect("nobody waits for ever");
     is_done.store(true, Ordering::SeqCst);
     other.join().expect("no panic");
     assert!(has_bits.expect("end"));
-    assert_eq!(session.stat_file(&file).expect("stat").mode, 0o4755);
+    assert_eq!(session.file(&file).stat().expect("stat").mode, 0o4755);
 }
 
 /// Symptom: after a crash a small file that had been synced read as zeros.
@@ -385,14 +386,14 @@ fn a_file_gets_set_id_bits_while_others_wait_for_the_content_alone() {
 fn a_copy_that_a_snapshot_made_stays_until_a_record_does_without_it() {
     let Subject { directory: _directory, repository, session } = Subject::new();
     let file = session.create_file(session.root(), b"file", 0o644).expect("create");
-    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let direct = session.file(&file).begin_in_place().expect("begin").expect("a store of files");
     let expected = noise(100_000);
     direct.write_all_at(&expected, 0).expect("write");
-    session.sync_file(&file).expect("sync");
+    session.file(&file).sync().expect("sync");
     session.snapshot("snapshot").expect("snapshot");
-    session.end_in_place(&file).expect("end");
+    session.file(&file).end_in_place().expect("end");
     let other = session.create_file(session.root(), b"other", 0o644).expect("create");
-    session.sync_file(&other).expect("sync");
+    session.file(&other).sync().expect("sync");
     assert!(after_death(&repository, &session) == expected);
 }
 
@@ -409,10 +410,10 @@ fn a_file_without_a_name_is_read_after_its_writer_ended() {
         let session = &subject.session;
         let reader = session.open_file(session.root(), b"file").expect("open");
         session.unlink(session.root(), b"file").expect("unlink");
-        session.end_in_place(&file).expect("end");
+        session.file(&file).end_in_place().expect("end");
         session.close_file(file).expect("close");
         session.reclaim_data().expect("reclaim");
-        assert!(session.read_file(&reader, 0, 4 * MIB).expect("read") == expected);
+        assert!(session.file(&reader).read(0, 4 * MIB).expect("read") == expected);
         session.close_file(reader).expect("close");
         session.reclaim_data().expect("reclaim");
         assert_eq!(subject.logs(), [], "nobody has it any more");
@@ -427,15 +428,15 @@ fn a_file_without_a_name_is_read_after_its_writer_ended() {
 fn syncs_that_overlap_last() {
     let (_directory, hooked, repository, session) = hooked();
     let file = session.create_file(session.root(), b"file", 0o644).expect("create");
-    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let direct = session.file(&file).begin_in_place().expect("begin").expect("a store of files");
     let expected = noise(4 * MIB);
     direct.write_all_at(&expected[..MIB], 0).expect("write");
     let (other, same, all) = (session.clone(), file.clone(), expected.clone());
     hooked.at(When::After, Request::SyncLog, "/data/", move || {
         direct.write_all_at(&all, 0).expect("write");
-        other.sync_file(&same)
+        other.file(&same).sync()
     });
-    session.sync_file(&file).expect("sync");
+    session.file(&file).sync().expect("sync");
     assert!(hooked.has_acted());
     assert!(after_death(&repository, &session) == expected);
 }
@@ -461,19 +462,19 @@ fn a_file_is_used_while_it_is_sealed() {
                     while !last && !is_sealed.load(Ordering::SeqCst) || last && at % 5 != 0 {
                         at = (at + MIB + 13) % (7 * MIB);
                         let bytes = [round + 1; 5_000];
-                        session.write_file(&file, at as u64, &bytes).expect("write");
+                        session.file(&file).write(at as u64, &bytes).expect("write");
                         expected[at..at + bytes.len()].copy_from_slice(&bytes);
                         if at % 11 == 0 && expected.len() > 8 * MIB {
                             expected.truncate(expected.len() - 77_777);
                             let size = expected.len() as u64;
-                            session.truncate_file(&file, size).expect("truncate");
+                            session.file(&file).truncate(size).expect("truncate");
                         }
-                        let read = session.read_file(&file, at as u64, 6_000).expect("read");
+                        let read = session.file(&file).read(at as u64, 6_000).expect("read");
                         assert!(read == expected[at..at + 6_000]);
                     }
                 }
             });
-            session.end_in_place(&file).expect("end");
+            session.file(&file).end_in_place().expect("end");
             is_sealed.store(true, Ordering::SeqCst);
         });
         session.close_file(file).expect("close");
@@ -497,7 +498,7 @@ fn a_writer_that_was_taken_over_changes_nothing_that_is_published() {
     let begin = |name: &[u8]| {
         let (file, direct) = subject.begin(name);
         direct.write_all_at(&expected, 0).expect("write");
-        session.sync_file(&file).expect("sync");
+        session.file(&file).sync().expect("sync");
         (file, direct)
     };
     // The record of one file is in a table, that of another in the log; the third has two names.
@@ -509,12 +510,12 @@ fn a_writer_that_was_taken_over_changes_nothing_that_is_published() {
     for (_, direct) in &kept {
         direct.write_all_at(&[0; 5_000], 7).expect("the kernel asks nobody");
     }
-    session.sync_file(&kept[0].0).expect_err("it was taken over");
+    session.file(&kept[0].0).sync().expect_err("it was taken over");
     let refused = [
-        session.write_file(&kept[1].0, 0, b"late"),
-        session.truncate_file(&kept[1].0, 4 << 20),
-        session.punch(&kept[1].0, 0..9, true),
-        session.allocate(&kept[1].0, 0..5 << 20, false),
+        session.file(&kept[1].0).write(0, b"late"),
+        session.file(&kept[1].0).truncate(4 << 20),
+        session.file(&kept[1].0).punch(0..9, true),
+        session.file(&kept[1].0).allocate(0..5 << 20, false),
     ];
     for refused in refused {
         assert_eq!(refused.expect_err("it is fenced").kind(), Kind::Fenced);
@@ -536,10 +537,10 @@ fn a_writer_that_was_taken_over_changes_nothing_that_is_published() {
 fn a_takeover_that_ends_early_is_done_by_the_next() {
     let (_directory, hooked, repository, session) = hooked();
     let file = session.create_file(session.root(), b"file", 0o644).expect("create");
-    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let direct = session.file(&file).begin_in_place().expect("begin").expect("a store of files");
     let expected = noise(3 * MIB);
     direct.write_all_at(&expected, 0).expect("write");
-    session.sync_file(&file).expect("sync");
+    session.file(&file).sync().expect("sync");
     let set = session.set();
     let dies = || Err(Error::new(Kind::Unavailable, "the writer dies"));
     hooked.at(When::Before, Request::GetRange, "/data/", dies);

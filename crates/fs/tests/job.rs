@@ -538,7 +538,7 @@ fn random_parts_make_a_sound_tree() {
 fn big_base(repository: &Repository) -> SetId {
     let session = repository.begin(&[], options()).expect("begin");
     let file = session.create_file(session.root(), b"big", 0o644).expect("create");
-    session.write_file(&file, 0, &[7; 2 << 20]).expect("write");
+    session.file(&file).write(0, &[7; 2 << 20]).expect("write");
     session.close_file(file).expect("close");
     session.publish("big").expect("publish")
 }

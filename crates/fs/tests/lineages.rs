@@ -402,7 +402,7 @@ fn put(layer: &mut Layer, name: &'static str, record: &Record, content: Vec<u8>)
 
 fn create(session: &Session, name: &str, content: &[u8]) {
     let file = session.create_file(session.root(), name.as_bytes(), 0o644).expect("create");
-    session.write_file(&file, 0, content).expect("write");
+    session.file(&file).write(0, content).expect("write");
     session.close_file(file).expect("close");
 }
 
@@ -411,10 +411,10 @@ fn write(session: &Session, name: &str, at: u64, bytes: &[u8], content: &mut Vec
     let (start, end) = (at as usize, at as usize + bytes.len());
     let file = session.open_file(session.root(), name.as_bytes()).expect("open");
     if bytes.is_empty() {
-        session.truncate_file(&file, at).expect("truncate");
+        session.file(&file).truncate(at).expect("truncate");
         content.resize(end, 0);
     } else {
-        session.write_file(&file, at, bytes).expect("write");
+        session.file(&file).write(at, bytes).expect("write");
         content.resize(content.len().max(end), 0);
         content[start..end].copy_from_slice(bytes);
     }

@@ -244,10 +244,10 @@ fn open_files_without_a_name_keep_their_bytes() {
     subject.while_bytes_move(|session| session.unlink(session.root(), b"other").map(drop));
     subject.reclaim();
     for (file, byte) in [(&early, b'f'), (&late, b'o')] {
-        let read = session.read_file(file, 0, FILE_BYTES).expect("read");
+        let read = session.file(file).read(0, FILE_BYTES).expect("read");
         assert!(read == vec![byte; FILE_BYTES]);
-        session.write_file(file, 10, b"written").expect("write");
-        let read = session.read_file(file, 0, 20).expect("read");
+        session.file(file).write(10, b"written").expect("write");
+        let read = session.file(file).read(0, 20).expect("read");
         assert_eq!(&read[10..17], b"written");
     }
     for file in [early, late] {
@@ -283,9 +283,9 @@ fn damage_of_a_long_segment_does_not_move() {
     let session = repository.begin(&[], options()).expect("begin");
     let file = session.create_file(session.root(), b"file", 0o644).expect("create");
     for (offset, length) in [(0, 6 << 20), (7 << 20, 13 << 20)] {
-        session.write_file(&file, offset, &vec![b'f'; length]).expect("write");
+        session.file(&file).write(offset, &vec![b'f'; length]).expect("write");
     }
-    session.truncate_file(&file, 7 << 20).expect("truncate");
+    session.file(&file).truncate(7 << 20).expect("truncate");
     session.close_file(file).expect("close");
     session.flush().expect("flush");
     let set = session.set();
@@ -309,7 +309,7 @@ fn what_is_removed_meanwhile_stays_removed() {
     let subject = Subject::new();
     let (session, root) = (&subject.session, subject.session.root());
     let file = session.open_file(root, b"file").expect("open");
-    session.write_file(&file, 0, b"mapped").expect("write");
+    session.file(&file).write(0, b"mapped").expect("write");
     session.close_file(file).expect("close");
     let request = (When::Before, Request::GetRange, "/data/");
     let thread = subject

@@ -249,7 +249,7 @@ fn a_change_of_size_fails_if_a_table_is_missing() {
             store.delete(&object.name).expect("delete");
         }
     }
-    let shortened = session.truncate_file(&file, 100).and_then(|()| session.sync_file(&file));
+    let shortened = session.file(&file).truncate(100).and_then(|()| session.file(&file).sync());
     shortened.expect_err("there is no record to change");
 }
 
@@ -269,7 +269,7 @@ fn a_replay_goes_past_bytes_of_other_sets_that_are_gone() {
         let session = repository.begin(&[], options(Identity::root())).expect("begin");
         let file = session.create_file(session.root(), b"f", 0o644).expect("create");
         for part in [1, 0] {
-            session.write_file(&file, part * 100_000, &[byte; 100_000]).expect("write");
+            session.file(&file).write(part * 100_000, &[byte; 100_000]).expect("write");
         }
         session.close_file(file).expect("close");
         session.publish(name).expect("publish")
@@ -281,7 +281,7 @@ fn a_replay_goes_past_bytes_of_other_sets_that_are_gone() {
     let session = repository.begin(&[upper, lower], durable.clone()).expect("begin");
     // The session makes the content of the file, which branches have, its own: by reference.
     let file = session.open_file(session.root(), b"f").expect("open");
-    session.write_file(&file, 50_000, b"changed").expect("write");
+    session.file(&file).write(50_000, b"changed").expect("write");
     session.close_file(file).expect("close");
     let root = session.root().clone();
     session.create(&root, b"later", 0o644).expect("create");
@@ -326,10 +326,10 @@ fn a_snapshot_shows_what_a_failed_write_has_changed() {
         Ok(())
     });
     let file = session.open_file(&root, b"file").expect("open");
-    session.write_file(&file, 5_000, &[7; 10_000]).expect_err("the store does not answer");
+    session.file(&file).write(5_000, &[7; 10_000]).expect_err("the store does not answer");
     assert!(hooked.has_acted());
     session.sync().expect("sync");
-    let shown = session.read_file(&file, 0, 20_000).expect("read");
+    let shown = session.file(&file).read(0, 20_000).expect("read");
     let set = session.snapshot("snapshot").expect("snapshot");
     let snapshot = repository.open(&[set], Identity::root()).expect("open");
     let inode = snapshot.stat("/file", FollowLinks::No).expect("stat");

@@ -20,7 +20,7 @@ const SIZE: usize = 3 << 20;
 /// Writes `count` bytes at `offset` of `/f`.
 fn write_range(session: &Session, offset: usize, count: usize, byte: u8) {
     let file = session.open_file(session.root(), b"f").expect("open");
-    session.write_file(&file, offset as u64, &vec![byte; count]).expect("write");
+    session.file(&file).write(offset as u64, &vec![byte; count]).expect("write");
     session.close_file(file).expect("close");
 }
 

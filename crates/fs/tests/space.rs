@@ -122,8 +122,8 @@ impl Step {
                     true => session.open_file(&root, name)?,
                     false => session.create_file(&root, name, 0o644)?,
                 };
-                let written = session.write_file(&file, *offset as u64, bytes);
-                let synced = written.and_then(|()| session.sync_file(&file));
+                let written = session.file(&file).write(*offset as u64, bytes);
+                let synced = written.and_then(|()| session.file(&file).sync());
                 session.close_file(file).and(synced)
             }
             Self::Rename(from, to) => {
@@ -350,7 +350,7 @@ fn times_of_directories_are_written_once_there_is_room() {
     std::thread::sleep(Duration::from_millis(20));
     dirs.iter().for_each(|dir| drop(session.mkdir(dir, b"inner", 0o755).expect("mkdir")));
     store.fill_at(1, FaultEffect::None);
-    assert_eq!(session.sync_file(&file).expect_err("full").kind(), Kind::NoSpace);
+    assert_eq!(session.file(&file).sync().expect_err("full").kind(), Kind::NoSpace);
     assert_eq!(session.flush().expect_err("full").kind(), Kind::NoSpace);
     store.make_room();
     session.close_file(file).expect("close");

@@ -53,7 +53,7 @@ fn prepared(store: &SharedStore) -> (SetId, SetId) {
     let cut = AttributeChanges { size: Some(1_000), ..AttributeChanges::default() };
     session.setattr(&root, b"cut", &cut).expect("truncate");
     let file = session.open_file(&root, b"parts").expect("open");
-    session.write_file(&file, 500, &[b'w'; 700]).expect("write");
+    session.file(&file).write(500, &[b'w'; 700]).expect("write");
     session.close_file(file).expect("close");
     let above = session.publish("above").expect("publish");
     (below, above)
@@ -190,7 +190,7 @@ fn an_export_of_a_squash_is_that_of_its_sources() {
     let root = session.root().clone();
     let file = session.open_file(&root, b"kept").expect("open");
     for at in (0..LARGE_BYTES as u64).step_by(1 << 20) {
-        session.write_file(&file, at + 77, &[b'p'; 5_000]).expect("write");
+        session.file(&file).write(at + 77, &[b'p'; 5_000]).expect("write");
     }
     session.close_file(file).expect("close");
     let top = session.publish("top").expect("publish");

@@ -424,7 +424,7 @@ fn damage_names_the_paths_that_it_hits() {
     fill(&session);
     let file = session.create_file(session.root(), b"mapped", 0o644).expect("create");
     for at in [9 << 20, 0, 4 << 20] {
-        session.write_file(&file, at, &[7; 70_000]).expect("write");
+        session.file(&file).write(at, &[7; 70_000]).expect("write");
     }
     session.close_file(file).expect("close");
     let first = session.publish("first").expect("publish");

@@ -173,7 +173,7 @@ impl MountFront {
         let opened = self.open_for_change(node);
         let place = node.place.lock().clone();
         let changed = match (&opened, &place) {
-            (Some(file), _) => session.setattr_file(file, &changes),
+            (Some(file), _) => session.file(file).setattr(&changes),
             (None, NodeLocation::Dir(dir)) => match dir.location() {
                 Some((parent, name)) => session.setattr(&parent, &name, &changes),
                 None => session.setattr_root(&changes).and_then(|()| session.stat_dir(dir)),

@@ -171,11 +171,11 @@ impl MountFront {
             return None;
         }
         let session = self.view.session()?;
-        let direct = session.begin_in_place(file).ok().flatten()?;
+        let direct = session.file(file).begin_in_place().ok().flatten()?;
         let registered = register(&direct);
         if registered.is_err() {
             // If that fails, this process writes the file in place.
-            let _ = session.end_in_place(file);
+            let _ = session.file(file).end_in_place();
         }
         registered.ok().map(Arc::new)
     }
@@ -283,7 +283,8 @@ impl MountFront {
 
     /// Ends in-place writing, once nobody has the store's file open any more.
     fn end_in_place(&self, number: u64, file: &Arc<OpenFile>) -> Result<(), Errno> {
-        let got_set_id = self.session()?.end_in_place(file).map_err(|error| self.errno(&error))?;
+        let got_set_id =
+            self.session()?.file(file).end_in_place().map_err(|error| self.errno(&error))?;
         if got_set_id {
             // Otherwise the kernel keeps the mode without those bits.
             self.invalidate_attributes(number);
@@ -338,7 +339,7 @@ impl MountFront {
     /// The current inode of `node`, if it is open.
     pub(crate) fn open_inode(&self, node: &KernelNode) -> Result<Option<Inode>, Errno> {
         let Some(file) = self.open_for_change(node) else { return Ok(None) };
-        let inode = self.session()?.stat_file(&file).map_err(|error| self.errno(&error))?;
+        let inode = self.session()?.file(&file).stat().map_err(|error| self.errno(&error))?;
         Ok(Some(inode))
     }
 
@@ -351,7 +352,7 @@ impl MountFront {
         };
         let read = match &content {
             OpenedContent::Fixed(inode) => self.view.read(inode, offset, bytes_max),
-            OpenedContent::Changing(file) => self.session()?.read_file(file, offset, bytes_max),
+            OpenedContent::Changing(file) => self.session()?.file(file).read(offset, bytes_max),
             OpenedContent::Values(values) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(values.len());
                 let end = start.saturating_add(bytes_max).min(values.len());
@@ -375,9 +376,9 @@ impl MountFront {
         let session = self.session()?;
         // Only a kernel that collects writes keeps times of its own.
         let written = if self.writes_back && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            session.write_collected_pages(&file, offset, bytes)
+            session.file(&file).write_collected_pages(offset, bytes)
         } else {
-            session.write_file(&file, offset, bytes)
+            session.file(&file).write(offset, bytes)
         };
         self.record_change();
         written.map_err(|error| self.errno(&error))?;
@@ -388,7 +389,7 @@ impl MountFront {
     /// Commits writes to the file as an operation of the session when a program closes it; at
     /// durability `always` they then survive power loss.
     pub(crate) fn flush(&self, number: u64) -> Result<(), Errno> {
-        let flushed = self.session()?.flush_file(&self.changing(number)?);
+        let flushed = self.session()?.file(&self.changing(number)?).flush();
         self.record_change();
         flushed.map_err(|error| self.errno(&error))
     }
@@ -401,7 +402,7 @@ impl MountFront {
             return Ok(());
         }
         let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
-        let synced = session.sync_file(&file);
+        let synced = session.file(&file).sync();
         synced.map_err(|error| self.errno(&error))
     }
 
@@ -420,10 +421,10 @@ impl MountFront {
         let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
         let keeps_size = mode & KEEP_SIZE != 0;
         let done = match mode & !KEEP_SIZE {
-            0 => session.allocate(&file, offset..end, keeps_size),
+            0 => session.file(&file).allocate(offset..end, keeps_size),
             // The kernel requests holes only within the file's size.
-            PUNCH_HOLE if keeps_size => session.punch(&file, offset..end, true),
-            ZERO_RANGE => session.punch(&file, offset..end, keeps_size),
+            PUNCH_HOLE if keeps_size => session.file(&file).punch(offset..end, true),
+            ZERO_RANGE => session.file(&file).punch(offset..end, keeps_size),
             _ => return Err(Errno::EOPNOTSUPP),
         };
         self.record_change();
@@ -451,13 +452,13 @@ impl MountFront {
             };
         }
         let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
-        let size = session.stat_file(&file).map_err(|error| self.errno(&error))?.size;
+        let size = session.file(&file).stat().map_err(|error| self.errno(&error))?.size;
         if offset >= size {
             return Err(Errno::ENXIO);
         }
         let found = match whence {
-            SEEK_DATA => session.seek_data(&file, offset),
-            SEEK_HOLE => session.seek_hole(&file, offset).map(Some),
+            SEEK_DATA => session.file(&file).seek_data(offset),
+            SEEK_HOLE => session.file(&file).seek_hole(offset).map(Some),
             _ => return Err(Errno::EINVAL),
         };
         let at = found.map_err(|error| self.errno(&error))?.ok_or(Errno::ENXIO)?;
@@ -480,7 +481,7 @@ impl MountFront {
         // A reply has 32 bits for the count; the caller asks again for the rest.
         let length = length.min(1 << 30);
         let end = offset.checked_add(length).ok_or(Errno::EOVERFLOW)?;
-        let copied = session.copy_range(&from, offset..end, &to, to_offset);
+        let copied = session.file(&from).copy_range(offset..end, &to, to_offset);
         self.record_change();
         let copied = copied.map_err(|error| self.errno(&error))?;
         if drops_set_id {

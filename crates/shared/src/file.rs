@@ -119,7 +119,7 @@ impl<T: Transport> SharedJob<T> {
             }
             (opened, _) => {
                 let file = opened?;
-                let inode = session.stat_file(&file)?;
+                let inode = session.file(&file).stat()?;
                 if let Err(error) = session.identity().check(READ | WRITE, &inode, name) {
                     // The first error is the one to report.
                     let _ = session.close_file(file);
@@ -147,13 +147,13 @@ impl<T: Transport> SharedJob<T> {
             let ticket = self.segments.put_segments(&all)?;
             self.segments.wait(ticket)?;
             self.segments.sync()?;
-            session.flush_file(&file)?;
+            session.file(&file).flush()?;
             extents(&session).retain_segments(&mut |run, kept| {
                 kept.extend((run.first.file != id).then_some(*run));
             })?;
         }
         // Without the name, later syncs of ranks would be of no use.
-        session.flush_file(&file)?;
+        session.file(&file).flush()?;
         if self.is_durable {
             session.sync()?;
         }
@@ -365,7 +365,7 @@ impl<T: Transport> SharedJob<T> {
         let freed = self.segments.truncate(file.id, size)?;
         file.mtime_ns = file.mtime_ns.max(self.session.now_ns());
         self.session.shared_content().set_size(home, size, file.mtime_ns);
-        self.session.flush_file(home)?;
+        self.session.file(home).flush()?;
         Ok(freed.iter().map(|segment| segment.length).sum())
     }
 

@@ -508,10 +508,10 @@ fn a_file_that_cannot_be_opened_stays_as_it_was() {
     for (name, length) in names {
         let file =
             session.create_file(session.root(), &name.as_bytes()[1..], 0o644).expect("create");
-        session.write_file(&file, 0, &old[..length]).expect("write");
+        session.file(&file).write(0, &old[..length]).expect("write");
         if name == "/mapped" {
-            session.flush_file(&file).expect("flush");
-            session.write_file(&file, 100, &old[100..length]).expect("write");
+            session.file(&file).flush().expect("flush");
+            session.file(&file).write(100, &old[100..length]).expect("write");
         }
         session.close_file(file).expect("close");
     }

@@ -51,14 +51,14 @@ fn a_file_of_a_base_is_written_over_without_a_copy() {
         let root = base.root().clone();
         let file = base.create_file(&root, name.as_bytes(), 0o644).expect("create");
         let old: Vec<u8> = (0..length).map(|at| (at % 200) as u8).collect();
-        base.write_file(&file, 0, &old).expect("write");
+        base.file(&file).write(0, &old).expect("write");
         if name == "mapped" {
             // Cut and written again, so that some segments are beyond the visible content.
-            base.flush_file(&file).expect("flush");
-            base.write_file(&file, 60_000, &[9; 2_000_000]).expect("write");
+            base.file(&file).flush().expect("flush");
+            base.file(&file).write(60_000, &[9; 2_000_000]).expect("write");
             let size = Some(length as u64);
             let cut = esker_fs::ops::AttributeChanges { size, ..Default::default() };
-            base.setattr_file(&file, &cut).expect("cut");
+            base.file(&file).setattr(&cut).expect("cut");
         }
         base.close_file(file).expect("close");
         let base_set = base.publish(&format!("base-{name}")).expect("publish");
@@ -100,12 +100,12 @@ fn what_a_rank_wrote_alone_may_be_shared_afterwards() {
         if job.segments().rank().0 == 0 {
             let root = job.session().root().clone();
             let file = job.session().create_file(&root, b"log", 0o644)?;
-            job.session().write_file(&file, 0, &[1; 9_000])?;
-            job.session().flush_file(&file)?;
+            job.session().file(&file).write(0, &[1; 9_000])?;
+            job.session().file(&file).flush()?;
             // The file is mapped now, with a hole and a cut.
-            job.session().write_file(&file, 3_000_000, &[2; 10])?;
+            job.session().file(&file).write(3_000_000, &[2; 10])?;
             let cut = esker_fs::ops::AttributeChanges { size: Some(8_000), ..Default::default() };
-            job.session().setattr_file(&file, &cut)?;
+            job.session().file(&file).setattr(&cut)?;
             job.session().close_file(file)?;
         }
         let mut file = job.open("/log", None)?;

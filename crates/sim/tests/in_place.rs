@@ -189,7 +189,7 @@ impl Writer {
     fn sync_in_place(&mut self, random: &mut Random) {
         let Some(work) = &self.work else { return };
         let Some(file) = &work.in_place else { return };
-        let synced = work.session.sync_file(&file.open);
+        let synced = work.session.file(&file.open).sync();
         if self.process.is_dead() {
             return;
         }
@@ -223,7 +223,7 @@ impl Writer {
         let loose = path.strip_prefix(b"/").unwrap_or(&path).to_vec();
         let Some(work) = &self.work else { return };
         self.begin_operation(work, &next, Some(&loose));
-        let cut = session.truncate_file(&open, size);
+        let cut = session.file(&open).truncate(size);
         if self.process.is_dead() {
             return;
         }
@@ -249,7 +249,7 @@ impl Writer {
         });
         let FileInPlace { open, direct, .. } = file;
         drop(direct);
-        let ended = session.end_in_place(&open).and_then(|_| session.close_file(open));
+        let ended = session.file(&open).end_in_place().and_then(|_| session.close_file(open));
         // The store's file is closed everywhere.
         let process = self.process.number();
         self.kept_files.retain(|kept| kept.process != process || kept.set != session.set());
@@ -284,7 +284,7 @@ impl Writer {
 /// Opens the new file at `at` for writing in place.
 fn open_directly(work: &Work, at: &Place) -> Result<Option<(Arc<OpenFile>, File)>> {
     let open = work.session.open_file(&work.session.dir(&at.dir)?, &at.name)?;
-    match work.session.begin_in_place(&open)? {
+    match work.session.file(&open).begin_in_place()? {
         Some(direct) => Ok(Some((open, direct))),
         None => work.session.close_file(open).map(|()| None),
     }

@@ -413,7 +413,7 @@ impl Writer {
             return;
         }
         for (file, bytes) in &work.removed {
-            let read = || work.session.read_file(file, 0, bytes.len() + 1);
+            let read = || work.session.file(file).read(0, bytes.len() + 1);
             match self.world.machine.pause(read) {
                 Ok(found) if found == *bytes => {}
                 Ok(_) => self.world.fail("an open file without a name has other bytes"),
@@ -642,9 +642,9 @@ fn write_pieces(
 ) -> Result<()> {
     let file = session.open_file(&session.dir(&at.dir)?, &at.name)?;
     for (offset, bytes) in pieces {
-        session.write_file(&file, *offset, bytes)?;
+        session.file(&file).write(*offset, bytes)?;
         if is_synced {
-            session.sync_file(&file)?;
+            session.file(&file).sync()?;
         }
     }
     session.close_file(file)

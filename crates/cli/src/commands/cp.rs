@@ -179,8 +179,8 @@ impl CopyCommand {
             None => session.create_file(dir, name, 0o600)?,
         };
         let copied = session.open_file(&from.dir, &from.name).and_then(|source| {
-            session.truncate_file(&to, 0)?;
-            session.copy_range(&source, 0..from.inode.size, &to, 0)?;
+            session.file(&to).truncate(0)?;
+            session.file(&source).copy_range(0..from.inode.size, &to, 0)?;
             session.close_file(source)
         });
         session.close_file(to)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use esker_base::Result;
 use esker_extent::Segment;
 
-use super::{InPlaceFile, OpenFile, OpenFileState, RecordLocation};
+use super::{InPlaceFile, OpenFile, OpenFileState, RecordLocation, SessionFile};
 use crate::file::space::check_end;
 use crate::identity::WRITE;
 use crate::inode::{DirId, FileId, Inode};
@@ -30,19 +30,81 @@ impl OpenFileState {
     }
 }
 
-impl Session {
-    /// Returns the attributes of `file`, with content and extended attributes. Also works after the
-    /// last name is gone; the link count is then 0.
+impl SessionFile<'_> {
+    /// Returns the attributes of the file, with content and extended attributes. Also works after
+    /// the last name is gone; the link count is then 0.
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn stat_file(&self, file: &OpenFile) -> Result<Inode> {
+    pub fn stat(&self) -> Result<Inode> {
+        let Self { session, file } = *self;
         let state = file.state.read();
-        let mut inode = self.record(file, &state)?;
+        let mut inode = session.record(file, &state)?;
         state.overlay(&mut inode);
         Ok(inode)
     }
 
+    /// Changes attributes of the file, as [`Session::setattr`] does for a name.
+    pub fn setattr(&self, changes: &AttributeChanges) -> Result<Inode> {
+        let Self { session, file } = *self;
+        session.check_open()?;
+        let _content = session.pin_data_logs();
+        let mut state = file.state.write();
+        if let Some(size) = changes.size {
+            session.identity().check(WRITE, &session.record(file, &state)?, b"file")?;
+            check_end(Some(size))?;
+            session.set_size(file, &mut state, size)?;
+            session.content_was_changed(file, &mut state);
+        }
+        let mut others = AttributeChanges { size: None, ..*changes };
+        if state.in_place.is_some() {
+            others = InPlaceFile::recorded(&others);
+        } else {
+            // Times set here must not be overlaid by those of earlier writes.
+            session.write_state_attributes(file, &mut state)?;
+        }
+        let now_ns = session.now_ns();
+        let change = |inode: &mut Inode| {
+            if changes.size.is_some() {
+                content_changed(inode, session.identity(), now_ns);
+            }
+            session.apply(inode, b"file", &others)
+        };
+        match session.update_file_inode(file, change)? {
+            Some(inode) => state.inode = inode,
+            None => change(&mut state.inode)?,
+        }
+        if let Some(in_place) = &mut state.in_place {
+            in_place.defer_changes(changes)?;
+        }
+        let mut inode = state.inode.clone();
+        state.overlay(&mut inode);
+        Ok(inode)
+    }
+
+    /// Stores what the file has in memory and writes its record, which then survives as the
+    /// session's durability promises. Cost: an append to a data log if content is buffered.
+    ///
+    /// # Errors
+    /// Errors of the store; the file is then unchanged and may be flushed again.
+    pub fn flush(&self) -> Result<()> {
+        let Self { session, file } = *self;
+        let _content = session.pin_data_logs();
+        let mut state = file.state.write();
+        session.write_state_attributes(file, &mut state)
+    }
+
+    /// Returns once the file and everything the session did before survive power loss.
+    pub fn sync(&self) -> Result<()> {
+        let Self { session, file } = *self;
+        session.sync_in_place(file)?;
+        self.flush()?;
+        session.data().sync()?;
+        session.tree().sync()
+    }
+}
+
+impl Session {
     /// Returns the record of `file`, or its last known state if the record is gone.
     pub(super) fn record(&self, file: &OpenFile, state: &OpenFileState) -> Result<Inode> {
         let _shape = self.read_structure();
@@ -55,62 +117,6 @@ impl Session {
                 _ => Ok(state.inode.clone()),
             },
         }
-    }
-
-    /// Changes attributes of `file`, as [`Session::setattr`] does for a name.
-    pub fn setattr_file(&self, file: &Arc<OpenFile>, changes: &AttributeChanges) -> Result<Inode> {
-        self.check_open()?;
-        let _content = self.pin_data_logs();
-        let mut state = file.state.write();
-        if let Some(size) = changes.size {
-            self.identity().check(WRITE, &self.record(file, &state)?, b"file")?;
-            check_end(Some(size))?;
-            self.set_size(file, &mut state, size)?;
-            self.content_was_changed(file, &mut state);
-        }
-        let mut others = AttributeChanges { size: None, ..*changes };
-        if state.in_place.is_some() {
-            others = InPlaceFile::recorded(&others);
-        } else {
-            // Times set here must not be overlaid by those of earlier writes.
-            self.write_state_attributes(file, &mut state)?;
-        }
-        let now_ns = self.now_ns();
-        let change = |inode: &mut Inode| {
-            if changes.size.is_some() {
-                content_changed(inode, self.identity(), now_ns);
-            }
-            self.apply(inode, b"file", &others)
-        };
-        match self.update_file_inode(file, change)? {
-            Some(inode) => state.inode = inode,
-            None => change(&mut state.inode)?,
-        }
-        if let Some(in_place) = &mut state.in_place {
-            in_place.defer_changes(changes)?;
-        }
-        let mut inode = state.inode.clone();
-        state.overlay(&mut inode);
-        Ok(inode)
-    }
-
-    /// Stores what `file` has in memory and writes its record, which then survives as the session's
-    /// durability promises. Cost: an append to a data log if content is buffered.
-    ///
-    /// # Errors
-    /// Errors of the store; the file is then unchanged and may be flushed again.
-    pub fn flush_file(&self, file: &Arc<OpenFile>) -> Result<()> {
-        let _content = self.pin_data_logs();
-        let mut state = file.state.write();
-        self.write_state_attributes(file, &mut state)
-    }
-
-    /// Returns once `file` and everything the session did before survive power loss.
-    pub fn sync_file(&self, file: &Arc<OpenFile>) -> Result<()> {
-        self.sync_in_place(file)?;
-        self.flush_file(file)?;
-        self.data().sync()?;
-        self.tree().sync()
     }
 
     pub(super) fn write_state_attributes(

@@ -23,7 +23,7 @@ use esker_table::tree::{Durability, Tree};
 use parking_lot::RwLockWriteGuard;
 
 use super::direct_file::DirectFile;
-use super::{BUFFER_BYTES_MAX, OpenFile, OpenFileState, RecordLocation};
+use super::{BUFFER_BYTES_MAX, OpenFile, OpenFileState, RecordLocation, SessionFile};
 use crate::data::{FileLog, PIECE_BYTES, log_name};
 use crate::inode::Extent;
 use crate::ops::AttributeChanges;
@@ -121,29 +121,30 @@ impl OpenFileState {
     }
 }
 
-impl Session {
-    /// Lets the caller write `file` in place: returns the store's file that holds its bytes from
-    /// now on, open for reading and writing. Returns `None` where that is impossible: `file` was
+impl SessionFile<'_> {
+    /// Lets the caller write the file in place: returns the store's file that holds its bytes from
+    /// now on, open for reading and writing. Returns `None` where that is impossible: the file was
     /// already written to, the store has no files, every change must be durable at once, or too
     /// many files are being written in place.
     ///
     /// Reads and attributes through this session work as usual, but set-id bits are applied only at
-    /// the end. Written data survives power loss after [`Session::sync_file`]; bytes overwritten
+    /// the end. Written data survives power loss after [`SessionFile::sync`]; bytes overwritten
     /// since then survive with either content. Snapshots show copies of it. The caller calls
-    /// [`Session::end_in_place`] once nothing has the store's file open; otherwise the file is
+    /// [`SessionFile::end_in_place`] once nothing has the store's file open; otherwise the file is
     /// published as a copy. Cost: creating a file.
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn begin_in_place(&self, file: &Arc<OpenFile>) -> Result<Option<File>> {
-        self.check_open()?;
-        let _content = self.pin_data_logs();
+    pub fn begin_in_place(&self) -> Result<Option<File>> {
+        let Self { session, file } = *self;
+        session.check_open()?;
+        let _content = session.pin_data_logs();
         let mut state = file.state.write();
         let is_possible = state.is_blank() && state.inode.mode & SET_ID_BITS == 0;
-        if !is_possible || self.tree().durability() == Durability::Always {
+        if !is_possible || session.tree().durability() == Durability::Always {
             return Ok(None);
         }
-        let Some((log, own)) = self.data().log_in_place()? else { return Ok(None) };
+        let Some((log, own)) = session.data().log_in_place()? else { return Ok(None) };
         let theirs = own.try_clone().map_err(|error| Error::io(error, "file data"))?;
         let (size, mtime_ns) = (state.inode.size, state.inode.mtime_ns);
         let file_of_log = Arc::new(DirectFile::new(log.number(), own));
@@ -157,33 +158,34 @@ impl Session {
         };
         if size > 0 {
             // The record already covers these bytes.
-            self.declare_unsealed()?;
+            session.declare_unsealed()?;
             in_place.file.set_bytes(size)?;
-            self.data().sync_in_place(&in_place.log)?;
+            session.data().sync_in_place(&in_place.log)?;
         }
         in_place.file.set_written_at(timestamp::system_time(mtime_ns))?;
-        drop(self.take_buffer(&mut state));
+        drop(session.take_buffer(&mut state));
         state.in_place = Some(in_place);
-        self.content_was_placed(file, &mut state);
+        session.content_was_placed(file, &mut state);
         Ok(Some(theirs))
     }
 
-    /// Seals a file opened with [`Session::begin_in_place`]; the caller guarantees that nothing
+    /// Seals a file opened with [`SessionFile::begin_in_place`]; the caller guarantees that nothing
     /// still writes to it. Returns true if deferred set-id bits were applied. Cost: rereads the
     /// whole file to checksum it, most likely from memory; the file can be read and written through
     /// this session meanwhile.
     ///
     /// # Errors
     /// Errors of the store; bytes that could not be read then have no checksum.
-    pub fn end_in_place(&self, file: &Arc<OpenFile>) -> Result<bool> {
-        let content = self.pin_data_logs();
-        let Some((mut state, sealed)) = self.seal(file) else { return Ok(false) };
+    pub fn end_in_place(&self) -> Result<bool> {
+        let Self { session, file } = *self;
+        let content = session.pin_data_logs();
+        let Some((mut state, sealed)) = session.seal(file) else { return Ok(false) };
         let Some(in_place) = state.in_place.take() else { return Ok(false) };
         in_place.file.overlay(&mut state.inode);
-        let kept = sealed.and_then(|sealed| self.keep(&mut state, &in_place, sealed));
+        let kept = sealed.and_then(|sealed| session.keep(&mut state, &in_place, sealed));
         let has_log = state.inode.mapped || state.inode.extent.is_some();
         if let Err(error) = kept {
-            if self.keep_unchecked(&mut state, &in_place).is_err() {
+            if session.keep_unchecked(&mut state, &in_place).is_err() {
                 state.in_place = Some(in_place);
             }
             return Err(error);
@@ -192,25 +194,27 @@ impl Session {
             _ if has_log => {}
             // Nothing refers to the log or ever did. A leftover is garbage collected.
             None => {
-                let name = log_name(self.set(), in_place.log.number());
-                let _ = self.layers().source().store.delete(&name);
+                let name = log_name(session.set(), in_place.log.number());
+                let _ = session.layers().source().store.delete(&name);
             }
             Some(bytes) => {
-                self.data().garbage().add_stored(bytes);
-                self.data().garbage().add_garbage(bytes);
+                session.data().garbage().add_stored(bytes);
+                session.data().garbage().add_garbage(bytes);
             }
         }
         let bits = in_place.set_id();
         if bits != 0 && !matches!(file.location(), RecordLocation::Gone) {
-            let mode = Some(self.record(file, &state)?.mode | bits);
-            // `setattr_file` takes both locks again, so holding them here could deadlock with a
+            let mode = Some(session.record(file, &state)?.mode | bits);
+            // `setattr` takes both locks again, so holding them here could deadlock with a
             // thread that waits for exclusive access.
             drop((state, content));
-            self.setattr_file(file, &AttributeChanges { mode, ..AttributeChanges::default() })?;
+            self.setattr(&AttributeChanges { mode, ..AttributeChanges::default() })?;
         }
         Ok(bits != 0)
     }
+}
 
+impl Session {
     /// Reads the content of `file` without its lock, and then locks it; `None` if it is not being
     /// written in place.
     fn seal<'a>(

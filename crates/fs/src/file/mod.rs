@@ -25,6 +25,8 @@ mod table;
 mod unsealed;
 mod write;
 
+use std::sync::Arc;
+
 use parking_lot::{Mutex, RwLock};
 
 use self::in_place::InPlaceFile;
@@ -34,6 +36,7 @@ pub(crate) use self::table::OpenFiles;
 use crate::data::FileLog;
 use crate::dir::Dir;
 use crate::inode::Inode;
+use crate::session::Session;
 
 /// Maximum size of a file, the largest `off_t`.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
@@ -42,13 +45,20 @@ pub const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// Approximate bound on the memory of all files together.
 pub const BUFFERS_BYTES_MAX: usize = 128 << 20;
 
-/// An open regular file. Its methods are those of [`crate::session::Session`] that take one. It
-/// keeps working after the file's names are gone.
+/// An open regular file, which [`Session::file`] reads and changes. It keeps working after the
+/// file's names are gone.
 #[derive(Debug)]
 pub struct OpenFile {
     id: u128,
     place: Mutex<RecordLocation>,
     state: RwLock<OpenFileState>,
+}
+
+/// An open file together with the session that opened it.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionFile<'a> {
+    session: &'a Session,
+    file: &'a Arc<OpenFile>,
 }
 
 /// Place of a file's inode record.

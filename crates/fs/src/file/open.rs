@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use esker_base::Result;
 
-use super::{OpenFile, RecordLocation};
+use super::{OpenFile, RecordLocation, SessionFile};
 use crate::dir::Dir;
 use crate::inode::{DirId, FileKind, Inode, NameKind};
 use crate::ops::setattr::{AttributeChanges, check_file};
@@ -47,6 +47,13 @@ impl Session {
         self.files().open_new(inode, place)
     }
 
+    /// Returns `file`, which this session has opened, to be read and changed.
+    #[inline]
+    #[must_use]
+    pub fn file<'a>(&'a self, file: &'a Arc<OpenFile>) -> SessionFile<'a> {
+        SessionFile { session: self, file }
+    }
+
     /// Opens the file `name` in `dir` for `changes` that affect more than its record: the file is
     /// open, or its size changes. Otherwise returns `None`.
     pub(crate) fn open_to_change(
@@ -76,10 +83,10 @@ impl Session {
     /// bytes are freed.
     ///
     /// # Errors
-    /// As [`Session::flush_file`]; the file is given back even then, and the next flush of the
+    /// As [`SessionFile::flush`]; the file is given back even then, and the next flush of the
     /// session tries to flush it again.
     pub fn close_file(&self, file: Arc<OpenFile>) -> Result<()> {
-        let flushed = self.flush_file(&file);
+        let flushed = self.file(&file).flush();
         flushed.and(self.give_back(file.id, 1))
     }
 
@@ -88,7 +95,7 @@ impl Session {
     pub(crate) fn flush_files(&self) -> Result<()> {
         self.files().dirty().iter().try_for_each(|file| {
             self.sync_in_place(file)?;
-            self.flush_file(file)?;
+            self.file(file).flush()?;
             self.give_back(file.id, 0)
         })
     }
@@ -164,7 +171,7 @@ mod tests {
         let session = repository.begin(&[], options).expect("begin");
         let write = |name: &[u8], bytes: &[u8]| {
             let file = session.create_file(session.root(), name, 0o600).expect("create");
-            session.write_file(&file, 0, bytes).expect("write");
+            session.file(&file).write(0, bytes).expect("write");
             file
         };
         let (small, large) = (write(b"small", &[1; 9]), write(b"large", &[2; 90_000]));

@@ -10,7 +10,7 @@ use esker_table::manifest::SetId;
 use esker_table::tree::Tree;
 
 use super::direct_file::DirectFile;
-use super::{OpenFile, OpenFileState};
+use super::{OpenFile, OpenFileState, SessionFile};
 use crate::data::{self, LARGE_FILE_BYTES, PIECE_BYTES, log_name};
 use crate::inode::{Extent, Inode};
 use crate::namespace::Namespace;
@@ -25,32 +25,37 @@ const HOLE_BYTES: u64 = 4 << 10;
 const COUNTED_SEGMENTS_MAX: usize = 1 << 12;
 const _: () = assert!(WINDOW_BYTES.is_multiple_of(HOLE_BYTES));
 
-impl Session {
-    /// Returns up to `bytes_max` bytes of `file` from `offset`; fewer only at its end. Writers are
-    /// not blocked while the store reads. Cost: a store request for each log involved; none while
-    /// the bytes are in memory.
+impl SessionFile<'_> {
+    /// Returns up to `bytes_max` bytes of the file from `offset`; fewer only at its end. Writers
+    /// are not blocked while the store reads. Cost: a store request for each log involved; none
+    /// while the bytes are in memory.
     ///
     /// # Errors
     /// `Corrupt`, and errors of the store.
-    pub fn read_file(&self, file: &OpenFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
-        self.read_unlocked(file, offset, bytes_max)
+    pub fn read(&self, offset: u64, bytes_max: usize) -> Result<Bytes> {
+        let Self { session, file } = *self;
+        session.read_unlocked(file, offset, bytes_max)
     }
 
-    /// Returns the first offset at or after `offset` where `file` has written bytes; `None` if
+    /// Returns the first offset at or after `offset` where the file has written bytes; `None` if
     /// there is none before its end (`lseek` with `SEEK_DATA`).
     ///
     /// # Errors
     /// `Invalid` if `offset` is at or beyond the end; errors of the store.
-    pub fn seek_data(&self, file: &OpenFile, offset: u64) -> Result<Option<u64>> {
-        self.seek(file, offset, true).map(|(at, size)| (at < size).then_some(at))
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
+        let Self { session, file } = *self;
+        session.seek(file, offset, true).map(|(at, size)| (at < size).then_some(at))
     }
 
-    /// Returns the first offset at or after `offset` that is in a hole of `file`, whose end counts
-    /// as one (`SEEK_HOLE`).
-    pub fn seek_hole(&self, file: &OpenFile, offset: u64) -> Result<u64> {
-        self.seek(file, offset, false).map(|(at, _)| at)
+    /// Returns the first offset at or after `offset` that is in a hole of the file, whose end
+    /// counts as one (`SEEK_HOLE`).
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        let Self { session, file } = *self;
+        session.seek(file, offset, false).map(|(at, _)| at)
     }
+}
 
+impl Session {
     /// Returns where data, or a hole, begins at or after `offset`, and the file's size. A block of
     /// [`HOLE_BYTES`] with any data is all data, as in other file systems.
     fn seek(&self, file: &OpenFile, offset: u64, wants_data: bool) -> Result<(u64, u64)> {

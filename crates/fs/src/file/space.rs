@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use esker_base::{Error, Kind, Result};
 use esker_extent::Segment;
 
-use super::{FILE_BYTES_MAX, OpenFile, OpenFileState};
+use super::{FILE_BYTES_MAX, OpenFile, OpenFileState, SessionFile};
 use crate::data::{INLINE_BYTES_MAX, PIECE_BYTES};
 use crate::ops::setattr::resize;
 use crate::session::Session;
@@ -17,22 +17,106 @@ use crate::session::Session;
 /// Ranges are copied in steps of this size, so that memory does not grow with the range.
 const STEP_BYTES: u64 = 64 << 20;
 
-impl Session {
-    /// Truncates `file` to `size`, or extends it with zeros. Cost: no store request.
+impl SessionFile<'_> {
+    /// Truncates the file to `size`, or extends it with zeros. Cost: no store request.
     ///
     /// # Errors
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; errors of the store.
-    pub fn truncate_file(&self, file: &Arc<OpenFile>, size: u64) -> Result<()> {
-        self.check_open()?;
-        let _content = self.pin_data_logs();
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        let Self { session, file } = *self;
+        session.check_open()?;
+        let _content = session.pin_data_logs();
         let mut state = file.state.write();
         check_end(Some(size))?;
-        self.set_size(file, &mut state, size)?;
-        self.content_was_changed(file, &mut state);
+        session.set_size(file, &mut state, size)?;
+        session.content_was_changed(file, &mut state);
         Ok(())
     }
 
-    /// Like [`Session::truncate_file`], without changing times.
+    /// Extends the file to the end of `range` unless `keeps_size`. Reserves nothing in the store,
+    /// whose free space is shared, unless the file is written in place.
+    pub fn allocate(&self, range: Range<u64>, keeps_size: bool) -> Result<()> {
+        let Self { session, file } = *self;
+        session.check_open()?;
+        let _content = session.pin_data_logs();
+        let mut state = file.state.write();
+        check_end(Some(range.end))?;
+        if let Some(direct) = state.change_in_place(session.tree())? {
+            direct.allocate(&range, keeps_size)?;
+        } else if !keeps_size && range.end > state.inode.size {
+            session.set_size(file, &mut state, range.end)?;
+        }
+        session.content_was_changed(file, &mut state);
+        Ok(())
+    }
+
+    /// Makes `range` of the file read as zeros and take no room; extends the file to its end unless
+    /// `keeps_size`.
+    pub fn punch(&self, range: Range<u64>, keeps_size: bool) -> Result<()> {
+        let Self { session, file } = *self;
+        session.check_open()?;
+        let _content = session.pin_data_logs();
+        let mut state = file.state.write();
+        check_end(Some(range.end))?;
+        if let Some(direct) = state.change_in_place(session.tree())? {
+            direct.punch(&range, keeps_size)?;
+            session.content_was_changed(file, &mut state);
+            return Ok(());
+        }
+        if !keeps_size && range.end > state.inode.size {
+            session.set_size(file, &mut state, range.end)?;
+        }
+        let end = range.end.min(state.inode.size);
+        if range.start < end {
+            match &mut state.buffer {
+                Some(buffer) => buffer[range.start as usize..end as usize].fill(0),
+                None => {
+                    session.map_content(file, &mut state)?;
+                    let hole = Segment::hole(file.id, range.start, end - range.start);
+                    session.extents().put_segments(&mut [hole])?;
+                    session.data().garbage().add_garbage(end - range.start);
+                }
+            }
+        }
+        session.content_was_changed(file, &mut state);
+        Ok(())
+    }
+
+    /// Copies `range` of the file to `offset` of `to` by sharing extents; returns how many bytes
+    /// were copied, fewer only at its end. Ranges of one file must not overlap. Bytes are read and
+    /// written only for small new files, which have no extents yet, and for files that are written
+    /// in place.
+    pub fn copy_range(&self, range: Range<u64>, to: &Arc<OpenFile>, offset: u64) -> Result<u64> {
+        let Self { session, file: from } = *self;
+        session.check_open()?;
+        let _content = session.pin_data_logs();
+        let length = range.end.saturating_sub(range.start);
+        check_end(offset.checked_add(length))?;
+        if Arc::ptr_eq(from, to)
+            && range.start < offset + length
+            && offset < range.end
+            && length > 0
+        {
+            return Err(Error::new(Kind::Invalid, "a copy between overlapping ranges"));
+        }
+        // Bytes that the copy itself appends are not copied again.
+        let length = range.end.min(from.state.read().size()?).saturating_sub(range.start);
+        let mut copied = 0;
+        while copied < length {
+            let start = range.start + copied;
+            let step = start..(range.start + length).min(start + STEP_BYTES);
+            let count = session.copy_step(from, step, to, offset + copied)?;
+            copied += count;
+            if count == 0 {
+                break;
+            }
+        }
+        Ok(copied)
+    }
+}
+
+impl Session {
+    /// Like [`SessionFile::truncate`], without changing times.
     pub(super) fn set_size(
         &self,
         file: &Arc<OpenFile>,
@@ -98,95 +182,6 @@ impl Session {
         state.inode.content.clear();
     }
 
-    /// Extends `file` to the end of `range` unless `keeps_size`. Reserves nothing in the store,
-    /// whose free space is shared, unless the file is written in place.
-    pub fn allocate(
-        &self,
-        file: &Arc<OpenFile>,
-        range: Range<u64>,
-        keeps_size: bool,
-    ) -> Result<()> {
-        self.check_open()?;
-        let _content = self.pin_data_logs();
-        let mut state = file.state.write();
-        check_end(Some(range.end))?;
-        if let Some(direct) = state.change_in_place(self.tree())? {
-            direct.allocate(&range, keeps_size)?;
-        } else if !keeps_size && range.end > state.inode.size {
-            self.set_size(file, &mut state, range.end)?;
-        }
-        self.content_was_changed(file, &mut state);
-        Ok(())
-    }
-
-    /// Makes `range` of `file` read as zeros and take no room; extends the file to its end unless
-    /// `keeps_size`.
-    pub fn punch(&self, file: &Arc<OpenFile>, range: Range<u64>, keeps_size: bool) -> Result<()> {
-        self.check_open()?;
-        let _content = self.pin_data_logs();
-        let mut state = file.state.write();
-        check_end(Some(range.end))?;
-        if let Some(direct) = state.change_in_place(self.tree())? {
-            direct.punch(&range, keeps_size)?;
-            self.content_was_changed(file, &mut state);
-            return Ok(());
-        }
-        if !keeps_size && range.end > state.inode.size {
-            self.set_size(file, &mut state, range.end)?;
-        }
-        let end = range.end.min(state.inode.size);
-        if range.start < end {
-            match &mut state.buffer {
-                Some(buffer) => buffer[range.start as usize..end as usize].fill(0),
-                None => {
-                    self.map_content(file, &mut state)?;
-                    let hole = Segment::hole(file.id, range.start, end - range.start);
-                    self.extents().put_segments(&mut [hole])?;
-                    self.data().garbage().add_garbage(end - range.start);
-                }
-            }
-        }
-        self.content_was_changed(file, &mut state);
-        Ok(())
-    }
-
-    /// Copies `range` of `from` to `offset` of `to` by sharing extents; returns how many bytes were
-    /// copied, fewer only at the end of `from`. Ranges of one file must not overlap. Bytes are read
-    /// and written only for small new files, which have no extents yet, and for files that are
-    /// written in place.
-    pub fn copy_range(
-        &self,
-        from: &Arc<OpenFile>,
-        range: Range<u64>,
-        to: &Arc<OpenFile>,
-        offset: u64,
-    ) -> Result<u64> {
-        self.check_open()?;
-        let _content = self.pin_data_logs();
-        let length = range.end.saturating_sub(range.start);
-        check_end(offset.checked_add(length))?;
-        if Arc::ptr_eq(from, to)
-            && range.start < offset + length
-            && offset < range.end
-            && length > 0
-        {
-            return Err(Error::new(Kind::Invalid, "a copy between overlapping ranges"));
-        }
-        // Bytes that the copy itself appends are not copied again.
-        let length = range.end.min(from.state.read().size()?).saturating_sub(range.start);
-        let mut copied = 0;
-        while copied < length {
-            let start = range.start + copied;
-            let step = start..(range.start + length).min(start + STEP_BYTES);
-            let count = self.copy_step(from, step, to, offset + copied)?;
-            copied += count;
-            if count == 0 {
-                break;
-            }
-        }
-        Ok(copied)
-    }
-
     fn copy_step(
         &self,
         from: &Arc<OpenFile>,
@@ -206,7 +201,7 @@ impl Session {
             if is_in_place || state.buffer.is_some() || has_content {
                 let count = (end - range.start).min(PIECE_BYTES) as usize;
                 drop(state);
-                let bytes = self.read_file(from, range.start, count)?;
+                let bytes = self.file(from).read(range.start, count)?;
                 self.write_state(to, &mut to.state.write(), offset, &bytes)?;
                 return Ok(bytes.len() as u64);
             }

@@ -7,57 +7,59 @@ use std::sync::atomic::Ordering;
 use esker_base::{Error, Kind, Result};
 use esker_extent::{LogPlace, Segment};
 
-use super::{BUFFER_BYTES_MAX, BUFFERS_BYTES_MAX, FILE_BYTES_MAX, OpenFile, OpenFileState};
+use super::{
+    BUFFER_BYTES_MAX, BUFFERS_BYTES_MAX, FILE_BYTES_MAX, OpenFile, OpenFileState, SessionFile,
+};
 use crate::data::INLINE_BYTES_MAX;
 use crate::session::Session;
 
-impl Session {
-    /// Writes `bytes` at `offset` of `file`. They survive as the session's durability promises once
-    /// the file is flushed, and power loss after [`Session::sync_file`]. Cost: none while a new
+impl SessionFile<'_> {
+    /// Writes `bytes` at `offset` of the file. They survive as the session's durability promises
+    /// once the file is flushed, and power loss after [`SessionFile::sync`]. Cost: none while a new
     /// file is small, otherwise an append to a data log.
     ///
     /// # Errors
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; `NoSpace` and other errors of the store.
-    pub fn write_file(&self, file: &Arc<OpenFile>, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check_open()?;
-        self.bound_garbage();
-        let _content = self.pin_data_logs();
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let Self { session, file } = *self;
+        session.check_open()?;
+        session.bound_garbage();
+        let _content = session.pin_data_logs();
         let mut state = file.state.write();
-        self.write_state(file, &mut state, offset, bytes)
+        session.write_state(file, &mut state, offset, bytes)
     }
 
-    /// Writes pages that a kernel has collected, as [`Session::write_file`], but leaves the times
-    /// of `file`: the kernel knows when programs wrote, and sends those times if they changed.
+    /// Writes pages that a kernel has collected, as [`SessionFile::write`], but leaves the times of
+    /// the file: the kernel knows when programs wrote, and sends those times if they changed.
     ///
     /// # Errors
-    /// As [`Session::write_file`].
-    pub fn write_collected_pages(
-        &self,
-        file: &Arc<OpenFile>,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<()> {
-        self.check_open()?;
-        self.bound_garbage();
-        let _content = self.pin_data_logs();
+    /// As [`SessionFile::write`].
+    pub fn write_collected_pages(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let Self { session, file } = *self;
+        session.check_open()?;
+        session.bound_garbage();
+        let _content = session.pin_data_logs();
         let mut state = file.state.write();
         let times = (state.inode.mtime_ns, state.inode.ctime_ns);
-        let written = self.write_state(file, &mut state, offset, bytes);
+        let written = session.write_state(file, &mut state, offset, bytes);
         (state.inode.mtime_ns, state.inode.ctime_ns) = times;
         written
     }
 
-    /// Writes `bytes` at the end of `file`; returns their offset.
-    pub fn append_file(&self, file: &Arc<OpenFile>, bytes: &[u8]) -> Result<u64> {
-        self.check_open()?;
-        self.bound_garbage();
-        let _content = self.pin_data_logs();
+    /// Writes `bytes` at the end of the file; returns their offset.
+    pub fn append(&self, bytes: &[u8]) -> Result<u64> {
+        let Self { session, file } = *self;
+        session.check_open()?;
+        session.bound_garbage();
+        let _content = session.pin_data_logs();
         let mut state = file.state.write();
         let offset = state.size()?;
-        self.write_state(file, &mut state, offset, bytes)?;
+        session.write_state(file, &mut state, offset, bytes)?;
         Ok(offset)
     }
+}
 
+impl Session {
     pub(super) fn write_state(
         &self,
         file: &Arc<OpenFile>,

@@ -52,7 +52,7 @@ impl Session {
     pub fn setattr(&self, dir: &Dir, name: &[u8], changes: &AttributeChanges) -> Result<Inode> {
         dir.check_name(name)?;
         if let Some(file) = self.open_to_change(dir, name, changes)? {
-            let changed = self.setattr_file(&file, changes);
+            let changed = self.file(&file).setattr(changes);
             self.close_file(file)?;
             return changed;
         }
