@@ -7,7 +7,7 @@ use std::sync::Arc;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_extent::ExtentFamily;
 use esker_table::manifest::Manifest;
-use esker_table::memtable::SHARDS;
+use esker_table::SHARDS;
 use esker_table::schema::Schema;
 use esker_table::schema::record::RECORD;
 use esker_table::wal::{

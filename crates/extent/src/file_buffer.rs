@@ -5,8 +5,8 @@
 use std::sync::{Arc, OnceLock};
 
 use esker_base::{Error, Kind, Result};
+use esker_table::SHARD_BYTES_MAX;
 use esker_table::manifest::SetId;
-use esker_table::memtable::SHARD_BYTES_MAX;
 use hashbrown::HashMap;
 
 use super::interval_index::CUT_MAX;

@@ -56,7 +56,7 @@ impl BlockRegion {
 /// Each block joins the preceding regions, backwards for as long as the span from there to the
 /// block stays local. Work: the number of blocks times the regions joined.
 #[must_use]
-pub fn cluster(requested: &[RequestedBlock], percent_min: usize) -> Vec<BlockRegion> {
+pub(crate) fn cluster(requested: &[RequestedBlock], percent_min: usize) -> Vec<BlockRegion> {
     let mut regions: Vec<BlockRegion> = Vec::new();
     for &next in requested {
         debug_assert!(regions.last().is_none_or(|last| last.blocks.end <= next.block));

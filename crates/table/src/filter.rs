@@ -71,7 +71,7 @@ pub fn may_contain(bytes: &[u8], digest: u64) -> bool {
 
 /// Hints the processor that [`may_contain`] follows.
 #[inline]
-pub fn prefetch_probes(bytes: &[u8], digest: u64) {
+pub(crate) fn prefetch_probes(bytes: &[u8], digest: u64) {
     if !bytes.is_empty() {
         probes(bytes, digest).1.iter().for_each(|probe| prefetch(&raw const bytes[*probe]));
     }

@@ -6,19 +6,19 @@
 //! knows about files or directories.
 
 pub mod block;
-pub mod cache;
-pub mod cluster;
+mod cache;
+mod cluster;
 pub mod column;
 pub mod family;
 pub mod filter;
 pub mod manifest;
 mod memory;
-pub mod memtable;
+mod memtable;
 pub mod merge;
-pub mod pace;
-pub mod presence;
+mod pace;
+mod presence;
 mod row_cache;
-pub mod run;
+mod run;
 pub mod run_writer;
 pub mod schema;
 pub mod set_writer;
@@ -27,3 +27,5 @@ pub mod tables;
 pub mod tree;
 pub mod wal;
 pub mod wire;
+
+pub use memtable::{SHARD_BYTES_MAX, SHARDS};

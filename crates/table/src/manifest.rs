@@ -562,7 +562,7 @@ impl Manifest {
     ///
     /// # Errors
     /// `Fenced`, and what the store reports.
-    pub fn check_owned(&self, store: &dyn Store, set: SetId) -> Result<()> {
+    pub(crate) fn check_owned(&self, store: &dyn Store, set: SetId) -> Result<()> {
         if Self::newest_number(store, set)? == self.number {
             return Ok(());
         }

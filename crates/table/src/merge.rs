@@ -66,7 +66,7 @@ impl RecordCursor {
 
     /// Makes a cursor over the sorted blocks of a run in memory.
     #[must_use]
-    pub fn over_blocks(schema: &'static Schema, blocks: Vec<Arc<Block>>) -> Self {
+    pub(crate) fn over_blocks(schema: &'static Schema, blocks: Vec<Arc<Block>>) -> Self {
         let source = RecordSource::Blocks(blocks.into_iter());
         Self::new(schema, source)
     }
@@ -149,19 +149,19 @@ impl RecordCursor {
     /// Returns the whole current block, if its first record is the current one, all of it is
     /// visible, and the source has it encoded.
     #[must_use]
-    pub fn whole_block(&self) -> Option<(&Bytes, &DecodedBlock)> {
+    pub(crate) fn whole_block(&self) -> Option<(&Bytes, &DecodedBlock)> {
         let whole = self.row == 0 && self.rows == self.decoded.rows() && self.rows > 0;
         self.encoded.as_ref().filter(|_| whole).map(|encoded| (encoded, &self.decoded))
     }
 
     /// The last key of the current block.
     #[must_use]
-    pub fn block_last(&self) -> Key<'_> {
+    pub(crate) fn block_last(&self) -> Key<'_> {
         self.decoded.key(self.schema, self.rows - 1)
     }
 
     /// Moves past the current block.
-    pub fn next_block(&mut self) -> Result<()> {
+    pub(crate) fn next_block(&mut self) -> Result<()> {
         (self.row, self.rows, self.encoded) = (0, 0, None);
         match &mut self.source {
             RecordSource::Decoded => {}

@@ -49,7 +49,7 @@ unsafe impl Zeroable for FilterLine {}
 /// The line of `tag` among `count`: neighbouring tags share a line.
 #[inline]
 #[must_use]
-pub fn line_of(tag: u32, count: usize) -> usize {
+pub(crate) fn line_of(tag: u32, count: usize) -> usize {
     ((u64::from(tag) * count as u64) >> 32) as usize
 }
 
@@ -104,7 +104,7 @@ impl KeyPresence {
     /// The addresses of the lines of the two newest generations and their counts, newest first.
     /// Older generations are small.
     #[must_use]
-    pub fn lines_places(&self) -> [(*const u8, usize); 2] {
+    pub(crate) fn lines_places(&self) -> [(*const u8, usize); 2] {
         let mut newest = self.generations.iter().rev();
         std::array::from_fn(|_| {
             newest.next().map_or((std::ptr::null(), 0), |FilterGeneration { lines, .. }| {
@@ -125,7 +125,7 @@ impl KeyPresence {
     }
 
     /// Returns the newest generation if it has room for `keys` more.
-    pub fn with_room(&mut self, keys: usize) -> Option<&mut FilterGeneration> {
+    pub(crate) fn with_room(&mut self, keys: usize) -> Option<&mut FilterGeneration> {
         self.generations.last_mut().filter(|newest| newest.room >= keys)
     }
 
@@ -144,8 +144,8 @@ impl KeyPresence {
     }
 
     /// Memory that the filter takes, in bytes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
+    #[cfg(test)]
+    fn memory_bytes(&self) -> usize {
         self.generations.iter().map(|own| own.lines.len() * size_of::<FilterLine>()).sum()
     }
 }

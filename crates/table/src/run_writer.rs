@@ -53,7 +53,7 @@ impl<'a> RunWriter<'a> {
 
     /// Counts records in `written`, in batches.
     #[must_use]
-    pub fn counting(self, written: &'a AtomicU64) -> Self {
+    pub(crate) fn counting(self, written: &'a AtomicU64) -> Self {
         Self { written: Some(written), ..self }
     }
 

@@ -32,7 +32,7 @@ const _: () = assert!(KEY_TEXT_BYTES_MAX <= ROW_TEXT_BYTES_MAX);
 /// # Errors
 /// `TooLarge`.
 #[inline]
-pub fn check_text_bytes(strings: &[&[u8]; STRINGS_MAX]) -> Result<()> {
+pub(crate) fn check_text_bytes(strings: &[&[u8]; STRINGS_MAX]) -> Result<()> {
     let bytes: usize = strings.iter().map(|string| string.len()).sum();
     if bytes <= KEY_TEXT_BYTES_MAX {
         return Ok(());
@@ -273,7 +273,7 @@ impl Schema {
 
     /// The columns that are relative to others.
     #[must_use]
-    pub fn followers(&self) -> RelativeColumns {
+    pub(crate) fn followers(&self) -> RelativeColumns {
         let columns = self.ints.iter().enumerate();
         let relative = |(column, spec): (usize, &IntColumn)| {
             spec.relative_to.map(|base| (column as u8, base as u8))
@@ -300,7 +300,7 @@ impl Schema {
 /// Returns the columns in which `a` and `b` differ, as bits.
 #[inline]
 #[must_use]
-pub fn differences(a: &[u64; INTS_MAX], b: &[u64; INTS_MAX]) -> u32 {
+pub(crate) fn differences(a: &[u64; INTS_MAX], b: &[u64; INTS_MAX]) -> u32 {
     // One column at a time: the rows have just been written, and a load wider than the store before
     // it stalls until that reaches the cache.
     (0..INTS_MAX).rev().fold(0, |bits, column| bits << 1 | u32::from(a[column] != b[column]))

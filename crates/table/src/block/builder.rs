@@ -80,7 +80,7 @@ impl BlockBuilder {
     ///
     /// # Panics
     /// If there are no records.
-    pub fn last_key(&self, key: &mut KeyBuffer) {
+    pub(crate) fn last_key(&self, key: &mut KeyBuffer) {
         assert!(self.rows > 0, "the block has records");
         key.ints = [0; KEY_INTS_MAX];
         for (column, int) in key.ints[..self.schema.key_ints].iter_mut().enumerate() {

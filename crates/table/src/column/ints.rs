@@ -100,7 +100,7 @@ impl ParsedInts {
     }
 
     /// Appends the encoding of a column whose rows all hold `value` to `out`.
-    pub fn encode_constant(value: u64, out: &mut Vec<u8>) {
+    pub(crate) fn encode_constant(value: u64, out: &mut Vec<u8>) {
         out.push(CONSTANT);
         put_varint(out, value);
     }
@@ -135,7 +135,7 @@ impl ParsedInts {
 
     /// Returns the byte of the block at which the bits of `row` start, if they are packed.
     #[must_use]
-    pub fn bit_offset(&self, row: usize) -> Option<usize> {
+    pub(crate) fn bit_offset(&self, row: usize) -> Option<usize> {
         self.span(row).map(|span| span.start)
     }
 
@@ -179,7 +179,7 @@ impl ParsedInts {
 
     /// Memory of the parsed column beyond its own size, in bytes.
     #[must_use]
-    pub fn heap_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         match self {
             Self::Constant(_) | Self::Packed { .. } => 0,
             Self::Runs { ends, values } => (ends.capacity() + values.capacity()) * 8,

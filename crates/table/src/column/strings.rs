@@ -57,7 +57,7 @@ impl StringsBuilder {
 
     /// Bytes of all strings so far.
     #[must_use]
-    pub fn text_bytes(&self) -> usize {
+    pub(crate) fn text_bytes(&self) -> usize {
         self.text.len()
     }
 
@@ -372,7 +372,7 @@ impl ParsedStrings {
     /// Returns whether the string at `row` equals `other`, without decoding it into memory.
     #[inline]
     #[must_use]
-    pub fn equals(&self, bytes: &[u8], row: usize, other: &[u8]) -> bool {
+    pub(crate) fn equals(&self, bytes: &[u8], row: usize, other: &[u8]) -> bool {
         let place = self.byte_range(row);
         let shared = &bytes[self.shared.clone()];
         if shared.len() + place.len() != other.len() || !other.starts_with(shared) {
@@ -392,7 +392,7 @@ impl ParsedStrings {
 
     /// Memory of the parsed column beyond its own size, in bytes.
     #[must_use]
-    pub fn heap_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         let places = match &self.places {
             StringBounds::Even(_) => 0,
             StringBounds::Ends { ends, .. } => ends.capacity() * 4,

@@ -171,7 +171,7 @@ impl Arena {
     }
 
     /// Marks the record at `position` as superseded by a later one with its key.
-    pub fn supersede(&mut self, position: u32) {
+    pub(crate) fn supersede(&mut self, position: u32) {
         let at = position as usize & (CHUNK_BYTES - 1);
         // The high byte of a little-endian number.
         self.chunks[(position >> CHUNK_BITS) as usize][at + 1] |= (SUPERSEDED >> 8) as u8;
@@ -179,7 +179,7 @@ impl Arena {
 
     /// Returns whether a later record has the key of the one at `position`.
     #[inline]
-    pub fn is_superseded(&self, position: u32) -> bool {
+    pub(crate) fn is_superseded(&self, position: u32) -> bool {
         first_field(self.at(position)) & SUPERSEDED != 0
     }
 
@@ -278,7 +278,7 @@ impl Arena {
 
     /// Returns the first string of the record at `position` without decoding the rest.
     #[inline]
-    pub fn key_string(&self, schema: &Schema, position: u32) -> &[u8] {
+    pub(crate) fn key_string(&self, schema: &Schema, position: u32) -> &[u8] {
         let bytes = self.at(position);
         let shape = self.decode_layout(bytes);
         if shape.mask >> INTS_MAX & 1 == 0 {

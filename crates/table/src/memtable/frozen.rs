@@ -69,7 +69,7 @@ impl FrozenMemtable {
     }
 
     /// Applies `work` to each shard and its number, on `threads` threads; returns the results.
-    pub fn map_shards<T: Send>(
+    pub(crate) fn map_shards<T: Send>(
         &self,
         threads: usize,
         work: impl Fn(usize, &Shard) -> T + Sync,
@@ -93,7 +93,7 @@ impl FrozenMemtable {
 
     /// Appends up to `limit` records of `group` from `from` on, by key, to `out`; returns the order
     /// from which more may follow.
-    pub fn collect_group(
+    pub(crate) fn collect_group(
         &self,
         group: &GroupKey,
         from: &Key,
@@ -221,7 +221,7 @@ impl FrozenRows<'_> {
     ///
     /// # Errors
     /// What `visit` returns.
-    pub fn next_span<E>(
+    pub(crate) fn next_span<E>(
         &mut self,
         visit: &mut impl FnMut(&Row) -> Result<(), E>,
     ) -> Result<bool, E> {

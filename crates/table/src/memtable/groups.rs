@@ -42,7 +42,7 @@ pub fn hash(key: &GroupKey) -> u64 {
 
 /// Returns the rotation of the tags of a group's records (`shard.rs`).
 #[inline]
-pub fn salt(key: &GroupKey) -> u32 {
+pub(crate) fn salt(key: &GroupKey) -> u32 {
     hash(key) as u32
 }
 
@@ -110,7 +110,7 @@ impl KeyGroups {
 
     /// The group in `slot`, which [`KeyGroups::add`] returned; no group may have been added since.
     #[inline]
-    pub fn at_mut(&mut self, slot: usize) -> &mut KeyGroup {
+    pub(crate) fn at_mut(&mut self, slot: usize) -> &mut KeyGroup {
         &mut self.slots[slot]
     }
 

@@ -30,13 +30,13 @@ pub const SHARDS: usize = 1 << SHARD_BITS;
 /// records.
 #[inline]
 #[must_use]
-pub fn group_hash(group: &[u64]) -> u64 {
+pub(crate) fn group_hash(group: &[u64]) -> u64 {
     groups::hash(&std::array::from_fn(|at| group.get(at).copied().unwrap_or(0)))
 }
 
 /// Returns the shard of keys whose last integer is `order`.
 #[inline]
 #[must_use]
-pub const fn shard_of(order: u64) -> usize {
+pub(crate) const fn shard_of(order: u64) -> usize {
     (order >> (64 - SHARD_BITS)) as usize
 }

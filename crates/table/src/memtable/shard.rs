@@ -104,7 +104,7 @@ impl Shard {
     }
 
     /// The state of the group of the key of `place`, which was found just before.
-    pub fn group_mut(&mut self, place: &KeyProbe) -> &mut KeyGroup {
+    pub(crate) fn group_mut(&mut self, place: &KeyProbe) -> &mut KeyGroup {
         self.groups.at_mut(place.group_slot)
     }
 
@@ -137,13 +137,13 @@ impl Shard {
     }
 
     /// Returns the address of the slots and their number.
-    pub fn slots_place(&self) -> (*const u64, usize) {
+    pub(crate) fn slots_place(&self) -> (*const u64, usize) {
         (self.slots.as_ptr(), self.slots.len())
     }
 
     /// Returns the address of the groups and the number that there is room for. Each takes
     /// [`super::GROUP_BYTES`].
-    pub fn groups_place(&self) -> (*const u8, usize) {
+    pub(crate) fn groups_place(&self) -> (*const u8, usize) {
         let (groups, count) = self.groups.slots();
         (groups.cast(), count)
     }
@@ -198,7 +198,7 @@ impl Shard {
 
     /// Returns the place of `key`, and makes room for it if it is absent.
     #[inline]
-    pub fn locate_key(&mut self, key: &Key) -> KeyProbe {
+    pub(crate) fn locate_key(&mut self, key: &Key) -> KeyProbe {
         if self.rows == self.rows_max {
             self.grow();
         }
@@ -284,7 +284,7 @@ impl Shard {
 
     /// Returns the positions of the newest records of `group` with an order of at least `from`, by
     /// key.
-    pub fn group_positions(&self, group: &GroupKey, from: u64) -> Vec<u32> {
+    pub(crate) fn group_positions(&self, group: &GroupKey, from: u64) -> Vec<u32> {
         let Some((_, group)) = self.groups.find(group) else {
             return Vec::new();
         };

@@ -63,7 +63,7 @@ impl NearBlocks {
     /// The block in which the key should be.
     #[inline]
     #[must_use]
-    pub fn guess(&self) -> usize {
+    pub(crate) fn guess(&self) -> usize {
         self.guess as usize
     }
 }

@@ -39,7 +39,7 @@ impl IndexBuilder {
 
     /// Adds a block of `bytes` bytes whose first key is `first`; `ties` if the previous key has the
     /// same integers.
-    pub fn add_block(&mut self, ties: bool, first: &Key, bytes: usize) {
+    pub(crate) fn add_block(&mut self, ties: bool, first: &Key, bytes: usize) {
         for (column, int) in self.key_ints.iter_mut().zip(first.ints) {
             column.push(int);
         }
@@ -48,7 +48,7 @@ impl IndexBuilder {
     }
 
     /// Adds the size of a filter partition.
-    pub fn add_filter(&mut self, bytes: usize) {
+    pub(crate) fn add_filter(&mut self, bytes: usize) {
         self.filter_bytes.push(bytes as u64);
     }
 
@@ -58,7 +58,7 @@ impl IndexBuilder {
     }
 
     /// Bytes of the separators' strings.
-    pub fn text_bytes(&self) -> usize {
+    pub(crate) fn text_bytes(&self) -> usize {
         self.separators.text_bytes()
     }
 
@@ -190,7 +190,7 @@ impl BlockIndex {
     /// Finds the block as [`BlockIndex::block_of`] does, for a key that is not before block `from`; the
     /// nearer, the faster.
     #[inline]
-    pub fn block_from(&self, from: usize, key: &Key) -> usize {
+    pub(crate) fn block_from(&self, from: usize, key: &Key) -> usize {
         let (mut low, mut step) = (from, 1);
         while low + step < self.firsts.len() && self.firsts[low + step] <= key.ints {
             low += step;
@@ -214,19 +214,19 @@ impl BlockIndex {
 
     /// The group of the first key of `block`.
     #[inline]
-    pub fn first_group(&self, block: usize, schema: &Schema) -> &[u64] {
+    pub(crate) fn first_group(&self, block: usize, schema: &Schema) -> &[u64] {
         &self.firsts[block][..schema.group_ints]
     }
 
     /// The last integers of the blocks' first keys.
-    pub fn first_orders(&self, schema: &Schema) -> impl ExactSizeIterator<Item = u64> {
+    pub(crate) fn first_orders(&self, schema: &Schema) -> impl ExactSizeIterator<Item = u64> {
         self.firsts.iter().map(|first| schema.order(first))
     }
 
     /// Returns the blocks that start with keys of the group of `key`. One of these, or the block
     /// before them, holds the key if any does. Only if the last integers of keys are evenly spread.
     #[inline]
-    pub fn near_blocks(&self, key: &Key) -> Option<NearBlocks> {
+    pub(crate) fn near_blocks(&self, key: &Key) -> Option<NearBlocks> {
         let order = self.spread?;
         let ints = std::array::from_fn(|at| if at < order { key.ints[at] } else { 0 });
         let near = &self.groups[self.group_buckets.range(key.ints[0])];
@@ -287,13 +287,13 @@ impl BlockIndex {
 
     /// The byte range of the filter of `block` in the tail.
     #[must_use]
-    pub fn filter_place(&self, block: usize) -> Range<usize> {
+    pub(crate) fn filter_place(&self, block: usize) -> Range<usize> {
         let partition = block / FILTER_BLOCKS;
         self.filter_offsets[partition] as usize..self.filter_offsets[partition + 1] as usize
     }
 
     /// Verifies every filter partition of `filters`.
-    pub fn check_filters(&self, filters: &[u8]) -> Result<(), WireDamage> {
+    pub(crate) fn check_filters(&self, filters: &[u8]) -> Result<(), WireDamage> {
         for pair in self.filter_offsets.windows(2) {
             let (start, end) = (pair[0] as usize, pair[1] as usize);
             filter::check(&filters[start..end])

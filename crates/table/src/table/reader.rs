@@ -125,7 +125,7 @@ impl TableProbe<'_> {
     /// Asks the filter of a table that has outlines. Where that says that the record may be there,
     /// begins to fetch what reading it takes.
     #[inline]
-    pub fn ask_filter(&mut self, wanted: &LookupKey) {
+    pub(crate) fn ask_filter(&mut self, wanted: &LookupKey) {
         let table = self.table;
         if table.outlines().is_some() && !table.shelf.has_image(self.block) {
             let may_contain = table.may_contain(self.block, wanted.digest);

@@ -62,7 +62,7 @@ impl ShardLog {
     }
 
     /// Clears the pending bytes after they were taken.
-    pub fn clear_pending(&mut self) {
+    pub(crate) fn clear_pending(&mut self) {
         self.pending.clear();
     }
 
