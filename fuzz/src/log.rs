@@ -85,6 +85,7 @@ fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found
     for _ in 0..1 + choices.u8() % 4 {
         let mut chunk = LogBlock::default();
         let mut in_chunk: Vec<(usize, u64, Vec<u8>)> = Vec::new();
+        let first = seq;
         for mut row in records::sorted(schema, choices, 30) {
             row.ints[schema.seq()] = seq;
             let shard = choices.below(SHARDS);
@@ -103,8 +104,8 @@ fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found
         }
         in_chunk.sort_by_key(|(shard, seq, _)| (*shard, *seq));
         written.extend(in_chunk.into_iter().map(|(_, seq, key)| (seq, key)));
-        let synced = if choices.u8().is_multiple_of(2) { at } else { 0 };
-        let sealed = chunk.seal(&ChunkOrigin { log: LOG, offset: at }, synced).to_vec();
+        let synced_below = if choices.u8().is_multiple_of(2) { first } else { 0 };
+        let sealed = chunk.seal(&ChunkOrigin { log: LOG, offset: at }, synced_below).to_vec();
         at += sealed.len() as u64;
         chunks.push(sealed);
     }
@@ -116,7 +117,7 @@ fn exercise(schema: &'static Schema, log: &[u8]) -> Option<Found> {
     let (mut found, mut seqs) = (Vec::new(), Vec::new());
     let whole = decode_log(schema, &ExtentFamily, LOG, log, &mut |logged| match logged {
         LogContent::Row(seq, row) => found.push((seq, row.strings[0].to_vec())),
-        LogContent::Family(..) | LogContent::Chunk { .. } => {}
+        LogContent::Family(..) | LogContent::SyncedBelow(_) => {}
         LogContent::Operation(seq) => seqs.push(seq),
     });
     if whole.as_ref().is_ok_and(|whole| *whole > log.len()) {

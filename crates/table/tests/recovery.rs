@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
+use esker_base::Kind;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_table::manifest::Manifest;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::tree::{Durability, Tree};
-
 use esker_table::wal::{ChunkOrigin, LOG_MAGIC, LogBlock, LogId, ShardLog};
 
 use crate::records::{SET, create, get, options, put, resume, scan};
@@ -81,6 +81,45 @@ fn a_value_that_looks_like_a_chunk_is_none() {
         let image = fault.after_power_loss().expect("image");
         let tree = resume(&image, options(Durability::Async, false)).expect("resume");
         assert!(get(&tree, b"synced").expect("get").is_some());
+    }
+}
+
+/// Symptom: damage of a log silently took synced operations that later logs held.
+/// Cause: each log was judged alone, and the last chunk of one has no chunk after it that could say
+/// that it was synced; the later logs were cut at the gap that it left.
+/// Fix: a chunk records which operations were synced, in whatever log they are.
+#[test]
+fn damage_of_a_log_before_synced_ones_is_no_cut() {
+    let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
+    let store: SharedStore = fault.clone();
+    let tree = create(&store, options(Durability::Async, false)).expect("create");
+    put(&tree, b"first", b"1").expect("put");
+    tree.sync().expect("sync");
+    // There is room for the next log, and none for tables, so both logs are needed.
+    fault.fill_at(fault.operations() + 3, FaultEffect::None);
+    assert_eq!(tree.flush().expect_err("full").kind(), Kind::NoSpace);
+    fault.make_room();
+    for key in [&b"second"[..], b"third"] {
+        put(&tree, key, b"1").expect("put");
+        tree.sync().expect("sync");
+    }
+    let log = LogId { set: SET, number: 1 << 32 }.name();
+    let bytes = store.get(&log, u64::MAX).expect("get");
+    let resume_with = |bytes: &[u8]| {
+        let image = fault.after_process_death().expect("image");
+        image.delete(&log).expect("delete");
+        image.put_if_absent(&log, bytes).expect("put");
+        resume(&image, options(Durability::Async, false))
+    };
+    let whole = scan(&resume_with(&bytes).expect("resume"), &[0], 10).expect("scan");
+    assert_eq!(whole.len(), 3);
+    for at in 0..bytes.len() {
+        let mut flipped = bytes.to_vec();
+        flipped[at] ^= 1;
+        for damaged in [&flipped, &bytes[..at]] {
+            let error = resume_with(damaged).expect_err("damage");
+            assert_eq!(error.kind(), Kind::Corrupt, "byte {at}: {error}");
+        }
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct WriterLogs {
     pub(super) chunk: LogBlock,
     /// The last chunk of the log before the active one, until it is written.
     owed: LogBlock,
+    /// Operations below this number are synced; each chunk records it.
+    synced_below: u64,
     /// Operations below this number are acknowledged: they were synced, and a later check found no
     /// other writer.
     pub(super) acknowledged_below: u64,
@@ -56,6 +58,7 @@ impl WriterLogs {
             replayed_from: None,
             chunk: LogBlock::default(),
             owed: LogBlock::default(),
+            synced_below: 0,
             acknowledged_below: 0,
             poisoned: false,
             written_bytes: 0,
@@ -135,17 +138,18 @@ impl WriterLogs {
     fn write_gathered(&mut self) -> Result<()> {
         if !self.owed.is_empty() {
             let before = self.live.len().checked_sub(2).expect("what is owed has a log");
-            self.written_bytes += self.live[before].append(&mut self.owed)?;
+            self.written_bytes += self.live[before].append(&mut self.owed, self.synced_below)?;
         }
         if !self.chunk.is_empty() {
             let active = self.live.last().expect("a logged tree has an active log");
-            self.written_bytes += active.append(&mut self.chunk)?;
+            self.written_bytes += active.append(&mut self.chunk, self.synced_below)?;
         }
         Ok(())
     }
 
-    /// Syncs every live log.
-    pub(super) fn sync(&mut self) -> Result<()> {
+    /// Syncs every live log. All operations below `below` have been written to them, or are in
+    /// tables.
+    pub(super) fn sync(&mut self, below: u64) -> Result<()> {
         self.check()?;
         let mut synced = Ok(());
         for live in &mut self.live {
@@ -158,7 +162,9 @@ impl WriterLogs {
                 live.synced_bytes = bytes;
             }
         }
-        self.poison(synced)
+        self.poison(synced)?;
+        self.synced_below = self.synced_below.max(below);
+        Ok(())
     }
 
     /// Deletes every log: none is needed any more.
@@ -190,10 +196,11 @@ impl WriterLogs {
 }
 
 impl LiveLog {
-    /// Writes `chunk` and empties it; returns the bytes written.
-    fn append(&self, chunk: &mut LogBlock) -> Result<u64> {
+    /// Writes `chunk`, which records that operations below `synced_below` are synced, and empties
+    /// it; returns the bytes written.
+    fn append(&self, chunk: &mut LogBlock, synced_below: u64) -> Result<u64> {
         let origin = ChunkOrigin { log: self.id, offset: self.log.bytes() };
-        let bytes = chunk.seal(&origin, self.synced_bytes);
+        let bytes = chunk.seal(&origin, synced_below);
         let count = bytes.len() as u64;
         self.log.append(bytes)?;
         chunk.clear();
@@ -268,7 +275,7 @@ mod tests {
         is_refused(state.write());
         assert_eq!((operations(&store, 1), operations(&store, 2)), (vec![1], vec![]));
         state.write().expect("there is room");
-        state.sync().expect("sync");
+        state.sync(3).expect("sync");
         assert_eq!((operations(&store, 1), operations(&store, 2)), (vec![1], vec![2]));
     }
 

@@ -353,7 +353,7 @@ impl TreeShared {
         self.write_chunk(log)?;
         if sync {
             (self.barrier)()?;
-            log.sync()?;
+            log.sync(below)?;
         }
         Ok(below)
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opening a tree: begins a change set, or takes one over from a writer that is gone.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -31,6 +30,13 @@ const LOG_BYTES_MAX: u64 = 1 << 36;
 /// Maximum memory of the records of one log, which came from one memtable. A few bytes of a log may
 /// be a record of half a mebibyte.
 const REPLAYED_BYTES_MAX: usize = SHARD_BYTES_MAX + (512 << 20);
+
+/// A log of an earlier writer.
+struct OldLog {
+    id: LogId,
+    /// How many of its bytes were whole when it was first read.
+    whole_bytes: usize,
+}
 
 /// What a tree is opened with.
 pub struct TreeSetup {
@@ -82,7 +88,8 @@ impl Tree {
     /// lost later.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if the set is sealed; `Corrupt` if a log passes its checksums but
+    /// `NotFound`; `Invalid` if the set is sealed; `Corrupt` if an operation that was synced is
+    /// missing from the logs, as far as later chunks record it, or if a log passes its checksums but
     /// cannot be decoded; and what the store reports.
     pub fn resume(
         setup: TreeSetup,
@@ -116,8 +123,8 @@ impl Tree {
         manifest.epoch += 1;
         manifest.writer = setup.writer();
         manifest.claim(&*store, set, setup.clock.now_ns())?;
-        let old_logs = old_logs(&setup, set, &manifest)?;
-        let end = replay_end(&setup, &old_logs, manifest.last_seq, accepts)?;
+        let mut old_logs = old_logs(&setup, set, &manifest)?;
+        let end = replay_end(&setup, &mut old_logs, manifest.last_seq, accepts)?;
         let mut log = WriterLogs::new(store.clone(), set, manifest.epoch << 32);
         log.begin(setup.options.durability)?;
         let tree = Self::start(setup, set, manifest, log)?;
@@ -131,7 +138,7 @@ impl Tree {
             manifest.last_seq = manifest.last_seq.max(end);
         })?;
         for log in old_logs {
-            store.delete(&log.name())?;
+            store.delete(&log.id.name())?;
         }
         Ok(tree)
     }
@@ -194,14 +201,14 @@ impl Tree {
 
     /// Puts the operations of `logs` up to `end` into the memtable. Flushes after each log, as its
     /// writer did, so that memory stays that of one memtable.
-    fn replay(&self, logs: &[LogId], end: u64) -> Result<()> {
+    fn replay(&self, logs: &[OldLog], end: u64) -> Result<()> {
         let inner = &*self.inner;
         let after = inner.flush.lock().manifest.last_seq;
         let mut last_seq = after;
         for (at, log) in logs.iter().enumerate() {
-            last_seq = last_seq.max(inner.replay_log(*log, after, end)?);
+            last_seq = last_seq.max(inner.replay_log(log, after, end)?);
             inner.next_seq.store(last_seq + 1, Ordering::Release);
-            let next = logs.get(at + 1).map(|log| log.number);
+            let next = logs.get(at + 1).map(|log| log.id.number);
             inner.log.lock().replayed_from = next;
             if next.is_some() {
                 self.flush()?;
@@ -214,8 +221,8 @@ impl Tree {
 
 impl TreeShared {
     /// Puts the operations of `log` after `after` up to `end` into the memtable; returns the last.
-    fn replay_log(&self, log: LogId, after: u64, end: u64) -> Result<u64> {
-        let name = log.name();
+    fn replay_log(&self, log: &OldLog, after: u64, end: u64) -> Result<u64> {
+        let name = log.id.name();
         let bytes = self.store().get(&name, LOG_BYTES_MAX)?;
         let (mut last_seq, mut row_bytes, mut family_bytes) = (after, 0, 0);
         let mut put = |logged: LogContent| {
@@ -236,11 +243,15 @@ impl TreeShared {
                     family_bytes += live.bytes().saturating_sub(before);
                 }
                 LogContent::Operation(_) => last_seq = last_seq.max(seq),
-                LogContent::Chunk { .. } => {}
+                LogContent::SyncedBelow(_) => {}
             }
         };
-        decode_log(self.schema, self.family, log, &bytes, &mut put)
+        let whole_bytes = decode_log(self.schema, self.family, log.id, &bytes, &mut put)
             .map_err(|damage| damage.of(&name, 0))?;
+        if whole_bytes < log.whole_bytes {
+            let what = "bytes that were whole a moment ago; resume again, or check the storage";
+            return Err(Error::corrupt(&name, whole_bytes as u64, what));
+        }
         if row_bytes > REPLAYED_BYTES_MAX {
             let what = "records of one log that take more memory than a memtable has";
             return Err(Error::corrupt(&name, 0, what));
@@ -266,42 +277,39 @@ impl TreeShared {
 }
 
 /// Returns the logs that `manifest` still needs, in order.
-fn old_logs(setup: &TreeSetup, set: SetId, manifest: &Manifest) -> Result<Vec<LogId>> {
+fn old_logs(setup: &TreeSetup, set: SetId, manifest: &Manifest) -> Result<Vec<OldLog>> {
     let names = setup.source.store.list_names(&LogId::folder(set))?;
     let needed = manifest.log_floor..manifest.epoch << 32;
-    let mut logs: Vec<LogId> = names
+    let mut logs: Vec<OldLog> = names
         .iter()
         .filter_map(|name| LogId::parse(set, name))
-        .filter(|log| needed.contains(&log.number))
+        .filter(|id| needed.contains(&id.number))
+        .map(|id| OldLog { id, whole_bytes: 0 })
         .collect();
-    logs.sort_unstable_by_key(|log| log.number);
+    logs.sort_unstable_by_key(|log| log.id.number);
     Ok(logs)
 }
 
 /// Returns the last operation of the prefix of the logs in which `accepts` takes every row that may
-/// not have been synced.
+/// not have been synced; records how far each log is whole. Fails if the prefix lacks an operation
+/// that was synced.
 fn replay_end(
     setup: &TreeSetup,
-    logs: &[LogId],
+    logs: &mut [OldLog],
     last_seq: u64,
     accepts: &mut dyn FnMut(LogContent) -> Result<bool>,
 ) -> Result<u64> {
-    let mut seqs = Vec::new();
-    let mut refused = u64::MAX;
-    for &log in logs {
-        let name = log.name();
+    let (mut seqs, mut refused, mut synced_below) = (Vec::new(), Vec::new(), 0);
+    let mut cut = None;
+    // The newest log first: a writer that does not know of the takeover yet may still append, and
+    // what a log records as synced is then in the logs that are read after it.
+    for log in logs.iter_mut().rev() {
+        let name = log.id.name();
         let bytes = setup.source.store.get(&name, LOG_BYTES_MAX)?;
         let mut failed = Ok(());
-        // The first refused operation of each chunk, by the chunk's offset.
-        let mut doubtful: BTreeMap<u64, u64> = BTreeMap::new();
-        let (mut chunk, mut synced_bytes_max) = (0, 0);
         let mut check = |logged: LogContent| {
             let (seq, accepted) = match logged {
-                LogContent::Chunk { offset, synced_bytes } => {
-                    chunk = offset;
-                    synced_bytes_max = synced_bytes.max(synced_bytes_max);
-                    return;
-                }
+                LogContent::SyncedBelow(below) => return synced_below = below.max(synced_below),
                 // Already in tables: the data that it referred to may since be gone.
                 LogContent::Row(seq, _) | LogContent::Family(seq, _) if seq <= last_seq => return,
                 LogContent::Row(seq, row) => {
@@ -314,19 +322,41 @@ fn replay_end(
             };
             match accepted {
                 Ok(true) => {}
-                Ok(false) => {
-                    let first = doubtful.entry(chunk).or_insert(seq);
-                    *first = seq.min(*first);
-                }
+                Ok(false) => refused.push(seq),
                 Err(error) => failed = Err(error),
             }
         };
-        decode_log(setup.schema, setup.family, log, &bytes, &mut check)
+        log.whole_bytes = decode_log(setup.schema, setup.family, log.id, &bytes, &mut check)
             .map_err(|damage| damage.of(&name, 0))?;
         failed?;
-        // Of synced operations, only damage takes the data: readers of the file find it.
-        let lost = doubtful.range(synced_bytes_max..).map(|(_, seq)| *seq);
-        refused = lost.min().unwrap_or(u64::MAX).min(refused);
+        if log.whole_bytes < bytes.len() {
+            cut = Some((name, log.whole_bytes));
+        }
     }
-    Ok(prefix_end(seqs, last_seq).min(refused.saturating_sub(1)).max(last_seq))
+    // Of synced operations, only damage takes the data: readers of the file find it.
+    let refused = refused.into_iter().filter(|seq| *seq >= synced_below).min();
+    let accepted_end = refused.unwrap_or(u64::MAX).saturating_sub(1);
+    let end = prefix_end(seqs, last_seq).min(accepted_end).max(last_seq);
+    if end < synced_below.saturating_sub(1) {
+        return Err(lost_operation(logs, cut, end));
+    }
+    Ok(end)
 }
+
+/// Returns `Corrupt`: the operation after `end` was synced, and is not in `logs`, the first of which
+/// that is not whole is `cut`, at the given offset.
+fn lost_operation(logs: &[OldLog], cut: Option<(String, usize)>, end: u64) -> Error {
+    let lost = format!("operation {}, which was synced, is missing", end + 1);
+    let remedy = "restore the logs from a copy of the store, or give up the session; until then \
+                  its state at the last flush can be read";
+    match cut {
+        Some((name, at)) => Error::corrupt(&name, at as u64, format!("{lost}: {remedy}")),
+        None => {
+            let logs = logs.first().map_or_else(String::new, |log| LogId::folder(log.id.set));
+            Error::new(Kind::Corrupt, format!("{logs}: {lost}: {remedy}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -20,7 +20,7 @@ use crate::schema::ROW_TEXT_BYTES_MAX;
 use crate::wire::{WireDamage, WireInput, put_varint};
 
 /// A log starts with these bytes.
-pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL2";
+pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL3";
 /// Maximum bytes of a chunk; a larger one is not ours. The pending operations of a thousand writers
 /// of the largest records stay below it.
 pub const CHUNK_BYTES_MAX: usize = 1 << 30;
@@ -31,8 +31,8 @@ pub(crate) const FAMILY_PORTION: usize = SHARDS;
 /// A chunk starts with these bytes, by which replay finds the next one after damaged bytes.
 const CHUNK_MAGIC: [u8; 4] = *b"ECNK";
 /// Bytes of a chunk before its portions: magic, their length, a CRC-32C of the chunk's origin and
-/// of the bytes that follow, and the number of bytes of the log that were synced when the chunk was
-/// written.
+/// of the bytes that follow, and the number below which the writer had synced every operation when
+/// it wrote the chunk.
 const CHUNK_HEADER_BYTES: usize = 20;
 
 /// Where a chunk starts: its log and its offset there. The checksum covers both, so the same bytes
@@ -99,15 +99,16 @@ impl LogBlock {
         true
     }
 
-    /// Returns the chunk as written at `origin`, in a log of which `synced_bytes` are synced.
+    /// Returns the chunk as written at `origin` by a writer that has synced all operations below
+    /// `synced_below`, in this log and in earlier ones; the chunk's own have higher numbers.
     #[must_use]
-    pub fn seal(&mut self, origin: &ChunkOrigin, synced_bytes: u64) -> &[u8] {
+    pub fn seal(&mut self, origin: &ChunkOrigin, synced_below: u64) -> &[u8] {
         let body = self.bytes.len() - CHUNK_HEADER_BYTES;
         assert!(body <= CHUNK_BYTES_MAX, "shards write through long before that");
         let length = u32::try_from(body).expect("CHUNK_BYTES_MAX fits 32 bits");
         self.bytes[..4].copy_from_slice(&CHUNK_MAGIC);
         self.bytes[4..8].copy_from_slice(&length.to_le_bytes());
-        self.bytes[12..20].copy_from_slice(&synced_bytes.to_le_bytes());
+        self.bytes[12..20].copy_from_slice(&synced_below.to_le_bytes());
         let checksum = origin.checksum(&self.bytes[12..]);
         self.bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
         &self.bytes
@@ -124,8 +125,8 @@ impl LogBlock {
 pub(crate) struct ReadChunk<'a> {
     /// Its portions.
     pub(crate) portions: WireInput<'a>,
-    /// Bytes of the log that were synced when the chunk was written.
-    pub(crate) synced_bytes: u64,
+    /// All operations below this number had been synced when the chunk was written.
+    pub(crate) synced_below: u64,
 }
 
 impl<'a> ReadChunk<'a> {
@@ -154,7 +155,7 @@ impl<'a> ReadChunk<'a> {
         }
         *input = ahead;
         let (synced, body) = checked.split_first_chunk().expect("at least eight bytes");
-        Some(Self { portions: WireInput::new(body), synced_bytes: u64::from_le_bytes(*synced) })
+        Some(Self { portions: WireInput::new(body), synced_below: u64::from_le_bytes(*synced) })
     }
 }
 

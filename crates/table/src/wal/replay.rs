@@ -21,13 +21,9 @@ const SEARCH_FACTOR: usize = 16;
 /// An item of a log.
 #[derive(Clone, Copy, Debug)]
 pub enum LogContent<'a> {
-    /// The start of a chunk, whose items follow.
-    Chunk {
-        /// Its offset in the log.
-        offset: u64,
-        /// The bytes of the log that were synced when it was written.
-        synced_bytes: u64,
-    },
+    /// The number below which all operations had been synced when a chunk was written, in its log
+    /// and in earlier ones. The chunk's operations follow, unless bytes before it are damaged.
+    SyncedBelow(u64),
     /// A row, in stored form, and the number of its operation.
     Row(u64, &'a Row<'a>),
     /// The number of an operation of the hosted family, and its content, of a type that the family
@@ -42,8 +38,10 @@ pub enum LogContent<'a> {
 /// the number of bytes that were whole.
 ///
 /// A power loss may cut a log anywhere after its last sync, and may leave later bytes in place. It
-/// cannot take bytes that a later chunk records as synced: if those are not whole, that is damage.
-/// So are bytes that pass their checksum but cannot be decoded.
+/// cannot take operations that a chunk of this log or of a later one records as synced; if the
+/// caller does not find them in the whole parts of all logs, they are damaged. `visit` therefore
+/// gets these records of the chunks behind the whole part, too. Bytes that pass their checksum but
+/// cannot be decoded are damage in any case.
 pub fn decode_log(
     schema: &Schema,
     family: &dyn Family,
@@ -59,10 +57,10 @@ pub fn decode_log(
         Some(found)
             if found.is_ascii_digit() && log[LOG_MAGIC.len()..].starts_with(&CHUNK_MAGIC) =>
         {
-            return Err(WireDamage { offset: 0, what: "a write-ahead log of format version 2" });
+            return Err(WireDamage { offset: 0, what: "a write-ahead log of format version 3" });
         }
         // A power loss may also leave part of the magic.
-        _ => return check_cut(id, log, 0),
+        _ => return visit_chunks_behind(id, log, 0, visit),
     };
     let mut shards: Vec<ShardLog> = Vec::new();
     shards.resize_with(SHARDS, ShardLog::default);
@@ -70,9 +68,9 @@ pub fn decode_log(
     loop {
         let at = input.at();
         let Some(mut chunk) = ReadChunk::read(id, &mut input) else {
-            return check_cut(id, log, at);
+            return visit_chunks_behind(id, log, at, visit);
         };
-        visit(LogContent::Chunk { offset: at as u64, synced_bytes: chunk.synced_bytes });
+        visit(LogContent::SyncedBelow(chunk.synced_below));
         while chunk.portions.left() > 0 {
             let inside = |damage| WireDamage { offset: at, ..damage };
             let (number, mut operations) = read_portion(&mut chunk.portions).map_err(inside)?;
@@ -86,14 +84,25 @@ pub fn decode_log(
                         visit(LogContent::Family(seq, operation));
                     }),
                 };
-                visit(LogContent::Operation(seq.map_err(inside)?));
+                let seq = seq.map_err(inside)?;
+                if seq < chunk.synced_below {
+                    let what = "a chunk without operations that were synced before it was written";
+                    return Err(WireDamage { offset: at, what });
+                }
+                visit(LogContent::Operation(seq));
             }
         }
     }
 }
 
-/// Fails if a chunk after `at`, where the log is not whole, records bytes there as synced.
-fn check_cut(id: LogId, log: &[u8], at: usize) -> Result<usize, WireDamage> {
+/// Passes to `visit` what the chunks after `at`, where the log is not whole, record as synced;
+/// returns `at`.
+fn visit_chunks_behind(
+    id: LogId,
+    log: &[u8],
+    at: usize,
+    visit: &mut dyn FnMut(LogContent),
+) -> Result<usize, WireDamage> {
     let rest = &log[at..];
     let mut checked_bytes = 0;
     let candidates = rest.windows(CHUNK_MAGIC.len()).enumerate();
@@ -101,9 +110,8 @@ fn check_cut(id: LogId, log: &[u8], at: usize) -> Result<usize, WireDamage> {
         let mut input = WireInput::new(log);
         input.take(at + offset)?;
         checked_bytes += ReadChunk::bytes(&input).unwrap_or(0);
-        let chunk = ReadChunk::read(id, &mut input);
-        if chunk.is_some_and(|chunk| chunk.synced_bytes > at as u64) {
-            return Err(WireDamage { offset: at, what: "a chunk that had been synced" });
+        if let Some(chunk) = ReadChunk::read(id, &mut input) {
+            visit(LogContent::SyncedBelow(chunk.synced_below));
         }
         if checked_bytes / SEARCH_FACTOR > rest.len() {
             break;
@@ -152,7 +160,8 @@ mod tests {
                 chunk.take(shard, log);
             }
             let offset = log.len() as u64;
-            log.extend_from_slice(chunk.seal(&ChunkOrigin { log: LOG, offset }, offset));
+            let first = chunk_of.iter().map(|(seq, ..)| *seq).min().expect("operations");
+            log.extend_from_slice(chunk.seal(&ChunkOrigin { log: LOG, offset }, first));
         }
         log
     }
@@ -189,12 +198,17 @@ mod tests {
         for at in 0..log.len() {
             let mut flipped = log.clone();
             flipped[at] ^= 0x40;
-            let mut count = 0;
-            let decoded = decode_log(&RECORD, &NoFamily, LOG, &flipped, &mut |logged| {
-                count += usize::from(matches!(logged, LogContent::Row(..)));
-            });
+            let (mut seqs, mut synced_below) = (Vec::new(), 0);
+            let decoded =
+                decode_log(&RECORD, &NoFamily, LOG, &flipped, &mut |logged| match logged {
+                    LogContent::Operation(seq) => seqs.push(seq),
+                    LogContent::SyncedBelow(below) => synced_below = below.max(synced_below),
+                    LogContent::Row(..) | LogContent::Family(..) => {}
+                });
+            let is_cut = seqs.len() < 5 && at > log.len() / 2;
+            let is_damaged = prefix_end(seqs, 0) + 1 < synced_below;
             // Only the last chunk is not known to have been synced.
-            assert!(decoded.is_err() || (count < 5 && at > log.len() / 2), "byte {at}");
+            assert!(decoded.is_err() || is_damaged || is_cut, "byte {at}");
         }
     }
 
@@ -213,10 +227,26 @@ mod tests {
         for garbled in [&b"ESKERWL1"[..], b"ESKERWL7\x93\x00\xfeECN", b"ESKERWL0"] {
             assert_eq!(decode(garbled), (vec![], 0));
         }
-        for version in [b'1', b'3'] {
+        for version in [b'1', b'2', b'4'] {
             let mut other = log.clone();
             other[LOG_MAGIC.len() - 1] = version;
             assert!(decode_log(&RECORD, &NoFamily, LOG, &other, &mut |_| {}).is_err());
+        }
+    }
+
+    /// A chunk whose operations it records as synced before it was written is not ours.
+    #[test]
+    fn a_chunk_does_not_record_its_own_operations_as_synced() {
+        let mut shard = ShardLog::default();
+        for synced_below in [0, 4, 5, 6, u64::MAX] {
+            let mut chunk = LogBlock::default();
+            shard.start(5, 0);
+            chunk.take(3, &mut shard);
+            shard = ShardLog::default();
+            let origin = ChunkOrigin { log: LOG, offset: LOG_MAGIC.len() as u64 };
+            let log = [&LOG_MAGIC[..], chunk.seal(&origin, synced_below)].concat();
+            let decoded = decode_log(&RECORD, &NoFamily, LOG, &log, &mut |_| {});
+            assert_eq!(decoded.is_ok(), synced_below <= 5, "{synced_below}");
         }
     }
 
