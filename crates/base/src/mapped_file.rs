@@ -103,6 +103,8 @@ impl Drop for MappedFile {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::unix::process::ExitStatusExt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -153,6 +155,69 @@ mod tests {
         drop(lost);
         let again = MappedFile::of(&other, bytes).expect("a mapping");
         assert!(again.copy(0..8, &mut out) && out == [7; 8] && !again.is_lost());
+    }
+
+    extern "C" fn count_signal(_: libc::c_int) {
+        SIGNALS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+
+    /// Raises SIGBUS in this process, whose action before the guard was `action`, and then reads a
+    /// mapped file that was cut.
+    fn raise_bus_error(action: &str) {
+        let action = match action {
+            "default" => Some(libc::SIG_DFL),
+            "ignore" => Some(libc::SIG_IGN),
+            "handler" => Some(count_signal as *const () as libc::sighandler_t),
+            _ => None,
+        };
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: this process runs one test, and nothing else sets its action or limit.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+            action.map(|action| libc::signal(libc::SIGBUS, action));
+        }
+        guard_process();
+        let file = file();
+        let mapped = MappedFile::of(&file, 8).expect("a mapping");
+        for _ in 0..3 {
+            // SAFETY: raises a signal in this thread alone.
+            assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0);
+        }
+        file.set_len(0).expect("cut");
+        assert!(!mapped.copy(0..8, &mut [0; 8]) && mapped.is_lost());
+        if action == Some(count_signal as *const () as libc::sighandler_t) {
+            assert_eq!(SIGNALS.load(Ordering::Relaxed), 3);
+        }
+    }
+
+    /// Symptom: after somebody sent SIGBUS to a process, a file that was cut ended it.
+    /// Cause: the guard passed the signal on by removing itself, or Rust's runtime removed it, and the
+    /// process went on without a guard.
+    /// Fix: a sent signal ends the process if its action before the guard was the default or that of
+    /// Rust's runtime, and otherwise leaves the guard installed.
+    #[test]
+    fn a_bus_error_that_is_sent_never_leaves_the_process_without_its_guard() {
+        const ACTION: &str = "ESKER_TEST_BUS_ACTION";
+        if let Ok(action) = std::env::var(ACTION) {
+            return raise_bus_error(&action);
+        }
+        let name = "mapped_file::tests::\
+                    a_bus_error_that_is_sent_never_leaves_the_process_without_its_guard";
+        let run = |action: &str| {
+            let mut test = std::process::Command::new(std::env::current_exe().expect("a path"));
+            test.args(["--exact", name]).env(ACTION, action).output().expect("run")
+        };
+        for action in ["default", "runtime"] {
+            let ended = run(action);
+            assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{action}: {ended:?}");
+        }
+        for action in ["ignore", "handler"] {
+            let ended = run(action);
+            assert!(ended.status.success(), "{action}: {ended:?}");
+            assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"), "{ended:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //!
 //! The handler looks the address up among the regions that mappings cover, maps zeros over the whole
 //! region, marks it as lost, and returns to the instruction that faulted. Any other address goes to
-//! the handler that was there before.
+//! the handler that was there before, and so does a signal that a process sent. Without such a
+//! handler a sent signal does what the action of before says: it ends the process or is ignored.
+//! The guard therefore stays installed as long as the process goes on.
 //! Concurrency: `FREE` guards which regions are in use; the handler reads their bounds as atomics and
 //! takes no lock. A region is covered after it was mapped and uncovered before it is unmapped, so an
 //! address in it that faults is in that mapping.
@@ -102,7 +104,7 @@ pub(super) fn reserve() -> Option<Reserved> {
 pub(super) fn install() {
     INSTALLING.call_once(|| {
         // SAFETY: both structures are valid for the calls. An action of all zeros has an empty mask.
-        // The handler is async-signal-safe: it reads atomics, and calls mmap and sigaction.
+        // The handler is async-signal-safe: it reads atomics, and calls mmap, sigaction and raise.
         let installed = unsafe {
             let before = (*BEFORE.0.get()).as_mut_ptr();
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -126,11 +128,13 @@ extern "C" fn on_bus_error(
     if code > 0 && zero_region_of(address) {
         return;
     }
+    let is_sent = code <= 0;
     // SAFETY: written before this handler was installed. The handler of before is called as it asked
     // to be; without one, the default takes the fault when it comes again.
     unsafe {
         let before = (*BEFORE.0.get()).as_ptr();
         match (*before).sa_sigaction {
+            libc::SIG_IGN if is_sent => {}
             libc::SIG_DFL | libc::SIG_IGN => {
                 libc::sigaction(signal, before, std::ptr::null_mut());
             }
@@ -141,6 +145,15 @@ extern "C" fn on_bus_error(
             handler => {
                 std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler)(signal);
             }
+        }
+        // A sent signal does not come again as a fault does. Rust's runtime expects that: its handler
+        // only restores the default. So the signal is raised again, to be delivered when this returns.
+        let mut now: libc::sigaction = std::mem::zeroed();
+        if is_sent
+            && libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0
+            && now.sa_sigaction == libc::SIG_DFL
+        {
+            libc::raise(signal);
         }
     }
 }
