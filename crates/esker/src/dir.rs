@@ -330,12 +330,13 @@ impl Dir {
             Err(error) if error.kind() == Kind::NotFound => {}
             opened => return opened,
         }
-        if let Some(parent) = path.parent() {
-            self.create_dir_all(parent)?;
-        }
-        match self.create_dir(path) {
+        let Some(parent) = path.parent() else { return self.open_dir(path) };
+        let dir = self.create_dir_all(parent)?;
+        // `..` exists once the directory before it does.
+        let Some(name) = path.file_name() else { return self.open_dir(path) };
+        match dir.create_dir(name) {
             // Another thread has just created it.
-            Err(error) if error.kind() == Kind::Exists => self.open_dir(path),
+            Err(error) if error.kind() == Kind::Exists => dir.open_dir(name),
             made => made,
         }
     }

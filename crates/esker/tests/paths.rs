@@ -30,6 +30,33 @@ fn a_path_starts_at_its_directory_or_at_the_root() -> Result<()> {
     Ok(())
 }
 
+/// Symptom: `create_dir_all("new/../b")` failed with `Invalid` where `new` was missing.
+/// Cause: it created `new/..` by name once `new` existed.
+/// Fix: it opens such a path, so that it makes the same directories as the standard library.
+#[test]
+fn directories_are_made_as_the_standard_library_makes_them() -> Result<()> {
+    let paths =
+        ["new/../b", "up/..", "a/./c", "./d", "e//f/", "g/../../h", "i/../j/../k", "b/../b", ""];
+    for path in paths {
+        let session = session();
+        let made = session.create_dir("/in")?.create_dir_all(path);
+        let real = tempfile::tempdir().expect("temporary directory");
+        std::fs::create_dir(real.path().join("in")).expect("mkdir");
+        std::fs::create_dir_all(real.path().join("in").join(path)).expect("mkdir -p");
+        made.unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        for (root, real) in [("/", real.path().to_owned()), ("/in", real.path().join("in"))] {
+            let names = session.entries(root)?.map(|entry| Ok(entry?.name().to_owned()));
+            let names: BTreeSet<_> = names.collect::<Result<_>>()?;
+            let real_names = std::fs::read_dir(real).expect("list");
+            let real_names = real_names.map(|entry| entry.expect("entry").file_name());
+            assert_eq!(names, real_names.collect(), "{path:?} in {root}");
+        }
+    }
+    // The standard library fails here, as rust-lang/rust#162243 reports.
+    assert_eq!(session().create_dir_all("dot/.")?.path()?, Path::new("/dot"));
+    Ok(())
+}
+
 #[test]
 fn a_directory_is_followed_through_a_rename_and_refused_once_removed() -> Result<()> {
     let session = session();
