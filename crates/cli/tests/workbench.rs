@@ -83,3 +83,18 @@ fn mistakes_are_explained() {
     let said = esker.fails(12, ["workbench", "report", "bad.json", "--to", "bad.html"]);
     assert!(said.contains("bad.json: not a result of the workbench"), "{said}");
 }
+
+/// The preset prints its score and says that it is no submission.
+#[test]
+fn io500_phases_are_scored() {
+    let esker = Esker::without_store();
+    let preset = ["workbench", "run", "set", "--io500", "-N", "2", "-P", "20"];
+    for target in ["set", "esker:io500", "store:memory:"] {
+        let arguments = preset.map(|word| if word == "set" { target } else { word });
+        let text = esker.ok(arguments);
+        assert!(text.contains("score") && text.contains("not a valid IO500 submission"), "{text}");
+        assert!(!text.contains("failed"), "{target}: {text}");
+    }
+    esker.fails(2, [&preset[..], &["--keep"]].concat());
+    esker.fails(2, [&preset[..], &["-D", "2"]].concat());
+}

@@ -15,6 +15,7 @@ pub mod distribution;
 pub mod environment;
 pub mod gather;
 pub mod histogram;
+pub mod io500;
 pub mod object_content;
 pub mod operation;
 pub mod options;

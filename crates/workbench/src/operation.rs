@@ -27,11 +27,13 @@ pub enum Operation {
     ListAttributes,
     /// Rename an object within its dataset.
     Rename,
+    /// Create an object that another rank has created first.
+    CreateLost,
 }
 
 impl Operation {
     /// All operations, in the order in which reports show them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Create,
         Self::Stat,
         Self::Read,
@@ -41,6 +43,7 @@ impl Operation {
         Self::List,
         Self::ListAttributes,
         Self::Rename,
+        Self::CreateLost,
     ];
 
     /// The position in [`Operation::ALL`].
@@ -62,6 +65,7 @@ impl Operation {
             Self::List => "list",
             Self::ListAttributes => "list-attributes",
             Self::Rename => "rename",
+            Self::CreateLost => "create-lost",
         }
     }
 }

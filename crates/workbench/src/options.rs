@@ -31,7 +31,11 @@ pub struct RunOptions {
     pub read_only: bool,
     /// Also lists, renames, makes and removes datasets.
     pub names: bool,
-    /// Benchmark phases end after this time, once all ranks have done as much as the fastest.
+    /// Also lets all ranks race to create the same objects.
+    pub races: bool,
+    /// Runs the metadata phases of IO500 instead of the benchmark.
+    pub io500: bool,
+    /// Benchmark phases, and the write phases of IO500, end after this time, once all ranks have done as much as the fastest.
     pub stonewall_ns: Option<u64>,
     /// The working set stays for later runs.
     pub keep: bool,
@@ -58,6 +62,8 @@ impl RunOptions {
             arrivals: Arrivals::Constant,
             read_only: false,
             names: false,
+            races: false,
+            io500: false,
             stonewall_ns: None,
             keep: false,
             outlier_ns: OUTLIER_NS,
@@ -77,6 +83,12 @@ impl RunOptions {
         }
         if self.rates.iter().any(|rate| !(1e-3..=1e9).contains(rate)) {
             return Err(Error::new(Kind::Invalid, "a rate is from 0.001 to 1e9 operations/s"));
+        }
+        if self.io500 && self.keep {
+            return Err(Error::new(
+                Kind::Invalid,
+                "the phases of IO500 delete their files: keep none",
+            ));
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::distribution::LatencyDistribution;
 use crate::environment::RunEnvironment;
+use crate::io500::{Io500Phase, Io500Score};
 use crate::operation::Operation;
 use crate::options::RunOptions;
 use crate::pace::Pacing;
@@ -21,7 +22,7 @@ use crate::timer::TimerOverhead;
 /// The name of the format.
 pub const FORMAT: &str = "esker-workbench-result";
 /// Its version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Most calls of a phase: their number is exact as a floating-point number.
 const CALLS_MAX: u64 = 1 << 53;
@@ -41,8 +42,34 @@ pub enum PhaseKind {
     ReadOnly,
     /// Renames objects, makes and removes datasets, and lists.
     Names,
+    /// All ranks create the same objects; one of them succeeds.
+    Races,
     /// Removes the working set.
     Cleanup,
+    /// A phase of IO500.
+    #[serde(untagged)]
+    Io500(Io500Phase),
+}
+
+impl PhaseKind {
+    /// True if the phase creates or deletes something.
+    #[must_use]
+    pub const fn changes(self) -> bool {
+        match self {
+            Self::ReadOnly => false,
+            Self::Io500(phase) => phase.changes(),
+            _ => true,
+        }
+    }
+
+    /// Calls of an iteration in each dataset.
+    const fn calls(self) -> f64 {
+        match self {
+            Self::ReadOnly => 2.0,
+            Self::Io500(_) => 1.0,
+            _ => 4.0,
+        }
+    }
 }
 
 /// One phase of a run.
@@ -83,7 +110,9 @@ impl fmt::Display for PhasePlan {
             PhaseKind::Benchmark => "benchmark",
             PhaseKind::ReadOnly => "read-only",
             PhaseKind::Names => "names",
+            PhaseKind::Races => "races",
             PhaseKind::Cleanup => "cleanup",
+            PhaseKind::Io500(phase) => phase.name(),
         })?;
         match self.pacing {
             Pacing::Closed { waiting_factor } if waiting_factor > 0.0 => {
@@ -121,6 +150,8 @@ pub struct RankPhase {
     pub iterations: u64,
     /// What was done when the time was over.
     pub stonewall: Option<StonewallCount>,
+    /// Entries that the rank's listings found; only in the find phase of IO500.
+    pub entries: u64,
     /// How often the scheduler preempted the rank.
     pub preemptions: u64,
     /// By operation.
@@ -194,6 +225,8 @@ pub struct PhaseResult {
     pub iterations: u64,
     /// With a time limit: operations per second of all ranks until it was over.
     pub stonewall_rate: Option<f64>,
+    /// Entries that listings found; only in the find phase of IO500.
+    pub entries: u64,
     /// How often ranks were preempted: a suspect for outliers.
     pub preemptions: u64,
     /// By operation.
@@ -206,7 +239,7 @@ impl PhaseResult {
     pub fn of_ranks(ranks: Vec<RankPhase>, points_max: usize, datasets: u32) -> Self {
         let plan = ranks.first().expect("a job has ranks").plan.clone();
         let seconds = |phase: &RankPhase| phase.duration_ns as f64 / 1e9;
-        let calls = if plan.kind == PhaseKind::ReadOnly { 2.0 } else { 4.0 };
+        let calls = plan.kind.calls();
         let stonewalls: Option<Vec<StonewallCount>> =
             ranks.iter().map(|phase| phase.stonewall).collect();
         let stonewall_rate = stonewalls.map(|counts| {
@@ -220,6 +253,7 @@ impl PhaseResult {
             seconds_min: ranks.iter().map(seconds).fold(f64::INFINITY, f64::min),
             iterations: ranks.iter().map(|phase| phase.iterations).max().unwrap_or(0),
             stonewall_rate,
+            entries: ranks.iter().map(|phase| phase.entries).sum(),
             preemptions: ranks.iter().map(|phase| phase.preemptions).sum(),
             operations: Vec::new(),
         };
@@ -257,10 +291,14 @@ impl PhaseResult {
         self.operations.iter().map(OperationResult::failed).sum()
     }
 
-    /// Calls that succeeded per second.
+    /// Calls that succeeded per second; entries per second in the find phase of IO500.
     #[must_use]
     pub fn rate(&self) -> f64 {
-        self.count() as f64 / self.seconds.max(1e-9)
+        let count = match self.plan.kind {
+            PhaseKind::Io500(Io500Phase::Find) => self.entries,
+            _ => self.count(),
+        };
+        count as f64 / self.seconds.max(1e-9)
     }
 
     /// The operation, if the phase had any.
@@ -381,6 +419,8 @@ pub struct RunResult {
     pub timer: TimerOverhead,
     /// What the reader should know before trusting the numbers.
     pub warnings: Vec<String>,
+    /// The metadata score of IO500, if its phases ran.
+    pub io500: Option<Io500Score>,
     /// The phases, in order.
     pub phases: Vec<PhaseResult>,
 }

@@ -10,6 +10,7 @@ use esker_comm::{NodeMap, Rank, Transport};
 use crate::backend::Backend;
 use crate::environment::{ProcessorTicks, RunEnvironment};
 use crate::gather::gather;
+use crate::io500::Io500Score;
 use crate::options::RunOptions;
 use crate::pace::PaceClock;
 use crate::progress::RunProgress;
@@ -91,6 +92,13 @@ impl BegunRun {
         let existing = WorkingSetMarker::read(backend)?;
         if let Some(existing) = &existing {
             existing.check_reuse(&backend.target(), &options.size)?;
+            if options.io500 {
+                let target = backend.target();
+                let what = "has a kept working set, and the phases of IO500 need a new target; \
+                            name another, or remove it with";
+                let context = format!("{target} {what} `esker workbench cleanup {target}`");
+                return Err(Error::new(Kind::Invalid, context));
+            }
         }
         Ok(Self {
             is_reused: existing.is_some(),
@@ -168,6 +176,7 @@ impl BegunRun {
             environment: self.environment.clone(),
             timer: self.timer,
             warnings,
+            io500: Io500Score::of_phases(&phases),
             phases,
         })
     }

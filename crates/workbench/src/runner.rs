@@ -8,6 +8,9 @@
 //!
 //! Source: MDWorkbench §3; IO500's stonewall with wear-out.
 
+mod io500_phases;
+mod race_phase;
+
 use std::fmt;
 
 use esker_base::{Error, Kind, Result};
@@ -16,6 +19,7 @@ use esker_comm::{Rank, Transport};
 
 use crate::backend::{Backend, BackendConnection};
 use crate::environment::preemptions;
+use crate::io500::Io500Phase;
 use crate::object_content::ObjectContent;
 use crate::operation::Operation;
 use crate::options::RunOptions;
@@ -79,6 +83,10 @@ pub struct RankRunner<'a, 't> {
     phase_start_ns: u64,
     waiting_factor: f64,
     schedule: Option<ArrivalSchedule>,
+    /// Files of each rank after the write phases of IO500: easy and hard.
+    io500_files: [u64; 2],
+    /// Entries that listings of the current phase found.
+    entries: u64,
     phases: Vec<RankPhase>,
 }
 
@@ -117,6 +125,8 @@ impl<'a, 't> RankRunner<'a, 't> {
             phase_start_ns: 0,
             waiting_factor: 0.0,
             schedule: None,
+            io500_files: [0; 2],
+            entries: 0,
             phases: Vec::new(),
             context,
         })
@@ -134,6 +144,12 @@ impl<'a, 't> RankRunner<'a, 't> {
         write_shift: &dyn Fn(Option<u64>) -> Result<()>,
     ) -> Result<(Vec<RankPhase>, u64)> {
         let options = self.context.options;
+        if options.io500 {
+            for kind in Io500Phase::ALL.map(PhaseKind::Io500) {
+                self.phase(&PhasePlan::of(kind), write_shift)?;
+            }
+            return Ok((self.phases, self.shift));
+        }
         if !self.context.is_reused {
             self.phase(&PhasePlan::of(PhaseKind::Precreate), write_shift)?;
         }
@@ -164,6 +180,12 @@ impl<'a, 't> RankRunner<'a, 't> {
         if options.names {
             for repetition in 0..options.repeat.max(1) {
                 let plan = PhasePlan { repetition, ..PhasePlan::of(PhaseKind::Names) };
+                self.phase(&plan, write_shift)?;
+            }
+        }
+        if options.races {
+            for repetition in 0..options.repeat.max(1) {
+                let plan = PhasePlan { repetition, ..PhasePlan::of(PhaseKind::Races) };
                 self.phase(&plan, write_shift)?;
             }
         }
@@ -218,7 +240,7 @@ impl<'a, 't> RankRunner<'a, 't> {
         plan: &PhasePlan,
         write_shift: &dyn Fn(Option<u64>) -> Result<()>,
     ) -> Result<PhaseTotals> {
-        let changes = plan.kind != PhaseKind::ReadOnly;
+        let changes = plan.kind.changes();
         if self.rank == 0 {
             self.context.progress.begin_phase(plan.to_string());
             if changes {
@@ -227,8 +249,10 @@ impl<'a, 't> RankRunner<'a, 't> {
         }
         // A backend refuses a new marker where there is something else.
         self.collectives.transport().barrier()?;
-        if plan.kind == PhaseKind::Precreate {
-            self.connection.add_rank(self.rank)?;
+        match plan.kind {
+            PhaseKind::Precreate => self.connection.add_rank(self.rank)?,
+            PhaseKind::Io500(phase) => self.prepare_io500(phase)?,
+            _ => {}
         }
         self.begin_phase(plan);
         self.collectives.transport().barrier()?;
@@ -239,6 +263,8 @@ impl<'a, 't> RankRunner<'a, 't> {
             PhaseKind::Precreate => (self.precreate(), None),
             PhaseKind::Cleanup => (self.cleanup(), None),
             PhaseKind::Names => (self.names(), None),
+            PhaseKind::Races => (self.races()?, None),
+            PhaseKind::Io500(phase) => self.io500(phase)?,
             PhaseKind::Benchmark | PhaseKind::ReadOnly => self.benchmark(plan.kind)?,
         };
         let duration_ns = self.context.clock.monotonic_ns() - self.phase_start_ns;
@@ -251,7 +277,8 @@ impl<'a, 't> RankRunner<'a, 't> {
         if plan.kind == PhaseKind::Benchmark {
             self.shift += iterations;
         }
-        let is_left = plan.kind != PhaseKind::Cleanup;
+        // A working set without its first objects, or of IO500, can only be removed.
+        let is_left = !matches!(plan.kind, PhaseKind::Cleanup | PhaseKind::Io500(_));
         if self.rank == 0 && changes && is_left {
             write_shift(Some(self.shift))?;
         }
@@ -264,6 +291,7 @@ impl<'a, 't> RankRunner<'a, 't> {
             duration_ns,
             iterations,
             stonewall,
+            entries: std::mem::take(&mut self.entries),
             preemptions,
             operations,
         });
@@ -353,18 +381,28 @@ impl<'a, 't> RankRunner<'a, 't> {
     /// Figure 3 of the paper. Returns the number of iterations, and what was done by the stonewall.
     fn benchmark(&mut self, kind: PhaseKind) -> Result<(u64, Option<StonewallCount>)> {
         let iterations = self.context.options.size.iterations;
+        self.until_stonewall(iterations, |runner, iteration| runner.iterate(kind, iteration))
+    }
+
+    /// Iterates until the time of the phase is over, and then until all ranks have done as much as
+    /// the fastest. Returns the number of iterations, and what was done by the stonewall.
+    fn until_stonewall(
+        &mut self,
+        iterations: u64,
+        mut iterate: impl FnMut(&mut Self, u64),
+    ) -> Result<(u64, Option<StonewallCount>)> {
         let Some(wall_ns) = self.context.options.stonewall_ns else {
-            (0..iterations).for_each(|iteration| self.iterate(kind, iteration));
+            (0..iterations).for_each(|iteration| iterate(self, iteration));
             return Ok((iterations, None));
         };
         let mut done = 0;
         while done < iterations && self.elapsed_ns() < wall_ns {
-            self.iterate(kind, done);
+            iterate(self, done);
             done += 1;
         }
         let count = StonewallCount { duration_ns: self.elapsed_ns(), iterations: done };
         let most = self.collectives.all_reduce_u64(Rank(0), done, Reduction::Max)?;
-        (done..most).for_each(|iteration| self.iterate(kind, iteration));
+        (done..most).for_each(|iteration| iterate(self, iteration));
         Ok((most, Some(count)))
     }
 

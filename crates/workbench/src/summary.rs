@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use crate::io500::Io500Phase;
 use crate::operation::Operation;
 use crate::pace::Pacing;
 use crate::result::{PhaseKind, PhaseResult, RunResult};
@@ -69,6 +70,7 @@ fn write_all(out: &mut String, result: &RunResult) -> std::fmt::Result {
     write_phases(out, result)?;
     write_latencies(out, result)?;
     write_creation_rates(out, result)?;
+    write_io500(out, result)?;
     writeln!(
         out,
         "\nmeasuring costs {:.0} ns an operation ({:.0} ns to read the clock, {:.0} ns to record)",
@@ -137,6 +139,42 @@ fn write_latencies(out: &mut String, result: &RunResult) -> std::fmt::Result {
         writeln!(out, "{:>9}", duration(latency.max_ns as f64))?;
     }
     Ok(())
+}
+
+/// The phases of IO500 with their latencies, and the score.
+fn write_io500(out: &mut String, result: &RunResult) -> std::fmt::Result {
+    let rows = io500_rows(result);
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{:<24}{:>10}{:>10}{:>10}{:>10}", "IO500 phase", "kIOPS", "p50", "p99", "max")?;
+    for [name, kiops, p50, p99, max] in rows {
+        writeln!(out, "  {name:<22}{kiops:>10}{p50:>10}{p99:>10}{max:>10}")?;
+    }
+    match &result.io500 {
+        Some(score) => {
+            writeln!(out, "  {:<22}{:>10.3}\n{}", "score", score.metadata_kiops, score.meaning)
+        }
+        None => writeln!(out, "no score: a phase did nothing"),
+    }
+}
+
+/// For each phase of IO500 that ran: name, thousands of operations per second, p50, p99, maximum.
+#[must_use]
+pub fn io500_rows(result: &RunResult) -> Vec<[String; 5]> {
+    let row = |phase: Io500Phase| {
+        let kind = PhaseKind::Io500(phase);
+        let found = result.phases.iter().find(|found| found.plan.kind == kind)?;
+        let latency = found.operations.first()?.latency();
+        Some([
+            phase.name().to_owned(),
+            format!("{:.3}", found.rate() / 1e3),
+            duration(latency.quantile_ns(0.5) as f64),
+            duration(latency.quantile_ns(0.99) as f64),
+            duration(latency.max_ns as f64),
+        ])
+    };
+    Io500Phase::ALL.into_iter().filter_map(row).collect()
 }
 
 /// Table 1: creation rates, with the virtual rate of throttled phases.

@@ -82,7 +82,7 @@ fn results_survive_json_and_hostile_ones_are_refused() {
         }
     }
     let text = String::from_utf8(json).expect("UTF-8");
-    let newer = text.replacen("\"version\":1", "\"version\":2", 1);
+    let newer = text.replacen("\"version\":2", "\"version\":3", 1);
     let kind =
         |text: &str| RunResult::parse("a.json", text.as_bytes()).expect_err("refused").kind();
     assert_eq!(kind(&newer), Kind::Invalid);
@@ -189,6 +189,7 @@ fn a_page_of_256_ranks_is_small() {
             duration_ns: 60_000_000_000 + u64::from(rank),
             iterations: 100,
             stonewall: None,
+            entries: 0,
             preemptions: 0,
             operations: operations.iter().map(|o| rank_operation(rank, *o, &mut random)).collect(),
         };

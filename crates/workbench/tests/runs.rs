@@ -6,11 +6,12 @@ use std::path::Path;
 use esker_base::Kind;
 use esker_base::clock::SystemClock;
 use esker_workbench::backend::{Backend, PosixBackend};
+use esker_workbench::io500::Io500Phase;
 use esker_workbench::operation::Operation;
 use esker_workbench::options::RunOptions;
 use esker_workbench::pattern::WorkingSetSize;
 use esker_workbench::progress::RunProgress;
-use esker_workbench::result::{PhaseKind, RunResult};
+use esker_workbench::result::{PhaseKind, PhaseResult, RunResult};
 use esker_workbench::run::{cleanup, run_threads};
 
 /// Three ranks with two datasets of ten objects each.
@@ -150,4 +151,84 @@ fn stonewalls_end_phases_with_equal_iterations() {
     let backend = PosixBackend::new(&path).expect("a directory");
     assert_eq!(cleanup(&backend).expect("cleaned up"), 60);
     assert_eq!(backend.kind(), "posix");
+}
+
+/// The phases of IO500 run in its order, find what they wrote, and leave nothing.
+#[test]
+fn io500_phases_run_in_their_order() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("set");
+    let mut preset = RunOptions { io500: true, ..options() };
+    preset.size.object_bytes = 3_901;
+    let result = run(&path, &preset).expect("a run");
+    assert!(!path.exists());
+    let kinds: Vec<PhaseKind> = result.phases.iter().map(|phase| phase.plan.kind).collect();
+    assert_eq!(kinds, Io500Phase::ALL.map(PhaseKind::Io500));
+    for phase in &result.phases {
+        assert_eq!(phase.failed(), 0, "{}: {phase:?}", phase.plan);
+        let expected = match phase.plan.kind {
+            // Three own directories and the shared one.
+            PhaseKind::Io500(Io500Phase::Find) => (4, 60),
+            _ => (30, 0),
+        };
+        assert_eq!((phase.count(), phase.entries), expected, "{}", phase.plan);
+    }
+    let score = result.io500.as_ref().expect("a score").metadata_kiops;
+    let logs = result.phases.iter().map(|phase| (phase.rate() / 1e3).ln()).sum::<f64>();
+    assert!((score / (logs / 8.0).exp() - 1.0).abs() < 1e-12);
+    let json = serde_json::to_vec(&result).expect("JSON");
+    let parsed = RunResult::parse("result", &json).expect("parsed");
+    let plans =
+        |of: &RunResult| of.phases.iter().map(|phase| phase.plan.clone()).collect::<Vec<_>>();
+    assert_eq!(plans(&parsed), plans(&result));
+    let text = esker_workbench::summary::text(&result);
+    assert!(text.contains("not a valid IO500 submission"), "{text}");
+    assert!(text.contains("mdtest-hard-delete"), "{text}");
+}
+
+/// Writes end at the stonewall once all ranks have as many files; later phases find just those.
+#[test]
+fn io500_writes_wear_out() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("set");
+    let preset = RunOptions { io500: true, stonewall_ns: Some(2_000_000), ..options() };
+    let size = WorkingSetSize { objects: 1 << 20, iterations: 1, ..preset.size };
+    let result = run(&path, &RunOptions { size, ..preset }).expect("a run");
+    let of = |phase| {
+        let mut phases = result.phases.iter();
+        phases.find(|found| found.plan.kind == PhaseKind::Io500(phase)).expect("the phase")
+    };
+    let (easy, hard) = (of(Io500Phase::EasyWrite), of(Io500Phase::HardWrite));
+    assert!(easy.iterations < 1 << 20 && easy.stonewall_rate.is_some());
+    assert_eq!(easy.count(), 3 * easy.iterations, "all ranks wrote as many");
+    assert_eq!(of(Io500Phase::EasyDelete).count(), easy.count());
+    assert_eq!(of(Io500Phase::HardRead).count(), hard.count());
+    assert_eq!(of(Io500Phase::Find).entries, easy.count() + hard.count());
+    assert_eq!(result.phases.iter().map(PhaseResult::failed).sum::<u64>(), 0);
+}
+
+/// A kept working set stays as it was: the phases of IO500 would mix their files with its objects.
+#[test]
+fn io500_phases_refuse_a_kept_working_set() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("set");
+    run(&path, &RunOptions { keep: true, ..options() }).expect("a run");
+    let refused = run(&path, &RunOptions { io500: true, ..options() }).expect_err("refused");
+    assert_eq!(refused.kind(), Kind::Invalid);
+    assert_eq!(run(&path, &options()).expect("still complete").phases[0].failed(), 0);
+}
+
+/// Of racing creates one succeeds; the others have a distribution of their own.
+#[test]
+fn races_have_one_winner_each() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("set");
+    let kept = RunOptions { keep: true, races: true, ..options() };
+    let result = run(&path, &kept).expect("a run");
+    let phase = result.phases.last().expect("phases");
+    assert_eq!((phase.plan.kind, phase.failed()), (PhaseKind::Races, 0));
+    let count = |operation| phase.operation(operation).map_or(0, |found| found.service.count);
+    let counts = [Operation::Create, Operation::CreateLost, Operation::Delete].map(count);
+    assert_eq!(counts, [4, 8, 4], "four races of three ranks");
+    assert_eq!(numbers(&path), (4..14).collect::<Vec<u64>>());
 }

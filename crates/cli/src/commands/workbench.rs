@@ -15,6 +15,7 @@ use esker_workbench::backend::{
 };
 use esker_workbench::compare::ComparisonVerdict::TooFewRepetitions;
 use esker_workbench::compare::compare;
+use esker_workbench::io500::HARD_FILE_BYTES;
 use esker_workbench::options::RunOptions;
 use esker_workbench::pace::Arrivals;
 use esker_workbench::pattern::WorkingSetSize;
@@ -104,7 +105,8 @@ enum ArrivalChoice {
 Examples:
   esker workbench run /scratch/bench -N 8 -D 10 -P 1000 -I 200 --waiting 0,4
   esker workbench run /scratch/bench --rate 500,1000,2000 --arrivals poisson
-  esker workbench run /scratch/bench --saturation --stonewall 5 -P 100000 -I 100000"))]
+  esker workbench run /scratch/bench --saturation --stonewall 5 -P 100000 -I 100000
+  esker workbench run /scratch/bench --io500 --stonewall 300 -P 10000000"))]
 struct WorkbenchRun {
     /// What to measure
     target: String,
@@ -151,6 +153,15 @@ struct WorkbenchRun {
     /// Also list datasets, rename objects, and make and remove datasets
     #[arg(long)]
     names: bool,
+    /// Let all ranks race to create the same objects: I races, one winner each
+    #[arg(long)]
+    races: bool,
+    /// Run the metadata phases of IO500 with P files a rank instead, and print their score
+    #[arg(long, conflicts_with_all = [
+        "datasets", "iterations", "size", "repeat", "waiting", "adaptive", "rates", "saturation",
+        "arrivals", "read_only", "names", "races", "keep",
+    ])]
+    io500: bool,
     /// End benchmark phases after this many seconds, once all ranks have done as much as the fastest
     #[arg(long, value_name = "SECONDS")]
     stonewall: Option<f64>,
@@ -208,8 +219,8 @@ impl WorkbenchRun {
             ranks,
             datasets: self.datasets,
             objects: self.objects,
-            iterations: self.iterations,
-            object_bytes: self.size,
+            iterations: if self.io500 { self.objects } else { self.iterations },
+            object_bytes: if self.io500 { HARD_FILE_BYTES } else { self.size },
             rank_offset: self.offset,
         };
         let is_open_only = !self.rates.is_empty() && self.waiting.is_empty();
@@ -231,6 +242,8 @@ impl WorkbenchRun {
             },
             read_only: self.read_only,
             names: self.names,
+            races: self.races,
+            io500: self.io500,
             stonewall_ns: self.stonewall.map(|seconds| (seconds * 1e9) as u64),
             keep: self.keep,
             outlier_ns: (self.outlier * 1e6) as u64,

@@ -12,7 +12,7 @@ use crate::compare::{ComparedFigure, compare};
 use crate::operation::Operation;
 use crate::pace::Pacing;
 use crate::result::{PhaseResult, RunResult};
-use crate::summary::{QUANTILES, duration, rate};
+use crate::summary::{QUANTILES, duration, io500_rows, rate};
 
 /// Points of all timelines of a page, of about ten bytes each.
 const POINTS_MAX: usize = 150_000;
@@ -43,6 +43,7 @@ pub fn page(results: &[RunResult]) -> String {
          <title>{title}</title><style>{STYLE}</style></head><body><main><h1>{title}</h1>"
     );
     comparisons(&mut out, results);
+    results.iter().for_each(|result| io500(&mut out, result));
     overview(&mut out, results);
     for result in results {
         if let Some(svg) = plots::saturation(&result.phases) {
@@ -140,6 +141,21 @@ fn ratio(value: f64) -> String {
         value if value < 0.1 => format!("{value:.4}"),
         value if value < 10.0 => format!("{value:.2}"),
         value => format!("{value:.0}"),
+    }
+}
+
+/// The phases and the score of IO500.
+fn io500(out: &mut String, result: &RunResult) {
+    let rows: Vec<Vec<String>> = io500_rows(result).into_iter().map(Vec::from).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let title = format!("{}: metadata phases of IO500", result.label());
+    draw(out, format_args!("<h2>{}</h2>", escape(&title)));
+    table(out, &["phase", "kIOPS", "p50", "p99", "max"], &rows);
+    if let Some(score) = &result.io500 {
+        let (kiops, meaning) = (score.metadata_kiops, escape(&score.meaning));
+        draw(out, format_args!("<p><b>Score: {kiops:.3} kIOPS.</b> {meaning}</p>"));
     }
 }
 
