@@ -17,10 +17,23 @@ fn runs_are_measured_compared_and_reported() {
     let esker = Esker::without_store();
     for (target, label) in [("here", "a"), ("esker:bench", "b")] {
         let (output, csv) = (format!("{label}.json"), format!("{label}.csv"));
-        let files = ["--output", &output, "--csv", &csv, "--label", label, "--repeat", "2"];
+        let files = [
+            "--output",
+            &output,
+            "--csv",
+            &csv,
+            "--parquet",
+            "table.parquet",
+            "--label",
+            label,
+            "--repeat",
+            "2",
+        ];
         let text = esker.ok(run(target, &files));
         assert!(text.contains("benchmark #2") && text.contains("Q3 delete"), "{text}");
     }
+    let parquet = std::fs::read(esker.path("table.parquet")).expect("a table");
+    assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
     assert!(!esker.path("here").exists(), "a run cleans up");
     let said = esker.ok(["workbench", "compare", "a.json", "b.json", "--report", "both.html"]);
     assert!(said.starts_with("b compared with a") && said.contains("create p99"), "{said}");

@@ -2,17 +2,16 @@
 //! Results as JSON, CSV, text and pages.
 
 use esker_base::{Kind, Random};
-use esker_workbench::csv;
 use esker_workbench::histogram::LatencyHistogram;
 use esker_workbench::operation::Operation;
 use esker_workbench::options::RunOptions;
-use esker_workbench::pace::Pacing;
+use esker_workbench::pace::{Arrivals, Pacing};
 use esker_workbench::recorder::RankOperation;
 use esker_workbench::report::page;
 use esker_workbench::reservoir::LatencyPoint;
 use esker_workbench::result::{PhaseKind, PhasePlan, PhaseResult, RankPhase, RunResult};
 use esker_workbench::slowest::SlowOperation;
-use esker_workbench::summary;
+use esker_workbench::{csv, parquet, summary};
 
 use crate::simulated_service::{options, simulate};
 
@@ -143,6 +142,8 @@ fn tables_have_a_row_for_each_phase_and_operation() {
     let rows: usize = result.phases.iter().map(|phase| phase.operations.len()).sum();
     assert_eq!(table.lines().count(), rows + 1);
     assert!(table.lines().nth(1).is_some_and(|row| row.starts_with("\"<slow> & \"\"odd\"\"\",")));
+    let cells: usize = esker_workbench::result_table::rows(&result).iter().map(Vec::len).sum();
+    assert_eq!(cells, rows * esker_workbench::result_table::COLUMNS.len());
     let text = summary::text(&result);
     for shown in ["Q3 create", "benchmark #3", "p99.9", "measuring costs"] {
         assert!(text.contains(shown), "{shown}\n{text}");
@@ -208,4 +209,42 @@ fn a_page_of_256_ranks_is_small() {
     let html = page(&[result]);
     check_nesting(&html);
     assert!(html.len() < PAGE_BYTES_MAX, "{} bytes", html.len());
+}
+
+/// Reads the table with pyarrow, whose own reader of Parquet is independent of this writer.
+const READ_PARQUET: &str = r#"
+import csv, sys
+import pyarrow.parquet as parquet
+table = parquet.read_table(sys.argv[1]).to_pylist()
+with open(sys.argv[2], newline="") as file:
+    rows = list(csv.DictReader(file))
+assert len(table) == len(rows) > 0, (len(table), len(rows))
+for read, row in zip(table, rows):
+    assert list(read) == list(row), (list(read), list(row))
+    for name, value in read.items():
+        text = row[name]
+        same = text == "" if value is None else type(value)(text) == value
+        assert same, (name, value, text)
+"#;
+
+#[test]
+fn parquet_files_are_those_of_the_csv() {
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let has = std::process::Command::new(&python).args(["-c", "import pyarrow.parquet"]).output();
+    if !has.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: {python} has no pyarrow; PYTHON names another interpreter");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let files = ["result.parquet", "result.csv"].map(|name| directory.path().join(name));
+    let [mut result, _] = pair();
+    // Both kinds of absent cells.
+    let open = Pacing::Open { rate: 500.0, arrivals: Arrivals::Constant };
+    result.phases[1].plan.pacing = open;
+    std::fs::write(&files[0], parquet::file(&result)).expect("written");
+    std::fs::write(&files[1], csv::table(&result)).expect("written");
+    let script = ["-c", READ_PARQUET];
+    let output = std::process::Command::new(&python).args(script).args(&files).output();
+    let output = output.expect("python runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -22,7 +22,7 @@ use esker_workbench::pattern::WorkingSetSize;
 use esker_workbench::progress::RunProgress;
 use esker_workbench::result::{RESULT_BYTES_MAX, RunResult};
 use esker_workbench::run::{self, PHASE_DEADLINE};
-use esker_workbench::{csv, report, summary};
+use esker_workbench::{csv, parquet, report, summary};
 
 use crate::change::SessionSettings;
 use crate::context::CommandContext;
@@ -183,6 +183,9 @@ struct WorkbenchRun {
     /// Write the result as a table
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Write the table as a Parquet file
+    #[arg(long, value_name = "FILE")]
+    parquet: Option<PathBuf>,
     /// Write the result as an HTML page
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -258,6 +261,9 @@ impl WorkbenchRun {
         }
         if let Some(path) = &self.csv {
             write(path, csv::table(result).as_bytes())?;
+        }
+        if let Some(path) = &self.parquet {
+            write(path, &parquet::file(result))?;
         }
         if let Some(path) = &self.report {
             write(path, report::page(std::slice::from_ref(result)).as_bytes())?;
