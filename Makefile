@@ -3,7 +3,8 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build install deb docs test demo soak mutants peers compare compare-imd compare-segments compare-mount clean
+.PHONY: help setup build install deb docs test demo soak mutants peers compare compare-imd compare-segments compare-mount \
+	compare-workbench clean
 
 CARGO ?= cargo
 # Minutes that the long campaigns may take.
@@ -68,6 +69,10 @@ compare-mount: build ## Run a null file system, ext4 and a mount in turn and pri
 	@scripts/setup.sh compare
 	@$(MAKE) -C peers mounts
 	python3 scripts/compare_mount.py
+
+compare-workbench: build ## Run the workbench, fio, bonnie++, dbench and mdtest in turn on tmpfs
+	@scripts/setup.sh compare-workbench
+	python3 scripts/compare_workbench.py
 
 clean: ## Remove everything that was built
 	$(CARGO) clean

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
-# usage: scripts/setup.sh [build|test|mpi|soak|package|docs|compare]...      (default: build test)
+# usage: scripts/setup.sh [build|test|mpi|soak|package|docs|compare|compare-workbench]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in mounts, Go and
 #             the S3 server that the tests start
@@ -11,6 +11,7 @@
 #   package   what makes Debian packages
 #   docs      mdbook
 #   compare   Python, fio, ext4 tools; peers/Makefile installs what the rival engines need
+#   compare-workbench  fio, bonnie++ and dbench; Debian has no mdtest and no md-workbench
 #
 # Needs a Debian machine with a Rust toolchain. Installs Debian packages as root or through sudo.
 # Exits 1 when something is missing without which nothing builds; what is merely useful is reported.
@@ -183,10 +184,19 @@ setup_compare() {
     need required "makes the file system to compare mounts with" e2fsprogs mkfs.ext4
 }
 
+setup_compare_workbench() {
+    PATH="$PATH:/usr/sbin" # bonnie++ is there, also for those who are no superuser
+    need required "runs the comparison" python3 python3
+    need optional "is compared with" fio fio
+    need optional "is compared with" bonnie++ bonnie++
+    need optional "is compared with" dbench dbench
+}
+
 [ $# -gt 0 ] || set -- build test
 for part; do
     case $part in
         build | test | mpi | soak | package | docs | compare) "setup_$part" ;;
+        compare-workbench) setup_compare_workbench ;;
         *)
             sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2
             exit 2
