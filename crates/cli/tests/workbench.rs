@@ -97,6 +97,26 @@ fn mistakes_are_explained() {
     assert!(said.contains("bad.json: not a result of the workbench"), "{said}");
 }
 
+/// One command measures every backend and writes one page that needs no network.
+#[test]
+fn the_paper_is_regenerated() {
+    let esker = Esker::without_store();
+    let page = ["--to", "paper.html", "--output", "paper.json"];
+    esker.ok([&["workbench", "paper", "set", "-N", "2", "--seconds", "1"], &page[..]].concat());
+    assert!(!esker.path("set").exists(), "the runs clean up");
+    let page = std::fs::read_to_string(esker.path("paper.html")).expect("a page");
+    for title in ["Table 1", "Table 2", "Figure 4", "Figure 5a", "Figure 5d"] {
+        assert!(page.contains(title), "{title} is absent");
+    }
+    for system in ["directory", "library", "store", "null"] {
+        assert!(page.contains(&format!("Figure 4: creates on {system}")), "{system} is absent");
+    }
+    assert!(!page.contains("http") && !page.contains("<script"), "the page is self-contained");
+    let results = std::fs::read(esker.path("paper.json")).expect("results");
+    let results: Vec<serde_json::Value> = serde_json::from_slice(&results).expect("JSON");
+    assert!(results.len() >= 8 && results.len().is_multiple_of(2), "two runs on each backend");
+}
+
 /// The preset prints its score and says that it is no submission.
 #[test]
 fn io500_phases_are_scored() {

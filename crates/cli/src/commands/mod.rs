@@ -45,6 +45,7 @@ mod tree;
 mod umount;
 mod verify;
 mod workbench;
+mod workbench_paper;
 
 use std::process::ExitCode;
 

@@ -24,6 +24,7 @@ use esker_workbench::result::{RESULT_BYTES_MAX, RunResult};
 use esker_workbench::run::{self, PHASE_DEADLINE};
 use esker_workbench::{csv, parquet, report, summary};
 
+use super::workbench_paper::WorkbenchPaper;
 use crate::change::SessionSettings;
 use crate::context::CommandContext;
 use crate::interrupt::{self, guarded};
@@ -52,6 +53,7 @@ Examples:
   esker workbench run /scratch/bench --repeat 3 --output ext4.json --report ext4.html
   esker workbench run esker:bench --store /scratch/store --repeat 3 --output library.json
   esker workbench compare ext4.json library.json --report both.html
+  esker workbench paper /scratch/bench --to paper.html
   esker workbench cleanup /scratch/bench")]
 pub struct WorkbenchCommand {
     #[command(subcommand)]
@@ -63,6 +65,7 @@ enum WorkbenchAction {
     Run(Box<WorkbenchRun>),
     Compare(WorkbenchCompare),
     Report(WorkbenchReport),
+    Paper(WorkbenchPaper),
     Cleanup(WorkbenchCleanup),
 }
 
@@ -73,6 +76,7 @@ impl WorkbenchCommand {
             WorkbenchAction::Run(run) => run.run(context),
             WorkbenchAction::Compare(compare) => compare.run(context),
             WorkbenchAction::Report(report) => report.run(),
+            WorkbenchAction::Paper(paper) => paper.run(context),
             WorkbenchAction::Cleanup(cleanup) => cleanup.run(context),
         }
     }
@@ -372,7 +376,7 @@ impl WorkbenchCleanup {
 }
 
 /// As many ranks as processors, and at least two: a rank alone reads only its own objects.
-fn default_ranks() -> u32 {
+pub(super) fn default_ranks() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     u32::try_from(processors).unwrap_or(u32::MAX).max(2)
 }
@@ -419,7 +423,7 @@ fn open(context: &CommandContext, target: &str) -> Result<Box<dyn Backend>> {
 }
 
 /// Fails if the service returned wrong bytes: nothing else about it matters then.
-fn check_content(result: &RunResult) -> Result<()> {
+pub(super) fn check_content(result: &RunResult) -> Result<()> {
     let corrupt = format!("{:?}", Kind::Corrupt);
     let operations = result.phases.iter().flat_map(|phase| &phase.operations);
     let wrong: u64 = operations.filter_map(|found| found.failures.get(&corrupt)).sum();
@@ -444,7 +448,7 @@ fn read(path: &Path) -> Result<RunResult> {
     RunResult::parse(&path.display().to_string(), &std::fs::read(path).map_err(failed)?)
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::write(path, bytes)
         .map_err(|error| Error::io(error, format!("write {}", path.display())))
 }

@@ -3,6 +3,7 @@
 //!
 //! Plots are inline SVG, drawn here. A page has bounded size: timelines share [`POINTS_MAX`] points.
 
+pub mod paper;
 pub mod plot_frame;
 pub mod plots;
 
