@@ -5,7 +5,7 @@
 # usage: scripts/setup.sh [build|test|mpi|soak|package|docs|compare|compare-workbench]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in mounts, Go and
-#             the S3 server that the tests start
+#             the S3 server that the tests start, PostgreSQL
 #   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, and libclang, which reads their headers
 #   package   what makes Debian packages
@@ -87,12 +87,16 @@ setup_test() {
     need_rust_component rustfmt cargo-fmt
     need_rust_component clippy cargo-clippy
     setup_mounts
+    have_postgresql || apt_install postgresql || missing optional "Debian package postgresql (is measured by tests)"
     [ -f scripts/install-s3-server.sh ] || return 0
     need optional "builds the S3 server of the tests" golang-go go
     need_recent_go
     bash scripts/install-s3-server.sh </dev/null \
         || missing optional "the S3 server of the tests (scripts/install-s3-server.sh says why)"
 }
+
+# The programs of a server are not on the path.
+have_postgresql() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; }
 
 # What the tests of mounts run. Without /dev/fuse they skip themselves, and need nothing of it.
 setup_mounts() {

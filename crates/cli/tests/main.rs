@@ -22,6 +22,9 @@ mod json;
 mod messages;
 mod mounted;
 mod mounts;
+#[cfg(feature = "postgresql")]
+#[path = "../../workbench/tests/postgres_server.rs"]
+mod postgres_server;
 mod progress;
 mod round_trip;
 mod run;

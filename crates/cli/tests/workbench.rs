@@ -4,6 +4,7 @@
 use std::process::Stdio;
 
 use crate::esker::Esker;
+use crate::mounted::{Mounted, can_mount};
 
 /// A small run.
 const SMALL: [&str; 6] = ["-N", "2", "-P", "60", "-I", "30"];
@@ -130,4 +131,67 @@ fn io500_phases_are_scored() {
     }
     esker.fails(2, [&preset[..], &["--keep"]].concat());
     esker.fails(2, [&preset[..], &["-D", "2"]].concat());
+}
+
+/// A mount is a directory like any other; the result names it, and no call fails in it.
+#[test]
+fn a_mount_is_measured_as_a_directory() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("bench", &[]);
+    let target = mounted.path("set");
+    let target = target.to_str().expect("a path of ASCII");
+    let result = mounted.esker.json(run(target, &["--names"]));
+    let environment = &result[0]["environment"];
+    assert!(
+        environment["file_system"].as_str().expect("text").starts_with("fuse"),
+        "{environment}"
+    );
+    let mount = environment["mount"].as_str().expect("text");
+    assert!(mount.starts_with(mounted.root().to_str().expect("ASCII")), "{mount}");
+    let phases = result[0]["phases"].as_array().expect("phases");
+    let operations = phases.iter().flat_map(|p| p["operations"].as_array().expect("operations"));
+    for operation in operations {
+        assert_eq!(operation["failures"], serde_json::json!({}), "{operation}");
+    }
+    assert!(!mounted.path("set").exists(), "a run cleans up");
+}
+
+/// Ranks that are processes share the database; neither result nor messages have the password.
+#[cfg(feature = "postgresql")]
+#[test]
+fn a_database_is_measured_and_cleaned_up() {
+    let Some(server) = crate::postgres_server::PostgresServer::start() else { return };
+    let esker = Esker::new();
+    let url = server.url();
+    let with_password = url.replace("esker@", "esker:secret@");
+    let result = esker.json(run(&with_password, &["--keep", "--output", "database.json"]));
+    assert_eq!(result[0]["backend"], "postgresql");
+    let service = result[0]["environment"]["service"].as_str().expect("text");
+    assert!(service.contains("synchronous_commit=on"), "{service}");
+    let written = std::fs::read_to_string(esker.path("database.json")).expect("a result");
+    assert!(!written.contains("secret"), "{written}");
+    esker.ok(["workbench", "report", "database.json", "--to", "database.html"]);
+    let page = std::fs::read_to_string(esker.path("database.html")).expect("a page");
+    assert!(page.contains("synchronous_commit=on"), "{page}");
+    assert!(esker.ok(["workbench", "cleanup", &url]).starts_with("removed 120 objects"));
+    let said = esker.fails(3, ["workbench", "cleanup", &with_password]);
+    assert!(said.contains("no working set") && !said.contains("secret"), "{said}");
+
+    let binary = env!("CARGO_BIN_EXE_esker");
+    let mut arguments = vec!["run", "-n", "3", "--", binary];
+    arguments.extend(["workbench", "run", &url, "-P", "20", "-I", "10"]);
+    let text = esker.ok(arguments);
+    assert!(text.contains("N=3") && !text.contains("warning: benchmark"), "{text}");
+    esker.fails(3, ["workbench", "cleanup", &url]);
+}
+
+/// Without the feature a URL is not taken for a directory.
+#[cfg(not(feature = "postgresql"))]
+#[test]
+fn a_build_without_postgresql_names_the_feature() {
+    let esker = Esker::without_store();
+    let said = esker.fails(13, run("postgresql://user@host/data", &[]));
+    assert!(said.contains("--features postgresql"), "{said}");
 }

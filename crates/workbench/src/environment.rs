@@ -25,6 +25,8 @@ pub struct RunEnvironment {
     pub file_system: String,
     /// Its mount point and options.
     pub mount: String,
+    /// Version and durability settings of the service, if it states them.
+    pub service: String,
     /// Load average of the last minute before the run.
     pub load_before: f64,
     /// The same after the run.

@@ -59,7 +59,7 @@ pub fn run_rank(
     progress: &RunProgress,
     transport: &mut dyn Transport,
 ) -> Result<Option<RunResult>> {
-    if !matches!(backend.kind(), "posix" | "store" | "null") {
+    if !matches!(backend.kind(), "posix" | "store" | "postgresql" | "null") {
         let what = format!("{}: use threads (-N) as ranks", backend.target());
         return Err(Error::new(Kind::Unsupported, what));
     }
@@ -105,7 +105,10 @@ impl BegunRun {
             marker: existing.unwrap_or_else(|| WorkingSetMarker::new(options.size)),
             began_ns: clock.now_ns(),
             ticks: ProcessorTicks::read(),
-            environment: RunEnvironment::capture(backend.directory()),
+            environment: RunEnvironment {
+                service: backend.service()?,
+                ..RunEnvironment::capture(backend.directory())
+            },
             timer: TimerOverhead::measure(clock),
         })
     }

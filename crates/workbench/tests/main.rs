@@ -4,6 +4,10 @@
 mod backends;
 mod interrupted;
 mod overhead;
+#[cfg(feature = "postgresql")]
+mod postgres;
+#[cfg(feature = "postgresql")]
+mod postgres_server;
 mod quantiles;
 mod reports;
 mod runs;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker workbench`: measures metadata latencies of a directory, a store or the library.
+//! `esker workbench`: measures metadata latencies of a directory, a store, the library or a database.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,6 +38,8 @@ Targets:
   /scratch/bench     a directory of any file system; a new or an empty one
   esker:NAME         Esker's library on --store; --keep publishes the working set as NAME
   s3://bucket/path   objects of a bucket; store:/path and store:memory: for other stores
+  postgresql://user@host:port/database
+                     rows of a table in a schema of its own; PGPASSWORD has the password
   null:              nothing: the floor of the workbench itself";
 
 /// Measure the latency of metadata operations under a mixed load
@@ -204,7 +206,7 @@ impl WorkbenchRun {
         let backend = open(context, &self.target)?;
         interrupt::advise(format!(
             "the working set stays; `esker workbench cleanup {}` removes it",
-            self.target
+            backend.target()
         ));
         let counts = Arc::new(RunProgress::new(ranks));
         let measured = match job {
@@ -400,7 +402,8 @@ fn run_process(
 }
 
 fn is_directory(target: &str) -> bool {
-    !["null:", "esker:", "store:", "s3://"].iter().any(|kind| target.starts_with(kind))
+    let others = ["null:", "esker:", "store:", "s3://", "postgresql://", "postgres://"];
+    !others.iter().any(|kind| target.starts_with(kind))
 }
 
 /// Opens the target as the user names it.
@@ -419,7 +422,24 @@ fn open(context: &CommandContext, target: &str) -> Result<Box<dyn Backend>> {
     if let Some(url) = store.or(target.starts_with("s3://").then_some(target)) {
         return Ok(Box::new(ObjectStoreBackend::new(guarded(url::connect(url)?))));
     }
+    if target.starts_with("postgresql://") || target.starts_with("postgres://") {
+        return open_postgresql(target);
+    }
     Ok(Box::new(PosixBackend::new(Path::new(target))?))
+}
+
+#[cfg(feature = "postgresql")]
+fn open_postgresql(target: &str) -> Result<Box<dyn Backend>> {
+    let password = std::env::var("PGPASSWORD").ok();
+    let backend = esker_workbench::backend::PostgresBackend::new(target, password.as_deref())?;
+    Ok(Box::new(backend))
+}
+
+#[cfg(not(feature = "postgresql"))]
+fn open_postgresql(_: &str) -> Result<Box<dyn Backend>> {
+    let what = "this build lacks PostgreSQL support: build with \
+                `cargo build --release -p esker-cli --features postgresql`";
+    Err(Error::new(Kind::Invalid, what))
 }
 
 /// Fails if the service returned wrong bytes: nothing else about it matters then.

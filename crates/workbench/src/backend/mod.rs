@@ -15,6 +15,8 @@ mod library;
 mod null;
 mod object_store;
 mod posix;
+#[cfg(feature = "postgresql")]
+mod postgres;
 
 use std::path::Path;
 
@@ -24,6 +26,8 @@ pub use self::library::LibraryBackend;
 pub use self::null::NullBackend;
 pub use self::object_store::ObjectStoreBackend;
 pub use self::posix::PosixBackend;
+#[cfg(feature = "postgresql")]
+pub use self::postgres::PostgresBackend;
 use crate::pattern::{DatasetId, ObjectId};
 
 /// Largest marker of a working set, in bytes.
@@ -40,7 +44,7 @@ pub trait Backend: Send + Sync {
     /// The target as the user names it.
     fn target(&self) -> String;
 
-    /// The kind of service: `posix`, `null`, `library`, `store`.
+    /// The kind of service: `posix`, `null`, `library`, `store`, `postgresql`.
     fn kind(&self) -> &'static str;
 
     /// A connection for one rank.
@@ -86,6 +90,15 @@ pub trait Backend: Send + Sync {
     /// The directory whose file system is measured.
     fn directory(&self) -> Option<&Path> {
         None
+    }
+
+    /// The service's version and the settings that decide how durable its answers are, as it states
+    /// them; empty if the target says all.
+    ///
+    /// # Errors
+    /// As the service answers.
+    fn service(&self) -> Result<String> {
+        Ok(String::new())
     }
 }
 

@@ -316,6 +316,7 @@ fn environment(out: &mut String, result: &RunResult) {
     let rows = [
         ("target", format!("{} ({})", result.target, result.backend)),
         ("file system", format!("{} at {}", of.file_system, of.mount)),
+        ("service", of.service.clone()),
         ("host", format!("{}, {}", of.host, of.kernel)),
         ("processors", format!("{} × {}", of.processors, of.cpu)),
         ("memory", format!("{} MiB", of.memory_bytes >> 20)),
