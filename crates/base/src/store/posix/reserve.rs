@@ -25,8 +25,10 @@ use crate::store::name::UNFINISHED;
 
 /// Files of a reserve.
 const FILES: u32 = 8;
-/// Bytes of each file.
-const FILE_BYTES: usize = 128 << 10;
+/// Maximum bytes of each file.
+const FILE_BYTES_MAX: u64 = 128 << 10;
+/// A file has a multiple of these bytes: a block of most file systems.
+const BLOCK_BYTES: u64 = 4 << 10;
 /// A reserve takes at most one part in this many of the remaining room.
 const FREE_SHARE_MIN: u64 = 16;
 /// Prefix of the names of its files.
@@ -36,8 +38,8 @@ fn file_name(number: u32) -> String {
     format!("{PREFIX}{}-{number}", rustix::process::geteuid().as_raw())
 }
 
-/// Makes this user's reserve unless it exists or there is too little room for it. Cost: one look-up
-/// if it exists. Best effort.
+/// Makes this user's reserve unless it exists, smaller if there is little room, or none if there is
+/// almost no room. Cost: one look-up if it exists. Best effort.
 pub(super) fn keep(directories: &DirectoryCache, free_bytes: Option<u64>) {
     let made = directories.with(UNFINISHED, |tmp| {
         // File 0 is made last and removed first.
@@ -45,36 +47,48 @@ pub(super) fn keep(directories: &DirectoryCache, free_bytes: Option<u64>) {
             Err(Errno::NOENT) => {}
             found => return found.map(drop),
         }
-        let bytes = u64::from(FILES) * FILE_BYTES as u64;
-        if free_bytes.is_none_or(|free| free / FREE_SHARE_MIN < bytes) {
+        let share = free_bytes.unwrap_or(0) / FREE_SHARE_MIN / u64::from(FILES);
+        let file_bytes = share.min(FILE_BYTES_MAX) / BLOCK_BYTES * BLOCK_BYTES;
+        if file_bytes == 0 {
             return Ok(());
         }
-        (0..FILES).rev().try_for_each(|number| make(directories, tmp.as_fd(), number))
+        let file_bytes = usize::try_from(file_bytes).expect("FILE_BYTES_MAX is small");
+        (0..FILES).rev().try_for_each(|number| make(directories, tmp.as_fd(), number, file_bytes))
     });
     // Files made before the room ran out are kept.
     let _ = made;
 }
 
 /// Makes one file of the reserve unless it exists; a file that is too short is removed.
-fn make(directories: &DirectoryCache, tmp: BorrowedFd, number: u32) -> Result<(), Errno> {
+fn make(
+    directories: &DirectoryCache,
+    tmp: BorrowedFd,
+    number: u32,
+    file_bytes: usize,
+) -> Result<(), Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = match openat(tmp, file_name(number), flags, Mode::from_raw_mode(0o666)) {
         Err(Errno::EXIST) => return Ok(()),
         file => file?,
     };
-    let filled = fill(directories, &file, number);
+    let filled = fill(directories, &file, number, file_bytes);
     if filled.is_err() {
         let _ = unlinkat(tmp, file_name(number), AtFlags::empty());
     }
     filled
 }
 
-fn fill(directories: &DirectoryCache, file: &OwnedFd, number: u32) -> Result<(), Errno> {
+fn fill(
+    directories: &DirectoryCache,
+    file: &OwnedFd,
+    number: u32,
+    file_bytes: usize,
+) -> Result<(), Errno> {
     if let Some(shared) = directories.shared() {
         shared.give_to_file(file)?;
     }
     let uid = u64::from(rustix::process::geteuid().as_raw());
-    let mut bytes = vec![0; FILE_BYTES];
+    let mut bytes = vec![0; file_bytes];
     Random::from_seed(uid << 32 | u64::from(number)).fill(&mut bytes);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
