@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use esker_base::store::{AppendLog, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store};
+use esker_base::store::{
+    AppendLog, FaultEffect, FaultStore, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store,
+};
 use esker_base::{Bytes, Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
@@ -565,4 +567,45 @@ fn publishers_and_collectors_in_threads() {
     for name in plain.names().expect("names") {
         reaches_a(&plain, &name.name);
     }
+}
+
+/// Symptom: the tables of a set that another writer had taken over were gone.
+/// Cause: the first writer's commit had taken effect, and was taken over before the writer had
+/// checked that. On a full store the fenced writer then deleted the tables of that commit as
+/// tables that no manifest names.
+/// Fix: a writer deletes only tables that no commit of an unknown outcome can have named.
+#[test]
+fn a_fenced_writer_deletes_no_tables_on_a_full_store() {
+    let mut fenced = 0;
+    for at in 0.. {
+        let memory: SharedStore = Arc::new(MemoryStore::new());
+        let fault = Arc::new(FaultStore::new(memory.clone(), 1));
+        let interrupted = Interrupted::idle(fault.clone(), at);
+        let store: SharedStore = interrupted.clone();
+        let first = repository(&store).begin(&[], options()).expect("begin");
+        write(&first, "/file", b"content").expect("write");
+        first.sync().expect("sync");
+        let set = first.set();
+        let second = Arc::new(Mutex::new(None));
+        let (other, taken) = (repository(&memory), second.clone());
+        let take_over = move || {
+            *taken.lock() = Some(other.resume(set, options()).expect("taken over"));
+        };
+        interrupted.begin(Box::new(|_| true), Box::new(take_over));
+        fenced += u64::from(first.flush().is_err());
+        if !interrupted.has_happened() {
+            break;
+        }
+        fault.fill_at(0, FaultEffect::None);
+        for _ in 0..2 {
+            // It succeeds only if everything had been flushed before the takeover.
+            let _ = first.flush();
+        }
+        drop(first);
+        let second = second.lock().take().expect("taken over");
+        let file = second.stat("/file", FollowLinks::No).expect("it was synced");
+        assert_eq!(second.read(&file, 0, 100).expect("read"), &b"content"[..], "request {at}");
+        assert_sound(&repository(&memory));
+    }
+    assert!(fenced > 2, "{fenced} flushes were interrupted by a takeover");
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::available_parallelism;
 
-use esker_base::{Bytes, Kind, Result};
+use esker_base::{Bytes, Error, Kind, Result};
 
 use super::background::FailOnPanic;
 use super::no_space::is_full;
@@ -488,13 +488,17 @@ impl TreeShared {
         let mut next = state.manifest.clone();
         edit(&mut next);
         let committed = next.commit(&**self.store(), self.set, self.clock.now_ns());
+        let is_absent = matches!(&committed, Err(error) if is_never_committed(error));
+        if !is_absent {
+            // Even if the commit failed, its manifest may be in the store and name these tables.
+            state.committed_tables = state.next_table;
+        }
         if let Err(error) = &committed
-            && !matches!(error.kind(), Kind::NoSpace | Kind::TooLarge)
+            && !is_absent
         {
             self.fail(error);
         }
         committed?;
-        state.committed_tables = state.next_table;
         self.committed.store(Arc::new(next.clone()));
         state.manifest = next;
         Ok(())
@@ -510,4 +514,10 @@ impl TreeShared {
         }
         owned
     }
+}
+
+/// True if a commit that failed with `error` has put no manifest into the store: there was no room
+/// for it, or readers would refuse it.
+fn is_never_committed(error: &Error) -> bool {
+    matches!(error.kind(), Kind::NoSpace | Kind::TooLarge)
 }

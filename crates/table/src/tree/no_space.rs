@@ -212,7 +212,8 @@ impl TreeShared {
         done
     }
 
-    /// Deletes tables written since the last commit: no manifest names them.
+    /// Deletes tables written since the last commit that may have taken effect: no manifest names
+    /// them.
     fn delete_uncommitted(&self, state: &mut FlushState) -> Result<()> {
         let uncommitted = state.committed_tables..state.next_table;
         if uncommitted.is_empty() {
