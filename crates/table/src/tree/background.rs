@@ -126,7 +126,7 @@ fn log_loop(inner: &TreeShared, interval: Duration) {
         }
         drop(pending);
         match inner.write_log(false) {
-            Ok(()) => {}
+            Ok(_) => {}
             // The next change reports it, or finds room again.
             Err(error) if error.kind() == Kind::NoSpace => {}
             Err(error) => return inner.fail(&error),

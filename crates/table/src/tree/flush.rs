@@ -70,8 +70,11 @@ impl Tree {
         if !inner.logs() {
             return self.flush();
         }
-        inner.write_log(true)?;
-        inner.check_owned()
+        let below = inner.write_log(true)?;
+        inner.check_owned()?;
+        let mut log = inner.log.lock();
+        log.acknowledged_below = log.acknowledged_below.max(below);
+        Ok(())
     }
 
     /// Ends writing in order: flushes, and commits that the set has no writer any more, so that

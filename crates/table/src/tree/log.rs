@@ -30,10 +30,8 @@ pub(super) struct WriterLogs {
     pub(super) chunk: LogBlock,
     /// The last chunk of the log before the active one, until it is written.
     owed: LogBlock,
-    /// Operations below this number are synced; each chunk records it.
-    synced_below: u64,
     /// Operations below this number are acknowledged: they were synced, and a later check found no
-    /// other writer.
+    /// other writer. Each chunk records it.
     pub(super) acknowledged_below: u64,
     poisoned: bool,
     /// Bytes written to logs so far.
@@ -58,7 +56,6 @@ impl WriterLogs {
             replayed_from: None,
             chunk: LogBlock::default(),
             owed: LogBlock::default(),
-            synced_below: 0,
             acknowledged_below: 0,
             poisoned: false,
             written_bytes: 0,
@@ -138,18 +135,18 @@ impl WriterLogs {
     fn write_gathered(&mut self) -> Result<()> {
         if !self.owed.is_empty() {
             let before = self.live.len().checked_sub(2).expect("what is owed has a log");
-            self.written_bytes += self.live[before].append(&mut self.owed, self.synced_below)?;
+            self.written_bytes +=
+                self.live[before].append(&mut self.owed, self.acknowledged_below)?;
         }
         if !self.chunk.is_empty() {
             let active = self.live.last().expect("a logged tree has an active log");
-            self.written_bytes += active.append(&mut self.chunk, self.synced_below)?;
+            self.written_bytes += active.append(&mut self.chunk, self.acknowledged_below)?;
         }
         Ok(())
     }
 
-    /// Syncs every live log. All operations below `below` have been written to them, or are in
-    /// tables.
-    pub(super) fn sync(&mut self, below: u64) -> Result<()> {
+    /// Syncs every live log.
+    pub(super) fn sync(&mut self) -> Result<()> {
         self.check()?;
         let mut synced = Ok(());
         for live in &mut self.live {
@@ -162,9 +159,7 @@ impl WriterLogs {
                 live.synced_bytes = bytes;
             }
         }
-        self.poison(synced)?;
-        self.synced_below = self.synced_below.max(below);
-        Ok(())
+        self.poison(synced)
     }
 
     /// Deletes every log: none is needed any more.
@@ -275,7 +270,7 @@ mod tests {
         is_refused(state.write());
         assert_eq!((operations(&store, 1), operations(&store, 2)), (vec![1], vec![]));
         state.write().expect("there is room");
-        state.sync(3).expect("sync");
+        state.sync().expect("sync");
         assert_eq!((operations(&store, 1), operations(&store, 2)), (vec![1], vec![2]));
     }
 

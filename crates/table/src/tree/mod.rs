@@ -334,13 +334,13 @@ impl TreeShared {
         self.shards.iter().map(|shard| shard.lock()).collect()
     }
 
-    /// Writes the pending operations of all shards to the log, and syncs it if `sync`.
-    fn write_log(&self, sync: bool) -> Result<()> {
-        self.write_log_of(&mut self.log.lock(), sync).map(drop)
+    /// Writes the pending operations of all shards to the log, and syncs it if `sync`. Returns the
+    /// number below which all operations are written.
+    fn write_log(&self, sync: bool) -> Result<u64> {
+        self.write_log_of(&mut self.log.lock(), sync)
     }
 
-    /// Does the work of [`TreeShared::write_log`]; returns the number below which all operations are
-    /// written.
+    /// Does the work of [`TreeShared::write_log`].
     fn write_log_of(&self, log: &mut WriterLogs, sync: bool) -> Result<u64> {
         // Operations below this number are in their shard's log once that shard's lock has been
         // taken.
@@ -353,7 +353,7 @@ impl TreeShared {
         self.write_chunk(log)?;
         if sync {
             (self.barrier)()?;
-            log.sync(below)?;
+            log.sync()?;
         }
         Ok(below)
     }

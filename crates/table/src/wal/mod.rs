@@ -125,7 +125,8 @@ impl LogBlock {
 pub(crate) struct ReadChunk<'a> {
     /// Its portions.
     pub(crate) portions: WireInput<'a>,
-    /// All operations below this number had been synced when the chunk was written.
+    /// All operations below this number had been synced when the chunk was written, before anyone
+    /// took the set over.
     pub(crate) synced_below: u64,
 }
 

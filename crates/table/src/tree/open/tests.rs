@@ -137,7 +137,8 @@ impl SmallWriter {
     fn sync(&mut self) {
         self.gather();
         self.write();
-        self.logs.sync(self.next).expect("sync");
+        self.logs.sync().expect("sync");
+        self.logs.acknowledged_below = self.next;
         self.synced_below = self.next;
     }
 
