@@ -90,7 +90,8 @@ impl Tree {
     /// # Errors
     /// `NotFound`; `Invalid` if the set is sealed; `Corrupt` if an operation that was synced is
     /// missing from the logs, as far as later chunks record it, or if a log passes its checksums but
-    /// cannot be decoded; and what the store reports.
+    /// cannot be decoded; `Conflict` if a log loses bytes that were not synced while it is replayed:
+    /// another attempt succeeds; and what the store reports.
     pub fn resume(
         setup: TreeSetup,
         set: SetId,
@@ -249,8 +250,10 @@ impl TreeShared {
         let whole_bytes = decode_log(self.schema, self.family, log.id, &bytes, &mut put)
             .map_err(|damage| damage.of(&name, 0))?;
         if whole_bytes < log.whole_bytes {
-            let what = "bytes that were whole a moment ago; resume again, or check the storage";
-            return Err(Error::corrupt(&name, whole_bytes as u64, what));
+            // The old writer's machine died, and with it bytes that it had not synced; or the
+            // storage lost some.
+            let what = format!("{name} lost bytes while it was replayed; resume the set again");
+            return Err(Error::new(Kind::Conflict, what));
         }
         if row_bytes > REPLAYED_BYTES_MAX {
             let what = "records of one log that take more memory than a memtable has";
