@@ -77,6 +77,10 @@ fn keys_values_and_epochs_are_read_as_what_they_are() {
     let files = [files[0].as_str(), files[1].as_str()];
     esker.ok([&words[..], &layout, &fields, &files].concat());
 
+    // An empty variable in a script is no success.
+    assert!(esker.fails(2, ["imd", "get", "run:/p"]).contains("KEY"));
+    assert!(esker.ok(["imd", "show", "--help"]).contains("Usage: esker imd show"));
+
     let a = i32::from(b'a');
     let csv = esker.ok(["imd", "get", "run:/p", "12", "45"]);
     let expected =

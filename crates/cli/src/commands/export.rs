@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use esker_base::{Error, Kind, Result, shell_word};
 use esker_fs::export::ExportOptions;
 use esker_fs::inode::FileKind;
@@ -124,12 +124,15 @@ impl ExportCommand {
         let word = |path: &Path| shell_word(path.as_os_str().as_bytes());
         let source = shell_word(self.source.to_string().as_bytes());
         let overwrite = if self.overwrite { "--overwrite " } else { "" };
-        let form = self.indexed.to_possible_value();
-        let form = form.as_ref().map_or("files", |form| form.get_name());
+        let form = match self.indexed {
+            IndexedFormName::Files => "",
+            IndexedFormName::Npy => "--indexed npy ",
+            IndexedFormName::Csv => "--indexed csv ",
+        };
         let (target, partial) = (word(&self.target), word(partial));
         format!(
             "{target} is unchanged, and {partial} has the part exported so far: `esker export \
-             --resume {overwrite}--indexed {form} {source} {target}` continues it, `rm -r {partial}` \
+             --resume {overwrite}{form}{source} {target}` continues it, `rm -r {partial}` \
              removes it"
         )
     }

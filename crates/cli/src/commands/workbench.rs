@@ -45,8 +45,8 @@ Targets:
 /// Measure the latency of metadata operations under a mixed load
 ///
 /// Many ranks work on many small objects at once, as interactive users or as producers and
-/// consumers do: each takes the oldest object of another rank's dataset (stat, read, delete) and
-/// appends a new one to a third rank's (create). The size of the working set stays the same, so a
+/// consumers do: each takes the oldest object of one rank's dataset (stat, read, delete) and appends a
+/// new one to another rank's (create); with two ranks both are the other rank's. The size of the working set stays the same, so a
 /// cache either holds it or does not. Every call is timed alone. The pattern and its letters are those
 /// of MDWorkbench (Kunkel and Markomanolis, 2018).
 #[derive(Args)]

@@ -39,7 +39,11 @@ pub struct ImdGetCommand {
     #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
     target: StackPath,
     /// Keys
-    #[arg(value_name = "KEY", allow_negative_numbers = true)]
+    #[arg(
+        value_name = "KEY",
+        allow_negative_numbers = true,
+        required_unless_present = "keys_from"
+    )]
     keys: Vec<String>,
     /// Read more keys from a file, one per line; - for standard input
     #[arg(long, value_name = "FILE")]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker imd info`: shows the contents of a directory, and how many tables a query examines.
+//! `esker imd show`: shows the contents of a directory, and how many tables a query examines.
 
 use std::path::PathBuf;
 
@@ -25,9 +25,9 @@ const SEED_SAMPLE: u64 = 1;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  esker imd info run:/particles
+  esker imd show run:/particles
   esker imd show run:/particles --json | jq .schema
-  esker imd info run:/particles --queries 100000 --plot tables.svg")]
+  esker imd show run:/particles --queries 100000 --plot tables.svg")]
 pub struct ImdInfoCommand {
     /// The directory
     #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]

@@ -35,7 +35,7 @@ use crate::text;
 #[command(after_help = "\
 Examples:
   esker imd write run:/particles --store /scratch/store --ranks 4 --keys 1000000 --epochs 5
-  esker imd info run:/particles
+  esker imd show run:/particles
   esker imd get run:/particles 0000000000000042
   esker cat run:/particles/0000000000000042")]
 pub struct ImdArguments {
@@ -51,7 +51,7 @@ enum ImdCommand {
     Adopt(adopt::ImdAdoptCommand),
     Get(get::ImdGetCommand),
     Range(range::ImdRangeCommand),
-    #[command(visible_aliases = ["show", "stat"])]
+    #[command(name = "show", visible_aliases = ["info", "stat"])]
     Info(info::ImdInfoCommand),
 }
 
