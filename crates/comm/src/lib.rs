@@ -18,6 +18,7 @@ pub mod launch;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod node_map;
+pub mod polled;
 mod queues;
 mod rank;
 pub mod rates;

@@ -85,12 +85,7 @@ pub fn run_with<R: Send>(
     work: impl Fn(&mut ThreadTransport) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     let size = nodes.size();
-    let job = Arc::new(ThreadJob {
-        nodes: Arc::new(nodes),
-        options: options.clone(),
-        inboxes: Rank::all(size).map(|_| RankInbox::default()).collect(),
-        lost: AtomicU64::new(0),
-    });
+    let job = Arc::new(ThreadJob::new(nodes, options));
     let failure = Mutex::new(None);
     let mut results = Vec::new();
     std::thread::scope(|scope| {
@@ -117,6 +112,15 @@ pub fn run_with<R: Send>(
         Some(RankFailure::Returned(error)) => Err(error),
         None => Ok(results.into_iter().flatten().collect()),
     }
+}
+
+/// Returns the transports of a job's ranks, in rank order, for a program that starts its threads
+/// itself. A rank that drops its transport without [`ThreadTransport::finish`] leaves the others
+/// waiting until the deadline.
+#[must_use]
+pub fn transports(nodes: NodeMap, options: &ThreadOptions) -> Vec<ThreadTransport> {
+    let job = Arc::new(ThreadJob::new(nodes, options));
+    Rank::all(job.nodes.size()).map(|rank| ThreadTransport::new(job.clone(), rank)).collect()
 }
 
 /// How the first failed rank ended.
@@ -158,6 +162,11 @@ struct ThreadJob {
 }
 
 impl ThreadJob {
+    fn new(nodes: NodeMap, options: &ThreadOptions) -> Self {
+        let inboxes = Rank::all(nodes.size()).map(|_| RankInbox::default()).collect();
+        Self { nodes: Arc::new(nodes), options: options.clone(), inboxes, lost: AtomicU64::new(0) }
+    }
+
     fn leave(&self, rank: Rank) {
         let waiting = self.inboxes[rank.index()].close();
         self.nudge(&waiting);
@@ -195,6 +204,12 @@ pub struct ThreadTransport {
 impl ThreadTransport {
     fn new(job: Arc<ThreadJob>, rank: Rank) -> Self {
         Self { job, rank, counters: TransportCounters::default(), barrier: BarrierState::default() }
+    }
+
+    /// Leaves the job. Call it after a barrier: messages that others sent and this rank has not
+    /// received are lost.
+    pub fn finish(self) {
+        self.job.leave(self.rank);
     }
 }
 
