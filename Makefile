@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build install deb docs test demo soak mutants peers compare compare-imd compare-segments compare-mount \
+.PHONY: help setup build install c install-c deb docs test demo soak mutants peers compare compare-imd compare-segments compare-mount \
 	compare-workbench clean
 
 CARGO ?= cargo
@@ -26,6 +26,13 @@ build: ## Build the esker command, optimized
 
 install: ## Install the command, manual pages and completions below PREFIX (/usr/local; DESTDIR for packages)
 	@DESTDIR="$(DESTDIR)" scripts/install.sh "$(PREFIX)"
+
+c: ## Build the C library, optimized
+	@scripts/setup.sh build
+	$(CARGO) build --release -p esker-c --features s3
+
+install-c: c ## Install the C library, headers and the Fortran module below PREFIX
+	@DESTDIR="$(DESTDIR)" scripts/install_c.sh "$(PREFIX)"
 
 deb: build ## Make a Debian package, target/debian/esker.deb
 	@scripts/setup.sh package

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
-# usage: scripts/setup.sh [build|test|mpi|soak|package|docs|compare|compare-workbench]...      (default: build test)
+# usage: scripts/setup.sh [build|test|mpi|c|soak|package|docs|compare|compare-workbench]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in mounts, Go and
 #             the S3 server that the tests start, PostgreSQL
 #   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, and libclang, which reads their headers
+#   c         gfortran, CMake and valgrind, for programs that use the C library
 #   package   what makes Debian packages
 #   docs      mdbook
 #   compare   Python, fio, ext4 tools; peers/Makefile installs what the rival engines need
@@ -164,6 +165,13 @@ have_libclang() {
         || compgen -G '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*' >/dev/null
 }
 
+setup_c() {
+    need required "compiles the Fortran module" gfortran gfortran
+    need required "builds programs that use the C library" cmake cmake
+    need required "finds the C library" pkg-config pkg-config
+    need optional "checks memory of programs" valgrind valgrind
+}
+
 setup_soak() {
     need required "runs the campaigns in mounts" python3 python3
     need required "works in mounts" stress-ng stress-ng
@@ -199,7 +207,7 @@ setup_compare_workbench() {
 [ $# -gt 0 ] || set -- build test
 for part; do
     case $part in
-        build | test | mpi | soak | package | docs | compare) "setup_$part" ;;
+        build | test | mpi | c | soak | package | docs | compare) "setup_$part" ;;
         compare-workbench) setup_compare_workbench ;;
         *)
             sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2

@@ -67,7 +67,7 @@ tests_by_rings() {
     ESKER_TEST_TRANSPORT=uring cargo test -p esker-fuse --test main 2>&1 | tee "$output"
 }
 
-check setup scripts/setup.sh build test mpi package
+check setup scripts/setup.sh build test mpi c package
 check format cargo fmt --all --check
 # Also what is compiled only with MPI: both MPIs compile the same source.
 check lint env MPICC=mpicc.openmpi cargo clippy --workspace --all-targets --features "$FEATURES,mpi" -- -D warnings
@@ -84,6 +84,7 @@ done
 
 check install scripts/test_install.sh
 check mpi scripts/test_mpi.sh
+check c scripts/test_c.sh "$FEATURES"
 check fuzz scripts/fuzz.sh "$FUZZ_SECONDS"
 
 echo "== times"

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Handles: what a caller holds instead of the address of an object.
+//!
+//! ```text
+//! bits   63..56    55..0
+//!        kind      key of a slot in the table of the kind: generation, thread, index
+//! ```
+//!
+//! A handle is looked up at every call, so that a null pointer, a closed handle and a handle of
+//! another kind are errors. A slot is used again with another generation: a closed handle is
+//! recognized until its slot has been used some 2^20 times more.
+//!
+//! Threads of a parent process do not exist in a child that it forked, and its store belongs to the
+//! parent: in the child a handle of the parent can only be closed, which there does nothing.
+//!
+//! Concurrency: tables are lock-free; an object that is closed during a call of another thread goes
+//! when that call returns.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Once};
+
+use esker::{Error, Kind, Result};
+use sharded_slab::Slab;
+
+/// Bits of a handle that hold its kind.
+const KIND_BITS: u32 = 8;
+
+/// The geometry of a table: 2^20 objects a thread and more in further threads, 1024 threads that
+/// create objects at the same time.
+pub struct HandleGeometry;
+
+impl sharded_slab::Config for HandleGeometry {
+    const RESERVED_BITS: usize = KIND_BITS as usize;
+    const MAX_THREADS: usize = 1024;
+    const MAX_PAGES: usize = 20;
+}
+
+impl std::fmt::Debug for HandleGeometry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HandleGeometry")
+    }
+}
+
+/// The objects of one kind.
+pub type HandleTable<T> = LazyLock<Slab<Arc<HeldObject<T>>, HandleGeometry>>;
+
+/// An object, and the process that made it.
+pub struct HeldObject<T> {
+    object: T,
+    forks: u64,
+}
+
+/// A kind of object that callers hold.
+pub trait HandleKind: Sized + 'static {
+    /// Distinguishes the kind from others; not 0.
+    const TAG: u8;
+    /// What the object is called in errors.
+    const NOUN: &'static str;
+
+    /// The table of the kind.
+    fn table() -> &'static HandleTable<Self>;
+}
+
+/// Implements [`HandleKind`] for a type with a table of its own.
+macro_rules! handle_kind {
+    ($type:ty, $tag:literal, $noun:literal) => {
+        impl $crate::handle::HandleKind for $type {
+            const TAG: u8 = $tag;
+            const NOUN: &'static str = $noun;
+
+            fn table() -> &'static $crate::handle::HandleTable<Self> {
+                static TABLE: $crate::handle::HandleTable<$type> =
+                    std::sync::LazyLock::new(sharded_slab::Slab::new_with_config);
+                &TABLE
+            }
+        }
+    };
+}
+pub(crate) use handle_kind;
+
+/// Forks between the first process that loaded the library and this one.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+fn count_forks() {
+    extern "C" fn count_fork() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: the function only adds to an atomic. If it cannot be registered, for lack of
+        // memory, a child that uses its parent's handles is not told.
+        unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
+    });
+}
+
+/// A handle as it crosses the boundary: a pointer in C.
+#[repr(transparent)]
+pub struct Handle<T> {
+    bits: usize,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Handle<T> {}
+
+impl<T: HandleKind> Handle<T> {
+    /// The null pointer.
+    pub const NULL: Self = Self { bits: 0, kind: PhantomData };
+
+    /// Puts `object` into the table.
+    pub fn new(object: T) -> Result<Self> {
+        count_forks();
+        let held = HeldObject { object, forks: FORKS.load(Ordering::Relaxed) };
+        let Some(key) = T::table().insert(Arc::new(held)) else {
+            let what = format!("too many open objects of kind {}", T::NOUN);
+            return Err(Error::new(Kind::TooManyOpenFiles, what));
+        };
+        Ok(Self { bits: key | (T::TAG as usize) << Self::SHIFT, kind: PhantomData })
+    }
+
+    const SHIFT: u32 = usize::BITS - KIND_BITS;
+
+    /// True for the null pointer.
+    pub fn is_null(self) -> bool {
+        self.bits == 0
+    }
+
+    fn key(self) -> Result<usize> {
+        let invalid = |what| Err(Error::new(Kind::Invalid, format!("{}: {what}", T::NOUN)));
+        if self.is_null() {
+            return invalid("the handle is NULL");
+        }
+        if self.bits >> Self::SHIFT != usize::from(T::TAG) {
+            return invalid("the handle is of another kind, or no handle");
+        }
+        Ok(self.bits & !(usize::MAX << Self::SHIFT))
+    }
+
+    /// Runs `act` with the object, which stays at least until it returns.
+    pub fn with<R>(self, act: impl FnOnce(&T) -> Result<R>) -> Result<R> {
+        let held = T::table().get(self.key()?).ok_or_else(Self::closed)?;
+        if held.forks != FORKS.load(Ordering::Relaxed) {
+            let what = format!(
+                "{}: it belongs to the process that forked this one; open the repository again",
+                T::NOUN
+            );
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        act(&held.object)
+    }
+
+    /// Removes the object from the table. Returns it unless another thread is in a call with it, or
+    /// a parent process made it: it then goes with that call, or with this process.
+    pub fn take(self) -> Result<Option<T>> {
+        let key = self.key()?;
+        let held = T::table().get(key).map(|slot| Arc::clone(&slot)).ok_or_else(Self::closed)?;
+        if !T::table().remove(key) {
+            return Err(Self::closed());
+        }
+        if held.forks != FORKS.load(Ordering::Relaxed) {
+            std::mem::forget(held);
+            return Ok(None);
+        }
+        Ok(Arc::into_inner(held).map(|held| held.object))
+    }
+
+    fn closed() -> Error {
+        Error::new(Kind::Invalid, format!("{}: the handle was closed", T::NOUN))
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writers of indexed directories: one for each rank of a communicator.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+
+use esker::{
+    DirectoryWriter, Error, IndexedDraft, JobId, Kind, Rank, RecordLayout, Repository, Result,
+    Routing, Session, SessionDirectory, SetId, Transport, ValueFormat,
+};
+use parking_lot::Mutex;
+
+use crate::arguments::{bytes, invalid, path, put_new, put_optional};
+use crate::boundary::call;
+use crate::communicator::{Communicator, LentTransport};
+use crate::handle::{Handle, handle_kind};
+use crate::options::{COptions, read_options};
+
+/// A rank that writes an indexed directory.
+pub struct IndexedWriter {
+    /// None once it is finished.
+    writer: Mutex<Option<DirectoryWriter<LentTransport>>>,
+    draft: IndexedDraft,
+    layout: RecordLayout,
+    /// The session and the path of the directory, at rank 0.
+    place: Option<(Handle<Session>, PathBuf)>,
+}
+
+handle_kind!(IndexedWriter, 9, "indexed directory writer");
+
+/// `esker_imd_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CIndexedOptions {
+    pub(crate) struct_size: usize,
+    pub(crate) format: c_int,
+    pub(crate) key_bytes: u32,
+    pub(crate) value_bytes: u32,
+    pub(crate) routes_by_node: c_int,
+    pub(crate) memory_bytes: u64,
+}
+
+// SAFETY: integers.
+unsafe impl COptions for CIndexedOptions {}
+
+impl CIndexedOptions {
+    fn format(&self) -> Result<ValueFormat> {
+        match self.format {
+            0 => Ok(ValueFormat::Base),
+            1 => Ok(ValueFormat::Pointer),
+            2 => Ok(ValueFormat::Lossy),
+            3 => Ok(ValueFormat::Static),
+            4 => Ok(ValueFormat::Ordered),
+            _ => Err(invalid(format!("options: there is no format {}", self.format))),
+        }
+    }
+
+    fn layout(&self) -> Result<RecordLayout> {
+        if self.key_bytes == 0 && self.value_bytes == 0 {
+            return Ok(RecordLayout::Variable);
+        }
+        let key_bytes = u8::try_from(self.key_bytes).ok().filter(|bytes| *bytes > 0);
+        let key_bytes = key_bytes.ok_or_else(|| {
+            invalid(format!("options: key_bytes is {}, not 1 to 255", self.key_bytes))
+        })?;
+        Ok(RecordLayout::Fixed { key_bytes, value_bytes: self.value_bytes })
+    }
+}
+
+/// `esker_imd_summary`.
+#[repr(C)]
+pub struct CIndexedSummary {
+    pub(crate) records: u64,
+    pub(crate) epochs: u64,
+    pub(crate) memory_peak: u64,
+}
+
+/// Rank 0 tells the others which directory they write, or that it failed.
+fn agree(
+    transport: &mut LentTransport,
+    drafted: Option<Result<SessionDirectory>>,
+) -> Result<SessionDirectory> {
+    let (told, failure) = match drafted {
+        Some(Ok(directory)) => {
+            let numbers = [&directory.set.0.to_le_bytes()[..], &directory.number.to_le_bytes()];
+            (numbers.concat(), None)
+        }
+        Some(Err(error)) => (Vec::new(), Some(error)),
+        None => (Vec::new(), None),
+    };
+    let told = transport.broadcast(told)?;
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    let split = told.split_first_chunk::<16>();
+    let split = split.and_then(|(set, rest)| Some((set, <[u8; 8]>::try_from(rest).ok()?)));
+    let (set, number) = split.ok_or_else(|| {
+        Error::new(Kind::Unavailable, "rank 0 could not create the directory; it has the reason")
+    })?;
+    let set = SetId(u128::from_le_bytes(*set));
+    Ok(SessionDirectory { set, number: u64::from_le_bytes(number) })
+}
+
+impl IndexedWriter {
+    fn create(
+        mut transport: LentTransport,
+        repository: Handle<Repository>,
+        session: Handle<Session>,
+        path: &Path,
+        options: &CIndexedOptions,
+    ) -> Result<Self> {
+        let (format, layout) = (options.format()?, options.layout()?);
+        let is_first = transport.rank() == Rank(0);
+        let drafted = is_first
+            .then(|| session.with(|session| Ok(session.draft_indexed(format, layout).directory())));
+        let directory = agree(&mut transport, drafted)?;
+        let job = repository.with(|repository| Ok(repository.job(JobId(0))))?;
+        let mut draft = job.draft_indexed(directory, format, layout);
+        if options.memory_bytes != 0 {
+            draft.options.memory_bytes = options.memory_bytes;
+        }
+        if options.routes_by_node != 0 {
+            draft.options.routing = Routing::ThreeHop;
+        }
+        let writer = Mutex::new(Some(draft.writer(transport)?));
+        let place = is_first.then(|| (session, path.to_owned()));
+        Ok(Self { writer, draft, layout, place })
+    }
+
+    fn write<R>(
+        &self,
+        act: impl FnOnce(&mut DirectoryWriter<LentTransport>) -> Result<R>,
+    ) -> Result<R> {
+        match self.writer.lock().as_mut() {
+            Some(writer) => act(writer),
+            None => Err(Error::new(Kind::Closed, "the indexed directory was finished")),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn esker_imd_create(
+    comm: Handle<Communicator>,
+    repository: Handle<Repository>,
+    session: Handle<Session>,
+    name: *const c_char,
+    options: *const CIndexedOptions,
+    writer: *mut Handle<IndexedWriter>,
+) -> c_int {
+    call(|| unsafe {
+        put_new(writer, || {
+            let name = path(name, "path")?;
+            let options = read_options(options, "options")?;
+            let transport = comm.with(Communicator::lend)?;
+            IndexedWriter::create(transport, repository, session, name, &options)
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn esker_imd_append(
+    writer: Handle<IndexedWriter>,
+    key: *const c_void,
+    key_bytes: usize,
+    value: *const c_void,
+    value_bytes: usize,
+) -> c_int {
+    call(|| unsafe {
+        let key = bytes(key, key_bytes, "key")?;
+        let value = bytes(value, value_bytes, "value")?;
+        writer.with(|writer| writer.write(|writer| writer.append(key, value)))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn esker_imd_append_many(
+    writer: Handle<IndexedWriter>,
+    keys: *const c_void,
+    values: *const c_void,
+    records: usize,
+) -> c_int {
+    call(|| unsafe {
+        writer.with(|writer| {
+            let RecordLayout::Fixed { key_bytes, value_bytes } = writer.layout else {
+                let what = "records of different sizes are appended one by one";
+                return Err(invalid(what));
+            };
+            let (key_bytes, value_bytes) = (usize::from(key_bytes), value_bytes as usize);
+            let total =
+                |size: usize| records.checked_mul(size).ok_or_else(|| invalid("records: too many"));
+            let keys = bytes(keys, total(key_bytes)?, "keys")?;
+            let values = bytes(values, total(value_bytes)?, "values")?;
+            writer.write(|writer| {
+                for (index, key) in keys.chunks_exact(key_bytes).enumerate() {
+                    writer.append(key, &values[index * value_bytes..][..value_bytes])?;
+                }
+                Ok(())
+            })
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn esker_imd_poll(writer: Handle<IndexedWriter>) -> c_int {
+    call(|| writer.with(|writer| writer.write(DirectoryWriter::poll)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn esker_imd_epoch_flush(writer: Handle<IndexedWriter>) -> c_int {
+    call(|| writer.with(|writer| writer.write(DirectoryWriter::epoch_flush)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn esker_imd_epoch_flush_at(writer: Handle<IndexedWriter>, step: u64) -> c_int {
+    call(|| writer.with(|writer| writer.write(|writer| writer.epoch_flush_at(step))))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn esker_imd_finish(
+    writer: Handle<IndexedWriter>,
+    summary: *mut CIndexedSummary,
+) -> c_int {
+    call(|| unsafe {
+        let Some(rank) = writer.take()? else {
+            return Err(invalid("another thread is in a call with the writer"));
+        };
+        let open = rank.writer.into_inner();
+        let open = open.ok_or_else(|| invalid("the indexed directory was finished"))?;
+        let done = open.finish()?;
+        if let Some((session, path)) = &rank.place {
+            session.with(|session| session.create_indexed(path, &rank.draft))?;
+        }
+        let counts = CIndexedSummary {
+            records: done.totals.rows,
+            epochs: done.epochs,
+            memory_peak: done.memory_peak,
+        };
+        put_optional(summary, counts);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn esker_imd_discard(writer: Handle<IndexedWriter>) -> c_int {
+    call(|| writer.take().map(drop))
+}
