@@ -83,6 +83,22 @@ fn processes_are_ranks() {
     assert!(!esker.path("set").exists());
 }
 
+/// Symptom: with `esker run -n 2` a rank failed with "is already a store".
+/// Cause: every rank tried to create the store; the run would have been refused afterwards in any
+/// case, since the ranks of the library are threads.
+/// Fix: the command refuses before it opens the store.
+#[test]
+fn the_library_is_refused_to_processes_before_there_is_a_store() {
+    let esker = Esker::new();
+    let binary = env!("CARGO_BIN_EXE_esker");
+    let mut arguments = vec!["run", "-n", "2", "--", binary, "--store", "fresh"];
+    arguments.extend(["workbench", "run", "esker:bench", "-P", "20", "-I", "10"]);
+    let said = esker.fails(23, arguments);
+    assert!(said.contains("`esker workbench run esker:bench -N 2` without a launcher"), "{said}");
+    assert!(!said.contains("already a store"), "{said}");
+    assert!(!esker.path("fresh").exists());
+}
+
 #[test]
 fn mistakes_are_explained() {
     let esker = Esker::without_store();

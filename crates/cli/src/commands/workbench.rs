@@ -30,6 +30,9 @@ use crate::context::CommandContext;
 use crate::interrupt::{self, guarded};
 use crate::{progress, text, usage};
 
+/// Begins targets that Esker's library serves.
+const LIBRARY_PREFIX: &str = "esker:";
+
 /// Name of the working set in a store of Esker unless another is given.
 const LIBRARY_NAME: &str = "workbench";
 
@@ -200,6 +203,16 @@ struct WorkbenchRun {
 impl WorkbenchRun {
     fn run(self, context: &CommandContext) -> Result<()> {
         let job = RankContext::from_env()?;
+        if job.is_some() && self.target.starts_with(LIBRARY_PREFIX) {
+            let what = format!(
+                "{}: a session of the library belongs to one process, so its ranks are threads; run \
+                 `esker workbench run {} -N {}` without a launcher",
+                self.target,
+                self.target,
+                job.as_ref().map_or(1, |job| job.size)
+            );
+            return Err(Error::new(Kind::Unsupported, what));
+        }
         let ranks = job.as_ref().map(|job| job.size).or(self.ranks).unwrap_or_else(default_ranks);
         let options = self.options(ranks);
         usage::value_of(options.check());
@@ -402,7 +415,7 @@ fn run_process(
 }
 
 fn is_directory(target: &str) -> bool {
-    let others = ["null:", "esker:", "store:", "s3://", "postgresql://", "postgres://"];
+    let others = ["null:", LIBRARY_PREFIX, "store:", "s3://", "postgresql://", "postgres://"];
     !others.iter().any(|kind| target.starts_with(kind))
 }
 
@@ -411,7 +424,7 @@ fn open(context: &CommandContext, target: &str) -> Result<Box<dyn Backend>> {
     if target == "null:" {
         return Ok(Box::new(NullBackend::default()));
     }
-    if let Some(name) = target.strip_prefix("esker:") {
+    if let Some(name) = target.strip_prefix(LIBRARY_PREFIX) {
         let name = if name.is_empty() { LIBRARY_NAME } else { name };
         usage::check_name(name);
         let options = SessionSettings::for_few().options(context);
