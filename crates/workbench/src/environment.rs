@@ -71,7 +71,6 @@ impl RunEnvironment {
         let memory = read_to_string("/proc/meminfo").unwrap_or_default();
         let memory_kib: u64 = field(&memory, "MemTotal:").parse().unwrap_or(0);
         let (mount, file_system) = directory.map(mount_of).unwrap_or_default();
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             host: uname.nodename().to_string_lossy().into_owned(),
             kernel: format!(
@@ -80,7 +79,7 @@ impl RunEnvironment {
                 uname.release().to_string_lossy()
             ),
             cpu: cpu_model(&read_to_string("/proc/cpuinfo").unwrap_or_default()),
-            processors: u32::try_from(processors).unwrap_or(u32::MAX),
+            processors: processors(),
             memory_bytes: memory_kib << 10,
             file_system,
             mount,
@@ -98,6 +97,13 @@ impl RunEnvironment {
         self.steal_percent = percent(after.steal.saturating_sub(before.steal));
         self.idle_percent = percent(after.idle.saturating_sub(before.idle));
     }
+}
+
+/// Processors that this process may use.
+#[must_use]
+pub fn processors() -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    u32::try_from(processors).unwrap_or(u32::MAX)
 }
 
 /// How often the scheduler has preempted the calling thread.

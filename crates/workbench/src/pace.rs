@@ -4,36 +4,70 @@
 //! In a closed loop an operation begins once the one before has returned and its waiting time is
 //! over. In an open loop operations begin at times that do not depend on the service; a rank that is
 //! late begins at once, and the delay counts as response time. Otherwise a stall would be measured
-//! once instead of once per operation that it delays (coordinated omission).
+//! once instead of once per operation that it delays (coordinated omission). What the workbench
+//! itself adds to that delay is told apart by [`ServiceQueue`].
 //! Source: MDWorkbench §3 (waiting factor); Tene, How NOT to Measure Latency, 2013.
 
 use std::fmt::Debug;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::{Clock, Random};
+use rustix::thread::set_current_timer_slack;
 use serde::{Deserialize, Serialize};
 
+use crate::recorder::OperationTiming;
 use crate::reservoir::unit_interval;
 
-/// The end of a wait that is spent polling the clock: a sleep returns up to this much too late. A
-/// thread that yields instead loses the processor for milliseconds on a busy machine.
-const POLLED_NS: u64 = 80_000;
+/// The end of a wait that is spent polling the clock: a sleep returns up to about this much too late.
+/// A thread that yields instead loses the processor for milliseconds on a busy machine.
+const POLLED_NS: u64 = 30_000;
+
+/// How much too late the kernel may end a sleep, so as to end several at once; 50 µs unless set.
+const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
 
 /// A clock that can also wait.
 pub trait PaceClock: Clock {
     /// Returns once the monotonic reading is at least `at_ns`; at once if it already is.
-    fn wait_until_ns(&self, at_ns: u64);
+    fn wait_until_ns(&self, at_ns: u64, waiting: Waiting);
+}
+
+/// How a rank waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Sleeps, and polls the clock at the end: exact, for a rank that has a processor to itself.
+    Polling,
+    /// Sleeps, and leaves the processor to other ranks; returns some 20 µs late.
+    Sleeping,
+}
+
+impl Waiting {
+    /// How each of `ranks` waits on a machine with `processors`.
+    #[must_use]
+    pub const fn of(ranks: u32, processors: u32) -> Self {
+        if ranks <= processors { Self::Polling } else { Self::Sleeping }
+    }
+}
+
+/// Lets sleeps of the calling thread end as early as the kernel can.
+pub fn request_exact_sleeps() {
+    // A kernel that refuses sleeps less exactly, which lateness shows.
+    let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
 }
 
 impl PaceClock for SystemClock {
-    fn wait_until_ns(&self, at_ns: u64) {
+    fn wait_until_ns(&self, at_ns: u64, waiting: Waiting) {
+        let polled_ns = match waiting {
+            Waiting::Polling => POLLED_NS,
+            Waiting::Sleeping => 0,
+        };
         loop {
             let left_ns = at_ns.saturating_sub(self.monotonic_ns());
             if left_ns == 0 {
                 return;
-            } else if left_ns > POLLED_NS {
-                std::thread::sleep(Duration::from_nanos(left_ns - POLLED_NS));
+            } else if left_ns > polled_ns {
+                std::thread::sleep(Duration::from_nanos(left_ns - polled_ns));
             } else {
                 std::hint::spin_loop();
             }
@@ -42,7 +76,7 @@ impl PaceClock for SystemClock {
 }
 
 impl PaceClock for ManualClock {
-    fn wait_until_ns(&self, at_ns: u64) {
+    fn wait_until_ns(&self, at_ns: u64, _: Waiting) {
         self.advance(Duration::from_nanos(at_ns.saturating_sub(self.monotonic_ns())));
     }
 }
@@ -117,5 +151,86 @@ impl ArrivalSchedule {
             Arrivals::Poisson => -unit_interval(&mut self.random).ln() * self.interval_ns,
         };
         at_ns as u64
+    }
+}
+
+/// The queue in front of a service as it is if the workbench begins each call the moment it can: at
+/// its intended time, or when the call before returns (Lindley's recursion, with measured service
+/// times). Whatever a call begins later than there is the lateness of the workbench: a sleep that
+/// ends late, a processor that is not free, the time to make and check content, and the delays that
+/// follow from these.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServiceQueue {
+    free_ns: u64,
+}
+
+impl ServiceQueue {
+    /// Adds a call and returns its lateness in nanoseconds: the part of its response time that
+    /// neither the service nor its queue causes.
+    pub fn lateness_ns(&mut self, intended_ns: u64, start_ns: u64, end_ns: u64) -> u64 {
+        let possible_ns = intended_ns.max(self.free_ns);
+        self.free_ns = possible_ns.saturating_add(end_ns.saturating_sub(start_ns));
+        start_ns.saturating_sub(possible_ns)
+    }
+}
+
+/// When the calls of one rank begin in its current phase.
+#[derive(Debug)]
+pub struct RankPace {
+    waiting: Waiting,
+    waiting_factor: f64,
+    schedule: Option<ArrivalSchedule>,
+    queue: ServiceQueue,
+}
+
+impl RankPace {
+    /// A closed loop without waits, until a phase begins.
+    #[must_use]
+    pub fn new(waiting: Waiting) -> Self {
+        Self { waiting, waiting_factor: 0.0, schedule: None, queue: ServiceQueue::default() }
+    }
+
+    /// Begins a phase at `start_ns`; ranks and seed as for [`ArrivalSchedule::new`].
+    pub fn begin_phase(&mut self, pacing: Pacing, ranks: (u32, u32), start_ns: u64, seed: u64) {
+        self.queue = ServiceQueue::default();
+        (self.waiting_factor, self.schedule) = match pacing {
+            Pacing::Closed { waiting_factor } => (waiting_factor, None),
+            Pacing::Open { rate, arrivals } => {
+                (0.0, Some(ArrivalSchedule::new((rate, arrivals), ranks, start_ns, seed)))
+            }
+        };
+    }
+
+    /// In an open loop, waits until the next call is due and returns when that is.
+    #[inline]
+    pub fn wait_for_turn(&mut self, clock: &dyn PaceClock) -> Option<u64> {
+        let at_ns = self.schedule.as_mut()?.next_ns();
+        clock.wait_until_ns(at_ns, self.waiting);
+        Some(at_ns)
+    }
+
+    /// The times of a call whose turn was at `intended_ns`, with its lateness.
+    #[inline]
+    pub fn timing(
+        &mut self,
+        intended_ns: Option<u64>,
+        start_ns: u64,
+        end_ns: u64,
+    ) -> OperationTiming {
+        let late_ns = match intended_ns {
+            Some(intended_ns) => self.queue.lateness_ns(intended_ns, start_ns, end_ns),
+            None => 0,
+        };
+        OperationTiming { intended_ns, start_ns, end_ns, late_ns }
+    }
+
+    /// In a closed loop, waits after a call for the waiting factor times its duration.
+    #[inline]
+    pub fn wait_after(&self, clock: &dyn PaceClock, timing: &OperationTiming) {
+        if self.waiting_factor > 0.0 {
+            let runtime_ns = timing.end_ns.saturating_sub(timing.start_ns);
+            let wait_ns = (self.waiting_factor * runtime_ns as f64) as u64;
+            clock.wait_until_ns(timing.end_ns.saturating_add(wait_ns), self.waiting);
+        }
     }
 }

@@ -63,7 +63,7 @@ pub fn file(result: &RunResult) -> Vec<u8> {
 
 const fn physical_type(kind: ColumnType) -> i64 {
     match kind {
-        ColumnType::Integer => 2,
+        ColumnType::Integer | ColumnType::OptionalInteger => 2,
         ColumnType::Number | ColumnType::OptionalNumber => 5,
         ColumnType::Text => 6,
     }
@@ -88,7 +88,7 @@ fn page<'a>(kind: ColumnType, cells: impl ExactSizeIterator<Item = &'a TableCell
             TableCell::Absent => {}
         }
     }
-    if kind != ColumnType::OptionalNumber {
+    if !kind.is_optional() {
         return values;
     }
     // One run of bit-packed groups of eight.
@@ -143,7 +143,7 @@ fn root_element() -> Vec<u8> {
 }
 
 fn schema_element(name: &str, kind: ColumnType) -> Vec<u8> {
-    let repetition = if kind == ColumnType::OptionalNumber { OPTIONAL } else { REQUIRED };
+    let repetition = if kind.is_optional() { OPTIONAL } else { REQUIRED };
     let mut element = ThriftStruct::default();
     element.integer(1, I32, physical_type(kind));
     element.integer(3, I32, repetition);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recorder: what one rank keeps of one kind of operation in one phase.
 //!
-//! Memory is bounded whatever the number of operations: one or two histograms, a sample, the slowest
+//! Memory is bounded whatever the number of operations: one to three histograms, a sample, the slowest
 //! operations, and one count per kind of failure. Failed operations are in no latency.
 
 use std::collections::BTreeMap;
@@ -57,6 +57,8 @@ pub struct OperationTiming {
     pub start_ns: u64,
     /// When it returned.
     pub end_ns: u64,
+    /// In an open loop, how much later it began because of the workbench itself; otherwise 0.
+    pub late_ns: u64,
 }
 
 /// Records one kind of operation.
@@ -67,6 +69,7 @@ pub struct OperationRecorder {
     phase_start_ns: u64,
     service: LatencyHistogram,
     response: Option<LatencyHistogram>,
+    lateness: Option<LatencyHistogram>,
     points: PointReservoir,
     slowest: SlowestOperations,
     failures: BTreeMap<String, u64>,
@@ -84,6 +87,7 @@ impl OperationRecorder {
             phase_start_ns,
             service: LatencyHistogram::default(),
             response: options.has_intended_times.then(LatencyHistogram::default),
+            lateness: options.has_intended_times.then(LatencyHistogram::default),
             points: PointReservoir::new(options.points_max.max(1), seed),
             slowest: SlowestOperations::new(options.outlier_ns),
             failures: BTreeMap::new(),
@@ -100,6 +104,9 @@ impl OperationRecorder {
         self.service.record(service_ns);
         if let Some(response) = &mut self.response {
             response.record(latency_ns);
+        }
+        if let Some(lateness) = &mut self.lateness {
+            lateness.record(timing.late_ns);
         }
         let at_ns = began_ns.saturating_sub(self.phase_start_ns);
         self.points.offer(LatencyPoint { at_ns, latency_ns });
@@ -127,6 +134,7 @@ impl OperationRecorder {
             operation: self.operation,
             service: self.service.distribution(),
             response: self.response.map(|response| response.distribution()),
+            lateness: self.lateness.map(|lateness| lateness.distribution()),
             points: self.points.into_points(),
             slowest,
             outliers_dropped,
@@ -145,6 +153,8 @@ pub struct RankOperation {
     pub service: LatencyDistribution,
     /// In an open loop, times from the intended beginning to the return.
     pub response: Option<LatencyDistribution>,
+    /// In an open loop, the parts of the response times that the workbench itself causes.
+    pub lateness: Option<LatencyDistribution>,
     /// A sample for timelines.
     pub points: Vec<LatencyPoint>,
     /// The slowest operations, the slowest first.

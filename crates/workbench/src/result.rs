@@ -22,7 +22,7 @@ use crate::timer::TimerOverhead;
 /// The name of the format.
 pub const FORMAT: &str = "esker-workbench-result";
 /// Its version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Most calls of a phase: their number is exact as a floating-point number.
 const CALLS_MAX: u64 = 1 << 53;
@@ -184,6 +184,8 @@ pub struct OperationResult {
     pub service: LatencyDistribution,
     /// In an open loop, times from the intended beginning to the return.
     pub response: Option<LatencyDistribution>,
+    /// In an open loop, the parts of the response times that the workbench itself causes.
+    pub lateness: Option<LatencyDistribution>,
     /// Calls that failed, by kind of error; none of them is in a latency.
     pub failures: BTreeMap<String, u64>,
     /// The first error of the lowest rank that had one.
@@ -209,6 +211,25 @@ impl OperationResult {
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.failures.values().sum()
+    }
+}
+
+/// A phase in an open loop, all operations together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OpenLoop {
+    /// Operations per second of all ranks that the phase offers.
+    pub offered_rate: f64,
+    /// Times from the intended beginning of each call to its return.
+    pub response: LatencyDistribution,
+    /// The parts of them that the workbench itself causes.
+    pub lateness: LatencyDistribution,
+}
+
+impl OpenLoop {
+    /// The share of all response times together that the workbench causes, from 0 to 1.
+    #[must_use]
+    pub fn late_share(&self) -> f64 {
+        self.lateness.sum_ns as f64 / self.response.sum_ns.max(1) as f64
     }
 }
 
@@ -323,15 +344,30 @@ impl PhaseResult {
         }
     }
 
+    /// In an open loop, the response times of all operations and what the workbench itself adds to
+    /// them; `None` in a closed loop.
+    #[must_use]
+    pub fn open_loop(&self) -> Option<OpenLoop> {
+        let Pacing::Open { rate, .. } = self.plan.pacing else { return None };
+        let mut found = OpenLoop { offered_rate: rate, ..OpenLoop::default() };
+        for operation in &self.operations {
+            found.response.merge(operation.latency());
+            operation.lateness.iter().for_each(|lateness| found.lateness.merge(lateness));
+        }
+        Some(found)
+    }
+
     /// Describes the first number that is impossible; phases from files may have any content.
     fn defect(&self) -> Option<String> {
         let mut calls = 0u64;
         for operation in &self.operations {
-            let defect = operation.service.defect().or(operation.latency().defect());
+            let lateness = operation.lateness.as_ref().and_then(LatencyDistribution::defect);
+            let defect = operation.service.defect().or(operation.latency().defect()).or(lateness);
             if let Some(defect) = defect {
                 return Some(format!("{} of {}: {defect}", operation.operation, self.plan));
             }
-            let counts = [operation.service.count, operation.latency().count];
+            let late = operation.lateness.as_ref().map_or(0, |lateness| lateness.count);
+            let counts = [operation.service.count, operation.latency().count, late];
             calls = operation
                 .failures
                 .values()
@@ -354,6 +390,7 @@ impl OperationResult {
             operation,
             service: LatencyDistribution::default(),
             response: None,
+            lateness: None,
             failures: BTreeMap::new(),
             first_failure: None,
             ranks: Vec::new(),
@@ -376,6 +413,9 @@ impl OperationResult {
         self.service.merge(&measured.service);
         if let Some(response) = &measured.response {
             self.response.get_or_insert_default().merge(response);
+        }
+        if let Some(lateness) = &measured.lateness {
+            self.lateness.get_or_insert_default().merge(lateness);
         }
         for (kind, count) in measured.failures {
             *self.failures.entry(kind).or_default() += count;

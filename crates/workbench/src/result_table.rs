@@ -16,6 +16,16 @@ pub enum ColumnType {
     Number,
     /// Fractions that some phases do not have.
     OptionalNumber,
+    /// Nanoseconds that some phases do not have.
+    OptionalInteger,
+}
+
+impl ColumnType {
+    /// True if cells of the column may be absent.
+    #[must_use]
+    pub const fn is_optional(self) -> bool {
+        matches!(self, Self::OptionalNumber | Self::OptionalInteger)
+    }
 }
 
 /// A cell.
@@ -32,7 +42,7 @@ pub enum TableCell {
 }
 
 /// The names and types of the columns.
-pub const COLUMNS: [(&str, ColumnType); 31] = [
+pub const COLUMNS: [(&str, ColumnType); 34] = [
     ("label", ColumnType::Text),
     ("backend", ColumnType::Text),
     ("target", ColumnType::Text),
@@ -64,6 +74,9 @@ pub const COLUMNS: [(&str, ColumnType); 31] = [
     ("max_ns", ColumnType::Integer),
     ("service_p50_ns", ColumnType::Integer),
     ("service_p99_ns", ColumnType::Integer),
+    ("late_p50_ns", ColumnType::OptionalInteger),
+    ("late_p99_ns", ColumnType::OptionalInteger),
+    ("late_max_ns", ColumnType::OptionalInteger),
 ];
 
 const QUANTILES: [f64; 7] = [0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 0.9999];
@@ -103,5 +116,9 @@ fn row(result: &RunResult, phase: &PhaseResult, found: &OperationResult) -> Vec<
     row.extend(QUANTILES.map(|quantile| Integer(latency.quantile_ns(quantile))));
     row.push(Integer(latency.max_ns));
     row.extend([0.5, 0.99].map(|quantile| Integer(found.service.quantile_ns(quantile))));
+    row.extend([0.5, 0.99, 1.0].map(|quantile| match &found.lateness {
+        Some(lateness) => Integer(lateness.quantile_ns(quantile)),
+        None => Absent,
+    }));
     row
 }

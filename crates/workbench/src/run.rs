@@ -25,6 +25,9 @@ pub const PHASE_DEADLINE: Duration = Duration::from_secs(7 * 86_400);
 /// A preemption this often, per operation, makes latencies suspect.
 const SUSPECT_PREEMPTION_SHARE: f64 = 0.01;
 
+/// Response times of which the workbench itself causes this share are suspect.
+const SUSPECT_LATE_SHARE: f64 = 0.1;
+
 /// Runs all ranks as threads of this process.
 ///
 /// # Errors
@@ -168,6 +171,7 @@ impl BegunRun {
                 suspects.join(", ")
             ));
         }
+        warnings.extend(late_warning(&phases));
         Ok(RunResult {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -202,6 +206,22 @@ impl BegunRun {
         }
         warnings
     }
+}
+
+/// Names the open loops whose response times are in part those of the workbench.
+fn late_warning(phases: &[PhaseResult]) -> Option<String> {
+    let is_late = |phase: &&PhaseResult| {
+        phase.open_loop().is_some_and(|found| found.late_share() > SUSPECT_LATE_SHARE)
+    };
+    let late: Vec<String> =
+        phases.iter().filter(is_late).map(|phase| phase.plan.to_string()).collect();
+    (!late.is_empty()).then(|| {
+        format!(
+            "the workbench began calls late, which makes up over 10 % of the response times (see the \
+             table of open loops): {}; use fewer ranks or a lower rate, or free processors",
+            late.join(", ")
+        )
+    })
 }
 
 /// Joins the ranks phase by phase.

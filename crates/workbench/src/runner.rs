@@ -18,12 +18,12 @@ use esker_comm::collective::{CollectiveOptions, Collectives, Reduction};
 use esker_comm::{Rank, Transport};
 
 use crate::backend::{Backend, BackendConnection};
-use crate::environment::preemptions;
+use crate::environment::{preemptions, processors};
 use crate::io500::Io500Phase;
 use crate::object_content::ObjectContent;
 use crate::operation::Operation;
 use crate::options::RunOptions;
-use crate::pace::{ArrivalSchedule, PaceClock, Pacing};
+use crate::pace::{PaceClock, Pacing, RankPace, Waiting, request_exact_sleeps};
 use crate::pattern::{DatasetId, ObjectId};
 use crate::progress::RunProgress;
 use crate::recorder::{OperationRecorder, OperationTiming, RecorderOptions};
@@ -81,8 +81,7 @@ pub struct RankRunner<'a, 't> {
     recorders: Vec<Option<OperationRecorder>>,
     recorder_options: RecorderOptions,
     phase_start_ns: u64,
-    waiting_factor: f64,
-    schedule: Option<ArrivalSchedule>,
+    pace: RankPace,
     /// Files of each rank after the write phases of IO500: easy and hard.
     io500_files: [u64; 2],
     /// Entries that listings of the current phase found.
@@ -106,6 +105,8 @@ impl<'a, 't> RankRunner<'a, 't> {
             return Err(Error::new(Kind::Invalid, what));
         }
         let rank = transport.rank().0;
+        let nodes = transport.nodes();
+        let neighbours = nodes.members(nodes.node(transport.rank())).len() as u32;
         let recorder_options = RecorderOptions {
             rank,
             has_intended_times: false,
@@ -123,8 +124,7 @@ impl<'a, 't> RankRunner<'a, 't> {
             recorders: Vec::new(),
             recorder_options,
             phase_start_ns: 0,
-            waiting_factor: 0.0,
-            schedule: None,
+            pace: RankPace::new(Waiting::of(neighbours, processors())),
             io500_files: [0; 2],
             entries: 0,
             phases: Vec::new(),
@@ -144,6 +144,7 @@ impl<'a, 't> RankRunner<'a, 't> {
         write_shift: &dyn Fn(Option<u64>) -> Result<()>,
     ) -> Result<(Vec<RankPhase>, u64)> {
         let options = self.context.options;
+        request_exact_sleeps();
         if options.io500 {
             for kind in Io500Phase::ALL.map(PhaseKind::Io500) {
                 self.phase(&PhasePlan::of(kind), write_shift)?;
@@ -258,7 +259,8 @@ impl<'a, 't> RankRunner<'a, 't> {
         self.collectives.transport().barrier()?;
         let preempted = preemptions();
         self.phase_start_ns = self.context.clock.monotonic_ns();
-        self.schedule = self.schedule_of(plan);
+        let ranks = (self.rank, self.context.options.size.ranks);
+        self.pace.begin_phase(plan.pacing, ranks, self.phase_start_ns, self.phase_seed());
         let (iterations, stonewall) = match plan.kind {
             PhaseKind::Precreate => (self.precreate(), None),
             PhaseKind::Cleanup => (self.cleanup(), None),
@@ -301,18 +303,11 @@ impl<'a, 't> RankRunner<'a, 't> {
     fn begin_phase(&mut self, plan: &PhasePlan) {
         self.recorder_options.has_intended_times = matches!(plan.pacing, Pacing::Open { .. });
         self.recorders = Operation::ALL.map(|_| None).into();
-        self.waiting_factor = match plan.pacing {
-            Pacing::Closed { waiting_factor } => waiting_factor,
-            Pacing::Open { .. } => 0.0,
-        };
     }
 
-    fn schedule_of(&self, plan: &PhasePlan) -> Option<ArrivalSchedule> {
-        let Pacing::Open { rate, arrivals } = plan.pacing else { return None };
-        let options = self.context.options;
-        let ranks = (self.rank, options.size.ranks);
-        let seed = options.seed ^ (self.phases.len() as u64) << 48;
-        Some(ArrivalSchedule::new((rate, arrivals), ranks, self.phase_start_ns, seed))
+    /// The same for all ranks; differs for each phase.
+    fn phase_seed(&self) -> u64 {
+        self.context.options.seed ^ (self.phases.len() as u64) << 48
     }
 
     /// Figure 1 of the paper. Returns 0 iterations.
@@ -434,11 +429,11 @@ impl<'a, 't> RankRunner<'a, 't> {
         target: impl fmt::Display,
         call: impl FnOnce(&mut dyn BackendConnection) -> Result<()>,
     ) {
-        let intended_ns = self.wait_for_turn();
+        let intended_ns = self.pace.wait_for_turn(self.context.clock);
         let start_ns = self.context.clock.monotonic_ns();
         let done = call(&mut *self.connection);
         let end_ns = self.context.clock.monotonic_ns();
-        let timing = OperationTiming { intended_ns, start_ns, end_ns };
+        let timing = self.pace.timing(intended_ns, start_ns, end_ns);
         self.record(operation, &timing, done, || target.to_string());
     }
 
@@ -448,14 +443,7 @@ impl<'a, 't> RankRunner<'a, 't> {
             Operation::Create => self.content.of(object),
             _ => &[],
         };
-        let intended_ns = match &mut self.schedule {
-            None => None,
-            Some(schedule) => {
-                let at_ns = schedule.next_ns();
-                self.context.clock.wait_until_ns(at_ns);
-                Some(at_ns)
-            }
-        };
+        let intended_ns = self.pace.wait_for_turn(self.context.clock);
         let start_ns = self.context.clock.monotonic_ns();
         let done = match operation {
             Operation::Create => self.connection.create(object, content),
@@ -471,15 +459,8 @@ impl<'a, 't> RankRunner<'a, 't> {
             }
             _ => done,
         };
-        let timing = OperationTiming { intended_ns, start_ns, end_ns };
+        let timing = self.pace.timing(intended_ns, start_ns, end_ns);
         self.record(operation, &timing, done, || object.to_string());
-    }
-
-    /// In an open loop, waits until the next operation is due and returns when that is.
-    fn wait_for_turn(&mut self) -> Option<u64> {
-        let at_ns = self.schedule.as_mut()?.next_ns();
-        self.context.clock.wait_until_ns(at_ns);
-        Some(at_ns)
     }
 
     fn record(
@@ -489,18 +470,19 @@ impl<'a, 't> RankRunner<'a, 't> {
         done: Result<()>,
         path: impl FnOnce() -> String,
     ) {
-        let (options, start_ns) = (&self.recorder_options, self.phase_start_ns);
-        let recorder = self.recorders[operation.index()]
-            .get_or_insert_with(|| OperationRecorder::new(operation, options, start_ns));
+        let recorder = self.recorder(operation);
         match done {
             Ok(()) => recorder.record(timing, path),
             Err(error) => recorder.fail(&error),
         }
-        if self.waiting_factor > 0.0 {
-            let runtime_ns = timing.end_ns.saturating_sub(timing.start_ns);
-            let wait_ns = (self.waiting_factor * runtime_ns as f64) as u64;
-            self.context.clock.wait_until_ns(timing.end_ns.saturating_add(wait_ns));
-        }
+        self.pace.wait_after(self.context.clock, timing);
+    }
+
+    /// The recorder of `operation` in this phase.
+    fn recorder(&mut self, operation: Operation) -> &mut OperationRecorder {
+        let (options, start_ns) = (&self.recorder_options, self.phase_start_ns);
+        self.recorders[operation.index()]
+            .get_or_insert_with(|| OperationRecorder::new(operation, options, start_ns))
     }
 
     /// Agrees with all ranks on what the phase amounted to.

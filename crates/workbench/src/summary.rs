@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use crate::distribution::LatencyDistribution;
 use crate::io500::Io500Phase;
 use crate::operation::Operation;
 use crate::pace::Pacing;
@@ -69,6 +70,7 @@ fn write_all(out: &mut String, result: &RunResult) -> std::fmt::Result {
     )?;
     write_phases(out, result)?;
     write_latencies(out, result)?;
+    write_open_loops(out, result)?;
     write_creation_rates(out, result)?;
     write_io500(out, result)?;
     writeln!(
@@ -139,6 +141,47 @@ fn write_latencies(out: &mut String, result: &RunResult) -> std::fmt::Result {
         writeln!(out, "{:>9}", duration(latency.max_ns as f64))?;
     }
     Ok(())
+}
+
+/// The open loops: what was offered and reached, and how late the workbench itself was.
+fn write_open_loops(out: &mut String, result: &RunResult) -> std::fmt::Result {
+    let rows = open_loop_rows(result);
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let line = |out: &mut String, cells: &[&str]| {
+        write!(out, "{:<24}", cells[0])?;
+        cells[1..].iter().try_for_each(|cell| write!(out, "{cell:>10}"))?;
+        writeln!(out)
+    };
+    writeln!(out)?;
+    line(out, &OPEN_LOOP_HEADER)?;
+    rows.iter().try_for_each(|row| line(out, &row.each_ref().map(String::as_str)))
+}
+
+/// The header of [`open_loop_rows`].
+pub const OPEN_LOOP_HEADER: [&str; 8] =
+    ["open loop", "offered", "reached", "p50", "p99", "late p50", "late p99", "late"];
+
+/// For each open loop: name, offered and reached rate, quantiles of the response time, quantiles of
+/// the lateness of the workbench, and its share of all response times.
+#[must_use]
+pub fn open_loop_rows(result: &RunResult) -> Vec<[String; 8]> {
+    let row = |phase: &PhaseResult| {
+        let found = phase.open_loop()?;
+        let quantile = |of: &LatencyDistribution, share| duration(of.quantile_ns(share) as f64);
+        Some([
+            phase.plan.to_string(),
+            rate(found.offered_rate),
+            rate(phase.rate()),
+            quantile(&found.response, 0.5),
+            quantile(&found.response, 0.99),
+            quantile(&found.lateness, 0.5),
+            quantile(&found.lateness, 0.99),
+            format!("{:.1} %", 100.0 * found.late_share()),
+        ])
+    };
+    result.phases.iter().filter_map(row).collect()
 }
 
 /// The phases of IO500 with their latencies, and the score.

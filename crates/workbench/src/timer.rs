@@ -35,7 +35,8 @@ impl TimerOverhead {
         let mut at_ns = 0;
         let recording_ns = fastest(clock, || {
             at_ns += 100;
-            let timing = OperationTiming { intended_ns: None, start_ns: at_ns, end_ns: at_ns + 50 };
+            let (start_ns, end_ns) = (at_ns, at_ns + 50);
+            let timing = OperationTiming { intended_ns: None, start_ns, end_ns, late_ns: 0 };
             recorder.record(std::hint::black_box(&timing), String::new);
         });
         Self { reading_ns, recording_ns, operation_ns: 2.0 * reading_ns + recording_ns }

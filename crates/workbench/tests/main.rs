@@ -4,6 +4,7 @@
 mod backends;
 mod interrupted;
 mod overhead;
+mod pacing;
 #[cfg(feature = "postgresql")]
 mod postgres;
 #[cfg(feature = "postgresql")]

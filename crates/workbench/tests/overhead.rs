@@ -53,6 +53,7 @@ fn memory_is_independent_of_the_number_of_operations() {
                 intended_ns: Some(number),
                 start_ns: number + 1,
                 end_ns: number + latency_ns,
+                late_ns: 1,
             };
             recorder.record(&timing, || format!("object-{number}"));
         }

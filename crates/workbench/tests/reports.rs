@@ -81,7 +81,7 @@ fn results_survive_json_and_hostile_ones_are_refused() {
         }
     }
     let text = String::from_utf8(json).expect("UTF-8");
-    let newer = text.replacen("\"version\":2", "\"version\":3", 1);
+    let newer = text.replacen("\"version\":3", "\"version\":4", 1);
     let kind =
         |text: &str| RunResult::parse("a.json", text.as_bytes()).expect_err("refused").kind();
     assert_eq!(kind(&newer), Kind::Invalid);
@@ -176,6 +176,7 @@ fn a_page_of_256_ranks_is_small() {
             operation,
             service,
             response: None,
+            lateness: None,
             points: (0..390).map(|_| point(random)).collect(),
             slowest: (0..200).map(|_| slow(random)).collect(),
             outliers_dropped: 0,

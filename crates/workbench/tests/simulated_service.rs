@@ -9,6 +9,7 @@ use esker_base::clock::ManualClock;
 use esker_base::{Error, Kind, Result};
 use esker_workbench::backend::{Backend, BackendConnection, NullBackend};
 use esker_workbench::options::RunOptions;
+use esker_workbench::pace::PaceClock;
 use esker_workbench::pattern::{DatasetId, ObjectId, WorkingSetSize};
 use esker_workbench::progress::RunProgress;
 use esker_workbench::result::RunResult;
@@ -28,9 +29,19 @@ pub struct SimulatedBackend {
 /// Runs `options` against a service with `behaviour`, on a manual clock.
 pub fn simulate(options: &RunOptions, behaviour: Behaviour) -> RunResult {
     let clock = Arc::new(ManualClock::new(1));
+    simulate_on(&clock, &*clock, options, behaviour)
+}
+
+/// The same, where the ranks wait on `pace`, another view of `clock`.
+pub fn simulate_on(
+    clock: &Arc<ManualClock>,
+    pace: &dyn PaceClock,
+    options: &RunOptions,
+    behaviour: Behaviour,
+) -> RunResult {
     let (marker, calls) = (NullBackend::default(), AtomicU64::new(0));
     let backend = SimulatedBackend { clock: clock.clone(), marker, calls, behaviour };
-    run_threads(&backend, options, &*clock, &RunProgress::new(1)).expect("a run")
+    run_threads(&backend, options, pace, &RunProgress::new(1)).expect("a run")
 }
 
 /// A run of one rank with `iterations` of four calls, after as many creates.

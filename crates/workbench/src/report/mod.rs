@@ -13,7 +13,7 @@ use crate::compare::{ComparedFigure, compare};
 use crate::operation::Operation;
 use crate::pace::Pacing;
 use crate::result::{PhaseResult, RunResult};
-use crate::summary::{QUANTILES, duration, io500_rows, rate};
+use crate::summary::{OPEN_LOOP_HEADER, QUANTILES, duration, io500_rows, open_loop_rows, rate};
 
 /// Points of all timelines of a page, of about ten bytes each.
 const POINTS_MAX: usize = 150_000;
@@ -46,6 +46,7 @@ pub fn page(results: &[RunResult]) -> String {
     comparisons(&mut out, results);
     results.iter().for_each(|result| io500(&mut out, result));
     overview(&mut out, results);
+    results.iter().for_each(|result| open_loops(&mut out, result));
     for result in results {
         if let Some(svg) = plots::saturation(&result.phases) {
             let title = format!("Saturation: {}", result.label());
@@ -211,6 +212,22 @@ fn overview(out: &mut String, results: &[RunResult]) {
             draw(out, format_args!("<p class=\"warning\">{label}: {warning}</p>"));
         }
     }
+}
+
+/// What open loops offered and reached, and how late the workbench itself was.
+fn open_loops(out: &mut String, result: &RunResult) {
+    let rows: Vec<Vec<String>> = open_loop_rows(result).into_iter().map(Vec::from).collect();
+    if rows.is_empty() {
+        return;
+    }
+    draw(out, format_args!("<h2>{}: open loops</h2>", escape(result.label())));
+    table(out, &OPEN_LOOP_HEADER, &rows);
+    out.push_str(
+        "<p>Response times (p50, p99) count from the time at which a call should have begun. Late is \
+         the part of them that neither the service nor the queue in front of it causes: the workbench \
+         began the call later than it could have. The last column is its share of all response \
+         times.</p>",
+    );
 }
 
 /// Densities and tails: one plot per operation, with phases and runs as lines.

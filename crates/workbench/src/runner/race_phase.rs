@@ -28,7 +28,7 @@ impl RankRunner<'_, '_> {
             let start_ns = self.context.clock.monotonic_ns();
             let done = self.connection.create(object, content);
             let end_ns = self.context.clock.monotonic_ns();
-            let timing = OperationTiming { intended_ns: None, start_ns, end_ns };
+            let timing = OperationTiming { intended_ns: None, start_ns, end_ns, late_ns: 0 };
             let path = || object.to_string();
             match done {
                 Err(error) if error.kind() == Kind::Exists => {
