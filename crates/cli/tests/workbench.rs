@@ -99,6 +99,31 @@ fn the_library_is_refused_to_processes_before_there_is_a_store() {
     assert!(!esker.path("fresh").exists());
 }
 
+/// The shares are exact, the page has a plot of each operation, and bad mixes are usage errors.
+#[test]
+fn operations_are_mixed() {
+    let esker = Esker::without_store();
+    let mix = ["--mix", "stat=60,read=30,create=5,delete=5", "--rate", "20000", "--waiting", "0"];
+    let result = esker.json(run("set", &[&mix[..], &["--report", "mix.html"]].concat()));
+    let phases = result[0]["phases"].as_array().expect("phases");
+    for phase in &phases[1..3] {
+        let count =
+            |of: &serde_json::Value| (of["operation"].clone(), of["service"]["count"].clone());
+        let counts: Vec<_> =
+            phase["operations"].as_array().expect("operations").iter().map(count).collect();
+        let expected = [("create", 12), ("stat", 144), ("read", 72), ("delete", 12)];
+        assert_eq!(counts, expected.map(|(name, calls)| (name.into(), calls.into())));
+        assert_eq!(phase["plan"]["kind"], "mixed");
+    }
+    let page = std::fs::read_to_string(esker.path("mix.html")).expect("a page");
+    assert!(page.contains("Timeline of stat") && page.contains("stat 60 %"), "{page}");
+    for bad in ["stat", "chmod=1", "stat=1,create=2,delete=1", "create=1,delete=1"] {
+        esker.fails(2, run("set", &["-I", "60", "--mix", bad]));
+    }
+    esker.fails(2, run("set", &["--mix", "stat=1", "--read-only"]));
+    assert!(!esker.path("set").exists());
+}
+
 #[test]
 fn mistakes_are_explained() {
     let esker = Esker::without_store();

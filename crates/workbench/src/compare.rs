@@ -12,8 +12,9 @@ use std::fmt;
 use esker_base::Random;
 use serde::Serialize;
 
+use crate::mix::OperationMix;
 use crate::operation::Operation;
-use crate::result::{PhaseResult, RankSummary, RunResult};
+use crate::result::{PhaseKind, PhaseResult, RankSummary, RunResult};
 
 /// Resamples of one interval.
 const RESAMPLES: usize = 2_000;
@@ -77,7 +78,7 @@ type RepeatedSample = Vec<Vec<(f64, f64)>>;
 /// A figure of one rank.
 type RankFigure = fn(&RankSummary) -> f64;
 
-/// Compares the phases that both runs have.
+/// Compares the phases that both runs have; mixed phases only if they have the same mix.
 #[must_use]
 pub fn compare(first: &RunResult, second: &RunResult) -> Vec<ComparedFigure> {
     let mut figures = Vec::new();
@@ -87,6 +88,9 @@ pub fn compare(first: &RunResult, second: &RunResult) -> Vec<ComparedFigure> {
         else {
             continue;
         };
+        if ours[0].plan.kind == PhaseKind::Mixed && shares(first) != shares(second) {
+            continue;
+        }
         let phase = ours[0].plan.name();
         let rates = |group: &[&PhaseResult]| -> RepeatedSample {
             group.iter().map(|phase| vec![(phase.rate(), 1.0)]).collect()
@@ -107,6 +111,11 @@ pub fn compare(first: &RunResult, second: &RunResult) -> Vec<ComparedFigure> {
         }
     }
     figures
+}
+
+/// The shares of the run's mixed phases; empty if it has none.
+fn shares(run: &RunResult) -> Vec<(Operation, f64)> {
+    run.options.mix.iter().flat_map(OperationMix::shares).collect()
 }
 
 fn latencies(group: &[&PhaseResult], operation: Operation, value: RankFigure) -> RepeatedSample {

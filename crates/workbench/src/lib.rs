@@ -16,6 +16,7 @@ pub mod environment;
 pub mod gather;
 pub mod histogram;
 pub mod io500;
+pub mod mix;
 pub mod object_content;
 pub mod operation;
 pub mod options;

@@ -4,6 +4,7 @@
 use esker_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::mix::OperationMix;
 use crate::pace::Arrivals;
 use crate::pattern::WorkingSetSize;
 use crate::recorder::OUTLIER_NS;
@@ -29,6 +30,8 @@ pub struct RunOptions {
     pub arrivals: Arrivals,
     /// Benchmark phases only stat and read.
     pub read_only: bool,
+    /// Benchmark phases call operations in random order at these shares.
+    pub mix: Option<OperationMix>,
     /// Also lists, renames, makes and removes datasets.
     pub names: bool,
     /// Also lets all ranks race to create the same objects.
@@ -61,6 +64,7 @@ impl RunOptions {
             saturation: false,
             arrivals: Arrivals::Constant,
             read_only: false,
+            mix: None,
             names: false,
             races: false,
             io500: false,
@@ -83,6 +87,16 @@ impl RunOptions {
         }
         if self.rates.iter().any(|rate| !(1e-3..=1e9).contains(rate)) {
             return Err(Error::new(Kind::Invalid, "a rate is from 0.001 to 1e9 operations/s"));
+        }
+        if let Some(mix) = &self.mix {
+            mix.check(&self.size)?;
+            if self.read_only || self.io500 {
+                return Err(Error::new(
+                    Kind::Invalid,
+                    "a mix replaces the calls of a benchmark phase, which is neither read-only nor of \
+                     IO500 then",
+                ));
+            }
         }
         if self.io500 && self.keep {
             return Err(Error::new(

@@ -40,6 +40,8 @@ pub enum PhaseKind {
     Benchmark,
     /// Stat and read.
     ReadOnly,
+    /// Operations in random order at the shares of a mix.
+    Mixed,
     /// Renames objects, makes and removes datasets, and lists.
     Names,
     /// All ranks create the same objects; one of them succeeds.
@@ -109,6 +111,7 @@ impl fmt::Display for PhasePlan {
             PhaseKind::Precreate => "precreate",
             PhaseKind::Benchmark => "benchmark",
             PhaseKind::ReadOnly => "read-only",
+            PhaseKind::Mixed => "mixed",
             PhaseKind::Names => "names",
             PhaseKind::Races => "races",
             PhaseKind::Cleanup => "cleanup",

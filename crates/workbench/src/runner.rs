@@ -4,11 +4,13 @@
 //! Phases begin and end together, at barriers. Ranks share nothing else, except three numbers after
 //! each phase, from which all of them derive the same next phase.
 //! Invariants: (1) failed calls are in no latency; (2) after a benchmark phase every rank has done
-//! the same number of iterations, so the working set is the former one, shifted.
+//! the same number of iterations, so the working set is the former one, shifted; so it is after a
+//! mixed phase, whose ranks all change datasets equally often.
 //!
 //! Source: MDWorkbench §3; IO500's stonewall with wear-out.
 
 mod io500_phases;
+mod mixed_phase;
 mod race_phase;
 
 use std::fmt;
@@ -17,6 +19,7 @@ use esker_base::{Error, Kind, Result};
 use esker_comm::collective::{CollectiveOptions, Collectives, Reduction};
 use esker_comm::{Rank, Transport};
 
+use self::mixed_phase::ChangeCounts;
 use crate::backend::{Backend, BackendConnection};
 use crate::environment::{preemptions, processors};
 use crate::io500::Io500Phase;
@@ -86,6 +89,8 @@ pub struct RankRunner<'a, 't> {
     io500_files: [u64; 2],
     /// Entries that listings of the current phase found.
     entries: u64,
+    /// Of the current mixed phase.
+    changed: ChangeCounts,
     phases: Vec<RankPhase>,
 }
 
@@ -127,6 +132,7 @@ impl<'a, 't> RankRunner<'a, 't> {
             pace: RankPace::new(Waiting::of(neighbours, processors())),
             io500_files: [0; 2],
             entries: 0,
+            changed: ChangeCounts::default(),
             phases: Vec::new(),
             context,
         })
@@ -225,9 +231,10 @@ impl<'a, 't> RankRunner<'a, 't> {
         pacing: Pacing,
         write_shift: &dyn Fn(Option<u64>) -> Result<()>,
     ) -> Result<PhaseTotals> {
-        let kind = match self.context.options.read_only {
-            true => PhaseKind::ReadOnly,
-            false => PhaseKind::Benchmark,
+        let kind = match &self.context.options {
+            options if options.mix.is_some() => PhaseKind::Mixed,
+            options if options.read_only => PhaseKind::ReadOnly,
+            _ => PhaseKind::Benchmark,
         };
         let mut totals = None;
         for repetition in 0..self.context.options.repeat.max(1) {
@@ -241,7 +248,10 @@ impl<'a, 't> RankRunner<'a, 't> {
         plan: &PhasePlan,
         write_shift: &dyn Fn(Option<u64>) -> Result<()>,
     ) -> Result<PhaseTotals> {
-        let changes = plan.kind.changes();
+        let changes = match &self.context.options.mix {
+            Some(mix) if plan.kind == PhaseKind::Mixed => mix.changes(),
+            _ => plan.kind.changes(),
+        };
         if self.rank == 0 {
             self.context.progress.begin_phase(plan.to_string());
             if changes {
@@ -268,6 +278,7 @@ impl<'a, 't> RankRunner<'a, 't> {
             PhaseKind::Races => (self.races()?, None),
             PhaseKind::Io500(phase) => self.io500(phase)?,
             PhaseKind::Benchmark | PhaseKind::ReadOnly => self.benchmark(plan.kind)?,
+            PhaseKind::Mixed => self.mixed()?,
         };
         let duration_ns = self.context.clock.monotonic_ns() - self.phase_start_ns;
         let preemptions = preemptions().saturating_sub(preempted);
@@ -275,10 +286,13 @@ impl<'a, 't> RankRunner<'a, 't> {
             // Failed deletes leave objects; the run's end removes them.
             let _ = self.connection.remove_rank(self.rank);
         }
+        let shifted_by = match plan.kind {
+            PhaseKind::Benchmark => iterations,
+            PhaseKind::Mixed => self.complete_changes()?,
+            _ => 0,
+        };
         let totals = self.totals(duration_ns)?;
-        if plan.kind == PhaseKind::Benchmark {
-            self.shift += iterations;
-        }
+        self.shift += shifted_by;
         // A working set without its first objects, or of IO500, can only be removed.
         let is_left = !matches!(plan.kind, PhaseKind::Cleanup | PhaseKind::Io500(_));
         if self.rank == 0 && changes && is_left {

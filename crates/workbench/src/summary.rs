@@ -68,6 +68,9 @@ fn write_all(out: &mut String, result: &RunResult) -> std::fmt::Result {
             &result.environment.file_system
         },
     )?;
+    if let Some(mix) = &result.options.mix {
+        writeln!(out, "mix: {mix}")?;
+    }
     write_phases(out, result)?;
     write_latencies(out, result)?;
     write_open_loops(out, result)?;
@@ -126,7 +129,8 @@ fn write_phases(out: &mut String, result: &RunResult) -> std::fmt::Result {
 
 fn write_latencies(out: &mut String, result: &RunResult) -> std::fmt::Result {
     let is_benchmark = |phase: &&PhaseResult| {
-        matches!(phase.plan.kind, PhaseKind::Benchmark | PhaseKind::ReadOnly)
+        use PhaseKind::{Benchmark, Mixed, ReadOnly};
+        matches!(phase.plan.kind, Benchmark | ReadOnly | Mixed)
     };
     let Some(phase) = result.phases.iter().find(is_benchmark) else { return Ok(()) };
     write!(out, "\n{:<24}{:>10}", phase.plan.to_string(), "calls")?;

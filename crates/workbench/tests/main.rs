@@ -3,6 +3,7 @@
 
 mod backends;
 mod interrupted;
+mod mixed;
 mod overhead;
 mod pacing;
 #[cfg(feature = "postgresql")]

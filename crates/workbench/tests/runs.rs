@@ -28,14 +28,19 @@ pub fn options() -> RunOptions {
     })
 }
 
-fn run(path: &Path, options: &RunOptions) -> esker_base::Result<RunResult> {
+pub fn run(path: &Path, options: &RunOptions) -> esker_base::Result<RunResult> {
     let backend = PosixBackend::new(path)?;
     run_threads(&backend, options, &SystemClock, &RunProgress::new(options.size.ranks))
 }
 
 /// The numbers of the objects of the first dataset.
 fn numbers(path: &Path) -> Vec<u64> {
-    let entries = std::fs::read_dir(path.join("rank-0/set-0")).expect("a dataset");
+    numbers_in(path, "rank-0/set-0")
+}
+
+/// The numbers of the objects of a dataset.
+pub fn numbers_in(path: &Path, dataset: &str) -> Vec<u64> {
+    let entries = std::fs::read_dir(path.join(dataset)).expect("a dataset");
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
     let number = |name: std::ffi::OsString| {
         let name = name.into_string().expect("UTF-8");

@@ -16,6 +16,7 @@ use esker_workbench::backend::{
 use esker_workbench::compare::ComparisonVerdict::TooFewRepetitions;
 use esker_workbench::compare::compare;
 use esker_workbench::io500::HARD_FILE_BYTES;
+use esker_workbench::mix::OperationMix;
 use esker_workbench::options::RunOptions;
 use esker_workbench::pace::Arrivals;
 use esker_workbench::pattern::WorkingSetSize;
@@ -114,6 +115,7 @@ enum ArrivalChoice {
 Examples:
   esker workbench run /scratch/bench -N 8 -D 10 -P 1000 -I 200 --waiting 0,4
   esker workbench run /scratch/bench --rate 500,1000,2000 --arrivals poisson
+  esker workbench run /scratch/bench --mix stat=60,read=30,create=5,delete=5
   esker workbench run /scratch/bench --saturation --stonewall 5 -P 100000 -I 100000
   esker workbench run /scratch/bench --io500 --stonewall 300 -P 10000000"))]
 struct WorkbenchRun {
@@ -159,6 +161,13 @@ struct WorkbenchRun {
     /// Only stat and read in the benchmark phases
     #[arg(long)]
     read_only: bool,
+    /// Call operations in random order at these shares, such as stat=60,read=30,create=5,delete=5
+    ///
+    /// Operations: create, stat, read, delete, list, list-attributes. Creates and deletes have the
+    /// same weight, so that the working set keeps its size. A rank makes 4 calls for each of the I
+    /// iterations and D datasets, as without a mix.
+    #[arg(long, conflicts_with = "read_only", value_name = "OPERATION=WEIGHT,…")]
+    mix: Option<OperationMix>,
     /// Also list datasets, rename objects, and make and remove datasets
     #[arg(long)]
     names: bool,
@@ -168,7 +177,7 @@ struct WorkbenchRun {
     /// Run the metadata phases of IO500 with P files a rank instead, and print their score
     #[arg(long, conflicts_with_all = [
         "datasets", "iterations", "size", "repeat", "waiting", "adaptive", "rates", "saturation",
-        "arrivals", "read_only", "names", "races", "keep",
+        "arrivals", "read_only", "mix", "names", "races", "keep",
     ])]
     io500: bool,
     /// End benchmark phases after this many seconds, once all ranks have done as much as the fastest
@@ -263,6 +272,7 @@ impl WorkbenchRun {
                 ArrivalChoice::Poisson => Arrivals::Poisson,
             },
             read_only: self.read_only,
+            mix: self.mix.clone(),
             names: self.names,
             races: self.races,
             io500: self.io500,

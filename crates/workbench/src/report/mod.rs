@@ -334,6 +334,7 @@ fn environment(out: &mut String, result: &RunResult) {
         ("target", format!("{} ({})", result.target, result.backend)),
         ("file system", format!("{} at {}", of.file_system, of.mount)),
         ("service", of.service.clone()),
+        ("mix", result.options.mix.as_ref().map(ToString::to_string).unwrap_or_default()),
         ("host", format!("{}, {}", of.host, of.kernel)),
         ("processors", format!("{} × {}", of.processors, of.cpu)),
         ("memory", format!("{} MiB", of.memory_bytes >> 20)),
@@ -343,5 +344,7 @@ fn environment(out: &mut String, result: &RunResult) {
         ("program", result.program.clone()),
     ];
     draw(out, format_args!("<h2>{}: environment</h2>", escape(result.label())));
-    table(out, &["", ""], &rows.map(|(name, value)| vec![name.to_owned(), value]));
+    let stated = rows.into_iter().filter(|(_, value)| !value.is_empty());
+    let rows: Vec<_> = stated.map(|(name, value)| vec![name.to_owned(), value]).collect();
+    table(out, &["", ""], &rows);
 }
