@@ -25,6 +25,8 @@ fn runs_are_measured_compared_and_reported() {
             &csv,
             "--parquet",
             "table.parquet",
+            "--arrow",
+            "table.arrow",
             "--label",
             label,
             "--repeat",
@@ -35,6 +37,8 @@ fn runs_are_measured_compared_and_reported() {
     }
     let parquet = std::fs::read(esker.path("table.parquet")).expect("a table");
     assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
+    let arrow = std::fs::read(esker.path("table.arrow")).expect("a table");
+    assert!(arrow.starts_with(b"ARROW1") && arrow.ends_with(b"ARROW1"));
     assert!(!esker.path("here").exists(), "a run cleans up");
     let said = esker.ok(["workbench", "compare", "a.json", "b.json", "--report", "both.html"]);
     assert!(said.starts_with("b compared with a") && said.contains("create p99"), "{said}");

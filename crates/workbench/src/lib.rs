@@ -3,11 +3,13 @@
 //!
 //! `backend` is the service; `pattern` says which rank does what to which object; `pace` says when;
 //! `runner` drives the phases of one rank, and `recorder` keeps their latencies in bounded memory.
-//! `result` joins the ranks; `summary`, `csv`, `compare` and `report` show results.
+//! `result` joins the ranks; `summary`, `compare` and `report` show results, and `csv`, `parquet`
+//! and `arrow` write their table.
 //! Nothing here reads ambient time: the clock is passed in, so simulations drive the same code.
 //!
 //! Source: Kunkel and Markomanolis, Understanding Metadata Latency with MDWorkbench, 2018 (§3).
 
+pub mod arrow;
 pub mod backend;
 pub mod compare;
 pub mod csv;

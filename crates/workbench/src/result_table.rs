@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Result table: one row per phase and operation, which CSV and Parquet files hold alike.
+//! Result table: one row per phase and operation, which CSV, Parquet and Arrow files hold alike.
 //! Invariant: a row has a cell for each of [`COLUMNS`], of its type.
 
 use crate::pace::Pacing;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the workbench: measurement against known truths, all backends, whole runs, reports.
 
+mod arrow;
 mod backends;
 mod interrupted;
 mod mixed;

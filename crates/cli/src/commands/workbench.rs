@@ -23,7 +23,7 @@ use esker_workbench::pattern::WorkingSetSize;
 use esker_workbench::progress::RunProgress;
 use esker_workbench::result::{RESULT_BYTES_MAX, RunResult};
 use esker_workbench::run::{self, PHASE_DEADLINE};
-use esker_workbench::{csv, parquet, report, summary};
+use esker_workbench::{arrow, csv, parquet, report, summary};
 
 use super::workbench_paper::WorkbenchPaper;
 use crate::change::SessionSettings;
@@ -204,6 +204,9 @@ struct WorkbenchRun {
     /// Write the table as a Parquet file
     #[arg(long, value_name = "FILE")]
     parquet: Option<PathBuf>,
+    /// Write the table as an Arrow IPC file (Feather)
+    #[arg(long, value_name = "FILE")]
+    arrow: Option<PathBuf>,
     /// Write the result as an HTML page
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -293,6 +296,9 @@ impl WorkbenchRun {
         }
         if let Some(path) = &self.parquet {
             write(path, &parquet::file(result))?;
+        }
+        if let Some(path) = &self.arrow {
+            write(path, &arrow::file(result))?;
         }
         if let Some(path) = &self.report {
             write(path, report::page(std::slice::from_ref(result)).as_bytes())?;
