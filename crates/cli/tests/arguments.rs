@@ -165,3 +165,16 @@ fn one_is_not_followed_by_a_plural() {
     let said = esker.ok(["gc"]);
     assert!(said.contains("kept 1 session of") && said.contains("drops it\n"), "{said}");
 }
+
+/// Symptom: the error for an AGE listed three units and not `0`.
+#[test]
+fn an_impossible_age_is_answered_with_all_units() {
+    let esker = Esker::new();
+    for option in ["--grace", "--sessions-older-than"] {
+        let said = esker.fails(2, ["gc", option, "7 years"]);
+        assert!(said.contains("expected 90s, 15m, 6h, 7d, 2w or 0"), "{said}");
+    }
+    for age in ["0", "1s", "1m", "1h", "1d", "1w"] {
+        esker.ok(["gc", "--dry-run", "--grace", age]);
+    }
+}

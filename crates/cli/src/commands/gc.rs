@@ -49,7 +49,8 @@ pub struct GcCommand {
 
 fn age(text: &str) -> Result<Duration, String> {
     let seconds = if text == "0" { Some(0) } else { age_seconds(text) };
-    seconds.map(Duration::from_secs).ok_or_else(|| format!("{text:?}: expected 90s, 15m or 6h"))
+    let expected = || format!("{text:?}: expected 90s, 15m, 6h, 7d, 2w or 0");
+    seconds.map(Duration::from_secs).ok_or_else(expected)
 }
 
 impl GcCommand {
