@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use esker_base::store::{SharedStore, url};
-use esker_base::{Error, Result};
+use esker_base::{Error, Kind, Result};
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -115,10 +115,9 @@ fn end(store: Option<&str>, options: &SessionOptions) {
     let given_up = store
         .map_or(Ok(Vec::new()), |store| Repository::new(url::open(store)?).give_up_own(options));
     match given_up {
-        Ok(sessions) if sessions.is_empty() => {
-            let advice = ADVICE.lock().unwrap_or_else(PoisonError::into_inner);
-            notice(format!("interrupted: {advice}"));
-        }
+        // There is no store, so the command cannot have begun a session in it.
+        Err(error) if error.kind() == Kind::NotFound => notice_advice(),
+        Ok(sessions) if sessions.is_empty() => notice_advice(),
         Ok(sessions) => {
             let sets: Vec<String> =
                 sessions.iter().map(|session| format!("@{}", session.node.set)).collect();
@@ -130,6 +129,11 @@ fn end(store: Option<&str>, options: &SessionOptions) {
         }
         Err(error) => notice(format!("interrupted: {}", not_given_up(&error))),
     }
+}
+
+fn notice_advice() {
+    let advice = ADVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    notice(format!("interrupted: {advice}"));
 }
 
 /// Wraps `store` so that no puts begin once a signal ends this process; in builds for tests, also

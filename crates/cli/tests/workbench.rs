@@ -73,6 +73,30 @@ fn a_killed_run_is_cleaned_up() {
     esker.fails(3, ["workbench", "cleanup", "set"]);
 }
 
+/// Symptom: Ctrl-C in a run with an `ESKER_STORE` that does not exist advised `esker gc`.
+/// Cause: a store that is not there counted as one whose sessions could not be dropped.
+/// Fix: without a store there are no sessions, and the advice is the command's own.
+#[test]
+fn an_interrupted_run_without_a_store_is_told_how_to_clean_up() {
+    let esker = Esker::without_store();
+    let marker = esker.path("set/working-set.json");
+    let arguments = ["workbench", "run", "set", "-N", "2", "-P", "1000000", "-I", "1000000"];
+    let mut command = esker.command(arguments);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
+    while !marker.exists() {
+        assert!(child.try_wait().expect("a child").is_none(), "the run ended");
+        std::thread::yield_now();
+    }
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).expect("it is ours");
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("interrupted: the working set stays"), "{said}");
+    assert!(said.contains("esker workbench cleanup") && !said.contains("esker gc"), "{said}");
+    esker.ok(["workbench", "cleanup", "set"]);
+}
+
 /// Symptom: rank 0 refused the directory, since another rank had made its own in it already.
 /// Cause: only rank 0 writes the marker of a new working set, and no rank waited for that.
 /// Fix: a barrier between the marker and the first directory.
