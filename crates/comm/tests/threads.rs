@@ -73,6 +73,13 @@ fn a_rank_that_fails_is_named_to_all() {
     assert!(error.to_string().contains("rank 5: the disk is full"), "{error}");
 }
 
+/// Symptom: commands that ran as one rank began their errors with "rank 0: ".
+#[test]
+fn the_only_rank_is_not_named() {
+    let error = run(1, 1, |_| -> Result<()> { Err(Error::new(Kind::NoSpace, "no room")) });
+    assert_eq!(error.unwrap_err().to_string(), "no room");
+}
+
 #[test]
 fn a_barrier_and_a_flush_end_when_a_rank_fails() {
     for routing in [Routing::Direct, Routing::ThreeHop] {

@@ -142,6 +142,7 @@ fn run_rank<R>(
             job.leave(rank);
             return Some(result);
         }
+        Ok(Err(error)) if job.nodes.size() == 1 => RankFailure::Returned(error),
         Ok(Err(error)) => RankFailure::Returned(error.within(rank)),
         Err(panic) => RankFailure::Panicked(panic),
     };
