@@ -29,7 +29,7 @@ pub fn state(hold: &WriterHold) -> &'static str {
     match hold.state {
         HolderState::Alive => "alive",
         HolderState::Released => "released",
-        HolderState::Died => "died",
+        HolderState::Ended => "ended",
         HolderState::Silent => "silent",
     }
 }
@@ -56,8 +56,11 @@ pub fn line(hold: &WriterHold, now_ns: u64) -> String {
             format!("written by {who}, process {}, seen {age} ago: {command}", process.pid)
         }
         HolderState::Released => format!("left {age} ago by {who}: {command}"),
-        HolderState::Died => {
-            format!("left {age} ago by {who}, process {}, which died: {command}", process.pid)
+        HolderState::Ended => {
+            let pid = process.pid;
+            format!(
+                "left {age} ago by {who}, process {pid}, which ended without releasing it: {command}"
+            )
         }
         HolderState::Silent => {
             format!("not seen for {age}: {who}, process {}: {command}", process.pid)

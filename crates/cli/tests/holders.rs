@@ -103,6 +103,22 @@ fn a_command_that_was_killed_holds_nothing() {
     esker.ok(["mkdir".into(), format!("{id}:/d")]);
 }
 
+/// Symptom: `session list` said of a process that had ended that it died, also if it had exited
+/// normally without ending its session.
+/// Cause: nothing records how a process ends; only that it is gone, and what it left, is known.
+#[test]
+fn a_session_whose_writer_is_gone_says_what_is_known() {
+    let esker = Esker::new();
+    let id = begin(&esker);
+    let mut first = waiting_writer(&esker, &id);
+    first.kill().and_then(|()| first.wait()).expect("it is ours");
+    let listed = esker.ok(["session", "list"]);
+    assert!(!listed.contains("died"), "{listed}");
+    let known = format!("process {}, which ended without releasing it: ", first.id());
+    assert!(listed.contains(&known), "{listed}");
+    assert_eq!(esker.json(["session", "list"])[0]["writer"]["state"], "ended");
+}
+
 fn is_stale(done: std::io::Result<()>) {
     assert_eq!(done.expect_err("it was taken over").raw_os_error(), Some(ESTALE));
 }

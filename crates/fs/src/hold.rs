@@ -25,8 +25,9 @@ pub enum HolderState {
     Alive,
     /// It ended in an orderly way.
     Released,
-    /// It was a process of this machine and ended otherwise.
-    Died,
+    /// It was a process of this machine that is gone, and did not release the set: it was killed, or
+    /// exited without ending its session.
+    Ended,
     /// It was not seen for [`BEAT_AGE_MAX`], and nothing more is known.
     Silent,
 }
@@ -67,7 +68,7 @@ impl Repository {
             _ if !writer.is_writing && !writer.is_private => HolderState::Released,
             ProcessState::Lives => HolderState::Alive,
             ProcessState::Unknown if is_young => HolderState::Alive,
-            ProcessState::Ended => HolderState::Died,
+            ProcessState::Ended => HolderState::Ended,
             ProcessState::Unknown => HolderState::Silent,
         };
         Ok(Some(WriterHold { writer, seen_ns, state }))

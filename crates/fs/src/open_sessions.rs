@@ -47,11 +47,11 @@ impl OpenSession {
         self.node.manifest.as_ref().err().map(String::as_str)
     }
 
-    /// True if a command began it for its own use and died, so that nobody will continue it.
+    /// True if a command began it for its own use and is gone, so that nobody will continue it.
     fn is_useless(&self) -> bool {
         self.hold
             .as_ref()
-            .is_some_and(|hold| hold.writer.is_private && hold.state == HolderState::Died)
+            .is_some_and(|hold| hold.writer.is_private && hold.state == HolderState::Ended)
     }
 
     /// True if it takes no more changes, and only its name is missing.
