@@ -258,3 +258,45 @@ fn others_work_in_a_mount_as_mode_bits_let_them() {
     bob.assert_owned("work:/open/b", "0644");
     assert_eq!(bob.ok(["cat", "work:/open/b"]), "bob\n");
 }
+
+/// Symptom: `mounts` showed the mounts of other users with their path twice and an error, or with
+/// advice that only their owner can follow.
+/// Cause: it showed the error of asking the mount, which is meant for the commands of its owner.
+/// Fix: the kernel's list has name and owner of each mount; advice goes to those who can follow it.
+#[test]
+fn mounts_of_other_users_are_listed_with_their_owner() {
+    if skipped() {
+        return;
+    }
+    let (ann, bob) = ann_and_bob();
+    if !ann.can_mount() {
+        return;
+    }
+    ann.does("chmod 755 . && mkdir at");
+    ann.ok(["init"]);
+    ann.ok(["mount", "--write", "private", "at"]);
+    let at = ann.path("at").display().to_string();
+    let listed = |user: &User| {
+        let lines = user.ok(["mounts"]);
+        lines.lines().find(|line| line.contains(&at)).expect("it is mounted").to_owned()
+    };
+    let of_ann = format!("{at}  private  of nobody");
+    assert_eq!(listed(&bob), of_ann);
+    let of_json = |user: &User| -> serde_json::Value {
+        let lines = user.ok(["mounts", "--json"]);
+        let line = lines.lines().find(|line| line.contains(&at)).expect("it is mounted");
+        serde_json::from_str(line).expect("JSON")
+    };
+    let object = of_json(&bob);
+    assert_eq!((&object["name"], &object["uid"]), (&"private".into(), &ANN.into()), "{object}");
+    assert_eq!(of_json(&ann)["uid"], ANN);
+    assert!(listed(&ann).starts_with(&format!("{at}  private @")), "{}", listed(&ann));
+    let pid = of_json(&ann)["pid"].as_i64().expect("a number");
+    ann.does(&format!("kill -9 {pid}"));
+    crate::mounted::wait_for_end(i32::try_from(pid).expect("a process id"));
+    assert_eq!(listed(&bob), of_ann);
+    let own = listed(&ann);
+    assert!(own.starts_with(&format!("{at}  private  its process ended: ")), "{own}");
+    assert!(own.contains("--resume"), "{own}");
+    ann.does("fusermount3 -u at");
+}

@@ -85,21 +85,29 @@ pub fn status_of(mountpoint: &Path) -> Result<MountStatus> {
 
 /// Returns the error for a mount at `mountpoint` whose process died.
 fn dead_mount(mountpoint: &Path) -> Error {
-    let word = shell_word(mountpoint.as_os_str().as_bytes());
     // Its own attributes cannot be read any more, those of the directory above can.
     let parent = mountpoint.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok();
     let at = parent.zip(mountpoint.file_name()).map(|(parent, name)| parent.join(name));
-    let mounts = all_mounts().unwrap_or_default();
-    let name = mounts.into_iter().find(|(mounted, _)| Some(mounted) == at.as_ref());
-    let name = name.map_or("NAME".into(), |(_, name)| name);
+    let mounts = mounts().unwrap_or_default();
+    let name = mounts.into_iter().find(|mount| Some(&mount.mountpoint) == at.as_ref());
+    let name = name.map_or("NAME".into(), |mount| mount.name);
     let what = format!(
-        "{}: the process of this mount died: `fusermount3 -u {word}` removes what is left of it; if it \
-         was mounted with --write, `esker mount --write {name} --resume {word}` does, and goes on with \
-         its session",
-        mountpoint.display()
+        "{}: the process of this mount died: {}",
+        mountpoint.display(),
+        dead_mount_advice(mountpoint, &name)
     );
     Error::new(Kind::Closed, what)
+}
+
+/// Returns what the owner of a mount of `name` at `mountpoint` can do after its process died.
+#[must_use]
+pub fn dead_mount_advice(mountpoint: &Path, name: &str) -> String {
+    let word = shell_word(mountpoint.as_os_str().as_bytes());
+    format!(
+        "`fusermount3 -u {word}` removes what is left of it; if it was mounted with --write, `esker \
+         mount --write {name} --resume {word}` does, and goes on with its session"
+    )
 }
 
 /// The mount point on this machine, as visible to this process, of the mount that writes the change
@@ -117,26 +125,45 @@ pub fn mountpoint_of(set: &str) -> Option<PathBuf> {
 /// # Errors
 /// Those of reading the kernel's list.
 pub fn mountpoints() -> Result<Vec<PathBuf>> {
-    Ok(all_mounts()?.into_iter().map(|(mountpoint, _)| mountpoint).collect())
+    Ok(mounts()?.into_iter().map(|mount| mount.mountpoint).collect())
 }
 
-/// As [`mountpoints`], each with the name that it shows or will be published as.
-fn all_mounts() -> Result<Vec<(PathBuf, String)>> {
+/// An Esker mount in the kernel's list of mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedMount {
+    /// Its directory.
+    pub mountpoint: PathBuf,
+    /// The name that it shows or will be published as.
+    pub name: String,
+    /// The user that mounted it, if the list says so.
+    pub uid: Option<u32>,
+}
+
+/// Lists all Esker mounts, of any user, that are visible to this process.
+///
+/// # Errors
+/// Those of reading the kernel's list.
+pub fn mounts() -> Result<Vec<ListedMount>> {
     let mounts =
         std::fs::read(MOUNTS).map_err(|error| Error::io(error, format!("read {MOUNTS}")))?;
     Ok(mounts.split(|byte| *byte == b'\n').filter_map(mount_of_esker).collect())
 }
 
-/// The mount point and the name in a line of `mountinfo`, if it is an Esker mount.
-fn mount_of_esker(line: &[u8]) -> Option<(PathBuf, String)> {
+/// The mount in a line of `mountinfo`, if it is an Esker mount.
+fn mount_of_esker(line: &[u8]) -> Option<ListedMount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mountpoint = fields.nth(4)?;
-    // Optional fields end with a lone minus; the type and the source follow.
+    // Optional fields end with a lone minus; the type, the source and options follow.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (fields.next()?, fields.next()?);
     let name = source.strip_prefix(SOURCE.as_bytes()).filter(|_| kind.starts_with(b"fuse"))?;
-    let name = String::from_utf8_lossy(&unescaped(name)).into_owned();
-    Some((OsString::from_vec(unescaped(mountpoint)).into(), name))
+    let mut options = fields.next().unwrap_or_default().split(|byte| *byte == b',');
+    let uid = options.find_map(|option| option.strip_prefix(b"user_id="));
+    Some(ListedMount {
+        mountpoint: OsString::from_vec(unescaped(mountpoint)).into(),
+        name: String::from_utf8_lossy(&unescaped(name)).into_owned(),
+        uid: uid.and_then(|uid| std::str::from_utf8(uid).ok()?.parse().ok()),
+    })
 }
 
 /// `field` without the escapes (`\040`) that the kernel uses for blanks.
@@ -302,12 +329,14 @@ mod tests {
     #[test]
     fn mounts_of_esker_are_found_among_others() {
         let of = |line: &str| mount_of_esker(line.as_bytes());
-        let mount = |at: &str, name: &str| Some((at.into(), name.to_owned()));
+        let mount = |at: &str, name: &str, uid| {
+            Some(ListedMount { mountpoint: at.into(), name: name.to_owned(), uid })
+        };
         let esker =
-            "98 1 0:50 / /mnt/a\\040b rw,noatime shared:5 - fuse.esker esker:a rw,user_id=0";
-        assert_eq!(of(esker), mount("/mnt/a b", "a"));
+            "98 1 0:50 / /mnt/a\\040b rw,noatime shared:5 - fuse.esker esker:a rw,user_id=7,x";
+        assert_eq!(of(esker), mount("/mnt/a b", "a", Some(7)));
         let without_options = "98 1 0:50 / /mnt rw - fuse esker:a rw";
-        assert_eq!(of(without_options), mount("/mnt", "a"));
+        assert_eq!(of(without_options), mount("/mnt", "a", None));
         assert_eq!(of("22 1 0:5 / /fuse.esker rw shared:5 - ext4 esker:a rw"), None);
         assert_eq!(of("22 1 0:5 / /mnt rw shared:5 - fuse sshfs rw"), None);
         assert_eq!(of("22 1 0:5 / /mnt"), None);

@@ -35,7 +35,8 @@ mod view;
 mod xattr;
 
 pub use control::{
-    ControlRequest, MountStatus, SOURCE, ask, mountpoint_of, mountpoints, status_of,
+    ControlRequest, ListedMount, MountStatus, SOURCE, ask, dead_mount_advice, mountpoint_of,
+    mountpoints, mounts, status_of,
 };
 pub use file::InPlacePolicy;
 pub use mount::{Mount, MountEnding, MountOptions, is_supported};

@@ -2,19 +2,23 @@
 //! `esker mounts`: the mounts of this machine.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use esker_base::Result;
-use esker_fuse::{ControlRequest, ask, mountpoints, status_of};
+use esker_base::{Error, Kind, Result};
+use esker_fuse::{
+    ControlRequest, ListedMount, MountStatus, ask, dead_mount_advice, mounts, status_of,
+};
+use serde_json::{Map, Value};
 
 use crate::commands::mount::request_text;
 use crate::context::CommandContext;
 use crate::text;
+use crate::users::UserNames;
 
 /// List mounts, the processes that serve them, and their logs
 ///
-/// For mounts of other users only the directory is shown.
+/// For a mount that you may not access, only directory, name and owner are shown.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -29,37 +33,67 @@ pub struct MountsCommand {
 impl MountsCommand {
     /// Lists them.
     pub fn run(self, context: &CommandContext) -> Result<()> {
-        mountpoints()?.iter().try_for_each(|mountpoint| self.show(context, mountpoint))
+        let users = UserNames::of_machine();
+        mounts()?.iter().try_for_each(|mount| self.show(context, &users, mount))
     }
 
-    fn show(&self, context: &CommandContext, mountpoint: &Path) -> Result<()> {
-        let mut object = serde_json::Map::new();
-        text::put_bytes(&mut object, "mountpoint", mountpoint.as_os_str().as_bytes());
-        let mut line = text::printable(mountpoint.as_os_str().as_bytes());
-        match status_of(mountpoint) {
-            Ok(status) => {
-                let log = log_of(status.pid);
-                let shown = log.as_ref().map(|log| log.display().to_string());
-                let set = status.set.as_ref().map_or(String::new(), |set| format!(" @{set}"));
-                let log = shown.clone().map_or("no log".into(), |log| format!("log {log}"));
-                line.push_str(&format!("  {}{set}  process {}  {log}", status.name, status.pid));
-                object.insert("name".into(), status.name.into());
-                object.insert("set".into(), status.set.into());
-                object.insert("pid".into(), status.pid.into());
-                object.insert("log".into(), shown.into());
-                if self.statistics
-                    && let Ok(answer) = ask(mountpoint, &ControlRequest::Statistics)
-                {
-                    line.push_str(&format!("  {}", request_text(&answer["requests"])));
-                    object.insert("requests".into(), answer["requests"].clone());
-                }
-            }
+    fn show(&self, context: &CommandContext, users: &UserNames, mount: &ListedMount) -> Result<()> {
+        let mut object = Map::new();
+        text::put_bytes(&mut object, "mountpoint", mount.mountpoint.as_os_str().as_bytes());
+        object.insert("name".into(), mount.name.clone().into());
+        object.insert("uid".into(), mount.uid.into());
+        let details = match status_of(&mount.mountpoint) {
+            Ok(status) => self.running(mount, status, &mut object),
             Err(error) => {
-                line.push_str(&format!("  {error}"));
                 object.insert("error".into(), error.to_string().into());
+                not_asked(mount, users, &error)
             }
+        };
+        if context.out.is_json() {
+            return context.out.json(object);
         }
-        if context.out.is_json() { context.out.json(object) } else { context.out.line(line) }
+        let mountpoint = text::printable(mount.mountpoint.as_os_str().as_bytes());
+        let name = text::printable(mount.name.as_bytes());
+        context.out.line(format!("{mountpoint}  {name}{details}"))
+    }
+
+    /// Adds the details of a mount that answers to `object`, and returns them as text.
+    fn running(
+        &self,
+        mount: &ListedMount,
+        status: MountStatus,
+        object: &mut Map<String, Value>,
+    ) -> String {
+        let log = log_of(status.pid).map(|log| log.display().to_string());
+        let set = status.set.as_ref().map_or(String::new(), |set| format!(" @{set}"));
+        let shown = log.as_ref().map_or("no log".into(), |log| format!("log {log}"));
+        let mut details = format!("{set}  process {}  {shown}", status.pid);
+        object.insert("set".into(), status.set.into());
+        object.insert("pid".into(), status.pid.into());
+        object.insert("log".into(), log.into());
+        if self.statistics
+            && let Ok(answer) = ask(&mount.mountpoint, &ControlRequest::Statistics)
+        {
+            details.push_str(&format!("  {}", request_text(&answer["requests"])));
+            object.insert("requests".into(), answer["requests"].clone());
+        }
+        details
+    }
+}
+
+/// Describes a mount that could not be asked because of `error`. Only users who may end it get advice.
+fn not_asked(mount: &ListedMount, users: &UserNames, error: &Error) -> String {
+    let user = rustix::process::geteuid();
+    let may_end = user.is_root() || mount.uid == Some(user.as_raw());
+    let owner = mount.uid.map_or("another user".to_owned(), |uid| users.user(uid));
+    match (error.kind(), may_end) {
+        (Kind::Closed, true) => {
+            let advice = dead_mount_advice(&mount.mountpoint, &mount.name);
+            format!("  its process ended: {advice}")
+        }
+        (Kind::Closed, false) => format!("  of {owner}, whose process ended"),
+        (Kind::Denied, false) => format!("  of {owner}"),
+        _ => format!("  of {owner}: {error}"),
     }
 }
 
