@@ -10,6 +10,7 @@ mod far_stores;
 #[expect(dead_code, reason = "the tests of the stores use the rest")]
 #[path = "../../base/tests/faulty_proxy.rs"]
 mod faulty_proxy;
+mod full_stores;
 mod guides;
 mod holders;
 mod imd;

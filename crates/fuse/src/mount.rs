@@ -7,11 +7,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use esker_base::{Clock, Error, Kind, Result};
+use esker_base::{Clock, Error, Kind, Result, shell_word};
 use fuser::{Config, MountOption, SessionACL};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -276,6 +277,10 @@ impl MountShared {
                 ControlRequest::CheckWriter => asker.answer(&self.check_writer()),
                 ControlRequest::Statistics => asker.answer(&self.statistics()),
                 ControlRequest::End => {
+                    if let Err(error) = self.write_before_end() {
+                        asker.answer(&Err(error));
+                        continue;
+                    }
                     // Before the end, which may come at once.
                     *self.asker.lock() = Some(asker);
                     if let Err(error) = self.unmount(UnmountFlags::empty())
@@ -286,6 +291,25 @@ impl MountShared {
                 }
             }
         }
+    }
+
+    /// Writes all changes of the session to the store. Fails only if the store has no room for them
+    /// and the mount therefore goes on: once it is unmounted, they could only be lost. After other
+    /// errors the session accepts no changes, so nothing is gained by staying mounted.
+    fn write_before_end(&self) -> Result<()> {
+        let Some(session) = self.front.view.session() else { return Ok(()) };
+        self.write_pages();
+        let Err(error) = session.flush() else { return Ok(()) };
+        if error.kind() != Kind::NoSpace {
+            return Ok(());
+        }
+        let word = shell_word(self.mountpoint.as_os_str().as_bytes());
+        Err(error.within(format!(
+            "{} is still mounted, since the store has no room for its changes: free space, for \
+             example by `esker gc`, then repeat `esker umount {word}`; `fusermount3 -u {word}` gives \
+             up changes that are only in memory",
+            self.mountpoint.display()
+        )))
     }
 
     fn check_writer(&self) -> Result<Value> {

@@ -436,10 +436,13 @@ impl MountSubject {
             if error.kind() == Kind::Fenced {
                 return error;
             }
-            // Others can then resume it at once. The original error matters more.
-            let _ = session.end();
+            // Others can then resume it at once.
+            let left = match session.end() {
+                Ok(()) => "",
+                Err(_) => " without the changes that could not be written",
+            };
             error.within(format!(
-                "session @{set} stays open; publish it by `esker publish @{set} {name}`"
+                "session @{set} stays open{left}; publish it by `esker publish @{set} {name}`"
             ))
         })?;
         Ok(json!({"published": self.name, "set": set.to_string()}))

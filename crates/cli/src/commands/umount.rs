@@ -13,7 +13,7 @@ use crate::context::CommandContext;
 /// End a mount, and publish what was written in it
 ///
 /// Waits until everything is published, and prints the published name. Fails while the mount is in
-/// use.
+/// use, or while the store has no room for what was written in it; the mount then goes on.
 #[derive(Args)]
 #[command(after_help = "Example:\n  esker umount /mnt")]
 pub struct UmountCommand {
