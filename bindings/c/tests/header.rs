@@ -12,9 +12,13 @@ fn folder(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
+fn text_of(file: &Path) -> String {
+    fs::read_to_string(file).expect("the file is text")
+}
+
 fn texts_in(name: &str) -> String {
-    let files = fs::read_dir(folder(name)).unwrap();
-    files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
+    let files = fs::read_dir(folder(name)).expect("the folder is there");
+    files.map(|file| text_of(&file.expect("the folder can be listed").path())).collect()
 }
 
 /// The names that begin with `esker_` and stand before an opening bracket.
@@ -40,7 +44,7 @@ fn without_comments(text: &str) -> String {
 }
 
 fn declared() -> BTreeSet<String> {
-    let header = fs::read_to_string(folder("include/esker.h")).unwrap();
+    let header = text_of(&folder("include/esker.h"));
     called(&without_comments(&header))
 }
 
@@ -67,7 +71,7 @@ fn the_programs_call_every_function() {
 
 #[test]
 fn the_header_has_every_kind_of_error() {
-    let header = fs::read_to_string(folder("include/esker.h")).unwrap();
+    let header = text_of(&folder("include/esker.h"));
     for kind in Kind::ALL {
         let mut name = String::from("ESKER");
         for letter in format!("{kind:?}").chars() {

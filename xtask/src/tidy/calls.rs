@@ -45,7 +45,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
             ("crates/base/src/store/memory.rs", "the default of a constructor that has a variant"),
             ("crates/base/src/store/s3/credential_process.rs", "times another process"),
             ("crates/comm/src/tcp/", "times sockets"),
-            ("crates/comm/src/mpi.rs", "times another library"),
+            ("crates/comm/src/polled.rs", "times another library"),
             ("crates/comm/src/threads/", "times threads that the system schedules"),
             ("crates/esker/src/", "the default of options for programs; documentation"),
             ("crates/fs/src/repository.rs", "the default of a constructor that has a variant"),
