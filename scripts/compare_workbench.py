@@ -19,7 +19,8 @@ Where the work agrees, and where it does not:
              esker at one rank; reports whole-phase rates and the slowest call, no quantiles.
   mdtest     create, stat, delete as mdtest-easy, and with 3901 bytes in one directory as mdtest-hard;
              reports no quantiles.
-  md-workbench  the benchmark phase: stat, read, delete, create of files of 3901 bytes.
+  md-workbench  the benchmark phase: stat, read, delete, create of files of 3901 bytes. Its quantiles
+             are the times of the same calls as esker's, or of the next slower ones.
   dbench     replays a file server's trace; its mix of calls agrees with no phase of esker, so its rows
              have no ratio.
 """
@@ -177,22 +178,52 @@ def mdtest(args, at):
     kinds = [("easy", ["-u"]), ("hard", ["-w", FILE_BYTES, "-e", FILE_BYTES])]
     for kind, flags in kinds:
         printed = mpirun(args, "mdtest", "-F", "-N", 1, "-n", args.files, "-d", at / kind, *flags)
-        for name, title in [("create", "creation"), ("stat", "stat"), ("read", "read"),
-                            ("delete", "removal")]:
-            found = re.search(rf"File {title}\s*:?\s+([\d.]+)", printed)
-            # Reads of empty files have no counterpart.
-            if found and (kind, name) != ("easy", "read"):
-                rows[f"{kind} {name}"] = figures(float(found.group(1)))
+        rows |= {f"{kind} {name}": figures for name, figures in parse_mdtest(printed).items()
+                 # Reads of empty files have no counterpart.
+                 if (kind, name) != ("easy", "read")}
+    return rows
+
+
+def parse_mdtest(printed):
+    """The mean rates of what mdtest did with files; versions before 4 print a colon."""
+    number = r"\s+([\d.]+|-?nan|inf)"
+    rows = {}
+    for name, title in [("create", "creation"), ("stat", "stat"), ("read", "read"),
+                        ("delete", "removal")]:
+        # Maximum, minimum, mean and standard deviation over the iterations.
+        found = re.search(rf"^\s*File {title}\s*:?{number}{number}{number}{number}$", printed,
+                          re.MULTILINE)
+        # What mdtest was told not to do has the rate 0.
+        if found and float(found.group(3)) > 0:
+            rows[name] = figures(float(found.group(3)))
+    if not rows:
+        sys.exit(f"compare: no rate of files in what mdtest printed:\n{printed}")
     return rows
 
 
 def md_workbench(args, at):
     printed = mpirun(args, "md-workbench", "-D", 1, "-P", args.files, "-I", args.files // 2, "-S",
                      FILE_BYTES, "-o", at / "set")
-    rates = re.findall(r"benchmark.*?rate:([\d.]+) iops/s", printed)
+    return parse_md_workbench(printed)
+
+
+def parse_md_workbench(printed):
+    """The rate of the first benchmark phase, and the rate and the latencies of its operations."""
+    line = re.search(r"^benchmark process .*$", printed, re.MULTILINE)
+    rates = line and re.search(r"rate:([\d.]+) iops/s .*rate:([\d.]+) obj/s", line.group())
     if not rates:
-        sys.exit(f"compare: no rate in what md-workbench printed:\n{printed}")
-    return {"benchmark": figures(float(rates[0]))}
+        sys.exit(f"compare: no rate of a benchmark in what md-workbench printed:\n{printed}")
+    errors = re.search(r"\((\d+) errs", line.group())
+    if errors and int(errors.group(1)) > 0:
+        sys.exit(f"compare: md-workbench: {errors.group(1)} calls failed:\n{line.group()}")
+    rows = {"benchmark": figures(float(rates.group(1)))}
+    for name in ["stat", "read", "delete", "create"]:
+        # Minimum, first quartile, median, third quartile, 90 %, 99 % and maximum, in seconds.
+        found = re.search(rf" {name}\(([^)]*)\)", line.group())
+        if found:
+            times = [float(time.rstrip("s")) * 1e6 for time in found.group(1).split(", ")]
+            rows[f"benchmark {name}"] = figures(float(rates.group(2)), times[2], times[5], times[6])
+    return rows
 
 
 TOOLS = {"esker workbench": esker, "fio": fio, "bonnie++": bonnie, "dbench": dbench,

@@ -87,6 +87,7 @@ setup_build() {
 setup_test() {
     need_rust_component rustfmt cargo-fmt
     need_rust_component clippy cargo-clippy
+    need required "tests what comparisons read from other programs" python3 python3
     setup_mounts
     have_postgresql || apt_install postgresql || missing optional "Debian package postgresql (is measured by tests)"
     [ -f scripts/install-s3-server.sh ] || return 0

@@ -82,6 +82,7 @@ for tests in all_tests tests_by_rings tests_as_users; do
     add_results $status
 done
 
+check comparisons python3 scripts/test_compare_workbench.py
 check install scripts/test_install.sh
 check mpi scripts/test_mpi.sh
 check c scripts/test_c.sh "$FEATURES"

@@ -5,6 +5,7 @@ mod arrow;
 mod backends;
 mod interrupted;
 mod mixed;
+mod originals;
 mod overhead;
 mod pacing;
 #[cfg(feature = "postgresql")]
