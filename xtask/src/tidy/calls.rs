@@ -74,7 +74,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
             ("crates/base/src/store/fault/", "a store for tests that is slow"),
             ("crates/comm/src/conformance/", "a suite of tests"),
             ("crates/comm/src/launch.rs", "waits for other processes"),
-            ("crates/comm/src/mpi.rs", "waits for another library"),
+            ("crates/comm/src/polled.rs", "waits for another library"),
             ("crates/comm/src/tcp/", "waits for other processes"),
             ("crates/fs/src/condemn.rs", "waits for collectors that run elsewhere"),
             ("crates/fuse-ring/src/", "waits for the kernel"),
