@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 readonly pages=target/book-pages book=$PWD/target/book
 # In the order of reading; the other guides follow.
-readonly guides=(getting-started command glossary durability sharing stores mount programs)
+readonly guides=(getting-started command glossary durability sharing stores mount programs c)
 
 # title PAGE
 title() { sed -n '/^# /{s///p;q}' "$1"; }

@@ -4,6 +4,9 @@
 #[doc = include_str!("../guide/programs.md")]
 pub mod programs {}
 
+#[doc = include_str!("../guide/c.md")]
+pub mod c {}
+
 #[doc = include_str!("../guide/getting-started.md")]
 pub mod getting_started {}
 
