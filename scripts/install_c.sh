@@ -23,6 +23,7 @@ package=bindings/c/packaging
 
 install -d "$root/lib/pkgconfig" "$root/lib/cmake/Esker" "$root/include" "$root/share/esker"
 install -m 644 bindings/c/include/*.h bindings/c/include/*.hpp "$root/include/"
+install -Dm 644 bindings/c/include/esker/deltafs_api.h "$root/include/esker/deltafs_api.h"
 install -m 644 bindings/fortran/esker.f90 "$root/share/esker/"
 install -m 644 "$archive" "$root/lib/libesker.a"
 strip --strip-debug "$root/lib/libesker.a"

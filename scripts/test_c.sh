@@ -62,6 +62,12 @@ fi
 c++ -std=c++17 "${strict[@]}" "${cflags[@]}" "$programs/objects.cpp" "${libs[@]}" -o "$top/objects"
 "$top/objects" "$(fresh)"
 
+# A program of two source files shares one state.
+echo '#include "esker/deltafs_api.h"' >"$top/second.c"
+cc "${c[@]}" -fsanitize=address,undefined "${cflags[@]}" "$programs/deltafs.c" "$top/second.c" \
+    "${libs[@]}" -lpthread -o "$top/deltafs"
+c++ -std=c++17 -x c++ "${strict[@]}" "${cflags[@]}" -fsyntax-only "$top/second.c"
+
 # store: makes a store, and prints its path.
 store() {
     local at
@@ -69,6 +75,9 @@ store() {
     ESKER_STORE=$at "$esker" init >/dev/null
     echo "$at"
 }
+
+ESKER_STORE=$(store) ESKER_DELTAFS_NAME=written "$top/deltafs" write
+ESKER_STORE=$top/work/store ESKER_DELTAFS_BASE=written ESKER_DELTAFS_NAME=read "$top/deltafs" read
 
 cc "${c[@]}" "${cflags[@]}" "$programs/ranks.c" "${libs[@]}" -lpthread -o "$top/ranks"
 "$top/ranks" "$(store)" 4

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `esker.h` is written by hand: it declares what the library exports, no more and no less, every
-//! kind of error with its number, and the programs of the tests call every function.
+//! kind of error with its number, and the programs of the tests call every function. So for the 74
+//! functions of DeltaFS.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -86,4 +87,17 @@ fn the_header_has_every_kind_of_error() {
             .find(|text| text.contains(&format!("{line},")) || text.contains(&format!("{line} ")));
         assert!(found.is_some(), "{line}");
     }
+}
+
+#[test]
+fn the_interface_of_deltafs_is_complete() {
+    let header = text_of(&folder("include/esker/deltafs_api.h"));
+    let defined = header.split("static inline ").skip(1).filter_map(|rest| rest.split_once('('));
+    let names = defined.filter_map(|(start, _)| start.rsplit([' ', '*']).next());
+    let defined: BTreeSet<_> = names.filter(|name| name.starts_with("deltafs_")).collect();
+    assert_eq!(defined.len(), 74, "{defined:?}");
+    let program = text_of(&folder("tests/programs/deltafs.c"));
+    let uncalled: Vec<_> =
+        defined.iter().filter(|name| !program.contains(&format!("{name}("))).collect();
+    assert!(uncalled.is_empty(), "{uncalled:?}");
 }

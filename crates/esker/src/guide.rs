@@ -7,6 +7,9 @@ pub mod programs {}
 #[doc = include_str!("../guide/c.md")]
 pub mod c {}
 
+#[doc = include_str!("../guide/deltafs.md")]
+pub mod deltafs {}
+
 #[doc = include_str!("../guide/getting-started.md")]
 pub mod getting_started {}
 
