@@ -19,13 +19,22 @@ pub const QUANTILES: [(&str, f64); 6] =
 #[must_use]
 pub fn duration(ns: f64) -> String {
     let (value, unit) = match ns {
-        ns if ns < 1e3 => (ns, "ns"),
-        ns if ns < 1e6 => (ns / 1e3, "µs"),
-        ns if ns < 1e9 => (ns / 1e6, "ms"),
+        ns if ns < 999.5 => (ns, "ns"),
+        ns if ns < 999.5e3 => (ns / 1e3, "µs"),
+        ns if ns < 999.5e6 => (ns / 1e6, "ms"),
         ns => (ns / 1e9, "s"),
     };
-    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    let digits = decimals(value);
     format!("{value:.digits$} {unit}")
+}
+
+/// Decimals with which a number below 1000 has three significant digits once it is rounded.
+fn decimals(value: f64) -> usize {
+    match value {
+        value if value < 9.995 => 2,
+        value if value < 99.95 => 1,
+        _ => 0,
+    }
 }
 
 /// Formats a rate with three significant digits, such as `12.3 k`.
@@ -33,11 +42,11 @@ pub fn duration(ns: f64) -> String {
 pub fn rate(per_second: f64) -> String {
     let (value, unit) = match per_second {
         0.0 => return "0".to_owned(),
-        rate if rate < 1e3 => (rate, ""),
-        rate if rate < 1e6 => (rate / 1e3, " k"),
+        rate if rate < 999.5 => (rate, ""),
+        rate if rate < 999.5e3 => (rate / 1e3, " k"),
         rate => (rate / 1e6, " M"),
     };
-    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    let digits = decimals(value);
     format!("{value:.digits$}{unit}")
 }
 
@@ -237,4 +246,24 @@ fn write_creation_rates(out: &mut String, result: &RunResult) -> std::fmt::Resul
         writeln!(out, "{name:<24}{:>12}{:>16}", rate(phase.create_rate()), rate(corrected))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_also_where_rounding_adds_one() {
+        let durations = [9.994, 9.996, 99.94, 99.96, 999.4, 999.6, 999_960.0, 999.6e6, 1e9];
+        let shown = durations.map(duration);
+        assert_eq!(
+            shown,
+            [
+                "9.99 ns", "10.0 ns", "99.9 ns", "100 ns", "999 ns", "1.00 µs", "1.00 ms",
+                "1.00 s", "1.00 s"
+            ]
+        );
+        let shown = [0.0, 9.996, 999.4, 999.6, 999_600.0].map(rate);
+        assert_eq!(shown, ["0", "10.0", "999", "1.00 k", "1.00 M"]);
+    }
 }
