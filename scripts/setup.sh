@@ -5,7 +5,7 @@
 # usage: scripts/setup.sh [build|test|mpi|c|soak|package|docs|compare|compare-workbench]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in mounts, Go and
-#             the S3 server that the tests start, PostgreSQL
+#             the S3 server that the tests start, PostgreSQL, Python, Chromium
 #   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, and libclang, which reads their headers
 #   c         gfortran, CMake and valgrind, for programs that use the C library
@@ -88,6 +88,7 @@ setup_test() {
     need_rust_component rustfmt cargo-fmt
     need_rust_component clippy cargo-clippy
     need required "tests what comparisons read from other programs" python3 python3
+    need optional "shows the workbench's pages to tests" chromium chromium
     setup_mounts
     have_postgresql || apt_install postgresql || missing optional "Debian package postgresql (is measured by tests)"
     [ -f scripts/install-s3-server.sh ] || return 0

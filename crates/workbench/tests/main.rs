@@ -3,6 +3,7 @@
 
 mod arrow;
 mod backends;
+mod browser;
 mod interrupted;
 mod mixed;
 mod originals;

@@ -30,6 +30,9 @@ const DENSITY_COUNT_MIN: u64 = 100;
 /// Rows of the table of the slowest operations.
 const SLOWEST_ROWS: usize = 12;
 
+/// The colours of a timeline.
+const TIMELINE_LEGEND: [&str; 2] = ["a sample", "the slowest"];
+
 const STYLE: &str = include_str!("style.css");
 
 /// The page for one result, or for several side by side; the first is the base of comparisons.
@@ -49,7 +52,7 @@ pub fn page(results: &[RunResult]) -> String {
     results.iter().for_each(|result| open_loops(&mut out, result));
     for result in results {
         if let Some(svg) = plots::saturation(&result.phases) {
-            let title = format!("Saturation: {}", result.label());
+            let title = titled(result, "saturation");
             let legend = ["service p50", "response p50", "response p99"].map(str::to_owned);
             draw(&mut out, format_args!("<h2>{}</h2><div class=\"plots\">", escape(&title)));
             figure(&mut out, "Rate against latency", &legend, &svg);
@@ -67,6 +70,11 @@ pub fn page(results: &[RunResult]) -> String {
     out
 }
 
+/// The title of a part of the page that is about one result; the label may be `null:`.
+fn titled(result: &RunResult, what: &str) -> String {
+    format!("{}: {what}", result.label().trim_end_matches(':'))
+}
+
 fn figure(out: &mut String, title: &str, legend: &[String], svg: &str) {
     draw(out, format_args!("<figure><figcaption>{}", escape(title)));
     if legend.len() > 1 {
@@ -80,13 +88,19 @@ fn figure(out: &mut String, title: &str, legend: &[String], svg: &str) {
     draw(out, format_args!("</figcaption>{svg}</figure>"));
 }
 
-fn table(out: &mut String, header: &[&str], rows: &[Vec<String>]) {
+/// Writes a table; the columns `texts` have words, the others numbers.
+fn table(out: &mut String, header: &[&str], texts: &[usize], rows: &[Vec<String>]) {
+    let class = |column: usize| if texts.contains(&column) { " class=\"text\"" } else { "" };
     out.push_str("<div class=\"table\"><table><thead><tr>");
-    header.iter().for_each(|cell| draw(out, format_args!("<th>{}</th>", escape(cell))));
+    for (column, cell) in header.iter().enumerate() {
+        draw(out, format_args!("<th{}>{}</th>", class(column), escape(cell)));
+    }
     out.push_str("</tr></thead><tbody>");
     for row in rows {
         out.push_str("<tr>");
-        row.iter().for_each(|cell| draw(out, format_args!("<td>{}</td>", escape(cell))));
+        for (column, cell) in row.iter().enumerate() {
+            draw(out, format_args!("<td{}>{}</td>", class(column), escape(cell)));
+        }
         out.push_str("</tr>");
     }
     out.push_str("</tbody></table></div>");
@@ -97,14 +111,19 @@ fn comparisons(out: &mut String, results: &[RunResult]) {
     for other in others {
         let (first, second) = (escape(base.label()), escape(other.label()));
         draw(out, format_args!("<h2>{second} compared with {first}</h2>"));
-        let rows: Vec<Vec<String>> = compare(base, other).iter().map(compared_row).collect();
+        // The verdict comes before the numbers, so that it is in sight on a phone.
+        let row = |figure: &ComparedFigure| {
+            let cells = compared_row(figure);
+            [0, 1, 6, 4, 5, 2, 3].map(|column| cells[column].clone()).into()
+        };
+        let rows: Vec<Vec<String>> = compare(base, other).iter().map(row).collect();
         if rows.is_empty() {
             out.push_str("<p>The runs have no phase in common.</p>");
             continue;
         }
         let header =
-            ["phase", "figure", base.label(), other.label(), "ratio", "95 % interval", "verdict"];
-        table(out, &header, &rows);
+            ["phase", "figure", "verdict", "ratio", "95 % interval", base.label(), other.label()];
+        table(out, &header, &[0, 1, 2], &rows);
         out.push_str(
             "<p>Intervals: bootstrap over repetitions and ranks, widened for few repetitions. A phase \
              that ran once gets no verdict: use --repeat 3 or more.</p>",
@@ -152,9 +171,9 @@ fn io500(out: &mut String, result: &RunResult) {
     if rows.is_empty() {
         return;
     }
-    let title = format!("{}: metadata phases of IO500", result.label());
+    let title = titled(result, "metadata phases of IO500");
     draw(out, format_args!("<h2>{}</h2>", escape(&title)));
-    table(out, &["phase", "kIOPS", "p50", "p99", "max"], &rows);
+    table(out, &["phase", "kIOPS", "p50", "p99", "max"], &[0], &rows);
     if let Some(score) = &result.io500 {
         let (kiops, meaning) = (score.metadata_kiops, escape(&score.meaning));
         draw(out, format_args!("<p><b>Score: {kiops:.3} kIOPS.</b> {meaning}</p>"));
@@ -164,52 +183,66 @@ fn io500(out: &mut String, result: &RunResult) {
 /// The paper's Tables 1 and 2 in one.
 fn overview(out: &mut String, results: &[RunResult]) {
     out.push_str("<h2>Phases</h2>");
+    for result in results {
+        let size = &result.options.size;
+        let parameters = format!(
+            "N={} D={} P={} I={} S={} O={}",
+            size.ranks,
+            size.datasets,
+            size.objects,
+            size.iterations,
+            size.object_bytes,
+            size.rank_offset
+        );
+        draw(out, format_args!("<p>{}</p>", escape(&titled(result, &parameters))));
+    }
+    out.push_str(
+        "<p>N: ranks, D: datasets a rank, P: objects a dataset, I: iterations, S: bytes an object, \
+         O: offset in ranks.</p>",
+    );
+    let has_waits = results.iter().flat_map(|result| &result.phases).any(|phase| {
+        matches!(phase.plan.pacing, Pacing::Closed { waiting_factor } if waiting_factor > 0.0)
+    });
+    let mut header = vec!["phase", "iterations", "ops/s", "creates/s"];
+    header.extend(has_waits.then_some("× (1 + T)"));
+    header.extend(["balance", "op max", "Q3 read", "Q3 stat", "Q3 create", "Q3 delete", "failed"]);
+    let row = |phase: &PhaseResult| {
+        let q3 = |operation| match phase.operation(operation) {
+            Some(found) if found.latency().count > 0 => {
+                duration(found.latency().quantile_ns(0.75) as f64)
+            }
+            _ => "–".to_owned(),
+        };
+        let iterations = match phase.iterations {
+            0 => "–".to_owned(),
+            iterations => iterations.to_string(),
+        };
+        let mut row = vec![phase.plan.to_string(), iterations];
+        row.extend([rate(phase.rate()), rate(phase.create_rate())]);
+        row.extend(has_waits.then(|| rate(phase.create_rate() * phase.virtual_factor())));
+        row.push(format!("{:.1} %", 100.0 * phase.balance()));
+        row.push(duration(phase.max_ns() as f64));
+        row.extend([Operation::Read, Operation::Stat].map(q3));
+        row.extend([Operation::Create, Operation::Delete].map(q3));
+        row.push(phase.failed().to_string());
+        row
+    };
+    let has_others = results.len() > 1;
+    if has_others {
+        header.insert(0, "run");
+    }
     let mut rows = Vec::new();
     for result in results {
         for phase in &result.phases {
-            let size = &result.options.size;
-            let q3 = |operation| match phase.operation(operation) {
-                Some(found) if found.latency().count > 0 => {
-                    duration(found.latency().quantile_ns(0.75) as f64)
-                }
-                _ => "–".to_owned(),
-            };
-            let mut row = vec![result.label().to_owned(), phase.plan.to_string()];
-            row.extend([size.ranks.to_string(), size.datasets.to_string()]);
-            row.extend([phase.iterations.to_string(), size.objects.to_string()]);
-            row.extend([rate(phase.rate()), rate(phase.create_rate())]);
-            row.push(rate(phase.create_rate() * phase.virtual_factor()));
-            row.push(format!("{:.1} %", 100.0 * phase.balance()));
-            row.push(duration(phase.max_ns() as f64));
-            row.extend([Operation::Read, Operation::Stat].map(q3));
-            row.extend([Operation::Create, Operation::Delete].map(q3));
-            row.push(phase.failed().to_string());
-            rows.push(row);
+            let label = has_others.then(|| result.label().to_owned());
+            rows.push(label.into_iter().chain(row(phase)).collect());
         }
     }
-    let header = [
-        "run",
-        "phase",
-        "N",
-        "D",
-        "I",
-        "P",
-        "ops/s",
-        "creates/s",
-        "× (1 + T)",
-        "balance",
-        "op max",
-        "Q3 read",
-        "Q3 stat",
-        "Q3 create",
-        "Q3 delete",
-        "failed",
-    ];
-    table(out, &header, &rows);
+    table(out, &header, if has_others { &[0, 1] } else { &[0] }, &rows);
     for result in results {
         for warning in &result.warnings {
-            let (label, warning) = (escape(result.label()), escape(warning));
-            draw(out, format_args!("<p class=\"warning\">{label}: {warning}</p>"));
+            let warning = escape(&titled(result, warning));
+            draw(out, format_args!("<p class=\"warning\">{warning}</p>"));
         }
     }
 }
@@ -220,8 +253,8 @@ fn open_loops(out: &mut String, result: &RunResult) {
     if rows.is_empty() {
         return;
     }
-    draw(out, format_args!("<h2>{}: open loops</h2>", escape(result.label())));
-    table(out, &OPEN_LOOP_HEADER, &rows);
+    draw(out, format_args!("<h2>{}</h2>", escape(&titled(result, "open loops"))));
+    table(out, &OPEN_LOOP_HEADER, &[0], &rows);
     out.push_str(
         "<p>Response times (p50, p99) count from the time at which a call should have begun. Late is \
          the part of them that neither the service nor the queue in front of it causes: the workbench \
@@ -232,7 +265,7 @@ fn open_loops(out: &mut String, result: &RunResult) {
 
 /// Densities and tails: one plot per operation, with phases and runs as lines.
 fn distributions(out: &mut String, results: &[RunResult]) {
-    out.push_str("<h2>Distributions</h2><div class=\"plots\">");
+    out.push_str("<h2>Distributions</h2><div class=\"pairs\">");
     for operation in Operation::ALL {
         let mut series = Vec::new();
         for result in results {
@@ -240,7 +273,8 @@ fn distributions(out: &mut String, results: &[RunResult]) {
                 let Some(found) = group[0].operation(operation) else { continue };
                 let is_open = matches!(group[0].plan.pacing, Pacing::Open { .. });
                 let has_few = result.phases.len() <= SERIES_MAX;
-                if found.latency().count == 0 || is_open && !has_few || series.len() == SERIES_MAX {
+                let is_shown = found.latency().count >= DENSITY_COUNT_MIN && (has_few || !is_open);
+                if !is_shown || series.len() == SERIES_MAX {
                     continue;
                 }
                 let phase = group[0].plan.name();
@@ -252,8 +286,7 @@ fn distributions(out: &mut String, results: &[RunResult]) {
                 series.push(PlotSeries { name, latency: found.latency(), color });
             }
         }
-        let most = series.iter().map(|series| series.latency.count).max().unwrap_or(0);
-        if most < DENSITY_COUNT_MIN {
+        if series.is_empty() {
             continue;
         }
         let legend: Vec<String> = series.iter().map(|series| series.name.clone()).collect();
@@ -271,11 +304,12 @@ fn ranks_and_timelines(out: &mut String, result: &RunResult, results: usize) {
     let points = (POINTS_MAX / results / plots.max(1)).min(TIMELINE_POINTS_MAX);
     for group in groups {
         let phase: &PhaseResult = group[0];
-        let title = format!("{}: {}", result.label(), phase.plan.name());
+        let title = titled(result, &phase.plan.name());
         draw(out, format_args!("<h2>{}</h2><div class=\"plots\">", escape(&title)));
         for operation in Operation::ALL {
             if let Some(svg) = plots::timeline(phase, operation, points) {
-                figure(out, &format!("Timeline of {operation}"), &[], &svg);
+                let title = format!("Timeline of {operation}");
+                figure(out, &title, &TIMELINE_LEGEND.map(str::to_owned), &svg);
             }
         }
         figure(out, "99th percentile by rank", &[], &plots::heat_map(phase));
@@ -284,7 +318,7 @@ fn ranks_and_timelines(out: &mut String, result: &RunResult, results: usize) {
 }
 
 fn quantiles(out: &mut String, result: &RunResult) {
-    draw(out, format_args!("<h2>{}: quantiles</h2>", escape(result.label())));
+    draw(out, format_args!("<h2>{}</h2>", escape(&titled(result, "quantiles"))));
     let mut rows = Vec::new();
     for phase in &result.phases {
         for found in phase.operations.iter().filter(|found| found.latency().count > 0) {
@@ -301,7 +335,7 @@ fn quantiles(out: &mut String, result: &RunResult) {
     let mut header = vec!["phase", "operation", "calls", "mean"];
     header.extend(QUANTILES.map(|(name, _)| name));
     header.push("max");
-    table(out, &header, &rows);
+    table(out, &header, &[0, 1], &rows);
 }
 
 fn slowest(out: &mut String, result: &RunResult) {
@@ -324,8 +358,9 @@ fn slowest(out: &mut String, result: &RunResult) {
             ]
         };
     let rows: Vec<Vec<String>> = all.iter().take(SLOWEST_ROWS).map(row).collect();
-    draw(out, format_args!("<h2>{}: slowest operations</h2>", escape(result.label())));
-    table(out, &["latency", "operation", "phase", "began after", "rank", "object"], &rows);
+    draw(out, format_args!("<h2>{}</h2>", escape(&titled(result, "slowest operations"))));
+    let header = ["latency", "operation", "phase", "began after", "rank", "object"];
+    table(out, &header, &[1, 2, 5], &rows);
 }
 
 fn environment(out: &mut String, result: &RunResult) {
@@ -343,8 +378,8 @@ fn environment(out: &mut String, result: &RunResult) {
         ("cost of measuring", format!("{:.0} ns an operation", result.timer.operation_ns)),
         ("program", result.program.clone()),
     ];
-    draw(out, format_args!("<h2>{}: environment</h2>", escape(result.label())));
+    draw(out, format_args!("<h2>{}</h2>", escape(&titled(result, "environment"))));
     let stated = rows.into_iter().filter(|(_, value)| !value.is_empty());
     let rows: Vec<_> = stated.map(|(name, value)| vec![name.to_owned(), value]).collect();
-    table(out, &["", ""], &rows);
+    table(out, &["", ""], &[0, 1], &rows);
 }

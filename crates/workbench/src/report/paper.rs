@@ -7,7 +7,7 @@
 
 use super::plot_frame::{draw, escape};
 use super::plots::{COLORS, PlotSeries};
-use super::{STYLE, figure, plots, table};
+use super::{STYLE, TIMELINE_LEGEND, figure, plots, table, titled};
 use crate::operation::Operation;
 use crate::pace::Pacing;
 use crate::result::{PhaseKind, PhaseResult, RunResult};
@@ -84,8 +84,8 @@ pub fn page(results: &[RunResult]) -> String {
     figure_5(&mut out, &compared);
     for result in results {
         for warning in &result.warnings {
-            let (label, warning) = (escape(result.label()), escape(warning));
-            draw(&mut out, format_args!("<p class=\"warning\">{label}: {warning}</p>"));
+            let warning = escape(&titled(result, warning));
+            draw(&mut out, format_args!("<p class=\"warning\">{warning}</p>"));
         }
     }
     out.push_str("</main></body></html>\n");
@@ -114,7 +114,7 @@ fn table_1(out: &mut String, compared: &[ComparedPhases<'_>]) {
         ]
     };
     let header = ["system", "N", "D", "precreate", "benchmark T=0", "benchmark T=4, × 5"];
-    table(out, &header, &compared.iter().map(row).collect::<Vec<_>>());
+    table(out, &header, &[0], &compared.iter().map(row).collect::<Vec<_>>());
     let slower =
         |of: &&ComparedPhases<'_>| of.unthrottled.create_rate() < of.precreate.create_rate();
     let gains = |of: &&ComparedPhases<'_>| of.virtual_rate() > of.unthrottled.create_rate();
@@ -177,7 +177,7 @@ fn table_2(out: &mut String, compared: &[ComparedPhases<'_>]) {
         "Q3 create",
         "Q3 delete",
     ];
-    table(out, &header, &compared.iter().map(row).collect::<Vec<_>>());
+    table(out, &header, &[0], &compared.iter().map(row).collect::<Vec<_>>());
     let all = compared.len();
     let balanced = compared.iter().filter(|of| of.unthrottled.balance() >= 0.9).count();
     let is_stat_least = |of: &&ComparedPhases<'_>| {
@@ -247,14 +247,14 @@ fn figure_5(out: &mut String, compared: &[ComparedPhases<'_>]) {
     heading(out, "Figure 5: timelines of create operations");
     for of in compared {
         let datasets = of.result.options.size.datasets;
-        out.push_str("<div class=\"plots\">");
+        out.push_str("<div class=\"pairs\">");
         // The letters of the paper: (a) and (c) precreate, (b) and (d) the benchmark.
         let letters = if datasets == DATASETS[0] { ['a', 'b'] } else { ['c', 'd'] };
         for (letter, phase) in letters.into_iter().zip([of.precreate, of.unthrottled]) {
             if let Some(svg) = plots::timeline(phase, Operation::Create, TIMELINE_POINTS_MAX) {
                 let (label, plan) = (of.result.label(), phase.plan.name());
                 let title = format!("Figure 5{letter}: {label}, D={datasets}, {plan}");
-                figure(out, &title, &[], &svg);
+                figure(out, &title, &TIMELINE_LEGEND.map(str::to_owned), &svg);
             }
         }
         out.push_str("</div>");

@@ -10,7 +10,7 @@ use std::fmt::Write;
 pub const WIDTH: f64 = 420.0;
 /// Size of a plot.
 pub const HEIGHT: f64 = 250.0;
-const LEFT: f64 = 54.0;
+const LEFT: f64 = 64.0;
 const RIGHT: f64 = 22.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 38.0;
@@ -71,7 +71,11 @@ impl PlotAxis {
             return (0..=count).map(|tick| low + f64::from(tick) * step).collect();
         }
         let decades = (high / low).log10();
-        let factors: &[f64] = if decades < 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let factors: &[f64] = match decades {
+            decades if decades < 0.7 => &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
+            decades if decades < 2.5 => &[1.0, 2.0, 5.0],
+            _ => &[1.0],
+        };
         let every = (decades / 6.0).ceil().max(1.0) as i32;
         let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
         let decades = (first..=last).filter(|decade| decade.rem_euclid(every) == 0);

@@ -18,8 +18,14 @@ const MARKED_MAX: usize = 40;
 /// Smallest share that the tail of a distribution shows.
 const TAIL_MIN: f64 = 1e-6;
 
-/// Points of a density: intervals of equal width on the logarithmic axis.
-const DENSITY_POINTS: usize = 120;
+/// Points of a density, equally far apart on the logarithmic axis.
+const DENSITY_POINTS: usize = 160;
+
+/// Half the width of the interval whose share a density shows, as a logarithm to base 10.
+const DENSITY_HALF_WIDTH: f64 = 0.05;
+
+/// Operations of which a timeline shows more than chance.
+const TIMELINE_COUNT_MIN: usize = 10;
 
 /// A distribution with its name and colour.
 pub struct PlotSeries<'a> {
@@ -54,7 +60,7 @@ pub fn density(title: &str, series: &[PlotSeries<'_>]) -> String {
     let curves: Vec<Vec<(f64, f64)>> =
         series.iter().map(|series| density_curve(series.latency, x.range)).collect();
     let high = curves.iter().flatten().map(|point| point.1).fold(0.0, f64::max);
-    let y = PlotAxis::linear("share per tenth of a decade", high * 1.05, percent);
+    let y = PlotAxis::linear("share in a tenth of a decade", high * 1.05, percent);
     let mut frame = PlotFrame::new(title, x, y);
     for (curve, series) in curves.into_iter().zip(series) {
         frame.line(curve.into_iter(), series.color);
@@ -66,30 +72,38 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// The share of latencies around each of [`DENSITY_POINTS`], smoothed over three.
+/// The share of latencies in a tenth of a decade around each of [`DENSITY_POINTS`].
 fn density_curve(latency: &LatencyDistribution, (low, high): (f64, f64)) -> Vec<(f64, f64)> {
-    let width = (high / low).ln() / DENSITY_POINTS as f64;
-    let mut shares = vec![0.0; DENSITY_POINTS];
-    for &(last, count) in &latency.buckets {
-        // A bucket may be wider than an interval, so it is distributed over those it covers.
-        let (start, end) = (bucket_start(last).max(1) as f64, last as f64 + 1.0);
-        let position = |value: f64| ((value / low).ln() / width).clamp(0.0, DENSITY_POINTS as f64);
-        let (from, to) = (position(start), position(end).max(position(start) + 1e-9));
-        let mut at = from;
-        while at < to {
-            let next = (at.floor() + 1.0).min(to);
-            let index = (at as usize).min(DENSITY_POINTS - 1);
-            shares[index] += count as f64 * (next - at) / (to - from);
-            at = next;
-        }
-    }
-    let per_tenth = std::f64::consts::LN_10 / 10.0 / width / latency.count.max(1) as f64;
-    let around = |index: usize| {
-        let at = |index: usize| shares.get(index).copied().unwrap_or(0.0);
-        (at(index.wrapping_sub(1)) + 2.0 * at(index) + at(index + 1)) / 4.0
+    let width = (high / low).ln() / (DENSITY_POINTS - 1) as f64;
+    let ends = cumulative_shares(latency);
+    let reach = 10f64.powf(DENSITY_HALF_WIDTH);
+    let point = |index| {
+        let at = low * (f64::from(index) * width).exp();
+        (at, share_below(&ends, at * reach) - share_below(&ends, at / reach))
     };
-    let point = |index| (low * ((index as f64 + 0.5) * width).exp(), around(index) * per_tenth);
-    (0..DENSITY_POINTS).map(point).collect()
+    (0..DENSITY_POINTS as u32).map(point).collect()
+}
+
+/// The beginnings and ends of the buckets, each with the share of latencies below it.
+fn cumulative_shares(latency: &LatencyDistribution) -> Vec<(f64, f64)> {
+    let all = latency.count.max(1) as f64;
+    let (mut ends, mut below) = (Vec::with_capacity(2 * latency.buckets.len()), 0);
+    for &(last, count) in &latency.buckets {
+        ends.push((bucket_start(last).max(1) as f64, below as f64 / all));
+        below += count;
+        ends.push((last.max(1) as f64 + 1.0, below as f64 / all));
+    }
+    ends
+}
+
+/// The share below `at`; inside a bucket latencies are taken to be evenly spread.
+fn share_below(ends: &[(f64, f64)], at: f64) -> f64 {
+    let after = ends.partition_point(|end| end.0 <= at);
+    match (ends[..after].last(), ends.get(after)) {
+        (Some(from), Some(to)) => from.1 + (to.1 - from.1) * (at - from.0) / (to.0 - from.0),
+        (Some(last), None) => last.1,
+        (None, _) => 0.0,
+    }
 }
 
 /// The share of operations that take longer, on logarithmic axes.
@@ -120,10 +134,11 @@ fn tail_label(share: f64) -> String {
     if percent >= 1.0 { format!("{percent:.0} %") } else { format!("{percent} %") }
 }
 
-/// Latencies over time (Figure 5 of the paper): a sample, and all outliers.
+/// Latencies over time (Figure 5 of the paper): a sample, and the slowest; `None` for few operations.
 #[must_use]
 pub fn timeline(phase: &PhaseResult, operation: Operation, points_max: usize) -> Option<String> {
-    let found = phase.operation(operation).filter(|found| !found.points.is_empty())?;
+    let found = phase.operation(operation);
+    let found = found.filter(|found| found.points.len() >= TIMELINE_COUNT_MIN)?;
     let (points, slowest) = (&found.points, &found.slowest);
     let sampled = points.iter().map(|point| (point.at_ns, point.latency_ns));
     let all = || sampled.clone().chain(slowest.iter().map(|slow| (slow.at_ns, slow.latency_ns)));
@@ -160,7 +175,7 @@ fn short_time(ns: f64) -> String {
 #[must_use]
 pub fn heat_map(phase: &PhaseResult) -> String {
     const ROW: f64 = 26.0;
-    const LEFT: f64 = 70.0;
+    const LEFT: f64 = 98.0;
     let operations: Vec<_> = phase.operations.iter().filter(|o| !o.ranks.is_empty()).collect();
     let ranks = operations.iter().map(|o| o.ranks.len()).max().unwrap_or(1).max(1);
     let (width, height) = (420.0, ROW * operations.len() as f64 + 46.0);
@@ -209,8 +224,8 @@ pub fn heat_map(phase: &PhaseResult) -> String {
         &mut svg,
         format_args!(
             "<text x=\"{LEFT}\" y=\"{y}\">rank 0</text><text x=\"{}\" y=\"{y}\" \
-             text-anchor=\"end\">rank {}</text><text x=\"{LEFT}\" y=\"{}\">each row from its least \
-             p99 (pale) to its greatest (dark)</text></svg>",
+             text-anchor=\"end\">rank {}</text><text x=\"{LEFT}\" y=\"{}\">each row from its \
+             least p99 (pale) to its greatest</text></svg>",
             width - 8.0,
             ranks - 1,
             y + 18.0
@@ -227,18 +242,21 @@ fn range(ranks: &[RankSummary]) -> (f64, f64) {
     (low, high.max(low * 2.0))
 }
 
-/// Offered rate against response time, over all open loops; `None` if there are fewer than two.
+/// Offered rate against response time, over all open loops with their repetitions; `None` if there
+/// are fewer than two rates.
 #[must_use]
 pub fn saturation(phases: &[PhaseResult]) -> Option<String> {
     let mut loops: Vec<(f64, LatencyDistribution, LatencyDistribution)> = Vec::new();
     for phase in phases {
         let Pacing::Open { rate, .. } = phase.plan.pacing else { continue };
-        let mut all = (rate, LatencyDistribution::default(), LatencyDistribution::default());
+        if !loops.iter().any(|all| all.0 == rate) {
+            loops.push((rate, LatencyDistribution::default(), LatencyDistribution::default()));
+        }
+        let all = loops.iter_mut().find(|all| all.0 == rate).expect("just pushed");
         for operation in &phase.operations {
             all.1.merge(&operation.service);
             all.2.merge(operation.latency());
         }
-        loops.push(all);
     }
     if loops.len() < 2 {
         return None;
