@@ -31,8 +31,8 @@ median() {
     awk -v l="$1" -v w="$2" '$1 == l && $2 == w { print $3 }' "$top/results" | sort -n \
         | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'
 }
-printf '%-12s %12s %12s %6s\n' 'k/s' C Rust ratio
-for what in append append_many create stat; do
+printf '%-18s %12s %12s %6s\n' 'k/s' C Rust ratio
+for what in append append+flush append_many append_many+flush create stat; do
     of_c=$(median c $what) of_rust=$(median rust $what)
-    printf '%-12s %12s %12s %6.2f\n' $what "$of_c" "$of_rust" "$(bc -l <<<"$of_c / $of_rust")"
+    printf '%-18s %12s %12s %6.2f\n' $what "$of_c" "$of_rust" "$(bc -l <<<"$of_c / $of_rust")"
 done

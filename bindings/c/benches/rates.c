@@ -64,6 +64,7 @@ static void append(esker_repository *repository, esker_session *session, esker_c
     }
     show(batch > 1 ? "append_many" : "append", records, start);
     CHECK(esker_imd_epoch_flush(writer));
+    show(batch > 1 ? "append_many+flush" : "append+flush", records, start);
     CHECK(esker_imd_finish(writer, NULL));
     free(keys);
     free(values);

@@ -10,12 +10,13 @@ use esker::{RecordLayout, Repository, Result, Session, ValueFormat, threads};
 const VALUE_BYTES: u32 = 32;
 const BATCH: u64 = 1000;
 
-#[expect(clippy::disallowed_methods, reason = "measures")]
-fn measure(what: &str, calls: u64, act: impl FnOnce() -> Result<()>) -> Result<()> {
-    let start = Instant::now();
-    act()?;
+fn show(what: &str, calls: u64, start: Instant) {
     println!("{what} {:.1}", calls as f64 / start.elapsed().as_secs_f64() / 1000.0);
-    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "measures")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Scatters keys as ids of particles are.
@@ -29,17 +30,20 @@ fn append(session: &Session, records: u64, what: &str) -> Result<()> {
     threads::run(1, 1, |transport| {
         let mut writer = draft.writer(transport)?;
         let value = [0; VALUE_BYTES as usize];
-        measure(what, records, || {
-            if what == "append" {
-                return (0..records).try_for_each(|i| writer.append(&key_of(i), &value));
-            }
+        let start = now();
+        if what == "append" {
+            (0..records).try_for_each(|i| writer.append(&key_of(i), &value))?;
+        } else {
+            let mut keys = Vec::new();
             for batch in 0..records / BATCH {
-                let keys: Vec<_> = (0..BATCH).map(|i| key_of(batch * BATCH + i)).collect();
+                keys.clear();
+                keys.extend((0..BATCH).map(|i| key_of(batch * BATCH + i)));
                 keys.iter().try_for_each(|key| writer.append(key, &value))?;
             }
-            Ok(())
-        })?;
+        }
+        show(what, records, start);
         writer.epoch_flush()?;
+        show(&format!("{what}+flush"), records, start);
         writer.finish()
     })?;
     session.create_indexed(format!("/{what}"), &draft)
@@ -55,6 +59,11 @@ fn main() -> Result<()> {
     append(&session, records, "append")?;
     append(&session, records, "append_many")?;
     let root = session.root();
-    measure("create", files, || (0..files).try_for_each(|i| root.create_empty(i.to_string())))?;
-    measure("stat", files, || (0..files).try_for_each(|i| root.metadata(i.to_string()).map(drop)))
+    let start = now();
+    (0..files).try_for_each(|i| root.create_empty(i.to_string()))?;
+    show("create", files, start);
+    let start = now();
+    (0..files).try_for_each(|i| root.metadata(i.to_string()).map(drop))?;
+    show("stat", files, start);
+    Ok(())
 }

@@ -51,6 +51,25 @@ pub struct HeldObject<T> {
     forks: u64,
 }
 
+impl<T: HandleKind> HeldObject<T> {
+    /// The object.
+    pub fn object(&self) -> &T {
+        &self.object
+    }
+
+    /// Fails in a child of the process that made the object.
+    pub fn check_process(&self) -> Result<()> {
+        if self.forks == FORKS.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let what = format!(
+            "{}: it belongs to the process that forked this one; open the repository again",
+            T::NOUN
+        );
+        Err(Error::new(Kind::Invalid, what))
+    }
+}
+
 /// A kind of object that callers hold.
 pub trait HandleKind: Sized + 'static {
     /// Distinguishes the kind from others; not 0.
@@ -145,21 +164,25 @@ impl<T: HandleKind> Handle<T> {
     /// Runs `act` with the object, which stays at least until it returns.
     pub fn with<R>(self, act: impl FnOnce(&T) -> Result<R>) -> Result<R> {
         let held = T::table().get(self.key()?).ok_or_else(Self::closed)?;
-        if held.forks != FORKS.load(Ordering::Relaxed) {
-            let what = format!(
-                "{}: it belongs to the process that forked this one; open the repository again",
-                T::NOUN
-            );
-            return Err(Error::new(Kind::Invalid, what));
-        }
+        held.check_process()?;
         act(&held.object)
+    }
+
+    /// Returns the object for a thread that keeps it beyond the call.
+    pub fn share(self) -> Result<Arc<HeldObject<T>>> {
+        T::table().get(self.key()?).map(|slot| Arc::clone(&slot)).ok_or_else(Self::closed)
+    }
+
+    /// True if `other` is the same handle.
+    pub fn is(self, other: Self) -> bool {
+        self.bits == other.bits
     }
 
     /// Removes the object from the table. Returns it unless another thread is in a call with it, or
     /// a parent process made it: it then goes with that call, or with this process.
     pub fn take(self) -> Result<Option<T>> {
         let key = self.key()?;
-        let held = T::table().get(key).map(|slot| Arc::clone(&slot)).ok_or_else(Self::closed)?;
+        let held = self.share()?;
         if !T::table().remove(key) {
             return Err(Self::closed());
         }

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writers of indexed directories: one for each rank of a communicator.
+//!
+//! An append of one record takes about as long as a look-up of its handle: each thread keeps the last
+//! writer that it used. A writer that was finished is empty, so that what a thread keeps of it is small
+//! and is never used for another one.
 
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use esker::{
     DirectoryWriter, Error, IndexedDraft, JobId, Kind, Rank, RecordLayout, Repository, Result,
@@ -13,17 +19,24 @@ use parking_lot::Mutex;
 use crate::arguments::{bytes, invalid, path, put_new, put_optional};
 use crate::boundary::call;
 use crate::communicator::{Communicator, LentTransport};
-use crate::handle::{Handle, handle_kind};
+use crate::handle::{Handle, HeldObject, handle_kind};
 use crate::options::{COptions, read_options};
 
-/// A rank that writes an indexed directory.
-pub struct IndexedWriter {
-    /// None once it is finished.
-    writer: Mutex<Option<DirectoryWriter<LentTransport>>>,
+/// A rank that writes an indexed directory; `None` once it is finished or discarded.
+pub struct IndexedWriter(Mutex<Option<OpenWriter>>);
+
+struct OpenWriter {
+    writer: DirectoryWriter<LentTransport>,
     draft: IndexedDraft,
     layout: RecordLayout,
-    /// The session and the path of the directory, at rank 0.
-    place: Option<(Handle<Session>, PathBuf)>,
+    /// The session in which rank 0 enters the directory, and its path.
+    entry: Option<(Handle<Session>, PathBuf)>,
+}
+
+thread_local! {
+    /// The writer that this thread used last.
+    static LAST_WRITER: RefCell<Option<(Handle<IndexedWriter>, Arc<HeldObject<IndexedWriter>>)>> =
+        const { RefCell::new(None) };
 }
 
 handle_kind!(IndexedWriter, 9, "indexed directory writer");
@@ -122,20 +135,44 @@ impl IndexedWriter {
         if options.routes_by_node != 0 {
             draft.options.routing = Routing::ThreeHop;
         }
-        let writer = Mutex::new(Some(draft.writer(transport)?));
-        let place = is_first.then(|| (session, path.to_owned()));
-        Ok(Self { writer, draft, layout, place })
+        let writer = draft.writer(transport)?;
+        let entry = is_first.then(|| (session, path.to_owned()));
+        Ok(Self(Mutex::new(Some(OpenWriter { writer, draft, layout, entry }))))
     }
+}
 
-    fn write<R>(
-        &self,
-        act: impl FnOnce(&mut DirectoryWriter<LentTransport>) -> Result<R>,
-    ) -> Result<R> {
-        match self.writer.lock().as_mut() {
-            Some(writer) => act(writer),
-            None => Err(Error::new(Kind::Closed, "the indexed directory was finished")),
+/// Runs `act` with an open writer.
+fn write<R>(
+    handle: Handle<IndexedWriter>,
+    act: impl FnOnce(&mut OpenWriter) -> Result<R>,
+) -> Result<R> {
+    LAST_WRITER.with(|last| {
+        let mut last = last.borrow_mut();
+        let known =
+            last.as_ref().filter(|(known, held)| known.is(handle) && held.check_process().is_ok());
+        if let Some((_, held)) = known
+            && let Some(open) = held.object().0.lock().as_mut()
+        {
+            return act(open);
         }
-    }
+        let held = handle.share()?;
+        held.check_process()?;
+        let (_, held) = last.insert((handle, held));
+        match held.object().0.lock().as_mut() {
+            Some(open) => act(open),
+            None => Err(Error::new(Kind::Invalid, "the indexed directory was finished")),
+        }
+    })
+}
+
+/// Takes an open writer out, and closes its handle.
+fn take(handle: Handle<IndexedWriter>) -> Result<OpenWriter> {
+    let held = handle.share()?;
+    held.check_process()?;
+    let open = held.object().0.lock().take();
+    drop(handle.take()?);
+    LAST_WRITER.with(|last| *last.borrow_mut() = None);
+    open.ok_or_else(|| invalid("the indexed directory was finished"))
 }
 
 #[unsafe(no_mangle)]
@@ -168,7 +205,7 @@ pub unsafe extern "C" fn esker_imd_append(
     call(|| unsafe {
         let key = bytes(key, key_bytes, "key")?;
         let value = bytes(value, value_bytes, "value")?;
-        writer.with(|writer| writer.write(|writer| writer.append(key, value)))
+        write(writer, |open| open.writer.append(key, value))
     })
 }
 
@@ -180,8 +217,8 @@ pub unsafe extern "C" fn esker_imd_append_many(
     records: usize,
 ) -> c_int {
     call(|| unsafe {
-        writer.with(|writer| {
-            let RecordLayout::Fixed { key_bytes, value_bytes } = writer.layout else {
+        write(writer, |open| {
+            let RecordLayout::Fixed { key_bytes, value_bytes } = open.layout else {
                 let what = "records of different sizes are appended one by one";
                 return Err(invalid(what));
             };
@@ -190,29 +227,27 @@ pub unsafe extern "C" fn esker_imd_append_many(
                 |size: usize| records.checked_mul(size).ok_or_else(|| invalid("records: too many"));
             let keys = bytes(keys, total(key_bytes)?, "keys")?;
             let values = bytes(values, total(value_bytes)?, "values")?;
-            writer.write(|writer| {
-                for (index, key) in keys.chunks_exact(key_bytes).enumerate() {
-                    writer.append(key, &values[index * value_bytes..][..value_bytes])?;
-                }
-                Ok(())
-            })
+            for (index, key) in keys.chunks_exact(key_bytes).enumerate() {
+                open.writer.append(key, &values[index * value_bytes..][..value_bytes])?;
+            }
+            Ok(())
         })
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn esker_imd_poll(writer: Handle<IndexedWriter>) -> c_int {
-    call(|| writer.with(|writer| writer.write(DirectoryWriter::poll)))
+    call(|| write(writer, |open| open.writer.poll()))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn esker_imd_epoch_flush(writer: Handle<IndexedWriter>) -> c_int {
-    call(|| writer.with(|writer| writer.write(DirectoryWriter::epoch_flush)))
+    call(|| write(writer, |open| open.writer.epoch_flush()))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn esker_imd_epoch_flush_at(writer: Handle<IndexedWriter>, step: u64) -> c_int {
-    call(|| writer.with(|writer| writer.write(|writer| writer.epoch_flush_at(step))))
+    call(|| write(writer, |open| open.writer.epoch_flush_at(step)))
 }
 
 #[unsafe(no_mangle)]
@@ -221,14 +256,10 @@ pub unsafe extern "C" fn esker_imd_finish(
     summary: *mut CIndexedSummary,
 ) -> c_int {
     call(|| unsafe {
-        let Some(rank) = writer.take()? else {
-            return Err(invalid("another thread is in a call with the writer"));
-        };
-        let open = rank.writer.into_inner();
-        let open = open.ok_or_else(|| invalid("the indexed directory was finished"))?;
-        let done = open.finish()?;
-        if let Some((session, path)) = &rank.place {
-            session.with(|session| session.create_indexed(path, &rank.draft))?;
+        let OpenWriter { writer, draft, entry, .. } = take(writer)?;
+        let done = writer.finish()?;
+        if let Some((session, path)) = entry {
+            session.with(|session| session.create_indexed(path, &draft))?;
         }
         let counts = CIndexedSummary {
             records: done.totals.rows,
@@ -242,5 +273,5 @@ pub unsafe extern "C" fn esker_imd_finish(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn esker_imd_discard(writer: Handle<IndexedWriter>) -> c_int {
-    call(|| writer.take().map(drop))
+    call(|| take(writer).map(drop))
 }
