@@ -20,10 +20,6 @@ use serde::{Deserialize, Serialize};
 use crate::recorder::OperationTiming;
 use crate::reservoir::unit_interval;
 
-/// The end of a wait that is spent polling the clock: a sleep returns up to about this much too late.
-/// A thread that yields instead loses the processor for milliseconds on a busy machine.
-const POLLED_NS: u64 = 30_000;
-
 /// How much too late the kernel may end a sleep, so as to end several at once; 50 µs unless set.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
 
@@ -33,20 +29,33 @@ pub trait PaceClock: Clock {
     fn wait_until_ns(&self, at_ns: u64, waiting: Waiting);
 }
 
-/// How a rank waits.
+/// How a rank waits: it sleeps, and polls the clock at the end. A thread that yields instead loses the
+/// processor for milliseconds on a busy machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Sleeps, and polls the clock at the end: exact, for a rank that has a processor to itself.
+    /// Polls for longer than nearly any sleep is late: for waits by whose length results are
+    /// corrected.
+    Exact,
+    /// Polls for longer than most sleeps are late: for a rank that has a processor to itself.
     Polling,
-    /// Sleeps, and leaves the processor to other ranks; returns some 20 µs late.
+    /// Does not poll, and leaves the processor to other ranks; returns some 20 µs late.
     Sleeping,
 }
 
 impl Waiting {
-    /// How each of `ranks` waits on a machine with `processors`.
+    /// How each of `ranks` waits in an open loop on a machine with `processors`.
     #[must_use]
     pub const fn of(ranks: u32, processors: u32) -> Self {
         if ranks <= processors { Self::Polling } else { Self::Sleeping }
+    }
+
+    /// The end of a wait that is spent polling, in nanoseconds.
+    const fn polled_ns(self) -> u64 {
+        match self {
+            Self::Exact => 80_000,
+            Self::Polling => 30_000,
+            Self::Sleeping => 0,
+        }
     }
 }
 
@@ -58,10 +67,7 @@ pub fn request_exact_sleeps() {
 
 impl PaceClock for SystemClock {
     fn wait_until_ns(&self, at_ns: u64, waiting: Waiting) {
-        let polled_ns = match waiting {
-            Waiting::Polling => POLLED_NS,
-            Waiting::Sleeping => 0,
-        };
+        let polled_ns = waiting.polled_ns();
         loop {
             let left_ns = at_ns.saturating_sub(self.monotonic_ns());
             if left_ns == 0 {
@@ -224,13 +230,14 @@ impl RankPace {
         OperationTiming { intended_ns, start_ns, end_ns, late_ns }
     }
 
-    /// In a closed loop, waits after a call for the waiting factor times its duration.
+    /// In a closed loop, waits after a call for the waiting factor times its duration. These waits are
+    /// exact even if ranks share processors, since results are corrected by the factor.
     #[inline]
     pub fn wait_after(&self, clock: &dyn PaceClock, timing: &OperationTiming) {
         if self.waiting_factor > 0.0 {
             let runtime_ns = timing.end_ns.saturating_sub(timing.start_ns);
             let wait_ns = (self.waiting_factor * runtime_ns as f64) as u64;
-            clock.wait_until_ns(timing.end_ns.saturating_add(wait_ns), self.waiting);
+            clock.wait_until_ns(timing.end_ns.saturating_add(wait_ns), Waiting::Exact);
         }
     }
 }

@@ -15,9 +15,10 @@ use esker_base::Clock;
 use esker_base::clock::{ManualClock, SystemClock};
 use esker_workbench::distribution::LatencyDistribution;
 use esker_workbench::options::RunOptions;
-use esker_workbench::pace::{Arrivals, PaceClock, Waiting, request_exact_sleeps};
+use esker_workbench::pace::{Arrivals, PaceClock, Pacing, RankPace, Waiting, request_exact_sleeps};
 use esker_workbench::result::{OpenLoop, RunResult};
 use esker_workbench::summary;
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::simulated_service::{options, simulate_on};
@@ -97,6 +98,49 @@ fn lateness_is_shown() {
     assert!(warns(30_000) && !warns(1_000));
     let in_closed_loop = &result.phases[0].operations[0].lateness;
     assert_eq!(*in_closed_loop, None::<LatencyDistribution>);
+}
+
+/// A clock that keeps how it was asked to wait.
+#[derive(Debug)]
+struct WaitingClock {
+    clock: ManualClock,
+    waits: Mutex<Vec<Waiting>>,
+}
+
+impl Clock for WaitingClock {
+    fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+}
+
+impl PaceClock for WaitingClock {
+    fn wait_until_ns(&self, at_ns: u64, waiting: Waiting) {
+        self.waits.lock().push(waiting);
+        self.clock.wait_until_ns(at_ns, waiting);
+    }
+}
+
+/// Ranks that share processors sleep until calls of open loops are due; the waits of closed loops are
+/// exact, as results are corrected by the waiting factor.
+#[test]
+fn only_open_loops_leave_processors_to_others() {
+    let clock = WaitingClock { clock: ManualClock::new(1), waits: Mutex::default() };
+    let mut pace = RankPace::new(Waiting::Sleeping);
+    let arrivals = Arrivals::Constant;
+    pace.begin_phase(Pacing::Open { rate: 1_000.0, arrivals }, (0, 1), 0, 1);
+    assert_eq!([(); 2].map(|()| pace.wait_for_turn(&clock)), [Some(0), Some(1_000_000)]);
+    pace.begin_phase(Pacing::Closed { waiting_factor: 4.0 }, (0, 1), 0, 1);
+    assert_eq!(pace.wait_for_turn(&clock), None);
+    let start_ns = clock.monotonic_ns();
+    let timing = pace.timing(None, start_ns, start_ns + 5_000);
+    pace.wait_after(&clock, &timing);
+    assert_eq!(clock.monotonic_ns(), start_ns + 25_000);
+    use Waiting::{Exact, Sleeping};
+    assert_eq!(*clock.waits.lock(), [Sleeping, Sleeping, Exact]);
 }
 
 /// A rank that sleeps uses little of the processor, whatever the load of the machine is: a late
