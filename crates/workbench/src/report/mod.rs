@@ -12,7 +12,7 @@ use self::plots::{COLORS, PlotSeries};
 use crate::compare::{ComparedFigure, compare};
 use crate::operation::Operation;
 use crate::pace::Pacing;
-use crate::result::{PhaseResult, RunResult};
+use crate::result::{PhaseKind, PhaseResult, RunResult};
 use crate::summary::{OPEN_LOOP_HEADER, QUANTILES, duration, io500_rows, open_loop_rows, rate};
 
 /// Points of all timelines of a page, of about ten bytes each.
@@ -23,6 +23,10 @@ const TIMELINE_POINTS_MAX: usize = 4_000;
 
 /// Lines of one plot that a reader can tell apart.
 const SERIES_MAX: usize = COLORS.len();
+
+/// Results that are compared figure by figure at the top of a page. With more of them the table of
+/// phases and the distributions come first, and the comparisons are unfolded by the reader.
+const COMPARED_FIRST_MAX: usize = 2;
 
 /// Operations that a density needs to show more than chance.
 const DENSITY_COUNT_MIN: u64 = 100;
@@ -46,7 +50,10 @@ pub fn page(results: &[RunResult]) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{title}</title><style>{STYLE}</style></head><body><main><h1>{title}</h1>"
     );
-    comparisons(&mut out, results);
+    let has_many = results.len() > COMPARED_FIRST_MAX;
+    if !has_many {
+        comparisons(&mut out, results);
+    }
     results.iter().for_each(|result| io500(&mut out, result));
     overview(&mut out, results);
     results.iter().for_each(|result| open_loops(&mut out, result));
@@ -60,6 +67,9 @@ pub fn page(results: &[RunResult]) -> String {
         }
     }
     distributions(&mut out, results);
+    if has_many {
+        comparisons(&mut out, results);
+    }
     for result in results {
         ranks_and_timelines(&mut out, result, results.len());
     }
@@ -110,7 +120,12 @@ fn comparisons(out: &mut String, results: &[RunResult]) {
     let Some((base, others)) = results.split_first() else { return };
     for other in others {
         let (first, second) = (escape(base.label()), escape(other.label()));
-        draw(out, format_args!("<h2>{second} compared with {first}</h2>"));
+        let is_folded = results.len() > COMPARED_FIRST_MAX;
+        let heading = format!("{second} compared with {first}");
+        match is_folded {
+            true => draw(out, format_args!("<details><summary>{heading}</summary>")),
+            false => draw(out, format_args!("<h2>{heading}</h2>")),
+        }
         // The verdict comes before the numbers, so that it is in sight on a phone.
         let row = |figure: &ComparedFigure| {
             let cells = compared_row(figure);
@@ -119,15 +134,18 @@ fn comparisons(out: &mut String, results: &[RunResult]) {
         let rows: Vec<Vec<String>> = compare(base, other).iter().map(row).collect();
         if rows.is_empty() {
             out.push_str("<p>The runs have no phase in common.</p>");
-            continue;
+        } else {
+            let (base, other) = (base.label(), other.label());
+            let header = ["phase", "figure", "verdict", "ratio", "95 % interval", base, other];
+            table(out, &header, &[0, 1, 2], &rows);
+            out.push_str(
+                "<p>Intervals: bootstrap over repetitions and ranks, widened for few repetitions. A \
+                 phase that ran once gets no verdict: use --repeat 3 or more.</p>",
+            );
         }
-        let header =
-            ["phase", "figure", "verdict", "ratio", "95 % interval", base.label(), other.label()];
-        table(out, &header, &[0, 1, 2], &rows);
-        out.push_str(
-            "<p>Intervals: bootstrap over repetitions and ranks, widened for few repetitions. A phase \
-             that ran once gets no verdict: use --repeat 3 or more.</p>",
-        );
+        if is_folded {
+            out.push_str("</details>");
+        }
     }
 }
 
@@ -265,6 +283,7 @@ fn open_loops(out: &mut String, result: &RunResult) {
 
 /// Densities and tails: one plot per operation, with phases and runs as lines.
 fn distributions(out: &mut String, results: &[RunResult]) {
+    let has_many = results.len() > COMPARED_FIRST_MAX;
     out.push_str("<h2>Distributions</h2><div class=\"pairs\">");
     for operation in Operation::ALL {
         let mut series = Vec::new();
@@ -273,6 +292,12 @@ fn distributions(out: &mut String, results: &[RunResult]) {
                 let Some(found) = group[0].operation(operation) else { continue };
                 let is_open = matches!(group[0].plan.pacing, Pacing::Open { .. });
                 let has_few = result.phases.len() <= SERIES_MAX;
+                // Of many runs only what they are about, so that each has its line.
+                let is_around =
+                    matches!(group[0].plan.kind, PhaseKind::Precreate | PhaseKind::Cleanup);
+                if has_many && is_around {
+                    continue;
+                }
                 let is_shown = found.latency().count >= DENSITY_COUNT_MIN && (has_few || !is_open);
                 if !is_shown || series.len() == SERIES_MAX {
                     continue;
