@@ -17,7 +17,7 @@ use std::process::Output;
 use crate::user::{User, is_root};
 
 /// Words that begin a block of something other than commands.
-const NO_COMMANDS: [&str; 5] = ["", "json", "rust", "text", "toml"];
+const NO_COMMANDS: [&str; 6] = ["", "c", "json", "rust", "text", "toml"];
 
 /// Commands between two fences.
 struct Block {
