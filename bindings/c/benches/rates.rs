@@ -3,20 +3,18 @@
 //!
 //! usage: rates DIRECTORY RECORDS FILES, by `scripts/compare_c.sh`
 
-use std::time::Instant;
-
-use esker::{RecordLayout, Repository, Result, Session, ValueFormat, threads};
+use esker::{Clock, RecordLayout, Repository, Result, Session, ValueFormat, threads};
+use esker_base::clock::SystemClock;
 
 const VALUE_BYTES: u32 = 32;
 const BATCH: u64 = 1000;
 
-fn show(what: &str, calls: u64, start: Instant) {
-    println!("{what} {:.1}", calls as f64 / start.elapsed().as_secs_f64() / 1000.0);
+fn show(what: &str, calls: u64, start_ns: u64) {
+    println!("{what} {:.1}", calls as f64 * 1e6 / (now_ns() - start_ns) as f64);
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures")]
-fn now() -> Instant {
-    Instant::now()
+fn now_ns() -> u64 {
+    SystemClock.monotonic_ns()
 }
 
 /// Scatters keys as ids of particles are.
@@ -30,7 +28,7 @@ fn append(session: &Session, records: u64, what: &str) -> Result<()> {
     threads::run(1, 1, |transport| {
         let mut writer = draft.writer(transport)?;
         let value = [0; VALUE_BYTES as usize];
-        let start = now();
+        let start = now_ns();
         if what == "append" {
             (0..records).try_for_each(|i| writer.append(&key_of(i), &value))?;
         } else {
@@ -59,10 +57,10 @@ fn main() -> Result<()> {
     append(&session, records, "append")?;
     append(&session, records, "append_many")?;
     let root = session.root();
-    let start = now();
+    let start = now_ns();
     (0..files).try_for_each(|i| root.create_empty(i.to_string()))?;
     show("create", files, start);
-    let start = now();
+    let start = now_ns();
     (0..files).try_for_each(|i| root.metadata(i.to_string()).map(drop))?;
     show("stat", files, start);
     Ok(())
