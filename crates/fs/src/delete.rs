@@ -53,12 +53,25 @@ impl Repository {
     /// `NotFound`; `Corrupt` if the name cannot be read: the name is then gone, and its set will be
     /// deleted.
     pub fn delete(&self, name: &str) -> Result<()> {
+        self.delete_from(name, None)
+    }
+
+    /// Like [`Repository::delete`], but deletes the name only if it stands for `set`: what others
+    /// publish under it meanwhile stays.
+    ///
+    /// # Errors
+    /// As [`Repository::delete`]; `Conflict` if the name stands for another set.
+    pub fn delete_if_unchanged(&self, name: &str, set: SetId) -> Result<()> {
+        self.delete_from(name, Some(set))
+    }
+
+    fn delete_from(&self, name: &str, expected: Option<SetId>) -> Result<()> {
         let (store, clock) = (&**self.store(), &**self.clock());
         // One marker, whatever the number of retries.
         let holder = MarkerHolder::Former { since_ns: clock.now_ns(), name: name.to_owned() };
         let keep = &mut |set| marker::hold(store, set, &holder);
         for _ in 0..TRIES_MAX {
-            match self.with_reserve(|| names::remove(store, clock, name, keep)) {
+            match self.with_reserve(|| names::remove(store, clock, name, expected, keep)) {
                 Err(error) if error.kind() == Kind::Corrupt => {
                     if self.rebuild_part_without(name)? {
                         return Err(error.within("removed a name that cannot be read"));

@@ -173,20 +173,27 @@ pub(crate) fn take_back(
     })
 }
 
-/// Removes `name` and returns its set. Calls `before` with a set before it loses the name. Durable
-/// once it returns.
+/// Removes `name` and returns its set. If an `expected` set is given, removes the name only from that
+/// set. Calls `before` with a set before it loses the name. Durable once it returns.
 ///
 /// # Errors
-/// `NotFound`; `Corrupt`; errors of the store.
+/// `NotFound`; `Conflict` if the name stands for another set than expected; `Corrupt`; errors of the
+/// store.
 pub(crate) fn remove(
     store: &dyn Store,
     clock: &dyn Clock,
     name: &str,
+    expected: Option<SetId>,
     before: &mut dyn FnMut(SetId) -> Result<()>,
 ) -> Result<SetId> {
     check(name)?;
     let mut removed = None;
     name_table::change(store, clock, name, &mut |names| match names.remove(name) {
+        Some(entry) if expected.is_some_and(|expected| expected != entry.set) => {
+            // If this change has removed it before, another process has published it since.
+            let what = || format!("{name} stands for another snapshot, @{}, and stays", entry.set);
+            removed.map_or_else(|| Err(Error::new(Kind::Conflict, what())), |_| Ok(false))
+        }
         Some(entry) => {
             removed = Some(entry.set);
             before(entry.set).map(|()| true)

@@ -453,3 +453,34 @@ fn a_publisher_that_fails_takes_nobody_elses_name() {
         assert_eq!(own.resolve("n").expect("somebody else's").set, expected);
     }
 }
+
+/// Symptom: `workbench cleanup` deleted a name that another process had published anew meanwhile.
+/// Cause: it compared what the name stands for, and then deleted the name whatever it stood for.
+/// Fix: one change of the name table does both.
+#[test]
+fn a_name_is_deleted_only_from_the_expected_set() {
+    for at in 0.. {
+        let store = memory();
+        let plain = repository(&store);
+        let [old, new] = ["n", "m"].map(|name| publish(&plain, &[], name).expect("published"));
+        let interrupted = Interrupted::idle(store.clone(), at);
+        let shared: SharedStore = interrupted.clone();
+        let other = repository(&store);
+        let replace = move || other.publish_replacing(new, "n", IfTaken::Replace).map(drop);
+        interrupted.begin(Box::new(|_| true), Box::new(move || replace().expect("replaced")));
+        let deleted = repository(&shared).delete_if_unchanged("n", old);
+        if !interrupted.has_happened() {
+            break;
+        }
+        if let Err(error) = deleted {
+            assert_eq!(error.kind(), Kind::Conflict, "at {at}: {error}");
+        }
+        assert_eq!(plain.resolve("n").expect("it was published anew").set, new, "at {at}");
+    }
+    let (store, absent) = (memory(), SetId(7));
+    let plain = repository(&store);
+    let set = publish(&plain, &[], "n").expect("published");
+    assert_eq!(plain.delete_if_unchanged("n", absent).expect_err("other").kind(), Kind::Conflict);
+    plain.delete_if_unchanged("n", set).expect("deleted");
+    assert_eq!(plain.delete_if_unchanged("n", set).expect_err("gone").kind(), Kind::NotFound);
+}

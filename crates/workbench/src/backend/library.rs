@@ -131,12 +131,15 @@ impl Backend for LibraryBackend {
                         `esker delete` if nobody needs them";
             return Err(Error::new(Kind::NotEmpty, format!("{} {what}", self.name)));
         }
-        let published = self.repository.resolve(&self.name).ok().map(|published| published.set);
-        if published != self.base.as_ref().map(|base| base.set) {
-            let what = "was published anew meanwhile, and stays";
-            return Err(Error::new(Kind::Conflict, format!("{} {what}", self.name)));
-        }
-        match self.repository.delete(&self.name) {
+        // A working set that was published anew meanwhile stays.
+        let deleted = match &self.base {
+            Some(base) => self.repository.delete_if_unchanged(&self.name, base.set),
+            None => self.repository.resolve(&self.name).and_then(|published| {
+                let what = format!("{} was published meanwhile, and stays", published.name);
+                Err(Error::new(Kind::Conflict, what))
+            }),
+        };
+        match deleted {
             Err(error) if error.kind() != Kind::NotFound => Err(error),
             _ => Ok(objects),
         }
