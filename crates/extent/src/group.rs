@@ -8,6 +8,8 @@
 //! stored as the number of its nest and its index there, in 16 bytes.
 //! Concurrency: immutable once built.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
 use super::{NestedRun, SegmentRun};
@@ -138,6 +140,12 @@ impl StrideGroup {
         &self.nests
     }
 
+    /// Returns how many phases a visit of `length` bytes may have to look at although it finds no
+    /// segment.
+    pub(super) fn phases_walked(&self, length: u64) -> u64 {
+        if length < self.stride { 0 } else { self.phases.len() as u64 }
+    }
+
     pub(super) fn lines(&self) -> u64 {
         self.lines.len() as u64
     }
@@ -233,78 +241,137 @@ impl StrideGroup {
         {
             visit(&run, index)?;
         }
-        let mut next: Vec<u32> = Vec::with_capacity(self.phases.len());
-        for phase in &self.phases {
-            let before = self.line_at(phase, from);
-            let ended = |line: &usize| self.lines[*line].last_start(&self.nests) < from;
-            next.push(match before {
-                Some(line) if ended(&line) => line as u32 + 1,
-                Some(line) => line as u32,
-                None => phase.from,
-            });
+        // In the period of `from` phases are looked at one by one, so that a visit that soon ends, or is
+        // of a small range, costs no more than it finds.
+        let first = from - from % self.stride;
+        let begins = self.phases.partition_point(|phase| phase.start < from - first);
+        self.visit_period(begins, first, to, visit)?;
+        let Some(second) = first.checked_add(self.stride).filter(|second| *second < to) else {
+            return Ok(());
+        };
+        let ends = self.stride_end(second, to);
+        if ends < self.phases.len() {
+            return self.visit_period(0, second, to, visit);
         }
-        let mut active: Vec<ActiveLine> = Vec::with_capacity(self.phases.len());
-        let mut period = from - from % self.stride;
-        while period < to {
-            let band = self.band(&mut next, period, &mut active);
+        self.visit_bands(second..to, visit)
+    }
+
+    /// Returns how many phases begin before `to` in the period at `period`.
+    fn stride_end(&self, period: u64, to: u64) -> usize {
+        self.phases.partition_point(|phase| phase.start < to - period)
+    }
+
+    /// Visits the segments that begin in the period at `period` and before `to`, from the phase
+    /// number `begins` on.
+    fn visit_period<E>(
+        &self,
+        begins: usize,
+        period: u64,
+        to: u64,
+        visit: &mut impl FnMut(&SegmentRun, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let ends = self.stride_end(period, to).max(begins);
+        for phase in &self.phases[begins..ends] {
+            let Some(start) = period.checked_add(phase.start) else { break };
+            let Some(line) = self.line_at(phase, start) else { continue };
+            let (line, run) = (&self.lines[line], self.lines[line].run(&self.nests));
+            let index = (start - line.start) / self.stride;
+            if index < run.count {
+                visit(&run, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits the segments that begin in `range`, which starts with a period.
+    fn visit_bands<E>(
+        &self,
+        range: Range<u64>,
+        visit: &mut impl FnMut(&SegmentRun, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut bands = LineBands::new(self, range.start);
+        let mut active: Vec<ActiveLine> = Vec::new();
+        let mut period = range.start;
+        while period < range.end {
+            let band = bands.advance(period, &mut active);
             let last = active.last().map_or(period, |(run, index)| run.segment(*index).offset);
-            let whole =
-                if active.first().is_some_and(|(run, index)| run.segment(*index).offset < from)
-                    || last >= to
-                {
-                    0
-                } else {
-                    (to - 1 - last) / self.stride + 1
-                };
-            let periods = band.min(whole).max(1);
-            if whole == 0 {
-                for (run, index) in &active {
-                    if (from..to).contains(&run.segment(*index).offset) {
-                        visit(run, *index)?;
-                    }
-                }
-            } else if !active.is_empty() {
+            if last >= range.end {
+                return self.visit_period(0, period, range.end, visit);
+            }
+            let periods = band.min((range.end - 1 - last) / self.stride + 1);
+            if !active.is_empty() {
                 for period in 0..periods {
                     for (run, index) in &active {
                         visit(run, index + period)?;
                     }
                 }
             }
-            let Some(after) =
-                periods.checked_mul(self.stride).and_then(|by| period.checked_add(by))
-            else {
-                return Ok(());
-            };
+            let after = periods.checked_mul(self.stride).and_then(|by| period.checked_add(by));
+            let Some(after) = after else { return Ok(()) };
             period = after;
         }
         Ok(())
     }
+}
 
-    /// Collects the lines that have a segment in the period at `period`, and returns the number of
-    /// periods for which that stays so; `next` holds the first line of each phase that has not
-    /// ended.
-    fn band(&self, next: &mut [u32], period: u64, active: &mut Vec<ActiveLine>) -> u64 {
-        let nests = &self.nests[..];
-        active.clear();
-        let mut band = u64::MAX;
-        for (phase, next) in self.phases.iter().zip(next) {
-            let Some(start) = period.checked_add(phase.start) else { break };
-            while *next < phase.to && self.lines[*next as usize].last_start(nests) < start {
-                *next += 1;
-            }
-            if *next == phase.to {
-                continue;
-            }
-            let line = &self.lines[*next as usize];
-            if line.start <= start {
-                let run = line.run(nests);
-                let index = (start - line.start) / self.stride;
-                band = band.min(run.count - index);
-                active.push((run, index));
-            } else {
-                band = band.min((line.start - start) / self.stride);
+/// The bands of a group in order. Only phases whose lines change are looked at from one to the next,
+/// so that all bands together cost about as much as there are lines, in whatever periods those begin
+/// and end.
+struct LineBands<'a> {
+    group: &'a StrideGroup,
+    /// The period at which a phase changes next, the phase, and its first line that may not have ended.
+    changes: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    /// By phase, the line that crosses the band, which starts at the offset.
+    active: BTreeMap<u32, (SegmentRun, u64)>,
+}
+
+impl<'a> LineBands<'a> {
+    /// The bands from the period at `period` on.
+    fn new(group: &'a StrideGroup, period: u64) -> Self {
+        let first = |(number, phase): (u32, &StridePhase)| {
+            let before = group.line_at(phase, period.saturating_add(phase.start));
+            Reverse((period, number, before.map_or(phase.from, |line| line as u32)))
+        };
+        let changes = (0u32..).zip(&group.phases).map(first).collect();
+        Self { group, changes, active: BTreeMap::new() }
+    }
+
+    /// Collects the lines that have a segment in the period at `period`, which follows the band
+    /// before, into `active`. Returns the number of periods for which that stays so.
+    fn advance(&mut self, period: u64, active: &mut Vec<ActiveLine>) -> u64 {
+        while let Some(&Reverse((at, number, line))) = self.changes.peek()
+            && at <= period
+        {
+            self.changes.pop();
+            if let Some((at, line)) = self.change(period, number, line) {
+                self.changes.push(Reverse((at, number, line)));
             }
         }
-        band
+        let stride = self.group.stride;
+        active.clear();
+        active.extend(self.active.iter().map(|(number, (run, start))| {
+            let phase = &self.group.phases[*number as usize];
+            (*run, (period + phase.start - start) / stride)
+        }));
+        self.changes.peek().map_or(u64::MAX, |Reverse((at, ..))| (at - period) / stride)
+    }
+
+    /// Finds the line of phase `number` that has a segment in the period at `period`, from `line` on.
+    /// Returns when the phase changes next, if it does, with the line from which on to look then.
+    fn change(&mut self, period: u64, number: u32, mut line: u32) -> Option<(u64, u32)> {
+        let (group, phase) = (self.group, &self.group.phases[number as usize]);
+        self.active.remove(&number);
+        let start = period.checked_add(phase.start)?;
+        while line < phase.to && group.lines[line as usize].last_start(&group.nests) < start {
+            line += 1;
+        }
+        let next = group.lines[..phase.to as usize].get(line as usize)?;
+        if next.start > start {
+            return Some((period.checked_add(next.start - start)?, line));
+        }
+        let run = next.run(&group.nests);
+        self.active.insert(number, (run, next.start));
+        let periods = run.count - (start - next.start) / group.stride;
+        Some((periods.checked_mul(group.stride)?.checked_add(period)?, line))
     }
 }

@@ -19,12 +19,13 @@ use super::{LogRunBuilder, LooseSegments, NestedRun, Segment, SegmentMap, Segmen
 
 /// Maximum groups of a file.
 const GROUPS_MAX: usize = 16;
+/// Phases of groups that are walked at most to find that single segments longer than a stride lie
+/// between those of groups: seconds. Programs write no such files.
+const PHASES_WALKED_MAX: u64 = 1 << 26;
 /// Maximum segments of the runs that fit no group; they become single segments.
 const DISSOLVED_MAX: u64 = 1 << 18;
 /// Maximum overlapping segments, which are cut one by one; more are refused.
 pub(super) const CUT_MAX: u64 = 1 << 26;
-/// Segments that are read at a time.
-const CHUNK_SEGMENTS: usize = 1 << 12;
 
 /// The segments of one file, none of which overlap.
 #[derive(Debug, Default)]
@@ -142,13 +143,19 @@ impl IntervalIndex {
         singles.sort().then(|| Self { singles, ..Self::default() })
     }
 
-    /// Returns whether no single segment overlaps one of a group.
+    /// Returns whether no single segment overlaps one of a group; false also if it takes too long to
+    /// find out, as it may for hostile segments.
     fn singles_are_between(&self) -> bool {
+        let mut left = PHASES_WALKED_MAX;
         self.groups.iter().all(|group| {
             let from = self.singles.after(group.range.start);
             let inside = (from..self.singles.len()).map(|at| self.singles.get(at));
             let mut inside = inside.take_while(|single| single.offset < group.range.end);
             inside.all(|single| {
+                let Some(rest) = left.checked_sub(group.phases_walked(single.length)) else {
+                    return false;
+                };
+                left = rest;
                 let range = single.offset..single.end();
                 group.visit(&range, &mut |_, _| Err(())).is_ok()
             })
@@ -289,16 +296,18 @@ impl IntervalIndex {
         &self,
         visit: &mut (impl FnMut(&Segment) -> std::result::Result<(), E> + ?Sized),
     ) -> std::result::Result<(), E> {
-        if self.groups.is_empty() {
-            return self.singles.iter().try_for_each(|single| visit(&single));
+        let mut singles = self.singles.iter().peekable();
+        // Groups are apart and in order.
+        for group in &self.groups {
+            group.visit(&(0..u64::MAX), &mut |run, index| {
+                let segment = run.segment(index);
+                while let Some(single) = singles.next_if(|single| single.offset < segment.offset) {
+                    visit(&single)?;
+                }
+                visit(&segment)
+            })?;
         }
-        let mut from = 0;
-        loop {
-            let chunk = self.chunk(from, CHUNK_SEGMENTS);
-            let Some(last) = chunk.last() else { return Ok(()) };
-            from = last.end();
-            chunk.iter().try_for_each(&mut *visit)?;
-        }
+        singles.try_for_each(|single| visit(&single))
     }
 
     /// Finds the segments that have the bytes at `offsets`, and passes each index, its run and the

@@ -62,6 +62,39 @@ fn cursor(map: &SegmentMap) -> RecordCursor {
     RecordCursor::over_decoded(&SEGMENT, rows)
 }
 
+/// Symptom: a listing of a hostile file took time in proportion to the square of its lines.
+/// Cause: at each period in which a line began or ended, the visit went through all phases.
+/// Fix: only phases that change are looked at. Before, this file took 2^34 steps.
+#[test]
+fn lines_that_begin_and_end_one_by_one_are_visited_in_linear_time() {
+    const LINES: u64 = 1 << 17;
+    const COUNT: u64 = 16;
+    let stride = 2 * LINES;
+    let line = |number: u64| {
+        let first = Segment {
+            place: place(number, 0),
+            ..Segment::hole(FILE, number * stride + 2 * number, 1)
+        };
+        SegmentRun { first, count: COUNT, stride, log_stride: 1 }
+    };
+    let lines: Vec<SegmentRun> = (0..LINES).map(line).collect();
+    let lattice = IntervalIndex::of_apart(&lines).expect("they are apart");
+    assert!(lattice.singles().is_empty());
+    let (mut count, mut end) = (0, 0);
+    lattice
+        .for_each(&mut |segment: &Segment| {
+            assert!(segment.offset >= end && segment.length == 1);
+            (count, end) = (count + 1, segment.end());
+            Ok::<(), ()>(())
+        })
+        .expect("all");
+    assert_eq!(count, COUNT * LINES);
+    for line in lines.iter().step_by(1_000) {
+        let last = line.segment(COUNT - 1);
+        assert_eq!(lattice.overlapping(&(last.offset..last.end())), [last]);
+    }
+}
+
 proptest! {
     #[test]
     fn a_map_shows_the_newest_bytes(all in segments()) {
