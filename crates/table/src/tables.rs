@@ -240,9 +240,13 @@ impl TableRuns {
                     seeks.push((handle, table.map(|table| table.seek(wanted, is_alone))));
                 }
             }
-            seeks.iter_mut().filter_map(|(_, seek)| seek.as_mut()).for_each(|s| s.advance(wanted));
-            let open = seeks.iter_mut().filter_map(|(_, seek)| seek.as_mut());
-            open.for_each(|seek| seek.ask_filter(wanted));
+            let mut each_open = |step: fn(&mut TableProbe, &LookupKey)| {
+                let open = seeks.iter_mut().filter_map(|(_, seek)| seek.as_mut());
+                open.for_each(|seek| step(seek, wanted));
+            };
+            each_open(|seek, wanted| seek.ask_filter_first(wanted));
+            each_open(|seek, wanted| seek.advance(wanted));
+            each_open(|seek, wanted| seek.ask_filter(wanted));
             for (handle, seek) in &seeks {
                 let found = match seek {
                     Some(seek) => seek.get(wanted, with_strings, out),

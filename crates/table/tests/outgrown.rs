@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use esker_base::mapped_file;
 use esker_base::store::{PosixStore, SharedStore};
 use esker_base::{Kind, Result};
+use esker_table::manifest::TableRef;
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::{IntColumn, Key, Row, RowBuffer, Schema};
 use esker_table::table::LookupKey;
-use esker_table::tables::{TableHandle, TableSource};
+use esker_table::tables::{TableHandle, TableRuns, TableSource};
 
 use crate::records::SET;
 
@@ -43,6 +44,24 @@ static NAMED: Schema = Schema {
     has_filters: true,
 };
 
+/// Writes the `named` files as run number `run` in tables, to which the references are returned.
+fn write_run<'a>(
+    store: &SharedStore,
+    run: u64,
+    named: impl Iterator<Item = &'a (u64, String)>,
+) -> Vec<TableRef> {
+    let mut next_table = run << 10;
+    let mut writer = RunWriter::new(&NAMED, store, SET, run, &mut next_table);
+    for (at, (hash, name)) in named.enumerate() {
+        let mut row = Row::default();
+        row.ints[..4].copy_from_slice(&[GROUP, *hash, at as u64, time_of(*hash)]);
+        row.strings[0] = name.as_bytes();
+        NAMED.store(&mut row.ints);
+        writer.push(&row).expect("push");
+    }
+    writer.finish().expect("finish")
+}
+
 /// One table of `FILES` files in a store that is a directory.
 struct Outgrown {
     _directory: tempfile::TempDir,
@@ -62,16 +81,7 @@ impl Outgrown {
         let mut names: Vec<(u64, String)> =
             (0..FILES).map(named).map(|name| (hash(name.as_bytes()), name)).collect();
         names.sort();
-        let mut next_table = 0;
-        let mut writer = RunWriter::new(&NAMED, &store, SET, 1, &mut next_table);
-        for (at, (hash, name)) in names.iter().enumerate() {
-            let mut row = Row::default();
-            row.ints[..4].copy_from_slice(&[GROUP, *hash, at as u64, time_of(*hash)]);
-            row.strings[0] = name.as_bytes();
-            NAMED.store(&mut row.ints);
-            writer.push(&row).expect("push");
-        }
-        let reference = writer.finish().expect("finish").remove(0);
+        let reference = write_run(&store, 1, names.iter()).remove(0);
         let path = directory.path().join(reference.name());
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("chmod");
         let object = OpenOptions::new().read(true).write(true).open(&path).expect("the object");
@@ -171,4 +181,38 @@ fn a_table_that_is_cut_while_it_is_mapped_is_corrupt() {
         }
     }
     assert!(refused > found, "{refused} refused, {found} found in the cache");
+}
+
+/// Several runs of tables with several filter partitions each: the filters say in which run a file is,
+/// before its block is sought.
+#[test]
+fn files_of_several_runs_are_found_by_filters() {
+    const RUNS: u64 = 6;
+    mapped_file::guard_process();
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let store: SharedStore = Arc::new(PosixStore::new(directory.path()).expect("a store"));
+    let named = |number| format!("file.{number}");
+    let mut names: Vec<(u64, String)> =
+        (0..20 * FILES).map(named).map(|name| (hash(name.as_bytes()), name)).collect();
+    names.sort();
+    let of_run = |run| names.iter().filter(move |(hash, _)| hash % RUNS == run);
+    let references: Vec<TableRef> =
+        (0..RUNS).flat_map(|run| write_run(&store, run, of_run(run))).collect();
+    let source = TableSource::new(store, 16 * CACHE_BYTES);
+    let runs = TableRuns::new(&references, &NAMED, &source);
+    let mut row = RowBuffer::default();
+    let mut get = |name: &str| {
+        let key = Key { ints: [GROUP, hash(name.as_bytes()), 0], string: name.as_bytes() };
+        let wanted = LookupKey { key, digest: NAMED.digest(&key) };
+        let found = runs.get(&wanted, false, &mut row).expect("whole");
+        found.then_some(row.ints[3])
+    };
+    for round in 0..8 {
+        for (hash, name) in names.iter().skip(round).step_by(7) {
+            assert_eq!(get(name), Some(time_of(*hash)), "{name}");
+        }
+        for number in 0..10_000 {
+            assert_eq!(get(&format!("absent.{number}")), None);
+        }
+    }
 }

@@ -12,6 +12,7 @@ use super::group_blocks::{GroupStart, NearBlocks, groups_of};
 use crate::block::BLOCK_BYTES_MIN;
 use crate::column::{ParsedInts, ParsedStrings, StringsBuilder};
 use crate::filter::{self, FILTER_BLOCKS};
+use crate::memory::prefetch;
 use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer, Schema};
 use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
@@ -96,6 +97,9 @@ pub struct BlockIndex {
     offsets: Vec<u64>,
     /// The start of each filter partition in the tail, and the end of the last one.
     filter_offsets: Vec<u64>,
+    /// The first integers of each filter partition. They are so few that the processor's cache holds
+    /// those of all tables.
+    partition_firsts: Vec<[u64; KEY_INTS_MAX]>,
     last: KeyBuffer,
 }
 
@@ -142,6 +146,7 @@ impl BlockIndex {
             groups,
             anchors,
             spread,
+            partition_firsts: firsts.iter().step_by(FILTER_BLOCKS).copied().collect(),
             firsts,
             separators,
             bytes: bytes.to_vec(),
@@ -285,11 +290,32 @@ impl BlockIndex {
         self.offsets[block]..self.offsets[block + 1]
     }
 
+    /// Hints the processor that the byte range of `block` is asked for soon.
+    #[inline]
+    pub(crate) fn prefetch_range(&self, block: usize) {
+        prefetch(&raw const self.offsets[block]);
+    }
+
+    /// Returns the filter partition of the block that holds `key` if any does, without finding the
+    /// block; `None` if a partition starts with the key's integers, so that the one before may hold
+    /// it, too.
+    #[inline]
+    pub(crate) fn partition_of(&self, key: &Key) -> Option<usize> {
+        let after = self.partition_firsts.partition_point(|first| *first <= key.ints);
+        let partition = after.saturating_sub(1);
+        (self.partition_firsts[partition] != key.ints).then_some(partition)
+    }
+
+    /// The byte range of a filter partition in the tail.
+    #[inline]
+    pub(crate) fn partition_place(&self, partition: usize) -> Range<usize> {
+        self.filter_offsets[partition] as usize..self.filter_offsets[partition + 1] as usize
+    }
+
     /// The byte range of the filter of `block` in the tail.
     #[must_use]
     pub(crate) fn filter_place(&self, block: usize) -> Range<usize> {
-        let partition = block / FILTER_BLOCKS;
-        self.filter_offsets[partition] as usize..self.filter_offsets[partition + 1] as usize
+        self.partition_place(block / FILTER_BLOCKS)
     }
 
     /// Verifies every filter partition of `filters`.
@@ -311,6 +337,7 @@ impl BlockIndex {
             + self.groups.capacity() * size_of::<GroupStart>()
             + self.anchors.capacity() * 4
             + self.separators.heap_bytes()
+            + self.partition_firsts.capacity() * size_of::<[u64; KEY_INTS_MAX]>()
             + (self.offsets.capacity() + self.filter_offsets.capacity()) * 8
     }
 }
@@ -446,6 +473,24 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_partition_of_a_key_is_that_of_its_block() {
+        let firsts: Vec<(u64, u64)> = (0..3_000).map(|block| (block / 700, block * 10)).collect();
+        let index = index(&firsts);
+        for (block, (group, hash)) in firsts.iter().enumerate() {
+            for order in [*hash, hash + 1, hash + 9] {
+                let key = Key { ints: [*group, order, 0], string: b"x" };
+                let is_start = block % FILTER_BLOCKS == 0 && order == *hash;
+                let expected = (!is_start).then(|| index.block_of(&key) / FILTER_BLOCKS);
+                assert_eq!(index.partition_of(&key), expected, "block {block}");
+            }
+        }
+        let before = Key { ints: [0, 0, 0], string: b"" };
+        assert_eq!(index.partition_of(&before), None);
+        assert_eq!(index.partition_of(&Key::LAST), Some(firsts.len() / FILTER_BLOCKS));
+    }
+
     /// Symptom: the guess was off by most of a table's blocks. Cause: a directory of millions of
     /// names is spread over many tables, each with a part of its hashes, but the guess assumed that
     /// each table has all of them.

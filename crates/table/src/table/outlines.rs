@@ -123,13 +123,18 @@ impl Outlines {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Hints the processor that a record of block `number`, which is at `place`, is read soon: where
-    /// in the block it is not known yet, but the pages are.
+    /// Hints the processor that the outline of block `number` is used soon.
     #[inline]
-    pub(super) fn prefetch(&self, number: usize, place: &Range<u64>) {
+    pub(super) fn prefetch_cell(&self, number: usize) {
         if let Some(cell) = self.cells.get(number) {
             prefetch_value(cell);
         }
+    }
+
+    /// Hints the processor that a record of the block at `place` is read soon: where in the block it is
+    /// not known yet, but the pages are.
+    #[inline]
+    pub(super) fn prefetch_block(&self, place: &Range<u64>) {
         prefetch(self.file.address(place.start as usize));
         prefetch(self.file.address(place.end as usize - 1));
     }

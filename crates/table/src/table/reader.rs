@@ -93,14 +93,31 @@ pub struct TableProbe<'a> {
     is_first_group: bool,
     /// Whether no other table is asked.
     is_alone: bool,
+    /// The filter partition that is asked before the block is sought.
+    partition: Option<usize>,
     /// Whether the filter says that the record may be there, once it was asked.
     may_contain: Option<bool>,
 }
 
 impl TableProbe<'_> {
+    /// Asks the filter if that comes before the search for the block, which it may save.
+    #[inline]
+    pub(crate) fn ask_filter_first(&mut self, wanted: &LookupKey) {
+        let Some(partition) = self.partition else { return };
+        let may_contain = self.table.partition_may_contain(partition, wanted.digest);
+        self.may_contain = Some(may_contain);
+        if may_contain {
+            self.blocks = self.table.near_blocks(wanted);
+            self.blocks.iter().for_each(|near| self.table.prefetch_guess(near));
+        }
+    }
+
     /// Finds the block of the key's record, if there is one, and prefetches the record.
     #[inline]
     pub fn advance(&mut self, wanted: &LookupKey) {
+        if self.may_contain == Some(false) {
+            return;
+        }
         let table = self.table;
         let slots = table.shelf.slots();
         let order = table.schema.order(&wanted.key.ints);
@@ -115,9 +132,12 @@ impl TableProbe<'_> {
         });
         table.cache.prefetch_record(&table.shelf, self.block, wanted.digest);
         if table.outlines().is_some() && !table.shelf.has_image(self.block) {
-            filter::prefetch_probes(table.filter_of(self.block), wanted.digest);
-            if self.is_alone && self.blocks.is_none_or(|near| near.guess() != self.block) {
-                table.prefetch_outline(self.block);
+            if self.is_alone || self.may_contain.is_some() {
+                let is_guessed = self.blocks.is_some_and(|near| near.guess() == self.block);
+                table.prefetch_outline(self.block, is_guessed);
+            }
+            if self.may_contain.is_none() {
+                filter::prefetch_probes(table.filter_of(self.block), wanted.digest);
             }
         }
     }
@@ -127,11 +147,14 @@ impl TableProbe<'_> {
     #[inline]
     pub(crate) fn ask_filter(&mut self, wanted: &LookupKey) {
         let table = self.table;
-        if table.outlines().is_some() && !table.shelf.has_image(self.block) {
+        if self.may_contain.is_none()
+            && table.outlines().is_some()
+            && !table.shelf.has_image(self.block)
+        {
             let may_contain = table.may_contain(self.block, wanted.digest);
             self.may_contain = Some(may_contain);
             if may_contain && !self.is_alone {
-                table.prefetch_outline(self.block);
+                table.prefetch_outline(self.block, false);
             }
         }
     }
@@ -140,6 +163,9 @@ impl TableProbe<'_> {
     /// there is none. At most one store request.
     #[inline]
     pub fn get(&self, wanted: &LookupKey, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+        if self.may_contain == Some(false) {
+            return Ok(false);
+        }
         let table = self.table;
         let image = (&table.shelf, self.block, self.is_first_group);
         match table.cache.get_record(image, wanted, with_strings, out) {
@@ -304,33 +330,70 @@ impl Table {
         &self.filters[self.index.filter_place(block)]
     }
 
-    /// Begins to look for the block of a key's record, and to fetch what that takes; `is_alone` if no
-    /// other table is asked for it.
+    #[inline]
+    fn partition_may_contain(&self, partition: usize, digest: u64) -> bool {
+        filter::may_contain(self.partition(partition), digest)
+    }
+
+    #[inline]
+    fn partition(&self, partition: usize) -> &[u8] {
+        &self.filters[self.index.partition_place(partition)]
+    }
+
+    /// Begins to look for a key's record, and to fetch what that takes; `is_alone` if no other table is
+    /// asked for it. Of several tables most do not have it: once the blocks outgrow the cache, the
+    /// filter is asked before the block is sought.
     #[inline]
     pub fn seek(&self, wanted: &LookupKey, is_alone: bool) -> TableProbe<'_> {
-        let blocks = self.shelf.slots().and_then(|slots| {
-            let blocks = self.index.near_blocks(&wanted.key)?;
-            slots.prefetch(&blocks);
-            if is_alone {
-                self.prefetch_outline(blocks.guess());
-            }
-            Some(blocks)
-        });
+        let asks_first = !is_alone && self.outlines().is_some();
+        let partition = asks_first.then(|| self.index.partition_of(&wanted.key)).flatten();
+        let mut blocks = None;
+        match partition {
+            Some(partition) => filter::prefetch_probes(self.partition(partition), wanted.digest),
+            None => blocks = self.near_blocks(wanted),
+        }
+        if is_alone {
+            blocks.iter().for_each(|near| self.prefetch_guess(near));
+        }
         TableProbe {
             table: self,
             blocks,
             block: 0,
             is_first_group: false,
             is_alone,
+            partition,
             may_contain: None,
         }
     }
 
-    /// Hints the processor that block `number` is read by its outline, if it has one.
+    /// The blocks in which a key's record may be, if its position follows from its hash; begins to fetch
+    /// what finding the right one takes.
     #[inline]
-    fn prefetch_outline(&self, number: usize) {
+    fn near_blocks(&self, wanted: &LookupKey) -> Option<NearBlocks> {
+        let slots = self.shelf.slots()?;
+        let blocks = self.index.near_blocks(&wanted.key)?;
+        slots.prefetch(&blocks);
+        Some(blocks)
+    }
+
+    /// Hints the processor that the block that `near` guesses is probably read by its outline.
+    #[inline]
+    fn prefetch_guess(&self, near: &NearBlocks) {
         if let Some(outlines) = self.outlines() {
-            outlines.prefetch(number, &self.index.block_range(number));
+            outlines.prefetch_cell(near.guess());
+            self.index.prefetch_range(near.guess());
+        }
+    }
+
+    /// Hints the processor that block `number` is read by its outline, if it has one; `is_guessed` if
+    /// [`Table::prefetch_guess`] did so for the outline itself.
+    #[inline]
+    fn prefetch_outline(&self, number: usize, is_guessed: bool) {
+        if let Some(outlines) = self.outlines() {
+            if !is_guessed {
+                outlines.prefetch_cell(number);
+            }
+            outlines.prefetch_block(&self.index.block_range(number));
         }
     }
 
