@@ -33,10 +33,12 @@ struct OpenWriter {
     entry: Option<(Handle<Session>, PathBuf)>,
 }
 
+/// A writer, and the handle by which a thread knows it.
+type KnownWriter = (Handle<IndexedWriter>, Arc<HeldObject<IndexedWriter>>);
+
 thread_local! {
     /// The writer that this thread used last.
-    static LAST_WRITER: RefCell<Option<(Handle<IndexedWriter>, Arc<HeldObject<IndexedWriter>>)>> =
-        const { RefCell::new(None) };
+    static LAST_WRITER: RefCell<Option<KnownWriter>> = const { RefCell::new(None) };
 }
 
 handle_kind!(IndexedWriter, 9, "indexed directory writer");
