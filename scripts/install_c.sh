@@ -8,11 +8,14 @@
 # cargo gives a shared library neither a soname nor versioned symbols, so it is linked here from the
 # archive.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+umask 022
 
-readonly prefix=${1:?usage: scripts/install_c.sh PREFIX [ARCHIVE]}
-readonly archive=${2:-target/release/libesker_c.a}
-readonly root=${DESTDIR:-}$prefix cc=${CC:-cc}
+prefix=$(realpath -ms "${1:?usage: scripts/install_c.sh PREFIX [ARCHIVE]}")
+archive=${2:+$(realpath -ms "$2")}
+destination=${DESTDIR:+$(realpath -ms "$DESTDIR")}
+cd "$(dirname "$0")/.."
+archive=${archive:-target/release/libesker_c.a}
+readonly root=$destination$prefix cc=${CC:-cc}
 readonly static_libs="-lgcc_s -lutil -lrt -lpthread -lm -ldl"
 
 [ -f "$archive" ] || { echo "install_c: $archive is missing; run 'make c' first" >&2; exit 1; }
@@ -35,8 +38,10 @@ strip --strip-unneeded "$root/lib/libesker.so.$version"
 ln -sf "libesker.so.$version" "$root/lib/libesker.so.$minor"
 ln -sf "libesker.so.$minor" "$root/lib/libesker.so"
 
+# A prefix with characters that sed understands.
+escaped=$(sed 's/[&|\\]/\\&/g' <<<"$prefix")
 fill() {
-    sed -e "s|@PREFIX@|$prefix|; s|@VERSION@|$version|; s|@MINOR@|$minor|" \
+    sed -e "s|@PREFIX@|$escaped|; s|@VERSION@|$version|; s|@MINOR@|$minor|" \
         -e "s|@STATIC_LIBS@|$static_libs|" "$1" >"$2"
     chmod 644 "$2"
 }

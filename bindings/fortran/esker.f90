@@ -604,6 +604,7 @@ contains
 
         exists = c_stat(at%handle, c_text(path), 0_c_int, stat) >= 0
         if (exists) return
+        ! Ends the program for any other failure, since a caller would go on as if nothing were there.
         if (c_kind() /= ESKER_NOT_FOUND) call hand_out(-1_c_int)
     end function
 
@@ -684,10 +685,12 @@ contains
         integer :: i
 
         id = " "
+        rank = -1
         text = c_null_char
         code = c_comm_rank(comm%handle, rank, all)
         if (code >= 0 .and. rank == 0) code = c_job_id(text)
-        if (code >= 0) then
+        ! Also after a failure at rank 0, so that the others do not wait.
+        if (code >= 0 .or. rank == 0) then
             code = int(min(c_comm_broadcast(comm%handle, text, size(text, kind=c_size_t)), &
                 0_c_int64_t), c_int)
         end if

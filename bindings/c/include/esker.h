@@ -35,8 +35,9 @@
  *
  * Texts are UTF-8 and end with a zero byte. Paths are bytes, as in POSIX: one that begins with a
  * slash starts at the root of the tree, any other at the directory that is given. A null pointer
- * for bytes is allowed where their number is 0. Callbacks run in the thread that called, and may
- * call any function of this library.
+ * for bytes is allowed where their number is 0. Callbacks run in the thread that called. Those of scans
+ * may call any function of this library; message functions may not use the communicator that they
+ * serve, nor what uses it: such calls, and those of a second thread, fail with ESKER_INVALID.
  *
  * Options. A struct of options begins with its own size: begin with its INIT macro and set what
  * differs. A null pointer means all defaults. Programs that were compiled with an older header
@@ -163,8 +164,9 @@ typedef struct esker_gc_options {
     int32_t without_grace;  /* 1: grace_seconds counts, even if it is 0 */
     int32_t dry_run;        /* 1: only count */
     int32_t scan_data;      /* 1: also look for data that no file refers to */
+    int32_t reserved;       /* 0 */
 } esker_gc_options;
-#define ESKER_GC_OPTIONS_INIT { sizeof(esker_gc_options), 0, 0, 0, 0 }
+#define ESKER_GC_OPTIONS_INIT { sizeof(esker_gc_options), 0, 0, 0, 0, 0 }
 
 typedef struct esker_gc_report {
     uint64_t sets;     /* change sets that were deleted */
@@ -474,6 +476,9 @@ int esker_file_close(esker_file *file);
 
 /* ---- Communicators: ranks of a job ------------------------------------------------------------------------ */
 
+/* Collective calls wait for all ranks. A rank that never makes one, or that ends, fails the calls of the
+ * others with ESKER_UNAVAILABLE: at once where its loss is noticed, else after 300 seconds. */
+
 /* A job of this process alone. */
 int esker_comm_self(esker_comm **comm);
 /* A job of `ranks` threads of this process, `ranks_per_node` on each pretended node (0: all on
@@ -516,8 +521,8 @@ int esker_comm_rank(esker_comm *comm, uint32_t *rank, uint32_t *size);
 int esker_comm_barrier(esker_comm *comm);
 /* Copies the bytes of rank 0 to all ranks, whose buffers have equal sizes. Returns the size. */
 int64_t esker_comm_broadcast(esker_comm *comm, void *buffer, size_t buffer_bytes);
-/* Leaves the job. Call it after a barrier. Fails with ESKER_INVALID while a writer or a job uses the
- * communicator. */
+/* Leaves the job, now or when the writer or the shared job that uses the communicator ends. Call it
+ * after a barrier; collective if it was made of one of MPI. */
 int esker_comm_close(esker_comm *comm);
 
 /* ---- Indexed directories: records by key -------------------------------------------------------------------- */
@@ -546,9 +551,10 @@ typedef struct esker_imd_summary {
     uint64_t memory_peak; /* bytes, on this rank */
 } esker_imd_summary;
 
-/* Begins an indexed directory that all ranks of `comm` write, with equal options. Collective. Rank 0
- * gives the session in which it will stand at `path`; the session of the others is not used and may
- * be NULL. The writer uses the communicator until it is finished or discarded. */
+/* Begins an indexed directory that all ranks of `comm` write, with equal options. Collective: if it fails
+ * at one rank, it fails at all, with ESKER_UNAVAILABLE at the others. Rank 0 gives the session in which
+ * it will stand at `path`, where nothing may be; the session of the others is not used and may be
+ * NULL. The writer uses the communicator, and keeps the session, until it is finished or discarded. */
 int esker_imd_create(esker_comm *comm, esker_repository *repository, esker_session *session,
                      const char *path, const esker_imd_options *options, esker_imd_writer **writer);
 /* Appends a record. Readers get the values of one key and epoch in the order in which a rank
@@ -567,7 +573,8 @@ int esker_imd_epoch_flush(esker_imd_writer *writer);
 /* The same with a step, greater than the last, such as the time step of a simulation. */
 int esker_imd_epoch_flush_at(esker_imd_writer *writer, uint64_t step);
 /* Finishes the directory; rank 0 makes its entry in the session. Collective. Closes the handle, even
- * if it fails. `summary` may be NULL. */
+ * if it fails; a directory whose entry cannot be made, since its path was taken or its parent removed
+ * meanwhile, is lost. `summary` may be NULL. */
 int esker_imd_finish(esker_imd_writer *writer, esker_imd_summary *summary);
 /* Gives the directory up, after a failure: this rank is lost to the others. Closes the handle. */
 int esker_imd_discard(esker_imd_writer *writer);

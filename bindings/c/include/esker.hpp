@@ -181,9 +181,13 @@ public:
     }
     std::vector<std::uint64_t> steps()
     {
-        std::vector<std::uint64_t> steps(info().epochs);
-        steps.resize(static_cast<std::size_t>(
-            check(esker_imd_steps(get(), steps.data(), steps.size()))));
+        std::vector<std::uint64_t> steps;
+        std::size_t count = 0;
+        do {
+            steps.resize(count);
+            count = static_cast<std::size_t>(
+                check(esker_imd_steps(get(), steps.data(), steps.size())));
+        } while (count > steps.size());
         return steps;
     }
     std::vector<value> find(bytes_view key)

@@ -30,6 +30,7 @@
 
 typedef struct esker_mpi_context {
     MPI_Comm comm;
+    MPI_Message matched; /* found by a probe, and received next */
     uint32_t *nodes;
 } esker_mpi_context;
 
@@ -69,20 +70,16 @@ static int esker_mpi_probe(void *context, uint32_t tag, int *found, uint32_t *fr
                            size_t *bytes_count, void **message)
 {
     esker_mpi_context *mpi = (esker_mpi_context *)context;
-    MPI_Message matched;
     MPI_Status status;
     int count, code;
 
-    code = MPI_Improbe(MPI_ANY_SOURCE, (int)tag, mpi->comm, found, &matched, &status);
+    code = MPI_Improbe(MPI_ANY_SOURCE, (int)tag, mpi->comm, found, &mpi->matched, &status);
     if (code != MPI_SUCCESS || !*found)
         return code;
     code = MPI_Get_count(&status, MPI_BYTE, &count);
     if (code != MPI_SUCCESS)
         return code;
-    *message = malloc(sizeof matched);
-    if (*message == NULL)
-        return MPI_ERR_OTHER;
-    *(MPI_Message *)*message = matched;
+    *message = &mpi->matched;
     *from = (uint32_t)status.MPI_SOURCE;
     *bytes_count = (size_t)count;
     return 0;
@@ -90,12 +87,8 @@ static int esker_mpi_probe(void *context, uint32_t tag, int *found, uint32_t *fr
 
 static int esker_mpi_receive(void *context, void *message, void *bytes, size_t bytes_count)
 {
-    int code = MPI_Mrecv(bytes, (int)bytes_count, MPI_BYTE, (MPI_Message *)message,
-                         MPI_STATUS_IGNORE);
-
     (void)context;
-    free(message);
-    return code;
+    return MPI_Mrecv(bytes, (int)bytes_count, MPI_BYTE, (MPI_Message *)message, MPI_STATUS_IGNORE);
 }
 
 static void esker_mpi_release(void *context)
@@ -109,34 +102,42 @@ static void esker_mpi_release(void *context)
     free(mpi);
 }
 
-/* Makes a communicator of Esker of one of MPI. Collective. Close it before MPI_Finalize. */
+/* Makes a communicator of Esker of one of MPI. Collective, and so is esker_comm_close of it; close it
+ * before MPI_Finalize. Fails with -ENOMEM or -EIO, and no message of Esker, if MPI or memory does. */
 static inline int esker_comm_from_mpi(MPI_Comm comm, esker_comm **result)
 {
     esker_mpi_context *mpi = (esker_mpi_context *)calloc(1, sizeof *mpi);
     esker_message_functions functions;
-    int rank, size, label, code;
+    int rank, size, label, has_all, all_have;
     MPI_Comm node;
 
-    *result = NULL;
-    if (mpi == NULL)
-        return -ENOMEM;
-    if (MPI_Comm_dup(comm, &mpi->comm) != MPI_SUCCESS) {
+    if (result != NULL)
+        *result = NULL;
+    if (MPI_Comm_rank(comm, &rank) != MPI_SUCCESS || MPI_Comm_size(comm, &size) != MPI_SUCCESS) {
         free(mpi);
         return -EIO;
     }
-    if (MPI_Comm_rank(mpi->comm, &rank) != MPI_SUCCESS
-        || MPI_Comm_size(mpi->comm, &size) != MPI_SUCCESS
-        || MPI_Comm_split_type(mpi->comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node)
-            != MPI_SUCCESS) {
-        esker_mpi_release(mpi);
+    if (mpi != NULL)
+        mpi->nodes = (uint32_t *)calloc((size_t)size, sizeof *mpi->nodes);
+    /* All ranks go on, or none, since the others would wait for it. */
+    has_all = mpi != NULL && mpi->nodes != NULL && result != NULL;
+    if (MPI_Allreduce(&has_all, &all_have, 1, MPI_INT, MPI_MIN, comm) != MPI_SUCCESS || !all_have) {
+        if (mpi != NULL)
+            free(mpi->nodes);
+        free(mpi);
+        return result == NULL ? -EINVAL : -ENOMEM;
+    }
+    if (MPI_Comm_dup(comm, &mpi->comm) != MPI_SUCCESS) {
+        free(mpi->nodes);
+        free(mpi);
         return -EIO;
     }
     /* Ranks of a node learn the number of its first one. */
     label = rank;
-    mpi->nodes = (uint32_t *)calloc((size_t)size, sizeof *mpi->nodes);
-    code = MPI_Bcast(&label, 1, MPI_INT, 0, node);
-    MPI_Comm_free(&node);
-    if (code != MPI_SUCCESS || mpi->nodes == NULL
+    if (MPI_Comm_split_type(mpi->comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node)
+            != MPI_SUCCESS
+        || MPI_Bcast(&label, 1, MPI_INT, 0, node) != MPI_SUCCESS
+        || MPI_Comm_free(&node) != MPI_SUCCESS
         || MPI_Allgather(&label, 1, MPI_INT, mpi->nodes, 1, MPI_INT, mpi->comm) != MPI_SUCCESS) {
         esker_mpi_release(mpi);
         return -EIO;

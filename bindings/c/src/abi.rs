@@ -28,7 +28,7 @@ fn structs_are_those_of_the_header() {
         };
     }
     show!("esker_repository_options", CRepositoryOptions, cache_bytes);
-    show!("esker_gc_options", CGcOptions, scan_data);
+    show!("esker_gc_options", CGcOptions, reserved);
     show!("esker_gc_report", CGcReport, problems);
     show!("esker_verify_report", CVerifyReport, warnings);
     show!("esker_name", CName, published_ns);

@@ -3,7 +3,10 @@
 //!
 //! A communicator owns its transport behind a lock, and lends it to one user at a time: an indexed
 //! directory that is written, or a job that shares files. All ranks use it in the same order, as an
-//! MPI communicator.
+//! MPI communicator. The transport ends with the communicator, or with its user if that lives longer.
+//!
+//! The lock is only tried: a message function of the caller that calls back into the library, and a
+//! second thread, get an error.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -17,12 +20,15 @@ use parking_lot::Mutex;
 
 use crate::arguments::{bytes_mut, invalid, optional_text, put, put_new, slice_mut};
 use crate::boundary::{call, count};
-use crate::handle::{Handle, handle_kind};
+use crate::handle::{ClosedObject, Handle, handle_kind};
 use crate::message_functions::{CMessageFunctions, MessageFunctions};
-use crate::options::read_options;
+use crate::options::read_known;
 
 /// Broadcasts of the caller and of this library.
 const BROADCAST: Channel = Channel(0x6f00);
+
+/// Answers of ranks to the question whether all can go on.
+const AGREEMENT: Channel = Channel(0x6f01);
 
 /// Maximum number of ranks that are threads of one process.
 const THREADS_MAX: usize = 1 << 16;
@@ -63,10 +69,25 @@ impl RankTransport {
     }
 }
 
+/// A transport that is left when nothing uses it any more.
+struct OwnedTransport(Mutex<Option<RankTransport>>);
+
+impl OwnedTransport {
+    fn finish(&self) -> Result<()> {
+        self.0.lock().take().map_or(Ok(()), RankTransport::finish)
+    }
+}
+
+impl Drop for OwnedTransport {
+    fn drop(&mut self) {
+        // Whoever wants to see an error closes the communicator last.
+        let _ = self.finish();
+    }
+}
+
 /// A rank of a job.
 pub struct Communicator {
-    /// None once it is closed.
-    transport: Arc<Mutex<Option<RankTransport>>>,
+    transport: Arc<OwnedTransport>,
     is_lent: Arc<AtomicBool>,
     rank: Rank,
     nodes: Arc<NodeMap>,
@@ -77,7 +98,7 @@ handle_kind!(Communicator, 8, "communicator");
 
 /// The transport of a communicator, lent to one user.
 pub struct LentTransport {
-    transport: Arc<Mutex<Option<RankTransport>>>,
+    transport: Arc<OwnedTransport>,
     is_lent: Arc<AtomicBool>,
     rank: Rank,
     nodes: Arc<NodeMap>,
@@ -96,7 +117,8 @@ impl Communicator {
         let (rank, nodes) = (dynamic.rank(), dynamic.nodes().clone());
         let deadline = dynamic.deadline();
         let is_lent = Arc::new(AtomicBool::new(false));
-        Self { transport: Arc::new(Mutex::new(Some(transport))), is_lent, rank, nodes, deadline }
+        let transport = Arc::new(OwnedTransport(Mutex::new(Some(transport))));
+        Self { transport, is_lent, rank, nodes, deadline }
     }
 
     /// Lends the transport.
@@ -122,27 +144,59 @@ impl Communicator {
 
 impl LentTransport {
     fn run<R>(&self, act: impl FnOnce(&mut (dyn Transport + Send)) -> Result<R>) -> Result<R> {
-        match self.transport.lock().as_mut() {
+        let Some(mut transport) = self.transport.0.try_lock() else {
+            return Err(invalid("communicator: another call uses it, of this or another thread"));
+        };
+        match transport.as_mut() {
             Some(transport) => act(transport.dynamic()),
             None => Err(Error::new(Kind::Closed, "communicator: it was closed")),
         }
     }
 
+    /// The bit by which this rank differs from the one above it in the binomial tree of ranks.
+    fn own_bit(&self) -> u32 {
+        match self.rank.0 {
+            0 => self.size().next_power_of_two(),
+            rank => 1 << rank.trailing_zeros(),
+        }
+    }
+
+    /// The ranks below this one in the tree.
+    fn below(&self) -> Vec<Rank> {
+        let (rank, size) = (self.rank.0, self.size());
+        let bits = (0..self.own_bit().trailing_zeros()).rev().map(|bit| 1 << bit);
+        bits.map(|bit: u32| rank + bit).filter(|below| *below < size).map(Rank).collect()
+    }
+
+    /// Agrees with all ranks that each can go on with what it has. Collective.
+    pub fn agree<R>(&mut self, own: Result<R>) -> Result<R> {
+        let below = self.below();
+        let mut all_can = own.is_ok();
+        for _ in &below {
+            let answer = self.receive_soon(&[AGREEMENT], "an answer of another rank")?;
+            all_can &= answer.bytes == [1];
+        }
+        if self.rank != Rank(0) {
+            let above = Rank(self.rank.0 - self.own_bit());
+            self.send(above, AGREEMENT, vec![all_can.into()])?;
+        }
+        let decided = self.broadcast(vec![all_can.into()])?;
+        let own = own?;
+        if decided != [1] {
+            let what = "another rank cannot go on; its own call has the reason";
+            return Err(Error::new(Kind::Unavailable, what));
+        }
+        Ok(own)
+    }
+
     /// Sends `value` of rank 0 to all ranks along a binomial tree.
     pub fn broadcast(&mut self, value: Vec<u8>) -> Result<Vec<u8>> {
-        let (rank, size) = (self.rank.0, self.size());
-        // The bit by which a rank differs from the one that sends to it.
-        let own_bit = if rank == 0 { size.next_power_of_two() } else { 1 << rank.trailing_zeros() };
-        let value = match rank {
-            0 => value,
+        let value = match self.rank {
+            Rank(0) => value,
             _ => self.receive_soon(&[BROADCAST], "a broadcast of rank 0")?.bytes,
         };
-        let mut bit = own_bit >> 1;
-        while bit > 0 {
-            if rank + bit < size {
-                self.send(Rank(rank + bit), BROADCAST, value.clone())?;
-            }
-            bit >>= 1;
+        for below in self.below() {
+            self.send(below, BROADCAST, value.clone())?;
         }
         Ok(value)
     }
@@ -170,7 +224,8 @@ impl Transport for LentTransport {
     }
 
     fn counters(&self) -> TransportCounters {
-        self.transport.lock().as_ref().map(RankTransport::counters).unwrap_or_default()
+        let transport = self.transport.0.try_lock();
+        transport.and_then(|open| open.as_ref().map(RankTransport::counters)).unwrap_or_default()
     }
 
     fn deadline(&self) -> Duration {
@@ -249,9 +304,10 @@ pub unsafe extern "C" fn esker_comm_from_functions(
         if functions.is_null() {
             return Err(invalid("functions is NULL"));
         }
-        let functions = read_options(functions, "functions")?;
+        let (functions, is_known) = read_known(functions, "functions")?;
         let context = functions.context();
         put_new(comm, || {
+            is_known?;
             let (functions, rank, nodes) = MessageFunctions::new(&functions, context)?;
             let options = PolledOptions::default();
             let transport = PolledTransport::new(rank, nodes, options, functions);
@@ -285,12 +341,13 @@ pub unsafe extern "C" fn esker_comm_broadcast(
     buffer_bytes: usize,
 ) -> i64 {
     count(|| unsafe {
-        let buffer = bytes_mut(buffer, buffer_bytes, "buffer")?;
+        // A rank without a buffer takes part, so that the others do not wait for it.
+        let buffer = bytes_mut(buffer, buffer_bytes, "buffer");
         let value = comm.with(|comm| {
-            let mut transport = comm.lend()?;
-            let value = if comm.rank == Rank(0) { buffer.to_vec() } else { Vec::new() };
-            transport.broadcast(value)
+            let own = buffer.as_deref().ok().filter(|_| comm.rank == Rank(0));
+            comm.lend()?.broadcast(own.unwrap_or_default().to_vec())
         })?;
+        let buffer = buffer?;
         if value.len() != buffer.len() {
             let what = format!("rank 0 sent {} bytes, not {}", value.len(), buffer.len());
             return Err(invalid(what));
@@ -302,10 +359,10 @@ pub unsafe extern "C" fn esker_comm_broadcast(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn esker_comm_close(comm: Handle<Communicator>) -> c_int {
-    call(|| {
-        comm.with(|comm| comm.lend().map(drop))?;
-        let Some(closed) = comm.take()? else { return Ok(()) };
-        let transport = closed.transport.lock().take();
-        transport.map_or(Ok(()), RankTransport::finish)
+    call(|| match comm.take()? {
+        ClosedObject::Owned(comm) if !comm.is_lent.load(Ordering::Acquire) => {
+            comm.transport.finish()
+        }
+        ClosedObject::Owned(_) | ClosedObject::InUse | ClosedObject::Inherited => Ok(()),
     })
 }

@@ -8,7 +8,7 @@ use esker::{Dir, File, OpenOptions};
 use crate::arguments::{bytes, bytes_mut, invalid, path, put, put_new};
 use crate::attributes::{CAttributes, CStat};
 use crate::boundary::{call, count};
-use crate::handle::{Handle, handle_kind};
+use crate::handle::{ClosedObject, Handle, handle_kind};
 
 handle_kind!(File, 7, "file");
 
@@ -119,5 +119,8 @@ pub extern "C" fn esker_file_sync(file: Handle<File>) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn esker_file_close(file: Handle<File>) -> c_int {
-    call(|| file.take()?.map_or(Ok(()), File::close))
+    call(|| match file.take()? {
+        ClosedObject::Owned(file) => file.close(),
+        ClosedObject::InUse | ClosedObject::Inherited => Ok(()),
+    })
 }

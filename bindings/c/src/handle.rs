@@ -8,7 +8,7 @@
 //!
 //! A handle is looked up at every call, so that a null pointer, a closed handle and a handle of
 //! another kind are errors. A slot is used again with another generation: a closed handle is
-//! recognized until its slot has been used some 2^20 times more.
+//! recognized until its slot has been used some 2^18 times more.
 //!
 //! Threads of a parent process do not exist in a child that it forked, and its store belongs to the
 //! parent: in the child a handle of the parent can only be closed, which there does nothing.
@@ -26,13 +26,13 @@ use sharded_slab::Slab;
 /// Bits of a handle that hold its kind.
 const KIND_BITS: u32 = 8;
 
-/// The geometry of a table: 2^20 objects a thread and more in further threads, 1024 threads that
-/// create objects at the same time.
+/// The geometry of a table: some 2^25 objects of each thread, and 8192 threads that have created
+/// objects and not ended.
 pub struct HandleGeometry;
 
 impl sharded_slab::Config for HandleGeometry {
     const RESERVED_BITS: usize = KIND_BITS as usize;
-    const MAX_THREADS: usize = 1024;
+    const MAX_THREADS: usize = 8192;
     const MAX_PAGES: usize = 20;
 }
 
@@ -113,6 +113,30 @@ fn count_forks() {
     });
 }
 
+/// What became of an object whose handle was closed.
+pub enum ClosedObject<T> {
+    /// The caller has it.
+    Owned(T),
+    /// A call of another thread, or an object that depends on it, has it, and it goes with that.
+    InUse,
+    /// A parent of this process made it, and nothing is done with it here.
+    Inherited,
+}
+
+impl<T> ClosedObject<T> {
+    /// The object for a function that needs it; `None` in a child of the process that made it.
+    pub fn owned(self, noun: &str) -> Result<Option<T>> {
+        match self {
+            Self::Owned(object) => Ok(Some(object)),
+            Self::Inherited => Ok(None),
+            Self::InUse => {
+                let what = format!("{noun}: a call of another thread, or another object, uses it");
+                Err(Error::new(Kind::Invalid, what))
+            }
+        }
+    }
+}
+
 /// A handle as it crosses the boundary: a pointer in C.
 #[repr(transparent)]
 pub struct Handle<T> {
@@ -173,24 +197,29 @@ impl<T: HandleKind> Handle<T> {
         T::table().get(self.key()?).map(|slot| Arc::clone(&slot)).ok_or_else(Self::closed)
     }
 
+    /// True in a child of the process that made the object.
+    pub fn is_inherited(self) -> Result<bool> {
+        self.share().map(|held| held.check_process().is_err())
+    }
+
     /// True if `other` is the same handle.
     pub fn is(self, other: Self) -> bool {
         self.bits == other.bits
     }
 
-    /// Removes the object from the table. Returns it unless another thread is in a call with it, or
-    /// a parent process made it: it then goes with that call, or with this process.
-    pub fn take(self) -> Result<Option<T>> {
+    /// Removes the object from the table.
+    pub fn take(self) -> Result<ClosedObject<T>> {
         let key = self.key()?;
         let held = self.share()?;
         if !T::table().remove(key) {
             return Err(Self::closed());
         }
-        if held.forks != FORKS.load(Ordering::Relaxed) {
+        if held.check_process().is_err() {
             std::mem::forget(held);
-            return Ok(None);
+            return Ok(ClosedObject::Inherited);
         }
-        Ok(Arc::into_inner(held).map(|held| held.object))
+        let object = Arc::into_inner(held).map(|held| held.object);
+        Ok(object.map_or(ClosedObject::InUse, ClosedObject::Owned))
     }
 
     fn closed() -> Error {

@@ -15,6 +15,9 @@ handle_kind!(IndexedDir, 10, "indexed directory");
 /// The cache of a reader whose caller does not say how large it is.
 const CACHE_BYTES: u64 = 64 << 20;
 
+/// More threads than this gain nothing.
+const THREADS_MAX: u32 = 256;
+
 /// The values of some keys.
 pub struct IndexedAnswers {
     values: Vec<CIndexedValue>,
@@ -152,7 +155,7 @@ pub unsafe extern "C" fn esker_imd_get_many(
             let keys: Vec<&[u8]> = bytes(keys, total, "keys")?.chunks_exact(key_bytes).collect();
             let found = reader.with(|reader| {
                 let epochs = epochs_of(reader, first_epoch, epochs_count)?;
-                reader.get_many(&keys, epochs, threads.max(1) as usize)
+                reader.get_many(&keys, epochs, threads.clamp(1, THREADS_MAX) as usize)
             })?;
             Ok(IndexedAnswers::new(found))
         })

@@ -5,7 +5,7 @@
 //! writer that it used. A writer that was finished is empty, so that what a thread keeps of it is small
 //! and is never used for another one.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,15 +30,15 @@ struct OpenWriter {
     draft: IndexedDraft,
     layout: RecordLayout,
     /// The session in which rank 0 enters the directory, and its path.
-    entry: Option<(Handle<Session>, PathBuf)>,
+    entry: Option<(Arc<HeldObject<Session>>, PathBuf)>,
 }
 
 /// A writer, and the handle by which a thread knows it.
 type KnownWriter = (Handle<IndexedWriter>, Arc<HeldObject<IndexedWriter>>);
 
 thread_local! {
-    /// The writer that this thread used last.
-    static LAST_WRITER: RefCell<Option<KnownWriter>> = const { RefCell::new(None) };
+    /// The writer that this thread used last; empty during a call with it.
+    static LAST_WRITER: Cell<Option<KnownWriter>> = const { Cell::new(None) };
 }
 
 handle_kind!(IndexedWriter, 9, "indexed directory writer");
@@ -90,47 +90,61 @@ pub struct CIndexedSummary {
     pub(crate) memory_peak: u64,
 }
 
-/// Rank 0 tells the others which directory they write, or that it failed.
-fn agree(
-    transport: &mut LentTransport,
-    drafted: Option<Result<SessionDirectory>>,
-) -> Result<SessionDirectory> {
-    let (told, failure) = match drafted {
-        Some(Ok(directory)) => {
-            let numbers = [&directory.set.0.to_le_bytes()[..], &directory.number.to_le_bytes()];
-            (numbers.concat(), None)
-        }
-        Some(Err(error)) => (Vec::new(), Some(error)),
-        None => (Vec::new(), None),
-    };
-    let told = transport.broadcast(told)?;
-    if let Some(error) = failure {
-        return Err(error);
-    }
-    let split = told.split_first_chunk::<16>();
-    let split = split.and_then(|(set, rest)| Some((set, <[u8; 8]>::try_from(rest).ok()?)));
-    let (set, number) = split.ok_or_else(|| {
-        Error::new(Kind::Unavailable, "rank 0 could not create the directory; it has the reason")
-    })?;
-    let set = SetId(u128::from_le_bytes(*set));
-    Ok(SessionDirectory { set, number: u64::from_le_bytes(number) })
+/// What a rank has before the directory exists.
+struct DirectoryPlan {
+    repository: Repository,
+    format: ValueFormat,
+    layout: RecordLayout,
+    /// At rank 0.
+    entry: Option<(Arc<HeldObject<Session>>, PathBuf)>,
 }
 
-impl IndexedWriter {
-    fn create(
-        mut transport: LentTransport,
+impl DirectoryPlan {
+    /// Checks what this rank was given; at rank 0 also that the path is free.
+    fn new(
+        is_first: bool,
         repository: Handle<Repository>,
         session: Handle<Session>,
         path: &Path,
         options: &CIndexedOptions,
     ) -> Result<Self> {
         let (format, layout) = (options.format()?, options.layout()?);
-        let is_first = transport.rank() == Rank(0);
-        let drafted = is_first
-            .then(|| session.with(|session| Ok(session.draft_indexed(format, layout).directory())));
-        let directory = agree(&mut transport, drafted)?;
-        let job = repository.with(|repository| Ok(repository.job(JobId(0))))?;
-        let mut draft = job.draft_indexed(directory, format, layout);
+        let repository = repository.with(|repository| Ok(repository.clone()))?;
+        let mut entry = None;
+        if is_first {
+            let held = session.share()?;
+            held.check_process()?;
+            let root = held.object().root();
+            root.open_dir(path.parent().unwrap_or(Path::new("/")))?;
+            if root.exists(path)? {
+                let what = format!("{}: there is something already", path.display());
+                return Err(Error::new(Kind::Exists, what));
+            }
+            entry = Some((held, path.to_owned()));
+        }
+        Ok(Self { repository, format, layout, entry })
+    }
+
+    /// Makes the writer of this rank. Collective.
+    fn begin(
+        self,
+        mut transport: LentTransport,
+        options: &CIndexedOptions,
+    ) -> Result<IndexedWriter> {
+        let (format, layout) = (self.format, self.layout);
+        let own = self.entry.as_ref().map(|(session, _)| {
+            let SessionDirectory { set, number } =
+                session.object().draft_indexed(format, layout).directory();
+            [&set.0.to_le_bytes()[..], &number.to_le_bytes()].concat()
+        });
+        let told = transport.broadcast(own.unwrap_or_default())?;
+        let split = told.split_first_chunk::<16>();
+        let split = split.and_then(|(set, rest)| Some((set, <[u8; 8]>::try_from(rest).ok()?)));
+        let (set, number) =
+            split.ok_or_else(|| Error::new(Kind::Corrupt, "rank 0 named no directory"))?;
+        let set = SetId(u128::from_le_bytes(*set));
+        let directory = SessionDirectory { set, number: u64::from_le_bytes(number) };
+        let mut draft = self.repository.job(JobId(0)).draft_indexed(directory, format, layout);
         if options.memory_bytes != 0 {
             draft.options.memory_bytes = options.memory_bytes;
         }
@@ -138,8 +152,7 @@ impl IndexedWriter {
             draft.options.routing = Routing::ThreeHop;
         }
         let writer = draft.writer(transport)?;
-        let entry = is_first.then(|| (session, path.to_owned()));
-        Ok(Self(Mutex::new(Some(OpenWriter { writer, draft, layout, entry }))))
+        Ok(IndexedWriter(Mutex::new(Some(OpenWriter { writer, draft, layout, entry: self.entry }))))
     }
 }
 
@@ -148,32 +161,40 @@ fn write<R>(
     handle: Handle<IndexedWriter>,
     act: impl FnOnce(&mut OpenWriter) -> Result<R>,
 ) -> Result<R> {
-    LAST_WRITER.with(|last| {
-        let mut last = last.borrow_mut();
-        let known =
-            last.as_ref().filter(|(known, held)| known.is(handle) && held.check_process().is_ok());
-        if let Some((_, held)) = known
-            && let Some(open) = held.object().0.lock().as_mut()
-        {
-            return act(open);
-        }
-        let held = handle.share()?;
-        held.check_process()?;
-        let (_, held) = last.insert((handle, held));
-        match held.object().0.lock().as_mut() {
-            Some(open) => act(open),
-            None => Err(Error::new(Kind::Invalid, "the indexed directory was finished")),
-        }
-    })
+    let known = LAST_WRITER.take().filter(|(known, held)| {
+        known.is(handle) && held.check_process().is_ok() && !held.object().is_finished()
+    });
+    let held = match known {
+        Some((_, held)) => held,
+        None => handle.share()?,
+    };
+    held.check_process()?;
+    let done = match held.object().0.try_lock().as_deref_mut() {
+        Some(Some(open)) => act(open),
+        Some(None) => Err(invalid("the indexed directory was finished")),
+        None => Err(invalid("indexed directory writer: another call uses it")),
+    };
+    LAST_WRITER.set(Some((handle, held)));
+    done
+}
+
+impl IndexedWriter {
+    /// False also while a call uses it.
+    fn is_finished(&self) -> bool {
+        self.0.try_lock().is_some_and(|open| open.is_none())
+    }
 }
 
 /// Takes an open writer out, and closes its handle.
 fn take(handle: Handle<IndexedWriter>) -> Result<OpenWriter> {
     let held = handle.share()?;
     held.check_process()?;
-    let open = held.object().0.lock().take();
+    let Some(mut open) = held.object().0.try_lock() else {
+        return Err(invalid("indexed directory writer: another call uses it"));
+    };
+    let open = open.take();
     drop(handle.take()?);
-    LAST_WRITER.with(|last| *last.borrow_mut() = None);
+    LAST_WRITER.take();
     open.ok_or_else(|| invalid("the indexed directory was finished"))
 }
 
@@ -188,10 +209,15 @@ pub unsafe extern "C" fn esker_imd_create(
 ) -> c_int {
     call(|| unsafe {
         put_new(writer, || {
-            let name = path(name, "path")?;
-            let options = read_options(options, "options")?;
-            let transport = comm.with(Communicator::lend)?;
-            IndexedWriter::create(transport, repository, session, name, &options)
+            let mut transport = comm.with(Communicator::lend)?;
+            let is_first = transport.rank() == Rank(0);
+            let plan = path(name, "path").and_then(|name| {
+                let options = read_options(options, "options")?;
+                let plan = DirectoryPlan::new(is_first, repository, session, name, &options)?;
+                Ok((plan, options))
+            });
+            let (plan, options) = transport.agree(plan)?;
+            plan.begin(transport, &options)
         })
     })
 }
@@ -261,7 +287,7 @@ pub unsafe extern "C" fn esker_imd_finish(
         let OpenWriter { writer, draft, entry, .. } = take(writer)?;
         let done = writer.finish()?;
         if let Some((session, path)) = entry {
-            session.with(|session| session.create_indexed(path, &draft))?;
+            session.object().create_indexed(path, &draft)?;
         }
         let counts = CIndexedSummary {
             records: done.totals.rows,
@@ -275,5 +301,10 @@ pub unsafe extern "C" fn esker_imd_finish(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn esker_imd_discard(writer: Handle<IndexedWriter>) -> c_int {
-    call(|| take(writer).map(drop))
+    call(|| {
+        if writer.is_inherited()? {
+            return writer.take().map(drop);
+        }
+        take(writer).map(drop)
+    })
 }

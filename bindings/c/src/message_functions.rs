@@ -12,6 +12,9 @@ use esker_comm::{Channel, NodeMap};
 use crate::arguments::{invalid, slice};
 use crate::options::COptions;
 
+/// Maximum number of ranks, which bounds the map of their nodes.
+const RANKS_MAX: u32 = 1 << 24;
+
 type StartSend = unsafe extern "C" fn(
     context: *mut c_void,
     to: u32,
@@ -76,6 +79,7 @@ impl CMessageFunctions {
 /// The functions of a communicator, all of which are there.
 pub struct MessageFunctions {
     context: CallerContext,
+    size: u32,
     start_send: StartSend,
     test_send: TestSend,
     probe: Probe,
@@ -98,22 +102,26 @@ impl MessageFunctions {
         context: CallerContext,
     ) -> Result<(Self, Rank, NodeMap)> {
         let missing = |name: &str| invalid(format!("functions: {name} is NULL"));
-        if given.rank >= given.size {
-            let what = format!("functions: there is no rank {} of {}", given.rank, given.size);
+        if given.rank >= given.size || given.size > RANKS_MAX {
+            let what = format!(
+                "functions: rank {} of {}; a job has 1 to {RANKS_MAX}",
+                given.rank, given.size
+            );
             return Err(invalid(what));
         }
+        let functions = Self {
+            context,
+            size: given.size,
+            start_send: given.start_send.ok_or_else(|| missing("start_send"))?,
+            test_send: given.test_send.ok_or_else(|| missing("test_send"))?,
+            probe: given.probe.ok_or_else(|| missing("probe"))?,
+            receive: given.receive.ok_or_else(|| missing("receive"))?,
+        };
         let nodes = if given.nodes.is_null() {
             NodeMap::even(given.size, given.size)?
         } else {
             // SAFETY: the caller gives a number for each rank.
             NodeMap::of_labels(unsafe { slice(given.nodes, given.size as usize, "nodes")? })?
-        };
-        let functions = Self {
-            context,
-            start_send: given.start_send.ok_or_else(|| missing("start_send"))?,
-            test_send: given.test_send.ok_or_else(|| missing("test_send"))?,
-            probe: given.probe.ok_or_else(|| missing("probe"))?,
-            receive: given.receive.ok_or_else(|| missing("receive"))?,
         };
         Ok((functions, Rank(given.rank), nodes))
     }
@@ -176,7 +184,7 @@ impl MessagePassing for MessageFunctions {
         if found == 0 {
             return Ok(None);
         }
-        if size > MESSAGE_BYTES_MAX {
+        if size > MESSAGE_BYTES_MAX || from >= self.size {
             let what = format!("rank {from} sent a message of {size} bytes on {channel}");
             return Err(Error::new(Kind::Corrupt, what));
         }

@@ -118,6 +118,7 @@ pub struct CGcOptions {
     pub(crate) without_grace: i32,
     pub(crate) dry_run: i32,
     pub(crate) scan_data: i32,
+    pub(crate) reserved: i32,
 }
 
 // SAFETY: integers.

@@ -210,10 +210,7 @@ pub unsafe extern "C" fn esker_session_suspend(session: Handle<Session>, id: *mu
 
 #[unsafe(no_mangle)]
 pub extern "C" fn esker_session_abandon(session: Handle<Session>) -> c_int {
-    call(|| match session.take()? {
-        Some(session) => session.abandon(),
-        None => Err(invalid("another thread is in a call with the session, which goes with it")),
-    })
+    call(|| session.take()?.owned("session")?.map_or(Ok(()), Session::abandon))
 }
 
 #[unsafe(no_mangle)]

@@ -2,7 +2,8 @@
 //! Shared files: files that all ranks of a job write.
 //!
 //! A job is locked for each call, its own or one of its files: ranks that are threads have a job
-//! each. Files keep their job; it is published when none is open.
+//! each. The lock is only tried: a message function that calls back, and a second thread, get an error.
+//! Files keep their job; it is published when none is open.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -66,9 +67,32 @@ handle_kind!(SharedFileRank, 13, "shared file");
 
 impl SharedJobRank {
     fn run<R>(&self, act: impl FnOnce(&mut OpenJob) -> Result<R>) -> Result<R> {
-        match self.open.lock().as_mut() {
+        let Some(mut open) = self.open.try_lock() else {
+            return Err(invalid("shared job: another call uses it"));
+        };
+        match open.as_mut() {
             Some(open) => act(open),
             None => Err(Error::new(Kind::Closed, "shared job: it was published or closed")),
+        }
+    }
+
+    /// Takes the job out, to which no file may refer.
+    fn take(&self) -> Result<Box<SharedJob<LentTransport>>> {
+        let Some(mut open) = self.open.try_lock() else {
+            return Err(invalid("shared job: another call uses it"));
+        };
+        match open.take() {
+            None => Err(Error::new(Kind::Closed, "shared job: it was published or closed")),
+            Some(job) if job.files > 0 => {
+                let what = format!("shared job: {} of its files are open; close them", job.files);
+                *open = Some(job);
+                Err(invalid(what))
+            }
+            Some(job) => {
+                let job = std::mem::ManuallyDrop::new(job);
+                // SAFETY: it comes from a box, and no file refers to it.
+                Ok(unsafe { Box::from_raw(job.job.as_ptr()) })
+            }
         }
     }
 }
@@ -86,6 +110,16 @@ impl OpenJob {
     unsafe fn job_of_files(&self) -> &'static SharedJob<LentTransport> {
         // SAFETY: the box stays while files are open.
         unsafe { self.job.as_ref() }
+    }
+}
+
+impl Drop for SharedFileRank {
+    /// A file that was not closed is dropped under the lock of its job.
+    fn drop(&mut self) {
+        if let Some(open) = self.rank.open.lock().as_mut() {
+            drop(self.file.get_mut().0.take());
+            open.files -= 1;
+        }
     }
 }
 
@@ -187,8 +221,8 @@ pub unsafe extern "C" fn esker_shared_open(
                 rank.run(|open| {
                     let job = open.job_of_files();
                     let file = if creates == 0 { job.open(name)? } else { job.create(name)? };
-                    open.files += 1;
                     let file = Mutex::new(OpenFileOfJob(Some(file)));
+                    open.files += 1;
                     Ok(SharedFileRank { rank: Arc::clone(rank), file })
                 })
             })
@@ -332,16 +366,9 @@ pub unsafe extern "C" fn esker_shared_stat(
 #[unsafe(no_mangle)]
 pub extern "C" fn esker_shared_close(file: Handle<SharedFileRank>) -> c_int {
     call(|| {
-        let Some(closed) = file.take()? else {
-            return Err(invalid("another thread is in a call with the shared file"));
-        };
-        let SharedFileRank { rank, file } = closed;
-        rank.run(|open| {
-            let file = file.into_inner().0;
-            let done = file.map_or(Ok(()), |file| file.close().map(drop));
-            open.files -= 1;
-            done
-        })
+        let Some(closed) = file.take()?.owned("shared file")? else { return Ok(()) };
+        let open = closed.file.lock().0.take();
+        closed.rank.run(|_| open.map_or(Ok(()), |file| file.close().map(drop)))
     })
 }
 
@@ -359,20 +386,9 @@ pub extern "C" fn esker_shared_serve(
     call(|| shared.with(|rank| rank.run(|open| open.job().serve(wait))))
 }
 
-/// Takes the job out, which no file may refer to.
+/// Takes the job out, and closes its handle.
 fn take_job(shared: Handle<Arc<SharedJobRank>>) -> Result<Box<SharedJob<LentTransport>>> {
-    let job = shared.with(|rank| {
-        rank.run(|open| match open.files {
-            0 => Ok(()),
-            files => Err(invalid(format!("shared job: {files} of its files are open; close them"))),
-        })?;
-        let mut open = rank.open.lock();
-        let open = open.take().ok_or_else(|| invalid("shared job: it was published or closed"))?;
-        assert_eq!(open.files, 0, "only the rank's own thread opens files");
-        let open = std::mem::ManuallyDrop::new(open);
-        // SAFETY: it comes from a box, and no file refers to it.
-        Ok(unsafe { Box::from_raw(open.job.as_ptr()) })
-    })?;
+    let job = shared.with(|rank| rank.take())?;
     drop(shared.take()?);
     Ok(job)
 }
@@ -397,5 +413,10 @@ pub unsafe extern "C" fn esker_shared_publish(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn esker_shared_leave(shared: Handle<Arc<SharedJobRank>>) -> c_int {
-    call(|| take_job(shared).map(drop))
+    call(|| {
+        if shared.is_inherited()? {
+            return shared.take().map(drop);
+        }
+        take_job(shared).map(drop)
+    })
 }

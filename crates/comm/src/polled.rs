@@ -137,6 +137,15 @@ impl LentBuffer {
     }
 }
 
+/// Waits before poll number `looks` of a wait.
+fn pause(looks: u32) {
+    if looks < LOOKS_AWAKE {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep((Duration::from_micros(10) * (looks / LOOKS_AWAKE)).min(NAP_MAX));
+    }
+}
+
 impl<M: MessagePassing> PolledTransport<M> {
     /// A transport of `rank` over `messages`.
     pub fn new(rank: Rank, nodes: NodeMap, options: PolledOptions, messages: M) -> Self {
@@ -201,13 +210,15 @@ impl<M: MessagePassing> PolledTransport<M> {
     /// `Unavailable` if they do not before the deadline.
     pub fn finish_sends(&mut self) -> Result<()> {
         let end_ns = self.monotonic_ns().saturating_add(self.options.deadline.as_nanos() as u64);
+        let mut looks = 0;
         while !self.sends.is_empty() {
             self.reap_sends()?;
             if self.monotonic_ns() > end_ns {
                 let what = format!("{}: others do not take its last messages", self.rank);
                 return Err(Error::new(Kind::Unavailable, what));
             }
-            std::thread::yield_now();
+            looks += 1;
+            pause(looks);
         }
         Ok(())
     }
@@ -276,13 +287,7 @@ impl<M: MessagePassing> Transport for PolledTransport<M> {
                 return Ok(None);
             }
             looks += 1;
-            if looks < LOOKS_AWAKE {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(
-                    (Duration::from_micros(10) * (looks / LOOKS_AWAKE)).min(NAP_MAX),
-                );
-            }
+            pause(looks);
         }
     }
 

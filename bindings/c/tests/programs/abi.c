@@ -10,7 +10,7 @@
 int main(void)
 {
     SHOW(esker_repository_options, cache_bytes);
-    SHOW(esker_gc_options, scan_data);
+    SHOW(esker_gc_options, reserved);
     SHOW(esker_gc_report, problems);
     SHOW(esker_verify_report, warnings);
     SHOW(esker_name, published_ns);

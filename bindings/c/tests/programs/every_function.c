@@ -216,7 +216,7 @@ static void indexed(esker_repository *repository, esker_session *session, esker_
     options.value_bytes = 4;
     options.memory_bytes = 4 << 20;
     OK(esker_imd_create(comm, repository, session, "/tracers", &options, &writer));
-    FAILS(esker_comm_close(comm), ESKER_INVALID, EINVAL);
+    FAILS(esker_comm_barrier(comm), ESKER_INVALID, EINVAL);
     for (uint32_t i = 0; i < 100; i++) {
         keys[i] = __builtin_bswap64(i);
         numbers[i] = i;
@@ -231,10 +231,15 @@ static void indexed(esker_repository *repository, esker_session *session, esker_
     OK(esker_imd_epoch_flush_at(writer, 500));
     OK(esker_imd_finish(writer, &summary));
     CHECK(summary.records == 200 && summary.epochs == 2 && summary.memory_peak > 0);
+    FAILS(esker_imd_create(comm, repository, session, "/tracers", &options, &writer), ESKER_EXISTS,
+          EEXIST);
+    FAILS(esker_imd_create(comm, repository, session, "/none/tracers", &options, &writer),
+          ESKER_NOT_FOUND, ENOENT);
     options.format = ESKER_IMD_BASE;
     OK(esker_imd_create(comm, repository, session, "/given-up", &options, &writer));
+    OK(esker_comm_close(comm)); /* the writer has it */
+    OK(esker_imd_append(writer, keys, 8, numbers, 4));
     OK(esker_imd_discard(writer));
-    OK(esker_comm_close(comm));
 
     OK(esker_imd_open(root, "/tracers", 0, &reader));
     OK(esker_imd_info_of(reader, &info));

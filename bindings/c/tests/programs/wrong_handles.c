@@ -326,21 +326,153 @@ static void shared(void)
     OK(esker_comm_close(comm));
 }
 
+/* Message functions that call back into what they serve, and more ranks than there can be. */
+static esker_imd_writer *served;
+static int released, called_back;
+
+static int start_send(void *context, uint32_t to, uint32_t tag, const void *bytes,
+                      size_t bytes_count, void **request)
+{
+    (void)context, (void)to, (void)tag, (void)bytes, (void)bytes_count, (void)request;
+    return 1;
+}
+
+static int test_send(void *context, void *request, int *done)
+{
+    (void)context, (void)request;
+    *done = 1;
+    return 0;
+}
+
+static int probe(void *context, uint32_t tag, int *found, uint32_t *from, size_t *bytes_count,
+                 void **message)
+{
+    (void)context, (void)tag, (void)from, (void)bytes_count, (void)message;
+    *found = 0;
+    if (served != NULL) {
+        called_back++;
+        REFUSED(esker_imd_poll(served));
+    }
+    return 0;
+}
+
+static int receive(void *context, void *message, void *bytes, size_t bytes_count)
+{
+    (void)context, (void)message, (void)bytes, (void)bytes_count;
+    return 1;
+}
+
+static void release(void *context)
+{
+    (void)context;
+    released++;
+}
+
+static void message_functions(void)
+{
+    esker_message_functions functions = { sizeof functions, NULL, 0, 1, NULL, start_send, test_send,
+                                          probe, receive, release };
+    struct {
+        esker_message_functions known;
+        uint64_t newer;
+    } newer = { functions, 1 };
+    esker_comm *comm;
+    esker_imd_writer *writer;
+
+    functions.size = UINT32_MAX;
+    REFUSED(esker_comm_from_functions(&functions, &comm));
+    CHECK(released == 1);
+    newer.known.struct_size = sizeof newer;
+    REFUSED(esker_comm_from_functions(&newer.known, &comm));
+    CHECK(released == 2);
+    functions.size = 1;
+    OK(esker_comm_from_functions(&functions, &comm));
+    OK(esker_imd_create(comm, repository, session, "/served", NULL, &writer));
+    served = writer;
+    OK(esker_imd_poll(writer));
+    CHECK(called_back > 0);
+    served = NULL;
+    OK(esker_imd_discard(writer));
+    OK(esker_comm_close(comm));
+    CHECK(released == 3);
+}
+
+/* A rank that cannot go on fails the others, instead of leaving them waiting. */
+static void *create_as_second(void *comm)
+{
+    esker_imd_writer *writer;
+
+    CHECK(esker_imd_create((esker_comm *)comm, repository, NULL, "/d", NULL, &writer) == -EIO);
+    CHECK(esker_error_kind() == ESKER_UNAVAILABLE);
+    return NULL;
+}
+
+static void failing_ranks(void)
+{
+    esker_imd_options options = ESKER_IMD_OPTIONS_INIT;
+    esker_imd_writer *writer;
+    esker_comm *comms[2];
+    pthread_t second;
+
+    OK(esker_comm_threads(2, 0, comms));
+    CHECK(pthread_create(&second, NULL, create_as_second, comms[1]) == 0);
+    options.format = 99;
+    REFUSED(esker_imd_create(comms[0], repository, session, "/d", &options, &writer));
+    CHECK(pthread_join(second, NULL) == 0);
+    OK(esker_comm_close(comms[0]));
+    OK(esker_comm_close(comms[1]));
+}
+
+/* A writer keeps its session. */
+static void closed_sessions(void)
+{
+    esker_session_options options = ESKER_SESSION_OPTIONS_INIT;
+    esker_session *closed;
+    esker_imd_writer *writer;
+    esker_comm *comm;
+    esker_dir *top;
+    esker_stat_t stat;
+
+    options.durability = ESKER_NONE;
+    OK(esker_comm_self(&comm));
+    OK(esker_session_begin(repository, &options, &closed));
+    OK(esker_session_root(closed, &top));
+    OK(esker_imd_create(comm, repository, closed, "/kept", NULL, &writer));
+    OK(esker_imd_append(writer, "k", 1, "v", 1));
+    OK(esker_imd_epoch_flush(writer));
+    OK(esker_session_close(closed));
+    OK(esker_imd_finish(writer, NULL));
+    OK(esker_stat(top, "/kept", 0, &stat));
+    CHECK(stat.is_indexed);
+    OK(esker_dir_close(top));
+    OK(esker_comm_close(comm));
+}
+
 /* A child may close what its parent has, which changes nothing, and open the store itself. */
 static void processes(const char *path)
 {
     esker_repository *own;
     esker_namespace *space;
+    esker_comm *comm, *other;
+    esker_imd_writer *writer;
     const char *snapshots[1] = { "base" };
     int status;
-    pid_t child = fork();
+    pid_t child;
 
+    OK(esker_comm_self(&comm));
+    OK(esker_comm_self(&other));
+    OK(esker_imd_create(other, repository, session, "/of-parent", NULL, &writer));
+    child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         REFUSED(esker_session_sync(session));
         CHECK(strstr(esker_error_message(), "forked") != NULL);
+        REFUSED(esker_imd_poll(writer));
+        OK(esker_imd_discard(writer));
+        OK(esker_comm_close(comm));
+        OK(esker_comm_close(other));
         OK(esker_dir_close(root));
-        OK(esker_session_close(session));
+        OK(esker_session_abandon(session));
         OK(esker_repository_open(path, NULL, &own));
         OK(esker_namespace_open(own, snapshots, 1, &space));
         OK(esker_namespace_close(space));
@@ -351,6 +483,11 @@ static void processes(const char *path)
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     OK(esker_session_sync(session));
     OK(esker_create(root, "after-fork"));
+    OK(esker_imd_append(writer, "k", 1, "v", 1));
+    OK(esker_imd_epoch_flush(writer));
+    OK(esker_imd_finish(writer, NULL));
+    OK(esker_comm_close(comm));
+    OK(esker_comm_close(other));
 }
 
 /* Threads that open and close files of their own, while others use them wrongly. */
@@ -403,6 +540,9 @@ int main(int argc, char **argv)
     ranks();
     indexed();
     shared();
+    message_functions();
+    failing_ranks();
+    closed_sessions();
     processes(path);
     threads();
     OK(esker_dir_close(root));
