@@ -3,8 +3,8 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build install c install-c deb docs test demo soak mutants peers compare compare-imd compare-segments compare-mount \
-	compare-workbench clean
+.PHONY: help setup build install c install-c deb docs test advisories demo soak mutants peers \
+	compare compare-imd compare-segments compare-mount compare-workbench clean
 
 CARGO ?= cargo
 # Minutes that the long campaigns may take.
@@ -44,6 +44,10 @@ docs: ## Make a book of README, guides, designs and formats, target/book/index.h
 
 test: ## Install what is missing, then check format, lints, style, all tests and a little fuzzing
 	@scripts/test.sh
+
+advisories: ## Check dependencies for known vulnerabilities, which needs GitHub
+	@scripts/setup.sh build test
+	@scripts/deny.sh advisories
 
 demo: build ## Install what is missing, build, and run the main job on real files
 	@scripts/demo.sh

@@ -72,6 +72,7 @@ check format cargo fmt --all --check
 # Also what is compiled only with MPI: both MPIs compile the same source.
 check lint env MPICC=mpicc.openmpi cargo clippy --workspace --all-targets --features "$FEATURES,mpi" -- -D warnings
 check tidy cargo xtask tidy
+check dependencies scripts/deny.sh
 # Links between items are part of the documentation.
 check documentation env RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" \
     cargo doc --workspace --no-deps --features "$FEATURES"
