@@ -23,61 +23,63 @@ impl SessionFile<'_> {
     /// # Errors
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; errors of the store.
     pub fn truncate(&self, size: u64) -> Result<()> {
-        let Self { session, file } = *self;
-        session.check_open()?;
-        let _content = session.pin_data_logs();
-        let mut state = file.state.write();
-        check_end(Some(size))?;
-        session.set_size(file, &mut state, size)?;
-        session.content_was_changed(file, &mut state);
-        Ok(())
+        self.change_content(size, |state| self.session.set_size(self.file, state, size))
     }
 
     /// Extends the file to the end of `range` unless `keeps_size`. Reserves nothing in the store,
     /// whose free space is shared, unless the file is written in place.
     pub fn allocate(&self, range: Range<u64>, keeps_size: bool) -> Result<()> {
         let Self { session, file } = *self;
-        session.check_open()?;
-        let _content = session.pin_data_logs();
-        let mut state = file.state.write();
-        check_end(Some(range.end))?;
-        if let Some(direct) = state.change_in_place(session.tree())? {
-            direct.allocate(&range, keeps_size)?;
-        } else if !keeps_size && range.end > state.inode.size {
-            session.set_size(file, &mut state, range.end)?;
-        }
-        session.content_was_changed(file, &mut state);
-        Ok(())
+        self.change_content(range.end, |state| {
+            if let Some(direct) = state.change_in_place(session.tree())? {
+                direct.allocate(&range, keeps_size)?;
+            } else if !keeps_size && range.end > state.inode.size {
+                session.set_size(file, state, range.end)?;
+            }
+            Ok(())
+        })
     }
 
     /// Makes `range` of the file read as zeros and take no room; extends the file to its end unless
     /// `keeps_size`.
     pub fn punch(&self, range: Range<u64>, keeps_size: bool) -> Result<()> {
         let Self { session, file } = *self;
+        self.change_content(range.end, |state| {
+            if let Some(direct) = state.change_in_place(session.tree())? {
+                return direct.punch(&range, keeps_size);
+            }
+            if !keeps_size && range.end > state.inode.size {
+                session.set_size(file, state, range.end)?;
+            }
+            let end = range.end.min(state.inode.size);
+            if range.start >= end {
+                return Ok(());
+            }
+            if let Some(buffer) = &mut state.buffer {
+                buffer[range.start as usize..end as usize].fill(0);
+                return Ok(());
+            }
+            session.map_content(file, state)?;
+            let hole = Segment::hole(file.id, range.start, end - range.start);
+            session.extents().put_segments(&mut [hole])?;
+            session.data().garbage().add_garbage(end - range.start);
+            Ok(())
+        })
+    }
+
+    /// Calls `change`, which may extend the file to `end`, with the file's state, which stays
+    /// locked, and records the time of the change once it has succeeded.
+    fn change_content(
+        &self,
+        end: u64,
+        change: impl FnOnce(&mut OpenFileState) -> Result<()>,
+    ) -> Result<()> {
+        let Self { session, file } = *self;
         session.check_open()?;
         let _content = session.pin_data_logs();
         let mut state = file.state.write();
-        check_end(Some(range.end))?;
-        if let Some(direct) = state.change_in_place(session.tree())? {
-            direct.punch(&range, keeps_size)?;
-            session.content_was_changed(file, &mut state);
-            return Ok(());
-        }
-        if !keeps_size && range.end > state.inode.size {
-            session.set_size(file, &mut state, range.end)?;
-        }
-        let end = range.end.min(state.inode.size);
-        if range.start < end {
-            match &mut state.buffer {
-                Some(buffer) => buffer[range.start as usize..end as usize].fill(0),
-                None => {
-                    session.map_content(file, &mut state)?;
-                    let hole = Segment::hole(file.id, range.start, end - range.start);
-                    session.extents().put_segments(&mut [hole])?;
-                    session.data().garbage().add_garbage(end - range.start);
-                }
-            }
-        }
+        check_end(Some(end))?;
+        change(&mut state)?;
         session.content_was_changed(file, &mut state);
         Ok(())
     }
