@@ -1,95 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Inode: what a change set records for a name, and the schema that stores it.
 //!
-//! Layout: docs/format/inode.md. This file is its only encoder and decoder.
+//! Layout: docs/format/inode.md. This file is its only encoder and decoder; `inode/schema.rs` has the
+//! columns, `inode/stored_inode.rs` reads them.
 //! A record is keyed by (directory, xxh3 of the name, name). A tombstone hides the name in layers
 //! below. A link stands for an inode that has several names and is stored in the links directory.
 //! Source: DESIGN §4; DeltaFS thesis §4.3 (what a log entry holds).
 
-use std::fmt;
+mod file_id;
+mod schema;
+mod stored_inode;
 
 use esker_base::{Error, Kind, Result};
 use esker_extent::LogPlace;
 use esker_table::block::DecodedBlock;
 use esker_table::manifest::SetId;
-use esker_table::schema::{IntColumn, Key, Row, RowBuffer, Schema};
-use esker_table::wire::unzigzag;
+use esker_table::schema::{Key, Row, RowBuffer};
 
+pub use self::file_id::{DirId, FileId};
+pub(crate) use self::schema::column;
+pub use self::schema::{INODE, key, name_hash};
+use self::stored_inode::{InodeColumns, PLAIN, StoredInode};
 use crate::file::FILE_BYTES_MAX;
 use crate::path::PATH_BYTES_MAX;
 use crate::xattr::XATTR_BYTES_MAX;
-
-/// Identity of a directory: the first 128 bits of `BLAKE3(parent ‖ generation ‖ name)` of the place
-/// where it was made; 0 for the root. It does not change when the directory is renamed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DirId(pub u128);
-
-impl DirId {
-    /// The root directory.
-    pub const ROOT: Self = Self(0);
-    /// Directory of inodes with several names, by file id. It cannot be listed.
-    pub const LINKS: Self = Self(u128::MAX);
-
-    /// Returns the identity of a directory made in `parent` at `name`, which was a directory
-    /// `generation` times before.
-    #[must_use]
-    pub fn child(parent: Self, generation: u64, name: &[u8]) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&parent.0.to_le_bytes());
-        hasher.update(&generation.to_le_bytes());
-        hasher.update(name);
-        let digest = hasher.finalize();
-        let first = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");
-        Self(u128::from_le_bytes(*first))
-    }
-}
-
-impl fmt::Display for DirId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-/// Identity of a file: the set that made it (high half) and the operation that did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId(pub u128);
-
-impl FileId {
-    /// Returns the identity of the file that operation `seq` of `set` makes.
-    #[must_use]
-    pub fn new(set: SetId, seq: u64) -> Self {
-        Self((set.0 >> 64) << 64 | u128::from(seq))
-    }
-
-    /// Returns the identity under which a stack shows the file that the branch `set` has as `self`
-    /// (`lineage.rs`): other branches may have the same file at other names, as a different file. A
-    /// file that the branch itself made keeps its identity, which no other branch shows.
-    #[must_use]
-    pub fn of_branch(self, set: SetId) -> Self {
-        if self.is_of(set) {
-            return self;
-        }
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.0.to_le_bytes());
-        hasher.update(&set.0.to_le_bytes());
-        let digest = hasher.finalize();
-        let first = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");
-        Self(u128::from_le_bytes(*first))
-    }
-
-    /// True if `set` made the file.
-    #[must_use]
-    pub fn is_of(self, set: SetId) -> bool {
-        self.0 >> 64 == set.0 >> 64
-    }
-
-    /// Returns a 64-bit inode number for interfaces limited to that size. Numbers may collide, as
-    /// any such digest of a larger identity may.
-    #[must_use]
-    pub fn number(self) -> u64 {
-        esker_table::schema::mix((self.0 >> 64) as u64) ^ self.0 as u64
-    }
-}
 
 /// Kind of file that a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -253,35 +187,6 @@ pub struct Inode {
     pub xattrs: Vec<u8>,
 }
 
-/// Columns of [`INODE`], in its order.
-pub(crate) mod column {
-    pub const HASH: usize = 2;
-    pub const SEQ: usize = 3;
-    pub const ENTRY: usize = 4;
-    pub const GENERATION: usize = 5;
-    pub const MODE: usize = 6;
-    pub const UID: usize = 7;
-    pub const GID: usize = 8;
-    pub const NLINK: usize = 9;
-    pub const RDEV: usize = 10;
-    pub const SIZE: usize = 11;
-    pub const MTIME: usize = 12;
-    pub const CTIME: usize = 13;
-    pub const ATIME: usize = 14;
-    pub const ID_HIGH: usize = 15;
-    pub const ID_LOW: usize = 16;
-    pub const LOG_SET_HIGH: usize = 17;
-    pub const LOG_SET_LOW: usize = 18;
-    pub const LOG: usize = 19;
-    pub const LOG_OFFSET: usize = 20;
-    pub const LOG_LENGTH: usize = 21;
-    pub const LOG_WRITTEN: usize = 22;
-    pub const LOG_CHECKSUM: usize = 23;
-    pub const NAME: usize = 0;
-    pub const CONTENT: usize = 1;
-    pub const XATTRS: usize = 2;
-}
-
 /// Permission bits with set-id and sticky bits.
 const MODE_MAX: u64 = 0o7777;
 /// The number that means "no change" when setting a user or group: no user or group has it.
@@ -293,57 +198,6 @@ const GENERATION_MAX: u64 = u64::MAX >> 1;
 /// Value of column [`column::RDEV`] for a regular file, which has no device number, whose content
 /// is in the extent table.
 pub(crate) const MAPPED: u64 = 1;
-
-/// Returns the hash by which names are ordered within their directory; its high bits select a
-/// partition.
-#[must_use]
-pub fn name_hash(name: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(name)
-}
-
-/// The schema of inode records.
-pub static INODE: Schema = Schema {
-    id: 1,
-    name: "inode",
-    ints: &[
-        IntColumn::plain("dir_high"),
-        IntColumn::plain("dir_low"),
-        IntColumn::plain("hash"),
-        IntColumn::plain("seq"),
-        IntColumn::plain("entry"),
-        IntColumn::plain("generation"),
-        IntColumn::plain("mode"),
-        IntColumn::plain("uid"),
-        IntColumn::plain("gid"),
-        IntColumn::plain("nlink"),
-        IntColumn::plain("rdev"),
-        IntColumn::plain("size"),
-        IntColumn::plain("mtime"),
-        IntColumn::follows("ctime", column::MTIME),
-        IntColumn::follows("atime", column::MTIME),
-        IntColumn::plain("id_high"),
-        IntColumn::follows("id_low", column::SEQ),
-        IntColumn::plain("log_set_high"),
-        IntColumn::plain("log_set_low"),
-        IntColumn::plain("log"),
-        IntColumn::plain("log_offset"),
-        IntColumn::follows("log_length", column::SIZE),
-        IntColumn::follows("log_written", column::LOG_LENGTH),
-        IntColumn::plain("log_checksum"),
-    ],
-    strings: &["name", "content", "xattrs"],
-    key_ints: 3,
-    group_ints: 2,
-    hash_of: Some(name_hash),
-    has_filters: true,
-};
-
-/// Returns the key of `name` in `dir`.
-#[inline]
-#[must_use]
-pub fn key(dir: DirId, name: &[u8]) -> Key<'_> {
-    Key { ints: [(dir.0 >> 64) as u64, dir.0 as u64, name_hash(name)], string: name }
-}
 
 impl Inode {
     /// Returns a new inode without content, whose owner is not set yet.
@@ -586,81 +440,6 @@ fn owned(bytes: &[u8]) -> Vec<u8> {
     if bytes.is_empty() { Vec::new() } else { bytes.to_vec() }
 }
 
-/// The columns of a record in readable form.
-trait InodeColumns {
-    fn int(&self, column: usize) -> u64;
-    fn string(&self, column: usize) -> &[u8];
-}
-
-impl InodeColumns for Row<'_> {
-    #[inline(always)]
-    fn int(&self, column: usize) -> u64 {
-        self.ints[column]
-    }
-
-    #[inline(always)]
-    fn string(&self, column: usize) -> &[u8] {
-        self.strings[column]
-    }
-}
-
-impl InodeColumns for RowBuffer {
-    #[inline(always)]
-    fn int(&self, column: usize) -> u64 {
-        self.ints[column]
-    }
-
-    #[inline(always)]
-    fn string(&self, column: usize) -> &[u8] {
-        &self.strings[column]
-    }
-}
-
-/// Columns in which records usually differ, and the directory's, which are not read.
-const PLAIN: u32 =
-    0b11 | 1 << column::HASH | 1 << column::SEQ | 1 << column::SIZE | 1 << column::MTIME;
-
-/// A record in stored form, decoded column by column. The records of its block differ only in the
-/// columns of `VARYING`.
-struct StoredInode<'a, const VARYING: u32> {
-    block: &'a DecodedBlock,
-    row: usize,
-}
-
-impl<const VARYING: u32> StoredInode<'_, VARYING> {
-    #[inline(always)]
-    fn stored(&self, column: usize) -> u64 {
-        let may_vary = VARYING >> column & 1 == 1;
-        if may_vary { self.block.int(column, self.row) } else { self.block.shared(column) }
-    }
-
-    #[inline(always)]
-    fn follow(&self, column: usize, base: u64) -> u64 {
-        unzigzag(self.stored(column)).wrapping_add(base)
-    }
-}
-
-impl<const VARYING: u32> InodeColumns for StoredInode<'_, VARYING> {
-    /// Decodes one column, as [`Schema::restore`] does for all columns of [`INODE`].
-    #[inline(always)]
-    fn int(&self, number: usize) -> u64 {
-        use column as c;
-        match number {
-            c::CTIME | c::ATIME => self.follow(number, self.stored(c::MTIME)),
-            c::ID_LOW => self.follow(number, self.stored(c::SEQ)),
-            c::LOG_LENGTH => self.follow(number, self.stored(c::SIZE)),
-            // Not through a recursive call to `int`, which could not be inlined.
-            c::LOG_WRITTEN => self.follow(number, self.follow(c::LOG_LENGTH, self.stored(c::SIZE))),
-            _ => self.stored(number),
-        }
-    }
-
-    #[inline(always)]
-    fn string(&self, column: usize) -> &[u8] {
-        self.block.string(column, self.row)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -690,20 +469,6 @@ mod tests {
     }
 
     #[test]
-    fn a_column_alone_is_what_restoring_all_makes_of_it() {
-        let ints = std::array::from_fn(|column| esker_table::schema::mix(column as u64));
-        let mut row = Row { ints, ..Row::default() };
-        let mut block = DecodedBlock::default();
-        block.push(&INODE, &Row::default());
-        block.push(&INODE, &row);
-        INODE.restore(&mut row.ints);
-        let stored = StoredInode::<{ !0 }> { block: &block, row: 1 };
-        for column in 0..INODE.ints.len() {
-            assert_eq!(stored.int(column), row.ints[column]);
-        }
-    }
-
-    #[test]
     fn a_plain_block_says_what_any_block_says() {
         let mut inode = Inode::new(NameKind::Is(FileKind::File), 0o640, 1_000);
         (inode.uid, inode.gid, inode.id, inode.content) = (7, 8, 9 << 64, b"x".to_vec());
@@ -729,13 +494,5 @@ mod tests {
             assert_eq!(plain.expect("our own record"), inode);
             assert_eq!(Inode::of_block(&block, at as usize).expect("our own record"), inode);
         }
-    }
-
-    #[test]
-    fn directory_ids_depend_on_parent_generation_and_name() {
-        let a = DirId::child(DirId::ROOT, 0, b"a");
-        assert_eq!(a, DirId::child(DirId::ROOT, 0, b"a"));
-        assert_ne!(a, DirId::child(DirId::ROOT, 1, b"a"));
-        assert_ne!(a, DirId::child(a, 0, b"a"));
     }
 }
