@@ -575,12 +575,7 @@ impl<'a> GarbageCollection<'a> {
             needed.dedup();
         }
         if !self.options.dry_run {
-            for needed in &needed {
-                marker::release(store, needed.set, &needed.holder)?;
-            }
-            for name in self.stale_names.remove(&set).into_iter().flatten() {
-                marker::release(store, set, &name)?;
-            }
+            self.release_markers_of(set, &needed)?;
             // Processes that have just listed an older manifest list again. The last one stays for
             // a writer that sleeps.
             let last = manifest.object_of(set);

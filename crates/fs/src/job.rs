@@ -39,6 +39,7 @@ use crate::inode::{DirId, INODE};
 use crate::layers::{LayerStack, dir_of, load_stack};
 use crate::marker::{self, MarkerHolder};
 use crate::names;
+use crate::provisional_markers::ProvisionalMarkers;
 use crate::publication::release_session;
 use crate::repository::{Repository, best_effort, complete_manifest};
 
@@ -159,15 +160,13 @@ impl Repository {
             return Err(names::taken(name));
         }
         let set = self.draw_set_id();
-        marker::hold(store, set, &MarkerHolder::Session)?;
-        let published = self
-            .join_parts(set, parts, writer)
-            .and_then(|report| self.publish(set, name).map(|()| report));
-        if published.is_err() {
-            // Best effort: a leftover is a set that can be abandoned.
-            let _ = marker::release(store, set, &MarkerHolder::Session);
-        }
-        let report = published?;
+        // A publication that fails may have given the set its name, so a failure here leaves the markers
+        // on the parts.
+        let markers = ProvisionalMarkers::new(store, set, &[]);
+        markers.put()?;
+        let report = self.join_parts(set, parts, writer)?;
+        self.publish(set, name)?;
+        markers.keep();
         for part in parts {
             best_effort(release_session(store, *part, true))?;
         }

@@ -36,6 +36,7 @@ pub mod open_sessions;
 pub mod ops;
 pub mod path;
 pub mod predicate;
+mod provisional_markers;
 mod publication;
 pub mod read_lease;
 pub mod repository;

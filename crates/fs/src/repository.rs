@@ -29,6 +29,7 @@ use crate::marker::{self, MarkerHolder};
 use crate::name_table::SeenPart;
 use crate::names::{self, IfTaken, PublishedName};
 use crate::namespace::Namespace;
+use crate::provisional_markers::ProvisionalMarkers;
 use crate::publication::{PendingPublication, publish_held};
 use crate::session::{Session, SessionOptions};
 use crate::set_ids::SetIds;
@@ -154,19 +155,16 @@ impl Repository {
         options: SessionOptions,
     ) -> Result<Session> {
         let set = self.draw_set_id();
-        self.begin_set((set, job), bases, options).inspect_err(|_| {
-            // Nothing was begun; a leftover is an open set without holders.
-            let store = &**self.store();
-            let _ = marker::release(store, set, &MarkerHolder::Session);
-            for base in bases {
-                let _ = marker::release(store, *base, &MarkerHolder::Set(set));
-            }
-        })
+        let markers = ProvisionalMarkers::new(&**self.store(), set, bases);
+        let session = self.begin_set((set, job), &markers, bases, options)?;
+        markers.keep();
+        Ok(session)
     }
 
     fn begin_set(
         &self,
         (set, job): (SetId, Option<JobMembership>),
+        markers: &ProvisionalMarkers<'_>,
         bases: &[SetId],
         options: SessionOptions,
     ) -> Result<Session> {
@@ -175,7 +173,7 @@ impl Repository {
         store.keep_reserve();
         // Put markers first, then check what they hold: see `marker.rs`. If a collector swept them
         // meanwhile, the set cannot begin: see `condemn.rs`.
-        let expected = self.hold_bases(set, bases)?;
+        let expected = self.hold_bases(markers, bases)?;
         let stack = load_stack_expecting(&self.source, bases, &expected)?;
         let mut manifest = Manifest::new(bases.to_vec(), self.clock.now_ns());
         manifest.job = job;
@@ -186,26 +184,21 @@ impl Repository {
         self.session(stack, tree, data, &options)
     }
 
-    /// Puts the markers of a session of `set` on itself and on `bases`. On a far store, also lists
-    /// the numbers of the bases' manifests concurrently, which saves a round trip when they are
-    /// read.
-    fn hold_bases(&self, set: SetId, bases: &[SetId]) -> Result<HashMap<SetId, u64>> {
+    /// Puts `markers`. On a far store, also lists the numbers of the manifests of `bases`
+    /// concurrently, which saves a round trip when they are read.
+    fn hold_bases(
+        &self,
+        markers: &ProvisionalMarkers<'_>,
+        bases: &[SetId],
+    ) -> Result<HashMap<SetId, u64>> {
         let store = &**self.store();
-        let own = (set, MarkerHolder::Session);
-        let held: Vec<(SetId, MarkerHolder)> = std::iter::once(own)
-            .chain(bases.iter().map(|base| (*base, MarkerHolder::Set(set))))
-            .collect();
-        let hold = || {
-            let hold = |(set, holder): &(SetId, MarkerHolder)| marker::hold(store, *set, holder);
-            concurrent::try_map(store, &held, hold)
-        };
         if store.requests_at_once() <= 1 {
-            return hold().map(|_| HashMap::new());
+            return markers.put().map(|()| HashMap::new());
         }
         // Damage shows when the manifest is read.
         let number = |base: &SetId| Ok((*base, Manifest::newest_number(store, *base).ok()));
         let numbers = || concurrent::try_map(store, bases, number);
-        let (_, numbers) = concurrent::try_join(store, hold, numbers)?;
+        let (_, numbers) = concurrent::try_join(store, || markers.put(), numbers)?;
         Ok(numbers.into_iter().filter_map(|(base, number)| Some((base, number?))).collect())
     }
 

@@ -39,6 +39,7 @@ use crate::dir_tree::{DirTree, in_parallel};
 use crate::inode::INODE;
 use crate::layers::{LayerStack, load_stack};
 use crate::marker::{self, MarkerHolder};
+use crate::provisional_markers::ProvisionalMarkers;
 use crate::repository::{Repository, complete_manifest};
 
 /// Settings of a squash.
@@ -113,18 +114,12 @@ impl Repository {
     ) -> Result<(SetId, SquashReport)> {
         let store = &**self.store();
         let set = self.draw_set_id();
-        let squashed = self.squash_into(set, bases, options);
-        if squashed.is_err() {
-            // Best effort: a leftover is an open set that can be abandoned.
-            let _ = marker::release(store, set, &MarkerHolder::Session);
-        }
-        for base in bases {
-            match &squashed {
-                Ok(_) => marker::release(store, *base, &MarkerHolder::Set(set))?,
-                Err(_) => drop(marker::release(store, *base, &MarkerHolder::Set(set))),
-            }
-        }
-        Ok((set, squashed?))
+        // The bases are held as by a session until the new set no longer needs them.
+        let markers = ProvisionalMarkers::new(store, set, bases);
+        markers.put()?;
+        let report = self.squash_into(set, bases, options)?;
+        markers.keep_own()?;
+        Ok((set, report))
     }
 
     fn squash_into(
@@ -135,11 +130,6 @@ impl Repository {
     ) -> Result<SquashReport> {
         let store = &**self.store();
         let start_ns = self.clock().monotonic_ns();
-        // The bases are held as by a session until the new set no longer needs them.
-        marker::hold(store, set, &MarkerHolder::Session)?;
-        for base in bases {
-            marker::hold(store, *base, &MarkerHolder::Set(set))?;
-        }
         let mut manifest = Manifest::new(bases.to_vec(), self.clock().now_ns());
         manifest.properties.clone_from(&options.properties);
         let now_ns = self.clock().now_ns();

@@ -11,7 +11,7 @@ use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
 
 use super::{GarbageCollection, KnownSet, SetObject};
 use crate::dependency::{self, SetDependency};
-use crate::marker::{self, MarkerHolder};
+use crate::marker::MarkerHolder;
 
 impl GarbageCollection<'_> {
     /// Deletes everything of `set` except needed data logs. If this collection made it data-only,
@@ -44,12 +44,7 @@ impl GarbageCollection<'_> {
             let manifest = Manifest::new(Vec::new(), self.now_ns);
             Manifest { state: SetState::DataOnly, ..manifest }
         } else {
-            for needed in &needed {
-                marker::release(store, needed.set, &needed.holder)?;
-            }
-            for name in self.stale_names.remove(&set).into_iter().flatten() {
-                marker::release(store, set, &name)?;
-            }
+            self.release_markers_of(set, &needed)?;
             Manifest::load(store, set)?
         };
         self.sets.insert(set, KnownSet::Manifest(Box::new(manifest)));

@@ -140,6 +140,22 @@ impl GarbageCollection<'_> {
         Ok(())
     }
 
+    /// Releases the markers of `set`, which no longer needs `needed`, and those on it by stale names.
+    pub(super) fn release_markers_of(
+        &mut self,
+        set: SetId,
+        needed: &[SetDependency],
+    ) -> Result<()> {
+        let store = self.store();
+        for needed in needed {
+            marker::release(store, needed.set, &needed.holder)?;
+        }
+        for name in self.stale_names.remove(&set).into_iter().flatten() {
+            marker::release(store, set, &name)?;
+        }
+        Ok(())
+    }
+
     /// True if `set` is a part of a job, which may be reopened.
     fn is_part(&self, set: SetId) -> bool {
         matches!(self.sets.get(&set), Some(KnownSet::Manifest(manifest)) if manifest.job.is_some())
