@@ -45,6 +45,12 @@ impl OperationMix {
         self.weights.contains_key(&Operation::Delete)
     }
 
+    /// True if the mix neither changes nor lists datasets.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        self.weights.keys().all(|operation| matches!(operation, Operation::Stat | Operation::Read))
+    }
+
     /// The operations with their shares, which add up to 1.
     pub fn shares(&self) -> impl Iterator<Item = (Operation, f64)> {
         let sum: f64 = self.weights.values().sum();

@@ -29,11 +29,13 @@ pub enum Operation {
     Rename,
     /// Create an object that another rank has created first.
     CreateLost,
+    /// Make the objects that a rank has created visible to all ranks.
+    Flush,
 }
 
 impl Operation {
     /// All operations, in the order in which reports show them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Create,
         Self::Stat,
         Self::Read,
@@ -44,6 +46,7 @@ impl Operation {
         Self::ListAttributes,
         Self::Rename,
         Self::CreateLost,
+        Self::Flush,
     ];
 
     /// The position in [`Operation::ALL`].
@@ -66,6 +69,7 @@ impl Operation {
             Self::ListAttributes => "list-attributes",
             Self::Rename => "rename",
             Self::CreateLost => "create-lost",
+            Self::Flush => "flush",
         }
     }
 }

@@ -76,6 +76,21 @@ impl RunOptions {
         }
     }
 
+    /// Checks that a write-once service can do the run: it creates no objects after the first phase,
+    /// and deletes and renames none.
+    ///
+    /// # Errors
+    /// `Unsupported` names `target`.
+    pub fn check_write_once(&self, target: &str) -> Result<()> {
+        let only_reads = self.read_only || self.mix.as_ref().is_some_and(OperationMix::only_reads);
+        if only_reads && !(self.names || self.races || self.io500) {
+            return Ok(());
+        }
+        let what = "objects are written once, all together, and then only read: use --read-only, or \
+                    a mix of stat and read";
+        Err(Error::new(Kind::Unsupported, format!("{target}: {what}")))
+    }
+
     /// Checks that the run is defined.
     ///
     /// # Errors

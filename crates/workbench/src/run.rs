@@ -62,7 +62,7 @@ pub fn run_rank(
     progress: &RunProgress,
     transport: &mut dyn Transport,
 ) -> Result<Option<RunResult>> {
-    if !matches!(backend.kind(), "posix" | "store" | "postgresql" | "null") {
+    if !backend.serves_processes() {
         let what = format!("{}: use threads (-N) as ranks", backend.target());
         return Err(Error::new(Kind::Unsupported, what));
     }
@@ -92,6 +92,10 @@ struct BegunRun {
 impl BegunRun {
     fn begin(backend: &dyn Backend, options: &RunOptions, clock: &dyn PaceClock) -> Result<Self> {
         options.check()?;
+        if backend.is_write_once() {
+            options.check_write_once(&backend.target())?;
+        }
+        backend.check(options)?;
         let existing = WorkingSetMarker::read(backend)?;
         if let Some(existing) = &existing {
             existing.check_reuse(&backend.target(), &options.size)?;
@@ -142,9 +146,16 @@ impl BegunRun {
         measured: Vec<Vec<RankPhase>>,
     ) -> Result<RunResult> {
         let mut warnings = self.warnings(options);
+        if backend.is_write_once() && !self.is_reused {
+            warnings.push(
+                "latencies of creates are those of handing an object over: other ranks find it after \
+                 the flush that ends the phase and is part of its time"
+                    .to_owned(),
+            );
+        }
         if !options.keep {
             let left = backend.clear()?;
-            if left > 0 {
+            if left > 0 && !backend.is_write_once() {
                 warnings.push(format!("the cleanup phase left {left} objects, which are removed"));
             }
         }

@@ -120,7 +120,7 @@ impl<'a, 't> RankRunner<'a, 't> {
             seed: options.seed,
         };
         Ok(Self {
-            connection: context.backend.connect()?,
+            connection: context.backend.connect(rank, &options.size)?,
             collectives: Collectives::new(transport, CollectiveOptions::default()),
             rank,
             shift: context.shift,
@@ -196,7 +196,8 @@ impl<'a, 't> RankRunner<'a, 't> {
                 self.phase(&plan, write_shift)?;
             }
         }
-        if !options.keep {
+        // Write-once objects are removed all at once, when the run has ended.
+        if !options.keep && !self.context.backend.is_write_once() {
             self.phase(&PhasePlan::of(PhaseKind::Cleanup), write_shift)?;
         }
         Ok((self.phases, self.shift))
@@ -272,6 +273,9 @@ impl<'a, 't> RankRunner<'a, 't> {
         let ranks = (self.rank, self.context.options.size.ranks);
         self.pace.begin_phase(plan.pacing, ranks, self.phase_start_ns, self.phase_seed());
         let (iterations, stonewall) = match plan.kind {
+            PhaseKind::Precreate if self.context.backend.is_write_once() => {
+                (self.write_once(), None)
+            }
             PhaseKind::Precreate => (self.precreate(), None),
             PhaseKind::Cleanup => (self.cleanup(), None),
             PhaseKind::Names => (self.names(), None),
@@ -282,6 +286,7 @@ impl<'a, 't> RankRunner<'a, 't> {
         };
         let duration_ns = self.context.clock.monotonic_ns() - self.phase_start_ns;
         let preemptions = preemptions().saturating_sub(preempted);
+        self.connection.wait_for_ranks()?;
         if plan.kind == PhaseKind::Cleanup {
             // Failed deletes leave objects; the run's end removes them.
             let _ = self.connection.remove_rank(self.rank);
@@ -338,6 +343,20 @@ impl<'a, 't> RankRunner<'a, 't> {
             }
             self.context.progress.add(self.rank, u64::from(size.datasets));
         }
+        0
+    }
+
+    /// Creates the same objects as [`RankRunner::precreate`], in no datasets, and makes them visible.
+    /// Returns 0 iterations.
+    fn write_once(&mut self) -> u64 {
+        let size = self.context.options.size;
+        for object in 0..size.objects {
+            for number in 0..size.datasets {
+                self.call(Operation::Create, DatasetId { rank: self.rank, number }.object(object));
+            }
+            self.context.progress.add(self.rank, u64::from(size.datasets));
+        }
+        self.measure(Operation::Flush, "all objects", |connection| connection.flush());
         0
     }
 

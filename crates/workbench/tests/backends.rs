@@ -124,7 +124,7 @@ fn planted_links_and_pipes_are_not_followed() {
     backend.write_marker(b"{}").expect("a marker");
     assert_eq!(std::fs::read(&victim).expect("a file"), b"text");
     std::os::unix::fs::symlink(directory.path(), path.join("rank-0")).expect("a link");
-    backend.connect().expect("a connection").add_rank(0).expect_err("a link");
+    backend.connect(0, &conformance::SIZE).expect("a connection").add_rank(0).expect_err("a link");
     std::fs::remove_file(path.join("working-set.json")).expect("removed");
     let pipe = rustix::fs::FileType::Fifo;
     let mode = rustix::fs::Mode::from_raw_mode(0o600);

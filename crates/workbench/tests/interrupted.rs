@@ -8,7 +8,7 @@ use esker_base::clock::SystemClock;
 use esker_base::{Error, Kind, Result};
 use esker_workbench::backend::{Backend, BackendConnection, PosixBackend};
 use esker_workbench::options::RunOptions;
-use esker_workbench::pattern::{DatasetId, ObjectId};
+use esker_workbench::pattern::{DatasetId, ObjectId, WorkingSetSize};
 use esker_workbench::progress::RunProgress;
 use esker_workbench::run::{cleanup, run_threads};
 
@@ -37,8 +37,8 @@ impl Backend for DyingBackend {
         "posix"
     }
 
-    fn connect(&self) -> Result<Box<dyn BackendConnection + '_>> {
-        Ok(Box::new(DyingConnection(self, self.inner.connect()?)))
+    fn connect(&self, rank: u32, size: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>> {
+        Ok(Box::new(DyingConnection(self, self.inner.connect(rank, size)?)))
     }
 
     fn read_marker(&self) -> Result<Option<Vec<u8>>> {

@@ -64,7 +64,11 @@ fn other_tables_are_never_touched() {
     assert_eq!(backend.clear().expect_err("no working set").kind(), Kind::NotFound);
     execute("DROP SCHEMA esker_workbench CASCADE");
     backend.write_marker(b"{}").expect("a marker");
-    backend.connect().expect("a connection").create(OBJECT, b"bytes").expect("created");
+    backend
+        .connect(0, &conformance::SIZE)
+        .expect("a connection")
+        .create(OBJECT, b"bytes")
+        .expect("created");
     let others = [
         ("CREATE TABLE esker_workbench.thesis (text text)", "DROP TABLE esker_workbench.thesis"),
         ("CREATE VIEW mine AS SELECT rank FROM esker_workbench.object", "DROP VIEW mine"),
@@ -91,7 +95,7 @@ fn a_server_that_ends_makes_calls_fail() {
     assert_eq!(absent.read_marker().expect_err("no database").kind(), Kind::NotFound);
     let backend = PostgresBackend::new(&url, None).expect("a target");
     backend.write_marker(b"{}").expect("a marker");
-    let mut connection = backend.connect().expect("a connection");
+    let mut connection = backend.connect(0, &conformance::SIZE).expect("a connection");
     connection.create(OBJECT, b"bytes").expect("created");
     drop(server);
     for _ in 0..2 {

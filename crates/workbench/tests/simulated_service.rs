@@ -61,7 +61,7 @@ impl Backend for SimulatedBackend {
         "simulated"
     }
 
-    fn connect(&self) -> Result<Box<dyn BackendConnection + '_>> {
+    fn connect(&self, _: u32, _: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>> {
         Ok(Box::new(SimulatedConnection(self)))
     }
 

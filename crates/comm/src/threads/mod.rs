@@ -115,8 +115,8 @@ pub fn run_with<R: Send>(
 }
 
 /// Returns the transports of a job's ranks, in rank order, for a program that starts its threads
-/// itself. A rank that drops its transport without [`ThreadTransport::finish`] leaves the others
-/// waiting until the deadline.
+/// itself. A rank that drops its transport without [`ThreadTransport::finish`] is lost to the
+/// others, whose calls then fail.
 #[must_use]
 pub fn transports(nodes: NodeMap, options: &ThreadOptions) -> Vec<ThreadTransport> {
     let job = Arc::new(ThreadJob::new(nodes, options));
@@ -139,7 +139,7 @@ fn run_rank<R>(
     // State that a panic leaves inconsistent is used only to shut down.
     let failed = match catch_unwind(AssertUnwindSafe(|| work(&mut transport))) {
         Ok(Ok(result)) => {
-            job.leave(rank);
+            transport.finish();
             return Some(result);
         }
         Ok(Err(error)) if job.nodes.size() == 1 => RankFailure::Returned(error),
@@ -147,7 +147,8 @@ fn run_rank<R>(
         Err(panic) => RankFailure::Panicked(panic),
     };
     failure.lock().get_or_insert(failed);
-    job.lose(rank);
+    // The rank is lost to the others once its failure is known.
+    drop(transport);
     None
 }
 
@@ -200,17 +201,28 @@ pub struct ThreadTransport {
     rank: Rank,
     counters: TransportCounters,
     barrier: BarrierState,
+    has_left: bool,
 }
 
 impl ThreadTransport {
     fn new(job: Arc<ThreadJob>, rank: Rank) -> Self {
-        Self { job, rank, counters: TransportCounters::default(), barrier: BarrierState::default() }
+        let (counters, barrier) = (TransportCounters::default(), BarrierState::default());
+        Self { job, rank, counters, barrier, has_left: false }
     }
 
     /// Leaves the job. Call it after a barrier: messages that others sent and this rank has not
     /// received are lost.
-    pub fn finish(self) {
+    pub fn finish(mut self) {
+        self.has_left = true;
         self.job.leave(self.rank);
+    }
+}
+
+impl Drop for ThreadTransport {
+    fn drop(&mut self) {
+        if !self.has_left {
+            self.job.lose(self.rank);
+        }
     }
 }
 

@@ -7,9 +7,19 @@ use esker_base::Kind;
 
 use super::{Backend, BackendConnection};
 use crate::object_content::ObjectContent;
-use crate::pattern::DatasetId;
+use crate::pattern::{DatasetId, WorkingSetSize};
 
 const DATASET: DatasetId = DatasetId { rank: 3, number: 1 };
+/// As many ranks and datasets as the suite uses.
+pub const SIZE: WorkingSetSize = WorkingSetSize {
+    ranks: 4,
+    datasets: 2,
+    objects: 8,
+    iterations: 8,
+    object_bytes: 3_901,
+    rank_offset: 1,
+};
+
 const MARKER: &[u8] = b"{\"test\":1}";
 
 /// Ranks that race to create one object.
@@ -26,7 +36,7 @@ pub fn all(backend: &dyn Backend) {
     backend.write_marker(b"{}").expect("another marker");
     assert_eq!(backend.read_marker().expect("a marker").as_deref(), Some(&b"{}"[..]));
     {
-        let mut connection = backend.connect().expect("a connection");
+        let mut connection = backend.connect(DATASET.rank, &SIZE).expect("a connection");
         connection.add_rank(DATASET.rank).expect("a rank");
         connection.add_rank(DATASET.rank).expect("the same rank");
         connection.mkdir(DATASET).expect("a dataset");
@@ -78,7 +88,7 @@ fn one_create_wins(backend: &dyn Backend) {
     std::thread::scope(|scope| {
         for _ in 0..RACERS {
             scope.spawn(|| {
-                let mut connection = backend.connect().expect("a connection");
+                let mut connection = backend.connect(DATASET.rank, &SIZE).expect("a connection");
                 match connection.create(DATASET.object(5), b"first") {
                     Ok(()) => drop(winners.fetch_add(1, Ordering::Relaxed)),
                     Err(error) => assert_eq!(error.kind(), Kind::Exists, "{error}"),

@@ -20,7 +20,7 @@ use esker_fs::session::{Session, SessionOptions};
 use parking_lot::RwLock;
 
 use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered};
-use crate::pattern::{DatasetId, ObjectId};
+use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
 
 const MARKER: &[u8] = b"working-set.json";
 
@@ -78,8 +78,12 @@ impl Backend for LibraryBackend {
         "library"
     }
 
-    fn connect(&self) -> Result<Box<dyn BackendConnection + '_>> {
+    fn connect(&self, _: u32, _: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>> {
         Ok(Box::new(LibraryConnection { session: self.session()?, datasets: HashMap::new() }))
+    }
+
+    fn serves_processes(&self) -> bool {
+        false
     }
 
     fn read_marker(&self) -> Result<Option<Vec<u8>>> {

@@ -8,6 +8,10 @@
 //! 3. everything that a working set has put is removed by [`Backend::clear`], also after a kill at
 //!    any time, and nothing else is.
 //!
+//! A *write-once* backend ([`Backend::is_write_once`]) differs in 1 and 2: objects are found once
+//! all ranks have called [`BackendConnection::flush`], no object is created twice or later, and none
+//! is deleted but all by `clear`.
+//!
 //! Concurrency: a backend is shared by all ranks; each rank has a connection of its own.
 
 pub mod conformance;
@@ -28,7 +32,8 @@ pub use self::object_store::ObjectStoreBackend;
 pub use self::posix::PosixBackend;
 #[cfg(feature = "postgresql")]
 pub use self::postgres::PostgresBackend;
-use crate::pattern::{DatasetId, ObjectId};
+use crate::options::RunOptions;
+use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
 
 /// Largest marker of a working set, in bytes.
 pub(crate) const MARKER_BYTES_MAX: u64 = 64 << 10;
@@ -44,14 +49,33 @@ pub trait Backend: Send + Sync {
     /// The target as the user names it.
     fn target(&self) -> String;
 
-    /// The kind of service: `posix`, `null`, `library`, `store`, `postgresql`.
+    /// The kind of service, as results and reports name it: `posix`, `postgresql` and so on.
     fn kind(&self) -> &'static str;
 
-    /// A connection for one rank.
+    /// A connection for `rank` of a run on a working set of `size`. A write-once backend has one
+    /// connection per rank at a time.
     ///
     /// # Errors
     /// As the service answers.
-    fn connect(&self) -> Result<Box<dyn BackendConnection + '_>>;
+    fn connect(&self, rank: u32, size: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>>;
+
+    /// Checks that the service can do what a run requires.
+    ///
+    /// # Errors
+    /// `Unsupported` names what it cannot do.
+    fn check(&self, _options: &RunOptions) -> Result<()> {
+        Ok(())
+    }
+
+    /// True if ranks can be processes; false if they must be threads of this one.
+    fn serves_processes(&self) -> bool {
+        true
+    }
+
+    /// True if objects are created in the first phase of a working set only and read in later ones.
+    fn is_write_once(&self) -> bool {
+        false
+    }
 
     /// The marker of the working set; `None` if there is no working set.
     ///
@@ -142,4 +166,15 @@ pub trait BackendConnection {
 
     /// Renames an object to `new`, which does not exist, in the same dataset.
     fn rename(&mut self, old: ObjectId, new: ObjectId) -> Result<()>;
+
+    /// Makes the objects that this rank has created visible to all ranks. Only of write-once
+    /// backends; all ranks call it.
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Waits until all ranks have called it, and answers them meanwhile; not measured.
+    fn wait_for_ranks(&mut self) -> Result<()> {
+        Ok(())
+    }
 }

@@ -7,7 +7,7 @@ use esker_base::{Error, Kind, Result};
 use parking_lot::Mutex;
 
 use super::{Backend, BackendConnection};
-use crate::pattern::{DatasetId, ObjectId};
+use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
 
 /// A service that does nothing.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Backend for NullBackend {
         "null"
     }
 
-    fn connect(&self) -> Result<Box<dyn BackendConnection + '_>> {
+    fn connect(&self, _: u32, _: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>> {
         Ok(Box::new(NullConnection))
     }
 

@@ -13,7 +13,7 @@ use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 
 use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered};
-use crate::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId};
+use crate::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId, WorkingSetSize};
 
 const PREFIX: &str = "workbench/";
 const MARKERS: &str = "workbench/marker/";
@@ -59,7 +59,7 @@ impl Backend for ObjectStoreBackend {
         "store"
     }
 
-    fn connect(&self) -> Result<Box<dyn BackendConnection + '_>> {
+    fn connect(&self, _: u32, _: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>> {
         Ok(Box::new(ObjectStoreConnection { store: &self.store }))
     }
 

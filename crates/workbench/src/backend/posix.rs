@@ -22,7 +22,7 @@ use rustix::fs::{
 use rustix::io::{Errno, read, retry_on_intr, write};
 
 use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered};
-use crate::pattern::{DatasetId, ObjectId};
+use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
 
 const MARKER: &str = "working-set.json";
 const NEW_MARKER: &str = "working-set.json.new";
@@ -96,7 +96,7 @@ impl Backend for PosixBackend {
         "posix"
     }
 
-    fn connect(&self) -> Result<Box<dyn BackendConnection + '_>> {
+    fn connect(&self, _: u32, _: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>> {
         let path = String::new();
         Ok(Box::new(PosixConnection { root: self.parent.as_fd(), target: &self.path, path }))
     }

@@ -22,7 +22,7 @@ use postgres::types::ToSql;
 use postgres::{Client, Config, NoTls, Statement, Transaction};
 
 use super::{Backend, BackendConnection, MARKER_BYTES_MAX};
-use crate::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId};
+use crate::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId, WorkingSetSize};
 
 /// Time for making a connection, unless the target states another.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -203,7 +203,7 @@ impl Backend for PostgresBackend {
         "postgresql"
     }
 
-    fn connect(&self) -> Result<Box<dyn BackendConnection + '_>> {
+    fn connect(&self, _: u32, _: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>> {
         let mut client = self.client()?;
         let has_tables = has_relation(&mut client, "esker_workbench.object");
         let has_tables = has_tables.map_err(|error| self.failed(error))?;
