@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Measures the metadata latencies of an ext4 directory, tmpfs, a mount of Esker, its library,
 # PostgreSQL and an S3 server on this machine, one after the other, and writes one page that compares
-# them: docs/pictures/services.html is its output on an idle machine.
+# them: docs/services.html is its output on an idle machine.
 #
 # usage: scripts/compare_services.sh PAGE [DIRECTORY]    (DIRECTORY of ext4; default: a temporary one)
 #   OBJECTS=2000 ITERATIONS=1000 REPEAT=3   the working set and the benchmark

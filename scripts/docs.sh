@@ -44,7 +44,7 @@ contents() {
 rm -rf "$pages" "$book"
 mkdir -p "$pages"
 cp --parents README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md LICENSE NOTICE \
-    docs/benchmarks.md docs/{guide,design,format}/*.md docs/pictures/* "$pages"
+    docs/benchmarks.md docs/services.html docs/{guide,design,format}/*.md docs/pictures/* "$pages"
 # Marks of blocks that tests run, such as `sh checkout`, are not for highlighting.
 sed -i 's/^```sh .*/```sh/' "$pages"/*.md "$pages"/docs/*/*.md
 # The book has no sources: what names one keeps its name only.

@@ -272,18 +272,7 @@ impl<'a, 't> RankRunner<'a, 't> {
         self.phase_start_ns = self.context.clock.monotonic_ns();
         let ranks = (self.rank, self.context.options.size.ranks);
         self.pace.begin_phase(plan.pacing, ranks, self.phase_start_ns, self.phase_seed());
-        let (iterations, stonewall) = match plan.kind {
-            PhaseKind::Precreate if self.context.backend.is_write_once() => {
-                (self.write_once(), None)
-            }
-            PhaseKind::Precreate => (self.precreate(), None),
-            PhaseKind::Cleanup => (self.cleanup(), None),
-            PhaseKind::Names => (self.names(), None),
-            PhaseKind::Races => (self.races()?, None),
-            PhaseKind::Io500(phase) => self.io500(phase)?,
-            PhaseKind::Benchmark | PhaseKind::ReadOnly => self.benchmark(plan.kind)?,
-            PhaseKind::Mixed => self.mixed()?,
-        };
+        let (iterations, stonewall) = self.call_all(plan.kind)?;
         let duration_ns = self.context.clock.monotonic_ns() - self.phase_start_ns;
         let preemptions = preemptions().saturating_sub(preempted);
         self.connection.wait_for_ranks()?;
@@ -317,6 +306,22 @@ impl<'a, 't> RankRunner<'a, 't> {
             operations,
         });
         Ok(totals)
+    }
+
+    /// Makes the calls of a phase. Returns the number of iterations, and what was done by the stonewall.
+    fn call_all(&mut self, kind: PhaseKind) -> Result<(u64, Option<StonewallCount>)> {
+        Ok(match kind {
+            PhaseKind::Precreate if self.context.backend.is_write_once() => {
+                (self.write_once(), None)
+            }
+            PhaseKind::Precreate => (self.precreate(), None),
+            PhaseKind::Cleanup => (self.cleanup(), None),
+            PhaseKind::Names => (self.names(), None),
+            PhaseKind::Races => (self.races()?, None),
+            PhaseKind::Io500(phase) => self.io500(phase)?,
+            PhaseKind::Benchmark | PhaseKind::ReadOnly => self.benchmark(kind)?,
+            PhaseKind::Mixed => self.mixed()?,
+        })
     }
 
     fn begin_phase(&mut self, plan: &PhasePlan) {
