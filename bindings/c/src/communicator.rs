@@ -60,7 +60,7 @@ impl RankTransport {
     fn finish(self) -> Result<()> {
         match self {
             Self::Threads(transport) => {
-                transport.finish();
+                drop(transport);
                 Ok(())
             }
             Self::Tcp(transport) => transport.finish(),
@@ -80,7 +80,7 @@ impl OwnedTransport {
 
 impl Drop for OwnedTransport {
     fn drop(&mut self) {
-        // Whoever wants to see an error closes the communicator last.
+        // A caller that wants to see an error closes the communicator last.
         let _ = self.finish();
     }
 }

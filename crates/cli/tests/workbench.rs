@@ -119,12 +119,51 @@ fn processes_are_ranks() {
 fn the_library_is_refused_to_processes_before_there_is_a_store() {
     let esker = Esker::new();
     let binary = env!("CARGO_BIN_EXE_esker");
-    let mut arguments = vec!["run", "-n", "2", "--", binary, "--store", "fresh"];
-    arguments.extend(["workbench", "run", "esker:bench", "-P", "20", "-I", "10"]);
-    let said = esker.fails(23, arguments);
-    assert!(said.contains("`esker workbench run esker:bench -N 2` without a launcher"), "{said}");
-    assert!(!said.contains("already a store"), "{said}");
-    assert!(!esker.path("fresh").exists());
+    for target in ["esker:bench", "indexed:bench", "shared:bench"] {
+        let mut arguments = vec!["run", "-n", "2", "--", binary, "--store", "fresh"];
+        arguments.extend(["workbench", "run", target, "-P", "20", "-I", "10"]);
+        let said = esker.fails(23, arguments);
+        let way_out = format!("`esker workbench run {target} -N 2` without a launcher");
+        assert!(said.contains(&way_out) && !said.contains("already a store"), "{said}");
+        assert!(!esker.path("fresh").exists());
+    }
+}
+
+/// Indexed directories and shared files are written once and read; other runs are refused before
+/// anything is written, and a killed run leaves nothing that a collection does not remove.
+#[test]
+fn objects_are_written_once_and_read() {
+    let esker = Esker::new();
+    for target in ["indexed:bench", "shared:bench"] {
+        let read_only = ["--read-only", "--repeat", "2", "--output", "result.json"];
+        let text = esker.ok(run(target, &read_only));
+        assert!(text.contains("read-only #2") && !text.contains("cleanup"), "{text}");
+        esker.ok(["workbench", "report", "result.json", "--to", "result.html"]);
+        let page = std::fs::read_to_string(esker.path("result.html")).expect("a page");
+        assert!(page.contains(r#"<td class="text">flush</td>"#), "{target}");
+        let said = esker.fails(23, run(target, &[]));
+        assert!(said.contains("use --read-only"), "{said}");
+
+        let (ranks, many) = (["-N", "2"], ["-P", "1000000", "-I", "1000000", "--read-only"]);
+        let arguments = [&["workbench", "run", target], &ranks[..], &many[..]].concat();
+        let mut child =
+            esker.command(arguments).stdout(Stdio::null()).spawn().expect("the binary runs");
+        while esker.ok(["session", "list"]).is_empty() {
+            assert!(child.try_wait().expect("a child").is_none(), "the run ended");
+        }
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        esker.ok(["gc", "--grace", "0s"]);
+        assert_eq!(esker.ok(["session", "list"]), "", "{target}");
+        esker.fails(3, ["workbench", "cleanup", target]);
+    }
+    assert_eq!(esker.ok(["names"]), "");
+    // What one run keeps, another reads.
+    let kept = run("indexed:bench", &["--read-only", "--keep"]);
+    assert!(esker.ok(&kept[..]).contains("precreate"));
+    assert!(!esker.ok(&kept[..]).contains("precreate"));
+    assert!(esker.ok(["ls", "bench:/objects"]).lines().count() == 120);
+    assert_eq!(esker.ok(["workbench", "cleanup", "indexed:bench"]), "removed 120 objects\n");
 }
 
 /// The shares are exact, the page has a plot of each operation, and bad mixes are usage errors.

@@ -434,6 +434,7 @@ impl<'a, 't> RankRunner<'a, 't> {
             done += 1;
         }
         let count = StonewallCount { duration_ns: self.elapsed_ns(), iterations: done };
+        self.connection.wait_for_ranks()?;
         let most = self.collectives.all_reduce_u64(Rank(0), done, Reduction::Max)?;
         (done..most).for_each(|iteration| iterate(self, iteration));
         Ok((most, Some(count)))

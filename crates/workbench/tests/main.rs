@@ -18,3 +18,4 @@ mod reports;
 mod runs;
 mod simulated;
 mod simulated_service;
+mod write_once;

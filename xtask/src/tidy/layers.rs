@@ -40,7 +40,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "esker-base",
         ],
     ),
-    ("esker-workbench", &["esker-fs", "esker-comm", "esker-table", "esker-base"]),
+    (
+        "esker-workbench",
+        &["esker-imd", "esker-shared", "esker-fs", "esker-comm", "esker-table", "esker-base"],
+    ),
     (
         "esker-cli",
         &[

@@ -46,6 +46,7 @@ mod umount;
 mod verify;
 mod workbench;
 mod workbench_paper;
+mod workbench_target;
 
 use std::process::ExitCode;
 

@@ -10,9 +10,7 @@ use esker_base::store::url;
 use esker_base::{Error, Kind, Result};
 use esker_comm::job::RankContext;
 use esker_comm::tcp;
-use esker_workbench::backend::{
-    Backend, LibraryBackend, NullBackend, ObjectStoreBackend, PosixBackend,
-};
+use esker_workbench::backend::Backend;
 use esker_workbench::compare::ComparisonVerdict::TooFewRepetitions;
 use esker_workbench::compare::compare;
 use esker_workbench::io500::HARD_FILE_BYTES;
@@ -26,25 +24,10 @@ use esker_workbench::run::{self, PHASE_DEADLINE};
 use esker_workbench::{arrow, csv, parquet, report, summary};
 
 use super::workbench_paper::WorkbenchPaper;
-use crate::change::SessionSettings;
+use super::workbench_target::{self, TARGETS};
 use crate::context::CommandContext;
-use crate::interrupt::{self, guarded};
+use crate::interrupt;
 use crate::{progress, text, usage};
-
-/// Begins targets that Esker's library serves.
-const LIBRARY_PREFIX: &str = "esker:";
-
-/// Name of the working set in a store of Esker unless another is given.
-const LIBRARY_NAME: &str = "workbench";
-
-const TARGETS: &str = "\
-Targets:
-  /scratch/bench     a directory of any file system; a new or an empty one
-  esker:NAME         Esker's library on --store; --keep publishes the working set as NAME
-  s3://bucket/path   objects of a bucket; store:/path and store:memory: for other stores
-  postgresql://user@host:port/database
-                     rows of a table in a schema of its own; PGPASSWORD has the password
-  null:              nothing: the floor of the workbench itself";
 
 /// Measure the latency of metadata operations under a mixed load
 ///
@@ -215,20 +198,13 @@ struct WorkbenchRun {
 impl WorkbenchRun {
     fn run(self, context: &CommandContext) -> Result<()> {
         let job = RankContext::from_env()?;
-        if job.is_some() && self.target.starts_with(LIBRARY_PREFIX) {
-            let what = format!(
-                "{}: a session of the library belongs to one process, so its ranks are threads; run \
-                 `esker workbench run {} -N {}` without a launcher",
-                self.target,
-                self.target,
-                job.as_ref().map_or(1, |job| job.size)
-            );
-            return Err(Error::new(Kind::Unsupported, what));
+        if let Some(job) = &job {
+            workbench_target::check_serves_processes(&self.target, job.size)?;
         }
         let ranks = job.as_ref().map(|job| job.size).or(self.ranks).unwrap_or_else(default_ranks);
         let options = self.options(ranks);
         usage::value_of(options.check());
-        let backend = open(context, &self.target)?;
+        let backend = workbench_target::open(context, &self.target)?;
         interrupt::advise(format!(
             "the working set stays; `esker workbench cleanup {}` removes it",
             backend.target()
@@ -392,11 +368,11 @@ struct WorkbenchCleanup {
 
 impl WorkbenchCleanup {
     fn run(self, context: &CommandContext) -> Result<()> {
-        if is_directory(&self.target) && !Path::new(&self.target).exists() {
+        if workbench_target::is_directory(&self.target) && !Path::new(&self.target).exists() {
             let what = "does not exist, so there is no working set";
             return Err(Error::new(Kind::NotFound, format!("{} {what}", self.target)));
         }
-        let backend = open(context, &self.target)?;
+        let backend = workbench_target::open(context, &self.target)?;
         let cleared = run::cleanup(&*backend);
         let objects = cleared.inspect_err(|_| drop(backend.finish(false)))?;
         if context.out.is_json() {
@@ -428,47 +404,6 @@ fn run_process(
     tcp::run(&*meet, job, &tcp_options, |transport| {
         run::run_rank(backend, options, &SystemClock, counts, transport)
     })
-}
-
-fn is_directory(target: &str) -> bool {
-    let others = ["null:", LIBRARY_PREFIX, "store:", "s3://", "postgresql://", "postgres://"];
-    !others.iter().any(|kind| target.starts_with(kind))
-}
-
-/// Opens the target as the user names it.
-fn open(context: &CommandContext, target: &str) -> Result<Box<dyn Backend>> {
-    if target == "null:" {
-        return Ok(Box::new(NullBackend::default()));
-    }
-    if let Some(name) = target.strip_prefix(LIBRARY_PREFIX) {
-        let name = if name.is_empty() { LIBRARY_NAME } else { name };
-        usage::check_name(name);
-        let options = SessionSettings::for_few().options(context);
-        let clock = Arc::new(SystemClock);
-        return Ok(Box::new(LibraryBackend::open(context.store_or_new()?, name, options, clock)?));
-    }
-    let store = target.strip_prefix("store:");
-    if let Some(url) = store.or(target.starts_with("s3://").then_some(target)) {
-        return Ok(Box::new(ObjectStoreBackend::new(guarded(url::connect(url)?))));
-    }
-    if target.starts_with("postgresql://") || target.starts_with("postgres://") {
-        return open_postgresql(target);
-    }
-    Ok(Box::new(PosixBackend::new(Path::new(target))?))
-}
-
-#[cfg(feature = "postgresql")]
-fn open_postgresql(target: &str) -> Result<Box<dyn Backend>> {
-    let password = std::env::var("PGPASSWORD").ok();
-    let backend = esker_workbench::backend::PostgresBackend::new(target, password.as_deref())?;
-    Ok(Box::new(backend))
-}
-
-#[cfg(not(feature = "postgresql"))]
-fn open_postgresql(_: &str) -> Result<Box<dyn Backend>> {
-    let what = "this build lacks PostgreSQL support: build with \
-                `cargo build --release -p esker-cli --features postgresql`";
-    Err(Error::new(Kind::Invalid, what))
 }
 
 /// Fails if the service returned wrong bytes: nothing else about it matters then.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Conformance: one suite for all backends that keep what they are given.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use esker_base::Kind;
@@ -25,16 +26,13 @@ const MARKER: &[u8] = b"{\"test\":1}";
 /// Ranks that race to create one object.
 const RACERS: u32 = 4;
 
-/// Runs all checks on `backend`, which must have no working set, and leaves none.
+/// Runs all checks on `backend`, which must have no working set, and leaves none. Write-once backends
+/// have checks of their own: [`write_once`].
 ///
 /// # Panics
 /// If the backend breaks the contract.
 pub fn all(backend: &dyn Backend) {
-    assert_eq!(backend.clear().expect_err("nothing to clear").kind(), Kind::NotFound);
-    assert_eq!(backend.read_marker().expect("no marker"), None);
-    backend.write_marker(MARKER).expect("the first marker");
-    backend.write_marker(b"{}").expect("another marker");
-    assert_eq!(backend.read_marker().expect("a marker").as_deref(), Some(&b"{}"[..]));
+    markers_are_replaced(backend);
     {
         let mut connection = backend.connect(DATASET.rank, &SIZE).expect("a connection");
         connection.add_rank(DATASET.rank).expect("a rank");
@@ -48,6 +46,58 @@ pub fn all(backend: &dyn Backend) {
     assert_eq!(backend.clear().expect("cleared"), 1, "the racers' object was left");
     assert_eq!(backend.read_marker().expect("no marker"), None);
     backend.finish(false).expect("finished");
+}
+
+/// Runs all checks on the write-once `backend`, which must have no working set, and leaves none.
+///
+/// # Panics
+/// If the backend breaks the contract.
+pub fn write_once(backend: &dyn Backend) {
+    markers_are_replaced(backend);
+    let barrier = Barrier::new(SIZE.ranks as usize);
+    let objects = || {
+        let datasets = (0..SIZE.ranks)
+            .flat_map(|rank| (0..SIZE.datasets).map(move |number| DatasetId { rank, number }));
+        datasets.flat_map(|dataset| (0..SIZE.objects).map(move |number| dataset.object(number)))
+    };
+    std::thread::scope(|scope| {
+        for rank in 0..SIZE.ranks {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                let mut connection = backend.connect(rank, &SIZE).expect("a connection");
+                connection.add_rank(rank).expect("a rank");
+                let mut content = ObjectContent::new(SIZE.object_bytes as usize);
+                for object in objects().filter(|object| object.dataset.rank == rank) {
+                    connection.create(object, content.of(object)).expect("created");
+                }
+                connection.flush().expect("flushed");
+                connection.wait_for_ranks().expect("all ranks");
+                barrier.wait();
+                let mut found = vec![1; 10];
+                for object in objects() {
+                    assert_eq!(connection.stat(object).expect("its size"), SIZE.object_bytes);
+                    connection.read(object, &mut found).expect("its content");
+                    content.check(object, &found).expect("the content of this object");
+                }
+                let absent = DATASET.object(SIZE.objects + 1);
+                assert_eq!(connection.stat(absent).expect_err("absent").kind(), Kind::NotFound);
+                let absent = connection.read(absent, &mut found).expect_err("absent");
+                assert_eq!(absent.kind(), Kind::NotFound);
+                connection.wait_for_ranks().expect("all ranks");
+            });
+        }
+    });
+    assert_eq!(backend.clear().expect("cleared"), objects().count() as u64);
+    assert_eq!(backend.read_marker().expect("no marker"), None);
+    backend.finish(false).expect("finished");
+}
+
+fn markers_are_replaced(backend: &dyn Backend) {
+    assert_eq!(backend.clear().expect_err("nothing to clear").kind(), Kind::NotFound);
+    assert_eq!(backend.read_marker().expect("no marker"), None);
+    backend.write_marker(MARKER).expect("the first marker");
+    backend.write_marker(b"{}").expect("another marker");
+    assert_eq!(backend.read_marker().expect("a marker").as_deref(), Some(&b"{}"[..]));
 }
 
 fn objects_come_and_go(connection: &mut dyn BackendConnection) {

@@ -1,28 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Library: Esker's own file system, called in this process without a kernel.
 //!
-//! A run writes one session. The working set exists for later runs once the session is published
-//! under the working set's name; a run that is killed leaves its session to `esker gc`, and the
-//! working set as it was.
 //! Concurrency: ranks share the session; each has open directories of its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use esker_base::store::SharedStore;
-use esker_base::{Clock, Error, Kind, Result};
+use esker_base::{Clock, Kind, Result};
 use esker_fs::dir::Dir;
 use esker_fs::list::{DirCursor, DirEntry};
-use esker_fs::names::{IfTaken, PublishedName};
 use esker_fs::ops::RenameFlags;
-use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::{Session, SessionOptions};
-use parking_lot::RwLock;
 
-use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered};
+use super::library_session::{LibrarySession, fill};
+use super::{Backend, BackendConnection, is_numbered};
 use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
-
-const MARKER: &[u8] = b"working-set.json";
 
 /// Entries of one page of a listing.
 const PAGE_ENTRIES: usize = 1_024;
@@ -30,13 +23,7 @@ const PAGE_ENTRIES: usize = 1_024;
 /// A session of a store of Esker.
 #[derive(Debug)]
 pub struct LibraryBackend {
-    repository: Repository,
-    options: SessionOptions,
-    name: String,
-    /// The working set's snapshot, if there was one when the run began.
-    base: Option<PublishedName>,
-    /// `None` once the run has ended.
-    session: RwLock<Option<Arc<Session>>>,
+    working_set: LibrarySession,
 }
 
 impl LibraryBackend {
@@ -50,28 +37,14 @@ impl LibraryBackend {
         options: SessionOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
-        let repository = Repository::with(store, CACHE_BYTES, clock);
-        let options = options.private();
-        let base = match repository.resolve(name) {
-            Ok(published) => Some(published),
-            Err(error) if error.kind() == Kind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        let bases: Vec<_> = base.iter().map(|published| published.set).collect();
-        let session = Some(Arc::new(repository.begin(&bases, options.clone())?));
-        let (name, session) = (name.to_owned(), RwLock::new(session));
-        Ok(Self { repository, options, name, base, session })
-    }
-
-    fn session(&self) -> Result<Arc<Session>> {
-        let closed = || Error::new(Kind::Closed, format!("{}: the run has ended", self.target()));
-        self.session.read().clone().ok_or_else(closed)
+        let named = (format!("esker:{name}"), name);
+        Ok(Self { working_set: LibrarySession::open(store, named, options, clock)? })
     }
 }
 
 impl Backend for LibraryBackend {
     fn target(&self) -> String {
-        format!("esker:{}", self.name)
+        self.working_set.target().to_owned()
     }
 
     fn kind(&self) -> &'static str {
@@ -79,7 +52,10 @@ impl Backend for LibraryBackend {
     }
 
     fn connect(&self, _: u32, _: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>> {
-        Ok(Box::new(LibraryConnection { session: self.session()?, datasets: HashMap::new() }))
+        Ok(Box::new(LibraryConnection {
+            session: self.working_set.session()?,
+            datasets: HashMap::new(),
+        }))
     }
 
     fn serves_processes(&self) -> bool {
@@ -87,33 +63,15 @@ impl Backend for LibraryBackend {
     }
 
     fn read_marker(&self) -> Result<Option<Vec<u8>>> {
-        let session = self.session()?;
-        match session.lookup(session.root(), MARKER, true) {
-            Ok(inode) => Ok(Some(session.read(&inode, 0, MARKER_BYTES_MAX as usize)?.to_vec())),
-            Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.working_set.read_marker()
     }
 
     fn write_marker(&self, marker: &[u8]) -> Result<()> {
-        let session = self.session()?;
-        let root = session.root().clone();
-        if self.read_marker()?.is_some() {
-            return session.rewrite(&root, MARKER, &mut fill(marker)).map(drop);
-        }
-        if !session.read_dir(&root, &DirCursor::default(), 1)?.is_empty() {
-            let what = "is a snapshot of something else; use another name";
-            return Err(Error::new(Kind::NotEmpty, format!("{} {what}", self.name)));
-        }
-        session.create_with(&root, MARKER, 0o644, &mut fill(marker)).map(drop)
+        self.working_set.write_marker(marker)
     }
 
     fn clear(&self) -> Result<u64> {
-        let session = self.session()?;
-        if self.read_marker()?.is_none() {
-            let what = format!("{}: there is no working set of the workbench", self.target());
-            return Err(Error::new(Kind::NotFound, what));
-        }
+        let session = self.working_set.to_clear()?;
         let mut objects = 0;
         let root = session.root().clone();
         for rank in numbered(&session, &root, "rank-")? {
@@ -128,48 +86,12 @@ impl Backend for LibraryBackend {
             }
             session.rmdir(&root, &rank.name)?;
         }
-        session.unlink(&root, MARKER)?;
-        // The name stays if the snapshot has more than a working set.
-        if !session.read_dir(&root, &DirCursor::default(), 1)?.is_empty() {
-            let what = "has files that are not of a working set, so the snapshot stays; delete it with \
-                        `esker delete` if nobody needs them";
-            return Err(Error::new(Kind::NotEmpty, format!("{} {what}", self.name)));
-        }
-        // A working set that was published anew meanwhile stays.
-        let deleted = match &self.base {
-            Some(base) => self.repository.delete_if_unchanged(&self.name, base.set),
-            None => self.repository.resolve(&self.name).and_then(|published| {
-                let what = format!("{} was published meanwhile, and stays", published.name);
-                Err(Error::new(Kind::Conflict, what))
-            }),
-        };
-        match deleted {
-            Err(error) if error.kind() != Kind::NotFound => Err(error),
-            _ => Ok(objects),
-        }
+        self.working_set.remove_marker()?;
+        Ok(objects)
     }
 
     fn finish(&self, keep: bool) -> Result<()> {
-        let Some(session) = self.session.write().take() else { return Ok(()) };
-        if keep {
-            let set = session.complete()?;
-            return self
-                .repository
-                .publish_replacing(set, &self.name, IfTaken::ReplaceUnlessMoved)
-                .map(drop);
-        }
-        drop(session);
-        self.repository.give_up_own(&self.options).map(drop)
-    }
-}
-
-/// A source of `bytes` for whole files.
-fn fill(mut bytes: &[u8]) -> impl FnMut(&mut [u8]) -> Result<usize> {
-    move |buffer| {
-        let count = bytes.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&bytes[..count]);
-        bytes = &bytes[count..];
-        Ok(count)
+        self.working_set.finish(keep)
     }
 }
 

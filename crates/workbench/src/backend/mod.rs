@@ -15,23 +15,29 @@
 //! Concurrency: a backend is shared by all ranks; each rank has a connection of its own.
 
 pub mod conformance;
+mod indexed_directory;
 mod library;
+mod library_session;
 mod null;
 mod object_store;
 mod posix;
 #[cfg(feature = "postgresql")]
 mod postgres;
+mod rank_transports;
+mod shared_file;
 
 use std::path::Path;
 
-use esker_base::Result;
+use esker_base::{Error, Kind, Result};
 
+pub use self::indexed_directory::IndexedDirectoryBackend;
 pub use self::library::LibraryBackend;
 pub use self::null::NullBackend;
 pub use self::object_store::ObjectStoreBackend;
 pub use self::posix::PosixBackend;
 #[cfg(feature = "postgresql")]
 pub use self::postgres::PostgresBackend;
+pub use self::shared_file::SharedFileBackend;
 use crate::options::RunOptions;
 use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
 
@@ -130,7 +136,8 @@ pub trait Backend: Send + Sync {
 ///
 /// # Errors
 /// Every method fails as the service answers: `NotFound` for absent objects and datasets, `Exists`
-/// where something must be new, `NotEmpty` for datasets with objects.
+/// where something must be new, `NotEmpty` for datasets with objects. `Unsupported` for what a
+/// write-once backend lacks.
 pub trait BackendConnection {
     /// Prepares for datasets of `rank`; not measured. Succeeds if that is done already.
     fn add_rank(&mut self, _rank: u32) -> Result<()> {
@@ -143,10 +150,14 @@ pub trait BackendConnection {
     }
 
     /// Makes an empty dataset.
-    fn mkdir(&mut self, dataset: DatasetId) -> Result<()>;
+    fn mkdir(&mut self, _dataset: DatasetId) -> Result<()> {
+        Err(unsupported("datasets"))
+    }
 
     /// Removes an empty dataset.
-    fn rmdir(&mut self, dataset: DatasetId) -> Result<()>;
+    fn rmdir(&mut self, _dataset: DatasetId) -> Result<()> {
+        Err(unsupported("datasets"))
+    }
 
     /// Creates an object, which must not exist.
     fn create(&mut self, object: ObjectId, content: &[u8]) -> Result<()>;
@@ -158,14 +169,20 @@ pub trait BackendConnection {
     fn read(&mut self, object: ObjectId, content: &mut Vec<u8>) -> Result<()>;
 
     /// Deletes an object.
-    fn delete(&mut self, object: ObjectId) -> Result<()>;
+    fn delete(&mut self, _object: ObjectId) -> Result<()> {
+        Err(unsupported("deletion of single objects"))
+    }
 
     /// Lists a dataset, with the attributes of each object or without; returns the number of
     /// objects.
-    fn list(&mut self, dataset: DatasetId, with_attributes: bool) -> Result<u64>;
+    fn list(&mut self, _dataset: DatasetId, _with_attributes: bool) -> Result<u64> {
+        Err(unsupported("datasets"))
+    }
 
     /// Renames an object to `new`, which does not exist, in the same dataset.
-    fn rename(&mut self, old: ObjectId, new: ObjectId) -> Result<()>;
+    fn rename(&mut self, _old: ObjectId, _new: ObjectId) -> Result<()> {
+        Err(unsupported("renaming"))
+    }
 
     /// Makes the objects that this rank has created visible to all ranks. Only of write-once
     /// backends; all ranks call it.
@@ -177,4 +194,8 @@ pub trait BackendConnection {
     fn wait_for_ranks(&mut self) -> Result<()> {
         Ok(())
     }
+}
+
+fn unsupported(what: &str) -> Error {
+    Error::new(Kind::Unsupported, format!("a write-once backend has no {what}"))
 }

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Targets of `esker workbench`: which service a user names.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use esker_base::clock::SystemClock;
+use esker_base::store::url;
+use esker_base::{Error, Kind, Random, Result};
+use esker_workbench::backend::{
+    Backend, IndexedDirectoryBackend, LibraryBackend, NullBackend, ObjectStoreBackend,
+    PosixBackend, SharedFileBackend,
+};
+
+use crate::change::SessionSettings;
+use crate::context::CommandContext;
+use crate::interrupt::guarded;
+use crate::usage;
+
+/// What begins the targets that Esker's library serves in one process.
+const LIBRARY_PREFIXES: [&str; 3] = ["esker:", "indexed:", "shared:"];
+
+/// What begins all other targets that are no directories.
+const OTHER_PREFIXES: [&str; 5] = ["null:", "store:", "s3://", "postgresql://", "postgres://"];
+
+/// Name of the working set in a store of Esker unless another is given.
+const LIBRARY_NAME: &str = "workbench";
+
+/// The help of commands that take a target.
+pub const TARGETS: &str = "\
+Targets:
+  /scratch/bench     a directory of any file system; a new or an empty one
+  esker:NAME         Esker's library on --store; --keep publishes the working set as NAME
+  indexed:NAME       records of an indexed directory on --store, with --read-only
+  shared:NAME        regions of a file that all ranks write, on --store, with --read-only
+  s3://bucket/path   objects of a bucket; store:/path and store:memory: for other stores
+  postgresql://user@host:port/database
+                     rows of a table in a schema of its own; PGPASSWORD has the password
+  null:              nothing: the floor of the workbench itself";
+
+/// True if `target` is the path of a directory.
+pub fn is_directory(target: &str) -> bool {
+    let mut others = LIBRARY_PREFIXES.iter().chain(&OTHER_PREFIXES);
+    !others.any(|prefix| target.starts_with(prefix))
+}
+
+/// Checks that `ranks` processes can use `target`; opens nothing.
+pub fn check_serves_processes(target: &str, ranks: u32) -> Result<()> {
+    if !LIBRARY_PREFIXES.iter().any(|prefix| target.starts_with(prefix)) {
+        return Ok(());
+    }
+    let what = format!(
+        "{target}: a session of the library belongs to one process, so its ranks are threads; run \
+         `esker workbench run {target} -N {ranks}` without a launcher"
+    );
+    Err(Error::new(Kind::Unsupported, what))
+}
+
+/// Opens the target as the user names it.
+pub fn open(context: &CommandContext, target: &str) -> Result<Box<dyn Backend>> {
+    if target == "null:" {
+        return Ok(Box::new(NullBackend::default()));
+    }
+    for prefix in LIBRARY_PREFIXES {
+        if let Some(name) = target.strip_prefix(prefix) {
+            let name = if name.is_empty() { LIBRARY_NAME } else { name };
+            return open_library(context, prefix, name);
+        }
+    }
+    let store = target.strip_prefix("store:");
+    if let Some(url) = store.or(target.starts_with("s3://").then_some(target)) {
+        return Ok(Box::new(ObjectStoreBackend::new(guarded(url::connect(url)?))));
+    }
+    if target.starts_with("postgresql://") || target.starts_with("postgres://") {
+        return open_postgresql(target);
+    }
+    Ok(Box::new(PosixBackend::new(Path::new(target))?))
+}
+
+/// Opens what Esker's library serves under one of [`LIBRARY_PREFIXES`].
+fn open_library(context: &CommandContext, prefix: &str, name: &str) -> Result<Box<dyn Backend>> {
+    usage::check_name(name);
+    let options = SessionSettings::for_few().options(context);
+    let (store, clock) = (context.store_or_new()?, Arc::new(SystemClock));
+    Ok(match prefix {
+        "indexed:" => {
+            let random = Random::from_system();
+            Box::new(IndexedDirectoryBackend::open(store, name, options, clock, random)?)
+        }
+        "shared:" => {
+            let random = Random::from_system();
+            Box::new(SharedFileBackend::open(store, name, options, clock, random)?)
+        }
+        _ => Box::new(LibraryBackend::open(store, name, options, clock)?),
+    })
+}
+
+#[cfg(feature = "postgresql")]
+fn open_postgresql(target: &str) -> Result<Box<dyn Backend>> {
+    let password = std::env::var("PGPASSWORD").ok();
+    let backend = esker_workbench::backend::PostgresBackend::new(target, password.as_deref())?;
+    Ok(Box::new(backend))
+}
+
+#[cfg(not(feature = "postgresql"))]
+fn open_postgresql(_: &str) -> Result<Box<dyn Backend>> {
+    let what = "this build lacks PostgreSQL support: build with \
+                `cargo build --release -p esker-cli --features postgresql`";
+    Err(Error::new(Kind::Invalid, what))
+}
