@@ -5,7 +5,7 @@
 # usage: scripts/setup.sh [build|test|deny|mpi|c|soak|package|docs|compare|compare-workbench]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in
-#             mounts, Go and the S3 server that the tests start, PostgreSQL, Python, Chromium
+#             mounts, Go and the S3 server that the tests start, PostgreSQL, LevelDB, Python, Chromium
 #   deny      cargo-deny, which is compiled
 #   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, and libclang, which reads their headers
@@ -92,6 +92,7 @@ setup_test() {
     need optional "shows the workbench's pages to tests" chromium chromium
     setup_mounts
     have_postgresql || apt_install postgresql || missing optional "Debian package postgresql (is measured by tests)"
+    have_leveldb || apt_install g++ libleveldb-dev || missing optional "Debian package libleveldb-dev (is measured by tests)"
     [ -f scripts/install-s3-server.sh ] || return 0
     need optional "builds the S3 server of the tests" golang-go go
     need_recent_go
@@ -101,6 +102,8 @@ setup_test() {
 
 # The programs of a server are not on the path.
 have_postgresql() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; }
+
+have_leveldb() { have g++ && [ -e /usr/include/leveldb/db.h ]; }
 
 # What the tests of mounts run. Without /dev/fuse they skip themselves, and need nothing of it.
 setup_mounts() {

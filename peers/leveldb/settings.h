@@ -102,10 +102,10 @@ struct Engine {
   std::unique_ptr<leveldb::Cache> cache;
   std::unique_ptr<const leveldb::FilterPolicy> filter;
   leveldb::Options options;
+  size_t cache_bytes = size_t{8} << 20;  // the library's default
+  int filter_bits = 10;
 
   Engine(const Settings& s, uint64_t instances) : env(s.log()) {
-    size_t cache_bytes = size_t{8} << 20;  // the library's default
-    int filter_bits = 10;
     if (s.tuned()) {
       // Records come in random order of keys, for which a small memtable stays in the cache.
       options.write_buffer_size = s.is_imd() ? 16 << 20 : 128 << 20;

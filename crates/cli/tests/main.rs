@@ -3,6 +3,9 @@
 
 mod advice;
 mod arguments;
+#[expect(dead_code, reason = "the tests of the workbench use the rest")]
+#[path = "../../workbench/tests/driver_library.rs"]
+mod driver_library;
 mod esker;
 mod failures;
 mod far_stores;

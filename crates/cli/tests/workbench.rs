@@ -295,6 +295,71 @@ fn a_database_is_measured_and_cleaned_up() {
     esker.fails(3, ["workbench", "cleanup", &url]);
 }
 
+/// A key-value store is measured, its working set is reused, and what a killed run leaves is removed.
+#[test]
+fn a_key_value_store_is_measured_and_cleaned_up() {
+    let Some(driver) = crate::driver_library::DriverLibrary::leveldb() else { return };
+    let esker = Esker::new();
+    let database = esker.path("database");
+    let target = driver.target(&database, "?options=tuned&durability=none");
+    for first in ["precreate", "benchmark"] {
+        let result = esker.json(run(&target, &["--keep", "--names", "--output", "kv.json"]));
+        assert_eq!(result[0]["backend"], "key-value");
+        assert_eq!(result[0]["target"], target.as_str());
+        let service = result[0]["environment"]["service"].as_str().expect("text");
+        assert!(
+            service.starts_with("LevelDB ") && service.contains("durability=none"),
+            "{service}"
+        );
+        assert_eq!(result[0]["phases"][0]["plan"]["kind"], first);
+    }
+    esker.ok(["workbench", "report", "kv.json", "--to", "kv.html"]);
+    let page = std::fs::read_to_string(esker.path("kv.html")).expect("a page");
+    assert!(page.contains("LevelDB ") && page.contains("options=tuned"), "{page}");
+    assert!(esker.ok(["workbench", "cleanup", &target]).starts_with("removed 120 objects"));
+    assert!(!database.exists());
+    esker.fails(3, ["workbench", "cleanup", &target]);
+
+    let logged = driver.target(&database, "");
+    let arguments = ["workbench", "run", &logged, "-N", "2", "-P", "1000000", "-I", "1000000"];
+    let mut command = esker.command(arguments);
+    let mut child = command.stdout(Stdio::null()).spawn().expect("the binary runs");
+    // A second log: the first has the marker and objects.
+    while std::fs::read_dir(&database).map_or(0, Iterator::count) < 7 {
+        assert!(child.try_wait().expect("a child").is_none(), "the run ended");
+        std::thread::yield_now();
+    }
+    let said = esker.fails(11, ["workbench", "cleanup", &logged]);
+    assert!(said.contains("end the process that has it open"), "{said}");
+    child.kill().expect("killed");
+    child.wait().expect("ended");
+    let said = esker.fails(9, run(&logged, &[]));
+    assert!(said.contains("esker workbench cleanup"), "{said}");
+    assert!(esker.ok(["workbench", "cleanup", &logged]).starts_with("removed "));
+    assert!(!database.exists());
+
+    let binary = env!("CARGO_BIN_EXE_esker");
+    let mut arguments = vec!["run", "-n", "2", "--", binary];
+    arguments.extend(["workbench", "run", &logged, "-P", "20", "-I", "10"]);
+    let said = esker.fails(23, arguments);
+    assert!(said.contains("-N 2` without a launcher") && !database.exists(), "{said}");
+}
+
+#[test]
+fn drivers_that_cannot_be_loaded_are_explained() {
+    let esker = Esker::without_store();
+    let said = esker.fails(13, run("driver:libleveldb-driver.so:database", &[]));
+    assert!(said.contains("such as ./libleveldb-driver.so"), "{said}");
+    let said = esker.fails(3, run("driver:./absent.so:database", &[]));
+    assert!(said.contains("make -C peers drivers"), "{said}");
+    std::fs::write(esker.path("text.so"), "text").expect("a file");
+    let said = esker.fails(13, run("driver:./text.so:database", &[]));
+    assert!(said.contains("cannot be loaded"), "{said}");
+    let said = esker.fails(13, run("driver:./text.so:database?durability=often", &[]));
+    assert!(said.contains("durability=none, async or always"), "{said}");
+    assert!(!esker.path("database").exists());
+}
+
 /// Without the feature a URL is not taken for a directory.
 #[cfg(not(feature = "postgresql"))]
 #[test]

@@ -4,7 +4,9 @@
 mod arrow;
 mod backends;
 mod browser;
+mod driver_library;
 mod interrupted;
+mod key_value;
 mod mixed;
 mod originals;
 mod overhead;

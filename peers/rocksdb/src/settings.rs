@@ -16,6 +16,9 @@ const CACHE_ENTRY_BYTES: usize = 4 << 10;
 /// crate has no method for it.
 const INSERT_NEAR_THE_LAST: &str =
     "memtable_insert_with_hint_prefix_extractor=rocksdb.FixedPrefix.8";
+const WRITE_BUFFER_BYTES_TUNED: usize = 32 << 20;
+const WRITE_BUFFERS_TUNED: i32 = 8;
+const FILTER_BITS: f64 = 10.0;
 const READAHEAD_BYTES_TUNED: usize = 2 << 20;
 
 pub struct Settings {
@@ -184,7 +187,7 @@ impl Settings {
     /// The engine's options.
     pub fn engine(&self) -> Result<Options, String> {
         let mut table = BlockBasedOptions::default();
-        table.set_bloom_filter(10.0, false);
+        table.set_bloom_filter(FILTER_BITS, false);
         let mut engine = Options::default();
         if self.tuned() {
             self.tune(&mut engine, &mut table);
@@ -216,10 +219,23 @@ impl Settings {
         changed.map_err(|error| format!("--set: {error}"))
     }
 
+    /// The settings for files that differ from the library's own, in one line.
+    pub fn summary(&self) -> String {
+        let filter = format!("filter_bits={FILTER_BITS}");
+        if !self.tuned() {
+            return filter;
+        }
+        format!(
+            "{filter} write_buffer_size={WRITE_BUFFER_BYTES_TUNED} \
+             max_write_buffer_number={WRITE_BUFFERS_TUNED} cache_bytes={CACHE_BYTES_TUNED} \
+             compression=lz4 verify_checksums=0"
+        )
+    }
+
     fn tune(&self, engine: &mut Options, table: &mut BlockBasedOptions) {
         engine.set_max_background_jobs(2);
-        engine.set_write_buffer_size(32 << 20);
-        engine.set_max_write_buffer_number(8);
+        engine.set_write_buffer_size(WRITE_BUFFER_BYTES_TUNED);
+        engine.set_max_write_buffer_number(WRITE_BUFFERS_TUNED);
         engine.set_level_zero_file_num_compaction_trigger(8);
         engine.set_level_zero_slowdown_writes_trigger(40);
         engine.set_level_zero_stop_writes_trigger(60);

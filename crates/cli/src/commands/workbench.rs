@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker workbench`: measures metadata latencies of a directory, a store, the library or a database.
+//! `esker workbench`: measures metadata latencies of a directory, a store, the library, a database or
+//! a key-value store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -8,8 +8,8 @@ use esker_base::clock::SystemClock;
 use esker_base::store::url;
 use esker_base::{Error, Kind, Random, Result};
 use esker_workbench::backend::{
-    Backend, IndexedDirectoryBackend, LibraryBackend, NullBackend, ObjectStoreBackend,
-    PosixBackend, SharedFileBackend,
+    Backend, DRIVER_PREFIX, IndexedDirectoryBackend, KeyValueBackend, KeyValueTarget,
+    LibraryBackend, NullBackend, ObjectStoreBackend, PosixBackend, SharedFileBackend,
 };
 
 use crate::change::SessionSettings;
@@ -21,7 +21,8 @@ use crate::usage;
 const LIBRARY_PREFIXES: [&str; 3] = ["esker:", "indexed:", "shared:"];
 
 /// What begins all other targets that are no directories.
-const OTHER_PREFIXES: [&str; 5] = ["null:", "store:", "s3://", "postgresql://", "postgres://"];
+const OTHER_PREFIXES: [&str; 6] =
+    [DRIVER_PREFIX, "null:", "store:", "s3://", "postgresql://", "postgres://"];
 
 /// Name of the working set in a store of Esker unless another is given.
 const LIBRARY_NAME: &str = "workbench";
@@ -36,6 +37,9 @@ Targets:
   s3://bucket/path   objects of a bucket; store:/path and store:memory: for other stores
   postgresql://user@host:port/database
                      rows of a table in a schema of its own; PGPASSWORD has the password
+  driver:LIBRARY:/scratch/db?options=tuned&durability=async
+                     keys of a database in a directory; LIBRARY is a driver of LevelDB, RocksDB or
+                     another key-value store, with a / in its path
   null:              nothing: the floor of the workbench itself";
 
 /// True if `target` is the path of a directory.
@@ -46,11 +50,15 @@ pub fn is_directory(target: &str) -> bool {
 
 /// Checks that `ranks` processes can use `target`; opens nothing.
 pub fn check_serves_processes(target: &str, ranks: u32) -> Result<()> {
-    if !LIBRARY_PREFIXES.iter().any(|prefix| target.starts_with(prefix)) {
-        return Ok(());
-    }
+    let owned = match target {
+        _ if target.starts_with(DRIVER_PREFIX) => "the database is open in",
+        _ if LIBRARY_PREFIXES.iter().any(|prefix| target.starts_with(prefix)) => {
+            "a session of the library belongs to"
+        }
+        _ => return Ok(()),
+    };
     let what = format!(
-        "{target}: a session of the library belongs to one process, so its ranks are threads; run \
+        "{target}: {owned} one process, so its ranks are threads; run \
          `esker workbench run {target} -N {ranks}` without a launcher"
     );
     Err(Error::new(Kind::Unsupported, what))
@@ -73,6 +81,9 @@ pub fn open(context: &CommandContext, target: &str) -> Result<Box<dyn Backend>> 
     }
     if target.starts_with("postgresql://") || target.starts_with("postgres://") {
         return open_postgresql(target);
+    }
+    if target.starts_with(DRIVER_PREFIX) {
+        return Ok(Box::new(KeyValueBackend::new(KeyValueTarget::parse(target)?)?));
     }
     Ok(Box::new(PosixBackend::new(Path::new(target))?))
 }

@@ -16,6 +16,7 @@
 
 pub mod conformance;
 mod indexed_directory;
+mod key_value;
 mod library;
 mod library_session;
 mod null;
@@ -31,6 +32,7 @@ use std::path::Path;
 use esker_base::{Error, Kind, Result};
 
 pub use self::indexed_directory::IndexedDirectoryBackend;
+pub use self::key_value::{DRIVER_PREFIX, KeyValueBackend, KeyValueDurability, KeyValueTarget};
 pub use self::library::LibraryBackend;
 pub use self::null::NullBackend;
 pub use self::object_store::ObjectStoreBackend;
