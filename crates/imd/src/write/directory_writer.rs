@@ -1,68 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Imd: one rank of a job that writes an indexed directory.
+//! Directory writer: one rank of a job that writes an indexed directory.
 
 use std::time::Duration;
 
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
-use esker_comm::{Channel, Rank, Router, RouterOptions, Routing, Transport, router};
+use esker_comm::{Channel, Rank, Router, RouterOptions, Transport, router};
 use esker_table::wire::WireInput;
 
 use super::bounds::{BoundsBalancer, WaitingRecords};
+use super::directory_options::{DirectoryOptions, batch_share};
+use super::local_partition::{LocalPartition, PAIR_MEMORY_BYTES};
 use super::values::{LONG_POINTER_BYTES, POINTER_BYTES, ValueLog, ValuePointer};
-use crate::auxiliary::{AuxiliaryBuilder, AuxiliaryEncoding, cuckoo};
 use crate::directory::{DirectoryIndex, PartitionTotals};
 use crate::hash::{home, key_hash};
 use crate::index::head::IndexLogHead;
 use crate::names;
-use crate::partition::{EpochEnd, MEMORY_BYTES_MIN, PartitionSetup, PartitionWriter};
+use crate::partition::{EpochEnd, PartitionSetup, PartitionWriter};
 use crate::record_layout::{RecordLayout, ValueFormat};
 use crate::schema::DirectorySchema;
 
 /// Totals that ranks send to rank 0 when they finish.
 const TOTALS: Channel = Channel(0x10);
 
-/// Memory of a pair in an auxiliary table under construction, its encoding included.
-const PAIR_MEMORY_BYTES: u64 = 48;
-
 /// Maximum bytes of key and value of a record that is sent.
 const MOVES_BYTES_MAX: u64 = router::RECORD_BYTES_MAX as u64 - 1;
-
-/// Minimum size of a batch of records.
-const BATCH_BYTES_MIN: u64 = 1 << 10;
-
-/// Parameters of a new directory, equal on all ranks.
-#[derive(Clone, Debug)]
-pub struct DirectoryOptions {
-    /// The directory's id, which no other directory has.
-    pub directory: u128,
-    /// How readers reach values.
-    pub format: ValueFormat,
-    /// The shape of the records.
-    pub shape: RecordLayout,
-    /// How records travel between ranks.
-    pub routing: Routing,
-    /// Memory that each rank may allocate in all: for records that wait, tables that are written,
-    /// the index of the current epoch, and batches in flight. One record may take a twentieth of
-    /// it. Some 200 kB of fixed overhead come on top, and the transport's own buffers, which its
-    /// counters show.
-    pub memory_bytes: u64,
-    /// Bits of a fingerprint, for format lossy.
-    pub fingerprint_bits: u32,
-    /// Description of keys and values, for readers.
-    pub schema: DirectorySchema,
-}
-
-impl DirectoryOptions {
-    /// Options for records of `shape` in `format`: direct routing, 256 MiB a rank, no schema.
-    #[must_use]
-    pub fn new(directory: u128, format: ValueFormat, shape: RecordLayout) -> Self {
-        let fingerprint_bits = cuckoo::FINGERPRINT_BITS;
-        let (routing, memory_bytes) = (Routing::Direct, 256 << 20);
-        let schema = DirectorySchema::default();
-        Self { directory, format, shape, routing, memory_bytes, fingerprint_bits, schema }
-    }
-}
 
 /// Totals of one rank's part of a finished directory.
 #[derive(Clone, Copy, Debug, Default)]
@@ -137,87 +99,6 @@ pub struct DirectoryWriter<T> {
     batch_memory: u64,
     /// Memory for values, or for agreeing on bounds.
     besides_memory: u64,
-}
-
-/// The part of a rank that receives what others send.
-#[derive(Debug)]
-struct LocalPartition {
-    writer: PartitionWriter,
-    values: Option<ValueLog>,
-    sources: Option<AuxiliaryBuilder>,
-    pairs_max: usize,
-    /// Maximum number of pairs that a table has had.
-    pairs_peak: usize,
-    key_bytes: Option<usize>,
-    format: ValueFormat,
-    /// Records received in this epoch, to detect skew.
-    received: u64,
-    row: Vec<u8>,
-}
-
-impl LocalPartition {
-    fn new(
-        writer: PartitionWriter,
-        values: Option<ValueLog>,
-        options: &DirectoryOptions,
-        pairs_memory: u64,
-    ) -> Self {
-        Self {
-            writer,
-            values,
-            sources: encoding_of(options).map(AuxiliaryBuilder::new),
-            pairs_max: usize::try_from(pairs_memory / PAIR_MEMORY_BYTES).unwrap_or(usize::MAX),
-            pairs_peak: 0,
-            key_bytes: key_bytes_of(options.shape),
-            format: options.format,
-            received: 0,
-            row: Vec::new(),
-        }
-    }
-
-    /// Handles a message from `from`.
-    fn accept(&mut self, from: Rank, message: &[u8]) -> Result<()> {
-        self.received += 1;
-        if let Some(sources) = &mut self.sources {
-            let hash = message.as_array::<8>().ok_or_else(|| misfit(message))?;
-            sources.insert(u64::from_le_bytes(*hash), from.0);
-            return if sources.len() >= self.pairs_max { self.end_sources() } else { Ok(()) };
-        }
-        let (key, value) = match self.key_bytes {
-            Some(key_bytes) => message.split_at_checked(key_bytes),
-            None => message
-                .split_first()
-                .and_then(|(&length, rest)| rest.split_at_checked(usize::from(length))),
-        }
-        .ok_or_else(|| misfit(message))?;
-        if self.format == ValueFormat::Pointer {
-            self.row.clear();
-            self.row.extend_from_slice(&from.0.to_le_bytes());
-            self.row.extend_from_slice(value);
-            return self.writer.append(key_hash(key), key, &self.row);
-        }
-        self.writer.append(key_hash(key), key, value)
-    }
-
-    fn end_sources(&mut self) -> Result<()> {
-        if let Some(sources) = self.sources.as_mut().filter(|sources| !sources.is_empty()) {
-            self.pairs_peak = self.pairs_peak.max(sources.len());
-            let table = sources.finish()?;
-            self.writer.add_auxiliary(table);
-        }
-        Ok(())
-    }
-}
-
-/// The encoding of keys' sources, for formats in which records stay with their writers.
-fn encoding_of(options: &DirectoryOptions) -> Option<AuxiliaryEncoding> {
-    match options.format {
-        ValueFormat::Lossy => {
-            Some(AuxiliaryEncoding::Cuckoo { fingerprint_bits: options.fingerprint_bits })
-        }
-        ValueFormat::Static => Some(AuxiliaryEncoding::Ribbon),
-        _ => None,
-    }
 }
 
 impl<T: Transport> DirectoryWriter<T> {
@@ -555,47 +436,6 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-/// Bytes of every key, if all have the same length.
-fn key_bytes_of(shape: RecordLayout) -> Option<usize> {
-    match shape {
-        RecordLayout::Fixed { key_bytes, .. } => Some(usize::from(key_bytes)),
-        RecordLayout::Variable => None,
-    }
-}
-
-/// Bytes of each batch, and of all batches that a rank may have open at once.
-fn batch_share<T: Transport>(transport: &T, options: &DirectoryOptions) -> Result<(usize, u64)> {
-    let nodes = transport.nodes();
-    let hops = match options.routing {
-        Routing::Direct => u64::from(nodes.size()) - 1,
-        // Peers on its own node, as local representatives and as destinations, and remote peers.
-        Routing::ThreeHop => {
-            let local = nodes.members(nodes.node(transport.rank())).len() as u64;
-            2 * (local - 1) + u64::from(nodes.nodes() - 1).div_ceil(local)
-        }
-    };
-    if hops == 0 {
-        return check_memory(options, 0).map(|()| (router::BATCH_BYTES, 0));
-    }
-    let share = options.memory_bytes / 4 / hops;
-    let batch = share.clamp(BATCH_BYTES_MIN, router::BATCH_BYTES as u64);
-    check_memory(options, batch * hops)?;
-    Ok((batch as usize, batch * hops))
-}
-
-fn check_memory(options: &DirectoryOptions, batches: u64) -> Result<()> {
-    let least = batches + 2 * MEMORY_BYTES_MIN;
-    if options.memory_bytes >= least {
-        return Ok(());
-    }
-    let what = format!(
-        "{} bytes of memory a rank: {least} at least, {batches} of them for batches; 3-hop \
-         routing needs fewer",
-        options.memory_bytes
-    );
-    Err(Error::new(Kind::Invalid, what))
-}
-
 /// Bytes of every message, if all have the same length.
 fn message_bytes(head: &IndexLogHead) -> Option<u32> {
     match (head.format, head.shape) {
@@ -619,13 +459,6 @@ fn too_large(value: &[u8], bytes_max: u64) -> Error {
         value.len()
     );
     Error::new(Kind::TooLarge, what)
-}
-
-#[cold]
-fn misfit(message: &[u8]) -> Error {
-    let what =
-        format!("received a record of {} bytes, which this directory cannot have", message.len());
-    Error::new(Kind::Corrupt, what)
 }
 
 fn closed() -> Error {

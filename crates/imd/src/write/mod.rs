@@ -14,9 +14,12 @@
 //! Source: DeltaFS thesis §5.2.2, §5.3.2 and §5.3.3.
 
 mod bounds;
+mod directory_options;
 mod directory_writer;
+mod local_partition;
 mod values;
 
-pub use directory_writer::{DirectoryOptions, DirectoryWriter, WriteSummary};
+pub use directory_options::DirectoryOptions;
+pub use directory_writer::{DirectoryWriter, WriteSummary};
 pub(crate) use values::pages_of;
 pub use values::{LONG_POINTER_BYTES, PAGE_BYTES, PAGE_VALUE_BYTES, POINTER_BYTES, ValuePointer};
