@@ -5,7 +5,8 @@
 # usage: scripts/setup.sh [build|test|deny|mpi|c|soak|package|docs|compare|compare-workbench]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in
-#             mounts, Go and the S3 server that the tests start, PostgreSQL, LevelDB, Python, Chromium
+#             mounts, Go and the S3 server that the tests start, PostgreSQL, LevelDB, Java and a
+#             server with MongoDB's protocol, Python, Chromium
 #   deny      cargo-deny, which is compiled
 #   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, and libclang, which reads their headers
@@ -93,6 +94,10 @@ setup_test() {
     setup_mounts
     have_postgresql || apt_install postgresql || missing optional "Debian package postgresql (is measured by tests)"
     have_leveldb || apt_install g++ libleveldb-dev || missing optional "Debian package libleveldb-dev (is measured by tests)"
+    need optional "compiles the MongoDB server of the tests" default-jdk-headless java javac
+    need optional "installs the MongoDB server of the tests" maven mvn
+    bash scripts/install-mongo-server.sh </dev/null \
+        || missing optional "the MongoDB server of the tests (scripts/install-mongo-server.sh says why)"
     [ -f scripts/install-s3-server.sh ] || return 0
     need optional "builds the S3 server of the tests" golang-go go
     need_recent_go

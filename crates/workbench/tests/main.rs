@@ -8,6 +8,10 @@ mod driver_library;
 mod interrupted;
 mod key_value;
 mod mixed;
+#[cfg(feature = "mongodb")]
+mod mongo_server;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod originals;
 mod overhead;
 mod pacing;

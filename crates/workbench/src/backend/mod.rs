@@ -19,6 +19,8 @@ mod indexed_directory;
 mod key_value;
 mod library;
 mod library_session;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod null;
 mod object_store;
 mod posix;
@@ -34,6 +36,8 @@ use esker_base::{Error, Kind, Result};
 pub use self::indexed_directory::IndexedDirectoryBackend;
 pub use self::key_value::{DRIVER_PREFIX, KeyValueBackend, KeyValueDurability, KeyValueTarget};
 pub use self::library::LibraryBackend;
+#[cfg(feature = "mongodb")]
+pub use self::mongodb::MongoBackend;
 pub use self::null::NullBackend;
 pub use self::object_store::ObjectStoreBackend;
 pub use self::posix::PosixBackend;
