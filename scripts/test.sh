@@ -34,7 +34,7 @@ check() {
 
 # What the tests build beyond the default: everything but MPI, of which there are two, each with a
 # build of its own.
-readonly FEATURES=s3,postgresql
+readonly FEATURES=s3,postgresql,mongodb
 
 # add_results STATUS: adds up what every test binary said in the output of cargo, which ended with
 # STATUS.

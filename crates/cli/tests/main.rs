@@ -24,6 +24,10 @@ mod inherited;
 mod interrupts;
 mod json;
 mod messages;
+#[cfg(feature = "mongodb")]
+#[expect(dead_code, reason = "the tests of the backend use the rest")]
+#[path = "../../workbench/tests/mongo_server.rs"]
+mod mongo_server;
 mod mounted;
 mod mounts;
 #[cfg(feature = "postgresql")]

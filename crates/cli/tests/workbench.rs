@@ -360,7 +360,50 @@ fn drivers_that_cannot_be_loaded_are_explained() {
     assert!(!esker.path("database").exists());
 }
 
+/// A MongoDB database is measured as a PostgreSQL one, with documents for rows.
+#[cfg(feature = "mongodb")]
+#[test]
+fn documents_are_measured_and_cleaned_up() {
+    let Some(server) = crate::mongo_server::MongoServer::start() else { return };
+    let esker = Esker::new();
+    let url = format!("{}?journal=true", server.url());
+    let result = esker.json(run(&url, &["--keep", "--names", "--output", "documents.json"]));
+    assert_eq!(result[0]["backend"], "mongodb");
+    let service = result[0]["environment"]["service"].as_str().expect("text");
+    assert!(service.starts_with("MongoDB ") && service.contains(" w=1 j=true"), "{service}");
+    esker.ok(["workbench", "report", "documents.json", "--to", "documents.html"]);
+    let page = std::fs::read_to_string(esker.path("documents.html")).expect("a page");
+    assert!(page.contains(" w=1 j=true"), "{page}");
+    assert!(esker.ok(["workbench", "cleanup", &url]).starts_with("removed 120 objects"));
+    let said = esker.fails(3, ["workbench", "cleanup", &url]);
+    assert!(said.contains("no working set"), "{said}");
+    // The server has no users, so every password is wrong.
+    let with_password = url.replace("mongodb://", "mongodb://user:secret@");
+    let said = esker.fails(8, ["workbench", "cleanup", &with_password]);
+    assert!(!said.contains("secret"), "{said}");
+    let said = esker.fails(23, run(&url, &["-S", "16M"]));
+    assert!(said.contains("use -S 16776960 or less"), "{said}");
+
+    let binary = env!("CARGO_BIN_EXE_esker");
+    let mut arguments = vec!["run", "-n", "3", "--", binary];
+    arguments.extend(["workbench", "run", &url, "-P", "20", "-I", "10"]);
+    let text = esker.ok(arguments);
+    assert!(text.contains("N=3") && !text.contains("warning: benchmark"), "{text}");
+    esker.fails(3, ["workbench", "cleanup", &url]);
+}
+
 /// Without the feature a URL is not taken for a directory.
+#[cfg(not(feature = "mongodb"))]
+#[test]
+fn a_build_without_mongodb_names_the_feature() {
+    let esker = Esker::without_store();
+    for target in ["mongodb://user@host/data", "mongodb+srv://user@host/data"] {
+        let said = esker.fails(13, run(target, &[]));
+        assert!(said.contains("--features mongodb"), "{said}");
+    }
+}
+
+/// The same for PostgreSQL.
 #[cfg(not(feature = "postgresql"))]
 #[test]
 fn a_build_without_postgresql_names_the_feature() {

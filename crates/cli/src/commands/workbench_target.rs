@@ -20,9 +20,12 @@ use crate::usage;
 /// What begins the targets that Esker's library serves in one process.
 const LIBRARY_PREFIXES: [&str; 3] = ["esker:", "indexed:", "shared:"];
 
-/// What begins all other targets that are no directories.
-const OTHER_PREFIXES: [&str; 6] =
-    [DRIVER_PREFIX, "null:", "store:", "s3://", "postgresql://", "postgres://"];
+/// What begins all other targets that are neither directories nor databases.
+const OTHER_PREFIXES: [&str; 4] = [DRIVER_PREFIX, "null:", "store:", "s3://"];
+
+/// What begins the targets that are databases.
+const POSTGRESQL_SCHEMES: [&str; 2] = ["postgresql://", "postgres://"];
+const MONGODB_SCHEMES: [&str; 2] = ["mongodb://", "mongodb+srv://"];
 
 /// Name of the working set in a store of Esker unless another is given.
 const LIBRARY_NAME: &str = "workbench";
@@ -37,6 +40,8 @@ Targets:
   s3://bucket/path   objects of a bucket; store:/path and store:memory: for other stores
   postgresql://user@host:port/database
                      rows of a table in a schema of its own; PGPASSWORD has the password
+  mongodb://user@host:port/database
+                     documents of a collection; MONGODB_PASSWORD has the password
   driver:LIBRARY:/scratch/db?options=tuned&durability=async
                      keys of a database in a directory; LIBRARY is a driver of LevelDB, RocksDB or
                      another key-value store, with a / in its path
@@ -44,7 +49,8 @@ Targets:
 
 /// True if `target` is the path of a directory.
 pub fn is_directory(target: &str) -> bool {
-    let mut others = LIBRARY_PREFIXES.iter().chain(&OTHER_PREFIXES);
+    let databases = POSTGRESQL_SCHEMES.iter().chain(&MONGODB_SCHEMES);
+    let mut others = LIBRARY_PREFIXES.iter().chain(&OTHER_PREFIXES).chain(databases);
     !others.any(|prefix| target.starts_with(prefix))
 }
 
@@ -79,8 +85,11 @@ pub fn open(context: &CommandContext, target: &str) -> Result<Box<dyn Backend>> 
     if let Some(url) = store.or(target.starts_with("s3://").then_some(target)) {
         return Ok(Box::new(ObjectStoreBackend::new(guarded(url::connect(url)?))));
     }
-    if target.starts_with("postgresql://") || target.starts_with("postgres://") {
+    if POSTGRESQL_SCHEMES.iter().any(|scheme| target.starts_with(scheme)) {
         return open_postgresql(target);
+    }
+    if MONGODB_SCHEMES.iter().any(|scheme| target.starts_with(scheme)) {
+        return open_mongodb(target);
     }
     if target.starts_with(DRIVER_PREFIX) {
         return Ok(Box::new(KeyValueBackend::new(KeyValueTarget::parse(target)?)?));
@@ -117,5 +126,19 @@ fn open_postgresql(target: &str) -> Result<Box<dyn Backend>> {
 fn open_postgresql(_: &str) -> Result<Box<dyn Backend>> {
     let what = "this build lacks PostgreSQL support: build with \
                 `cargo build --release -p esker-cli --features postgresql`";
+    Err(Error::new(Kind::Invalid, what))
+}
+
+#[cfg(feature = "mongodb")]
+fn open_mongodb(target: &str) -> Result<Box<dyn Backend>> {
+    let password = std::env::var("MONGODB_PASSWORD").ok();
+    let backend = esker_workbench::backend::MongoBackend::new(target, password.as_deref())?;
+    Ok(Box::new(backend))
+}
+
+#[cfg(not(feature = "mongodb"))]
+fn open_mongodb(_: &str) -> Result<Box<dyn Backend>> {
+    let what = "this build lacks MongoDB support: build with \
+                `cargo build --release -p esker-cli --features mongodb`";
     Err(Error::new(Kind::Invalid, what))
 }
