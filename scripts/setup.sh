@@ -9,7 +9,7 @@
 #             server with MongoDB's protocol, Python, Chromium
 #   deny      cargo-deny, which is compiled
 #   soak      Python, stress-ng, fio, ext4 tools
-#   mpi       Open MPI, MPICH, and libclang, which reads their headers
+#   mpi       Open MPI, MPICH, libclang, which reads their headers, and Python
 #   c         gfortran, CMake and valgrind, for programs that use the C library
 #   package   what makes Debian packages
 #   docs      mdbook
@@ -166,6 +166,7 @@ need_recent_go() {
 }
 
 setup_mpi() {
+    need required "checks what was measured over MPI" python3 python3
     need optional "MPI ranks" libopenmpi-dev mpicc.openmpi
     need optional "starts MPI ranks" openmpi-bin mpirun.openmpi
     need optional "MPI ranks" libmpich-dev mpicc.mpich

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs what talks by MPI with 4 ranks, under Open MPI and under MPICH: the conformance suite of ranks,
-# as one node and as two; both programs of examples/plasma, whose output must be that of threads; and,
-# under one of them, `esker imd write`. Each MPI has a build of its own.
+# Runs what uses MPI, under Open MPI and under MPICH: with 4 ranks the conformance suite of ranks, as
+# one node and as two, both programs of examples/plasma, whose output must be that of threads, and
+# `esker imd write`; the conformance suite of MPI-IO; and `esker workbench` on MPI-IO, whose ranks are
+# processes of MPI, processes that meet in a store, and threads. Each MPI has a build of its own.
 #
 # usage: scripts/test_mpi.sh [--rates]      (scripts/setup.sh mpi installs what it needs)
 #   --rates   measure messages between 2 ranks instead, optimized
@@ -19,7 +20,7 @@ case $rates in
     '') profile=dev directory=debug ranks=$RANKS runs=('' 2) ;;
     --rates) profile=release directory=release ranks=2 runs=(--rates) ;;
     *)
-        sed -n 5,7p "$0" >&2
+        sed -n 8,9p "$0" >&2
         exit 2
         ;;
 esac
@@ -71,6 +72,65 @@ write_particles() {
     "$esker" bench imd-get run:/p --operations 1000
 }
 
+# measured RANKS FILE: fails unless FILE is the result of that many ranks on MPI-IO, without failures.
+measured() {
+    python3 - "$@" <<'END'
+import json, sys
+
+ranks, path = int(sys.argv[1]), sys.argv[2]
+result = json.load(open(path))
+assert result["backend"] == "mpiio" and result["options"]["size"]["ranks"] == ranks, path
+kinds = [phase["plan"]["kind"] for phase in result["phases"]]
+repeated = [kind for kind in ("benchmark", "names", "races") for _ in range(2)]
+assert kinds == ["precreate", *repeated, "cleanup"], kinds
+calls = {}
+for phase in result["phases"]:
+    for operation in phase["operations"]:
+        name = operation["operation"]
+        assert not operation["failures"], (phase["plan"], operation["first_failure"])
+        assert name.startswith("create") or len(operation["ranks"]) == ranks, (phase["plan"], name)
+        calls[name] = calls.get(name, 0) + operation["service"]["count"]
+# Each rank precreates 20 objects, consumes and appends 10 in each benchmark, and cleans up 20; each
+# of the 2 * 10 races has one winner, who deletes the object.
+assert calls["read"] == calls["stat"] == 20 * ranks, calls
+assert calls["create"] == calls["delete"] == 40 * ranks + 20, calls
+assert calls["create-lost"] == 20 * (ranks - 1), calls
+print(f"{ranks} ranks measured: {result['environment']['service']}")
+END
+}
+
+# measure_files MPI DIRECTORY: ranks of each kind measure MPI-IO, and leave nothing.
+measure_files() {
+    local mpi=$1 esker=$2/esker set=$scratch/$mpi-set result=$scratch/$mpi.json ranks=2
+    local work=(workbench run "mpiio:$set" -P 20 -I 10 --repeat 2 --names --races --output "$result")
+    unset ESKER_STORE
+    ranks "$mpi" "$esker" "${work[@]}" >/dev/null
+    measured 2 "$result"
+    "$esker" run -n 2 -- "$esker" "${work[@]}" >/dev/null
+    measured 2 "$result"
+    "$esker" "${work[@]}" -N 3 >/dev/null
+    measured 3 "$result"
+    # Over MPI processes measure other targets without a store too.
+    ranks "$mpi" "$esker" workbench run "$set" --transport mpi -P 20 -I 10 --json >"$result"
+    grep -q '"backend":"posix"' "$result" && grep -q '"ranks":2,' "$result"
+    # A working set is a directory, which POSIX calls and MPI-IO share.
+    "$esker" workbench run "$set" -N 2 -P 20 -I 10 --keep >/dev/null
+    ranks "$mpi" "$esker" workbench run "mpiio:$set" -P 20 -I 10 --keep >/dev/null
+    "$esker" workbench cleanup "mpiio:$set"
+    [ ! -e "$set" ]
+}
+
+# refuse_launcher MPI DIRECTORY LAUNCHER: ranks that the launcher of another MPI has started fail.
+refuse_launcher() {
+    local mpi=$1 esker=$2/esker launcher=$3 ranks=2
+    if ranks "$launcher" "$esker" workbench run "mpiio:$scratch/none" -P 20 -I 10 2>"$scratch/said"; then
+        echo "test_mpi: ranks of $launcher found each other over $mpi" >&2
+        exit 1
+    fi
+    grep -q 'connects this process to no other' "$scratch/said"
+    [ ! -e "$scratch/none" ]
+}
+
 for mpi in openmpi mpich; do
     if ! command -v "mpicc.$mpi" "mpirun.$mpi" >/dev/null; then
         echo "test_mpi: $mpi is not installed: run scripts/setup.sh mpi" >&2
@@ -80,9 +140,8 @@ for mpi in openmpi mpich; do
     # One build with all that runs below, so that no crate is compiled twice with other features.
     build=(-p esker-comm --features esker-comm/mpi --example mpi_conformance)
     if [ -z "$rates" ]; then
-        build+=(-p plasma --features plasma/mpi --bins)
-        # What differs between MPIs is below the command.
-        [ "$mpi" = mpich ] || build+=(-p esker-cli --features esker-cli/mpi)
+        build+=(-p plasma --features plasma/mpi -p esker-cli --features esker-cli/mpi --bins)
+        build+=(-p esker-workbench --features esker-workbench/mpi --example mpiio_conformance)
     fi
     cargo build --quiet "${build[@]}" --profile "$profile" --target-dir "$target/$mpi"
     for argument in "${runs[@]}"; do
@@ -91,5 +150,13 @@ for mpi in openmpi mpich; do
     done
     [ -z "$rates" ] || continue
     plasma "$mpi" "$target/$mpi/debug"
-    [ "$mpi" = mpich ] || write_particles "$mpi" "$target/$mpi/debug"
+    write_particles "$mpi" "$target/$mpi/debug"
+    for mode in threads initial; do
+        "$target/$mpi/debug/examples/mpiio_conformance" "$scratch" $mode
+    done
+    measure_files "$mpi" "$target/$mpi/debug"
 done
+if [ -z "$rates" ]; then
+    refuse_launcher openmpi "$target/openmpi/debug" mpich
+    refuse_launcher mpich "$target/mpich/debug" openmpi
+fi

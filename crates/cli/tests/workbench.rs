@@ -411,3 +411,56 @@ fn a_build_without_postgresql_names_the_feature() {
     let said = esker.fails(13, run("postgresql://user@host/data", &[]));
     assert!(said.contains("--features postgresql"), "{said}");
 }
+
+/// Without the feature an MPI-IO target is not taken for a directory; it is one for cleanup, which
+/// needs no MPI.
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn a_build_without_mpi_names_the_feature_and_cleans_up() {
+    let esker = Esker::without_store();
+    let refused: [&[&str]; 2] = [&[], &["--transport", "mpi"]];
+    for more in refused {
+        let said = esker.fails(13, run("mpiio:set", more));
+        assert!(said.contains("--features mpi"), "{said}");
+    }
+    let said = esker.fails(13, run("set", &["--transport", "mpi"]));
+    assert!(said.contains("--features mpi"), "{said}");
+    let said = esker.fails(3, ["workbench", "cleanup", "mpiio:set"]);
+    assert!(said.contains("set does not exist"), "{said}");
+    assert!(!esker.path("set").exists() && !esker.path("mpiio:set").exists());
+    esker.ok(run("set", &["--keep"]));
+    assert!(esker.ok(["workbench", "cleanup", "mpiio:set"]).starts_with("removed 120 objects"));
+    assert!(!esker.path("set").exists());
+}
+
+/// Symptom: under `mpirun` without a store the command said only that a store was missing, as if the
+/// target were in one.
+/// Cause: the ranks' meeting took the store of the command line.
+/// Fix: the message names the meeting and the way without a store; ranks that were not started as
+/// `--transport` says are refused, and nothing is made.
+#[test]
+fn ranks_are_refused_where_they_would_not_find_each_other() {
+    let esker = Esker::without_store();
+    for (code, more, of_job, words) in [
+        (2, &[][..], true, "meet in a store that all of them see"),
+        (2, &["--transport", "tcp"], true, "--transport mpi"),
+        (13, &["--transport", "tcp"], false, "not a rank of a job"),
+        (13, &["--transport", "threads"], true, "rank 1 of a job of 2 processes"),
+    ] {
+        let mut command = esker.command(run("set", more));
+        command.env_remove("ESKER_STORE").env_remove("ESKER_MEET");
+        if of_job {
+            command.env("OMPI_COMM_WORLD_RANK", "1").env("OMPI_COMM_WORLD_SIZE", "2");
+            command.env("PMIX_NAMESPACE", "job-1");
+        }
+        let output = command.output().expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{more:?}: {said}");
+        assert!(said.contains(words), "{more:?}: {said}");
+        assert!(!esker.path("set").exists(), "{more:?}");
+    }
+    // One rank alone may be a thread.
+    let mut command = esker.command(run("set", &["--transport", "threads"]));
+    command.env("ESKER_RANK", "0").env("ESKER_RANKS", "1").env("ESKER_JOB", "alone");
+    assert!(command.output().expect("the binary runs").status.success());
+}

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
-use esker_comm::mpi::{MpiOptions, MpiTransport, run};
+use esker_comm::mpi::{MpiOptions, MpiProcess, run};
 use esker_comm::rates::{MeasurementSize, measure};
 use esker_comm::{NodeMap, Transport, conformance};
 
@@ -29,9 +29,7 @@ fn main() -> ExitCode {
             }
             if transport.rank().0 == 0 {
                 let (size, nodes) = (transport.size(), transport.nodes().nodes());
-                let library = MpiTransport::library();
-                let library = library.lines().next().unwrap_or_default();
-                println!("{size} ranks on {nodes} nodes conform: {library}");
+                println!("{size} ranks on {nodes} nodes conform: {}", MpiProcess::library());
             }
             Ok(())
         },

@@ -2,19 +2,22 @@
 //! MPI: ranks that `mpirun` or `srun` started, over any network that their MPI supports.
 //!
 //! A [`PolledTransport`] whose channels are tags and whose sends are `MPI_Issend`. One thread makes
-//! all calls (MPI_THREAD_FUNNELED).
+//! all calls. Other users of MPI in the process share its [`MpiProcess`].
 //! When a rank dies, MPI or `mpirun` ends the whole job and names the rank.
 
+mod process;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::mpi::collective::CommunicatorCollectives;
-use ::mpi::environment::Universe;
+use ::mpi::datatype::Equivalence;
 use ::mpi::point_to_point::{Destination, Source};
 use ::mpi::request::{Request, StaticScope};
 use ::mpi::topology::{Communicator, SimpleCommunicator};
-use ::mpi::{Threading, datatype::Equivalence};
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Result};
 
+pub use self::process::{MpiProcess, MpiThreads};
 use crate::polled::{MessagePassing, PolledOptions, PolledTransport};
 use crate::transport::{CHANNEL_BYTES_MAX, DEADLINE, Transport};
 use crate::{Channel, NodeMap, Rank};
@@ -41,13 +44,28 @@ impl Default for MpiOptions {
 /// called with the error. A process can call this once.
 ///
 /// # Errors
-/// `Exists` if MPI was initialized before, `Invalid` if it does not support MPI_THREAD_FUNNELED.
+/// As [`MpiProcess::begin`] and [`run_in`].
 pub fn run<R>(
     options: &MpiOptions,
     work: impl FnOnce(&mut MpiTransport) -> Result<R>,
     report: impl FnOnce(&Error),
 ) -> Result<R> {
-    let mut transport = begin(options)?;
+    run_in(MpiProcess::begin(MpiThreads::Initial)?, options, work, report)
+}
+
+/// As [`run`], in a process that has initialized MPI. Finalizes it at the end if `process` has no
+/// other owner.
+///
+/// # Errors
+/// `Unsupported` if this thread may not call MPI; `Invalid` for bad options, or if a launcher of
+/// another MPI has started this process.
+pub fn run_in<R>(
+    process: Arc<MpiProcess>,
+    options: &MpiOptions,
+    work: impl FnOnce(&mut MpiTransport) -> Result<R>,
+    report: impl FnOnce(&Error),
+) -> Result<R> {
+    let mut transport = begin(process, options)?;
     let done = work(&mut transport).and_then(|result| transport.barrier().map(|()| result));
     match done.and_then(|result| transport.finish_sends().map(|()| result)) {
         Ok(result) => Ok(result),
@@ -64,20 +82,15 @@ pub type MpiTransport = PolledTransport<MpiMessages>;
 /// Messages of MPI.
 pub struct MpiMessages {
     world: SimpleCommunicator,
-    /// Finalizes MPI on drop, last.
-    _universe: Universe,
+    /// Dropped after `world`, which must not outlive MPI.
+    _process: Arc<MpiProcess>,
 }
 
-fn begin(options: &MpiOptions) -> Result<MpiTransport> {
-    let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Funneled) else {
-        return Err(Error::new(Kind::Exists, "MPI was already initialized in this process"));
-    };
-    if threading < Threading::Funneled {
-        let what = format!("this MPI offers {threading:?}, but Funneled is needed");
-        return Err(Error::new(Kind::Invalid, what));
-    }
+fn begin(process: Arc<MpiProcess>, options: &MpiOptions) -> Result<MpiTransport> {
+    process.check_thread()?;
+    process.check_launcher()?;
     // A communicator of its own keeps messages of other libraries apart.
-    let world = universe.world().duplicate();
+    let world = SimpleCommunicator::world().duplicate();
     let number = |rank: i32| u32::try_from(rank).expect("MPI counts from 0");
     let (rank, size) = (Rank(number(world.rank())), number(world.size()));
     let nodes = match options.per_node {
@@ -93,15 +106,7 @@ fn begin(options: &MpiOptions) -> Result<MpiTransport> {
     };
     let bounds =
         PolledOptions { channel_bytes_max: options.channel_bytes_max, deadline: options.deadline };
-    Ok(PolledTransport::new(rank, nodes, bounds, MpiMessages { world, _universe: universe }))
-}
-
-impl MpiTransport {
-    /// Name and version of the MPI library.
-    #[must_use]
-    pub fn library() -> String {
-        ::mpi::environment::library_version().unwrap_or_default()
-    }
+    Ok(PolledTransport::new(rank, nodes, bounds, MpiMessages { world, _process: process }))
 }
 
 impl MessagePassing for MpiMessages {

@@ -32,6 +32,7 @@ mod mv;
 mod names;
 mod publish;
 mod put;
+mod rank_transport;
 mod rm;
 mod run;
 mod segment;
@@ -46,6 +47,7 @@ mod umount;
 mod verify;
 mod workbench;
 mod workbench_paper;
+mod workbench_ranks;
 mod workbench_target;
 
 use std::process::ExitCode;

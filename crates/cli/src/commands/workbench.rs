@@ -6,12 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
-use esker_base::clock::SystemClock;
-use esker_base::store::url;
 use esker_base::{Error, Kind, Result};
-use esker_comm::job::RankContext;
-use esker_comm::tcp;
-use esker_workbench::backend::Backend;
+use esker_workbench::backend::MPI_IO_PREFIX;
 use esker_workbench::compare::ComparisonVerdict::TooFewRepetitions;
 use esker_workbench::compare::compare;
 use esker_workbench::io500::HARD_FILE_BYTES;
@@ -21,14 +17,16 @@ use esker_workbench::pace::Arrivals;
 use esker_workbench::pattern::WorkingSetSize;
 use esker_workbench::progress::RunProgress;
 use esker_workbench::result::{RESULT_BYTES_MAX, RunResult};
-use esker_workbench::run::{self, PHASE_DEADLINE};
+use esker_workbench::run;
 use esker_workbench::{arrow, csv, parquet, report, summary};
 
+use super::rank_transport::TransportName;
 use super::workbench_paper::WorkbenchPaper;
+use super::workbench_ranks::RankLaunch;
 use super::workbench_target::{self, TARGETS};
 use crate::context::CommandContext;
 use crate::interrupt;
-use crate::{progress, text, usage};
+use crate::{text, usage};
 
 /// Measure the latency of metadata operations under a mixed load
 ///
@@ -92,7 +90,7 @@ enum ArrivalChoice {
 /// all calls of that second, and the percentiles show it.
 ///
 /// Ranks are threads. Under `esker run`, `srun` or `mpirun` each process is a rank; all must reach
-/// the target.
+/// the target. They meet in the store, or MPI connects them (--transport mpi).
 #[derive(Args)]
 #[command(after_help = format!("{TARGETS}
 
@@ -101,13 +99,18 @@ Examples:
   esker workbench run /scratch/bench --rate 500,1000,2000 --arrivals poisson
   esker workbench run /scratch/bench --mix stat=60,read=30,create=5,delete=5
   esker workbench run /scratch/bench --saturation --stonewall 5 -P 100000 -I 100000
-  esker workbench run /scratch/bench --io500 --stonewall 300 -P 10000000"))]
+  esker workbench run /scratch/bench --io500 --stonewall 300 -P 10000000
+  mpirun -n 16 esker workbench run mpiio:/scratch/bench --repeat 3 --output mpiio.json"))]
 struct WorkbenchRun {
     /// What to measure
     target: String,
     /// N: ranks; as many as processors, at least 2, unless given
     #[arg(short = 'N', long, value_name = "N")]
     ranks: Option<u32>,
+    /// Kind of ranks; by default threads, but if `esker run`, srun or mpirun started this process,
+    /// processes over TCP, or over MPI if the target is mpiio:
+    #[arg(long, value_enum, value_name = "TRANSPORT")]
+    transport: Option<TransportName>,
     /// D: datasets (directories) per rank
     #[arg(short = 'D', long, default_value_t = 1, value_name = "N")]
     datasets: u32,
@@ -198,27 +201,22 @@ struct WorkbenchRun {
 
 impl WorkbenchRun {
     fn run(self, context: &CommandContext) -> Result<()> {
-        let job = RankContext::from_env()?;
-        if let Some(job) = &job {
-            workbench_target::check_serves_processes(&self.target, job.size)?;
+        let launch = RankLaunch::of(self.transport, &self.target)?;
+        if let Some(ranks) = launch.ranks() {
+            workbench_target::check_serves_processes(&self.target, ranks)?;
         }
-        let ranks = job.as_ref().map(|job| job.size).or(self.ranks).unwrap_or_else(default_ranks);
+        let ranks = launch.ranks().or(self.ranks).unwrap_or_else(default_ranks);
         let options = self.options(ranks);
         usage::value_of(options.check());
-        let backend = workbench_target::open(context, &self.target)?;
-        interrupt::advise(format!(
-            "the working set stays; `esker workbench cleanup {}` removes it",
-            backend.target()
-        ));
         let counts = Arc::new(RunProgress::new(ranks));
-        let measured = match job {
-            None => progress::watch_workbench(&counts, || {
-                run::run_threads(&*backend, &options, &SystemClock, &counts).map(Some)
-            }),
-            Some(job) => run_process(context, &job, &*backend, &options, &counts),
-        };
-        // After a failure the library's session is dropped; other working sets stay.
-        let measured = measured.inspect_err(|_| drop(backend.finish(false)))?;
+        let measured = launch.measure(context, &options, &counts, |launch| {
+            let backend = workbench_target::open(context, &self.target, launch)?;
+            interrupt::advise(format!(
+                "the working set stays; `esker workbench cleanup {}` removes it",
+                backend.target()
+            ));
+            Ok(backend)
+        })?;
         match measured {
             Some(result) => self.publish(context, &result),
             None => Ok(()),
@@ -369,11 +367,13 @@ struct WorkbenchCleanup {
 
 impl WorkbenchCleanup {
     fn run(self, context: &CommandContext) -> Result<()> {
-        if workbench_target::is_directory(&self.target) && !Path::new(&self.target).exists() {
+        // What MPI-IO has written is removed without it.
+        let target = self.target.strip_prefix(MPI_IO_PREFIX).unwrap_or(&self.target);
+        if workbench_target::is_directory(target) && !Path::new(target).exists() {
             let what = "does not exist, so there is no working set";
-            return Err(Error::new(Kind::NotFound, format!("{} {what}", self.target)));
+            return Err(Error::new(Kind::NotFound, format!("{target} {what}")));
         }
-        let backend = workbench_target::open(context, &self.target)?;
+        let backend = workbench_target::open(context, target, &RankLaunch::Threads)?;
         let cleared = run::cleanup(&*backend);
         let objects = cleared.inspect_err(|_| drop(backend.finish(false)))?;
         if context.out.is_json() {
@@ -387,24 +387,6 @@ impl WorkbenchCleanup {
 pub(super) fn default_ranks() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     u32::try_from(processors).unwrap_or(u32::MAX).max(2)
-}
-
-/// Runs as a rank of `job`.
-fn run_process(
-    context: &CommandContext,
-    job: &RankContext,
-    backend: &dyn Backend,
-    options: &RunOptions,
-    counts: &RunProgress,
-) -> Result<Option<RunResult>> {
-    let meet = match &job.meet {
-        Some(meet) => url::connect(meet)?,
-        None => url::connect(context.store_url())?,
-    };
-    let tcp_options = tcp::TcpOptions { deadline: PHASE_DEADLINE, ..tcp::TcpOptions::default() };
-    tcp::run(&*meet, job, &tcp_options, |transport| {
-        run::run_rank(backend, options, &SystemClock, counts, transport)
-    })
 }
 
 /// Fails if the service returned wrong bytes: nothing else about it matters then.

@@ -9,9 +9,13 @@ use esker_base::store::url;
 use esker_base::{Error, Kind, Random, Result};
 use esker_workbench::backend::{
     Backend, DRIVER_PREFIX, IndexedDirectoryBackend, KeyValueBackend, KeyValueTarget,
-    LibraryBackend, NullBackend, ObjectStoreBackend, PosixBackend, SharedFileBackend,
+    LibraryBackend, MPI_IO_PREFIX, NullBackend, ObjectStoreBackend, PosixBackend,
+    SharedFileBackend,
 };
 
+#[cfg(not(feature = "mpi"))]
+use super::rank_transport::built_without_mpi;
+use super::workbench_ranks::RankLaunch;
 use crate::change::SessionSettings;
 use crate::context::CommandContext;
 use crate::interrupt::guarded;
@@ -21,7 +25,7 @@ use crate::usage;
 const LIBRARY_PREFIXES: [&str; 3] = ["esker:", "indexed:", "shared:"];
 
 /// What begins all other targets that are neither directories nor databases.
-const OTHER_PREFIXES: [&str; 4] = [DRIVER_PREFIX, "null:", "store:", "s3://"];
+const OTHER_PREFIXES: [&str; 5] = [DRIVER_PREFIX, MPI_IO_PREFIX, "null:", "store:", "s3://"];
 
 /// What begins the targets that are databases.
 const POSTGRESQL_SCHEMES: [&str; 2] = ["postgresql://", "postgres://"];
@@ -38,6 +42,7 @@ Targets:
   indexed:NAME       records of an indexed directory on --store, with --read-only
   shared:NAME        regions of a file that all ranks write, on --store, with --read-only
   s3://bucket/path   objects of a bucket; store:/path and store:memory: for other stores
+  mpiio:/path        a directory whose files MPI-IO writes, reads and deletes
   postgresql://user@host:port/database
                      rows of a table in a schema of its own; PGPASSWORD has the password
   mongodb://user@host:port/database
@@ -70,8 +75,12 @@ pub fn check_serves_processes(target: &str, ranks: u32) -> Result<()> {
     Err(Error::new(Kind::Unsupported, what))
 }
 
-/// Opens the target as the user names it.
-pub fn open(context: &CommandContext, target: &str) -> Result<Box<dyn Backend>> {
+/// Opens the target as the user names it, for ranks that were started as `launch` says.
+pub fn open(
+    context: &CommandContext,
+    target: &str,
+    launch: &RankLaunch,
+) -> Result<Box<dyn Backend>> {
     if target == "null:" {
         return Ok(Box::new(NullBackend::default()));
     }
@@ -84,6 +93,9 @@ pub fn open(context: &CommandContext, target: &str) -> Result<Box<dyn Backend>> 
     let store = target.strip_prefix("store:");
     if let Some(url) = store.or(target.starts_with("s3://").then_some(target)) {
         return Ok(Box::new(ObjectStoreBackend::new(guarded(url::connect(url)?))));
+    }
+    if let Some(path) = target.strip_prefix(MPI_IO_PREFIX) {
+        return open_mpi_io(Path::new(path), launch);
     }
     if POSTGRESQL_SCHEMES.iter().any(|scheme| target.starts_with(scheme)) {
         return open_postgresql(target);
@@ -141,4 +153,15 @@ fn open_mongodb(_: &str) -> Result<Box<dyn Backend>> {
     let what = "this build lacks MongoDB support: build with \
                 `cargo build --release -p esker-cli --features mongodb`";
     Err(Error::new(Kind::Invalid, what))
+}
+
+#[cfg(feature = "mpi")]
+fn open_mpi_io(path: &Path, launch: &RankLaunch) -> Result<Box<dyn Backend>> {
+    let process = launch.mpi_process()?;
+    Ok(Box::new(esker_workbench::backend::MpiIoBackend::new(path, process)?))
+}
+
+#[cfg(not(feature = "mpi"))]
+fn open_mpi_io(_: &Path, _: &RankLaunch) -> Result<Box<dyn Backend>> {
+    Err(built_without_mpi())
 }

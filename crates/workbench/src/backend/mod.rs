@@ -21,6 +21,10 @@ mod library;
 mod library_session;
 #[cfg(feature = "mongodb")]
 mod mongodb;
+#[cfg(feature = "mpi")]
+mod mpi_file;
+#[cfg(feature = "mpi")]
+mod mpi_io;
 mod null;
 mod object_store;
 mod posix;
@@ -38,6 +42,8 @@ pub use self::key_value::{DRIVER_PREFIX, KeyValueBackend, KeyValueDurability, Ke
 pub use self::library::LibraryBackend;
 #[cfg(feature = "mongodb")]
 pub use self::mongodb::MongoBackend;
+#[cfg(feature = "mpi")]
+pub use self::mpi_io::MpiIoBackend;
 pub use self::null::NullBackend;
 pub use self::object_store::ObjectStoreBackend;
 pub use self::posix::PosixBackend;
@@ -46,6 +52,9 @@ pub use self::postgres::PostgresBackend;
 pub use self::shared_file::SharedFileBackend;
 use crate::options::RunOptions;
 use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
+
+/// Begins targets that are directories whose files MPI writes and reads.
+pub const MPI_IO_PREFIX: &str = "mpiio:";
 
 /// Largest marker of a working set, in bytes.
 pub(crate) const MARKER_BYTES_MAX: u64 = 64 << 10;

@@ -16,6 +16,9 @@ use esker_imd::{RecordLayout, SessionDirectory, ValueFormat, WriteSummary};
 use esker_table::manifest::SetId;
 use serde_json::json;
 
+use super::super::rank_transport::TransportName;
+#[cfg(not(feature = "mpi"))]
+use super::super::rank_transport::built_without_mpi;
 use super::target::{DirectoryTarget, PublishedDirectory, new_directory};
 use crate::context::CommandContext;
 use crate::output::{notice, value_of};
@@ -72,17 +75,6 @@ impl RoutingName {
             Self::ThreeHop => Routing::ThreeHop,
         }
     }
-}
-
-/// The kind of a job's ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum TransportName {
-    /// Threads of this process
-    Threads,
-    /// Processes, started by `esker run`, srun or mpirun
-    Tcp,
-    /// Processes started by mpirun or srun and connected by MPI, if built in
-    Mpi,
 }
 
 /// Write an indexed directory of synthetic particles
@@ -193,9 +185,7 @@ impl ImdWriteCommand {
     #[cfg(not(feature = "mpi"))]
     #[expect(clippy::unused_self, reason = "with MPI it writes")]
     fn run_over_mpi(&self, _: &CommandContext) -> Result<()> {
-        let what = "this esker was built without MPI: build it with `cargo build --release -p \
-                    esker-cli --features mpi`, where MPICC names the MPI's compiler";
-        Err(Error::new(Kind::Invalid, what))
+        Err(built_without_mpi())
     }
 
     /// Runs this process as one rank of a job. Rank 0 leads and sends the others the directory.
