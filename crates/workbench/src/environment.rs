@@ -6,6 +6,7 @@
 use std::fs::read_to_string;
 use std::path::Path;
 
+use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::{Deserialize, Serialize};
 
 /// The machine and the file system.
@@ -17,7 +18,7 @@ pub struct RunEnvironment {
     pub kernel: String,
     /// Model of the processor.
     pub cpu: String,
-    /// Processors that this process may use.
+    /// Processors that ranks of one node may use.
     pub processors: u32,
     /// Memory in bytes.
     pub memory_bytes: u64,
@@ -106,6 +107,28 @@ pub fn processors() -> u32 {
     u32::try_from(processors).unwrap_or(u32::MAX)
 }
 
+/// The processors on which this thread may run, a bit each: launchers bind ranks to some.
+#[must_use]
+pub fn processor_bits() -> Vec<u8> {
+    let mut bits = vec![0; CpuSet::MAX_CPU.div_ceil(8)];
+    if let Ok(found) = sched_getaffinity(None) {
+        for number in (0..CpuSet::MAX_CPU).filter(|number| found.is_set(*number)) {
+            bits[number / 8] |= 1 << (number % 8);
+        }
+    }
+    bits
+}
+
+/// Processors that the ranks of a node may use, where `own` and `all` are the bits of this rank and of
+/// all ranks together.
+#[must_use]
+pub fn shared_processors(own: &[u8], all: &[u8]) -> u32 {
+    let count = |bits: &[u8]| bits.iter().map(|byte| byte.count_ones()).sum::<u32>();
+    let usable = processors();
+    // A quota of time counts for all ranks together, and allows no more for being divided.
+    if usable < count(own) { usable } else { count(all).max(usable) }
+}
+
 /// How often the scheduler has preempted the calling thread.
 #[must_use]
 pub fn preemptions() -> u64 {
@@ -158,6 +181,20 @@ mod tests {
         assert_eq!(environment.file_system, "proc");
         assert!(environment.kernel.starts_with("Linux ") && environment.processors > 0);
         assert!(environment.memory_bytes > 1 << 20);
+    }
+
+    /// Ranks that a launcher has bound to one processor each have two together.
+    #[test]
+    fn bound_ranks_have_the_processors_of_all() {
+        let own = processor_bits();
+        let alone = shared_processors(&own, &own);
+        assert_eq!(alone, processors(), "a rank alone has what it may use");
+        let free = (0..own.len() * 8).find(|bit| own[bit / 8] & (1 << (bit % 8)) == 0);
+        let free = free.expect("a machine with less than 1,024 processors");
+        let mut all = own.clone();
+        all[free / 8] |= 1 << (free % 8);
+        let has_quota = processors() < own.iter().map(|byte| byte.count_ones()).sum();
+        assert_eq!(shared_processors(&own, &all), alone + u32::from(!has_quota));
     }
 
     #[test]

@@ -71,6 +71,7 @@ pub fn run_rank(
     transport.barrier()?;
     let context = begun.context(backend, options, clock, progress);
     let runner = RankRunner::new(&context, transport)?;
+    (begun.node_ranks, begun.environment.processors) = runner.node();
     let (phases, _) = runner.run(&|shift| begun.write_shift(backend, shift))?;
     let is_first = transport.rank() == Rank(0);
     match gather(transport, phases)? {
@@ -86,6 +87,8 @@ struct BegunRun {
     began_ns: u64,
     ticks: ProcessorTicks,
     environment: RunEnvironment,
+    /// Ranks that share the processors of the environment.
+    node_ranks: u32,
     timer: TimerOverhead,
 }
 
@@ -116,6 +119,7 @@ impl BegunRun {
                 service: backend.service()?,
                 ..RunEnvironment::capture(backend.directory())
             },
+            node_ranks: options.size.ranks,
             timer: TimerOverhead::measure(clock),
         })
     }
@@ -209,10 +213,10 @@ impl BegunRun {
                 size.ranks, size.datasets, size.rank_offset
             ));
         }
-        if size.ranks > processors {
+        if self.node_ranks > processors {
             warnings.push(format!(
                 "{} ranks share {processors} processors: latencies include waits for a processor",
-                size.ranks
+                self.node_ranks
             ));
         }
         warnings

@@ -21,7 +21,7 @@ use esker_comm::{Rank, Transport};
 
 use self::mixed_phase::ChangeCounts;
 use crate::backend::{Backend, BackendConnection};
-use crate::environment::{preemptions, processors};
+use crate::environment::{preemptions, processor_bits, shared_processors};
 use crate::io500::Io500Phase;
 use crate::object_content::ObjectContent;
 use crate::operation::Operation;
@@ -85,6 +85,8 @@ pub struct RankRunner<'a, 't> {
     recorder_options: RecorderOptions,
     phase_start_ns: u64,
     pace: RankPace,
+    neighbours: u32,
+    processors: u32,
     /// Files of each rank after the write phases of IO500: easy and hard.
     io500_files: [u64; 2],
     /// Entries that listings of the current phase found.
@@ -119,9 +121,16 @@ impl<'a, 't> RankRunner<'a, 't> {
             points_max: (options.points_max / options.size.ranks).max(64) as usize,
             seed: options.seed,
         };
+        let connection = context.backend.connect(rank, &options.size)?;
+        let mut collectives = Collectives::new(transport, CollectiveOptions::default());
+        let own = processor_bits();
+        let all = collectives.all_reduce(Rank(0), own.clone(), &mut |all, bits| {
+            all.iter_mut().zip(bits).for_each(|(all, bits)| *all |= bits);
+        })?;
+        let processors = shared_processors(&own, &all);
         Ok(Self {
-            connection: context.backend.connect(rank, &options.size)?,
-            collectives: Collectives::new(transport, CollectiveOptions::default()),
+            connection,
+            collectives,
             rank,
             shift: context.shift,
             content: ObjectContent::new(options.size.object_bytes as usize),
@@ -129,13 +138,21 @@ impl<'a, 't> RankRunner<'a, 't> {
             recorders: Vec::new(),
             recorder_options,
             phase_start_ns: 0,
-            pace: RankPace::new(Waiting::of(neighbours, processors())),
+            pace: RankPace::new(Waiting::of(neighbours, processors)),
+            neighbours,
+            processors,
             io500_files: [0; 2],
             entries: 0,
             changed: ChangeCounts::default(),
             phases: Vec::new(),
             context,
         })
+    }
+
+    /// Number of ranks on this rank's node, and of processors that they may use.
+    #[must_use]
+    pub fn node(&self) -> (u32, u32) {
+        (self.neighbours, self.processors)
     }
 
     /// Runs all phases and returns what this rank measured, and the shift of the working set that
