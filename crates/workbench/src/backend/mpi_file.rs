@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 /// Room for the longest error message and the longest key of a hint.
 const TEXT_BYTES: usize = 1_024;
 const _: () = assert!(ffi::MPI_MAX_ERROR_STRING as usize <= TEXT_BYTES);
-const _: () = assert!(ffi::MPI_MAX_INFO_KEY as usize + 1 <= TEXT_BYTES);
+const _: () = assert!(ffi::MPI_MAX_INFO_KEY as usize <= TEXT_BYTES);
 
 /// Held while MPI_COMM_SELF is duplicated, since threads must not do that at the same time.
 static DUPLICATION: Mutex<()> = Mutex::new(());
