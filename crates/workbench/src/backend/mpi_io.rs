@@ -169,10 +169,10 @@ fn create(
     while !content.is_empty() {
         let written = file.write(content)?;
         if written == 0 {
-            return Err(MpiFailure::new(
-                Kind::NoSpace,
-                "MPI_File_write wrote nothing, without error",
-            ));
+            // OMPIO 4.1 keeps the cause to itself, and prints it.
+            let what =
+                "MPI_File_write reports success and no byte written; is the file system full?";
+            return Err(MpiFailure::new(Kind::DeviceFailed, what));
         }
         content = &content[written..];
     }
