@@ -9,16 +9,16 @@ use rocksdb::{
     MemtableFactory, Options, ReadOptions, SliceTransform,
 };
 
-const CACHE_BYTES_TUNED: usize = 1 << 30;
+pub const CACHE_BYTES_TUNED: usize = 1 << 30;
 /// A block's size before compression, for the clock cache's own bookkeeping.
 const CACHE_ENTRY_BYTES: usize = 4 << 10;
 /// The keys of a batch ascend, so the memtable's search begins where the previous one ended. The
 /// crate has no method for it.
 const INSERT_NEAR_THE_LAST: &str =
     "memtable_insert_with_hint_prefix_extractor=rocksdb.FixedPrefix.8";
-const WRITE_BUFFER_BYTES_TUNED: usize = 32 << 20;
-const WRITE_BUFFERS_TUNED: i32 = 8;
-const FILTER_BITS: f64 = 10.0;
+pub const WRITE_BUFFER_BYTES_TUNED: usize = 32 << 20;
+pub const WRITE_BUFFERS_TUNED: i32 = 8;
+pub const FILTER_BITS: f64 = 10.0;
 const READAHEAD_BYTES_TUNED: usize = 2 << 20;
 
 pub struct Settings {
@@ -217,19 +217,6 @@ impl Settings {
         }
         let changed = engine.get_options_from_string(names.join(";"));
         changed.map_err(|error| format!("--set: {error}"))
-    }
-
-    /// The settings for files that differ from the library's own, in one line.
-    pub fn summary(&self) -> String {
-        let filter = format!("filter_bits={FILTER_BITS}");
-        if !self.tuned() {
-            return filter;
-        }
-        format!(
-            "{filter} write_buffer_size={WRITE_BUFFER_BYTES_TUNED} \
-             max_write_buffer_number={WRITE_BUFFERS_TUNED} cache_bytes={CACHE_BYTES_TUNED} \
-             compression=lz4 verify_checksums=0"
-        )
     }
 
     fn tune(&self, engine: &mut Options, table: &mut BlockBasedOptions) {

@@ -4,7 +4,7 @@
 //! Invariant: a handle is a `Database` that `open` has boxed and `close` has not taken back.
 //! Concurrency: RocksDB serves threads by itself; the rest of a handle are atomics.
 
-#[allow(dead_code, reason = "the command uses the rest")]
+#[expect(dead_code, reason = "the command uses the rest")]
 mod settings;
 
 use std::ffi::{CStr, c_char, c_void};
@@ -16,7 +16,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rocksdb::{DB, ErrorKind, Options, ReadOptions, WriteOptions};
-use settings::Settings;
+use settings::{
+    CACHE_BYTES_TUNED, FILTER_BITS, Settings, WRITE_BUFFER_BYTES_TUNED, WRITE_BUFFERS_TUNED,
+};
 
 const VERSION: u32 = 1;
 const MESSAGE_BYTES: usize = 512;
@@ -121,6 +123,19 @@ fn settings_of(options: &str, durability: i32) -> Result<Settings, Failure> {
     let chosen = ["--options", options, "--durability", level];
     let words = words.into_iter().chain(chosen).map(str::to_owned);
     Settings::parse(words).map_err(|what| (INVALID, what))
+}
+
+/// The settings that differ from the library's own.
+fn summary(settings: &Settings) -> String {
+    let filter = format!("filter_bits={FILTER_BITS}");
+    if !settings.tuned() {
+        return filter;
+    }
+    format!(
+        "{filter} write_buffer_size={WRITE_BUFFER_BYTES_TUNED} \
+         max_write_buffer_number={WRITE_BUFFERS_TUNED} cache_bytes={CACHE_BYTES_TUNED} \
+         compression=lz4 verify_checksums=0"
+    )
 }
 
 /// RocksDB's version, from that of its crate: `0.19.0+11.8.1`.
@@ -246,7 +261,7 @@ pub unsafe extern "C" fn esker_driver_describe(
             s.options,
             s.durability,
             u8::from(s.durability == "always"),
-            s.summary(),
+            summary(&s),
         );
         write_text(&settings, buffer);
     });
