@@ -4,11 +4,16 @@
 use std::process::Command;
 
 fn main() {
-    let features: Vec<&str> = [("CARGO_FEATURE_S3", "s3"), ("CARGO_FEATURE_MPI", "mpi")]
-        .into_iter()
-        .filter(|(variable, _)| std::env::var_os(variable).is_some())
-        .map(|(_, feature)| feature)
-        .collect();
+    let features: Vec<&str> = [
+        ("CARGO_FEATURE_S3", "s3"),
+        ("CARGO_FEATURE_POSTGRESQL", "postgresql"),
+        ("CARGO_FEATURE_MONGODB", "mongodb"),
+        ("CARGO_FEATURE_MPI", "mpi"),
+    ]
+    .into_iter()
+    .filter(|(variable, _)| std::env::var_os(variable).is_some())
+    .map(|(_, feature)| feature)
+    .collect();
     let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
     let build = match commit() {
         Some(commit) => format!(" (commit {commit}; features: {features})"),

@@ -17,7 +17,7 @@ use crate::progress::RunProgress;
 use crate::result::{FORMAT, PhaseResult, RankPhase, RunResult, VERSION};
 use crate::runner::{RankRunner, RunContext};
 use crate::timer::TimerOverhead;
-use crate::working_set::WorkingSetMarker;
+use crate::working_set::{WorkingSetMarker, cleanup_command};
 
 /// How long a rank waits for the others at the end of a phase: a phase may take hours.
 pub const PHASE_DEADLINE: Duration = Duration::from_secs(7 * 86_400);
@@ -106,7 +106,7 @@ impl BegunRun {
                 let target = backend.target();
                 let what = "has a kept working set, and the phases of IO500 need a new target; \
                             name another, or remove it with";
-                let context = format!("{target} {what} `esker workbench cleanup {target}`");
+                let context = format!("{target} {what} `{}`", cleanup_command(&target));
                 return Err(Error::new(Kind::Invalid, context));
             }
         }

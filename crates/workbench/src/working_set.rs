@@ -4,7 +4,7 @@
 //! The marker exists before the first object and is removed after the last. While a phase changes
 //! objects it says so: a working set whose run was killed can only be removed.
 
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Kind, Result, shell_word};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
@@ -15,6 +15,12 @@ const VERSION: u32 = 1;
 
 /// Greatest shift, with which numbers of objects stay far from overflow.
 const SHIFT_MAX: u64 = 1 << 59;
+
+/// The command that removes the working set of `target`.
+#[must_use]
+pub fn cleanup_command(target: &str) -> String {
+    format!("esker workbench cleanup {}", shell_word(target.as_bytes()))
+}
 
 /// The marker of a working set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +75,7 @@ impl WorkingSetMarker {
     /// # Errors
     /// `Conflict` if an interrupted run left it; `Invalid` if its parameters differ.
     pub fn check_reuse(&self, target: &str, size: &WorkingSetSize) -> Result<()> {
-        let cleanup = format!("remove it with `esker workbench cleanup {target}`");
+        let cleanup = format!("remove it with `{}`", cleanup_command(target));
         if !self.is_complete {
             let what = "a run was interrupted, or is still running, and its working set is partial";
             return Err(Error::new(Kind::Conflict, format!("{target}: {what}; {cleanup}")));

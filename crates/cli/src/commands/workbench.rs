@@ -18,6 +18,7 @@ use esker_workbench::pattern::WorkingSetSize;
 use esker_workbench::progress::RunProgress;
 use esker_workbench::result::{RESULT_BYTES_MAX, RunResult};
 use esker_workbench::run;
+use esker_workbench::working_set::cleanup_command;
 use esker_workbench::{arrow, csv, parquet, report, summary};
 
 use super::rank_transport::TransportName;
@@ -211,10 +212,8 @@ impl WorkbenchRun {
         let counts = Arc::new(RunProgress::new(ranks));
         let measured = launch.measure(context, &options, &counts, |launch| {
             let backend = workbench_target::open(context, &self.target, launch)?;
-            interrupt::advise(format!(
-                "the working set stays; `esker workbench cleanup {}` removes it",
-                backend.target()
-            ));
+            let cleanup = cleanup_command(&backend.target());
+            interrupt::advise(format!("the working set stays; `{cleanup}` removes it"));
             Ok(backend)
         })?;
         match measured {

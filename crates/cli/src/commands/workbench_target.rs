@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
 use esker_base::store::url;
-use esker_base::{Error, Kind, Random, Result};
+use esker_base::{Error, Kind, Random, Result, shell_word};
 use esker_workbench::backend::{
     Backend, DRIVER_PREFIX, IndexedDirectoryBackend, KeyValueBackend, KeyValueTarget,
     LibraryBackend, MPI_IO_PREFIX, NullBackend, ObjectStoreBackend, PosixBackend,
@@ -70,7 +70,8 @@ pub fn check_serves_processes(target: &str, ranks: u32) -> Result<()> {
     };
     let what = format!(
         "{target}: {owned} one process, so its ranks are threads; run \
-         `esker workbench run {target} -N {ranks}` without a launcher"
+         `esker workbench run {} -N {ranks}` without a launcher",
+        shell_word(target.as_bytes())
     );
     Err(Error::new(Kind::Unsupported, what))
 }
