@@ -60,7 +60,7 @@ impl RankTransport {
     fn finish(self) -> Result<()> {
         match self {
             Self::Threads(transport) => {
-                drop(transport);
+                transport.finish();
                 Ok(())
             }
             Self::Tcp(transport) => transport.finish(),

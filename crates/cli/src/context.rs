@@ -102,7 +102,11 @@ impl CommandContext {
         match self.store() {
             Err(error) if error.kind() == Kind::NotFound => {
                 mount_overlap::check_new_store(self.store_url())?;
-                url::init(self.store_url()).map(guarded)
+                match url::init(self.store_url()) {
+                    // Another process has made it meanwhile.
+                    Err(error) if error.kind() == Kind::Exists => self.store(),
+                    made => made.map(guarded),
+                }
             }
             store => store,
         }

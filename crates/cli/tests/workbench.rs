@@ -191,6 +191,25 @@ fn operations_are_mixed() {
     assert!(!esker.path("set").exists());
 }
 
+/// Neither a mistyped kind of target nor a cleanup makes anything, and no page replaces a result.
+#[test]
+fn typing_errors_destroy_and_make_nothing() {
+    let esker = Esker::without_store();
+    let said = esker.fails(13, run("eskr:bench", &[]));
+    assert!(said.contains("no kind of target eskr:") && said.contains("./eskr:bench"), "{said}");
+    assert!(!esker.path("eskr:bench").exists());
+    for target in ["esker:bench", "indexed:bench", "shared:bench"] {
+        esker.fails(3, ["workbench", "cleanup", target, "--store", "mistyped"]);
+        assert!(!esker.path("mistyped").exists());
+    }
+    esker.ok(run("here", &["--output", "a.json"]));
+    let said = esker.fails(13, ["workbench", "compare", "a.json", "a.json", "--report", "a.json"]);
+    assert!(said.contains("a.json is a result"), "{said}");
+    esker.fails(13, ["workbench", "report", "a.json", "--to", "./a.json"]);
+    esker.ok(["workbench", "report", "a.json", "--to", "a.html"]);
+    esker.fails(2, run("here", &["--stonewall", "0"]));
+}
+
 #[test]
 fn mistakes_are_explained() {
     let esker = Esker::without_store();

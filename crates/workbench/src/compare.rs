@@ -82,8 +82,8 @@ type RankFigure = fn(&RankSummary) -> f64;
 #[must_use]
 pub fn compare(first: &RunResult, second: &RunResult) -> Vec<ComparedFigure> {
     let mut figures = Vec::new();
+    let groups = second.groups();
     for ours in first.groups() {
-        let groups = second.groups();
         let Some(theirs) = groups.iter().find(|group| group[0].plan.is_repeated_by(&ours[0].plan))
         else {
             continue;

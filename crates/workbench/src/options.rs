@@ -103,6 +103,12 @@ impl RunOptions {
         if self.rates.iter().any(|rate| !(1e-3..=1e9).contains(rate)) {
             return Err(Error::new(Kind::Invalid, "a rate is from 0.001 to 1e9 operations/s"));
         }
+        if self.repeat == 0 || self.size.iterations == 0 {
+            return Err(Error::new(
+                Kind::Invalid,
+                "a benchmark has at least one repetition and one iteration",
+            ));
+        }
         if let Some(mix) = &self.mix {
             mix.check(&self.size)?;
             if self.read_only || self.io500 {

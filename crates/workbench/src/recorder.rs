@@ -120,6 +120,12 @@ impl OperationRecorder {
         self.first_failure.get_or_insert_with(|| error.to_string());
     }
 
+    /// Calls that failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.values().sum()
+    }
+
     /// Calls that succeeded, and the sum of their service times in nanoseconds.
     #[must_use]
     pub fn totals(&self) -> (u64, u64) {

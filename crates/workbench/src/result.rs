@@ -466,6 +466,30 @@ pub struct RunResult {
     pub io500: Option<Io500Score>,
     /// The phases, in order.
     pub phases: Vec<PhaseResult>,
+    /// Why the working set could be neither removed nor kept, for the program that measured.
+    #[serde(skip)]
+    pub end_failure: Option<EndFailure>,
+}
+
+/// An error after the last phase.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndFailure {
+    kind: Kind,
+    context: String,
+}
+
+impl EndFailure {
+    /// What `error` says.
+    #[must_use]
+    pub fn of(error: &Error) -> Self {
+        Self { kind: error.kind(), context: error.context().to_owned() }
+    }
+
+    /// The error, for a caller that has saved the result.
+    #[must_use]
+    pub fn error(&self) -> Error {
+        Error::new(self.kind, self.context.clone())
+    }
 }
 
 impl RunResult {

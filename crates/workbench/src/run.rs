@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Run: a whole run from the first phase to the result, with ranks as threads or processes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
@@ -14,7 +15,7 @@ use crate::io500::Io500Score;
 use crate::options::RunOptions;
 use crate::pace::PaceClock;
 use crate::progress::RunProgress;
-use crate::result::{FORMAT, PhaseResult, RankPhase, RunResult, VERSION};
+use crate::result::{EndFailure, FORMAT, PhaseResult, RankPhase, RunResult, VERSION};
 use crate::runner::{RankRunner, RunContext};
 use crate::timer::TimerOverhead;
 use crate::working_set::{WorkingSetMarker, cleanup_command};
@@ -84,6 +85,8 @@ pub fn run_rank(
 struct BegunRun {
     marker: WorkingSetMarker,
     is_reused: bool,
+    /// True once the marker has been written.
+    has_marker: AtomicBool,
     began_ns: u64,
     ticks: ProcessorTicks,
     environment: RunEnvironment,
@@ -112,7 +115,9 @@ impl BegunRun {
         }
         Ok(Self {
             is_reused: existing.is_some(),
-            marker: existing.unwrap_or_else(|| WorkingSetMarker::new(options.size)),
+            has_marker: AtomicBool::new(existing.is_some()),
+            marker: existing
+                .unwrap_or_else(|| WorkingSetMarker::new(backend.working_set_kind(), options.size)),
             began_ns: clock.now_ns(),
             ticks: ProcessorTicks::read(),
             environment: RunEnvironment {
@@ -140,7 +145,7 @@ impl BegunRun {
         let mut marker = self.marker.clone();
         marker.is_complete = shift.is_some();
         marker.shift = shift.unwrap_or(marker.shift);
-        marker.write(backend)
+        marker.write(backend, !self.has_marker.swap(true, Ordering::Relaxed))
     }
 
     fn finish(
@@ -157,13 +162,9 @@ impl BegunRun {
                     .to_owned(),
             );
         }
-        if !options.keep {
-            let left = backend.clear()?;
-            if left > 0 && !backend.is_write_once() {
-                warnings.push(format!("the cleanup phase left {left} objects, which are removed"));
-            }
-        }
-        backend.finish(options.keep)?;
+        // Whatever becomes of the working set, the measurement is not lost.
+        let ended = Self::end(backend, options.keep, &mut warnings);
+        let end_failure = ended.err().map(|error| EndFailure::of(&error));
         self.environment.finish(self.ticks);
         let phases = join(measured, options);
         for phase in &phases {
@@ -200,7 +201,19 @@ impl BegunRun {
             warnings,
             io500: Io500Score::of_phases(&phases),
             phases,
+            end_failure,
         })
+    }
+
+    /// Removes the working set, or makes it available to later runs.
+    fn end(backend: &dyn Backend, keep: bool, warnings: &mut Vec<String>) -> Result<()> {
+        if !keep {
+            let left = backend.clear()?;
+            if left > 0 && !backend.is_write_once() {
+                warnings.push(format!("the cleanup phase left {left} objects, which are removed"));
+            }
+        }
+        backend.finish(keep)
     }
 
     fn warnings(&self, options: &RunOptions) -> Vec<String> {
@@ -253,8 +266,9 @@ fn join(mut measured: Vec<Vec<RankPhase>>, options: &RunOptions) -> Vec<PhaseRes
 /// Removes what a run left in `backend`; returns the number of objects.
 ///
 /// # Errors
-/// As [`Backend::clear`].
+/// As [`WorkingSetMarker::check_removable`] and [`Backend::clear`].
 pub fn cleanup(backend: &dyn Backend) -> Result<u64> {
+    WorkingSetMarker::check_removable(backend)?;
     let objects = backend.clear()?;
     backend.finish(false)?;
     Ok(objects)

@@ -68,6 +68,8 @@ pub struct RunContext<'a> {
 struct PhaseTotals {
     seconds: f64,
     operations: u64,
+    /// Changes of the working set that failed.
+    failed: u64,
     mean_ns: f64,
 }
 
@@ -114,6 +116,7 @@ impl<'a, 't> RankRunner<'a, 't> {
         let rank = transport.rank().0;
         let nodes = transport.nodes();
         let neighbours = nodes.members(nodes.node(transport.rank())).len() as u32;
+        let has_one_node = nodes.nodes() == 1;
         let recorder_options = RecorderOptions {
             rank,
             has_intended_times: false,
@@ -127,7 +130,8 @@ impl<'a, 't> RankRunner<'a, 't> {
         let all = collectives.all_reduce(Rank(0), own.clone(), &mut |all, bits| {
             all.iter_mut().zip(bits).for_each(|(all, bits)| *all |= bits);
         })?;
-        let processors = shared_processors(&own, &all);
+        // Those of other nodes do not count.
+        let processors = shared_processors(&own, if has_one_node { &all } else { &own });
         Ok(Self {
             connection,
             collectives,
@@ -306,7 +310,8 @@ impl<'a, 't> RankRunner<'a, 't> {
         self.shift += shifted_by;
         // A working set without its first objects, or of IO500, can only be removed.
         let is_left = !matches!(plan.kind, PhaseKind::Cleanup | PhaseKind::Io500(_));
-        if self.rank == 0 && changes && is_left {
+        // One that lacks objects stays partial.
+        if self.rank == 0 && changes && is_left && totals.failed == 0 {
             write_shift(Some(self.shift))?;
         }
         let recorders = std::mem::take(&mut self.recorders).into_iter().flatten();
@@ -329,7 +334,7 @@ impl<'a, 't> RankRunner<'a, 't> {
     fn call_all(&mut self, kind: PhaseKind) -> Result<(u64, Option<StonewallCount>)> {
         Ok(match kind {
             PhaseKind::Precreate if self.context.backend.is_write_once() => {
-                (self.write_once(), None)
+                (self.write_once()?, None)
             }
             PhaseKind::Precreate => (self.precreate(), None),
             PhaseKind::Cleanup => (self.cleanup(), None),
@@ -369,8 +374,8 @@ impl<'a, 't> RankRunner<'a, 't> {
     }
 
     /// Creates the same objects as [`RankRunner::precreate`], in no datasets, and makes them visible.
-    /// Returns 0 iterations.
-    fn write_once(&mut self) -> u64 {
+    /// Returns 0 iterations. Without the flush there is nothing to measure, so its failure ends the run.
+    fn write_once(&mut self) -> Result<u64> {
         let size = self.context.options.size;
         for object in 0..size.objects {
             for number in 0..size.datasets {
@@ -378,8 +383,13 @@ impl<'a, 't> RankRunner<'a, 't> {
             }
             self.context.progress.add(self.rank, u64::from(size.datasets));
         }
-        self.measure(Operation::Flush, "all objects", |connection| connection.flush());
-        0
+        let mut flushed = Ok(());
+        self.measure(Operation::Flush, "all objects", |connection| {
+            connection.flush().inspect_err(|error| {
+                flushed = Err(Error::new(error.kind(), format!("flush: {}", error.context())));
+            })
+        });
+        flushed.map(|()| 0)
     }
 
     /// Each rank removes its own datasets, whose objects have shifted. Returns 0 iterations.
@@ -549,10 +559,16 @@ impl<'a, 't> RankRunner<'a, 't> {
             operations += count;
             sum_ns = sum_ns.saturating_add(service_ns);
         }
+        let changes = [Operation::Create, Operation::Delete, Operation::Mkdir, Operation::Flush];
+        let failed = changes.map(|change| {
+            self.recorders[change.index()].as_ref().map_or(0, OperationRecorder::failed)
+        });
+        let failed = failed.into_iter().sum();
         let mut all = |value, by| self.collectives.all_reduce_u64(Rank(0), value, by);
         let seconds = all(duration_ns, Reduction::Max)? as f64 / 1e9;
         let operations = all(operations, Reduction::Sum)?;
+        let failed = all(failed, Reduction::Sum)?;
         let mean_ns = all(sum_ns, Reduction::Sum)? as f64 / operations.max(1) as f64;
-        Ok(PhaseTotals { seconds, operations, mean_ns })
+        Ok(PhaseTotals { seconds, operations, failed, mean_ns })
     }
 }

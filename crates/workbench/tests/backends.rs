@@ -11,6 +11,7 @@ use esker_fs::session::SessionOptions;
 use esker_workbench::backend::{
     Backend, LibraryBackend, ObjectStoreBackend, PosixBackend, conformance,
 };
+use esker_workbench::run::cleanup;
 use esker_workbench::working_set::WorkingSetMarker;
 
 use crate::simulated_service::options;
@@ -121,7 +122,12 @@ fn planted_links_and_pipes_are_not_followed() {
     std::fs::write(&victim, "text").expect("a file");
     std::os::unix::fs::symlink(&victim, path.join("working-set.json.new")).expect("a link");
     let backend = PosixBackend::new(&path).expect("a directory");
-    backend.write_marker(b"{}").expect("a marker");
+    assert_eq!(backend.create_marker(b"{}").expect_err("a link").kind(), Kind::NotEmpty);
+    std::fs::remove_file(path.join("working-set.json.new")).expect("removed");
+    backend.create_marker(b"{}").expect("a marker");
+    assert_eq!(backend.create_marker(b"{}").expect_err("taken").kind(), Kind::Conflict);
+    std::os::unix::fs::symlink(&victim, path.join("working-set.json.new")).expect("a link");
+    backend.write_marker(b"{}").expect("another marker");
     assert_eq!(std::fs::read(&victim).expect("a file"), b"text");
     std::os::unix::fs::symlink(directory.path(), path.join("rank-0")).expect("a link");
     backend.connect(0, &conformance::SIZE).expect("a connection").add_rank(0).expect_err("a link");
@@ -143,20 +149,77 @@ fn impossible_markers_are_refused_or_ignored() {
     let backend = ObjectStoreBackend::new(store.clone());
     let size = options(3).size;
     let marker = |shift| {
-        let mut marker = WorkingSetMarker::new(size);
+        let mut marker = WorkingSetMarker::new("store", size);
         marker.shift = shift;
         marker
     };
-    marker(u64::MAX).write(&backend).expect("write");
+    marker(u64::MAX).write(&backend, true).expect("write");
     let refused = WorkingSetMarker::read(&backend).expect_err("impossible");
     assert_eq!(refused.kind(), Kind::Corrupt);
-    marker(9).write(&backend).expect("write");
+    marker(9).write(&backend, false).expect("write");
     for name in ["18446744073709551615", "0007", "+8"] {
         store.put_if_absent(&format!("workbench/marker/{name}"), b"other").expect("put");
     }
     for shift in [9, 10] {
-        marker(shift).write(&backend).expect("write");
+        marker(shift).write(&backend, false).expect("write");
         let read = WorkingSetMarker::read(&backend).expect("a marker").expect("it is there");
         assert_eq!(read, marker(shift));
     }
+}
+
+/// What has the marker's name and is none stays, as does a working set of another kind of target, and a
+/// user's own names below one.
+#[test]
+fn foreign_markers_and_names_are_never_removed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("set");
+    std::fs::create_dir(&path).expect("a directory");
+    std::fs::write(path.join("working-set.json"), "my own notes").expect("a file");
+    let backend = PosixBackend::new(&path).expect("a directory");
+    assert_eq!(cleanup(&backend).expect_err("no marker").kind(), Kind::Corrupt);
+    assert!(path.join("working-set.json").exists());
+    std::fs::remove_file(path.join("working-set.json")).expect("removed");
+    // A crash may leave the beginning of a marker; other files of that name are the user's.
+    std::fs::write(path.join("working-set.json.new"), "precious").expect("a file");
+    assert_eq!(backend.create_marker(b"{}").expect_err("a file").kind(), Kind::NotEmpty);
+    assert_eq!(cleanup(&backend).expect_err("no working set").kind(), Kind::NotFound);
+    std::fs::write(path.join("working-set.json.new"), "{\"format\":\"esk").expect("a file");
+    assert_eq!(cleanup(&backend).expect("cleared"), 0);
+    assert!(!path.exists());
+
+    std::fs::create_dir(&path).expect("a directory");
+    let backend = PosixBackend::new(&path).expect("a directory");
+    let size = options(3).size;
+    WorkingSetMarker::new("indexed-directory", size).write(&backend, true).expect("a marker");
+    assert_eq!(cleanup(&backend).expect_err("another kind").kind(), Kind::Invalid);
+    WorkingSetMarker::new("posix", size).write(&backend, false).expect("a marker");
+    let sets = path.join("rank-0/set-0");
+    std::fs::create_dir_all(&sets).expect("directories");
+    for name in ["object-007", "object-99999999999999999999999999", "object-7"] {
+        std::fs::write(sets.join(name), "text").expect("a file");
+    }
+    assert_eq!(cleanup(&backend).expect_err("other names").kind(), Kind::NotEmpty);
+    assert!(sets.join("object-007").exists() && !sets.join("object-7").exists());
+}
+
+/// A snapshot that another publishes under the name while a run lasts keeps it.
+#[test]
+fn kept_working_sets_replace_no_snapshots_of_others() {
+    let store = url::init("memory:workbench-replaced").expect("a store");
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let open = || {
+        LibraryBackend::open(store.clone(), "set", SessionOptions::default(), clock.clone())
+            .expect("a session")
+    };
+    let run = open();
+    run.create_marker(b"{}").expect("a marker");
+    let repository = Repository::new(store.clone());
+    let session = repository.begin(&[], SessionOptions::default()).expect("a session");
+    session.publish("set").expect("published");
+    let published = repository.resolve("set").expect("a name").set;
+    run.finish(true).expect_err("a name of another");
+    assert_eq!(repository.resolve("set").expect("a name").set, published);
+    // Nor does a run take a snapshot that has no files.
+    let other = open();
+    assert_eq!(other.create_marker(b"{}").expect_err("a snapshot").kind(), Kind::NotEmpty);
 }

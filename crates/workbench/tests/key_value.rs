@@ -13,7 +13,7 @@ use esker_workbench::backend::{Backend, KeyValueBackend, KeyValueTarget, conform
 use esker_workbench::options::RunOptions;
 use esker_workbench::pattern::{DatasetId, ObjectId, WorkingSetSize};
 use esker_workbench::progress::RunProgress;
-use esker_workbench::run::{cleanup, run_rank, run_threads};
+use esker_workbench::run::{run_rank, run_threads};
 
 use super::driver_library::{DriverLibrary, sources};
 
@@ -348,9 +348,9 @@ fn cleanups_refuse_other_keys_and_end() {
     // The option of a library that is loaded twice is the last one.
     let choose = |option: &str| drop(self::backend(&target(option)));
     choose("long-key");
-    let refused = cleanup(&backend).expect_err("another key");
+    let refused = backend.clear().expect_err("another key");
     assert_eq!(refused.kind(), Kind::NotEmpty, "{refused}");
     assert_eq!(backend.read_marker().expect("an answer").as_deref(), Some(&b"{}"[..]));
     choose("repeated-key");
-    assert_eq!(cleanup(&backend).expect("cleared"), 1);
+    assert_eq!(backend.clear().expect("cleared"), 1);
 }

@@ -2,6 +2,7 @@
 //! `esker workbench`: measures metadata latencies of a directory, a store, the library, a database or
 //! a key-value store.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use esker_workbench::options::RunOptions;
 use esker_workbench::pace::Arrivals;
 use esker_workbench::pattern::WorkingSetSize;
 use esker_workbench::progress::RunProgress;
-use esker_workbench::result::{RESULT_BYTES_MAX, RunResult};
+use esker_workbench::result::{OperationResult, RESULT_BYTES_MAX, RunResult};
 use esker_workbench::run;
 use esker_workbench::working_set::cleanup_command;
 use esker_workbench::{arrow, csv, parquet, report, summary};
@@ -169,7 +170,7 @@ struct WorkbenchRun {
     ])]
     io500: bool,
     /// End benchmark phases after this many seconds, once all ranks have done as much as the fastest
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = time_limit)]
     stonewall: Option<f64>,
     /// Keep the working set for later runs
     #[arg(long)]
@@ -211,7 +212,7 @@ impl WorkbenchRun {
         usage::value_of(options.check());
         let counts = Arc::new(RunProgress::new(ranks));
         let measured = launch.measure(context, &options, &counts, |launch| {
-            let backend = workbench_target::open(context, &self.target, launch)?;
+            let backend = workbench_target::open(context, &self.target, Some(launch))?;
             let cleanup = cleanup_command(&backend.target());
             interrupt::advise(format!("the working set stays; `{cleanup}` removes it"));
             Ok(backend)
@@ -281,7 +282,9 @@ impl WorkbenchRun {
             true => context.out.report(result)?,
             false => context.out.raw(summary::text(result).as_bytes())?,
         }
-        check_content(result)
+        check_content(result)?;
+        check_calls(result)?;
+        result.end_failure.as_ref().map_or(Ok(()), |failure| Err(failure.error()))
     }
 }
 
@@ -306,6 +309,7 @@ impl WorkbenchCompare {
     fn run(self, context: &CommandContext) -> Result<()> {
         let results = read_all(&self.results)?;
         if let Some(path) = &self.report {
+            check_is_no_input(path, &self.results)?;
             write(path, report::page(&results).as_bytes())?;
         }
         let (base, others) = results.split_first().expect("clap asks for two");
@@ -350,8 +354,23 @@ struct WorkbenchReport {
 
 impl WorkbenchReport {
     fn run(self) -> Result<()> {
-        write(&self.to, report::page(&read_all(&self.results)?).as_bytes())
+        let results = read_all(&self.results)?;
+        check_is_no_input(&self.to, &self.results)?;
+        write(&self.to, report::page(&results).as_bytes())
     }
+}
+
+/// Fails if writing a page to `path` would replace one of the results `inputs`.
+fn check_is_no_input(path: &Path, inputs: &[PathBuf]) -> Result<()> {
+    let is_same = |input: &PathBuf| {
+        let places = [path, input].map(std::fs::canonicalize);
+        matches!(&places, [Ok(page), Ok(input)] if page == input)
+    };
+    if inputs.iter().any(is_same) {
+        let what = format!("{} is a result; write the page to another file", path.display());
+        return Err(Error::new(Kind::Invalid, what));
+    }
+    Ok(())
 }
 
 /// Remove the working set of a run that was interrupted, or kept it
@@ -372,13 +391,24 @@ impl WorkbenchCleanup {
             let what = "does not exist, so there is no working set";
             return Err(Error::new(Kind::NotFound, format!("{target} {what}")));
         }
-        let backend = workbench_target::open(context, target, &RankLaunch::Threads)?;
+        let backend = workbench_target::open(context, target, None)?;
         let cleared = run::cleanup(&*backend);
         let objects = cleared.inspect_err(|_| drop(backend.finish(false)))?;
         if context.out.is_json() {
             return context.out.json(serde_json::json!({ "removed": objects }));
         }
         context.out.line(format!("removed {}", text::counted(objects, "object")))
+    }
+}
+
+/// Seconds that a phase may take.
+fn time_limit(text: &str) -> std::result::Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let is_limit = (1e-9..=1e9).contains(&seconds);
+    if is_limit {
+        Ok(seconds)
+    } else {
+        Err("a time limit is over 0 s, and at most 1e9 s".to_owned())
     }
 }
 
@@ -400,18 +430,36 @@ pub(super) fn check_content(result: &RunResult) -> Result<()> {
     Err(Error::new(Kind::Corrupt, what))
 }
 
+/// Fails if an operation never succeeded in a phase: then the service did not do what was measured.
+fn check_calls(result: &RunResult) -> Result<()> {
+    for phase in &result.phases {
+        let never = |found: &&OperationResult| found.service.count == 0 && found.failed() > 0;
+        if let Some(found) = phase.operations.iter().find(never) {
+            let (target, plan, operation) = (&result.target, &phase.plan, found.operation);
+            let first = found.first_failure.as_deref().unwrap_or_default();
+            let what = format!("{target}: {plan}: every {operation} failed; the first: {first}");
+            return Err(Error::new(Kind::Unavailable, what));
+        }
+    }
+    Ok(())
+}
+
 fn read_all(paths: &[PathBuf]) -> Result<Vec<RunResult>> {
     paths.iter().map(|path| read(path)).collect()
 }
 
 fn read(path: &Path) -> Result<RunResult> {
     let failed = |error| Error::io(error, format!("read {}", path.display()));
-    let bytes = std::fs::metadata(path).map_err(failed)?.len();
-    if bytes > RESULT_BYTES_MAX {
-        let what = format!("{} has {bytes} bytes, more than any result", path.display());
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    // The size that a pipe or a device states is none.
+    file.take(RESULT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > RESULT_BYTES_MAX {
+        let what =
+            format!("{} has over {RESULT_BYTES_MAX} bytes, more than any result", path.display());
         return Err(Error::new(Kind::TooLarge, what));
     }
-    RunResult::parse(&path.display().to_string(), &std::fs::read(path).map_err(failed)?)
+    RunResult::parse(&path.display().to_string(), &bytes)
 }
 
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {

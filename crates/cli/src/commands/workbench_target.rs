@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
-use esker_base::store::url;
+use esker_base::store::{SharedStore, url};
 use esker_base::{Error, Kind, Random, Result, shell_word};
 use esker_workbench::backend::{
     Backend, DRIVER_PREFIX, IndexedDirectoryBackend, KeyValueBackend, KeyValueTarget,
@@ -76,11 +76,12 @@ pub fn check_serves_processes(target: &str, ranks: u32) -> Result<()> {
     Err(Error::new(Kind::Unsupported, what))
 }
 
-/// Opens the target as the user names it, for ranks that were started as `launch` says.
+/// Opens the target as the user names it, for ranks that were started as `launch` says, or only to
+/// remove what is there.
 pub fn open(
     context: &CommandContext,
     target: &str,
-    launch: &RankLaunch,
+    launch: Option<&RankLaunch>,
 ) -> Result<Box<dyn Backend>> {
     if target == "null:" {
         return Ok(Box::new(NullBackend::default()));
@@ -88,7 +89,11 @@ pub fn open(
     for prefix in LIBRARY_PREFIXES {
         if let Some(name) = target.strip_prefix(prefix) {
             let name = if name.is_empty() { LIBRARY_NAME } else { name };
-            return open_library(context, prefix, name);
+            let store = match launch {
+                Some(_) => context.store_or_new()?,
+                None => context.store()?,
+            };
+            return open_library(context, store, prefix, name);
         }
     }
     let store = target.strip_prefix("store:");
@@ -96,7 +101,7 @@ pub fn open(
         return Ok(Box::new(ObjectStoreBackend::new(guarded(url::connect(url)?))));
     }
     if let Some(path) = target.strip_prefix(MPI_IO_PREFIX) {
-        return open_mpi_io(Path::new(path), launch);
+        return open_mpi_io(Path::new(path), launch.unwrap_or(&RankLaunch::Threads));
     }
     if POSTGRESQL_SCHEMES.iter().any(|scheme| target.starts_with(scheme)) {
         return open_postgresql(target);
@@ -107,14 +112,36 @@ pub fn open(
     if target.starts_with(DRIVER_PREFIX) {
         return Ok(Box::new(KeyValueBackend::new(KeyValueTarget::parse(target)?)?));
     }
+    check_is_path(target)?;
     Ok(Box::new(PosixBackend::new(Path::new(target))?))
 }
 
+/// Fails for what looks like a kind of target that does not exist: a directory must not be measured
+/// in its place.
+fn check_is_path(target: &str) -> Result<()> {
+    let word = target.split_once(':').map_or("", |(word, _)| word);
+    let is_kind = |letter: char| letter.is_ascii_alphanumeric() || letter == '+';
+    if word.is_empty() || !word.chars().all(is_kind) {
+        return Ok(());
+    }
+    let what = format!(
+        "{target}: there is no kind of target {word}: (`esker workbench run --help` lists them); for a \
+         directory of that name write {}",
+        shell_word(format!("./{target}").as_bytes())
+    );
+    Err(Error::new(Kind::Invalid, what))
+}
+
 /// Opens what Esker's library serves under one of [`LIBRARY_PREFIXES`].
-fn open_library(context: &CommandContext, prefix: &str, name: &str) -> Result<Box<dyn Backend>> {
+fn open_library(
+    context: &CommandContext,
+    store: SharedStore,
+    prefix: &str,
+    name: &str,
+) -> Result<Box<dyn Backend>> {
     usage::check_name(name);
     let options = SessionSettings::for_few().options(context);
-    let (store, clock) = (context.store_or_new()?, Arc::new(SystemClock));
+    let clock = Arc::new(SystemClock);
     Ok(match prefix {
         "indexed:" => {
             let random = Random::from_system();

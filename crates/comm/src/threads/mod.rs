@@ -115,7 +115,8 @@ pub fn run_with<R: Send>(
 }
 
 /// Returns the transports of a job's ranks, in rank order, for a program that starts its threads
-/// itself. A rank that drops its transport leaves the job.
+/// itself. A rank leaves the job by [`ThreadTransport::finish`]; one that drops its transport is lost to
+/// the others, whose calls then fail.
 #[must_use]
 pub fn transports(nodes: NodeMap, options: &ThreadOptions) -> Vec<ThreadTransport> {
     let job = Arc::new(ThreadJob::new(nodes, options));
@@ -137,13 +138,17 @@ fn run_rank<R>(
     let mut transport = ThreadTransport::new(job.clone(), rank);
     // State that a panic leaves inconsistent is used only to shut down.
     let failed = match catch_unwind(AssertUnwindSafe(|| work(&mut transport))) {
-        Ok(Ok(result)) => return Some(result),
+        Ok(Ok(result)) => {
+            transport.finish();
+            return Some(result);
+        }
         Ok(Err(error)) if job.nodes.size() == 1 => RankFailure::Returned(error),
         Ok(Err(error)) => RankFailure::Returned(error.within(rank)),
         Err(panic) => RankFailure::Panicked(panic),
     };
     failure.lock().get_or_insert(failed);
-    job.lose(rank);
+    // The rank is lost to the others once its failure is known.
+    drop(transport);
     None
 }
 
@@ -196,19 +201,28 @@ pub struct ThreadTransport {
     rank: Rank,
     counters: TransportCounters,
     barrier: BarrierState,
+    has_left: bool,
 }
 
 impl ThreadTransport {
     fn new(job: Arc<ThreadJob>, rank: Rank) -> Self {
-        Self { job, rank, counters: TransportCounters::default(), barrier: BarrierState::default() }
+        let (counters, barrier) = (TransportCounters::default(), BarrierState::default());
+        Self { job, rank, counters, barrier, has_left: false }
+    }
+
+    /// Leaves the job. Messages that others have sent and this rank has not received are lost, so a
+    /// rank leaves after a barrier.
+    pub fn finish(mut self) {
+        self.has_left = true;
+        self.job.leave(self.rank);
     }
 }
 
 impl Drop for ThreadTransport {
-    /// Leaves the job. Messages that others have sent and this rank has not received are lost, so a
-    /// rank drops its transport after a barrier.
     fn drop(&mut self) {
-        self.job.leave(self.rank);
+        if !self.has_left {
+            self.job.lose(self.rank);
+        }
     }
 }
 

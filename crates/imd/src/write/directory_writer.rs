@@ -376,6 +376,14 @@ impl<T: Transport> DirectoryWriter<T> {
     /// `Invalid` if this rank appended records since its last epoch ended; otherwise as
     /// [`DirectoryWriter::epoch_flush_at`].
     pub fn finish(self) -> Result<WriteSummary> {
+        self.finish_and_return().map(|(summary, _)| summary)
+    }
+
+    /// As [`DirectoryWriter::finish`]; also returns the transport.
+    ///
+    /// # Errors
+    /// As [`DirectoryWriter::finish`].
+    pub fn finish_and_return(self) -> Result<(WriteSummary, T)> {
         if self.has_failed {
             return Err(closed());
         }
@@ -408,7 +416,8 @@ impl<T: Transport> DirectoryWriter<T> {
         let pairs = self.local.pairs_peak as u64 * PAIR_MEMORY_BYTES;
         let batches = self.batch_memory.min(router.memory_bytes_max);
         let memory_peak = written.memory_peak + batches + pairs + self.besides_memory;
-        Ok(WriteSummary { totals, epochs: written.epochs, memory_peak, router })
+        let summary = WriteSummary { totals, epochs: written.epochs, memory_peak, router };
+        Ok((summary, transport))
     }
 }
 

@@ -84,6 +84,8 @@ pub fn write_once(backend: &dyn Backend) {
                 let absent = connection.read(absent, &mut found).expect_err("absent");
                 assert_eq!(absent.kind(), Kind::NotFound);
                 connection.wait_for_ranks().expect("all ranks");
+                // No rank leaves while another waits.
+                barrier.wait();
             });
         }
     });

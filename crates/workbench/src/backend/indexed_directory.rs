@@ -254,7 +254,8 @@ impl BackendConnection for IndexedConnection<'_> {
     fn flush(&mut self) -> Result<()> {
         let mut writer = self.writer.take().ok_or_else(|| self.not_writing())?;
         writer.epoch_flush()?;
-        writer.finish()?;
+        let (_, transport) = writer.finish_and_return()?;
+        transport.finish();
         if self.rank == 0 {
             let session = self.backend.working_set.session()?;
             let path = [b"/", OBJECTS].concat();

@@ -87,7 +87,7 @@ impl LibrarySession {
         if self.read_marker()?.is_some() {
             return session.rewrite(&root, MARKER, &mut fill(marker)).map(drop);
         }
-        if !session.read_dir(&root, &DirCursor::default(), 1)?.is_empty() {
+        if self.base.is_some() {
             let what = "is a snapshot of something else; use another name";
             return Err(Error::new(Kind::NotEmpty, format!("{} {what}", self.name)));
         }
@@ -136,11 +136,13 @@ impl LibrarySession {
     pub(super) fn finish(&self, keep: bool) -> Result<()> {
         let Some(session) = self.session.write().take() else { return Ok(()) };
         if keep {
+            // What others publish under the name while the run lasts stays.
+            let if_taken = match self.base {
+                Some(_) => IfTaken::ReplaceUnlessMoved,
+                None => IfTaken::Refuse,
+            };
             let set = session.complete()?;
-            return self
-                .repository
-                .publish_replacing(set, &self.name, IfTaken::ReplaceUnlessMoved)
-                .map(drop);
+            return self.repository.publish_replacing(set, &self.name, if_taken).map(drop);
         }
         drop(session);
         self.repository.give_up_own(&self.options).map(drop)

@@ -59,10 +59,14 @@ pub const MPI_IO_PREFIX: &str = "mpiio:";
 /// Largest marker of a working set, in bytes.
 pub(crate) const MARKER_BYTES_MAX: u64 = 64 << 10;
 
-/// True for `prefix` and a decimal number: only such names are of a working set.
+/// True for `prefix` and a number as the workbench writes it: only such names are of a working set.
 fn is_numbered(name: &[u8], prefix: &str) -> bool {
     let number = name.strip_prefix(prefix.as_bytes()).unwrap_or_default();
-    !number.is_empty() && number.iter().all(u8::is_ascii_digit)
+    let is_decimal = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
+    // Neither leading zeros nor more than a number can have.
+    is_decimal
+        && std::str::from_utf8(number)
+            .is_ok_and(|text| text.parse::<u64>().is_ok_and(|number| number.to_string() == text))
 }
 
 /// A service, and the working set in it.
@@ -74,7 +78,7 @@ pub trait Backend: Send + Sync {
     fn kind(&self) -> &'static str;
 
     /// A connection for `rank` of a run on a working set of `size`. A write-once backend has one
-    /// connection per rank at a time.
+    /// connection per rank at a time, which lives until no rank waits for another.
     ///
     /// # Errors
     /// As the service answers.
@@ -110,6 +114,22 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// `NotEmpty` if the target has something else, so that it cannot be a new working set.
     fn write_marker(&self, marker: &[u8]) -> Result<()>;
+
+    /// Makes the marker of a new working set.
+    ///
+    /// # Errors
+    /// `Conflict` if there is a working set meanwhile; as [`Backend::write_marker`].
+    fn create_marker(&self, marker: &[u8]) -> Result<()> {
+        if self.read_marker()?.is_some() {
+            return Err(taken(&self.target()));
+        }
+        self.write_marker(marker)
+    }
+
+    /// The kind of service that can use the working set.
+    fn working_set_kind(&self) -> &'static str {
+        self.kind()
+    }
 
     /// Removes the working set with its marker, which goes last, and returns the number of objects
     /// that were left. May be repeated after a crash.
@@ -209,6 +229,12 @@ pub trait BackendConnection {
     fn wait_for_ranks(&mut self) -> Result<()> {
         Ok(())
     }
+}
+
+/// The error for a target at which another run has begun a working set.
+fn taken(target: &str) -> Error {
+    let what = "another run has begun a working set there meanwhile; use another target";
+    Error::new(Kind::Conflict, format!("{target}: {what}"))
 }
 
 fn unsupported(what: &str) -> Error {

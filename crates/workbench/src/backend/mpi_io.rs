@@ -91,6 +91,14 @@ impl Backend for MpiIoBackend {
         format!("{MPI_IO_PREFIX}{}", self.posix.target())
     }
 
+    fn working_set_kind(&self) -> &'static str {
+        self.posix.working_set_kind()
+    }
+
+    fn create_marker(&self, marker: &[u8]) -> Result<()> {
+        self.posix.create_marker(marker)
+    }
+
     fn kind(&self) -> &'static str {
         "mpiio"
     }

@@ -21,8 +21,9 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, read, retry_on_intr, write};
 
-use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered};
+use super::{Backend, BackendConnection, MARKER_BYTES_MAX, is_numbered, taken};
 use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
+use crate::working_set::WorkingSetMarker;
 
 const MARKER: &str = "working-set.json";
 const NEW_MARKER: &str = "working-set.json.new";
@@ -64,6 +65,30 @@ impl PosixBackend {
             }
         }
         Ok(names)
+    }
+
+    /// True if a crash has left a marker that was about to be put in place.
+    fn has_new_marker(&self) -> Result<bool> {
+        match read_file(self.parent.as_fd(), NEW_MARKER, MARKER_BYTES_MAX as usize) {
+            Ok(bytes) => Ok(WorkingSetMarker::may_begin_with(&bytes)),
+            Err(Errno::NOENT | Errno::LOOP | Errno::INVAL | Errno::FBIG) => Ok(false),
+            Err(error) => Err(failed(error, self.path.join(NEW_MARKER).display())),
+        }
+    }
+
+    fn write_new_marker(&self, marker: &[u8]) -> Result<()> {
+        let root = self.parent.as_fd();
+        // Never through a link that another user made.
+        self.remove(root, NEW_MARKER, AtFlags::empty())?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        openat(root, NEW_MARKER, flags, FILE_MODE)
+            .and_then(|file| write_all(&file, marker))
+            .map_err(|error| failed(error, self.path.join(NEW_MARKER).display()))
+    }
+
+    fn has_others(&self) -> Error {
+        let what = "has other files; name a new or an empty directory";
+        Error::new(Kind::NotEmpty, format!("{} {what}", self.path.display()))
     }
 
     /// Opens a directory of the working set without following a symbolic link.
@@ -113,23 +138,40 @@ impl Backend for PosixBackend {
     fn write_marker(&self, marker: &[u8]) -> Result<()> {
         let root = self.parent.as_fd();
         let is_known = self.read_marker()?.is_some();
-        let is_other = |name: &String| name != MARKER && name != NEW_MARKER;
+        let has_new = self.has_new_marker()?;
+        let is_other = |name: &String| name != MARKER && !(has_new && name == NEW_MARKER);
         if !is_known && self.names(root)?.iter().any(is_other) {
-            let what = "has other files; name a new or an empty directory";
-            return Err(Error::new(Kind::NotEmpty, format!("{} {what}", self.path.display())));
+            return Err(self.has_others());
         }
-        // Never through a link that another user made.
-        self.remove(root, NEW_MARKER, AtFlags::empty())?;
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        let written = openat(root, NEW_MARKER, flags, FILE_MODE)
-            .and_then(|file| write_all(&file, marker))
-            .and_then(|()| renameat(root, NEW_MARKER, root, MARKER));
-        written.map_err(|error| failed(error, self.path.join(MARKER).display()))
+        self.write_new_marker(marker)?;
+        renameat(root, NEW_MARKER, root, MARKER)
+            .map_err(|error| failed(error, self.path.join(MARKER).display()))
+    }
+
+    fn create_marker(&self, marker: &[u8]) -> Result<()> {
+        let root = self.parent.as_fd();
+        let has_new = self.has_new_marker()?;
+        if self.read_marker()?.is_some() {
+            return Err(taken(&self.target()));
+        }
+        if self.names(root)?.iter().any(|name| !(has_new && name == NEW_MARKER)) {
+            return Err(self.has_others());
+        }
+        self.write_new_marker(marker)?;
+        match renameat_with(root, NEW_MARKER, root, MARKER, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => Err(taken(&self.target())),
+            renamed => renamed.map_err(|error| failed(error, self.path.join(MARKER).display())),
+        }
     }
 
     fn clear(&self) -> Result<u64> {
         let root = self.parent.as_fd();
         if self.read_marker()?.is_none() {
+            if self.has_new_marker()? {
+                self.remove(root, NEW_MARKER, AtFlags::empty())?;
+                let _ = std::fs::remove_dir(&self.path);
+                return Ok(0);
+            }
             let what = "there is no working set of the workbench";
             return Err(Error::new(Kind::NotFound, format!("{}: {what}", self.path.display())));
         }

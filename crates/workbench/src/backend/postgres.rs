@@ -136,6 +136,9 @@ fn target_of(config: &Config) -> String {
     if let Some(database) = config.get_dbname() {
         target += &format!("/{}", percent_encoded(database.as_bytes()));
     }
+    if let Some(options) = config.get_options() {
+        target += &format!("?options={}", percent_encoded(options.as_bytes()));
+    }
     target
 }
 

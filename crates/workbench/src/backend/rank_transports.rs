@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 
 use crate::run::PHASE_DEADLINE;
 
-/// Transports that ranks take one after the other; all of them are made with the first.
+/// Transports that ranks take one after the other; all of them are made with the first. A rank that
+/// drops its own before it has finished is lost to the others.
 #[derive(Debug, Default)]
 pub(super) struct RankTransports {
     /// By rank.

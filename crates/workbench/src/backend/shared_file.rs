@@ -159,6 +159,18 @@ impl SharedConnection<'_> {
     }
 }
 
+/// Bytes of a region that have been written.
+fn written_bytes(
+    job: &mut SharedJob<ThreadTransport>,
+    file: &SharedFile,
+    offset: u64,
+    bytes: u64,
+) -> Result<u64> {
+    let pieces = job.segments().get_range(file.id(), offset..offset + bytes)?;
+    let written = pieces.iter().filter(|piece| piece.place.is_some());
+    Ok(written.map(|piece| piece.length).sum())
+}
+
 fn not_open(backend: &SharedFileBackend) -> Error {
     Error::new(Kind::Closed, format!("{}: the rank has not been added", backend.target()))
 }
@@ -187,13 +199,9 @@ impl BackendConnection for SharedConnection<'_> {
 
     fn stat(&mut self, object: ObjectId) -> Result<u64> {
         let (backend, bytes) = (self.backend, self.size.object_bytes);
-        self.at(object, |job, file, offset| {
-            let pieces = job.segments().get_range(file.id(), offset..offset + bytes)?;
-            let written = pieces.iter().filter(|piece| piece.place.is_some());
-            match written.map(|piece| piece.length).sum() {
-                0 => Err(not_found(backend, object)),
-                bytes => Ok(bytes),
-            }
+        self.at(object, |job, file, offset| match written_bytes(job, file, offset, bytes)? {
+            0 => Err(not_found(backend, object)),
+            bytes => Ok(bytes),
         })
     }
 
@@ -201,7 +209,8 @@ impl BackendConnection for SharedConnection<'_> {
         let (backend, bytes) = (self.backend, self.size.object_bytes);
         self.at(object, |job, file, offset| {
             let read = job.read(file, offset, bytes as usize)?;
-            if read.is_empty() {
+            // A hole reads as zeros: what a create could not write.
+            if read.iter().all(|byte| *byte == 0) && written_bytes(job, file, offset, bytes)? == 0 {
                 return Err(not_found(backend, object));
             }
             content.clear();
@@ -212,9 +221,11 @@ impl BackendConnection for SharedConnection<'_> {
 
     fn flush(&mut self) -> Result<()> {
         let (job, file) = self.open.as_mut().ok_or_else(|| not_open(self.backend))?;
-        job.sync(file)?;
-        // Another rank finds what this one created only once it has returned, too.
-        job.segments().barrier()
+        let synced = job.sync(file);
+        // Another rank finds what this one created only once it has returned, too. A rank that
+        // failed meets the others all the same.
+        job.segments().barrier()?;
+        synced
     }
 
     fn wait_for_ranks(&mut self) -> Result<()> {

@@ -285,31 +285,32 @@ fn open_loops(out: &mut String, result: &RunResult) {
 fn distributions(out: &mut String, results: &[RunResult]) {
     let has_many = results.len() > COMPARED_FIRST_MAX;
     out.push_str("<h2>Distributions</h2><div class=\"pairs\">");
+    // Of many runs only what they are about, so that each has its line.
+    let is_around =
+        |phase: &PhaseResult| matches!(phase.plan.kind, PhaseKind::Precreate | PhaseKind::Cleanup);
+    let lines: Vec<(&RunResult, &PhaseResult)> = results
+        .iter()
+        .flat_map(|result| result.groups().into_iter().map(move |group| (result, group[0])))
+        .filter(|(_, phase)| !(has_many && is_around(phase)))
+        .collect();
     for operation in Operation::ALL {
         let mut series = Vec::new();
-        for result in results {
-            for group in result.groups() {
-                let Some(found) = group[0].operation(operation) else { continue };
-                let is_open = matches!(group[0].plan.pacing, Pacing::Open { .. });
-                let has_few = result.phases.len() <= SERIES_MAX;
-                // Of many runs only what they are about, so that each has its line.
-                let is_around =
-                    matches!(group[0].plan.kind, PhaseKind::Precreate | PhaseKind::Cleanup);
-                if has_many && is_around {
-                    continue;
-                }
-                let is_shown = found.latency().count >= DENSITY_COUNT_MIN && (has_few || !is_open);
-                if !is_shown || series.len() == SERIES_MAX {
-                    continue;
-                }
-                let phase = group[0].plan.name();
-                let name = match results.len() {
-                    1 => phase,
-                    _ => format!("{}, {phase}", result.label()),
-                };
-                let color = COLORS[series.len()];
-                series.push(PlotSeries { name, latency: found.latency(), color });
+        for (line, (result, phase)) in lines.iter().enumerate() {
+            let Some(found) = phase.operation(operation) else { continue };
+            let is_open = matches!(phase.plan.pacing, Pacing::Open { .. });
+            let has_few = result.phases.len() <= SERIES_MAX;
+            let is_shown = found.latency().count >= DENSITY_COUNT_MIN && (has_few || !is_open);
+            if !is_shown || series.len() == SERIES_MAX {
+                continue;
             }
+            let phase = phase.plan.name();
+            let name = match results.len() {
+                1 => phase,
+                _ => format!("{}, {phase}", result.label()),
+            };
+            // A line has one colour on the whole page, if there are enough.
+            let color = COLORS[if lines.len() <= SERIES_MAX { line } else { series.len() }];
+            series.push(PlotSeries { name, latency: found.latency(), color });
         }
         if series.is_empty() {
             continue;
