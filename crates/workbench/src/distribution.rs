@@ -49,8 +49,10 @@ impl LatencyDistribution {
         self.min_ns = if self.count == 0 { other.min_ns } else { self.min_ns.min(other.min_ns) };
         self.max_ns = self.max_ns.max(other.max_ns);
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
-        self.count += other.count;
-        let mut merged = Vec::with_capacity(self.buckets.len().max(other.buckets.len()));
+        // Files may state any counts.
+        self.count = self.count.saturating_add(other.count);
+        let mut merged: Vec<(u64, u64)> =
+            Vec::with_capacity(self.buckets.len().max(other.buckets.len()));
         let (mut ours, mut theirs) =
             (self.buckets.iter().peekable(), other.buckets.iter().peekable());
         loop {
@@ -62,7 +64,7 @@ impl LatencyDistribution {
             let next = if take_ours { ours.next() } else { theirs.next() };
             let &(last, count) = next.expect("peeked");
             match merged.last_mut() {
-                Some((before, sum)) if *before == last => *sum += count,
+                Some((before, sum)) if *before == last => *sum = sum.saturating_add(count),
                 _ => merged.push((last, count)),
             }
         }

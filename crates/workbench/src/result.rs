@@ -63,15 +63,6 @@ impl PhaseKind {
             _ => true,
         }
     }
-
-    /// Calls of an iteration in each dataset.
-    const fn calls(self) -> f64 {
-        match self {
-            Self::ReadOnly => 2.0,
-            Self::Io500(_) => 1.0,
-            _ => 4.0,
-        }
-    }
 }
 
 /// One phase of a run.
@@ -136,8 +127,8 @@ impl fmt::Display for PhasePlan {
 pub struct StonewallCount {
     /// Nanoseconds since the phase began.
     pub duration_ns: u64,
-    /// Iterations.
-    pub iterations: u64,
+    /// Calls that had succeeded.
+    pub calls: u64,
 }
 
 /// What one rank measured in a phase.
@@ -260,16 +251,15 @@ pub struct PhaseResult {
 impl PhaseResult {
     /// Joins what the ranks measured in one phase.
     #[must_use]
-    pub fn of_ranks(ranks: Vec<RankPhase>, points_max: usize, datasets: u32) -> Self {
+    pub fn of_ranks(ranks: Vec<RankPhase>, points_max: usize) -> Self {
         let plan = ranks.first().expect("a job has ranks").plan.clone();
         let seconds = |phase: &RankPhase| phase.duration_ns as f64 / 1e9;
-        let calls = plan.kind.calls();
         let stonewalls: Option<Vec<StonewallCount>> =
             ranks.iter().map(|phase| phase.stonewall).collect();
         let stonewall_rate = stonewalls.map(|counts| {
-            let iterations: u64 = counts.iter().map(|count| count.iterations).sum();
+            let calls: u64 = counts.iter().map(|count| count.calls).sum();
             let longest = counts.iter().map(|count| count.duration_ns).max().unwrap_or(0);
-            calls * f64::from(datasets) * iterations as f64 * 1e9 / longest.max(1) as f64
+            calls as f64 * 1e9 / longest.max(1) as f64
         });
         let mut result = Self {
             plan,

@@ -258,7 +258,7 @@ fn join(mut measured: Vec<Vec<RankPhase>>, options: &RunOptions) -> Vec<PhaseRes
     let mut queues: Vec<_> = measured.iter_mut().map(|phases| phases.drain(..)).collect();
     let phase = |queues: &mut Vec<std::vec::Drain<'_, RankPhase>>| {
         let ranks: Vec<RankPhase> = queues.iter_mut().filter_map(Iterator::next).collect();
-        PhaseResult::of_ranks(ranks, options.points_max as usize, options.size.datasets)
+        PhaseResult::of_ranks(ranks, options.points_max as usize)
     };
     (0..count).map(|_| phase(&mut queues)).collect()
 }

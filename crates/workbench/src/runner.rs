@@ -460,7 +460,8 @@ impl<'a, 't> RankRunner<'a, 't> {
             iterate(self, done);
             done += 1;
         }
-        let count = StonewallCount { duration_ns: self.elapsed_ns(), iterations: done };
+        let calls = self.recorders.iter().flatten().map(|recorder| recorder.totals().0).sum();
+        let count = StonewallCount { duration_ns: self.elapsed_ns(), calls };
         self.connection.wait_for_ranks()?;
         let most = self.collectives.all_reduce_u64(Rank(0), done, Reduction::Max)?;
         (done..most).for_each(|iteration| iterate(self, iteration));

@@ -114,7 +114,7 @@ fn phase(kind: PhaseKind, operations: &[Operation], calls: u64, times_ns: [u64; 
             operations: operations.iter().map(record).collect(),
         }
     };
-    PhaseResult::of_ranks((0..3).map(rank).collect(), 100, 1)
+    PhaseResult::of_ranks((0..3).map(rank).collect(), 100)
 }
 
 #[test]

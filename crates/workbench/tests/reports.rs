@@ -203,7 +203,7 @@ fn a_page_of_256_ranks_is_small() {
             operations: operations.iter().map(|o| rank_operation(rank, *o, &mut random)).collect(),
         };
         let ranks: Vec<RankPhase> = (0..256).map(&mut rank_phase).collect();
-        PhaseResult::of_ranks(ranks, 100_000, 1)
+        PhaseResult::of_ranks(ranks, 100_000)
     };
     let mixed = [Operation::Create, Operation::Stat, Operation::Read, Operation::Delete];
     let phases = vec![

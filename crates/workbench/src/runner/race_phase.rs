@@ -2,8 +2,10 @@
 //! Race phase: all ranks create the same objects exclusively, and one rank wins each.
 //!
 //! Winners and losers have distributions of their own: [`Operation::Create`] and
-//! [`Operation::CreateLost`]. The winner deletes its objects once all races are over, so the working
-//! set is left as it was.
+//! [`Operation::CreateLost`]. The winner deletes its objects once all ranks have raced for them, so the
+//! working set is left as it was.
+
+use std::ops::Range;
 
 use esker_base::{Error, Kind, Result};
 use esker_comm::Rank;
@@ -14,6 +16,9 @@ use crate::operation::Operation;
 use crate::pattern::DatasetId;
 use crate::recorder::OperationTiming;
 
+/// Races between two meetings of all ranks, which bound the objects that a rank remembers.
+const BLOCK_RACES: u64 = 1 << 16;
+
 /// All races are in this dataset.
 const RACE_DATASET: DatasetId = DatasetId { rank: 0, number: 0 };
 
@@ -21,8 +26,19 @@ impl RankRunner<'_, '_> {
     /// Returns 0 iterations.
     pub(super) fn races(&mut self) -> Result<u64> {
         let races = self.context.options.size.iterations;
+        let mut begin = 0;
+        while begin < races {
+            let end = races.min(begin + BLOCK_RACES);
+            self.race_block(begin..end)?;
+            begin = end;
+        }
+        Ok(0)
+    }
+
+    fn race_block(&mut self, races: Range<u64>) -> Result<()> {
+        let expected = races.end - races.start;
         let mut won = Vec::new();
-        for race in 0..races {
+        for race in races {
             let object = RACE_DATASET.object(2 * SPARE_NUMBERS + race);
             let content = self.content.of(object);
             let start_ns = self.context.clock.monotonic_ns();
@@ -47,14 +63,14 @@ impl RankRunner<'_, '_> {
         for object in won {
             self.call(Operation::Delete, object);
         }
-        if wins > races && self.context.backend.keeps_content() {
+        if wins > expected && self.context.backend.keeps_content() {
             let target = self.context.backend.target();
             let what = format!(
-                "{target}: {races} objects were each created exclusively by all ranks, and {wins} \
+                "{target}: {expected} objects were each created exclusively by all ranks, and {wins} \
                  creates succeeded; the service does not make creates exclusive"
             );
             return Err(Error::new(Kind::Corrupt, what));
         }
-        Ok(0)
+        Ok(())
     }
 }
