@@ -420,8 +420,13 @@ impl OperationResult {
     }
 
     fn bound(&mut self, points_max: usize) {
-        self.points.truncate(points_max);
         self.points.sort_unstable_by_key(|point| point.at_ns);
+        let found = self.points.len();
+        if found > points_max {
+            // Evenly over time, so that no rank and no part of the phase is left out.
+            let kept = (0..points_max).map(|kept| self.points[kept * found / points_max]);
+            self.points = kept.collect();
+        }
         self.slowest.sort_unstable_by(|a, b| b.cmp(a));
         let extra = self.slowest.len().saturating_sub(OUTLIERS_MAX);
         self.outliers_dropped += extra as u64;

@@ -39,7 +39,7 @@ const OBJECT_COLLECTION: &str = "esker_workbench_objects";
 const MARKER_KEY: &str = "working-set";
 
 /// Keys of objects. Other documents are not of a working set.
-const OBJECT_KEYS: &str = "^rank-[0-9]+/set-[0-9]+/object-[0-9]+$";
+const OBJECT_KEYS: &str = "^rank-(0|[1-9][0-9]*)/set-(0|[1-9][0-9]*)/object-(0|[1-9][0-9]*)$";
 
 /// Largest content of an object. A document has at most 16 MiB; the rest of it takes less than the
 /// difference.
