@@ -167,7 +167,7 @@ fn impossible_markers_are_refused_or_ignored() {
     }
 }
 
-/// What has the marker's name and is none stays, as does a working set of another kind of target, and a
+/// A file that only has the marker's name stays, as do a working set of another kind of target and a
 /// user's own names below one.
 #[test]
 fn foreign_markers_and_names_are_never_removed() {

@@ -148,7 +148,7 @@ impl MongoTarget {
     }
 }
 
-/// What is wrong with a URL that the driver refuses.
+/// The reason why the driver refuses a URL.
 fn explained(parts: &UrlParts<'_>) -> String {
     let without_user = UrlParts { user: None, password: None, ..*parts };
     // Without the user and secret options there is nothing that the driver must not repeat.
