@@ -92,14 +92,17 @@ impl Repository {
     }
 
     fn open_session(&self, set: SetId) -> Result<Option<OpenSession>> {
-        let node = self.node(set, Vec::new())?;
-        let manifest = match &node.manifest {
-            Ok(manifest) => manifest,
-            Err(_) => {
-                // Without a manifest it is about to begin, or never did.
-                let is_there = !self.store().list_names(&Manifest::folder(set))?.is_empty();
-                return Ok(is_there.then_some(OpenSession { node, hold: None, log_bytes: 0 }));
+        let mut node = self.node(set, Vec::new())?;
+        if node.manifest.is_err() {
+            // Without a manifest it is about to begin, or never did.
+            if self.store().list_names(&Manifest::folder(set))?.is_empty() {
+                return Ok(None);
             }
+            // It may have begun since the first look.
+            node = self.node(set, Vec::new())?;
+        }
+        let Ok(manifest) = &node.manifest else {
+            return Ok(Some(OpenSession { node, hold: None, log_bytes: 0 }));
         };
         // Its publisher may have died before it removed the session's marker.
         let is_named = |holder: &MarkerHolder| match holder {

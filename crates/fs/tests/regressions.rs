@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use esker_base::Kind;
 use esker_base::clock::ManualClock;
-use esker_base::store::MemoryStore;
+use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
 use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_table::manifest::Manifest;
 
 use crate::hooked::{HookedStore, Request, When};
 use crate::operation::Content;
@@ -341,4 +342,34 @@ fn a_snapshot_shows_what_a_failed_write_has_changed() {
         })
         .expect("read");
     assert!(read == shown, "the snapshot has other bytes");
+}
+
+/// Symptom: a list of sessions reported a session that was just beginning as damaged, and failed.
+/// Cause: its manifest was missing from the first listing and present in the second, which was to tell
+/// damage from a session without a manifest.
+/// Fix: a set with manifests is read once more before it counts as damaged.
+#[test]
+fn a_session_that_begins_during_a_listing_is_not_damaged() {
+    let memory: SharedStore = Arc::new(MemoryStore::new());
+    let hooked = HookedStore::new(memory.clone());
+    let repository = Repository::new(Arc::new(hooked.clone()));
+    let set = repository.begin(&[], options(user())).expect("begin").set();
+    let folder = Manifest::folder(set);
+    let names = memory.list_names(&folder).expect("names");
+    let manifests: Vec<_> = names
+        .iter()
+        .map(|name| memory.get(&format!("{folder}{name}"), 1 << 20).expect("one"))
+        .collect();
+    names.iter().for_each(|name| memory.delete(&format!("{folder}{name}")).expect("delete"));
+    assert!(repository.open_sessions().expect("none has begun").is_empty());
+
+    let put = move || {
+        let mut each = names.iter().zip(&manifests);
+        each.try_for_each(|(name, bytes)| memory.put_if_absent(&format!("{folder}{name}"), bytes))
+    };
+    hooked.at(When::After, Request::ListNames, "/manifest/", put);
+    let sessions = repository.open_sessions().expect("sessions");
+    assert!(hooked.has_acted());
+    assert_eq!(sessions.iter().map(|session| session.node.set).collect::<Vec<_>>(), [set]);
+    assert_eq!(sessions[0].damage(), None);
 }
