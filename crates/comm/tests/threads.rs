@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
-use esker_comm::threads::{ThreadOptions, run, run_with};
+use esker_comm::threads::{ThreadOptions, run, run_with, transports};
 use esker_comm::{Channel, NodeMap, Rank, Router, RouterOptions, Routing, Transport, conformance};
 
 const DATA: Channel = Channel(1);
@@ -42,6 +42,17 @@ fn ranks_on_uneven_nodes_conform() {
     let labels = [0, 1, 1, 2, 2, 2, 0, 3, 4, 4, 4, 4, 4, 5, 6, 1];
     let nodes = NodeMap::of_labels(&labels).unwrap();
     conform(nodes, &ThreadOptions { deadline: DEADLINE, ..ThreadOptions::default() });
+}
+
+/// A rank that drops its transport has left the job, and the others wait for it no longer.
+#[test]
+fn a_rank_whose_transport_is_dropped_is_lost_to_the_others() {
+    let options = ThreadOptions { deadline: DEADLINE, ..ThreadOptions::default() };
+    let mut transports = transports(NodeMap::even(2, 1).unwrap(), &options);
+    drop(transports.remove(1));
+    let error = transports[0].receive(&[DATA], DEADLINE).expect_err("it is gone");
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("rank 1"), "{error}");
 }
 
 /// With channels of one message every send waits for its receiver.
