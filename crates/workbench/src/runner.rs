@@ -95,6 +95,8 @@ pub struct RankRunner<'a, 't> {
     entries: u64,
     /// Of the current mixed phase.
     changed: ChangeCounts,
+    /// True once a change of the working set has failed: it stays partial, whatever follows.
+    lacks_objects: bool,
     phases: Vec<RankPhase>,
 }
 
@@ -148,6 +150,7 @@ impl<'a, 't> RankRunner<'a, 't> {
             io500_files: [0; 2],
             entries: 0,
             changed: ChangeCounts::default(),
+            lacks_objects: false,
             phases: Vec::new(),
             context,
         })
@@ -310,8 +313,8 @@ impl<'a, 't> RankRunner<'a, 't> {
         self.shift += shifted_by;
         // A working set without its first objects, or of IO500, can only be removed.
         let is_left = !matches!(plan.kind, PhaseKind::Cleanup | PhaseKind::Io500(_));
-        // One that lacks objects stays partial.
-        if self.rank == 0 && changes && is_left && totals.failed == 0 {
+        self.lacks_objects |= changes && totals.failed > 0;
+        if self.rank == 0 && changes && is_left && !self.lacks_objects {
             write_shift(Some(self.shift))?;
         }
         let recorders = std::mem::take(&mut self.recorders).into_iter().flatten();

@@ -7,7 +7,7 @@ use esker_workbench::options::RunOptions;
 use esker_workbench::pace::Arrivals;
 use esker_workbench::result::{PhaseResult, RunResult};
 
-use crate::simulated_service::{options, simulate};
+use crate::simulated_service::{marker_left, options, simulate};
 
 /// The service time of a good call.
 const SERVICE_NS: u64 = 100_000;
@@ -191,4 +191,18 @@ fn saturation_sweeps_offer_shares_of_the_peak() {
     let above = sweep.last().expect("the last rate");
     assert!((above.rate() / 10_000.0 - 1.0).abs() < 0.01, "over the peak: {}", above.rate());
     assert!(latencies(above).quantile_ns(0.5) > 100 * SERVICE_NS, "the queue grows");
+}
+
+/// Symptom: a kept working set that lacked objects was taken for complete by the next run.
+/// Cause: each phase marked it complete, whether or not it, or a phase before it, had failed to create.
+/// Fix: once a change has failed the working set stays partial.
+#[test]
+fn a_working_set_that_lacks_an_object_stays_partial() {
+    let is_complete = |behaviour| {
+        let marker = marker_left(&options(4), behaviour);
+        String::from_utf8(marker).expect("JSON").contains(r#""is_complete":true"#)
+    };
+    assert!(is_complete(|_| (1, true)));
+    // Call 0 makes the dataset, and call 1 creates its first object; later phases succeed.
+    assert!(!is_complete(|call| (1, call != 1)));
 }

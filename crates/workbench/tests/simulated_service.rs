@@ -44,6 +44,15 @@ pub fn simulate_on(
     run_threads(&backend, options, pace, &RunProgress::new(1)).expect("a run")
 }
 
+/// The marker of the working set that `options` leave on a service with `behaviour`.
+pub fn marker_left(options: &RunOptions, behaviour: Behaviour) -> Vec<u8> {
+    let clock = Arc::new(ManualClock::new(1));
+    let (marker, calls) = (NullBackend::default(), AtomicU64::new(0));
+    let backend = SimulatedBackend { clock: clock.clone(), marker, calls, behaviour };
+    run_threads(&backend, options, &*clock, &RunProgress::new(1)).expect("a run");
+    backend.read_marker().expect("an answer").expect("a marker")
+}
+
 /// A run of one rank with `iterations` of four calls, after as many creates.
 pub fn options(iterations: u64) -> RunOptions {
     let (objects, object_bytes) = (iterations, 0);

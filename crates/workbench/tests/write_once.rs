@@ -8,9 +8,7 @@ use esker_base::store::{SharedStore, url};
 use esker_base::{Kind, Random};
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
-use esker_workbench::backend::{
-    Backend, IndexedDirectoryBackend, NullBackend, SharedFileBackend, conformance,
-};
+use esker_workbench::backend::{Backend, IndexedDirectoryBackend, SharedFileBackend, conformance};
 use esker_workbench::mix::OperationMix;
 use esker_workbench::operation::Operation;
 use esker_workbench::options::RunOptions;
@@ -136,7 +134,6 @@ fn what_cannot_be_done_is_refused() {
         refused(&shared, &RunOptions { read_only: true, ..options.clone() });
     }
     assert_eq!(run(&indexed, &reading).phases.len(), 1 + 2);
-    assert!(!NullBackend::default().is_write_once());
 }
 
 /// Ranks that wait at the stonewall answer those that still read.
