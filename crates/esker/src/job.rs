@@ -87,10 +87,10 @@ impl Job {
         IndexedDraft::new(self.repository.sets.store().clone(), directory, format, layout)
     }
 
-    /// Returns the parts that exist, by rank. Cost: a read of every change set's manifest.
+    /// Returns the parts that exist, by rank. Cost: a listing, and three or four requests for each part.
     ///
     /// # Errors
-    /// `Corrupt` if a change set that may be a part cannot be read; errors of the store.
+    /// `Corrupt` if a part cannot be read; errors of the store.
     pub fn parts(&self) -> Result<Vec<JobPart>> {
         self.repository.sets.parts(self.id)
     }

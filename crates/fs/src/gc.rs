@@ -14,6 +14,7 @@
 //! Concurrency: any number of collectors, writers and readers at once; safe to stop anywhere, and
 //! the next collection continues. Source: docs/design/0002-garbage.md.
 
+mod claims;
 mod data_only;
 mod markers;
 mod sweep;
@@ -32,6 +33,7 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::condemn::{self, DeletionPhase};
 use crate::dependency;
+use crate::job::claim::{self, PartClaim};
 use crate::marker::{self, MarkerHolder};
 use crate::names::{self, NameSurvey};
 use crate::repository::Repository;
@@ -78,8 +80,8 @@ pub struct GcReport {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Markers that no longer count because their holder is gone. Those of names are removed
-    /// together with their set; the others were removed.
+    /// Markers that no longer count because their holder is gone, and claims of parts that are gone.
+    /// Markers of names are removed together with their set; the others were removed.
     pub stale_markers: u64,
     /// Missing markers that were restored.
     pub restored_markers: u64,
@@ -98,7 +100,7 @@ impl Repository {
     /// Deletes garbage: sets without markers, and in other sets tables and logs that no manifest
     /// lists. Safe concurrently with writers, readers and other collectors; if it is stopped, the
     /// next one continues. Works in a full store ([`Store::keep_reserve`]); without a reserve it
-    /// first frees what it can without writing, and defers the rest. Cost: three listings, a
+    /// first frees what it can without writing, and defers the rest. Cost: four listings, a
     /// request for each part of the name table that has names, two per set, and one for each
     /// deleted object. On a far store with few sets and no garbage these are four round trips.
     ///
@@ -121,6 +123,7 @@ impl Repository {
             collection.sweep_markers()?;
             collection.restore_markers()?;
             collection.collect_sets()?;
+            collection.sweep_claims()?;
             collection.sweep_sets()?;
             match collection.no_space.take() {
                 Some(error) if collection.report.objects == freed => return Err(error),
@@ -224,6 +227,8 @@ struct GarbageCollection<'a> {
     /// Parts of the name table that cannot be read.
     damaged_names: NameSurvey,
     sets: BTreeMap<SetId, KnownSet>,
+    /// Claims of parts that were not examined yet, each with the time when it was put.
+    claims: Vec<(PartClaim, u64)>,
     /// Objects that a dry run would already have deleted.
     counted: BTreeSet<String>,
     /// Markers missing in the store, which had no room for them.
@@ -256,8 +261,10 @@ impl<'a> GarbageCollection<'a> {
         let mut report = GcReport::default();
         let rules = SweepRules::new(&options, now_ns);
         let sets = || survey_sets(repository, markers.keys().copied().collect(), &rules);
-        let (mut damaged_names, found) =
-            concurrent::try_join(store, || names::survey(store), sets)?;
+        let claims = || claim::all(store);
+        let sets_and_claims = || concurrent::try_join(store, sets, claims);
+        let (mut damaged_names, (found, claims)) =
+            concurrent::try_join(store, || names::survey(store), sets_and_claims)?;
         report.problems.extend(damaged_names.damaged.iter().map(|(_, error)| error.to_string()));
         let names = std::mem::take(&mut damaged_names.names).into_iter();
         let names = names.map(|named| (named.name, named.set)).collect();
@@ -281,6 +288,7 @@ impl<'a> GarbageCollection<'a> {
             names,
             damaged_names,
             sets,
+            claims,
             counted: BTreeSet::new(),
             unrestored: BTreeSet::new(),
             no_space: None,

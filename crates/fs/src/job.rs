@@ -8,6 +8,7 @@
 //! Invariant: no change of a part is left out without being reported.
 //! Source: DESIGN §5; DeltaFS thesis §4.3 (no false sharing).
 
+pub(crate) mod claim;
 mod find;
 mod parts;
 mod resolve;

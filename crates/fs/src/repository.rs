@@ -144,17 +144,17 @@ impl Repository {
     /// # Errors
     /// As [`Repository::open`].
     pub fn begin(&self, bases: &[SetId], options: SessionOptions) -> Result<Session> {
-        self.begin_as(None, bases, options)
+        self.begin_as(self.draw_set_id(), None, bases, options)
     }
 
-    /// Like [`Repository::begin`], for a set that belongs to a job.
+    /// Like [`Repository::begin`], for the new `set`, which may belong to a job.
     pub(crate) fn begin_as(
         &self,
+        set: SetId,
         job: Option<JobMembership>,
         bases: &[SetId],
         options: SessionOptions,
     ) -> Result<Session> {
-        let set = self.draw_set_id();
         let markers = ProvisionalMarkers::new(&**self.store(), set, bases);
         let session = self.begin_set((set, job), &markers, bases, options)?;
         markers.keep();

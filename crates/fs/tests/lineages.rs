@@ -330,10 +330,12 @@ impl Run {
     fn join(&mut self, bases: &[usize]) {
         let mut views = vec![self.view(None, bases).contents()];
         let (mut parts, mut said) = (Vec::new(), Vec::new());
+        // One job after another.
+        let job = JobId(self.sets.len() as u128);
         for rank in 0..2 {
             let options = self.options(!bases.is_empty());
             let ids = self.ids(bases);
-            let part = self.repository.begin_part(JobId(1), rank, &ids, options).expect("begin");
+            let part = self.repository.begin_part(job, rank, &ids, options).expect("begin");
             let (part, layer) = self.changes(part, bases, 6);
             views.push(self.view(Some(&layer), bases).contents());
             said.push(layer);

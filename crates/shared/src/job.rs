@@ -89,9 +89,8 @@ struct RankPart {
 impl<T: Transport> SharedJob<T> {
     /// Begins job `id` on top of `bases`, or continues it after its ranks ended without publishing:
     /// with all synced changes, whatever the earlier numbers of ranks and servers. Collective.
-    /// Costs a look by rank 0 at every change set of the store, two new parts per server and one
-    /// per other rank; after a crash also the recovery of all parts and the migration of segments
-    /// whose owner has changed.
+    /// Costs a listing by rank 0, two new parts per server and one per other rank; after a crash
+    /// also the recovery of all parts and the migration of segments whose owner has changed.
     ///
     /// # Errors
     /// `Invalid` if the parts are already joined: publish the joined set; `Unavailable` names a

@@ -185,10 +185,7 @@ fn begin(
     let bases = context.sets_of(&repository, bases)?;
     let options = settings.options(context);
     let session = match part {
-        Some((job, rank)) => {
-            check_no_part(&repository, job, rank)?;
-            repository.begin_part(job, rank, &bases, options)?
-        }
+        Some((job, rank)) => repository.begin_part(job, rank, &bases, options)?,
         None => repository.begin(&bases, options)?,
     };
     let set = session.set();
@@ -198,19 +195,6 @@ fn begin(
         return context.out.json(json!({"session": set.to_string()}));
     }
     context.out.line(format!("@{set}"))
-}
-
-/// Fails if `job` has a part of `rank` already. Of two that begin at the same time both succeed. Cost: as
-/// [`Repository::parts`].
-fn check_no_part(repository: &Repository, job: JobId, rank: u32) -> Result<()> {
-    let parts = repository.parts(job)?;
-    let Some(part) = parts.iter().find(|part| part.rank == rank) else { return Ok(()) };
-    let (set, state) = (part.set, if part.is_complete { ", which is complete" } else { "" });
-    let what = format!(
-        "job {job} has a part of rank {rank}{state}: go on with @{set}, drop it by `esker session \
-         drop @{set}`, or give another --rank"
-    );
-    Err(Error::new(Kind::Exists, what))
 }
 
 fn list(context: &CommandContext) -> Result<ExitCode> {

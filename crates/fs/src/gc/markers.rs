@@ -63,7 +63,7 @@ impl GarbageCollection<'_> {
 
     /// True if `set` has no manifest, and nothing suggests that it had one: no name, no set that
     /// needs it, and only markers of its own beginning, older than the grace period.
-    fn never_began(&self, set: SetId) -> bool {
+    pub(super) fn never_began(&self, set: SetId) -> bool {
         let is_own = |(holder, put_ns): (&MarkerHolder, &u64)| {
             let is_own = match holder {
                 MarkerHolder::Session

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parts: the change sets that ranks of a job write; finding them and reopening them.
 //!
-//! A part names its job and its rank in every manifest, and has a session's marker until the job is
-//! published. The set that joins the parts names the job and no rank.
+//! A part has a claim, names its job and its rank in every manifest, and has a session's marker until
+//! the job is published. The set that joins the parts names the job and no rank.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
+use esker_base::store::{Store, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 
 use super::JobId;
+use super::claim::{self, PartClaim};
 use crate::condemn::{self, DeletionPhase};
 use crate::marker::{self, MarkerHolder};
 use crate::names;
@@ -27,6 +29,26 @@ pub struct JobPart {
     pub is_complete: bool,
 }
 
+/// True if `set` joins the parts of `job`.
+fn has_joined(store: &dyn Store, set: SetId, job: JobId) -> Result<bool> {
+    match Manifest::load(store, set) {
+        Ok(manifest) => Ok(!manifest.state.is_condemned() && joined_job(&manifest) == Some(job)),
+        Err(error) if error.kind() == Kind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The error of beginning a `part` that exists.
+fn taken(claim: &PartClaim, part: &JobPart) -> Error {
+    let PartClaim { job, rank, set } = claim;
+    let state = if part.is_complete { ", which is complete" } else { "" };
+    let what = format!(
+        "job {job} has a part of rank {rank}{state}: go on with @{set}, drop it by `esker session \
+         drop @{set}`, or choose another rank"
+    );
+    Error::new(Kind::Exists, what)
+}
+
 /// Returns the job whose parts the set of `manifest` joins, if it is such a set.
 pub(crate) fn joined_job(manifest: &Manifest) -> Option<JobId> {
     let membership = manifest.job.filter(|membership| membership.rank.is_none())?;
@@ -36,7 +58,12 @@ pub(crate) fn joined_job(manifest: &Manifest) -> Option<JobId> {
 impl Repository {
     /// Begins the part of rank `rank` of job `job` on top of `bases`, without communicating with
     /// other ranks: a session whose set records its job and rank. End it with
-    /// [`Session::complete`].
+    /// [`Session::complete`]. Cost: as [`Repository::begin`], a write and a listing, and some
+    /// requests for each earlier part of the rank that was given up.
+    ///
+    /// # Errors
+    /// `Exists` if the job has a part of the rank; as [`Repository::begin`], `Conflict` also if
+    /// another process begins that part at the same time.
     pub fn begin_part(
         &self,
         job: JobId,
@@ -44,91 +71,95 @@ impl Repository {
         bases: &[SetId],
         options: SessionOptions,
     ) -> Result<Session> {
+        let claim = PartClaim { job, rank, set: self.draw_set_id() };
+        claim.put(&**self.store())?;
         let membership = JobMembership { job: job.0, rank: Some(rank) };
-        self.begin_as(Some(membership), bases, options)
+        let begin = |()| self.begin_as(claim.set, Some(membership), bases, options);
+        self.check_claim(&claim).and_then(begin).map_err(|error| {
+            // The next collection removes it otherwise.
+            let _ = claim.remove(&**self.store());
+            if !condemn::is_doomed(&**self.store(), claim.set) {
+                return error;
+            }
+            let what = "another process began it at the same time; try again";
+            Error::new(Kind::Conflict, format!("the part of rank {rank} of job {job}: {what}"))
+        })
     }
 
-    /// Returns the parts of `job`, by rank, except those that were given up. Cost: a read of every
-    /// change set's manifest, and a listing of all markers.
+    /// Fails if the set of another claim is the part of the same rank, and keeps sets that have not
+    /// begun from becoming it.
+    fn check_claim(&self, claim: &PartClaim) -> Result<()> {
+        let store = &**self.store();
+        for other in claim.others(store)? {
+            let has_begun = match Manifest::newest_number(store, other.set) {
+                Err(error) if error.kind() == Kind::NotFound => {
+                    !condemn::doom_missing(store, other.set, self.clock().now_ns())?
+                }
+                number => number.map(|_| true)?,
+            };
+            if has_begun && let Some(part) = self.part_of(&other)? {
+                return Err(taken(&other, &part));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the parts of `job`, by rank, except those that were given up. Cost: a listing, and
+    /// three or four requests for each part.
     ///
     /// # Errors
-    /// `Corrupt` if a set that may be a part cannot be read; errors of the store.
+    /// `Corrupt` if a part cannot be read; errors of the store.
     pub fn parts(&self, job: JobId) -> Result<Vec<JobPart>> {
         let store = &**self.store();
-        let (mut parts, mut joined) = (Vec::new(), HashSet::new());
-        for set in self.sets()? {
-            let manifest = match Manifest::load(store, set) {
-                Err(error) if error.kind() == Kind::NotFound => continue,
-                Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
-                    self.check_is_no_part(set, job, error)?;
-                    continue;
+        let claims = claim::of_job(store, job)?;
+        let parts = concurrent::try_map(store, &claims, |claim| self.part_of(claim))?;
+        Ok(parts.into_iter().flatten().collect())
+    }
+
+    /// Returns the part that `claim` stands for, unless it was given up or has not begun.
+    fn part_of(&self, claim: &PartClaim) -> Result<Option<JobPart>> {
+        let store = &**self.store();
+        let PartClaim { job, rank, set } = *claim;
+        let manifest = match Manifest::load(store, set) {
+            Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+            Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
+                // Without a session's marker it was given up.
+                if !marker::is_held(store, set, &MarkerHolder::Session)? {
+                    return Ok(None);
                 }
-                loaded => loaded?,
-            };
-            let Some(membership) = manifest.job.filter(|membership| membership.job == job.0) else {
-                continue;
-            };
-            if manifest.state.is_condemned() {
-                continue;
+                return Err(error.within(format!(
+                    "@{set} is the part of rank {rank} of job {job} and cannot be read; to publish \
+                     the job without it, give it up with `esker session drop @{set}`"
+                )));
             }
-            let Some(rank) = membership.rank else {
-                joined.insert(set);
-                continue;
-            };
-            let is_complete = manifest.state == SetState::Sealed;
-            parts.push(JobPart { rank, set, is_complete });
+            loaded => loaded?,
+        };
+        let membership = JobMembership { job: job.0, rank: Some(rank) };
+        if manifest.job != Some(membership) || manifest.state.is_condemned() {
+            return Ok(None);
         }
         // A part that was given up stays until it is collected, and longer below a snapshot of it.
-        let is_part: HashSet<SetId> = parts.iter().map(|part| part.set).collect();
-        let mut held = HashSet::new();
-        for marker in marker::all(store)? {
-            let is_held = match marker.holder {
+        for holder in marker::holders(store, set)? {
+            let is_kept = match holder {
                 MarkerHolder::Session => true,
-                MarkerHolder::Name(name) if is_part.contains(&marker.set) => {
-                    names::stands_for(store, &name, marker.set)?
-                }
-                MarkerHolder::Set(other) => joined.contains(&other),
-                MarkerHolder::Name(_)
-                | MarkerHolder::Data(_)
+                MarkerHolder::Name(name) => names::stands_for(store, &name, set)?,
+                MarkerHolder::Set(other) => has_joined(store, other, job)?,
+                MarkerHolder::Data(_)
                 | MarkerHolder::Former { .. }
                 | MarkerHolder::Reader { .. } => false,
             };
-            held.extend(is_held.then_some(marker.set));
+            if is_kept {
+                let is_complete = manifest.state == SetState::Sealed;
+                return Ok(Some(JobPart { rank, set, is_complete }));
+            }
         }
-        parts.retain(|part| held.contains(&part.set));
-        parts.sort_unstable_by_key(|part| (part.rank, part.set));
-        Ok(parts)
-    }
-
-    /// Fails with `error`, because of which `set` cannot be read, if the set may be a part of
-    /// `job`.
-    fn check_is_no_part(&self, set: SetId, job: JobId, error: Error) -> Result<()> {
-        let store = &**self.store();
-        // Without a session's marker it is not a part, or was given up.
-        if !marker::is_held(store, set, &MarkerHolder::Session)? {
-            return Ok(());
-        }
-        // The manifest before the newest is kept, and names the same job.
-        let before = Manifest::newest_number(store, set)?.saturating_sub(1);
-        let what = match Manifest::load_number(store, set, before) {
-            Ok(manifest) => match manifest.job {
-                Some(JobMembership { job: id, rank: Some(rank) }) if id == job.0 => {
-                    format!("@{set} is the part of rank {rank}")
-                }
-                _ => return Ok(()),
-            },
-            Err(_) => format!("@{set} may be a part"),
-        };
-        Err(error.within(format!(
-            "{what} of job {job} and cannot be read; to publish the job without it, give it up \
-             with `esker session drop @{set}`"
-        )))
+        Ok(None)
     }
 
     /// Reopens the complete parts of `job`, whose ranks ended before the job was published, and
     /// returns all of its parts; continue them with [`Repository::resume`]. Discards the leftovers
-    /// of an unfinished join, and stops its writer if it is still running. Cost: a read of every
-    /// change set's manifest, and some requests for each complete part.
+    /// of an unfinished join, and stops its writer if it is still running. Cost: as
+    /// [`Repository::parts`], and some requests for each complete part.
     ///
     /// # Errors
     /// `Invalid` if parts were joined, have names, or are bases of other sets; as
