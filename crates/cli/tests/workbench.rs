@@ -45,6 +45,14 @@ fn runs_are_measured_compared_and_reported() {
     let page = std::fs::read_to_string(esker.path("both.html")).expect("a page");
     assert!(page.contains("Density of create") && page.ends_with("</html>\n"), "{page}");
     esker.ok(["workbench", "report", "a.json", "--to", "a.html"]);
+    let only_reads = ["--output", "c.json", "--label", "c", "--read-only"];
+    esker.ok(run("here", &only_reads));
+    let output = esker.run(["workbench", "compare", "a.json", "c.json", "--report", "ac.html"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("benchmark of a is not compared"), "{said}");
+    assert!(!said.contains("precreate"), "{said}");
+    let page = std::fs::read_to_string(esker.path("ac.html")).expect("a page");
+    assert!(page.contains("read-only of c"), "{page}");
     let figures = esker.json(["workbench", "compare", "a.json", "b.json"]);
     assert!(figures.iter().all(|figure| figure["verdict"].is_string()), "{figures:?}");
     let result = esker.json(run("here", &["--rate", "2000", "--arrivals", "poisson"]));

@@ -82,15 +82,9 @@ type RankFigure = fn(&RankSummary) -> f64;
 #[must_use]
 pub fn compare(first: &RunResult, second: &RunResult) -> Vec<ComparedFigure> {
     let mut figures = Vec::new();
-    let groups = second.groups();
+    let (groups, has_other_mix) = (second.groups(), shares(first) != shares(second));
     for ours in first.groups() {
-        let Some(theirs) = groups.iter().find(|group| group[0].plan.is_repeated_by(&ours[0].plan))
-        else {
-            continue;
-        };
-        if ours[0].plan.kind == PhaseKind::Mixed && shares(first) != shares(second) {
-            continue;
-        }
+        let Some(theirs) = counterpart(&ours, &groups, has_other_mix) else { continue };
         let phase = ours[0].plan.name();
         let rates = |group: &[&PhaseResult]| -> RepeatedSample {
             group.iter().map(|phase| vec![(phase.rate(), 1.0)]).collect()
@@ -111,6 +105,30 @@ pub fn compare(first: &RunResult, second: &RunResult) -> Vec<ComparedFigure> {
         }
     }
     figures
+}
+
+/// The names of the phases that [`compare`] leaves out, each after the label of the run that has it.
+#[must_use]
+pub fn left_out<'a>(first: &'a RunResult, second: &'a RunResult) -> Vec<(&'a str, String)> {
+    let has_other_mix = shares(first) != shares(second);
+    let mut alone = Vec::new();
+    for (run, other) in [(first, second), (second, first)] {
+        let (groups, others) = (run.groups(), other.groups());
+        let unpaired = groups.iter().filter(|g| counterpart(g, &others, has_other_mix).is_none());
+        alone.extend(unpaired.map(|group| (run.label(), group[0].plan.name())));
+    }
+    alone
+}
+
+/// The one of `groups` with which `ours`, a phase of the other run, is compared.
+fn counterpart<'a, 'b>(
+    ours: &[&PhaseResult],
+    groups: &'a [Vec<&'b PhaseResult>],
+    has_other_mix: bool,
+) -> Option<&'a Vec<&'b PhaseResult>> {
+    let plan = &ours[0].plan;
+    let is_paired = plan.kind != PhaseKind::Mixed || !has_other_mix;
+    groups.iter().find(|group| is_paired && group[0].plan.is_repeated_by(plan))
 }
 
 /// The shares of the run's mixed phases; empty if it has none.

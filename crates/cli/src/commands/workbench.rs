@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use esker_base::{Error, Kind, Result};
 use esker_workbench::backend::MPI_IO_PREFIX;
 use esker_workbench::compare::ComparisonVerdict::TooFewRepetitions;
-use esker_workbench::compare::compare;
+use esker_workbench::compare::{compare, left_out};
 use esker_workbench::io500::HARD_FILE_BYTES;
 use esker_workbench::mix::OperationMix;
 use esker_workbench::options::RunOptions;
@@ -28,6 +28,7 @@ use super::workbench_ranks::RankLaunch;
 use super::workbench_target::{self, TARGETS};
 use crate::context::CommandContext;
 use crate::interrupt;
+use crate::output::notice;
 use crate::{text, usage};
 
 /// Measure the latency of metadata operations under a mixed load
@@ -315,6 +316,12 @@ impl WorkbenchCompare {
         let (base, others) = results.split_first().expect("clap asks for two");
         for other in others {
             let figures = compare(base, other);
+            for (label, phase) in left_out(base, other) {
+                let label = text::printable(label.as_bytes());
+                notice(format!(
+                    "{phase} of {label} is not compared: the other run has no such phase"
+                ));
+            }
             if context.out.is_json() {
                 figures.iter().try_for_each(|figure| context.out.report(figure))?;
                 continue;

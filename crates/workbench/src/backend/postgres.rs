@@ -11,7 +11,9 @@
 //! the key is three numbers instead of a path.
 //! Concurrency: each rank has a connection of its own; calls of the backend itself open another.
 
+use std::error::Error as _;
 use std::fmt::Write as _;
+use std::iter::successors;
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
@@ -163,7 +165,12 @@ fn failed(error: postgres::Error, what: impl std::fmt::Display) -> Error {
             let context = format!("{what}: {} (SQLSTATE {})", said.message(), said.code().code());
             Error::new(kind, context)
         }
-        None => Error::new(kind, what.to_string()).with_source(error),
+        None => {
+            // The driver's own text for a failed connection leaves out why.
+            let causes = successors(error.source(), |cause| (*cause).source());
+            let causes: String = causes.map(|cause| format!(": {cause}")).collect();
+            Error::new(kind, format!("{what}{causes}")).with_source(error)
+        }
     }
 }
 

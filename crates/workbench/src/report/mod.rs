@@ -9,7 +9,7 @@ pub mod plots;
 
 use self::plot_frame::{draw, escape};
 use self::plots::{COLORS, PlotSeries};
-use crate::compare::{ComparedFigure, compare};
+use crate::compare::{ComparedFigure, compare, left_out};
 use crate::operation::Operation;
 use crate::pace::Pacing;
 use crate::result::{PhaseKind, PhaseResult, RunResult};
@@ -142,6 +142,13 @@ fn comparisons(out: &mut String, results: &[RunResult]) {
                 "<p>Intervals: bootstrap over repetitions and ranks, widened for few repetitions. A \
                  phase that ran once gets no verdict: use --repeat 3 or more.</p>",
             );
+        }
+        let alone = left_out(base, other);
+        let alone: Vec<String> =
+            alone.iter().map(|(label, phase)| escape(&format!("{phase} of {label}"))).collect();
+        if !alone.is_empty() {
+            let alone = alone.join(", ");
+            draw(out, format_args!("<p>Not compared, since the other run has none: {alone}.</p>"));
         }
         if is_folded {
             out.push_str("</details>");
