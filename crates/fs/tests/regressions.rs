@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_base::Kind;
 use esker_base::clock::ManualClock;
-use esker_base::store::{MemoryStore, SharedStore};
+use esker_base::store::{FaultStore, MemoryStore, SharedStore};
+use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::manifest::Manifest;
+use esker_table::tree::{Durability, TreeOptions};
 
 use crate::hooked::{HookedStore, Request, When};
 use crate::operation::Content;
@@ -372,4 +373,48 @@ fn a_session_that_begins_during_a_listing_is_not_damaged() {
     assert!(hooked.has_acted());
     assert_eq!(sessions.iter().map(|session| session.node.set).collect::<Vec<_>>(), [set]);
     assert_eq!(sessions[0].damage(), None);
+}
+
+/// Symptom: after the rename of a directory had failed for lack of room, the directory was shown under
+/// its new name, and changes in it failed with `NotFound`. One whose removal had failed in the same way
+/// took new entries, to which no path led.
+/// Cause: a change that cannot be made durable stays in memory, but open directories were told of it only
+/// if it succeeded.
+/// Fix: after a failed change they follow what is shown.
+#[test]
+fn open_directories_follow_failed_changes_that_are_shown() {
+    let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+    let repository = Repository::new(faults.clone());
+    let tree = TreeOptions { durability: Durability::Always, ..TreeOptions::default() };
+    let session =
+        repository.begin(&[], SessionOptions { tree, ..options(Identity::root()) }).expect("begin");
+    let root = session.root();
+    for name in [b"moved", b"first", b"other", b"taken", b"after", b"empty"] {
+        session.mkdir(root, name, 0o755).expect("mkdir");
+    }
+    let open = |name: &str| session.dir(name).expect("a directory");
+    let [moved, first, other, taken, after, empty] =
+        ["moved", "first", "other", "taken", "after", "empty"].map(open);
+    let without_room = |change: &dyn Fn() -> Result<()>| {
+        faults.fail_one_in(1, Kind::NoSpace);
+        assert_eq!(change().expect_err("no room").kind(), Kind::NoSpace);
+        faults.fail_one_in(0, Kind::NoSpace);
+        session.sync().expect("there is room");
+    };
+    let rename =
+        |from: &[u8], to: &[u8], flags| session.rename((root, from), (root, to), flags).map(drop);
+    without_room(&|| rename(b"moved", b"here", RenameFlags::Replace));
+    without_room(&|| rename(b"first", b"other", RenameFlags::Exchange));
+    without_room(&|| rename(b"after", b"taken", RenameFlags::Replace));
+    without_room(&|| session.rmdir(root, b"empty").map(drop));
+    for (dir, path) in [(&moved, "here"), (&first, "other"), (&other, "first"), (&after, "taken")] {
+        session.mkdir(dir, b"below", 0o755).expect("the directory is there");
+        session.dir(format!("{path}/below")).expect("a path leads there");
+    }
+    for gone in [&taken, &empty] {
+        assert_eq!(
+            session.mkdir(gone, b"below", 0o755).expect_err("removed").kind(),
+            Kind::NotFound
+        );
+    }
 }

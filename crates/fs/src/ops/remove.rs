@@ -138,13 +138,17 @@ impl Session {
             let key = key(dir.id(), name);
             let below = self.below(dir, &key)?;
             let now_ns = self.now_ns();
-            self.tree().update([key], |[own], draft| {
+            let removed = self.tree().update([key], |[own], draft| {
                 let state = NameState::of(own, &below)?;
                 put(draft, &key, &Inode::tombstone(state.next_generation, now_ns));
                 Ok(())
-            })?;
-            node.overlay_times(&mut inode);
-            mark(&node);
+            });
+            // A removal that is in memory and could not be made durable is shown, too.
+            if removed.is_ok() || matches!(self.entry(dir, name, true), Ok(None)) {
+                node.overlay_times(&mut inode);
+                mark(&node);
+            }
+            removed?;
             dir.touch(now_ns);
             Ok(drop_name(inode, now_ns))
         })

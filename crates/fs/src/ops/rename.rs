@@ -147,7 +147,7 @@ impl Session {
             self.below(dir, &keys[1])?,
             self.below_to_change(&keys[2], linked.is_none())?,
         ];
-        let (moved, mut other) = self.tree().update(keys, |[old, new, shared], draft| {
+        let updated = self.tree().update(keys, |[old, new, shared], draft| {
             let old = NameState::of(old, &below[0])?;
             let new = NameState::of(new, &below[1])?;
             let Some(current) = old.inode.filter(|inode| inode.id == moved.id) else {
@@ -171,13 +171,18 @@ impl Session {
                     Ok((target, new.inode.map(|inode| drop_name(inode, now_ns))))
                 }
             }
-        })?;
-        if let Some(replaced) = other.as_mut().filter(|replaced| replaced.is_directory()) {
-            let node = self.open_dir(dir, name, replaced)?;
-            node.overlay_times(replaced);
-            node.set_removed();
+        });
+        let is_shown = updated.is_ok() || self.shows(dir, name, &moved);
+        let gone = replaced.as_ref().filter(|replaced| is_shown && replaced.is_directory());
+        let gone = gone.map(|replaced| self.open_dir(dir, name, replaced)).transpose()?;
+        gone.iter().for_each(|node| node.set_removed());
+        if is_shown {
+            self.follow(&moved, old_dir, dir, name);
         }
-        self.follow(&moved, old_dir, dir, name);
+        let (moved, mut other) = updated?;
+        if let (Some(node), Some(replaced)) = (gone, &mut other) {
+            node.overlay_times(replaced);
+        }
         old_dir.touch(now_ns);
         dir.touch(now_ns);
         Ok(RenameOutcome { moved, other })
@@ -194,7 +199,7 @@ impl Session {
             self.below_to_change(&keys[0], old_dir.is_fresh())?,
             self.below_to_change(&keys[1], dir.is_fresh())?,
         ];
-        let (to_new, to_old) = self.tree().update(keys, |[old, new], draft| {
+        let updated = self.tree().update(keys, |[old, new], draft| {
             let (old, new) = (NameState::of(old, &below[0])?, NameState::of(new, &below[1])?);
             let Some(first) = old.inode.filter(|inode| inode.id == one.id) else {
                 return Err(changed(old_name));
@@ -206,12 +211,22 @@ impl Session {
             let to_old = arrived(second, old.next_generation, now_ns);
             draft.put(&mut [to_old.row(&keys[0]), to_new.row(&keys[1])]);
             Ok((to_new, to_old))
-        })?;
-        self.follow(&to_new, old_dir, dir, name);
-        self.follow(&to_old, dir, old_dir, old_name);
+        });
+        if updated.is_ok() || self.shows(dir, name, &one) {
+            self.follow(&one, old_dir, dir, name);
+            self.follow(&other, dir, old_dir, old_name);
+        }
+        let (to_new, to_old) = updated?;
         old_dir.touch(now_ns);
         dir.touch(now_ns);
         Ok(RenameOutcome { moved: to_new, other: Some(to_old) })
+    }
+
+    /// Whether readers find `inode` as `name` in `dir`, as they may after a change that failed: it is in
+    /// memory, and what failed is to make it durable. False if that cannot be read.
+    fn shows(&self, dir: &Dir, name: &[u8], inode: &Inode) -> bool {
+        let found = self.entry(dir, name, true).ok().flatten();
+        found.is_some_and(|found| found.id == inode.id)
     }
 
     /// Updates the recorded place of an open file or directory that moved.
