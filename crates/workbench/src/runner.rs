@@ -563,7 +563,14 @@ impl<'a, 't> RankRunner<'a, 't> {
             operations += count;
             sum_ns = sum_ns.saturating_add(service_ns);
         }
-        let changes = [Operation::Create, Operation::Delete, Operation::Mkdir, Operation::Flush];
+        let changes = [
+            Operation::Create,
+            Operation::Delete,
+            Operation::Rename,
+            Operation::Mkdir,
+            Operation::Rmdir,
+            Operation::Flush,
+        ];
         let failed = changes.map(|change| {
             self.recorders[change.index()].as_ref().map_or(0, OperationRecorder::failed)
         });

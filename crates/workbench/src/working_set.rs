@@ -121,7 +121,7 @@ impl WorkingSetMarker {
     pub fn check_reuse(&self, target: &str, size: &WorkingSetSize) -> Result<()> {
         let cleanup = format!("remove it with `{}`", cleanup_command(target));
         if !self.is_complete {
-            let what = "a run was interrupted, or is still running, and its working set is partial";
+            let what = "a run was interrupted or is still running, or a change failed, and the working set is partial";
             return Err(Error::new(Kind::Conflict, format!("{target}: {what}; {cleanup}")));
         }
         if (WorkingSetSize { iterations: self.size.iterations, ..*size }) != self.size {
