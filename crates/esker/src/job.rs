@@ -87,7 +87,7 @@ impl Job {
         IndexedDraft::new(self.repository.sets.store().clone(), directory, format, layout)
     }
 
-    /// Returns the parts that exist, by rank. Cost: a listing, and three or four requests for each part.
+    /// Returns the parts that exist, by rank. Cost: a listing, and three requests for each part.
     ///
     /// # Errors
     /// `Corrupt` if a part cannot be read; errors of the store.

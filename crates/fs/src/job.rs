@@ -26,7 +26,7 @@ use esker_table::run_writer::RunWriter;
 use esker_table::schema::{Key, KeyBuffer};
 use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableRuns;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 
 use self::find::PartFindings;
 pub use self::parts::JobPart;
@@ -269,8 +269,18 @@ impl Repository {
             return Err(Error::new(Kind::Invalid, "a job needs parts, each listed once"));
         }
         let mut manifests = Vec::with_capacity(parts.len());
+        let mut part_of: HashMap<JobMembership, SetId> = HashMap::new();
         for part in parts {
             let manifest = condemn::load_live(&**self.store(), *part)?;
+            if let Some(membership) = manifest.job.filter(|membership| membership.rank.is_some())
+                && let Some(other) = part_of.insert(membership, *part)
+            {
+                let context = format!(
+                    "@{other} and @{part} are parts of one rank; drop one of them with `esker \
+                     session drop`, or delete its name"
+                );
+                return Err(Error::new(Kind::Invalid, context));
+            }
             if manifest.state != SetState::Sealed {
                 let context = format!(
                     "part {part} is not complete; its writer completes it or, if the writer is \

@@ -33,6 +33,7 @@ mod lineages;
 mod many_parts;
 mod model;
 mod operation;
+mod part_claims;
 mod parts;
 mod posix;
 mod publish;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_base::store::{CountedStore, MemoryStore, SharedStore};
+use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
 use esker_fs::job::{JobId, JobPart};
 use esker_fs::marker::{self, MarkerHolder};
@@ -13,7 +13,6 @@ use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_table::manifest::{Manifest, SetId, SetState};
-use parking_lot::Mutex;
 
 use crate::gc::{eager, later, options, publish, write};
 use crate::interleave::Interrupted;
@@ -86,85 +85,6 @@ fn a_part_that_was_given_up_is_none() {
     repository.publish_job(&[kept.set()], "job").expect("publish");
     assert_eq!(repository.parts(id).expect("parts"), [part(true)], "the job holds it");
     assert_eq!(repository.reopen_parts(id).expect_err("it is joined").kind(), Kind::Invalid);
-}
-
-/// Symptom: two processes that began the part of one rank at once both succeeded, and the job got the
-/// changes of both.
-/// Cause: each looked for the part, found none, and then began.
-/// Fix: each puts a claim before it looks, and keeps a set that has not begun from beginning.
-#[test]
-fn of_two_that_begin_one_part_at_once_at_most_one_succeeds() {
-    let id = JobId(3);
-    let begin = move |store: &SharedStore| {
-        let begun = Repository::new(store.clone()).begin_part(id, 1, &[], options());
-        begun.map(|session| session.end().expect("end"))
-    };
-    let (mut firsts, mut seconds) = (0, 0);
-    for at in 0.. {
-        let store: SharedStore = Arc::new(MemoryStore::new());
-        let (inner, second) = (store.clone(), Arc::new(Mutex::new(None)));
-        let done = second.clone();
-        let act = Box::new(move || *done.lock() = Some(begin(&inner)));
-        let interrupted = Interrupted::new(store.clone(), at, act);
-        let shared: SharedStore = interrupted.clone();
-        let first = begin(&shared);
-        if !interrupted.has_happened() {
-            first.expect("it was alone");
-            break;
-        }
-        let second = second.lock().take().expect("it has happened");
-        for error in [&first, &second].into_iter().filter_map(|begun| begun.as_ref().err()) {
-            assert!(matches!(error.kind(), Kind::Exists | Kind::Conflict), "at {at}: {error}");
-            assert!(error.to_string().contains("rank 1"), "at {at}: {error}");
-        }
-        (firsts, seconds) =
-            (firsts + u32::from(first.is_ok()), seconds + u32::from(second.is_ok()));
-        let plain = Repository::new(store.clone());
-        let parts = plain.parts(id).expect("parts");
-        let begun = usize::from(first.is_ok()) + usize::from(second.is_ok());
-        assert!(begun < 2 && parts.len() == begun, "at {at}: {first:?}, {second:?}, {parts:?}");
-        assert_eq!(begin(&store).is_ok(), begun == 0, "at {at}");
-    }
-    assert!(firsts > 0 && seconds > 0, "{firsts} and {seconds}");
-}
-
-/// Claims go with their parts, whether these were given up or never began.
-#[test]
-fn claims_of_parts_that_are_gone_are_collected() {
-    let store: SharedStore = Arc::new(MemoryStore::new());
-    let repository = Repository::new(store.clone());
-    let kept = repository.begin_part(JobId(3), 0, &[], options()).expect("begin");
-    let left = repository.begin_part(JobId(3), 1, &[], options()).expect("begin");
-    repository.abandon(left.set()).expect("abandon");
-    let claim = |rank: u32, set: SetId| format!("part/{}/{rank:08x}/{set}", JobId(3));
-    store.put_if_absent(&claim(2, SetId(9)), b"").expect("a claim without a set");
-    repository.gc(&eager()).expect("gc");
-    let names: Vec<String> =
-        store.list("part/").expect("list").into_iter().map(|object| object.name).collect();
-    assert_eq!(names, [claim(0, kept.set())]);
-    assert_eq!(repository.parts(JobId(3)).expect("parts").len(), 1);
-    // A claim without a set was doomed, so its process cannot begin any more.
-    assert_eq!(Manifest::load(&*store, SetId(9)).expect("load").state, SetState::Doomed);
-}
-
-/// Symptom: each rank that began its part read the manifests of all change sets of the store.
-/// Cause: parts were found by reading every set.
-/// Fix: claims list the parts of a job.
-#[test]
-fn finding_parts_costs_the_same_in_a_large_store() {
-    let counted = Arc::new(CountedStore::new(Arc::new(MemoryStore::new())));
-    let repository = Repository::new(counted.clone());
-    let cost = |rank: u32| {
-        let before = counted.counts().rounds;
-        repository.begin_part(JobId(3), rank, &[], options()).expect("begin").end().expect("end");
-        assert_eq!(repository.parts(JobId(3)).expect("parts").len(), rank as usize + 1);
-        counted.counts().rounds - before
-    };
-    let (first, second) = (cost(0), cost(1));
-    for number in 0..20 {
-        publish(&repository, &[], &format!("other{number}")).expect("publish");
-    }
-    assert_eq!(cost(2) - second, second - first);
 }
 
 /// Symptom: a session to which its user gave certain properties was deleted, or mistaken for a part

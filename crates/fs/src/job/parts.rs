@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use esker_base::store::{Store, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
+use hashbrown::HashMap;
+use parking_lot::Mutex;
 
 use super::JobId;
 use super::claim::{self, PartClaim};
@@ -29,24 +31,56 @@ pub struct JobPart {
     pub is_complete: bool,
 }
 
-/// True if `set` joins the parts of `job`.
-fn has_joined(store: &dyn Store, set: SetId, job: JobId) -> Result<bool> {
-    match Manifest::load(store, set) {
-        Ok(manifest) => Ok(!manifest.state.is_condemned() && joined_job(&manifest) == Some(job)),
-        Err(error) if error.kind() == Kind::NotFound => Ok(false),
-        Err(error) => Err(error),
+/// Sets that hold parts of one job, and whether each is what joins them.
+#[derive(Default)]
+struct Joins(Mutex<HashMap<SetId, bool>>);
+
+impl Joins {
+    /// True if `set`, which holds that of `claim`, joins the parts of its job.
+    fn have(&self, store: &dyn Store, set: SetId, claim: &PartClaim) -> Result<bool> {
+        if let Some(known) = self.0.lock().get(&set) {
+            return Ok(*known);
+        }
+        let joins = |manifest: &Manifest| joined_job(manifest) == Some(claim.job);
+        let is_join = match Manifest::load(store, set) {
+            Ok(manifest) => !manifest.state.is_condemned() && joins(&manifest),
+            Err(error) if error.kind() == Kind::NotFound => false,
+            Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
+                // The manifest before the newest is kept, and names the same job. A set without one
+                // has not joined parts yet, which takes two.
+                let before = Manifest::newest_number(store, set)?.saturating_sub(1);
+                let known = Manifest::load_number(store, set, before);
+                if before > 0 && known.as_ref().map_or(true, joins) {
+                    let PartClaim { job, rank, .. } = claim;
+                    return Err(error.within(format!(
+                        "@{set} may have joined job {job}, since it holds the part of rank {rank}, \
+                         and cannot be read; delete its names, and collect it with `esker gc`"
+                    )));
+                }
+                false
+            }
+            Err(error) => return Err(error),
+        };
+        self.0.lock().insert(set, is_join);
+        Ok(is_join)
     }
 }
 
-/// The error of beginning a `part` that exists.
-fn taken(claim: &PartClaim, part: &JobPart) -> Error {
+/// The error of beginning a `part` that exists because of `holder`.
+fn taken(claim: &PartClaim, part: &JobPart, holder: &MarkerHolder) -> Error {
     let PartClaim { job, rank, set } = claim;
-    let state = if part.is_complete { ", which is complete" } else { "" };
-    let what = format!(
-        "job {job} has a part of rank {rank}{state}: go on with @{set}, drop it by `esker session \
-         drop @{set}`, or choose another rank"
-    );
-    Error::new(Kind::Exists, what)
+    let state = match holder {
+        MarkerHolder::Name(name) => format!(", published as {name}; choose another rank or job"),
+        MarkerHolder::Set(other) => format!(", which @{other} has joined; choose another job"),
+        _ => {
+            let state = if part.is_complete { ", which is complete" } else { "" };
+            format!(
+                "{state}: go on with @{set}, drop it by `esker session drop @{set}`, or choose \
+                 another rank"
+            )
+        }
+    };
+    Error::new(Kind::Exists, format!("job {job} has a part of rank {rank}{state}"))
 }
 
 /// Returns the job whose parts the set of `manifest` joins, if it is such a set.
@@ -71,17 +105,23 @@ impl Repository {
         bases: &[SetId],
         options: SessionOptions,
     ) -> Result<Session> {
+        let store = &**self.store();
         let claim = PartClaim { job, rank, set: self.draw_set_id() };
-        claim.put(&**self.store())?;
-        let membership = JobMembership { job: job.0, rank: Some(rank) };
-        let begin = |()| self.begin_as(claim.set, Some(membership), bases, options);
-        self.check_claim(&claim).and_then(begin).map_err(|error| {
+        claim.put(store)?;
+        if let Err(error) = self.check_claim(&claim) {
             // The next collection removes it otherwise.
-            let _ = claim.remove(&**self.store());
-            if !condemn::is_doomed(&**self.store(), claim.set) {
+            let _ = claim.remove(store);
+            return Err(error);
+        }
+        let membership = JobMembership { job: job.0, rank: Some(rank) };
+        let begun = self.begin_as(claim.set, Some(membership), bases, options);
+        // A set that may have begun nevertheless keeps its claim, until a collection dooms it.
+        begun.map_err(|error| {
+            if !condemn::is_doomed(store, claim.set) {
                 return error;
             }
-            let what = "another process began it at the same time; try again";
+            let _ = claim.remove(store);
+            let what = "another process began it, or a collection ran, at the same time; try again";
             Error::new(Kind::Conflict, format!("the part of rank {rank} of job {job}: {what}"))
         })
     }
@@ -97,60 +137,84 @@ impl Repository {
                 }
                 number => number.map(|_| true)?,
             };
-            if has_begun && let Some(part) = self.part_of(&other)? {
-                return Err(taken(&other, &part));
+            if has_begun && let Some((part, holder)) = self.part_of(&other, &Joins::default())? {
+                return Err(taken(&other, &part, &holder));
             }
         }
         Ok(())
     }
 
     /// Returns the parts of `job`, by rank, except those that were given up. Cost: a listing, and
-    /// three or four requests for each part.
+    /// three requests for each part; five for one that is joined.
     ///
     /// # Errors
     /// `Corrupt` if a part cannot be read; errors of the store.
     pub fn parts(&self, job: JobId) -> Result<Vec<JobPart>> {
         let store = &**self.store();
-        let claims = claim::of_job(store, job)?;
-        let parts = concurrent::try_map(store, &claims, |claim| self.part_of(claim))?;
-        Ok(parts.into_iter().flatten().collect())
+        let (claims, joins) = (claim::of_job(store, job)?, Joins::default());
+        let parts = concurrent::try_map(store, &claims, |claim| self.part_of(claim, &joins))?;
+        Ok(parts.into_iter().flatten().map(|(part, _)| part).collect())
     }
 
-    /// Returns the part that `claim` stands for, unless it was given up or has not begun.
-    fn part_of(&self, claim: &PartClaim) -> Result<Option<JobPart>> {
+    /// Returns the part that `claim` stands for, unless it was given up or has not begun, and a
+    /// holder because of which it is one.
+    fn part_of(&self, claim: &PartClaim, joins: &Joins) -> Result<Option<(JobPart, MarkerHolder)>> {
         let store = &**self.store();
         let PartClaim { job, rank, set } = *claim;
-        let manifest = match Manifest::load(store, set) {
-            Err(error) if error.kind() == Kind::NotFound => return Ok(None),
-            Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
-                // Without a session's marker it was given up.
-                if !marker::is_held(store, set, &MarkerHolder::Session)? {
+        let part = match Manifest::load(store, set) {
+            Ok(manifest) => {
+                let membership = JobMembership { job: job.0, rank: Some(rank) };
+                let may_be_one = manifest.job == Some(membership)
+                    // A condemned set that is held is restored when it is used.
+                    && matches!(
+                        condemn::phase(&manifest),
+                        DeletionPhase::Live | DeletionPhase::Condemned
+                    );
+                if !may_be_one {
                     return Ok(None);
                 }
-                return Err(error.within(format!(
-                    "@{set} is the part of rank {rank} of job {job} and cannot be read; to publish \
-                     the job without it, give it up with `esker session drop @{set}`"
-                )));
+                let is_complete =
+                    matches!(manifest.state, SetState::Sealed | SetState::CondemnedSealed);
+                Ok(JobPart { rank, set, is_complete })
             }
-            loaded => loaded?,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+            Err(damage) if matches!(damage.kind(), Kind::Corrupt | Kind::TooLarge) => Err(damage),
+            Err(error) => return Err(error),
         };
-        let membership = JobMembership { job: job.0, rank: Some(rank) };
-        if manifest.job != Some(membership) || manifest.state.is_condemned() {
-            return Ok(None);
-        }
-        // A part that was given up stays until it is collected, and longer below a snapshot of it.
-        for holder in marker::holders(store, set)? {
-            let is_kept = match holder {
+        // A name may move from one marker to another between the listing and the question for
+        // which set it stands, so an answer of "none" takes two.
+        let holder = match self.holder_of_part(claim, joins)? {
+            None => self.holder_of_part(claim, joins)?,
+            holder => holder,
+        };
+        let Some(holder) = holder else { return Ok(None) };
+        let part = part.map_err(|error| {
+            error.within(format!(
+                "@{set} is the part of rank {rank} of job {job} and cannot be read; to publish the \
+                 job without it, give it up with `esker session drop @{set}`"
+            ))
+        });
+        Ok(Some((part?, holder)))
+    }
+
+    /// Returns a holder that makes the set of `claim` a part. A part that was given up stays until
+    /// it is collected, and longer below a snapshot of it.
+    fn holder_of_part(&self, claim: &PartClaim, joins: &Joins) -> Result<Option<MarkerHolder>> {
+        let (store, set) = (&**self.store(), claim.set);
+        let mut holders = marker::holders(store, set)?;
+        // Nothing has to be read for the marker of a session.
+        holders.sort_by_key(|holder| *holder != MarkerHolder::Session);
+        for holder in holders {
+            let is_kept = match &holder {
                 MarkerHolder::Session => true,
-                MarkerHolder::Name(name) => names::stands_for(store, &name, set)?,
-                MarkerHolder::Set(other) => has_joined(store, other, job)?,
+                MarkerHolder::Name(name) => names::stands_for(store, name, set)?,
+                MarkerHolder::Set(other) => joins.have(store, *other, claim)?,
                 MarkerHolder::Data(_)
                 | MarkerHolder::Former { .. }
                 | MarkerHolder::Reader { .. } => false,
             };
             if is_kept {
-                let is_complete = manifest.state == SetState::Sealed;
-                return Ok(Some(JobPart { rank, set, is_complete }));
+                return Ok(Some(holder));
             }
         }
         Ok(None)

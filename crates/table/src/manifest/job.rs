@@ -13,7 +13,7 @@ const PART: u8 = 1;
 const JOINED: u8 = 2;
 
 /// The job of several writers to which a change set belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JobMembership {
     /// The job's identity.
     pub job: u128,
