@@ -145,7 +145,7 @@ impl Repository {
     }
 
     /// Returns the parts of `job`, by rank, except those that were given up. Cost: a listing, and
-    /// three requests for each part; five for one that is joined.
+    /// three requests for each part; for a joined job also two for the set that joins its parts.
     ///
     /// # Errors
     /// `Corrupt` if a part cannot be read; errors of the store.
