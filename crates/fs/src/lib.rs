@@ -13,6 +13,7 @@ pub mod delete;
 pub mod dependency;
 pub mod diff;
 pub mod dir;
+mod dir_times;
 mod dir_tree;
 pub mod export;
 pub mod file;

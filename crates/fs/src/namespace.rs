@@ -26,8 +26,14 @@ const ROOT_MODE: u32 = 0o755;
 /// A stack of change sets, accessed with an identity.
 #[derive(Debug)]
 pub struct Namespace {
-    layers: LayerStack,
+    shared: Arc<SharedNamespace>,
     identity: Identity,
+}
+
+/// State of a namespace that its handles for several users share.
+#[derive(Debug)]
+struct SharedNamespace {
+    layers: LayerStack,
     root: Dir,
     /// Open directories by identity, so that a change reaches all their users.
     nodes: Mutex<HashMap<DirId, Weak<DirNode>>>,
@@ -72,17 +78,23 @@ impl Namespace {
         inode.id = DirId::LINKS.0;
         let links = DirNode::new(&inode, None, false, &touched);
         let read_ahead = ReadAhead::default();
-        Ok(Self { layers, identity, root, nodes, touched, files, links, read_ahead })
+        let shared = SharedNamespace { layers, root, nodes, touched, files, links, read_ahead };
+        Ok(Self { shared: Arc::new(shared), identity })
+    }
+
+    /// Returns the same namespace, accessed with `identity`.
+    pub(crate) fn acting_as(&self, identity: Identity) -> Self {
+        Self { shared: self.shared.clone(), identity }
     }
 
     pub(crate) fn read_ahead(&self) -> &ReadAhead {
-        &self.read_ahead
+        &self.shared.read_ahead
     }
 
     /// The change sets.
     #[must_use]
     pub fn layers(&self) -> &LayerStack {
-        &self.layers
+        &self.shared.layers
     }
 
     /// The identity whose permissions apply.
@@ -94,13 +106,13 @@ impl Namespace {
     /// Whether each request to the store waits for a round trip to a server.
     #[must_use]
     pub fn is_far(&self) -> bool {
-        self.layers.source().store.requests_at_once() > 1
+        self.shared.layers.source().store.requests_at_once() > 1
     }
 
     /// The root directory.
     #[must_use]
     pub fn root(&self) -> &Dir {
-        &self.root
+        &self.shared.root
     }
 
     /// The directory of inodes with several names. The name of each is its identity, 16 bytes in
@@ -108,7 +120,7 @@ impl Namespace {
     /// happens to its names. Only the superuser may use it, and it cannot be listed.
     #[must_use]
     pub fn links(&self) -> &Dir {
-        &self.links
+        &self.shared.links
     }
 
     /// Returns the record of `name` in `dir`, without following a link to its inode; `None` for a
@@ -132,10 +144,10 @@ impl Namespace {
         with_strings: bool,
     ) -> Result<Option<Inode>> {
         let mut row = RowBuffer::default();
-        let Some(layer) = self.layers.get(key, only_writer, with_strings, &mut row)? else {
+        let Some(layer) = self.shared.layers.get(key, only_writer, with_strings, &mut row)? else {
             return Ok(None);
         };
-        let inode = self.layers.inode(layer, dir_of(key), &row)?;
+        let inode = self.shared.layers.inode(layer, dir_of(key), &row)?;
         Ok((inode.entry != NameKind::Tombstone).then_some(inode))
     }
 
@@ -160,19 +172,19 @@ impl Namespace {
         dir.check(&self.identity, EXECUTE, name)?;
         let (key, mut row) = (key(dir.id(), name), RowBuffer::default());
         loop {
-            let flushes = self.files.flushes();
+            let flushes = self.shared.files.flushes();
             // The root stores its own inode under the empty name.
             let found = match name.is_empty() {
                 true => None,
-                false => self.layers.get(&key, dir.is_fresh(), with_strings, &mut row)?,
+                false => self.shared.layers.get(&key, dir.is_fresh(), with_strings, &mut row)?,
             };
             let is_file = row.ints[column::ENTRY] == NameKind::Is(FileKind::File).number();
             if let Some(layer) = found
                 && is_file
-                && self.files.is_empty()
-                && self.files.flushes() == flushes
+                && self.shared.files.is_empty()
+                && self.shared.files.flushes() == flushes
             {
-                return self.layers.inode(layer, dir.id(), &row);
+                return self.shared.layers.inode(layer, dir.id(), &row);
             }
             let found = found.map(|layer| (layer, dir.id(), &row));
             if let Some(inode) = self.current(name, found, with_strings, flushes)? {
@@ -192,7 +204,7 @@ impl Namespace {
         with_strings: bool,
         flushes: u64,
     ) -> Result<Option<Box<Inode>>> {
-        let inode = found.map(|(layer, dir, row)| self.layers.inode(layer, dir, row));
+        let inode = found.map(|(layer, dir, row)| self.shared.layers.inode(layer, dir, row));
         let inode = inode.transpose()?;
         let Some(mut inode) = inode.filter(|inode| inode.entry != NameKind::Tombstone) else {
             check_name(name)?;
@@ -203,7 +215,7 @@ impl Namespace {
             NameKind::Is(FileKind::Directory) => self.overlay_times(&mut inode),
             _ => {}
         }
-        let is_current = self.files.overlay(&mut inode, flushes);
+        let is_current = self.shared.files.overlay(&mut inode, flushes);
         Ok(is_current.then(|| Box::new(inode)))
     }
 
@@ -215,30 +227,30 @@ impl Namespace {
 
     /// Open files.
     pub(crate) fn files(&self) -> &OpenFiles {
-        &self.files
+        &self.shared.files
     }
 
     /// Returns the handle of a directory, if it is open.
     pub(crate) fn open_node(&self, id: DirId) -> Option<Dir> {
         if id == DirId::ROOT {
-            return Some(self.root.clone());
+            return Some(self.shared.root.clone());
         }
-        self.nodes.lock().get(&id).and_then(Weak::upgrade)
+        self.shared.nodes.lock().get(&id).and_then(Weak::upgrade)
     }
 
     /// Takes the list of directories whose records lack their latest times.
     pub(crate) fn take_touched(&self) -> Vec<Dir> {
-        std::mem::take(&mut *self.touched.lock())
+        std::mem::take(&mut *self.shared.touched.lock())
     }
 
     /// Puts back directories from [`Namespace::take_touched`] whose times were not written.
     pub(crate) fn touched_still(&self, nodes: Vec<Dir>) {
-        self.touched.lock().extend(nodes);
+        self.shared.touched.lock().extend(nodes);
     }
 
     /// Number of directories whose records lack their latest times.
     pub(crate) fn touched_count(&self) -> usize {
-        self.touched.lock().len()
+        self.shared.touched.lock().len()
     }
 
     /// Returns the attributes of an open directory.
@@ -256,7 +268,7 @@ impl Namespace {
 
     /// Returns the root's inode, whose record has the empty name in the root itself.
     fn root_inode(&self) -> Result<Inode> {
-        match self.entry(&self.root, b"", true)? {
+        match self.entry(&self.shared.root, b"", true)? {
             Some(inode) => Ok(inode),
             None => Ok(Inode::new(NameKind::Is(FileKind::Directory), ROOT_MODE, 0)),
         }
@@ -293,12 +305,12 @@ impl Namespace {
         inode: &Inode,
         is_fresh: impl FnOnce() -> bool,
     ) -> Dir {
-        let mut nodes = self.nodes.lock();
+        let mut nodes = self.shared.nodes.lock();
         if let Some(node) = nodes.get(&inode.dir_id()).and_then(Weak::upgrade) {
             return node;
         }
         let place = Some((parent.clone(), name.to_vec()));
-        let node = DirNode::new(inode, place, is_fresh(), &self.touched);
+        let node = DirNode::new(inode, place, is_fresh(), &self.shared.touched);
         if nodes.len() == nodes.capacity() {
             nodes.retain(|_, node| node.strong_count() > 0);
         }
@@ -308,7 +320,7 @@ impl Namespace {
 
     /// Returns every open directory except the root.
     pub(crate) fn open_nodes(&self) -> Vec<Dir> {
-        self.nodes.lock().values().filter_map(Weak::upgrade).collect()
+        self.shared.nodes.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Opens the directory at `path`, following symbolic links.
@@ -316,7 +328,7 @@ impl Namespace {
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Denied`, `TooLarge`; `Loop` for a loop of links.
     pub fn dir(&self, path: impl AsRef<[u8]>) -> Result<Dir> {
-        self.dir_at(&self.root, path)
+        self.dir_at(&self.shared.root, path)
     }
 
     /// Like [`Namespace::dir`], for a `path` that starts at `from` unless it begins with a slash.
@@ -342,7 +354,7 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::dir`].
     pub fn find(&self, path: impl AsRef<[u8]>, follow: FollowLinks) -> Result<PathTarget> {
-        self.find_at(&self.root, path, follow)
+        self.find_at(&self.shared.root, path, follow)
     }
 
     /// Like [`Namespace::find`], for a `path` that starts at `from` unless it begins with a slash.
@@ -389,14 +401,14 @@ impl Namespace {
         let parts = components(path)?;
         let ends_in_dot = path.ends_with(b"/.") || path == b".";
         let wants_dir = path.ends_with(b"/") || ends_in_dot;
-        let mut dir = if path.starts_with(b"/") { self.root.clone() } else { from.clone() };
+        let mut dir = if path.starts_with(b"/") { self.shared.root.clone() } else { from.clone() };
         let mut at = 0;
         while let Some(&name) = parts.get(at) {
             at += 1;
             let last = at == parts.len();
             if name == b".." {
                 dir.check(&self.identity, EXECUTE, name)?;
-                dir = dir.location().map_or_else(|| self.root.clone(), |(parent, _)| parent);
+                dir = dir.location().map_or_else(|| self.shared.root.clone(), |(parent, _)| parent);
                 continue;
             }
             let inode = self.lookup(&dir, name, true)?;
@@ -471,7 +483,7 @@ impl Namespace {
     /// As [`Namespace::read`]; `Corrupt` if the bytes are not those written; errors of `take`.
     pub fn read_all(&self, inode: &Inode, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.read(inode, 0, 0)?;
-        if self.files.get(inode.id).is_some() {
+        if self.shared.files.get(inode.id).is_some() {
             return self.read_pieces(inode, take);
         }
         match inode.mapped {

@@ -100,6 +100,12 @@ impl SessionOptions {
 #[derive(Debug)]
 pub struct Session {
     namespace: Namespace,
+    shared: Arc<SharedSession>,
+}
+
+/// State of a session that its handles for several users share.
+#[derive(Debug)]
+struct SharedSession {
     data: Arc<DataLogs>,
     clock: Arc<dyn Clock>,
     set_ids: Arc<SetIds>,
@@ -131,8 +137,7 @@ impl Session {
     ) -> Self {
         let tree = namespace.layers().writer().expect("a session has a tree to write to");
         data.stop_on_failure(tree.stopper());
-        Self {
-            namespace,
+        let shared = SharedSession {
             data,
             clock,
             set_ids,
@@ -140,7 +145,17 @@ impl Session {
             content: ShardedLock::new(()),
             reclaiming: Mutex::default(),
             copied_up: Mutex::default(),
-        }
+        };
+        Self { namespace, shared: Arc::new(shared) }
+    }
+
+    /// Returns the same session for another user, whose permissions apply to operations through
+    /// it: for a process that acts for several users. All handles share locks, open files and
+    /// open directories; the change set stays open until the last one is dropped. Cost: no store
+    /// request.
+    #[must_use]
+    pub fn acting_as(&self, identity: Identity) -> Self {
+        Self { namespace: self.namespace.acting_as(identity), shared: self.shared.clone() }
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -153,22 +168,22 @@ impl Session {
     }
 
     pub(crate) fn data(&self) -> &DataLogs {
-        &self.data
+        &self.shared.data
     }
 
     /// Returns the current timestamp, by the clock that sets file times.
     #[must_use]
     pub fn now_ns(&self) -> i64 {
-        timestamp::of_clock(self.clock.now_ns())
+        timestamp::of_clock(self.shared.clock.now_ns())
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
+        &self.shared.clock
     }
 
     /// Returns the identity of a new change set.
     pub(crate) fn draw_set_id(&self) -> SetId {
-        self.set_ids.draw()
+        self.shared.set_ids.draw()
     }
 
     /// The change set that takes the changes.
@@ -186,25 +201,25 @@ impl Session {
     /// Takes the lock held while an operation relies on directories staying where they are.
     pub(crate) fn read_structure(&self) -> ShardedLockReadGuard<'_, ()> {
         // The lock guards no data that a panic could leave inconsistent.
-        self.structure.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.shared.structure.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Takes the lock held while stored bytes have no record yet, or while data logs must stay.
     pub(crate) fn pin_data_logs(&self) -> ShardedLockReadGuard<'_, ()> {
-        self.content.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.shared.content.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Takes the lock that excludes storing bytes.
     pub(crate) fn exclude_writers(&self) -> ShardedLockWriteGuard<'_, ()> {
-        self.content.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.shared.content.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub(crate) fn reclaiming(&self) -> &Mutex<SharedLogs> {
-        &self.reclaiming
+        &self.shared.reclaiming
     }
 
     pub(crate) fn copied_up(&self) -> &Mutex<HashSet<u128>> {
-        &self.copied_up
+        &self.shared.copied_up
     }
 
     /// Runs `act` while all changes are excluded. It may wait for the store: it is the last act of
@@ -216,7 +231,8 @@ impl Session {
 
     /// Runs `change`, which moves or removes directories, exclusively.
     pub(crate) fn with_structure_locked<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
-        let guard = self.structure.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let guard =
+            self.shared.structure.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let done = change();
         drop(guard);
         done
@@ -424,45 +440,6 @@ impl Session {
         })
     }
 
-    /// Writes back cached metadata: changes of open files, and times of directories.
-    pub(crate) fn write_back_metadata(&self) -> Result<()> {
-        self.flush_files()?;
-        self.write_dir_times()
-    }
-
-    /// Writes the times of directories to their records.
-    pub(crate) fn write_dir_times(&self) -> Result<()> {
-        let mut touched = self.namespace.take_touched();
-        while let Some(node) = touched.last() {
-            if let Err(error) = self.write_times_of(node) {
-                // They are kept for the next attempt, for example if there was no room.
-                self.namespace.touched_still(touched);
-                return Err(error);
-            }
-            touched.pop();
-        }
-        Ok(())
-    }
-
-    fn write_times_of(&self, node: &Dir) -> Result<()> {
-        let _shape = self.read_structure();
-        if node.is_removed() || !node.is_touched() {
-            return Ok(());
-        }
-        let mut written_ns = 0;
-        let touch = |inode: &mut Inode| {
-            written_ns = node.overlay_times(inode);
-            Ok(())
-        };
-        match node.location() {
-            // A directory in a tree that was removed as a whole has no record any more.
-            Some((parent, name)) => drop(self.update_inode_if_present(&parent, &name, touch)?),
-            None => self.update_root(touch)?,
-        }
-        node.times_written(written_ns);
-        Ok(())
-    }
-
     /// Writes the root's own record unless a layer has one. That applies to the first session of a
     /// file system, and to one that resumes a set whose log did not survive.
     pub(crate) fn make_root(&self, new_root: &NewRoot) -> Result<()> {
@@ -505,7 +482,7 @@ impl Session {
     /// `Fenced` after a takeover; `Closed` after a failed write; errors of the store.
     pub fn sync(&self) -> Result<()> {
         self.write_back_metadata()?;
-        self.data.sync()?;
+        self.shared.data.sync()?;
         self.tree().sync()
     }
 
