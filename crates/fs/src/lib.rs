@@ -41,6 +41,7 @@ mod provisional_markers;
 mod publication;
 pub mod read_lease;
 pub mod repository;
+pub mod request_record;
 pub mod session;
 mod set_ids;
 pub mod squash;

@@ -30,6 +30,7 @@ use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, column, key};
 use crate::layers::LowerRecords;
 use crate::namespace::Namespace;
 use crate::path::{check_name, show};
+use crate::request_record::AttachedRecord;
 use crate::set_ids::SetIds;
 use crate::timestamp;
 
@@ -101,6 +102,8 @@ impl SessionOptions {
 pub struct Session {
     namespace: Namespace,
     shared: Arc<SharedSession>,
+    /// The record of requests that each change through this handle carries.
+    attached: Option<AttachedRecord>,
 }
 
 /// State of a session that its handles for several users share.
@@ -146,7 +149,7 @@ impl Session {
             reclaiming: Mutex::default(),
             copied_up: Mutex::default(),
         };
-        Self { namespace, shared: Arc::new(shared) }
+        Self { namespace, shared: Arc::new(shared), attached: None }
     }
 
     /// Returns the same session for another user, whose permissions apply to operations through
@@ -155,7 +158,16 @@ impl Session {
     /// request.
     #[must_use]
     pub fn acting_as(&self, identity: Identity) -> Self {
-        Self { namespace: self.namespace.acting_as(identity), shared: self.shared.clone() }
+        let (namespace, shared) = (self.namespace.acting_as(identity), self.shared.clone());
+        Self { namespace, shared, attached: None }
+    }
+
+    pub(crate) fn attached(&self) -> Option<&AttachedRecord> {
+        self.attached.as_ref()
+    }
+
+    pub(crate) fn set_attached(&mut self, attached: Option<AttachedRecord>) {
+        self.attached = attached;
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -324,7 +336,7 @@ impl Session {
         inode: &mut Inode,
         below: &LowerRecords,
     ) -> Result<()> {
-        if below.inode.is_none() && below.next_generation == 0 {
+        if below.inode.is_none() && below.next_generation == 0 && self.attached.is_none() {
             let key = key(dir.id(), name);
             inode.id = if inode.is_directory() {
                 DirId::child(dir.id(), 0, name).0
@@ -360,7 +372,7 @@ impl Session {
     ) -> Result<()> {
         let key = key(dir.id(), name);
         let set = self.set();
-        self.tree().update([key], |[own], draft| {
+        self.update([key], |[own], draft| {
             let state = NameState::of(own, below)?;
             if state.inode.is_some() {
                 return Err(exists(name));
@@ -378,7 +390,7 @@ impl Session {
     }
 
     /// Sets the owner of a new inode in `dir`, and what a set-group-id directory passes on.
-    fn own(&self, dir: &DirNode, inode: &mut Inode, owner: Option<(u32, u32)>) {
+    pub(crate) fn own(&self, dir: &DirNode, inode: &mut Inode, owner: Option<(u32, u32)>) {
         let identity = self.identity();
         (inode.uid, inode.gid) = owner.unwrap_or((identity.uid, identity.gid));
         if dir.mode() & 0o2000 != 0 {
@@ -430,7 +442,7 @@ impl Session {
     ) -> Result<Option<Inode>> {
         let key = key(dir, name);
         let below = self.below_to_change(&key, only_writer)?;
-        self.tree().update([key], |[own], draft| {
+        self.update([key], |[own], draft| {
             let Some(mut inode) = NameState::of(own, &below)?.inode else { return Ok(None) };
             if inode.entry != NameKind::Link {
                 change(&mut inode)?;

@@ -2,7 +2,7 @@
 //! Crashes: the world stops at every store operation of a workload. The recovered state is the
 //! state after a prefix of its operations, includes everything acknowledged as durable, is sound,
 //! and can be published. Single failures are tested too: nothing that they lost is acknowledged
-//! later.
+//! later. Every other operation carries a record of requests, which survives exactly if it does.
 //!
 //! The reference defines the state after each operation. Times of directories are lazy (`dir.rs`),
 //! so a crash may set them back, and they are not compared.
@@ -16,6 +16,7 @@ use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::namespace::Namespace;
 use esker_fs::repository::Repository;
+use esker_fs::request_record::RequestRecord;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::manifest::SetId;
 use esker_table::tree::{Compaction, Durability, TreeOptions};
@@ -161,10 +162,12 @@ fn work_in(
     tree: &TreeOptions,
     progress: &mut Progress,
 ) -> Result<()> {
+    let mut carrying = session.acting_as(Identity::root());
     for (step, operation) in script.operations.iter().enumerate() {
         clock.set_now_ns(START_NS + step as u64);
         progress.begun = step + 1;
-        subject::try_run(session, operation)?;
+        carrying.attach_request(record_of(step).as_ref())?;
+        subject::try_run(&carrying, operation)?;
         progress.done = step + 1;
         if tree.durability == Durability::Always {
             progress.durable = step + 1;
@@ -187,6 +190,22 @@ fn work_in(
     progress.published = true;
     progress.durable = script.operations.len();
     Ok(())
+}
+
+/// The client whose requests the operations are.
+const CLIENT: u64 = 77;
+
+/// Returns the record of requests that operation `step` carries, if it is one of those that do.
+fn record_of(step: usize) -> Option<RequestRecord> {
+    let content = step.to_string().into_bytes();
+    step.is_multiple_of(2).then_some(RequestRecord { client: CLIENT, content })
+}
+
+/// Checks that `session`, in the state after `count` operations, has the record of the last one that
+/// carried any.
+fn check_record(session: &Session, count: usize) {
+    let expected = (0..count).rev().find_map(record_of);
+    assert_eq!(session.requests().expect("records"), Vec::from_iter(expected), "after {count}");
 }
 
 /// Returns the number of operations, in `least..=most`, after which the state equals `namespace`.
@@ -236,11 +255,13 @@ fn recover(script: &Script, tree: &TreeOptions, store: &SharedStore, progress: &
     };
     assert!(!progress.published, "a published set is complete");
     let first = position(&session, script, progress.durable, progress.begun);
+    check_record(&session, first);
     drop(session);
     check_sound(&repository);
     let session = repository.resume(set, options(tree.clone())).expect("a second recovery");
     let second = position(&session, script, first, first);
     assert_eq!(first, second, "a second recovery changed something");
+    check_record(&session, first);
     session.create(session.root(), b"after", 0o644).expect("create");
     session.unlink(session.root(), b"after").expect("unlink");
     session.publish("recovered").expect("publish");

@@ -44,6 +44,7 @@ mod reclaim;
 #[expect(dead_code, reason = "the simulator of jobs uses the rest")]
 mod reference;
 mod regressions;
+mod requests;
 #[cfg(feature = "s3")]
 mod s3_faults;
 #[cfg(feature = "s3")]

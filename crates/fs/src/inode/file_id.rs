@@ -18,6 +18,8 @@ impl DirId {
     pub const ROOT: Self = Self(0);
     /// Directory of inodes with several names, by file id. It cannot be listed.
     pub const LINKS: Self = Self(u128::MAX);
+    /// Directory of the records of clients' requests (`request_record.rs`). No path leads to it.
+    pub const REQUESTS: Self = Self(u128::MAX - 1);
 
     /// Returns the identity of a directory made in `parent` at `name`, which was a directory
     /// `generation` times before.

@@ -70,7 +70,7 @@ impl Session {
             self.below_to_change(&keys[2], false)?,
         ];
         let now_ns = self.now_ns();
-        self.tree().update(keys, |[old, new, shared], draft| {
+        self.update(keys, |[old, new, shared], draft| {
             let old_state = NameState::of(old, &below[0])?;
             let old = old_state.inode.ok_or_else(|| not_found(old_name))?;
             let new = NameState::of(new, &below[1])?;
@@ -123,7 +123,7 @@ impl Session {
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], false)?];
         let now_ns = self.now_ns();
-        self.tree().update(keys, |[new, shared], draft| {
+        self.update(keys, |[new, shared], draft| {
             let new = NameState::of(new, &below[0])?;
             if new.inode.is_some() {
                 return Err(exists(name));

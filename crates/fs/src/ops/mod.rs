@@ -3,6 +3,7 @@
 
 mod adopt;
 mod create;
+mod create_identified;
 mod indexed;
 mod link;
 mod make;

@@ -39,7 +39,7 @@ impl Session {
         loop {
             // A link must be removed together with a decrement of its inode's count, and only the
             // link names that inode's key.
-            let found = self.tree().update([name_key], |[own], draft| {
+            let found = self.update([name_key], |[own], draft| {
                 let state = NameState::of(own, &below)?;
                 let inode = state.inode.ok_or_else(|| not_found(name))?;
                 if inode.entry == NameKind::Link {
@@ -73,7 +73,7 @@ impl Session {
         let link_name = id.to_be_bytes();
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], false)?];
-        self.tree().update(keys, |[own, shared], draft| {
+        self.update(keys, |[own, shared], draft| {
             let state = NameState::of(own, &below[0])?;
             let link = state.inode.ok_or_else(|| not_found(name))?;
             if link.entry != NameKind::Link || link.id != id {
@@ -138,7 +138,7 @@ impl Session {
             let key = key(dir.id(), name);
             let below = self.below(dir, &key)?;
             let now_ns = self.now_ns();
-            let removed = self.tree().update([key], |[own], draft| {
+            let removed = self.update([key], |[own], draft| {
                 let state = NameState::of(own, &below)?;
                 put(draft, &key, &Inode::tombstone(state.next_generation, now_ns));
                 Ok(())

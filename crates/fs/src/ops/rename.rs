@@ -147,7 +147,7 @@ impl Session {
             self.below(dir, &keys[1])?,
             self.below_to_change(&keys[2], linked.is_none())?,
         ];
-        let updated = self.tree().update(keys, |[old, new, shared], draft| {
+        let updated = self.update(keys, |[old, new, shared], draft| {
             let old = NameState::of(old, &below[0])?;
             let new = NameState::of(new, &below[1])?;
             let Some(current) = old.inode.filter(|inode| inode.id == moved.id) else {
@@ -199,7 +199,7 @@ impl Session {
             self.below_to_change(&keys[0], old_dir.is_fresh())?,
             self.below_to_change(&keys[1], dir.is_fresh())?,
         ];
-        let updated = self.tree().update(keys, |[old, new], draft| {
+        let updated = self.update(keys, |[old, new], draft| {
             let (old, new) = (NameState::of(old, &below[0])?, NameState::of(new, &below[1])?);
             let Some(first) = old.inode.filter(|inode| inode.id == one.id) else {
                 return Err(changed(old_name));

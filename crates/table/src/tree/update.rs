@@ -28,6 +28,12 @@ pub type CurrentRow<'a> = Option<Row<'a>>;
 /// A locked shard and its number.
 type OwnShard<'g> = (usize, MutexGuard<'g, LiveShard>);
 
+/// Maximum number of keys of an update, with that of its companion.
+const KEYS_MAX: usize = 4;
+
+/// The locked shards of an update.
+type OwnShards<'g> = ArrayVec<OwnShard<'g>, KEYS_MAX>;
+
 /// What an update writes.
 pub struct WriteBatch<'d, 'g> {
     inner: &'d TreeShared,
@@ -38,6 +44,8 @@ pub struct WriteBatch<'d, 'g> {
     refused: Option<Error>,
     /// The place of the key of an update of one key; saves a second search.
     place: Option<KeyProbe>,
+    /// The row that becomes part of the operation if it puts any.
+    companion: Option<Row<'d>>,
     /// Memory by which the shards grew.
     grown_bytes: usize,
 }
@@ -74,30 +82,44 @@ impl WriteBatch<'_, '_> {
             Some(row) => shard_of(schema.order(&row.ints)),
             None => self.shards[0].0,
         };
-        let logs = self.inner.logs();
-        if logs {
-            self.shard(log_shard).log.start(seq, rows.len());
+        let mut companion = self.companion.take().filter(|_| !rows.is_empty());
+        if self.inner.logs() {
+            let row_count = rows.len() + usize::from(companion.is_some());
+            self.shard(log_shard).log.start(seq, row_count);
         }
+        let place = self.place;
         for row in rows {
-            let number = shard_of(schema.order(&row.ints));
-            let key = schema.key(row);
-            let place = self.place;
-            let shard = self.shard(number);
-            let before = shard.rows.bytes();
-            let place = place.unwrap_or_else(|| shard.rows.locate_key(&key));
-            shard.rows.put(&place, row);
-            let grown = shard.rows.bytes() - before;
-            if grown > 0 {
-                inner.hints[number].set(shard);
-            }
-            if logs && number == log_shard {
-                let logged = &mut shard.rows.group_mut(&place).logged;
-                shard.log.row(schema, row, Some(logged));
-            } else if logs {
-                self.shard(log_shard).log.row(schema, row, None);
-            }
-            self.grown_bytes += grown;
+            self.put_row(row, place, log_shard);
         }
+        if let Some(row) = &mut companion {
+            row.ints[schema.seq()] = seq;
+            schema.store(&mut row.ints);
+            self.put_row(row, None, log_shard);
+        }
+    }
+
+    /// Writes one stored row, and adds it to the operation that is being logged with `log_shard`.
+    #[inline]
+    fn put_row(&mut self, row: &Row, place: Option<KeyProbe>, log_shard: usize) {
+        let inner = self.inner;
+        let schema = inner.schema;
+        let number = shard_of(schema.order(&row.ints));
+        let key = schema.key(row);
+        let shard = self.shard(number);
+        let before = shard.rows.bytes();
+        let place = place.unwrap_or_else(|| shard.rows.locate_key(&key));
+        shard.rows.put(&place, row);
+        let grown = shard.rows.bytes() - before;
+        if grown > 0 {
+            inner.hints[number].set(shard);
+        }
+        if inner.logs() && number == log_shard {
+            let logged = &mut shard.rows.group_mut(&place).logged;
+            shard.log.row(schema, row, Some(logged));
+        } else if inner.logs() {
+            self.shard(log_shard).log.row(schema, row, None);
+        }
+        self.grown_bytes += grown;
     }
 
     fn shard(&mut self, number: usize) -> &mut LiveShard {
@@ -134,14 +156,30 @@ impl Tree {
     pub fn update<const N: usize, T>(
         &self,
         keys: [Key; N],
+        decide: impl FnMut([CurrentRow; N], &mut WriteBatch) -> Result<T>,
+    ) -> Result<T> {
+        self.update_with(keys, None, decide)
+    }
+
+    /// Like [`Tree::update`]. If `decide` puts rows, `companion`, in readable form, is put as part
+    /// of the same operation, in place of any record of its key: a crash keeps both or neither.
+    ///
+    /// # Errors
+    /// As [`Tree::update`]; `TooLarge` also if the companion is too long.
+    #[inline]
+    pub fn update_with<const N: usize, T>(
+        &self,
+        keys: [Key; N],
+        companion: Option<&Row>,
         mut decide: impl FnMut([CurrentRow; N], &mut WriteBatch) -> Result<T>,
     ) -> Result<T> {
-        const { assert!(N > 0, "an update has a key") };
+        const { assert!(N > 0 && N < KEYS_MAX, "an update has a key, and few") };
         let inner = &*self.inner;
         inner.check_writable()?;
+        companion.map_or(Ok(()), |row| check_text_bytes(&row.strings))?;
         let mut older: [OlderRows; N] = array::from_fn(|_| None);
         loop {
-            let mut shards = inner.lock_shards_of(&keys);
+            let mut shards = inner.lock_shards_of(&keys, companion);
             let freezes = inner.freezes.load(Ordering::Relaxed);
             let mut active: [Option<Box<RowBuffer>>; N] = array::from_fn(|_| None);
             let (mut missing, mut place) = (false, None);
@@ -172,6 +210,7 @@ impl Tree {
                 has_put: false,
                 refused: None,
                 place,
+                companion: companion.copied(),
                 grown_bytes: 0,
             };
             let decided = decide(slots, &mut draft);
@@ -192,10 +231,13 @@ impl Tree {
 }
 
 impl TreeShared {
-    /// Locks the shards of `keys`, each once, in ascending order.
+    /// Locks the shards of `keys` and of `companion`, each once, in ascending order.
     #[inline]
-    fn lock_shards_of<const N: usize>(&self, keys: &[Key; N]) -> ArrayVec<OwnShard<'_>, N> {
-        let mut numbers = keys.map(|key| shard_of(self.schema.order(&key.ints)));
+    fn lock_shards_of(&self, keys: &[Key], companion: Option<&Row>) -> OwnShards<'_> {
+        let of_keys = keys.iter().map(|key| &key.ints[..]);
+        let of_all = of_keys.chain(companion.map(|row| &row.ints[..]));
+        let mut numbers: ArrayVec<usize, KEYS_MAX> =
+            of_all.map(|ints| shard_of(self.schema.order(ints))).collect();
         numbers.sort_unstable();
         let mut locked = ArrayVec::new();
         for (at, &number) in numbers.iter().enumerate() {

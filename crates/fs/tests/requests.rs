@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Requests of clients: the records that changes carry, and files with identities of the caller's.
+//! Crashes are in `crash.rs`.
+
+use std::sync::Arc;
+
+use esker_base::store::MemoryStore;
+use esker_base::{Kind, Result};
+use esker_fs::identity::Identity;
+use esker_fs::inode::FileId;
+use esker_fs::repository::Repository;
+use esker_fs::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
+use esker_fs::session::SessionOptions;
+use esker_fs::squash::SquashOptions;
+
+use crate::model::check_sound;
+
+fn repository() -> Repository {
+    Repository::new(Arc::new(MemoryStore::new()))
+}
+
+fn record(client: u64, content: &[u8]) -> RequestRecord {
+    RequestRecord { client, content: content.to_vec() }
+}
+
+#[test]
+fn a_change_carries_the_record_of_its_handle() -> Result<()> {
+    let repository = repository();
+    let session = repository.begin(&[], SessionOptions::default())?;
+    let (mut first, mut second) =
+        (session.acting_as(Identity::root()), session.acting_as(Identity::root()));
+    first.attach_request(Some(&record(1, b"one")))?;
+    second.attach_request(Some(&record(2, b"two")))?;
+    assert_eq!(session.requests()?, []);
+    first.mkdir(first.root(), b"d", 0o755)?;
+    // A change that fails carries nothing.
+    assert_eq!(second.mkdir(second.root(), b"d", 0o755).unwrap_err().kind(), Kind::Exists);
+    assert_eq!(session.requests()?, [record(1, b"one")]);
+    second.rmdir(second.root(), b"d")?;
+    first.attach_request(None)?;
+    first.create(first.root(), b"f", 0o644)?;
+    let mut found = session.requests()?;
+    found.sort_by_key(|record| record.client);
+    assert_eq!(found, [record(1, b"one"), record(2, b"two")]);
+    session.remove_request(1)?;
+    session.remove_request(3)?;
+    session.put_request(&record(2, b""))?;
+    session.flush()?;
+    assert_eq!(session.requests()?, [record(2, b"")]);
+    let large = record(1, &vec![0; REQUEST_RECORD_BYTES_MAX + 1]);
+    assert_eq!(session.put_request(&large).unwrap_err().kind(), Kind::TooLarge);
+    Ok(())
+}
+
+/// No path shows the records, other sessions on top do not see them as theirs, and a squash drops
+/// them.
+#[test]
+fn records_are_no_part_of_the_tree() -> Result<()> {
+    let repository = repository();
+    let mut session = repository.begin(&[], SessionOptions::default())?;
+    session.attach_request(Some(&record(7, b"x")))?;
+    session.mkdir(session.root(), b"d", 0o755)?;
+    assert_eq!(session.read_dir(session.root(), &Default::default(), 10)?.len(), 1);
+    let one = session.publish("one")?;
+    check_sound(&repository);
+    let above = repository.begin(&[one], SessionOptions::default())?;
+    assert_eq!(above.requests()?, []);
+    above.put_request(&record(7, b"y"))?;
+    assert_eq!(above.requests()?, [record(7, b"y")]);
+    let two = above.publish("two")?;
+    let (squashed, report) = repository.squash(&[two], &SquashOptions::default())?;
+    // The root and `d`.
+    assert_eq!(report.counts.written, 2);
+    repository.publish(squashed, "three")?;
+    check_sound(&repository);
+    Ok(())
+}
+
+#[test]
+fn a_repeated_create_finds_its_own_file() -> Result<()> {
+    let repository = repository();
+    let base = repository.begin(&[], SessionOptions::default())?;
+    base.create_identified(base.root(), b"old", 0o644, FileId(5))?;
+    let base = base.publish("base")?;
+    let session = repository.begin(&[base], SessionOptions::default())?;
+    let root = session.root();
+    let create = |name: &[u8], id| session.create_identified(root, name, 0o600, FileId(id));
+    create(b"new", 1 << 64 | 3)?;
+    create(b"new", 1 << 64 | 3)?;
+    assert_eq!(create(b"new", 4).unwrap_err().kind(), Kind::Exists);
+    assert_eq!(session.lookup(root, b"new", false)?.id, 1 << 64 | 3);
+    create(b"old", 5)?;
+    assert_eq!(create(b"old", 6).unwrap_err().kind(), Kind::Exists);
+    session.unlink(root, b"new")?;
+    create(b"new", 9)?;
+    assert_eq!(session.lookup(root, b"new", false)?.id, 9);
+    session.publish("two")?;
+    check_sound(&repository);
+    Ok(())
+}
