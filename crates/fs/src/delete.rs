@@ -12,6 +12,7 @@ use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::set_writer::SetWriter;
 
+use crate::live_namespace;
 use crate::marker::{self, MarkerHolder};
 use crate::name_table::{self, NameEntries, NameEntry, part_of};
 use crate::names::{self, PublishedName};
@@ -90,8 +91,9 @@ impl Repository {
     ///
     /// # Errors
     /// `Conflict` if another process writes the set, unless `options` allow a takeover, or resumed
-    /// it meanwhile; `NotFound`; errors of the store.
+    /// it meanwhile, or if it is a live namespace; `NotFound`; errors of the store.
     pub fn give_up(&self, set: SetId, options: &SessionOptions) -> Result<()> {
+        live_namespace::check_not_live(&**self.store(), set)?;
         let fenced = match self.fence(set, options) {
             Err(error) if [Kind::Corrupt, Kind::NoSpace].contains(&error.kind()) => None,
             fenced => fenced?,

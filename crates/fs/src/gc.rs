@@ -30,10 +30,12 @@ use std::time::Duration;
 use esker_base::store::{Store, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
+use hashbrown::HashMap;
 
 use crate::condemn::{self, DeletionPhase};
 use crate::dependency;
 use crate::job::claim::{self, PartClaim};
+use crate::live_namespace::LiveNamespace;
 use crate::marker::{self, MarkerHolder};
 use crate::names::{self, NameSurvey};
 use crate::repository::Repository;
@@ -226,6 +228,8 @@ struct GarbageCollection<'a> {
     names: BTreeMap<String, SetId>,
     /// Parts of the name table that cannot be read.
     damaged_names: NameSurvey,
+    /// The set of each live namespace; `None` for one that cannot be read.
+    live: HashMap<String, Option<SetId>>,
     sets: BTreeMap<SetId, KnownSet>,
     /// Claims of parts that were not examined yet, each with the time when it was put.
     claims: Vec<(PartClaim, u64)>,
@@ -261,9 +265,10 @@ impl<'a> GarbageCollection<'a> {
         let mut report = GcReport::default();
         let rules = SweepRules::new(&options, now_ns);
         let sets = || survey_sets(repository, markers.keys().copied().collect(), &rules);
-        let claims = || claim::all(store);
-        let sets_and_claims = || concurrent::try_join(store, sets, claims);
-        let (mut damaged_names, (found, claims)) =
+        let claims_and_live =
+            || concurrent::try_join(store, || claim::all(store), || LiveNamespace::sets(store));
+        let sets_and_claims = || concurrent::try_join(store, sets, claims_and_live);
+        let (mut damaged_names, (found, (claims, live))) =
             concurrent::try_join(store, || names::survey(store), sets_and_claims)?;
         report.problems.extend(damaged_names.damaged.iter().map(|(_, error)| error.to_string()));
         let names = std::mem::take(&mut damaged_names.names).into_iter();
@@ -287,6 +292,7 @@ impl<'a> GarbageCollection<'a> {
             fences,
             names,
             damaged_names,
+            live,
             sets,
             claims,
             counted: BTreeSet::new(),

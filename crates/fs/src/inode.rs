@@ -67,7 +67,9 @@ pub enum NameKind {
 }
 
 impl NameKind {
-    pub(crate) const fn number(self) -> u64 {
+    /// Returns the number that records store for it.
+    #[must_use]
+    pub const fn number(self) -> u64 {
         match self {
             Self::Tombstone => 0,
             Self::Is(FileKind::File) => 1,
@@ -83,7 +85,8 @@ impl NameKind {
     }
 
     /// Decodes the number of an entry.
-    pub(crate) const fn of_number(number: u64) -> Option<Self> {
+    #[must_use]
+    pub const fn of_number(number: u64) -> Option<Self> {
         Some(match number {
             0 => Self::Tombstone,
             1 => Self::Is(FileKind::File),

@@ -29,6 +29,7 @@ pub mod job;
 pub mod layers;
 mod lineage;
 pub mod list;
+pub mod live_namespace;
 pub mod marker;
 mod name_table;
 pub mod names;

@@ -25,6 +25,8 @@ pub enum MarkerHolder {
     Data(SetId),
     /// A session writes it.
     Session,
+    /// The set is the live namespace of this name, whether a server runs or not.
+    Live(String),
     /// The set had this published name, which was deleted or given to another set, and can be
     /// restored.
     Former {
@@ -49,6 +51,7 @@ impl fmt::Display for MarkerHolder {
             Self::Set(set) => write!(f, "set-{set}"),
             Self::Data(set) => write!(f, "data-{set}"),
             Self::Session => write!(f, "session"),
+            Self::Live(name) => write!(f, "live-{name}"),
             Self::Former { since_ns, name } => write!(f, "former-{since_ns:016x}-{name}"),
             Self::Reader { id, count } => write!(f, "reader-{id:016x}-{count:08x}"),
         }
@@ -72,6 +75,9 @@ impl MarkerHolder {
         }
         if let Some(set) = text.strip_prefix("data-") {
             return set.parse().ok().map(Self::Data);
+        }
+        if let Some(name) = text.strip_prefix("live-") {
+            return Some(Self::Live(name.to_owned()));
         }
         if let Some(former) = text.strip_prefix("former-") {
             let (since_ns, name) = former.split_once('-')?;
@@ -156,6 +162,7 @@ mod tests {
             MarkerHolder::Set(SetId(5)),
             MarkerHolder::Data(SetId(6)),
             MarkerHolder::Session,
+            MarkerHolder::Live("a-b".into()),
             former("a-b"),
             former(&"n".repeat(crate::names::PUBLISHED_NAME_BYTES_MAX)),
             MarkerHolder::Reader { id: u64::MAX, count: 3 },

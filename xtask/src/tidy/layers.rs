@@ -22,6 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "esker",
         &["esker-shared", "esker-imd", "esker-comm", "esker-fs", "esker-table", "esker-base"],
     ),
+    ("esker-live", &["esker-fs", "esker-table", "esker-base"]),
     ("esker-fuse-ring", &[]),
     (
         "esker-fuse",
@@ -30,6 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "esker-bench",
         &[
+            "esker-live",
             "esker-fuse",
             "esker-imd",
             "esker-shared",
@@ -47,6 +49,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "esker-cli",
         &[
+            "esker-live",
             "esker-workbench",
             "esker-bench",
             "esker-fuse",

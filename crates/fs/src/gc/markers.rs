@@ -50,7 +50,13 @@ impl GarbageCollection<'_> {
             MarkerHolder::Session => {
                 self.is_doomed(set) || self.never_began(set) || self.is_held_by_name(set)
             }
+            MarkerHolder::Live(name) => !self.is_live(name, set),
         }
+    }
+
+    /// True if the live namespace `name` may be `set`.
+    fn is_live(&self, name: &str, set: SetId) -> bool {
+        self.live.get(name).is_some_and(|live| live.is_none_or(|live| live == set))
     }
 
     /// True if `other`, by which `holder` holds `set`, is complete and does not need it: it died
@@ -69,6 +75,7 @@ impl GarbageCollection<'_> {
                 MarkerHolder::Session
                 | MarkerHolder::Former { .. }
                 | MarkerHolder::Reader { .. } => true,
+                MarkerHolder::Live(name) => !self.is_live(name, set),
                 MarkerHolder::Name(name) => {
                     !self.names.contains_key(name) && !self.damaged_names.may_have(name)
                 }
@@ -120,7 +127,9 @@ impl GarbageCollection<'_> {
             MarkerHolder::Set(other) | MarkerHolder::Data(other) => {
                 (!self.is_needless(*other, set, &holder)).then_some(*other)
             }
-            MarkerHolder::Session | MarkerHolder::Name(_) => self.never_began(set).then_some(set),
+            MarkerHolder::Session | MarkerHolder::Name(_) | MarkerHolder::Live(_) => {
+                self.never_began(set).then_some(set)
+            }
             MarkerHolder::Former { .. } | MarkerHolder::Reader { .. } => None,
         };
         if let Some(owner) = owner

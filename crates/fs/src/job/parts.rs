@@ -211,6 +211,7 @@ impl Repository {
                 MarkerHolder::Set(other) => joins.have(store, *other, claim)?,
                 MarkerHolder::Data(_)
                 | MarkerHolder::Former { .. }
+                | MarkerHolder::Live(_)
                 | MarkerHolder::Reader { .. } => false,
             };
             if is_kept {

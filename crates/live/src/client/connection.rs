@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connection: requests under way, and their answers.
+//!
+//! A request stays pending until its answer has arrived. When the connection breaks, or its server
+//! ends, the client connects to the server whose address the store has by then and sends all
+//! pending requests again, in order; the server carries out only those that no server did.
+//! Invariant: sending never waits for a server that waits for its answers to be received.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
+
+use esker_base::clock::SystemClock;
+use esker_base::store::SharedStore;
+use esker_base::{Clock, Error, Kind, Random, Result};
+use esker_fs::identity::Identity;
+use esker_fs::live_namespace::LiveNamespace;
+use esker_fs::namespace::FollowLinks;
+use esker_table::wire::{WireDamage, WireInput};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::endpoint::{ClientIdentity, Endpoint};
+use super::pending::{LiveDir, PendingRequest, Request};
+use crate::proof::UserSecret;
+use crate::server_address::ServerAddress;
+use crate::wire::{FRAME_BYTES_MAX, FrameHeader, split_frame, take_status};
+
+/// Bytes of requests that are gathered before they are sent.
+const SEND_BYTES: usize = 64 << 10;
+/// Bytes received at once.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// Requests under way, at most.
+const WINDOW_MAX: u64 = 4096;
+/// First and longest pause between attempts to connect.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// Settings of a client.
+#[derive(Clone, Debug)]
+pub struct LiveClientOptions {
+    /// The user for whom the client acts over TCP; over a Unix socket the kernel names it.
+    pub identity: Identity,
+    /// The user's secret, for servers on other machines.
+    pub secret: Option<UserSecret>,
+    /// For this long the client tries to reach a server, before requests fail.
+    pub patience: Duration,
+}
+
+impl Default for LiveClientOptions {
+    /// This process's user, with the secret in its default place, and half a minute.
+    fn default() -> Self {
+        let secret = UserSecret::default_path().and_then(|path| UserSecret::read(&path).ok());
+        Self { identity: Identity::of_process(), secret, patience: Duration::from_secs(30) }
+    }
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct Answer {
+    header: FrameHeader,
+    payload: Vec<u8>,
+}
+
+impl Answer {
+    /// Calls `take` for each item that succeeded, with what the item returns, in order; returns the
+    /// outcomes.
+    ///
+    /// # Errors
+    /// `Corrupt` for bytes that are no such answer.
+    pub fn items<T>(
+        &self,
+        mut take: impl FnMut(&mut WireInput) -> Result<T, WireDamage>,
+    ) -> Result<Vec<Result<T>>> {
+        let mut input = WireInput::new(&self.payload);
+        let mut outcomes = Vec::with_capacity(usize::from(self.header.items));
+        let mut each = || {
+            for _ in 0..self.header.items {
+                outcomes.push(match take_status(&mut input)? {
+                    Ok(()) => Ok(take(&mut input)?),
+                    Err(error) => Err(error),
+                });
+            }
+            input.end()
+        };
+        each().map_err(|damage| damage.of("an answer of a server", 0))?;
+        Ok(outcomes)
+    }
+
+    /// The outcome of the only item.
+    ///
+    /// # Errors
+    /// As the item failed; `Corrupt` for bytes that are no such answer.
+    pub fn only<T>(&self, take: impl FnMut(&mut WireInput) -> Result<T, WireDamage>) -> Result<T> {
+        match self.items(take)?.pop() {
+            Some(outcome) => outcome,
+            None => Err(Error::corrupt("an answer of a server", 0, "no item")),
+        }
+    }
+
+    /// The outcomes of items that return nothing.
+    ///
+    /// # Errors
+    /// `Corrupt` for bytes that are no such answer.
+    pub fn outcomes(&self) -> Result<Vec<Result<()>>> {
+        self.items(|_| Ok(()))
+    }
+}
+
+/// A client's connection to whatever server writes a live namespace. Not for several threads at
+/// once: each opens its own.
+#[derive(Debug)]
+pub struct LiveConnection {
+    store: SharedStore,
+    name: String,
+    who: ClientIdentity,
+    patience: Duration,
+    endpoint: Option<Endpoint>,
+    next_number: u64,
+    pending: VecDeque<PendingRequest>,
+    /// Bytes to send, of which those before `sent` are sent.
+    send: Vec<u8>,
+    sent: usize,
+    received: Vec<u8>,
+    /// Answers that nobody has asked for yet, or the reason that a request failed.
+    answers: BTreeMap<u64, Result<Answer>>,
+    reconnects: u64,
+    /// The next pause before an attempt to connect, while connections break before any answer.
+    pause: Option<Duration>,
+}
+
+impl LiveConnection {
+    /// Connects to the server of the live namespace `name` in `store`. Cost: three store requests
+    /// and two round trips.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable` if no server can be reached for as long as the options say;
+    /// `Denied` if it does not accept this user.
+    pub fn connect(store: &SharedStore, name: &str, options: LiveClientOptions) -> Result<Self> {
+        let live = LiveNamespace::load(&**store, name)?;
+        let LiveClientOptions { identity, secret, patience } = options;
+        let client = Random::from_system().next_u64();
+        let mut connection = Self {
+            store: store.clone(),
+            name: name.to_owned(),
+            who: ClientIdentity { client, set: live.set, secret, identity },
+            patience,
+            endpoint: None,
+            next_number: 1,
+            pending: VecDeque::new(),
+            send: Vec::new(),
+            sent: 0,
+            received: Vec::new(),
+            answers: BTreeMap::new(),
+            reconnects: 0,
+            pause: None,
+        };
+        connection.reconnect(None)?;
+        connection.reconnects = 0;
+        Ok(connection)
+    }
+
+    /// How often the connection was made anew.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        self.reconnects
+    }
+
+    /// Puts `request` under way. Returns its number for [`LiveConnection::wait`]. The request is
+    /// sent once enough are gathered, or when the caller waits.
+    ///
+    /// # Errors
+    /// `Unavailable` if no server can be reached; `Denied`.
+    pub fn submit(&mut self, request: Request) -> Result<u64> {
+        let number = self.next_number;
+        self.next_number += 1;
+        let pending = PendingRequest::new(number, request);
+        let answered_below = self.pending.front().map_or(number, |oldest| oldest.number);
+        pending.put(&mut self.send, answered_below);
+        self.pending.push_back(pending);
+        while number - self.oldest() >= WINDOW_MAX {
+            self.receive_some()?;
+        }
+        if self.send.len() >= SEND_BYTES {
+            self.send_all()?;
+        }
+        Ok(number)
+    }
+
+    /// Returns the answer to request `number` once it has arrived.
+    ///
+    /// # Errors
+    /// `Unavailable` if no server can be reached; `Fenced` if a directory of the request is not at
+    /// its path any more.
+    ///
+    /// # Panics
+    /// If the request was not submitted, or was waited for before.
+    pub fn wait(&mut self, number: u64) -> Result<Answer> {
+        loop {
+            if let Some(answer) = self.answers.remove(&number) {
+                return answer;
+            }
+            assert!(number >= self.oldest() && number < self.next_number, "no such request");
+            self.receive_some()?;
+        }
+    }
+
+    /// Sends `request` and returns its answer.
+    ///
+    /// # Errors
+    /// As [`LiveConnection::wait`].
+    pub fn call(&mut self, request: Request) -> Result<Answer> {
+        let number = self.submit(request)?;
+        self.wait(number)
+    }
+
+    fn oldest(&self) -> u64 {
+        self.pending.front().map_or(self.next_number, |oldest| oldest.number)
+    }
+
+    fn send_all(&mut self) -> Result<()> {
+        while self.sent < self.send.len() {
+            self.exchange(PollFlags::OUT | PollFlags::IN)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what is to be sent, and returns once some answer has arrived.
+    fn receive_some(&mut self) -> Result<()> {
+        let before = self.answers.len();
+        while self.answers.len() == before && !self.pending.is_empty() {
+            let wants_send = self.sent < self.send.len();
+            let wanted = if wants_send { PollFlags::OUT | PollFlags::IN } else { PollFlags::IN };
+            self.exchange(wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the socket, and sends and receives what is possible. Connects again if it broke.
+    fn exchange(&mut self, wanted: PollFlags) -> Result<()> {
+        match self.try_exchange(wanted) {
+            Err(error) if may_reconnect(&error) => self.reconnect(Some(error)),
+            exchanged => exchanged,
+        }
+    }
+
+    fn try_exchange(&mut self, wanted: PollFlags) -> Result<()> {
+        let broken = |error| Error::io(error, "talk to the server of a live namespace");
+        let Some(endpoint) = &mut self.endpoint else {
+            return Err(Error::new(Kind::Unavailable, "not connected"));
+        };
+        let ready = {
+            let mut polled = [PollFd::new(endpoint, wanted)];
+            match poll(&mut polled, None) {
+                Ok(_) => polled[0].revents(),
+                Err(rustix::io::Errno::INTR) => return Ok(()),
+                Err(errno) => return Err(broken(errno.into())),
+            }
+        };
+        if ready.contains(PollFlags::OUT) {
+            match endpoint.write(&self.send[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(closed(&error)),
+            }
+            if self.sent == self.send.len() {
+                self.send.clear();
+                self.sent = 0;
+            }
+        }
+        if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            let at = self.received.len();
+            self.received.resize(at + RECEIVE_BYTES, 0);
+            let count = endpoint.read(&mut self.received[at..]);
+            self.received.truncate(at + *count.as_ref().unwrap_or(&0));
+            match count {
+                Ok(0) => return Err(Error::new(Kind::Unavailable, "the server has gone")),
+                Ok(_) => self.take_answers()?,
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(closed(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the complete answers out of the received bytes.
+    fn take_answers(&mut self) -> Result<()> {
+        let mut at = 0;
+        let mut lacking = Vec::new();
+        while let Some((header, payload)) =
+            split_frame(&self.received[at..], FRAME_BYTES_MAX, "an answer of a server")?
+        {
+            let bytes = self.received[at..][payload.clone()].to_vec();
+            at += payload.end;
+            let index = self.pending.binary_search_by_key(&header.number, |request| request.number);
+            let Ok(index) = index else {
+                // A directory that was opened again, or the repetition of an answer.
+                continue;
+            };
+            if header.verb != self.pending[index].verb() {
+                return Err(Error::corrupt("an answer of a server", 4, "another verb"));
+            }
+            if header.flags.lacks_directory {
+                lacking.push(header.number);
+                continue;
+            }
+            self.pending.remove(index);
+            self.pause = None;
+            self.answers.insert(header.number, Ok(Answer { header, payload: bytes }));
+        }
+        self.received.drain(..at);
+        lacking.into_iter().for_each(|number| self.repeat_with_directories(number));
+        Ok(())
+    }
+
+    /// Has the server open the directories of request `number`, and sends it again.
+    fn repeat_with_directories(&mut self, number: u64) {
+        let answered_below = self.oldest();
+        let index = self.pending.binary_search_by_key(&number, |request| request.number);
+        let request = &mut self.pending[index.expect("it has no answer")];
+        if request.count_repeat() > REPEATS_MAX {
+            let paths: Vec<_> = request.dirs().iter().map(shown).collect();
+            let what = format!("{}: moved or removed; open it again", paths.join(", "));
+            let error = Error::new(Kind::Fenced, what);
+            self.pending.retain(|request| request.number != number);
+            self.answers.insert(number, Err(error));
+            return;
+        }
+        open_directories(request.dirs(), &mut self.send);
+        request.put(&mut self.send, answered_below);
+    }
+
+    /// Connects to the server that the store names, and sends all pending requests again.
+    fn reconnect(&mut self, why: Option<Error>) -> Result<()> {
+        self.endpoint = None;
+        self.reconnects += 1;
+        let clock = SystemClock;
+        let deadline_ns = clock.monotonic_ns().saturating_add(self.patience.as_nanos() as u64);
+        let mut last = why;
+        let endpoint = loop {
+            if let Some(pause) = self.pause {
+                std::thread::sleep(pause);
+            }
+            self.pause = Some(self.pause.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX)));
+            for address in ServerAddress::all(&*self.store, &self.name)? {
+                match Endpoint::connect(&address, &self.who) {
+                    Ok((endpoint, _)) => {
+                        last = None;
+                        self.endpoint = Some(endpoint);
+                        break;
+                    }
+                    Err(error) => last = Some(error),
+                }
+            }
+            if let Some(endpoint) = self.endpoint.take() {
+                break endpoint;
+            }
+            if clock.monotonic_ns() >= deadline_ns {
+                return Err(unserved(&self.name, last));
+            }
+        };
+        self.endpoint = Some(endpoint);
+        self.received.clear();
+        self.send.clear();
+        self.sent = 0;
+        let answered_below = self.oldest();
+        for request in &mut self.pending {
+            request.reset_repeats();
+            open_directories(request.dirs(), &mut self.send);
+            request.put(&mut self.send, answered_below);
+        }
+        Ok(())
+    }
+
+    /// Ends the client: the server forgets its requests. Waits for those that are pending.
+    ///
+    /// # Errors
+    /// As [`LiveConnection::wait`].
+    pub fn close(mut self) -> Result<()> {
+        while !self.pending.is_empty() {
+            self.receive_some()?;
+        }
+        self.call(Request::goodbye()).map(drop)
+    }
+}
+
+/// Repetitions of a request whose directories the server does not have open, at most.
+const REPEATS_MAX: u32 = 3;
+
+/// Appends requests that have a server open `dirs`. Their answers have number 0, which no pending
+/// request has.
+fn open_directories(dirs: &[LiveDir], out: &mut Vec<u8>) {
+    for dir in dirs.iter().filter(|dir| dir.path.len() > 1) {
+        PendingRequest::new(0, Request::resolve(&dir.path, FollowLinks::Yes)).put(out, 0);
+    }
+}
+
+fn shown(dir: &LiveDir) -> String {
+    String::from_utf8_lossy(&dir.path).into_owned()
+}
+
+fn is_passing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+fn closed(error: &std::io::Error) -> Error {
+    Error::new(Kind::Unavailable, format!("the connection broke: {error}"))
+}
+
+fn may_reconnect(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Unavailable | Kind::Corrupt)
+}
+
+fn unserved(name: &str, last: Option<Error>) -> Error {
+    let advice = format!("`esker live serve {name}` serves it");
+    match last {
+        Some(error) if error.kind() == Kind::Denied => error,
+        Some(error) => {
+            let what = format!("no server of {name} can be reached ({error}); {advice}");
+            Error::new(Kind::Unavailable, what)
+        }
+        None => Error::new(Kind::Unavailable, format!("{name} has no server; {advice}")),
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Endpoint: a byte stream to a server, after the handshake.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
+use std::time::Duration;
+
+use esker_base::process::ProcessIdentity;
+use esker_base::{Error, Kind, Random, Result};
+use esker_fs::identity::Identity;
+use esker_table::manifest::SetId;
+use rustix::net::sockopt::socket_peercred;
+
+use crate::proof::UserSecret;
+use crate::server_address::ServerAddress;
+use crate::wire::{
+    CONNECTION_NONCE_BYTES, ClientHello, FRAME_BYTES_MAX, FrameHeader, HelloMethod, ServerWelcome,
+    Verb, encode_identity, finish_frame, split_frame, start_frame,
+};
+
+/// Time that a server has for each step of a handshake.
+const STEP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A stream to a server.
+#[derive(Debug)]
+pub(super) enum Endpoint {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// Identification of a client to servers.
+#[derive(Clone, Debug)]
+pub(super) struct ClientIdentity {
+    /// Number of the client.
+    pub client: u64,
+    /// The set of the live namespace.
+    pub set: SetId,
+    /// The user's secret, if there is one.
+    pub secret: Option<UserSecret>,
+    /// The user for whom the client acts, for servers that believe the secret.
+    pub identity: Identity,
+}
+
+impl Endpoint {
+    /// Connects to the server at `address` and proves who the client is.
+    ///
+    /// # Errors
+    /// `Unavailable` if nothing accepts connections there; `Denied`; `Closed` if the server refuses.
+    pub fn connect(address: &ServerAddress, who: &ClientIdentity) -> Result<(Self, ServerWelcome)> {
+        let (mut stream, method) = Self::open(address, who)?;
+        let peer = format!("the server on {}", address.host);
+        let mut nonce = [0; CONNECTION_NONCE_BYTES];
+        Random::from_system().fill(&mut nonce);
+        let hello = ClientHello { method, client: who.client, set: who.set, nonce };
+        stream.send(Verb::Hello, &hello.encode(), &peer)?;
+        if method == HelloMethod::Secret {
+            let challenge = stream.receive(Verb::Challenge, &peer)?;
+            let identity = encode_identity(&who.identity);
+            let secret = who.secret.as_ref().expect("the method needs it");
+            let answer = secret.answer(&hello, &challenge, &identity).ok_or_else(|| {
+                let what = format!("{peer} does not know this user's secret");
+                Error::new(Kind::Denied, what)
+            })?;
+            stream.send(Verb::Proof, &answer, &peer)?;
+        }
+        let welcome = ServerWelcome::decode(&stream.receive(Verb::Welcome, &peer)?, &peer)?;
+        stream.set_nonblocking().map_err(|error| Error::io(error, "use a socket"))?;
+        Ok((stream, welcome))
+    }
+
+    /// Opens a stream: over a Unix socket on the server's own machine, otherwise over TCP.
+    fn open(address: &ServerAddress, who: &ClientIdentity) -> Result<(Self, HelloMethod)> {
+        let is_here = address.boot == ProcessIdentity::current().boot;
+        if let Some(name) = address.unix.as_ref().filter(|_| is_here) {
+            match Self::open_unix(name, address.uid) {
+                Ok(stream) => return Ok((Self::Unix(stream), HelloMethod::PeerCredentials)),
+                // In another network namespace of the machine.
+                Err(error) if address.tcp.is_none() => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let Some(tcp) = &address.tcp else {
+            let what = format!(
+                "the server on {} accepts connections only of its own machine; it was begun \
+                 without --listen",
+                address.host
+            );
+            return Err(Error::new(Kind::Unavailable, what));
+        };
+        if who.secret.is_none() {
+            let what = "a server on another machine asks for this user's secret, and there is none";
+            return Err(Error::new(Kind::Denied, what));
+        }
+        let failed = |error| unreachable(error, tcp);
+        let stream = TcpStream::connect(tcp).map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
+            set(&stream, Some(STEP_PATIENCE)).map_err(failed)?;
+        }
+        Ok((Self::Tcp(stream), HelloMethod::Secret))
+    }
+
+    fn open_unix(name: &str, uid: u32) -> Result<UnixStream> {
+        let failed = |error| unreachable(error, &format!("@{name}"));
+        let address = UnixAddress::from_abstract_name(name).map_err(failed)?;
+        let stream = UnixStream::connect_addr(&address).map_err(failed)?;
+        // Anybody may listen at such a name once its server is gone.
+        let server = socket_peercred(&stream).map_err(|errno| failed(errno.into()))?;
+        if server.uid.as_raw() != uid {
+            let what = format!("user {} listens at @{name}, not {uid}", server.uid.as_raw());
+            return Err(Error::new(Kind::Denied, what));
+        }
+        stream.set_read_timeout(Some(STEP_PATIENCE)).map_err(failed)?;
+        stream.set_write_timeout(Some(STEP_PATIENCE)).map_err(failed)?;
+        Ok(stream)
+    }
+
+    fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.set_nonblocking(true),
+            Self::Tcp(stream) => stream.set_nonblocking(true),
+        }
+    }
+
+    fn send(&mut self, verb: Verb, payload: &[u8], peer: &str) -> Result<()> {
+        let mut frame = Vec::new();
+        start_frame(&mut frame);
+        frame.extend_from_slice(payload);
+        finish_frame(&mut frame, 0, &FrameHeader::new(verb, 0));
+        self.write_all(&frame).map_err(|error| unreachable(error, peer))
+    }
+
+    fn receive(&mut self, verb: Verb, peer: &str) -> Result<Vec<u8>> {
+        let mut received = Vec::new();
+        loop {
+            if let Some((header, payload)) = split_frame(&received, FRAME_BYTES_MAX, peer)? {
+                return match header.verb == verb {
+                    true => Ok(received[payload].to_vec()),
+                    false => {
+                        let what = format!("{:?} in place of {verb:?}", header.verb);
+                        Err(Error::corrupt(peer, 4, what))
+                    }
+                };
+            }
+            let mut piece = [0; 4096];
+            let count = self.read(&mut piece).map_err(|error| unreachable(error, peer))?;
+            if count == 0 {
+                let what = format!(
+                    "{peer} refuses this client; its log says why: another user, another secret, \
+                     or another namespace"
+                );
+                return Err(Error::new(Kind::Denied, what));
+            }
+            received.extend_from_slice(&piece[..count]);
+        }
+    }
+}
+
+fn unreachable(error: io::Error, place: &str) -> Error {
+    Error::new(Kind::Unavailable, format!("{place}: {error}")).with_source(error)
+}
+
+impl Read for Endpoint {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(buffer),
+            Self::Tcp(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Endpoint {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(bytes),
+            Self::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Endpoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Requests: what a client asks for, until it is answered.
+
+use std::sync::Arc;
+
+use esker_fs::inode::DirId;
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::RenameFlags;
+use esker_table::wire::{put_bytes, put_varint};
+
+use crate::wire::{AttributeRequest, FrameHeader, Verb, finish_frame, start_frame};
+
+/// A directory of a live namespace, as a client names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveDir {
+    /// Its identity, which it keeps wherever it is moved.
+    pub id: DirId,
+    /// The path by which it was opened; servers that do not have it open follow it again.
+    pub path: Arc<[u8]>,
+}
+
+impl LiveDir {
+    /// The root directory.
+    #[must_use]
+    pub fn root() -> Self {
+        Self { id: DirId::ROOT, path: Arc::from(&b"/"[..]) }
+    }
+
+    /// The path of `name` in the directory.
+    #[must_use]
+    pub fn join(&self, name: &[u8]) -> Vec<u8> {
+        let slash: &[u8] = if self.path.ends_with(b"/") { b"" } else { b"/" };
+        [&self.path, slash, name].concat()
+    }
+}
+
+/// A request of one or several items.
+///
+/// Names are at most 255 bytes, paths 4,096; a request has at most 2,048 changes, and about a
+/// megabyte.
+#[derive(Clone, Debug)]
+pub struct Request {
+    verb: Verb,
+    items: u16,
+    is_durable: bool,
+    dirs: Vec<LiveDir>,
+    payload: Vec<u8>,
+}
+
+impl Request {
+    fn new(verb: Verb) -> Self {
+        let payload = Vec::new();
+        Self { verb, items: 0, is_durable: false, dirs: Vec::new(), payload }
+    }
+
+    fn within(verb: Verb, dir: &LiveDir) -> Self {
+        let payload = dir.id.0.to_le_bytes().to_vec();
+        Self { verb, items: 0, is_durable: false, dirs: vec![dir.clone()], payload }
+    }
+
+    fn item(mut self, put: impl FnOnce(&mut Vec<u8>)) -> Self {
+        put(&mut self.payload);
+        self.items = self.items.checked_add(1).expect("a request has fewer items");
+        self
+    }
+
+    fn named(self, names: &[&[u8]]) -> Self {
+        names.iter().fold(self, |request, name| request.item(|out| put_bytes(out, name)))
+    }
+
+    /// Makes the answer wait until everything that was changed survives power loss.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.is_durable = true;
+        self
+    }
+
+    /// Nothing, for the measurement of round trips.
+    #[must_use]
+    pub fn null() -> Self {
+        Self::new(Verb::Null).item(|_| ())
+    }
+
+    /// Waits until everything that was answered before survives power loss.
+    #[must_use]
+    pub fn sync() -> Self {
+        Self::new(Verb::Sync).item(|_| ()).durable()
+    }
+
+    /// The place to which `path` leads.
+    #[must_use]
+    pub fn resolve(path: &[u8], follow: FollowLinks) -> Self {
+        Self::new(Verb::Resolve).item(|out| {
+            out.push(u8::from(follow == FollowLinks::Yes));
+            put_bytes(out, path);
+        })
+    }
+
+    /// The attributes of `names` in `dir`.
+    #[must_use]
+    pub fn lookup(dir: &LiveDir, names: &[&[u8]]) -> Self {
+        Self::within(Verb::Lookup, dir).named(names)
+    }
+
+    /// Up to `limit` entries of `dir` after the entry `after`.
+    #[must_use]
+    pub fn list(dir: &LiveDir, after: &[u8], limit: usize) -> Self {
+        Self::within(Verb::List, dir).item(|out| {
+            put_bytes(out, after);
+            put_varint(out, limit as u64);
+        })
+    }
+
+    /// Up to `bytes_max` bytes of a file from `offset`.
+    #[must_use]
+    pub fn read(dir: &LiveDir, name: &[u8], offset: u64, bytes_max: usize) -> Self {
+        Self::within(Verb::Read, dir).item(|out| {
+            put_bytes(out, name);
+            put_varint(out, offset);
+            put_varint(out, bytes_max as u64);
+        })
+    }
+
+    /// The target of the symbolic link `name`.
+    #[must_use]
+    pub fn read_symlink(dir: &LiveDir, name: &[u8]) -> Self {
+        Self::within(Verb::ReadSymlink, dir).named(&[name])
+    }
+
+    /// New empty files with permission bits `mode`.
+    #[must_use]
+    pub fn create(dir: &LiveDir, mode: u32, names: &[&[u8]]) -> Self {
+        Self::make(Verb::Create, dir, mode, names)
+    }
+
+    /// New directories with permission bits `mode`.
+    #[must_use]
+    pub fn make_directory(dir: &LiveDir, mode: u32, names: &[&[u8]]) -> Self {
+        Self::make(Verb::MakeDirectory, dir, mode, names)
+    }
+
+    fn make(verb: Verb, dir: &LiveDir, mode: u32, names: &[&[u8]]) -> Self {
+        names.iter().fold(Self::within(verb, dir), |request, name| {
+            request.item(|out| {
+                put_varint(out, u64::from(mode & 0o7777));
+                put_bytes(out, name);
+            })
+        })
+    }
+
+    /// A symbolic link to `target`.
+    #[must_use]
+    pub fn make_symlink(dir: &LiveDir, target: &[u8], name: &[u8]) -> Self {
+        Self::within(Verb::MakeSymlink, dir).item(|out| {
+            put_bytes(out, target);
+            put_bytes(out, name);
+        })
+    }
+
+    /// Another name of the file `old` in `dir`.
+    #[must_use]
+    pub fn link(dir: &LiveDir, old: &[u8], target: &LiveDir, name: &[u8]) -> Self {
+        Self::within(Verb::Link, dir).with_second(target, |out| {
+            put_bytes(out, old);
+            out.extend_from_slice(&target.id.0.to_le_bytes());
+            put_bytes(out, name);
+        })
+    }
+
+    /// A new name for `old` in `dir`.
+    #[must_use]
+    pub fn rename(
+        (dir, old): (&LiveDir, &[u8]),
+        (target, name): (&LiveDir, &[u8]),
+        flags: RenameFlags,
+    ) -> Self {
+        Self::within(Verb::Rename, dir).with_second(target, |out| {
+            out.push(match flags {
+                RenameFlags::Replace => 0,
+                RenameFlags::NoReplace => 1,
+                RenameFlags::Exchange => 2,
+            });
+            put_bytes(out, old);
+            out.extend_from_slice(&target.id.0.to_le_bytes());
+            put_bytes(out, name);
+        })
+    }
+
+    fn with_second(mut self, target: &LiveDir, put: impl FnOnce(&mut Vec<u8>)) -> Self {
+        self.dirs.push(target.clone());
+        self.item(put)
+    }
+
+    /// Removes names of files.
+    #[must_use]
+    pub fn unlink(dir: &LiveDir, names: &[&[u8]]) -> Self {
+        Self::within(Verb::Unlink, dir).named(names)
+    }
+
+    /// Removes empty directories.
+    #[must_use]
+    pub fn remove_directory(dir: &LiveDir, names: &[&[u8]]) -> Self {
+        Self::within(Verb::RemoveDirectory, dir).named(names)
+    }
+
+    /// Changes attributes of `name`; of the root, with an empty name.
+    #[must_use]
+    pub fn set_attributes(dir: &LiveDir, name: &[u8], changes: &AttributeRequest) -> Self {
+        Self::within(Verb::SetAttributes, dir).item(|out| {
+            put_bytes(out, name);
+            changes.put(out);
+        })
+    }
+
+    /// Writes `bytes`, at most a megabyte, into a file from `offset` on.
+    #[must_use]
+    pub fn write(dir: &LiveDir, name: &[u8], offset: u64, bytes: &[u8]) -> Self {
+        Self::within(Verb::Write, dir).item(|out| {
+            put_bytes(out, name);
+            put_varint(out, offset);
+            put_bytes(out, bytes);
+        })
+    }
+
+    /// Publishes the current state as the snapshot `name`.
+    #[must_use]
+    pub fn snapshot(name: &str) -> Self {
+        Self::new(Verb::Snapshot).named(&[name.as_bytes()])
+    }
+
+    /// The server's counters.
+    #[must_use]
+    pub fn status() -> Self {
+        Self::new(Verb::Status).item(|_| ())
+    }
+
+    /// The end of the client.
+    pub(super) fn goodbye() -> Self {
+        Self::new(Verb::Goodbye).item(|_| ())
+    }
+
+    /// The number of its items.
+    #[must_use]
+    pub fn items(&self) -> u16 {
+        self.items
+    }
+}
+
+/// A request that has a number, and no answer yet.
+#[derive(Debug)]
+pub(super) struct PendingRequest {
+    pub number: u64,
+    request: Request,
+    repeats: u32,
+}
+
+impl PendingRequest {
+    pub fn new(number: u64, request: Request) -> Self {
+        Self { number, request, repeats: 0 }
+    }
+
+    /// The directories that the server must have open.
+    pub fn dirs(&self) -> &[LiveDir] {
+        &self.request.dirs
+    }
+
+    /// Counts a repetition on one connection; returns their number.
+    pub fn count_repeat(&mut self) -> u32 {
+        self.repeats += 1;
+        self.repeats
+    }
+
+    /// Forgets repetitions: the connection is new.
+    pub fn reset_repeats(&mut self) {
+        self.repeats = 0;
+    }
+
+    /// The verb of its answer.
+    pub fn verb(&self) -> Verb {
+        self.request.verb
+    }
+
+    /// Appends the frame, if the answers below `answered_below` have arrived.
+    pub fn put(&self, out: &mut Vec<u8>, answered_below: u64) {
+        let at = start_frame(out);
+        out.extend_from_slice(&self.request.payload);
+        let window = self.number + 1 - answered_below;
+        let mut header = FrameHeader::new(self.request.verb, self.number);
+        header.flags.is_durable = self.request.is_durable;
+        header.items = self.request.items;
+        header.window = u32::try_from(window).expect("few requests are under way");
+        finish_frame(out, at, &header);
+    }
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Live namespaces: one tree that many clients change at once, through a server.
+//!
+//! A live namespace is an open change set. The server that writes it is an ordinary writer of the
+//! set: whoever resumes the set continues where that server stopped, and fences it. Nothing is only
+//! in a server's memory but changes that no log has yet, as their clients were told.
+//!
+//! ```text
+//! client/   requests under way, repeated to another server if theirs is lost
+//!    │      wire/: frames of many requests each
+//! server/   connection → execution on the session → group commit → answers
+//!    │
+//! esker-fs  the session; records of requests beside the changes they made
+//! ```
+//! Source: GIGA+ over TableFS (CMU-PDL-13-107) §2; IndexFS, thesis ch. 2.
+
+pub mod client;
+pub mod proof;
+pub mod server;
+pub mod server_address;
+pub mod wire;
+
+pub use self::client::{LiveConnection, LiveTree};
+pub use self::server::{LiveServer, LiveServerOptions};

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Client window: the requests of one client whose answers it may not have, so that a change is
+//! carried out once however often its request arrives.
+//!
+//! A client numbers its requests and repeats all unanswered ones, in order, on each new connection.
+//! While the server lives, the window has their answers. After a crash, the next server has the
+//! client's record (`esker_fs::request_record`), which each change carried: the number of the last
+//! item that was carried out, and those before it that failed. An item that failed may be carried
+//! out when it is repeated, since its client never had an answer.
+//! Invariant: items are carried out in the order of their requests, so everything up to the last
+//! one was carried out, or failed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use esker_base::{Error, Kind, Result};
+use esker_fs::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
+use esker_table::wire::{WireDamage, WireInput, put_varint};
+
+/// Version of the content of a record.
+const VERSION: u8 = 1;
+
+/// Bytes of a record without failures, and those of each failure.
+const RECORD_BYTES_MAX: usize = 32;
+const FAILURE_BYTES_MAX: usize = 12;
+
+/// Position of an item: its request, and its place in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ItemPosition {
+    /// Number of the request.
+    pub number: u64,
+    /// Place in the request.
+    pub item: u16,
+}
+
+/// The requests of one client.
+#[derive(Debug)]
+pub(super) struct ClientWindow {
+    client: u64,
+    /// The client has all answers below this number.
+    answered_below: u64,
+    /// The position after the last item that was carried out or failed.
+    end: ItemPosition,
+    /// Items before `end`, of requests the client may repeat, that failed.
+    failed: BTreeSet<ItemPosition>,
+    /// Answers to changes that the client may not have, by the number of the request.
+    answers: BTreeMap<u64, Vec<u8>>,
+}
+
+impl ClientWindow {
+    /// The window of a new client.
+    pub fn new(client: u64) -> Self {
+        Self {
+            client,
+            answered_below: 1,
+            end: ItemPosition::default(),
+            failed: BTreeSet::new(),
+            answers: BTreeMap::new(),
+        }
+    }
+
+    /// The window that an earlier server recorded.
+    ///
+    /// # Errors
+    /// `Corrupt` for a record that no server wrote.
+    pub fn of_record(record: &RequestRecord) -> Result<Self> {
+        let window = Self::take(record.client, &mut WireInput::new(&record.content));
+        window.map_err(|damage| damage.of(&format!("requests of client {:016x}", record.client), 0))
+    }
+
+    fn take(client: u64, input: &mut WireInput) -> Result<Self, WireDamage> {
+        if input.u8()? != VERSION {
+            return Err(input.damage("version 1 of a record of requests"));
+        }
+        let answered_below = input.varint()?;
+        let end = ItemPosition { number: input.varint()?, item: input.u16()? };
+        let mut failed = BTreeSet::new();
+        while input.left() > 0 {
+            failed.insert(ItemPosition { number: input.varint()?, item: input.u16()? });
+        }
+        Ok(Self { client, answered_below, end, failed, answers: BTreeMap::new() })
+    }
+
+    /// Returns the record of the window.
+    pub fn record(&self) -> RequestRecord {
+        let mut content = vec![VERSION];
+        put_varint(&mut content, self.answered_below);
+        put_varint(&mut content, self.end.number);
+        content.extend_from_slice(&self.end.item.to_le_bytes());
+        for ItemPosition { number, item } in &self.failed {
+            put_varint(&mut content, *number);
+            content.extend_from_slice(&item.to_le_bytes());
+        }
+        RequestRecord { client: self.client, content }
+    }
+
+    /// Forgets answers below `number`, which the client has.
+    ///
+    /// # Errors
+    /// `Invalid` if the client had said that it has fewer.
+    pub fn has_answers_below(&mut self, number: u64) -> Result<()> {
+        if number < self.answered_below {
+            let what = format!(
+                "request {number} arrives after the answers below {} did",
+                self.answered_below
+            );
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        self.answered_below = number;
+        while self.answers.first_key_value().is_some_and(|(answered, _)| *answered < number) {
+            self.answers.pop_first();
+        }
+        self.failed = self.failed.split_off(&ItemPosition { number, item: 0 });
+        Ok(())
+    }
+
+    /// Returns the answer to request `number`, if this server has given it.
+    pub fn answer(&self, number: u64) -> Option<&[u8]> {
+        self.answers.get(&number).map(Vec::as_slice)
+    }
+
+    /// Keeps the answer to request `number` until the client has it.
+    pub fn keep_answer(&mut self, number: u64, answer: &[u8]) {
+        self.answers.insert(number, answer.to_vec());
+    }
+
+    /// True if the item at `position` was carried out.
+    pub fn is_done(&self, position: ItemPosition) -> bool {
+        position < self.end && !self.failed.contains(&position)
+    }
+
+    /// True if a record may have no room for the failures of a request of `items`.
+    pub fn is_full(&self, items: u16) -> bool {
+        let failures = self.failed.len() + usize::from(items);
+        failures * FAILURE_BYTES_MAX + RECORD_BYTES_MAX > REQUEST_RECORD_BYTES_MAX
+    }
+
+    /// Notes whether the item at `position` was carried out, or failed.
+    pub fn finish(&mut self, position: ItemPosition, is_done: bool) {
+        self.end = self.end.max(after(position));
+        match is_done {
+            true => self.failed.remove(&position),
+            false => self.failed.insert(position),
+        };
+    }
+}
+
+/// The position after that of an item.
+fn after(position: ItemPosition) -> ItemPosition {
+    ItemPosition { item: position.item + 1, ..position }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(number: u64, item: u16) -> ItemPosition {
+        ItemPosition { number, item }
+    }
+
+    #[test]
+    fn a_record_tells_the_next_server_what_was_done() {
+        let mut window = ClientWindow::new(7);
+        let outcomes = [(at(1, 0), true), (at(3, 0), true), (at(3, 1), false), (at(3, 2), true)];
+        for (position, is_done) in outcomes {
+            window.finish(position, is_done);
+        }
+        let mut next = ClientWindow::of_record(&window.record()).expect("a record");
+        let done = [at(1, 0), at(2, 5), at(3, 0), at(3, 2)];
+        let not_done = [at(3, 1), at(3, 3), at(4, 0)];
+        assert!(done.into_iter().all(|position| next.is_done(position)));
+        assert!(!not_done.into_iter().any(|position| next.is_done(position)));
+        // Repeated, the item that failed succeeds.
+        next.finish(at(3, 1), true);
+        assert!(next.is_done(at(3, 1)) && next.end == at(3, 3));
+        next.has_answers_below(4).expect("in order");
+        assert_eq!(next.has_answers_below(3).unwrap_err().kind(), Kind::Invalid);
+    }
+
+    #[test]
+    fn answers_stay_until_the_client_has_them() {
+        let mut window = ClientWindow::new(7);
+        window.keep_answer(2, b"two");
+        window.keep_answer(5, b"five");
+        assert_eq!((window.answer(2), window.answer(3)), (Some(&b"two"[..]), None));
+        window.has_answers_below(5).expect("in order");
+        assert_eq!((window.answer(2), window.answer(5)), (None, Some(&b"five"[..])));
+    }
+
+    #[test]
+    fn a_full_window_says_so_and_its_record_fits() {
+        let mut window = ClientWindow::new(u64::MAX);
+        let mut number = u64::MAX >> 1;
+        while !window.is_full(1) {
+            window.finish(at(number, u16::MAX - 1), false);
+            number += 1;
+        }
+        let record = window.record();
+        assert!(record.content.len() <= REQUEST_RECORD_BYTES_MAX);
+        assert!(window.failed.len() > 1000);
+        for length in 0..20 {
+            let content = record.content[..length].to_vec();
+            let cut = ClientWindow::of_record(&RequestRecord { client: 1, content });
+            assert!(cut.is_err() || length >= 13, "{length}");
+        }
+    }
+}

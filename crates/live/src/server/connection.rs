@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connection: a task that reads frames, has them carried out, and sends the answers.
+//!
+//! Answers that await a commit go through a second task, so that reading goes on meanwhile; from
+//! then on all answers of the connection do, in order. The number of answers that wait is bounded:
+//! a client that does not read its answers is not served further.
+
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::{Error, Kind, Result};
+use esker_fs::identity::Identity;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::carry_out::ClientSession;
+use super::counters::RunningCounters;
+use super::handshake::{GreetedClient, greet};
+use super::peer_user::peer_user;
+use super::served_namespace::ServedNamespace;
+
+/// Bytes received at once: those of a batch of changes under one lock.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// Time that a client has for its handshake.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause after a connection could not be accepted, because there are too many.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Batches of answers of one connection that may wait for commits.
+const WAITING_MAX: usize = 64;
+
+/// Answers, and the commit that they await.
+type WaitingAnswers = (Vec<u8>, Option<u64>);
+
+/// Accepts connections of `listener` on `runtime`.
+///
+/// # Errors
+/// Those of the kernel.
+pub(super) fn accept_unix(
+    runtime: &Runtime,
+    listener: UnixListener,
+    served: Arc<ServedNamespace>,
+) -> Result<()> {
+    let failed = |error| Error::io(error, "listen at a Unix socket");
+    listener.set_nonblocking(true).map_err(failed)?;
+    let _context = runtime.enter();
+    let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
+    runtime.spawn(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            match peer_user(&stream) {
+                Ok(user) => {
+                    let peer = format!("a process of user {}", user.uid);
+                    tokio::spawn(serve(served.clone(), stream, Some(user), peer));
+                }
+                Err(_) => RunningCounters::add(&served.counters.refused, 1),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Accepts connections of `listener` on `runtime`.
+///
+/// # Errors
+/// Those of the kernel.
+pub(super) fn accept_tcp(
+    runtime: &Runtime,
+    listener: TcpListener,
+    served: Arc<ServedNamespace>,
+) -> Result<()> {
+    let failed = |error| Error::io(error, "listen at a TCP port");
+    listener.set_nonblocking(true).map_err(failed)?;
+    let _context = runtime.enter();
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+    runtime.spawn(async move {
+        loop {
+            let Ok((stream, address)) = listener.accept().await else {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            // Answers are written whole.
+            let _ = stream.set_nodelay(true);
+            tokio::spawn(serve(served.clone(), stream, None, address.to_string()));
+        }
+    });
+    Ok(())
+}
+
+/// Serves one connection to its end.
+async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    served: Arc<ServedNamespace>,
+    mut stream: S,
+    user: Option<Identity>,
+    peer: String,
+) {
+    let mut received = Vec::with_capacity(RECEIVE_BYTES);
+    let greeting = greet(&served, &mut stream, user, &peer, &mut received);
+    let greeted = match tokio::time::timeout(HANDSHAKE_PATIENCE, greeting).await {
+        Ok(Ok(greeted)) => greeted,
+        _ => {
+            RunningCounters::add(&served.counters.refused, 1);
+            return;
+        }
+    };
+    RunningCounters::add(&served.counters.connections, 1);
+    let GreetedClient { client, identity } = greeted;
+    let mut session = ClientSession::new(&served, identity, client, peer);
+    let (reader, writer) = tokio::io::split(stream);
+    let answers = AnswerWriter { served: served.clone(), writer: Some(writer), waiting: None };
+    let ended = converse(&served, &mut session, reader, answers, received).await;
+    served.disconnect(client, matches!(ended, Ok(true)));
+}
+
+/// Reads and answers until the client ends. Returns true if it will not come back.
+async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    served: &ServedNamespace,
+    session: &mut ClientSession<'_>,
+    mut reader: ReadHalf<S>,
+    mut answers: AnswerWriter<S>,
+    mut received: Vec<u8>,
+) -> Result<bool> {
+    let is_far = served.session().is_far();
+    loop {
+        while !received.is_empty() {
+            if !served.commit().has_lease() {
+                served.commit().wait(served.commit().demand()).await?;
+            }
+            let mut out = Vec::new();
+            let outcome = match is_far {
+                // A request to a far store must not hold up other connections.
+                true => tokio::task::block_in_place(|| session.carry_out(&received, &mut out)),
+                false => session.carry_out(&received, &mut out),
+            };
+            // What was carried out before a failure is answered.
+            let outcome = match outcome {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    let _ = answers.send(out, true).await;
+                    answers.finish().await;
+                    return Err(error);
+                }
+            };
+            answers.send(out, outcome.awaits_commit).await?;
+            if outcome.is_goodbye {
+                answers.finish().await;
+                return Ok(true);
+            }
+            if outcome.consumed == 0 {
+                break;
+            }
+            received.drain(..outcome.consumed);
+        }
+        received.reserve(RECEIVE_BYTES);
+        tokio::select! {
+            biased;
+            count = reader.read_buf(&mut received) => match count {
+                Ok(0) | Err(_) => return Ok(false),
+                Ok(_) => {}
+            },
+            // The client repeats what has no answer to the next server.
+            () = served.commit().failed() => return Ok(false),
+        }
+    }
+}
+
+/// Sends answers, those that await a commit only after it.
+struct AnswerWriter<S> {
+    served: Arc<ServedNamespace>,
+    /// The stream, until answers go through the task.
+    writer: Option<WriteHalf<S>>,
+    /// The task and its queue.
+    waiting: Option<(mpsc::Sender<WaitingAnswers>, JoinHandle<()>)>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> AnswerWriter<S> {
+    /// Sends `answers`, or has them sent after a commit of everything done so far.
+    async fn send(&mut self, answers: Vec<u8>, awaits_commit: bool) -> Result<()> {
+        if answers.is_empty() {
+            return Ok(());
+        }
+        if let Some(writer) = self.writer.as_mut().filter(|_| !awaits_commit) {
+            return writer.write_all(&answers).await.map_err(|_| ended());
+        }
+        let commit = awaits_commit.then(|| self.served.commit().demand());
+        let (queue, _) = self.waiting.get_or_insert_with(|| {
+            let writer = self.writer.take().expect("here until the task has it");
+            let (sender, receiver) = mpsc::channel(WAITING_MAX);
+            (sender, tokio::spawn(send_in_order(self.served.clone(), writer, receiver)))
+        });
+        queue.send((answers, commit)).await.map_err(|_| ended())
+    }
+
+    /// Returns once all answers are sent.
+    async fn finish(mut self) {
+        if let Some((queue, task)) = self.waiting.take() {
+            drop(queue);
+            let _ = task.await;
+        }
+    }
+}
+
+async fn send_in_order<S: AsyncRead + AsyncWrite + Unpin>(
+    served: Arc<ServedNamespace>,
+    mut writer: WriteHalf<S>,
+    mut queue: mpsc::Receiver<WaitingAnswers>,
+) {
+    while let Some((answers, commit)) = queue.recv().await {
+        if let Some(commit) = commit
+            && served.commit().wait(commit).await.is_err()
+        {
+            // The client repeats its requests to the next server.
+            return;
+        }
+        if writer.write_all(&answers).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn ended() -> Error {
+    Error::new(Kind::Closed, "the client has closed the connection")
+}

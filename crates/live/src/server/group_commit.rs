@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Group commit: one thread syncs the session for all requests that wait for it, and looks whether
+//! the set still belongs to this server.
+//!
+//! A sync ends with a look at the set's manifests, so a durable answer is never given by a server
+//! that another has fenced. Answers without durability are given for [`LEASE`] after the last look
+//! began, and a server that takes over waits as long before it answers anything: so none of them is
+//! older than the takeover. What is promised about durability does not depend on time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use esker_base::{Clock, Error, Result};
+use esker_fs::session::Session;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
+
+/// For this long after a look at the set has begun, its server answers reads.
+pub(super) const LEASE: Duration = Duration::from_secs(1);
+/// Interval of syncs and looks of a server that nobody asks for any.
+const LOOK_INTERVAL: Duration = Duration::from_millis(300);
+
+/// State of the commits, as waiting requests see it.
+#[derive(Clone, Debug, Default)]
+struct CommitProgress {
+    /// Requests for commits up to this one are done.
+    done: u64,
+    /// Why no commit succeeds any more.
+    failure: Option<Arc<Error>>,
+}
+
+#[derive(Debug, Default)]
+struct CommitDemand {
+    /// Number of the last request for a commit.
+    wanted: u64,
+    is_ending: bool,
+}
+
+/// The thread that syncs a session.
+#[derive(Debug)]
+pub(super) struct GroupCommit {
+    session: Session,
+    clock: Arc<dyn Clock>,
+    demand: Mutex<CommitDemand>,
+    demanded: Condvar,
+    progress: watch::Sender<CommitProgress>,
+    /// When the last successful look began, by the monotonic clock.
+    looked_ns: AtomicU64,
+    has_failed: AtomicBool,
+    commits: AtomicU64,
+}
+
+impl GroupCommit {
+    /// Begins to commit `session`, at which this process looked when it opened it, at `looked_ns`.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub fn start(
+        session: Session,
+        clock: Arc<dyn Clock>,
+        looked_ns: u64,
+    ) -> Result<(Arc<Self>, JoinHandle<()>)> {
+        let commit = Arc::new(Self {
+            session,
+            clock,
+            demand: Mutex::default(),
+            demanded: Condvar::new(),
+            progress: watch::Sender::new(CommitProgress::default()),
+            looked_ns: AtomicU64::new(looked_ns),
+            has_failed: AtomicBool::new(false),
+            commits: AtomicU64::new(0),
+        });
+        let thread = std::thread::Builder::new().name("esker-live-commit".into());
+        let run = commit.clone();
+        let thread = thread.spawn(move || run.run());
+        let thread = thread.map_err(|error| Error::io(error, "start the thread that syncs"))?;
+        Ok((commit, thread))
+    }
+
+    fn run(&self) {
+        loop {
+            let mut demand = self.demand.lock();
+            let done = self.progress.borrow().done;
+            if demand.wanted == done && !demand.is_ending {
+                self.demanded.wait_for(&mut demand, LOOK_INTERVAL);
+            }
+            let (wanted, is_ending) = (demand.wanted, demand.is_ending);
+            drop(demand);
+            if is_ending && wanted == done {
+                return;
+            }
+            let began_ns = self.clock.monotonic_ns();
+            match self.session.sync() {
+                Ok(()) => {
+                    self.looked_ns.store(began_ns, Ordering::Release);
+                    self.commits.fetch_add(1, Ordering::Relaxed);
+                    self.progress.send_modify(|progress| progress.done = wanted);
+                }
+                Err(error) => {
+                    self.fail(error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends all commits with `error`.
+    fn fail(&self, error: Error) {
+        self.has_failed.store(true, Ordering::Release);
+        let error = Arc::new(error);
+        self.progress.send_modify(|progress| progress.failure = Some(error));
+    }
+
+    /// Requests a commit of everything done so far. Returns its number for [`GroupCommit::wait`].
+    pub fn demand(&self) -> u64 {
+        let mut demand = self.demand.lock();
+        demand.wanted += 1;
+        self.demanded.notify_one();
+        demand.wanted
+    }
+
+    /// Returns once the commit that was demanded as `number` is done.
+    ///
+    /// # Errors
+    /// The failure of this or an earlier commit; the server then answers nothing any more.
+    pub async fn wait(&self, number: u64) -> Result<()> {
+        let mut progress = self.progress.subscribe();
+        let reached = progress
+            .wait_for(|progress| progress.done >= number || progress.failure.is_some())
+            .await
+            .expect("the sender is part of this value");
+        match &reached.failure {
+            Some(failure) if reached.done < number => Err(copy_of(failure)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns once no commit succeeds any more.
+    pub async fn failed(&self) {
+        let mut progress = self.progress.subscribe();
+        let failed = progress.wait_for(|progress| progress.failure.is_some()).await;
+        failed.expect("the sender is part of this value");
+    }
+
+    /// True if answers may be given without another look.
+    pub fn has_lease(&self) -> bool {
+        let age_ns =
+            self.clock.monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Acquire));
+        u128::from(age_ns) < LEASE.as_nanos() && !self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Why no commit succeeds any more.
+    pub fn failure(&self) -> Option<Error> {
+        self.progress.borrow().failure.as_deref().map(copy_of)
+    }
+
+    /// Number of syncs so far.
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    /// Ends the thread once everything demanded is done.
+    pub fn end(&self) {
+        self.demand.lock().is_ending = true;
+        self.demanded.notify_one();
+    }
+}
+
+fn copy_of(error: &Error) -> Error {
+    Error::new(error.kind(), error.to_string())
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Server of a live namespace: accepts connections, carries out their requests on the session of
+//! the namespace's change set, and answers.
+//!
+//! ```text
+//! connection (a task) → carry_out → session → answers → connection
+//!                                      └ group_commit (a thread) releases durable answers
+//! ```
+//! Concurrency: reads of all connections run at once. Changes run one after another, under the lock
+//! of the client windows, so that the records of their requests are in the order of the changes
+//! (`client_window`).
+//! What survives a crash: docs/guide/live.md.
+
+mod carry_out;
+mod client_window;
+mod connection;
+mod counters;
+mod group_commit;
+mod handshake;
+mod open_directories;
+mod peer_user;
+mod served_namespace;
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use esker_base::process::ProcessIdentity;
+use esker_base::{Clock, Error, Random, Result};
+use esker_fs::hold::HolderState;
+use esker_fs::live_namespace::LiveNamespace;
+use esker_fs::repository::Repository;
+use esker_fs::session::SessionOptions;
+use esker_table::manifest::Manifest;
+use tokio::runtime::Runtime;
+
+pub use self::counters::ServerCounters;
+use self::group_commit::{GroupCommit, LEASE};
+use self::served_namespace::ServedNamespace;
+use crate::proof::UserSecret;
+use crate::server_address::ServerAddress;
+
+/// Time that connections have to end before the runtime drops them.
+const END_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Settings of a server.
+#[derive(Clone, Debug)]
+pub struct LiveServerOptions {
+    /// How the set is opened: its durability and memory, the writer, and whether it is taken over
+    /// from a server that is alive. The identity is not used.
+    pub session: SessionOptions,
+    /// Where TCP connections are accepted; `None` for none. Port 0 stands for any.
+    pub tcp: Option<SocketAddr>,
+    /// The host name under which clients reach the TCP port.
+    pub host: String,
+    /// The secret that clients over TCP must know; without it, none are accepted.
+    pub secret: Option<UserSecret>,
+    /// Accepts connections of other users than the server's over the Unix socket.
+    pub allow_other: bool,
+    /// Answers each request only once its changes survive power loss, whatever the client asks for.
+    pub always_durable: bool,
+    /// Threads that carry out requests.
+    pub threads: usize,
+    /// Times leases.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct LiveServer {
+    served: Arc<ServedNamespace>,
+    address: ServerAddress,
+    repository: Repository,
+    name: String,
+    commit_thread: Option<JoinHandle<()>>,
+    runtime: Option<Runtime>,
+}
+
+impl LiveServer {
+    /// Serves the live namespace `name` of `repository` until [`LiveServer::end`]. If its last
+    /// server may be alive, waits for a second after the takeover, so that no client of that
+    /// server reads anything older. Cost: that of resuming the session, a write and a listing.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` if another server is alive, unless the options allow a takeover;
+    /// errors of the store and of opening sockets.
+    pub fn start(repository: &Repository, name: &str, options: LiveServerOptions) -> Result<Self> {
+        let clock = options.clock.clone();
+        let store = &**repository.store();
+        let live = LiveNamespace::load(store, name)?;
+        let manifest = Manifest::load(store, live.set)?;
+        let hold = repository.hold(live.set, &manifest)?;
+        let may_live = hold.is_some_and(|hold| {
+            hold.writer.is_writing
+                && !matches!(hold.state, HolderState::Ended | HolderState::Released)
+        });
+        let looked_ns = clock.monotonic_ns();
+        let session = repository.resume(live.set, options.session.clone())?;
+        if may_live {
+            std::thread::sleep(LEASE + LEASE / 10);
+        }
+        let (commit, commit_thread) = GroupCommit::start(
+            session.acting_as(session.identity().clone()),
+            clock.clone(),
+            looked_ns,
+        )?;
+        let instance = Random::from_system().next_u64();
+        let epoch = Manifest::load(store, live.set)?.epoch;
+        let served =
+            ServedNamespace::new(session, (instance, epoch), commit, options.clone(), clock)?;
+        let mut server = Self {
+            address: address_of(instance, &options.host, &served),
+            served: Arc::new(served),
+            repository: repository.clone(),
+            name: name.to_owned(),
+            commit_thread: Some(commit_thread),
+            runtime: None,
+        };
+        server.listen(&options)?;
+        server.address.put(store, name)?;
+        Ok(server)
+    }
+
+    /// Opens the sockets and begins to accept connections.
+    fn listen(&mut self, options: &LiveServerOptions) -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(options.threads.max(1))
+            .enable_all()
+            .build()
+            .map_err(|error| Error::io(error, "start the threads of the server"))?;
+        let unix = format!("esker-live-{}", self.address.instance);
+        let bound = UnixAddress::from_abstract_name(&unix)
+            .and_then(|address| UnixListener::bind_addr(&address))
+            .map_err(|error| Error::io(error, format!("listen at the Unix socket @{unix}")))?;
+        connection::accept_unix(&runtime, bound, self.served.clone())?;
+        self.address.unix = Some(unix);
+        if let Some(tcp) = options.tcp.filter(|_| options.secret.is_some()) {
+            let failed = |error| Error::io(error, format!("listen at {tcp}"));
+            let bound = TcpListener::bind(tcp).map_err(failed)?;
+            let port = bound.local_addr().map_err(failed)?.port();
+            connection::accept_tcp(&runtime, bound, self.served.clone())?;
+            self.address.tcp = Some(format!("{}:{port}", options.host));
+        }
+        self.runtime = Some(runtime);
+        Ok(())
+    }
+
+    /// Where the server accepts connections.
+    #[must_use]
+    pub fn address(&self) -> &ServerAddress {
+        &self.address
+    }
+
+    /// What the server has done so far.
+    #[must_use]
+    pub fn counters(&self) -> ServerCounters {
+        self.served.counters()
+    }
+
+    /// Why the server answers nothing any more; `None` while it does.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.served.commit().failure()
+    }
+
+    /// Ends the server: connections are closed, and the session is flushed and released, so that
+    /// another server can begin at once. Cost: as `Session::end`, and a deletion.
+    ///
+    /// # Errors
+    /// `Fenced` after a takeover, and other failures from before; errors of the store.
+    pub fn end(mut self) -> Result<()> {
+        let failure = self.stop();
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        self.served.end()?;
+        self.address.remove(&**self.repository.store(), &self.name)
+    }
+
+    /// Stops threads; returns why they had stopped before.
+    fn stop(&mut self) -> Option<Error> {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(END_PATIENCE);
+        }
+        self.served.commit().end();
+        if let Some(thread) = self.commit_thread.take() {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        self.served.commit().failure()
+    }
+}
+
+impl Drop for LiveServer {
+    /// Stops the server without ending the session, as a crash does.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn address_of(instance: u64, host: &str, served: &ServedNamespace) -> ServerAddress {
+    let process = ProcessIdentity::current();
+    ServerAddress {
+        instance: format!("{instance:016x}"),
+        host: host.to_owned(),
+        boot: process.boot,
+        pid: process.pid,
+        uid: rustix::process::geteuid().as_raw(),
+        began_ns: served.began_ns(),
+        tcp: None,
+        unix: None,
+    }
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Open directories of a server: those that clients use, by identity.
+//!
+//! A client names a directory by its identity. Which path leads to it, the server knows only while
+//! it has the directory open; after that the client opens the path again. The number of open
+//! directories is bounded, whatever clients do.
+
+use esker_fs::dir::Dir;
+use esker_fs::inode::DirId;
+use quick_cache::sync::Cache;
+
+/// Maximum number of directories that are kept open, some 300 bytes each.
+const DIRECTORIES_MAX: usize = 1 << 17;
+
+/// Directories that clients may name by identity.
+#[derive(Debug)]
+pub(super) struct OpenDirectories {
+    root: Dir,
+    directories: Cache<DirId, Dir>,
+}
+
+impl OpenDirectories {
+    /// Only `root` is open.
+    pub fn new(root: Dir) -> Self {
+        Self { root, directories: Cache::new(DIRECTORIES_MAX) }
+    }
+
+    /// Returns the directory `id`, if it is open.
+    #[inline]
+    pub fn get(&self, id: DirId) -> Option<Dir> {
+        if id == DirId::ROOT {
+            return Some(self.root.clone());
+        }
+        self.directories.get(&id)
+    }
+
+    /// Keeps `dir` open.
+    pub fn keep(&self, dir: &Dir) {
+        if dir.id() != DirId::ROOT {
+            self.directories.insert(dir.id(), dir.clone());
+        }
+    }
+}

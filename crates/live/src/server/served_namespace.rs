@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Served namespace: the state that all connections of a server share.
+
+use std::sync::Arc;
+
+use esker_base::{Clock, Error, Kind, Result};
+use esker_fs::identity::Identity;
+use esker_fs::session::Session;
+use esker_table::manifest::SetId;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::LiveServerOptions;
+use super::client_window::ClientWindow;
+use super::counters::{RunningCounters, ServerCounters};
+use super::group_commit::GroupCommit;
+use crate::wire::ServerWelcome;
+
+/// A client that is not connected for this long is forgotten: it then repeats nothing any more.
+const CLIENT_MEMORY_NS: u64 = 600_000_000_000;
+
+/// A client, connected or not.
+#[derive(Debug)]
+pub(super) struct KnownClient {
+    pub window: ClientWindow,
+    /// The user that it proved to be; others cannot continue its requests. `None` for a client of an
+    /// earlier server.
+    identity: Option<Identity>,
+    connections: u32,
+    left_ns: u64,
+}
+
+/// All clients. Its lock is held while changes are carried out.
+pub(super) type KnownClients = HashMap<u64, KnownClient>;
+
+/// The state that all connections share.
+#[derive(Debug)]
+pub(super) struct ServedNamespace {
+    session: Session,
+    set: SetId,
+    instance: u64,
+    epoch: u64,
+    began_ns: u64,
+    options: LiveServerOptions,
+    clients: Mutex<KnownClients>,
+    commit: Arc<GroupCommit>,
+    clock: Arc<dyn Clock>,
+    pub counters: RunningCounters,
+}
+
+impl ServedNamespace {
+    /// Serves `session`, and knows the clients of earlier servers by their records.
+    ///
+    /// # Errors
+    /// `Corrupt` for records that no server wrote; errors of the store.
+    pub fn new(
+        session: Session,
+        (instance, epoch): (u64, u64),
+        commit: Arc<GroupCommit>,
+        options: LiveServerOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let left_ns = clock.monotonic_ns();
+        let mut clients = KnownClients::new();
+        for record in session.requests()? {
+            let window = ClientWindow::of_record(&record)?;
+            let known = KnownClient { window, identity: None, connections: 0, left_ns };
+            clients.insert(record.client, known);
+        }
+        Ok(Self {
+            epoch,
+            set: session.set(),
+            session,
+            instance,
+            began_ns: clock.now_ns(),
+            options,
+            clients: Mutex::new(clients),
+            commit,
+            clock,
+            counters: RunningCounters::default(),
+        })
+    }
+
+    /// The session, for the identity of a user.
+    pub fn session_of(&self, identity: Identity) -> Session {
+        self.session.acting_as(identity)
+    }
+
+    /// The session, for the server itself.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub fn commit(&self) -> &Arc<GroupCommit> {
+        &self.commit
+    }
+
+    pub fn options(&self) -> &LiveServerOptions {
+        &self.options
+    }
+
+    pub fn clients(&self) -> &Mutex<KnownClients> {
+        &self.clients
+    }
+
+    pub fn set(&self) -> SetId {
+        self.set
+    }
+
+    pub fn began_ns(&self) -> u64 {
+        self.began_ns
+    }
+
+    /// The answer that ends a handshake.
+    pub fn welcome(&self) -> ServerWelcome {
+        ServerWelcome { instance: self.instance, epoch: self.epoch }
+    }
+
+    /// Notes a connection of `client`, which proved to be `identity`. Forgets clients that have not
+    /// been connected for long.
+    ///
+    /// # Errors
+    /// `Denied` if another user is this client.
+    pub fn connect(&self, client: u64, identity: &Identity) -> Result<()> {
+        let now_ns = self.clock.monotonic_ns();
+        let mut clients = self.clients.lock();
+        let is_forgotten = |known: &KnownClient| {
+            known.connections == 0 && now_ns.saturating_sub(known.left_ns) > CLIENT_MEMORY_NS
+        };
+        let forgotten: Vec<u64> = clients
+            .iter()
+            .filter(|(known, state)| **known != client && is_forgotten(state))
+            .map(|(known, _)| *known)
+            .collect();
+        for known in forgotten {
+            clients.remove(&known);
+            self.session.remove_request(known)?;
+        }
+        let known = clients.entry(client).or_insert_with(|| KnownClient {
+            window: ClientWindow::new(client),
+            identity: None,
+            connections: 0,
+            left_ns: now_ns,
+        });
+        let user = known.identity.get_or_insert_with(|| identity.clone());
+        if user != identity {
+            let what = format!("client {client:016x} is one of user {}", user.uid);
+            return Err(Error::new(Kind::Denied, what));
+        }
+        known.connections += 1;
+        Ok(())
+    }
+
+    /// Notes the end of a connection of `client`; `forever` if it will not come back.
+    pub fn disconnect(&self, client: u64, forever: bool) {
+        let mut clients = self.clients.lock();
+        let Some(known) = clients.get_mut(&client) else { return };
+        known.connections -= 1;
+        known.left_ns = self.clock.monotonic_ns();
+        if forever && known.connections == 0 {
+            clients.remove(&client);
+            // A record that stays is removed by a later server.
+            let _ = self.session.remove_request(client);
+        }
+    }
+
+    /// What the server has done so far.
+    pub fn counters(&self) -> ServerCounters {
+        self.counters.read(self.commit.commits())
+    }
+
+    /// The state of the server for operators.
+    pub fn status(&self) -> Value {
+        let statistics = self.session.statistics();
+        json!({
+            "set": self.set.to_string(),
+            "instance": format!("{:016x}", self.instance),
+            "epoch": self.epoch,
+            "began_ns": self.began_ns,
+            "clients": self.clients.lock().len(),
+            "counters": self.counters(),
+            "session": {
+                "log_bytes": statistics.log_bytes,
+                "table_bytes": statistics.table_bytes,
+                "table_rows": statistics.table_rows,
+                "runs": statistics.runs,
+            },
+        })
+    }
+
+    /// Ends the session, so that another server can begin at once.
+    ///
+    /// # Errors
+    /// As `Session::end`.
+    pub fn end(&self) -> Result<()> {
+        self.session.end()
+    }
+}

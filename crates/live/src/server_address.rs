@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Server address: where a server of a live namespace accepts connections. Layout:
+//! docs/format/live.md.
+//!
+//! It is only a hint: the truth is the writer in the newest manifest of the set. A server whose
+//! address is out of date refuses connections, or does not answer, or says that it was fenced.
+
+use esker_base::store::Store;
+use esker_base::{Kind, Result};
+use esker_fs::live_namespace::LiveNamespace;
+use serde::{Deserialize, Serialize};
+
+/// Maximum bytes of an address object.
+const ADDRESS_BYTES_MAX: u64 = 64 << 10;
+
+/// Where a server accepts connections.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct ServerAddress {
+    /// The server process: a random number, 16 hexadecimal digits.
+    pub instance: String,
+    /// The machine, for people.
+    pub host: String,
+    /// The machine's boot: a Unix socket is reached only within it.
+    pub boot: String,
+    /// Process number, for people.
+    pub pid: u32,
+    /// The user who runs it.
+    pub uid: u32,
+    /// When it began, in nanoseconds since the Unix epoch.
+    pub began_ns: u64,
+    /// Host and port that accept TCP connections, if any.
+    pub tcp: Option<String>,
+    /// The abstract Unix socket that accepts connections, if any.
+    pub unix: Option<String>,
+}
+
+impl ServerAddress {
+    fn folder(name: &str) -> String {
+        format!("{}server/", LiveNamespace::folder(name))
+    }
+
+    /// Puts the address of a server of the live namespace `name`, and removes those of earlier
+    /// servers, which it has fenced. Cost: a write, a listing, a deletion for each.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub fn put(&self, store: &dyn Store, name: &str) -> Result<()> {
+        let folder = Self::folder(name);
+        let bytes = serde_json::to_vec(self).expect("an address is plain JSON");
+        store.put_if_absent(&format!("{folder}{}", self.instance), &bytes)?;
+        for object in store.list(&folder)? {
+            if !object.name.ends_with(&self.instance) {
+                store.delete(&object.name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the address of a server that ends.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub fn remove(&self, store: &dyn Store, name: &str) -> Result<()> {
+        store.delete(&format!("{}{}", Self::folder(name), self.instance))
+    }
+
+    /// Returns the addresses of servers of the live namespace `name`, the newest first. Cost: a
+    /// listing, and a request for each.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub fn all(store: &dyn Store, name: &str) -> Result<Vec<Self>> {
+        let mut addresses: Vec<Self> = Vec::new();
+        for object in store.list(&Self::folder(name))? {
+            match store.get(&object.name, ADDRESS_BYTES_MAX) {
+                // A hint that cannot be read helps nobody.
+                Ok(bytes) => addresses.extend(serde_json::from_slice::<Self>(&bytes).ok()),
+                Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        addresses.sort_by_key(|address| std::cmp::Reverse(address.began_ns));
+        Ok(addresses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_base::store::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn a_server_replaces_the_addresses_of_earlier_ones() -> Result<()> {
+        let store = MemoryStore::new();
+        let address = |instance: &str, began_ns| ServerAddress {
+            instance: instance.to_owned(),
+            host: "node7".into(),
+            boot: "b".into(),
+            pid: 12,
+            uid: 1000,
+            began_ns,
+            tcp: Some("node7:4000".into()),
+            unix: None,
+        };
+        address("a", 1).put(&store, "run")?;
+        address("c", 1).put(&store, "other")?;
+        store.put_if_absent("live/run/server/noise", b"{")?;
+        assert_eq!(ServerAddress::all(&store, "run")?, [address("a", 1)]);
+        address("b", 2).put(&store, "run")?;
+        assert_eq!(ServerAddress::all(&store, "run")?, [address("b", 2)]);
+        address("b", 2).remove(&store, "run")?;
+        assert_eq!(ServerAddress::all(&store, "run")?, []);
+        assert_eq!(ServerAddress::all(&store, "other")?.len(), 1);
+        Ok(())
+    }
+}

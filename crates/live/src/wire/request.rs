@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Items of requests and answers that several verbs share. Layout: docs/format/live.md, "Verbs".
+
+use esker_base::{Error, Kind};
+use esker_fs::ops::AttributeChanges;
+use esker_table::wire::{WireDamage, WireInput, put_bytes, put_varint, unzigzag, zigzag};
+
+/// Maximum bytes of a name.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Maximum bytes of a path, and of the target of a symbolic link.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Maximum bytes that one item reads or writes.
+pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
+/// Maximum bytes of the text of an error.
+pub const ANSWER_TEXT_BYTES_MAX: usize = 1024;
+
+/// Appends the outcome of one item: 0, or the kind and text of its error.
+pub fn put_status<T>(out: &mut Vec<u8>, outcome: &Result<T, Error>) {
+    match outcome {
+        Ok(_) => out.push(0),
+        Err(error) => {
+            out.push(error.kind().exit_code());
+            let text = error.to_string();
+            put_bytes(out, &text.as_bytes()[..text.floor_char_boundary(ANSWER_TEXT_BYTES_MAX)]);
+        }
+    }
+}
+
+/// Reads the outcome of one item; what the item returns follows if it succeeded.
+///
+/// # Errors
+/// Damage, if the bytes are no outcome.
+pub fn take_status(input: &mut WireInput) -> Result<Result<(), Error>, WireDamage> {
+    let code = input.u8()?;
+    if code == 0 {
+        return Ok(Ok(()));
+    }
+    let text = input.bytes(ANSWER_TEXT_BYTES_MAX, "the text of an error")?;
+    let kind = Kind::of_exit_code(code).ok_or(input.damage("a kind of error"))?;
+    Ok(Err(Error::new(kind, String::from_utf8_lossy(text).into_owned())))
+}
+
+/// Changes of attributes on the wire: a mask of those that follow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttributeRequest {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Time of the last access, in nanoseconds since the Unix epoch.
+    pub atime_ns: Option<i64>,
+    /// Time of the last modification, in nanoseconds since the Unix epoch.
+    pub mtime_ns: Option<i64>,
+}
+
+impl AttributeRequest {
+    /// Appends the changes to `out`.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        let time = |time: Option<i64>| time.map(|time| zigzag(time.cast_unsigned()));
+        let fields = [
+            self.mode.map(u64::from),
+            self.uid.map(u64::from),
+            self.gid.map(u64::from),
+            self.size,
+            time(self.atime_ns),
+            time(self.mtime_ns),
+        ];
+        let mask = (0..).zip(&fields).map(|(bit, field)| u8::from(field.is_some()) << bit).sum();
+        out.push(mask);
+        fields.iter().flatten().for_each(|field| put_varint(out, *field));
+    }
+
+    /// Reads changes.
+    ///
+    /// # Errors
+    /// Damage, if the bytes are none.
+    pub fn take(input: &mut WireInput) -> Result<Self, WireDamage> {
+        let mask = input.u8()?;
+        if mask >= 1 << 6 {
+            return Err(input.damage("a mask of six attributes"));
+        }
+        let mut field = |bit: u8| (mask & 1 << bit != 0).then(|| input.varint()).transpose();
+        let fields = [field(0)?, field(1)?, field(2)?, field(3)?, field(4)?, field(5)?];
+        let narrow = |field: Option<u64>| field.map(u32::try_from).transpose();
+        let narrow = |field| narrow(field).map_err(|_| input.damage("a number of 32 bits"));
+        let time = |field: Option<u64>| field.map(|time| unzigzag(time).cast_signed());
+        Ok(Self {
+            mode: narrow(fields[0])?,
+            uid: narrow(fields[1])?,
+            gid: narrow(fields[2])?,
+            size: fields[3],
+            atime_ns: time(fields[4]),
+            mtime_ns: time(fields[5]),
+        })
+    }
+
+    /// Returns the changes as a session takes them.
+    #[must_use]
+    pub fn changes(&self) -> AttributeChanges {
+        AttributeChanges {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            size: self.size,
+            atime_ns: self.atime_ns,
+            mtime_ns: self.mtime_ns,
+            ctime_ns: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_come_back() {
+        let mut out = Vec::new();
+        put_status(&mut out, &Ok(()));
+        put_status::<()>(&mut out, &Err(Error::new(Kind::NotEmpty, "é".repeat(900))));
+        let mut input = WireInput::new(&out);
+        assert!(take_status(&mut input).expect("whole").is_ok());
+        let error = take_status(&mut input).expect("whole").unwrap_err();
+        assert_eq!(error.kind(), Kind::NotEmpty);
+        assert!(input.end().is_ok());
+        assert!(take_status(&mut WireInput::new(&[250, 0])).is_err());
+    }
+
+    #[test]
+    fn changes_of_attributes_come_back() {
+        let all = AttributeRequest {
+            mode: Some(0o644),
+            uid: Some(u32::MAX),
+            gid: Some(0),
+            size: Some(u64::MAX),
+            atime_ns: Some(-1),
+            mtime_ns: Some(i64::MAX),
+        };
+        for changes in
+            [AttributeRequest::default(), AttributeRequest { mode: None, ..all.clone() }, all]
+        {
+            let mut out = Vec::new();
+            changes.put(&mut out);
+            assert_eq!(AttributeRequest::take(&mut WireInput::new(&out)), Ok(changes));
+            for cut in 0..out.len() {
+                assert!(AttributeRequest::take(&mut WireInput::new(&out[..cut])).is_err());
+            }
+        }
+        assert!(AttributeRequest::take(&mut WireInput::new(&[64])).is_err());
+    }
+}

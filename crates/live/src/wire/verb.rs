@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Verb: what a frame asks for. Layout: docs/format/live.md, "Verbs".
+
+/// What a frame asks for, or answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Verb {
+    /// The first frame of a connection.
+    Hello = 1,
+    /// The server's challenge to a client that claims to know its secret.
+    Challenge = 2,
+    /// The client's answer to a challenge.
+    Proof = 3,
+    /// The end of the handshake.
+    Welcome = 4,
+    /// The client ends, and repeats nothing any more.
+    Goodbye = 5,
+    /// Nothing: for the measurement of round trips.
+    Null = 16,
+    /// The attributes of names in a directory.
+    Lookup = 17,
+    /// Opens the place to which a path leads.
+    Resolve = 18,
+    /// Entries of a directory.
+    List = 19,
+    /// Bytes of a file.
+    Read = 20,
+    /// The target of a symbolic link.
+    ReadSymlink = 21,
+    /// New empty files.
+    Create = 32,
+    /// New directories.
+    MakeDirectory = 33,
+    /// A new symbolic link.
+    MakeSymlink = 34,
+    /// Another name of a file.
+    Link = 35,
+    /// Removal of names of files.
+    Unlink = 36,
+    /// Removal of empty directories.
+    RemoveDirectory = 37,
+    /// A new name for an old one.
+    Rename = 38,
+    /// Changes of attributes.
+    SetAttributes = 39,
+    /// Bytes for a file.
+    Write = 40,
+    /// Waits until everything that was answered before survives power loss.
+    Sync = 48,
+    /// A snapshot of the current state, published under a name.
+    Snapshot = 49,
+    /// Counters of the server, as JSON.
+    Status = 50,
+}
+
+impl Verb {
+    /// All verbs.
+    pub const ALL: [Self; 23] = [
+        Self::Hello,
+        Self::Challenge,
+        Self::Proof,
+        Self::Welcome,
+        Self::Goodbye,
+        Self::Null,
+        Self::Lookup,
+        Self::Resolve,
+        Self::List,
+        Self::Read,
+        Self::ReadSymlink,
+        Self::Create,
+        Self::MakeDirectory,
+        Self::MakeSymlink,
+        Self::Link,
+        Self::Unlink,
+        Self::RemoveDirectory,
+        Self::Rename,
+        Self::SetAttributes,
+        Self::Write,
+        Self::Sync,
+        Self::Snapshot,
+        Self::Status,
+    ];
+
+    /// Returns the verb of a byte on the wire.
+    #[must_use]
+    pub fn of_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Hello,
+            2 => Self::Challenge,
+            3 => Self::Proof,
+            4 => Self::Welcome,
+            5 => Self::Goodbye,
+            16 => Self::Null,
+            17 => Self::Lookup,
+            18 => Self::Resolve,
+            19 => Self::List,
+            20 => Self::Read,
+            21 => Self::ReadSymlink,
+            32 => Self::Create,
+            33 => Self::MakeDirectory,
+            34 => Self::MakeSymlink,
+            35 => Self::Link,
+            36 => Self::Unlink,
+            37 => Self::RemoveDirectory,
+            38 => Self::Rename,
+            39 => Self::SetAttributes,
+            40 => Self::Write,
+            48 => Self::Sync,
+            49 => Self::Snapshot,
+            50 => Self::Status,
+            _ => return None,
+        })
+    }
+
+    /// True if it changes the namespace, so that it must be carried out exactly once.
+    #[must_use]
+    pub fn is_change(self) -> bool {
+        (32..48).contains(&(self as u8))
+    }
+
+    /// True if its payload begins with the identity of a directory, in which its items are.
+    #[must_use]
+    pub fn is_in_directory(self) -> bool {
+        self.is_change()
+            || matches!(self, Self::Lookup | Self::List | Self::Read | Self::ReadSymlink)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_come_back() {
+        for verb in Verb::ALL {
+            assert_eq!(Verb::of_code(verb as u8), Some(verb));
+        }
+        assert_eq!((0..=255).filter_map(Verb::of_code).count(), Verb::ALL.len());
+        assert!(Verb::Write.is_change() && !Verb::Sync.is_change() && !Verb::Read.is_change());
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hostile clients: bytes that are no frames, frames that are no requests, and requests that no
+//! client sends. The server refuses them and serves others.
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
+
+use esker_base::{Random, Result};
+use esker_live::LiveServer;
+use esker_live::client::LiveDir;
+use esker_live::wire::{
+    ClientHello, FRAME_BYTES_MAX, FrameHeader, HelloMethod, Verb, finish_frame, split_frame,
+    start_frame,
+};
+use esker_table::manifest::SetId;
+
+use crate::served::{LiveStore, NAME};
+
+fn connect(server: &LiveServer) -> UnixStream {
+    let name = server.address().unix.clone().expect("a socket");
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).expect("a name"));
+    let stream = stream.expect("a connection");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    stream
+}
+
+fn frame(header: &FrameHeader, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    start_frame(&mut out);
+    out.extend_from_slice(payload);
+    finish_frame(&mut out, 0, header);
+    out
+}
+
+fn hello(set: SetId, client: u64) -> Vec<u8> {
+    let hello = ClientHello { method: HelloMethod::PeerCredentials, client, set, nonce: [0; 16] };
+    frame(&FrameHeader::new(Verb::Hello, 0), &hello.encode())
+}
+
+/// A connection after its handshake.
+fn greeted(live: &LiveStore, server: &LiveServer, client: u64) -> UnixStream {
+    let set =
+        esker_fs::live_namespace::LiveNamespace::load(&*live.store, NAME).expect("a layout").set;
+    let mut stream = connect(server);
+    stream.write_all(&hello(set, client)).expect("sent");
+    let mut welcome = [0; 24 + 16];
+    stream.read_exact(&mut welcome).expect("a welcome");
+    stream
+}
+
+/// Sends `bytes`, and returns what the server says before it closes, or before it waits for more.
+fn send(mut stream: UnixStream, bytes: &[u8]) -> Vec<u8> {
+    // The server may close the connection before all is sent.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    answer
+}
+
+#[test]
+fn noise_and_damaged_requests_end_one_connection_only() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let mut tree = live.connect();
+    let mut random = Random::from_seed(5);
+    let verbs = Verb::ALL;
+    for client in 1..400u64 {
+        let mut payload = vec![0; random.below(80) as usize];
+        random.fill(&mut payload);
+        if random.one_in(2) && payload.len() >= 16 {
+            // The root, so that more of the item is read.
+            payload[..16].fill(0);
+        }
+        let header = FrameHeader {
+            verb: verbs[random.below(verbs.len() as u64) as usize],
+            flags: Default::default(),
+            items: random.below(4) as u16 * random.below(40) as u16,
+            number: random.below(5),
+            window: random.below(5) as u32,
+        };
+        if header.verb == Verb::Snapshot {
+            continue;
+        }
+        let mut bytes = frame(&header, &payload);
+        if random.one_in(3) {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << random.below(8);
+        }
+        let stream =
+            if random.one_in(4) { connect(&server) } else { greeted(&live, &server, client) };
+        send(stream, &bytes);
+    }
+    tree.create(&LiveDir::root(), b"still", 0o644)?;
+    tree.lookup(&LiveDir::root(), b"still")?;
+    assert!(server.counters().refused > 0);
+    tree.close()?;
+    server.end()
+}
+
+/// Symptom this guards against: a length on the wire is allocated before its bytes arrive.
+#[test]
+fn lengths_are_bounded_before_and_after_the_handshake() {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let mut header = [0; 24];
+    header[0..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    header[4] = Verb::Hello as u8;
+    assert_eq!(send(connect(&server), &header), b"");
+    header[4] = Verb::Create as u8;
+    assert_eq!(send(greeted(&live, &server, 1), &header), b"");
+}
+
+#[test]
+fn a_client_of_another_namespace_is_refused() {
+    let live = LiveStore::new();
+    let server = live.serve();
+    assert_eq!(send(connect(&server), &hello(SetId(1), 1)), b"");
+    assert_eq!(server.counters().connections, 0);
+}
+
+/// A client that sends without ever reading is stopped; its answers do not fill memory.
+#[test]
+fn a_client_that_reads_nothing_is_not_served_further() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let mut stream = greeted(&live, &server, 1);
+    stream.set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+    let status = frame(&FrameHeader::new(Verb::Status, 1), b"").repeat(100);
+    let mut sent = 0;
+    while sent < 64 << 20 {
+        match stream.write(&status) {
+            Ok(count) => sent += count,
+            Err(_) => break,
+        }
+    }
+    assert!(sent < 16 << 20, "{sent} bytes were taken");
+    let mut tree = live.connect();
+    tree.create(&LiveDir::root(), b"f", 0o644)?;
+    let mut piece = vec![0; 4096];
+    let count = stream.read(&mut piece).expect("an answer");
+    assert!(split_frame(&piece[..count], FRAME_BYTES_MAX, "x")?.is_some());
+    tree.close()
+}

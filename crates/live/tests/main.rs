@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of live namespaces: real servers and clients in one process, over Unix sockets and TCP.
+
+mod hostile;
+mod requests;
+mod served;
+mod takeover;
+mod users;

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Takeover: a server dies or is fenced at any time, another continues, and every change of every
+//! client is carried out exactly once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use esker_base::store::{FaultStore, MemoryStore, SharedStore};
+use esker_base::{Kind, Random, Result};
+use esker_live::LiveTree;
+use esker_live::client::{LiveDir, Request};
+use hashbrown::HashMap;
+
+use crate::served::{LiveStore, NAME, client_options, server_options};
+
+/// Moves a token between two names, as often as asked: a rename that is lost, or done twice, leaves
+/// none or another; and counts by creating and removing files. All requests are durable.
+fn work(tree: &mut LiveTree, client: usize, rounds: usize, random: &mut Random) -> Result<()> {
+    let root = LiveDir::root();
+    let name = |what: &str| format!("{what}-{client}").into_bytes();
+    let dir = tree.make_directory(&root, &name("dir"), 0o755)?;
+    tree.change(Request::create(&dir, 0o644, &[b"here"]).durable())?;
+    for round in 0..rounds {
+        let (from, to): (&[u8], &[u8]) =
+            if round.is_multiple_of(2) { (b"here", b"there") } else { (b"there", b"here") };
+        let flags = esker_fs::ops::RenameFlags::NoReplace;
+        let rename = Request::rename((&dir, from), (&dir, to), flags).durable();
+        let new = format!("n{round}").into_bytes();
+        let batch: Vec<Vec<u8>> =
+            (0..random.below(40)).map(|n| format!("b{round}-{n}").into_bytes()).collect();
+        let batch: Vec<&[u8]> = batch.iter().map(Vec::as_slice).collect();
+        let connection = tree.connection();
+        let under_way = [
+            connection.submit(rename)?,
+            connection.submit(Request::create(&dir, 0o600, &[&new]).durable())?,
+            connection.submit(Request::create(&dir, 0o600, &batch).durable())?,
+            connection.submit(Request::unlink(&dir, &[&new]).durable())?,
+            connection.submit(Request::make_directory(&dir, 0o700, &[&new]).durable())?,
+            connection.submit(Request::unlink(&dir, &batch).durable())?,
+            connection.submit(Request::remove_directory(&dir, &[&new]).durable())?,
+        ];
+        for (step, number) in under_way.into_iter().enumerate() {
+            for outcome in connection.wait(number)?.outcomes()? {
+                outcome.map_err(|error| {
+                    error.within(format!("client {client} round {round} step {step}"))
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The end of `rounds` of [`work`].
+fn check(tree: &mut LiveTree, client: usize, rounds: usize) -> Result<()> {
+    let dir = tree.dir(format!("/dir-{client}").as_bytes())?;
+    let names: Vec<Vec<u8>> = tree.list(&dir)?.into_iter().map(|entry| entry.name).collect();
+    let token: &[u8] = if rounds.is_multiple_of(2) { b"here" } else { b"there" };
+    assert_eq!(names, [token], "client {client}");
+    Ok(())
+}
+
+/// Symptom this guards against: a retried rename fails with `NotFound`, a retried removal too, a
+/// retried create or mkdir with `Exists`, although the client's own first attempt did it.
+#[test]
+fn changes_are_carried_out_once_while_servers_come_and_go() -> Result<()> {
+    const CLIENTS: usize = 3;
+    const ROUNDS: usize = 600;
+    let live = LiveStore::new();
+    let mut server = Some(live.serve());
+    let is_done = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let live = &live;
+        let workers: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                scope.spawn(move || {
+                    let mut tree = live.connect();
+                    work(&mut tree, client, ROUNDS, &mut Random::from_seed(client as u64))?;
+                    let reconnects = tree.connection().reconnects();
+                    tree.close().map(|()| reconnects)
+                })
+            })
+            .collect();
+        let done = is_done.clone();
+        let servers = scope.spawn(move || {
+            let mut random = Random::from_seed(9);
+            let mut count = 0;
+            while !done.load(Ordering::Relaxed) {
+                std::thread::sleep(std::time::Duration::from_millis(5 + random.below(40)));
+                // Some end in order, some are dropped as by a crash, some are fenced.
+                match random.below(3) {
+                    0 => server.take().map_or(Ok(()), |server| server.end()).expect("an end"),
+                    1 => drop(server.take()),
+                    _ => {}
+                }
+                let next = live.serve();
+                drop(server.replace(next));
+                count += 1;
+            }
+            count
+        });
+        let mut reconnects = 0;
+        for worker in workers {
+            reconnects += worker.join().expect("a worker").expect("all requests succeed");
+        }
+        is_done.store(true, Ordering::Relaxed);
+        let count = servers.join().expect("servers");
+        println!("{count} servers, {reconnects} reconnects");
+        assert!(count > 1 && reconnects > 0, "{count} servers, {reconnects} reconnects");
+    });
+    let server = live.serve();
+    let mut tree = live.connect();
+    (0..CLIENTS).try_for_each(|client| check(&mut tree, client, ROUNDS))?;
+    tree.close()?;
+    server.end()
+}
+
+/// Stops the world at a request of the store; what the image then holds is served by another.
+#[test]
+fn a_crash_at_every_store_request_loses_no_durable_answer() -> Result<()> {
+    for stop in 1.. {
+        let inner: SharedStore = Arc::new(MemoryStore::new());
+        LiveStore::in_store(inner.clone());
+        let fault = Arc::new(FaultStore::new(inner, stop));
+        let live = LiveStore::in_store(fault.clone());
+        fault.stop_at(fault.operations() + stop, esker_base::store::FaultEffect::Partial);
+        let mut answered: HashMap<Vec<u8>, bool> = HashMap::new();
+        let server = live.serve_with(server_options());
+        if let Ok(server) = server {
+            let options = esker_live::client::LiveClientOptions {
+                patience: std::time::Duration::ZERO,
+                ..client_options()
+            };
+            if let Ok(mut tree) = LiveTree::connect(&live.store, NAME, options) {
+                for round in 0..6 {
+                    let name = format!("f{round}").into_bytes();
+                    let create = Request::create(&LiveDir::root(), 0o644, &[&name]).durable();
+                    match tree.change(create) {
+                        Ok(()) => answered.insert(name, true),
+                        Err(_) => break,
+                    };
+                }
+            }
+            drop(server);
+        }
+        let is_whole = !fault.is_stopped();
+        for image in [fault.after_power_loss()?, fault.after_process_death()?] {
+            let live = LiveStore::in_store(image);
+            let server = live.serve();
+            let mut tree = live.connect();
+            for name in answered.keys() {
+                tree.lookup(&LiveDir::root(), name)
+                    .map_err(|error| error.within(format!("stop {stop}")))?;
+            }
+            tree.close()?;
+            server.end()?;
+        }
+        if is_whole {
+            println!("{stop} requests");
+            assert!(answered.len() == 6 && stop > 6);
+            return Ok(());
+        }
+    }
+    unreachable!("the loop returns");
+}
+
+#[test]
+fn a_fenced_server_answers_nothing_and_says_so() -> Result<()> {
+    let live = LiveStore::new();
+    let first = live.serve();
+    let mut tree = live.connect();
+    tree.change(Request::create(&LiveDir::root(), 0o644, &[b"f"]).durable())?;
+    let second = live.serve();
+    tree.change(Request::create(&LiveDir::root(), 0o644, &[b"g"]).durable())?;
+    assert_eq!(tree.connection().reconnects(), 1);
+    assert_eq!(first.end().unwrap_err().kind(), Kind::Fenced);
+    assert!(second.failure().is_none());
+    assert_eq!(tree.list(&LiveDir::root())?.len(), 2);
+    tree.close()?;
+    second.end()
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Users: what the server lets each do. Their identities are those of handles; processes of two
+//! users are in the tests of the command.
+
+use esker_base::{Kind, Result};
+use esker_fs::identity::Identity;
+use esker_live::client::{LiveClientOptions, LiveDir, Request};
+use esker_live::proof::UserSecret;
+use esker_live::wire::AttributeRequest;
+use esker_live::{LiveTree, client};
+
+use crate::served::{LiveStore, NAME, tcp_options};
+
+/// A user without groups of its own.
+fn user(uid: u32) -> Identity {
+    Identity { uid, gid: uid, groups: vec![] }
+}
+
+/// Only a server of the superuser acts for several users over TCP.
+#[test]
+fn permissions_are_those_of_each_user() -> Result<()> {
+    if !Identity::of_process().is_root() {
+        println!("skipped: needs the superuser");
+        return Ok(());
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = UserSecret::read_or_make(&folder.path().join("secret"))?;
+    let live = LiveStore::new();
+    let server = live.serve_with(tcp_options(&secret))?;
+    let mut address = server.address().clone();
+    (address.unix, address.instance) = (None, "0".repeat(16));
+    live.store.delete(&format!("live/{NAME}/server/{}", server.address().instance))?;
+    address.put(&*live.store, NAME)?;
+    let connect = |identity: Identity| {
+        let secret = Some(secret.clone());
+        let options = LiveClientOptions { identity, secret, ..crate::served::client_options() };
+        LiveTree::connect(&live.store, NAME, options)
+    };
+    let (mut root, mut alice, mut bob) =
+        (connect(Identity::root())?, connect(user(1000))?, connect(user(1001))?);
+    let top = client::LiveDir::root();
+    assert_eq!(alice.create(&top, b"f", 0o644).unwrap_err().kind(), Kind::Denied);
+    let open = AttributeRequest { mode: Some(0o1777), ..Default::default() };
+    root.set_attributes(&top, b"", &open)?;
+    let private = alice.make_directory(&top, b"private", 0o700)?;
+    let inner = alice.make_directory(&private, b"inner", 0o777)?;
+    alice.create(&inner, b"f", 0o666)?;
+    assert_eq!(alice.lookup(&private, b"inner")?.uid, 1000);
+    // The identity of a directory opens nothing to whom its path is closed.
+    let guessed = LiveDir { id: inner.id, path: inner.path.clone() };
+    assert_eq!(bob.create(&guessed, b"g", 0o644).unwrap_err().kind(), Kind::Fenced);
+    assert_eq!(bob.dir(b"/private/inner").unwrap_err().kind(), Kind::Denied);
+    assert_eq!(
+        bob.change(Request::remove_directory(&top, &[b"private"])).unwrap_err().kind(),
+        Kind::NotPermitted
+    );
+    let own = AttributeRequest { mode: Some(0o777), ..Default::default() };
+    let denied = bob.set_attributes(&top, b"private", &own).unwrap_err().kind();
+    assert_eq!(denied, Kind::NotPermitted);
+    assert_eq!(bob.snapshot("mine").unwrap_err().kind(), Kind::NotPermitted);
+    Ok(())
+}
