@@ -6,6 +6,7 @@ pub mod collective;
 mod create;
 pub mod curves;
 mod imd;
+pub mod live;
 pub mod messages;
 pub mod particles;
 pub mod permutation;

@@ -23,6 +23,7 @@ mod imd_mount;
 mod inherited;
 mod interrupts;
 mod json;
+mod live;
 mod messages;
 #[cfg(feature = "mongodb")]
 #[expect(dead_code, reason = "the tests of the backend use the rest")]

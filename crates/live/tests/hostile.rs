@@ -7,14 +7,15 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
-use esker_base::{Random, Result};
+use esker_base::{Kind, Random, Result};
 use esker_live::LiveServer;
 use esker_live::client::LiveDir;
 use esker_live::wire::{
     ClientHello, FRAME_BYTES_MAX, FrameHeader, HelloMethod, Verb, finish_frame, split_frame,
-    start_frame,
+    start_frame, take_status,
 };
 use esker_table::manifest::SetId;
+use esker_table::wire::WireInput;
 
 use crate::served::{LiveStore, NAME};
 
@@ -108,17 +109,23 @@ fn lengths_are_bounded_before_and_after_the_handshake() {
     let mut header = [0; 24];
     header[0..4].copy_from_slice(&u32::MAX.to_le_bytes());
     header[4] = Verb::Hello as u8;
-    assert_eq!(send(connect(&server), &header), b"");
+    let refused = send(connect(&server), &header);
+    assert_eq!(refused.get(4), Some(&(Verb::Goodbye as u8)));
     header[4] = Verb::Create as u8;
     assert_eq!(send(greeted(&live, &server, 1), &header), b"");
 }
 
 #[test]
-fn a_client_of_another_namespace_is_refused() {
+fn a_client_of_another_namespace_is_refused() -> Result<()> {
     let live = LiveStore::new();
     let server = live.serve();
-    assert_eq!(send(connect(&server), &hello(SetId(1), 1)), b"");
+    let answer = send(connect(&server), &hello(SetId(1), 1));
+    let (header, payload) = split_frame(&answer, FRAME_BYTES_MAX, "x")?.expect("a frame");
+    assert_eq!(header.verb, Verb::Goodbye);
+    let why = take_status(&mut WireInput::new(&answer[payload])).expect("an outcome").unwrap_err();
+    assert_eq!(why.kind(), Kind::Conflict);
     assert_eq!(server.counters().connections, 0);
+    Ok(())
 }
 
 /// A client that sends without ever reading is stopped; its answers do not fill memory.

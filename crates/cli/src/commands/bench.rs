@@ -14,6 +14,8 @@ use esker_bench::{
 };
 use esker_imd::entry::IndexedEntry;
 use esker_imd::{DirectoryOptions, RecordLayout as ImdShape, ValueFormat};
+use esker_live::LiveTree;
+use esker_live::client::LiveClientOptions;
 use serde::Serialize;
 
 use super::bench_ranks;
@@ -116,6 +118,21 @@ enum BenchWorkload {
         #[command(flatten)]
         query: BenchQuery,
     },
+    /// Measure requests to a live namespace that `esker live serve` serves
+    ///
+    /// Works in a new directory of its root, which stays. Beside each rate is the processor time of
+    /// the server.
+    #[command(after_help = "\
+Example:
+  taskset -c 0 esker live serve run &
+  taskset -c 1 esker bench live run")]
+    Live {
+        /// The live namespace
+        name: String,
+        /// Number of requests under way at a time; a quarter as many batches of 128
+        #[arg(long, default_value_t = 400_000, value_name = "N")]
+        operations: u64,
+    },
     /// Compare getting keys with scanning for them
     #[command(after_help = "Example:\n  esker bench imd-speedup run:/particles --threads 2")]
     ImdSpeedup {
@@ -204,6 +221,13 @@ impl BenchCommand {
             }
             BenchWorkload::ImdGet { target, operations, query } => {
                 imd_get_at(context, &target, operations, &query)?
+            }
+            BenchWorkload::Live { name, operations } => {
+                let options = LiveClientOptions::default();
+                let mut tree = LiveTree::connect(&context.store()?, &name, options)?;
+                let report = esker_bench::live::live(&mut tree, operations)?;
+                tree.close()?;
+                return show(context, &report);
             }
             BenchWorkload::ImdSpeedup { target, threads } => {
                 let (entry, _) = super::imd::open(context, &target, 0)?;

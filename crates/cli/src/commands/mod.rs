@@ -20,6 +20,9 @@ mod gc;
 mod imd;
 mod import;
 mod init;
+mod live;
+mod live_files;
+mod live_serve;
 mod ln;
 mod log;
 mod ls;
@@ -89,6 +92,7 @@ pub enum Command {
     Umount(umount::UmountCommand),
     Commit(umount::CommitCommand),
     Session(session::SessionCommand),
+    Live(live::LiveCommand),
     Publish(publish::PublishCommand),
     Names(names::NamesCommand),
     Log(log::LogCommand),
@@ -154,6 +158,7 @@ impl Command {
             Self::Verify(command) => return command.run(context),
             Self::Run(command) => return command.run(context),
             Self::Session(command) => return command.run(context),
+            Self::Live(command) => return command.run(context),
             Self::Names(command) => return command.run(context),
             Self::Ls(command) => return command.run(context),
             Self::Tree(command) => return command.run(context),

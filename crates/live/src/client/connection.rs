@@ -17,7 +17,7 @@ use esker_fs::identity::Identity;
 use esker_fs::live_namespace::LiveNamespace;
 use esker_fs::namespace::FollowLinks;
 use esker_table::wire::{WireDamage, WireInput};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::endpoint::{ClientIdentity, Endpoint};
 use super::pending::{LiveDir, PendingRequest, Request};
@@ -29,6 +29,8 @@ use crate::wire::{FRAME_BYTES_MAX, FrameHeader, split_frame, take_status};
 const SEND_BYTES: usize = 64 << 10;
 /// Bytes received at once.
 const RECEIVE_BYTES: usize = 64 << 10;
+/// After this long without an answer, the client looks whether another server has taken over.
+const SILENCE: Duration = Duration::from_millis(500);
 /// Requests under way, at most.
 const WINDOW_MAX: u64 = 4096;
 /// First and longest pause between attempts to connect.
@@ -115,6 +117,8 @@ pub struct LiveConnection {
     who: ClientIdentity,
     patience: Duration,
     endpoint: Option<Endpoint>,
+    /// The server, as its address names it.
+    instance: String,
     next_number: u64,
     pending: VecDeque<PendingRequest>,
     /// Bytes to send, of which those before `sent` are sent.
@@ -145,6 +149,7 @@ impl LiveConnection {
             who: ClientIdentity { client, set: live.set, secret, identity },
             patience,
             endpoint: None,
+            instance: String::new(),
             next_number: 1,
             pending: VecDeque::new(),
             send: Vec::new(),
@@ -250,7 +255,9 @@ impl LiveConnection {
         };
         let ready = {
             let mut polled = [PollFd::new(endpoint, wanted)];
-            match poll(&mut polled, None) {
+            let silence = Timespec { tv_sec: 0, tv_nsec: SILENCE.subsec_nanos().into() };
+            match poll(&mut polled, Some(&silence)) {
+                Ok(0) => return self.check_server(),
                 Ok(_) => polled[0].revents(),
                 Err(rustix::io::Errno::INTR) => return Ok(()),
                 Err(errno) => return Err(broken(errno.into())),
@@ -280,6 +287,18 @@ impl LiveConnection {
             }
         }
         Ok(())
+    }
+
+    /// Fails if another server has taken over from the silent one, which may be stopped or cut off.
+    fn check_server(&self) -> Result<()> {
+        let newest = ServerAddress::all(&*self.store, &self.name)?.into_iter().next();
+        match newest {
+            Some(newest) if newest.instance != self.instance => {
+                let what = format!("the server on {} has taken over", newest.host);
+                Err(Error::new(Kind::Unavailable, what))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes the complete answers out of the received bytes.
@@ -346,6 +365,7 @@ impl LiveConnection {
                     Ok((endpoint, _)) => {
                         last = None;
                         self.endpoint = Some(endpoint);
+                        self.instance = address.instance;
                         break;
                     }
                     Err(error) => last = Some(error),
@@ -354,7 +374,9 @@ impl LiveConnection {
             if let Some(endpoint) = self.endpoint.take() {
                 break endpoint;
             }
-            if clock.monotonic_ns() >= deadline_ns {
+            // Those that refuse will do so again.
+            let is_refused = last.as_ref().is_some_and(|error| !may_reconnect(error));
+            if is_refused || clock.monotonic_ns() >= deadline_ns {
                 return Err(unserved(&self.name, last));
             }
         };
@@ -413,7 +435,7 @@ fn may_reconnect(error: &Error) -> bool {
 fn unserved(name: &str, last: Option<Error>) -> Error {
     let advice = format!("`esker live serve {name}` serves it");
     match last {
-        Some(error) if error.kind() == Kind::Denied => error,
+        Some(error) if !may_reconnect(&error) => error,
         Some(error) => {
             let what = format!("no server of {name} can be reached ({error}); {advice}");
             Error::new(Kind::Unavailable, what)

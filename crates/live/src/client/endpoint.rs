@@ -12,13 +12,14 @@ use esker_base::process::ProcessIdentity;
 use esker_base::{Error, Kind, Random, Result};
 use esker_fs::identity::Identity;
 use esker_table::manifest::SetId;
+use esker_table::wire::WireInput;
 use rustix::net::sockopt::socket_peercred;
 
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
 use crate::wire::{
     CONNECTION_NONCE_BYTES, ClientHello, FRAME_BYTES_MAX, FrameHeader, HelloMethod, ServerWelcome,
-    Verb, encode_identity, finish_frame, split_frame, start_frame,
+    Verb, encode_identity, finish_frame, split_frame, start_frame, take_status,
 };
 
 /// Time that a server has for each step of a handshake.
@@ -48,7 +49,8 @@ impl Endpoint {
     /// Connects to the server at `address` and proves who the client is.
     ///
     /// # Errors
-    /// `Unavailable` if nothing accepts connections there; `Denied`; `Closed` if the server refuses.
+    /// `Unavailable` if nothing accepts connections there; `Denied` and `Conflict` if the server
+    /// refuses the client.
     pub fn connect(address: &ServerAddress, who: &ClientIdentity) -> Result<(Self, ServerWelcome)> {
         let (mut stream, method) = Self::open(address, who)?;
         let peer = format!("the server on {}", address.host);
@@ -137,10 +139,11 @@ impl Endpoint {
         let mut received = Vec::new();
         loop {
             if let Some((header, payload)) = split_frame(&received, FRAME_BYTES_MAX, peer)? {
-                return match header.verb == verb {
-                    true => Ok(received[payload].to_vec()),
-                    false => {
-                        let what = format!("{:?} in place of {verb:?}", header.verb);
+                return match header.verb {
+                    Verb::Goodbye => Err(refusal(&received[payload], peer)),
+                    found if found == verb => Ok(received[payload].to_vec()),
+                    other => {
+                        let what = format!("{other:?} in place of {verb:?}");
                         Err(Error::corrupt(peer, 4, what))
                     }
                 };
@@ -148,14 +151,18 @@ impl Endpoint {
             let mut piece = [0; 4096];
             let count = self.read(&mut piece).map_err(|error| unreachable(error, peer))?;
             if count == 0 {
-                let what = format!(
-                    "{peer} refuses this client; its log says why: another user, another secret, \
-                     or another namespace"
-                );
-                return Err(Error::new(Kind::Denied, what));
+                return Err(Error::new(Kind::Unavailable, format!("{peer} is ending")));
             }
             received.extend_from_slice(&piece[..count]);
         }
+    }
+}
+
+/// The reason for which the server at `peer` refuses the client.
+fn refusal(payload: &[u8], peer: &str) -> Error {
+    match take_status(&mut WireInput::new(payload)) {
+        Ok(Err(why)) => why.within(peer),
+        _ => Error::corrupt(peer, 0, "a refusal without a reason"),
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::carry_out::ClientSession;
 use super::counters::RunningCounters;
-use super::handshake::{GreetedClient, greet};
+use super::handshake::{GreetedClient, greet, refuse};
 use super::peer_user::peer_user;
 use super::served_namespace::ServedNamespace;
 
@@ -104,8 +104,11 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     let greeting = greet(&served, &mut stream, user, &peer, &mut received);
     let greeted = match tokio::time::timeout(HANDSHAKE_PATIENCE, greeting).await {
         Ok(Ok(greeted)) => greeted,
-        _ => {
+        refused => {
             RunningCounters::add(&served.counters.refused, 1);
+            if let Ok(Err(why)) = refused {
+                refuse(&mut stream, &why).await;
+            }
             return;
         }
     };

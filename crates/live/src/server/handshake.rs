@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::served_namespace::ServedNamespace;
 use crate::wire::{
     CONNECTION_NONCE_BYTES, ClientHello, FrameHeader, GREETING_BYTES_MAX, HelloMethod, Verb,
-    decode_identity, finish_frame, split_frame, start_frame,
+    decode_identity, finish_frame, put_status, split_frame, start_frame,
 };
 
 /// A client that has proved its user.
@@ -116,6 +116,13 @@ async fn receive<S: AsyncRead + Unpin>(
             return Err(Error::new(Kind::Closed, format!("{peer} has closed the connection")));
         }
     }
+}
+
+/// Tells a client why it is refused, if it still listens.
+pub(super) async fn refuse<S: AsyncWrite + Unpin>(stream: &mut S, why: &Error) {
+    let mut payload = Vec::new();
+    put_status::<()>(&mut payload, &Err(Error::new(why.kind(), why.to_string())));
+    let _ = send(stream, Verb::Goodbye, &payload, "a refused client").await;
 }
 
 async fn send<S: AsyncWrite + Unpin>(

@@ -178,6 +178,7 @@ impl ServedNamespace {
             "instance": format!("{:016x}", self.instance),
             "epoch": self.epoch,
             "began_ns": self.began_ns,
+            "processor_ns": processor_ns(),
             "clients": self.clients.lock().len(),
             "counters": self.counters(),
             "session": {
@@ -196,4 +197,10 @@ impl ServedNamespace {
     pub fn end(&self) -> Result<()> {
         self.session.end()
     }
+}
+
+/// Processor time of this process.
+fn processor_ns() -> u64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    used.tv_sec.cast_unsigned() * 1_000_000_000 + used.tv_nsec.cast_unsigned()
 }

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker live serve`: runs the server of a live namespace until a signal ends it.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use esker_base::clock::SystemClock;
+use esker_base::process::ProcessIdentity;
+use esker_base::{Error, Kind, Result};
+use esker_fs::repository::Repository;
+use esker_live::proof::UserSecret;
+use esker_live::{LiveServer, LiveServerOptions};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::change::{DurabilityLevel, SessionSettings, TakeOver};
+use crate::context::CommandContext;
+use crate::output::notice;
+
+/// Interval at which the server's health, and signals, are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which a standby looks whether the server is gone.
+const STANDBY_LOOK: Duration = Duration::from_millis(500);
+
+/// When the server answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum AnswerDurability {
+    /// At once, unless the client asks for a durable answer: a crash loses up to the last third of
+    /// a second of what was answered without that
+    #[default]
+    Async,
+    /// Once the change survives power loss
+    Always,
+}
+
+/// Serve a live namespace until Ctrl-C or SIGTERM
+///
+/// Any user who can write the store can serve. Only one server at a time writes the namespace:
+/// --standby waits until the server that runs is gone and then takes over; clients reconnect and
+/// repeat their requests, each of which is carried out once. Clients on this machine connect over a
+/// Unix socket, as the users that the kernel names; those of other machines over TCP with --listen,
+/// if they know the secret of the server's user, which is in ~/.config/esker/live-secret.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker live serve run                          for clients of this machine and user
+  esker live serve run --listen 0.0.0.0:4200    for clients of other machines, too
+  esker live serve run --standby                take over when the server is gone")]
+pub struct ServeArguments {
+    /// The live namespace
+    name: String,
+    /// Accept TCP connections here; port 0 stands for any
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// Host name under which others reach this machine; its own name unless given
+    #[arg(long, value_name = "HOST", requires = "listen")]
+    host: Option<String>,
+    /// File of this user's secret, which is made if it is absent; ~/.config/esker/live-secret unless
+    /// given
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    secret: Option<PathBuf>,
+    /// Let other users of this machine connect; permissions apply to them
+    #[arg(long)]
+    allow_other: bool,
+    /// When changes are answered
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    durability: AnswerDurability,
+    /// Memory for changes that are not in tables yet, such as 512M or 2G
+    #[arg(long, default_value = "768M", value_parser = crate::quantity::bytes, value_name = "SIZE")]
+    memory: u64,
+    /// Threads that carry out requests; one for each processor unless given
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Wait until the server that runs is gone, and then take over
+    #[arg(long)]
+    standby: bool,
+    #[command(flatten)]
+    take_over: TakeOver,
+}
+
+impl ServeArguments {
+    /// Serves until a signal arrives, or the server fails.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let failed = |error| Error::io(error, "wait for signals");
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+        let repository = context.repository()?;
+        let options = self.options(context)?;
+        let Some(server) = self.start(&repository, &options, &mut signals)? else { return Ok(()) };
+        let address = server.address();
+        let place = match (&address.tcp, &self.listen) {
+            (Some(tcp), _) => format!("at {tcp} and on this machine"),
+            (None, _) => "on this machine".to_owned(),
+        };
+        match context.out.is_json() {
+            true => context.out.json(json!({"serving": self.name, "address": address}))?,
+            false => context.out.line(format!("serving {} {place}; Ctrl-C ends it", self.name))?,
+        }
+        context.out.flush()?;
+        loop {
+            if let Some(failure) = server.failure() {
+                return Err(failure.within(format!("the server of {} ends", self.name)));
+            }
+            if signals.pending().next().is_some() {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        server.end()?;
+        notice(format!("{}: everything is in tables; another server can begin at once", self.name));
+        Ok(())
+    }
+
+    fn options(&self, context: &CommandContext) -> Result<LiveServerOptions> {
+        let durability = DurabilityLevel::Async;
+        let settings = SessionSettings { durability, memory: self.memory };
+        let tcp = self.listen.as_deref().map(socket_address).transpose()?;
+        let secret = match tcp {
+            None => None,
+            Some(_) => {
+                let path = self.secret.clone().or_else(UserSecret::default_path);
+                let path = path.ok_or_else(|| {
+                    let what = "there is no home for a secret: give --secret FILE";
+                    Error::new(Kind::Invalid, what)
+                })?;
+                Some(UserSecret::read_or_make(&path)?)
+            }
+        };
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(LiveServerOptions {
+            session: settings.options_to_resume(context, self.take_over),
+            tcp,
+            host: self.host.clone().unwrap_or_else(|| ProcessIdentity::current().host),
+            secret,
+            allow_other: self.allow_other,
+            always_durable: self.durability == AnswerDurability::Always,
+            threads: self.threads.unwrap_or(processors),
+            clock: Arc::new(SystemClock),
+        })
+    }
+
+    /// Starts the server; as a standby, once no other runs. Returns `None` if a signal arrives first.
+    fn start(
+        &self,
+        repository: &Repository,
+        options: &LiveServerOptions,
+        signals: &mut Signals,
+    ) -> Result<Option<LiveServer>> {
+        let mut has_told = false;
+        loop {
+            match LiveServer::start(repository, &self.name, options.clone()) {
+                Err(error) if self.standby && error.kind() == Kind::Conflict => {
+                    if !has_told {
+                        notice(format!("standing by: {error}"));
+                        has_told = true;
+                    }
+                }
+                started => return started.map(Some),
+            }
+            if signals.pending().next().is_some() {
+                return Ok(None);
+            }
+            std::thread::sleep(STANDBY_LOOK);
+        }
+    }
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr> {
+    let invalid = |why: String| Error::new(Kind::Invalid, format!("--listen {text}: {why}"));
+    let mut found = text.to_socket_addrs().map_err(|error| invalid(error.to_string()))?;
+    found.next().ok_or_else(|| invalid("no such address".to_owned()))
+}

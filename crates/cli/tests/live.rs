@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Live namespaces by commands: a server process, clients of its user and of others, servers that
+//! are killed, stopped and replaced.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::esker::Esker;
+use crate::user::{User, is_root};
+
+/// A server process, killed when it is dropped.
+struct Server {
+    process: Child,
+}
+
+impl Server {
+    /// Runs `command` and waits until it serves.
+    fn start(mut command: Command) -> Self {
+        let mut server = Self::begin(&mut command);
+        server.wait();
+        server
+    }
+
+    fn begin(command: &mut Command) -> Self {
+        let process = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
+        Self { process }
+    }
+
+    /// Waits until it serves; returns what it says.
+    fn wait(&mut self) -> Value {
+        let mut line = String::new();
+        let output = self.process.stdout.as_mut().expect("piped");
+        BufReader::new(output).read_line(&mut line).expect("readable");
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("a server that serves: {line:?}"))
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, signal).expect("it runs");
+    }
+
+    /// Ends it as Ctrl-C does; returns its exit code.
+    fn end(mut self) -> Option<i32> {
+        self.signal(rustix::process::Signal::TERM);
+        self.process.wait().expect("it ends").code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn serve(esker: &Esker, more: &[&str]) -> Command {
+    let mut arguments = vec!["live", "serve", "run", "--json"];
+    arguments.extend_from_slice(more);
+    esker.command(arguments)
+}
+
+#[test]
+fn a_live_namespace_from_its_creation_to_its_removal() {
+    let esker = Esker::new();
+    esker.publish("base", &[("d/old", "old\n")]);
+    esker.ok(["live", "create", "run", "--base", "base"]);
+    esker.fails(4, ["live", "create", "run"]);
+    assert!(esker.ok(["live", "list"]).contains("no server"));
+    let server = Server::start(serve(&esker, &[]));
+    esker.fails(9, ["live", "serve", "run"]);
+    esker.ok(["live", "mkdir", "run:/results"]);
+    esker.pipe(["live", "put", "-", "run:/results/new"], b"new\n");
+    esker.pipe(["live", "put", "-", "run:/results/new"], b"newer\n");
+    assert_eq!(esker.ok(["live", "cat", "run:/results/new"]), "newer\n");
+    assert_eq!(esker.ok(["live", "cat", "run:/d/old"]), "old\n");
+    assert_eq!(esker.ok(["live", "ls", "run:/"]), "d\nresults\n");
+    esker.ok(["live", "mv", "run:/results/new", "run:/d/new"]);
+    esker.ok(["live", "snapshot", "run", "run-1"]);
+    esker.ok(["live", "rm", "run:/d/new", "run:/d/old", "run:/d"]);
+    esker.fails(3, ["live", "cat", "run:/d/new"]);
+    assert_eq!(esker.ok(["cat", "run-1:/d/new"]), "newer\n");
+    let status = &esker.json(["live", "status", "run"])[0];
+    assert!(status["counters"]["changes"].as_u64() > Some(5), "{status}");
+    let listed = &esker.json(["live", "list"])[0];
+    assert_eq!(listed["name"], "run");
+    // Only its removal gives it up.
+    let set = format!("@{}", listed["set"].as_str().expect("a set"));
+    assert_eq!(server.end(), Some(0));
+    esker.fails(9, ["session", "drop", &set]);
+    esker.ok(["gc", "--grace", "0s", "--sessions-older-than", "0s"]);
+    let server = Server::start(serve(&esker, &[]));
+    assert_eq!(esker.ok(["live", "ls", "run:/"]), "results\n");
+    esker.fails(9, ["live", "remove", "run"]);
+    assert_eq!(server.end(), Some(0));
+    esker.ok(["live", "remove", "run"]);
+    assert_eq!(esker.ok(["live", "list"]), "");
+    esker.ok(["gc", "--grace", "0s"]);
+    esker.ok(["verify"]);
+    assert_eq!(esker.ok(["cat", "run-1:/d/new"]), "newer\n");
+}
+
+/// A standby serves once the server is killed, and clients find it.
+#[test]
+fn a_standby_takes_over_from_a_server_that_was_killed() {
+    let esker = Esker::new();
+    esker.ok(["live", "create", "run"]);
+    let server = Server::start(serve(&esker, &[]));
+    esker.pipe(["live", "put", "-", "run:/f"], b"durable");
+    let mut standby = Server::begin(serve(&esker, &["--standby"]).stderr(Stdio::null()));
+    server.signal(rustix::process::Signal::KILL);
+    standby.wait();
+    assert_eq!(esker.ok(["live", "cat", "run:/f"]), "durable");
+    esker.ok(["live", "rm", "run:/f"]);
+    assert_eq!(standby.end(), Some(0));
+}
+
+/// A server that is stopped keeps its connections; its clients go on with the one that took over,
+/// and it ends once it runs again.
+#[test]
+fn clients_of_a_stopped_server_go_on_with_the_next() {
+    let esker = Esker::new();
+    esker.ok(["live", "create", "run"]);
+    let mut server = Server::start(serve(&esker, &[]));
+    let mut listing = esker.command(["live", "put", "-", "run:/f"]);
+    let mut client = listing.stdin(Stdio::piped()).spawn().expect("the binary runs");
+    server.signal(rustix::process::Signal::STOP);
+    let next = Server::start(serve(&esker, &["--take-over"]));
+    drop(client.stdin.take());
+    assert!(client.wait().expect("it ends").success());
+    server.signal(rustix::process::Signal::CONT);
+    let code = server.process.wait().expect("it ends").code();
+    assert_eq!(code, Some(10), "fenced");
+    assert_eq!(esker.ok(["live", "ls", "run:/"]), "f\n");
+    assert_eq!(next.end(), Some(0));
+}
+
+/// Users of a shared store connect over the Unix socket of one server, as the users they are.
+#[test]
+fn users_of_one_server_are_kept_apart_by_mode_bits() {
+    if !is_root() {
+        println!("skipped: only the superuser can be two users");
+        return;
+    }
+    let (ann, bob) =
+        (User::new(65_534, vec![65_500], "077"), User::new(65_502, vec![65_500], "022"));
+    let store = ann.path("store");
+    ann.does("mkdir store && chgrp 65500 store");
+    ann.ok(["init", "--shared"]);
+    let bob = bob.with_store(&store);
+    ann.ok(["live", "create", "run"]);
+    let start = |more: &str| {
+        let mut command = ann.command("sh");
+        let line = format!("umask 077; exec ./esker live serve run --json {more}");
+        command.arg("-c").arg(line);
+        Server::start(command)
+    };
+    let server = start("");
+    // The namespace's root is Ann's alone.
+    let refused = bob.run(["live", "ls", "run:/"]);
+    assert_eq!(refused.status.code(), Some(8), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert_eq!(server.end(), Some(0));
+    let server = start("--allow-other");
+    let denied = bob.run(["live", "ls", "run:/"]);
+    assert_eq!(denied.status.code(), Some(8), "{}", String::from_utf8_lossy(&denied.stderr));
+    ann.ok(["live", "mkdir", "run:/private"]);
+    assert_eq!(bob.run(["live", "mkdir", "run:/x"]).status.code(), Some(8));
+    assert_eq!(bob.run(["live", "snapshot", "run", "theft"]).status.code(), Some(18));
+    assert_eq!(server.end(), Some(0));
+}
