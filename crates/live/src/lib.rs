@@ -22,3 +22,8 @@ pub mod wire;
 
 pub use self::client::{LiveConnection, LiveTree};
 pub use self::server::{LiveServer, LiveServerOptions};
+
+/// The guide, whose example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/live.md")]
+struct Guide;
