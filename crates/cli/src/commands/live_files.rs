@@ -179,7 +179,7 @@ fn cat(context: &CommandContext, tree: &mut LiveTree, path: &StackPath) -> Resul
     let place = tree.resolve(&path.path, FollowLinks::Yes)?;
     let dir = match place.name.is_empty() {
         true => LiveDir::root(),
-        false => place_dir(tree, path, &place)?,
+        false => containing_dir(tree, path, &place)?,
     };
     let content = tree.read(&dir, &place.name)?;
     context.out.raw(&content)
@@ -187,7 +187,7 @@ fn cat(context: &CommandContext, tree: &mut LiveTree, path: &StackPath) -> Resul
 
 /// The directory of a place, which a symbolic link at the end of `path` may have led elsewhere. The
 /// server opened it for this connection.
-fn place_dir(tree: &mut LiveTree, path: &StackPath, place: &LivePlace) -> Result<LiveDir> {
+fn containing_dir(tree: &mut LiveTree, path: &StackPath, place: &LivePlace) -> Result<LiveDir> {
     let located = tree.locate(&path.path)?.0;
     Ok(LiveDir { id: place.dir, path: located.path })
 }
