@@ -5,18 +5,15 @@
 //! sequence numbers that are present; the second decodes again and yields the operations of the
 //! prefix.
 
-use super::{CHUNK_MAGIC, LOG_MAGIC, LogId, ReadChunk, ShardLog, read_portion};
 use std::any::Any;
+
+use super::prefix_checksums::PrefixChecksums;
+use super::{CHUNK_MAGIC, LOG_MAGIC, LogId, ReadChunk, ShardLog, read_portion, synced_below_at};
 
 use crate::family::Family;
 use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
 use crate::wire::{WireDamage, WireInput};
-
-/// After damaged bytes, at most this many times the remaining bytes are checksummed at offsets that
-/// look like a chunk: more than our logs ever need, and little for a log made to keep a reader
-/// busy.
-const SEARCH_FACTOR: usize = 16;
 
 /// An item of a log.
 #[derive(Clone, Copy, Debug)]
@@ -96,25 +93,23 @@ pub fn decode_log(
 }
 
 /// Passes to `visit` what the chunks after `at`, where the log is not whole, record as synced;
-/// returns `at`.
+/// returns `at`. Every offset is searched: a chunk that is overlooked takes with it the proof that
+/// operations were synced.
 fn visit_chunks_behind(
     id: LogId,
     log: &[u8],
     at: usize,
     visit: &mut dyn FnMut(LogContent),
 ) -> Result<usize, WireDamage> {
-    let rest = &log[at..];
-    let mut checked_bytes = 0;
-    let candidates = rest.windows(CHUNK_MAGIC.len()).enumerate();
-    for (offset, _) in candidates.filter(|(_, bytes)| *bytes == CHUNK_MAGIC) {
-        let mut input = WireInput::new(log);
-        input.take(at + offset)?;
-        checked_bytes += ReadChunk::bytes(&input).unwrap_or(0);
-        if let Some(chunk) = ReadChunk::read(id, &mut input) {
-            visit(LogContent::SyncedBelow(chunk.synced_below));
-        }
-        if checked_bytes / SEARCH_FACTOR > rest.len() {
-            break;
+    let rest = log[at..].windows(CHUNK_MAGIC.len()).enumerate();
+    let mut candidates = rest.filter(|(_, bytes)| *bytes == CHUNK_MAGIC).peekable();
+    if candidates.peek().is_none() {
+        return Ok(at);
+    }
+    let checksums = PrefixChecksums::new(log);
+    for (offset, _) in candidates {
+        if let Some(synced_below) = synced_below_at(id, log, at + offset, &checksums) {
+            visit(LogContent::SyncedBelow(synced_below));
         }
     }
     Ok(at)
@@ -136,7 +131,7 @@ pub fn prefix_end(mut seqs: Vec<u64>, last_seq: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ChunkOrigin, LogBlock};
+    use super::super::{CHUNK_HEADER_BYTES, ChunkOrigin, LogBlock};
     use super::*;
     use crate::family::NoFamily;
     use crate::manifest::SetId;
@@ -145,13 +140,18 @@ mod tests {
     const LOG: LogId = LogId { set: SetId(3), number: 1 << 32 };
 
     fn logged(operations: &[(u64, usize, &[u8])]) -> Vec<u8> {
+        let with_value = |&(seq, shard, key)| (seq, shard, key, &b"v"[..]);
+        logged_with_values(&operations.iter().map(with_value).collect::<Vec<_>>())
+    }
+
+    fn logged_with_values(operations: &[(u64, usize, &[u8], &[u8])]) -> Vec<u8> {
         let mut shards: Vec<ShardLog> = Vec::new();
         shards.resize_with(SHARDS, ShardLog::default);
         let mut log = LOG_MAGIC.to_vec();
         for chunk_of in operations.chunks(3) {
             let mut chunk = LogBlock::default();
-            for &(seq, shard, key) in chunk_of {
-                let mut row = record::row(key, b"v");
+            for &(seq, shard, key, value) in chunk_of {
+                let mut row = record::row(key, value);
                 RECORD.store(&mut row.ints);
                 shards[shard].start(seq, 1);
                 shards[shard].row(&RECORD, &row, None);
@@ -264,6 +264,41 @@ mod tests {
         moved.extend_from_slice(&[0; 5]);
         moved.extend_from_slice(&log[LOG_MAGIC.len()..]);
         assert_eq!(read(LOG, &moved), Ok(LOG_MAGIC.len()));
+    }
+
+    /// Symptom: operations that had been synced were missing after a resume, without a word: 100 bytes of
+    /// a user's value stood between damaged bytes and the chunk that recorded the operations as synced.
+    /// Cause: behind damage, replay gave up after it had read 16 times the rest of the log at places that
+    /// look like chunks, and values may have such places.
+    /// Fix: the checksum of a place takes constant time, so all places are compared.
+    #[test]
+    fn no_value_hides_the_chunks_behind_it() {
+        // Each place claims nearly all bytes that follow.
+        let fakes = |count: usize, rest: usize| -> Vec<u8> {
+            let fake = |at: usize| {
+                let length = ((count - at) * 8 + rest - CHUNK_HEADER_BYTES - 40) as u32;
+                [&CHUNK_MAGIC[..], &length.to_le_bytes()].concat()
+            };
+            (0..count).flat_map(fake).collect()
+        };
+        for count in [1, 12, 50, 7_000] {
+            let long = [&fakes(count, 400)[..], &[b'v'; 400]].concat();
+            let operations = [
+                (1, 3, &b"one"[..], &b"v"[..]),
+                (2, 3, b"two", &long),
+                (3, 3, b"three", b"v"),
+                (4, 3, b"four", b"v"),
+            ];
+            let mut log = logged_with_values(&operations);
+            log[LOG_MAGIC.len() + CHUNK_HEADER_BYTES] ^= 1;
+            let mut synced_below = 0;
+            let whole = decode_log(&RECORD, &NoFamily, LOG, &log, &mut |logged| {
+                if let LogContent::SyncedBelow(below) = logged {
+                    synced_below = below.max(synced_below);
+                }
+            });
+            assert_eq!((whole, synced_below), (Ok(LOG_MAGIC.len()), 4), "{count} places");
+        }
     }
 
     #[test]
