@@ -32,6 +32,7 @@ mod keeping;
 mod lineages;
 mod many_parts;
 mod model;
+mod open_names;
 mod operation;
 mod part_claims;
 mod parts;

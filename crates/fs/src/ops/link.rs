@@ -44,7 +44,6 @@ impl Session {
             self.check_vacant(dir, name)?;
             check_not_directory(&current, old_name)?;
             if let Some(inode) = self.try_link((old_dir, old_name), (dir, name), current.id)? {
-                self.files().linked(inode.id);
                 dir.touch(inode.ctime_ns);
                 return Ok(inode);
             }
@@ -69,8 +68,8 @@ impl Session {
             self.below(dir, &keys[1])?,
             self.below_to_change(&keys[2], false)?,
         ];
-        let now_ns = self.now_ns();
-        self.update(keys, |[old, new, shared], draft| {
+        let (now_ns, mut is_shown) = (self.now_ns(), false);
+        let linked = self.update(keys, |[old, new, shared], draft| {
             let old_state = NameState::of(old, &below[0])?;
             let old = old_state.inode.ok_or_else(|| not_found(old_name))?;
             let new = NameState::of(new, &below[1])?;
@@ -90,8 +89,14 @@ impl Session {
             let old_link = link_to(id, old_state.next_generation, now_ns);
             let new_link = link_to(id, new.next_generation, now_ns);
             draft.put(&mut [old_link.row(&keys[0]), new_link.row(&keys[1]), inode.row(&keys[2])]);
+            is_shown = draft.has_put();
             Ok(Some(inode))
-        })
+        });
+        // Also if it could not be made durable: the old name may be removed.
+        if is_shown {
+            self.files().linked(id);
+        }
+        linked
     }
 
     /// Makes the vacant `name` in `dir` a name of the file `id`, whose inode is in the links

@@ -17,19 +17,31 @@ impl Session {
     /// `NotFound`, `Denied`; `NotPermitted` because of a sticky bit; `IsADirectory` for a
     /// directory.
     pub fn unlink(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
-        let removed = self.remove_name(dir, name)?;
-        self.release_removed(&removed)?;
-        Ok(removed)
+        let mut shown = None;
+        let removed = self.remove_name(dir, name, &mut shown);
+        self.release_shown(removed, shown.as_ref())?;
+        Ok(shown.expect("readers see a removal that succeeded"))
+    }
+
+    /// Returns the outcome `changed` of an operation by which `inode` lost a name, after releasing the
+    /// content of `inode` if that name was the last. An operation that is in memory and could not be made
+    /// durable has an `inode`, too: readers and open files see it.
+    pub(super) fn release_shown<T>(&self, changed: Result<T>, inode: Option<&Inode>) -> Result<T> {
+        let released = inode.map_or(Ok(()), |inode| self.release_removed(inode));
+        // The first failure is the cause of the other.
+        let changed = changed?;
+        released.map(|()| changed)
     }
 
     /// Releases the content of `inode`, which has just lost a name, if that name was the last.
-    pub(super) fn release_removed(&self, inode: &Inode) -> Result<()> {
+    fn release_removed(&self, inode: &Inode) -> Result<()> {
         let is_gone = inode.nlink == 0 && inode.kind() == Some(FileKind::File);
         if is_gone { self.remove_file(inode) } else { Ok(()) }
     }
 
-    /// Removes the name; returns the inode it stood for, with its remaining link count.
-    fn remove_name(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
+    /// Removes the name. `shown` gets the inode it stood for, with its remaining link count, once readers
+    /// see the removal.
+    fn remove_name(&self, dir: &Dir, name: &[u8], shown: &mut Option<Inode>) -> Result<()> {
         let _shape = self.read_structure();
         check_name(name)?;
         self.check_search(dir, name)?;
@@ -39,37 +51,38 @@ impl Session {
         loop {
             // A link must be removed together with a decrement of its inode's count, and only the
             // link names that inode's key.
-            let found = self.update([name_key], |[own], draft| {
+            let link = self.update([name_key], |[own], draft| {
                 let state = NameState::of(own, &below)?;
                 let inode = state.inode.ok_or_else(|| not_found(name))?;
                 if inode.entry == NameKind::Link {
-                    return Ok(inode);
+                    return Ok(Some(inode.id));
                 }
                 self.check_removal(dir, &inode, name)?;
                 check_not_directory(&inode, name)?;
                 put(draft, &name_key, &Inode::tombstone(state.next_generation, now_ns));
-                Ok(drop_name(inode, now_ns))
+                *shown = draft.has_put().then(|| drop_name(inode, now_ns));
+                Ok(None)
             })?;
-            let removed = match found.entry {
-                NameKind::Link => self.unlink_one_of(dir, name, found.id, now_ns)?,
-                _ => Some(found),
+            let is_removed = match link {
+                Some(id) => self.unlink_one_of(dir, name, (id, now_ns), shown)?,
+                None => true,
             };
-            if let Some(removed) = removed {
+            if is_removed {
                 dir.touch(now_ns);
-                return Ok(removed);
+                return Ok(());
             }
         }
     }
 
-    /// Removes one name of a file that has several and returns its inode; `None` if the name now
-    /// stands for another file.
+    /// Removes one name of a file that has several; false if the name now stands for another file. `shown`
+    /// is as for [`Session::remove_name`].
     fn unlink_one_of(
         &self,
         dir: &Dir,
         name: &[u8],
-        id: u128,
-        now_ns: i64,
-    ) -> Result<Option<Inode>> {
+        (id, now_ns): (u128, i64),
+        shown: &mut Option<Inode>,
+    ) -> Result<bool> {
         let link_name = id.to_be_bytes();
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], false)?];
@@ -77,14 +90,15 @@ impl Session {
             let state = NameState::of(own, &below[0])?;
             let link = state.inode.ok_or_else(|| not_found(name))?;
             if link.entry != NameKind::Link || link.id != id {
-                return Ok(None);
+                return Ok(false);
             }
             let inode = NameState::of(shared, &below[1])?.inode.ok_or_else(|| not_found(name))?;
             self.check_removal(dir, &inode, name)?;
             let tombstone = Inode::tombstone(state.next_generation, now_ns);
             let inode = self.drop_link(inode, now_ns);
             draft.put(&mut [tombstone.row(&keys[0]), inode.row(&keys[1])]);
-            Ok(Some(inode))
+            *shown = draft.has_put().then_some(inode);
+            Ok(true)
         })
     }
 

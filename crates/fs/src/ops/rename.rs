@@ -51,6 +51,7 @@ impl Session {
     ) -> Result<Option<RenameOutcome>> {
         check_name(old_name)?;
         check_name(name)?;
+        let mut shown = None;
         // The source may turn out to be a directory once it is looked up, so exclude other
         // operations.
         let renamed = self.with_structure_locked(|| {
@@ -72,15 +73,14 @@ impl Session {
                 (RenameFlags::Exchange, Some(other)) => {
                     self.exchange((old_dir, old_name, moved), (dir, name, other))
                 }
-                (_, replaced) => self.move_over((old_dir, old_name, moved), (dir, name, replaced)),
+                (_, replaced) => {
+                    let to = (dir, name, replaced);
+                    self.move_over((old_dir, old_name, moved), to, &mut shown)
+                }
             }
             .map(Some)
-        })?;
-        let other = renamed.as_ref().and_then(|renamed| renamed.other.as_ref());
-        if let Some(replaced) = other.filter(|_| flags != RenameFlags::Exchange) {
-            self.release_removed(replaced)?;
-        }
-        Ok(renamed)
+        });
+        self.release_shown(renamed, shown.as_ref())
     }
 
     /// Fails unless permissions and kinds allow the rename. Checks run in the kernel's order, so
@@ -130,10 +130,13 @@ impl Session {
         }
     }
 
+    /// Moves a name over another, if there is one. `shown` gets the replaced inode, with its remaining
+    /// link count, once readers see that it is replaced.
     fn move_over(
         &self,
         (old_dir, old_name, moved): (&Dir, &[u8], Inode),
         (dir, name, replaced): (&Dir, &[u8], Option<Inode>),
+        shown: &mut Option<Inode>,
     ) -> Result<RenameOutcome> {
         let now_ns = self.now_ns();
         // If the replaced file has other names, it loses one; otherwise the third key is a
@@ -160,17 +163,19 @@ impl Session {
             let target = arrived(current, new.next_generation, now_ns);
             let first = tombstone.row(&keys[0]);
             let second = target.row(&keys[1]);
-            match (linked.is_some(), NameState::of(shared, &below[2])?.inode) {
+            let other = match (linked.is_some(), NameState::of(shared, &below[2])?.inode) {
                 (true, Some(inode)) => {
                     let inode = self.drop_link(inode, now_ns);
                     draft.put(&mut [first, second, inode.row(&keys[2])]);
-                    Ok((target, Some(inode)))
+                    Some(inode)
                 }
                 _ => {
                     draft.put(&mut [first, second]);
-                    Ok((target, new.inode.map(|inode| drop_name(inode, now_ns))))
+                    new.inode.map(|inode| drop_name(inode, now_ns))
                 }
-            }
+            };
+            *shown = other.clone().filter(|_| draft.has_put());
+            Ok((target, other))
         });
         let is_shown = updated.is_ok() || self.shows(dir, name, &moved);
         let gone = replaced.as_ref().filter(|replaced| is_shown && replaced.is_directory());

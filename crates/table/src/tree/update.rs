@@ -56,6 +56,13 @@ impl WriteBatch<'_, '_> {
         *self.seq.get_or_insert_with(|| self.inner.next_seq.fetch_add(1, Ordering::AcqRel))
     }
 
+    /// True if the operation's rows were put. They are then in memory, and readers see them, even if the
+    /// update fails because it cannot be made durable.
+    #[must_use]
+    pub fn has_put(&self) -> bool {
+        self.has_put
+    }
+
     /// Writes `rows`, in readable form, as one operation, and sets their sequence number; their
     /// keys must be among the update's. At most once per update. If a record is too long, none is
     /// written and the update fails with `TooLarge`.

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Open files whose names change by changes that fail and are shown.
+
+use std::sync::Arc;
+
+use esker_base::store::{FaultStore, MemoryStore};
+use esker_base::{Kind, Result};
+use esker_fs::file::OpenFile;
+use esker_fs::namespace::FollowLinks;
+use esker_fs::ops::RenameFlags;
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_table::tree::{Durability, TreeOptions};
+
+use crate::gc::{options, write};
+
+/// Bytes of a file that is too large for its record.
+const BYTES: usize = 9_000;
+
+fn open(session: &Session, name: &str) -> Arc<OpenFile> {
+    session.open_file(session.root(), name.as_bytes()).expect("open")
+}
+
+fn names(session: &Session, file: &Arc<OpenFile>) -> u32 {
+    session.file(file).stat().expect("stat").nlink
+}
+
+fn content(session: &Session, path: &str) -> Vec<u8> {
+    let inode = session.stat(path, FollowLinks::No).expect("stat");
+    session.read(&inode, 0, 1 << 20).expect("read").to_vec()
+}
+
+/// Overwrites the start of an open file, and returns once that is durable.
+fn mark(session: &Session, file: &Arc<OpenFile>, byte: u8) {
+    session.file(file).write(0, &[byte; 4]).expect("write");
+    session.file(file).sync().expect("sync");
+}
+
+/// Symptom: after a link that had failed for lack of room, and the removal of the old name, everything
+/// that was written and synced through the open file was missing. A file whose removal, or replacement,
+/// had failed in the same way still had a name for those who had it open, and its bytes were never freed.
+/// Cause: a change that cannot be made durable stays in memory, but open files were told of it only if it
+/// succeeded; they took a name that leads nowhere for the removal of the file.
+/// Fix: after a failed change they follow what is shown.
+#[test]
+fn open_files_follow_failed_changes_that_are_shown() {
+    let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+    let repository = Repository::new(faults.clone());
+    let tree =
+        TreeOptions { durability: Durability::Always, background: false, ..TreeOptions::default() };
+    let session = repository.begin(&[], SessionOptions { tree, ..options() }).expect("begin");
+    let root = session.root();
+    for name in ["linked", "removed", "taken", "after", "two", "pair"] {
+        write(&session, &format!("/{name}"), &vec![b'x'; BYTES]).expect("write");
+    }
+    session.link(root, b"two", root, b"too").expect("link");
+    session.link(root, b"pair", root, b"peer").expect("link");
+    let [linked, removed, taken, two, pair] =
+        ["linked", "removed", "taken", "two", "pair"].map(|name| open(&session, name));
+    let without_room = |change: &dyn Fn() -> Result<()>| {
+        faults.fail_one_in(1, Kind::NoSpace);
+        assert_eq!(change().expect_err("no room").kind(), Kind::NoSpace);
+        faults.fail_one_in(0, Kind::NoSpace);
+        session.sync().expect("there is room");
+    };
+    without_room(&|| session.link(root, b"linked", root, b"other").map(drop));
+    assert_eq!(names(&session, &linked), 2);
+    session.unlink(root, b"linked").expect("unlink");
+    mark(&session, &linked, b'L');
+    assert_eq!(&content(&session, "/other")[..5], b"LLLLx", "it was synced");
+
+    without_room(&|| session.unlink(root, b"removed").map(drop));
+    without_room(&|| {
+        session.rename((root, b"after"), (root, b"taken"), RenameFlags::Replace).map(drop)
+    });
+    without_room(&|| session.unlink(root, b"two").map(drop));
+    without_room(&|| session.unlink(root, b"pair").map(drop));
+    without_room(&|| session.unlink(root, b"peer").map(drop));
+    for (file, left) in [(&removed, 0), (&taken, 0), (&two, 1), (&pair, 0)] {
+        assert_eq!(names(&session, file), left);
+        mark(&session, file, b'M');
+        let read = session.file(file).read(0, BYTES + 1).expect("read");
+        assert_eq!((read.len(), &read[..5]), (BYTES, &b"MMMMx"[..]));
+    }
+    assert_eq!(&content(&session, "/taken")[..5], b"xxxxx", "what replaced the file");
+    assert_eq!(&content(&session, "/too")[..5], b"MMMMx");
+    for file in [linked, removed, taken, two, pair] {
+        session.close_file(file).expect("close");
+    }
+    // What nothing shows is given up, and everything else is whole.
+    let set = session.publish("name").expect("publish");
+    crate::verify::assert_sound(&repository);
+    let found = repository.open(&[set], options().identity).expect("open");
+    let listed: Vec<String> =
+        ["linked", "other", "removed", "taken", "after", "two", "too", "pair", "peer"]
+            .into_iter()
+            .filter(|name| found.stat(format!("/{name}"), FollowLinks::No).is_ok())
+            .map(str::to_owned)
+            .collect();
+    assert_eq!(listed, ["other", "taken", "too"]);
+}
