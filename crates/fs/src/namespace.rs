@@ -162,6 +162,12 @@ impl Namespace {
         })
     }
 
+    /// Returns the inode of file `id`, with its strings, if it is in the links directory and has names.
+    pub(crate) fn entry_of_links(&self, id: u128) -> Result<Option<Inode>> {
+        let found = self.record(&key(DirId::LINKS, &id.to_be_bytes()), false, true)?;
+        Ok(found.filter(|inode| inode.nlink > 0))
+    }
+
     /// Looks up `name` in `dir` and returns its inode; content and extended attributes only if
     /// `with_strings`. Cost: at most one block read per layer.
     ///

@@ -319,10 +319,23 @@ impl Session {
         let key = key(dir.id(), name);
         self.tree().prefetch(&key);
         let _shape = self.read_structure();
+        self.insert_locked(dir, (name, &key), inode, owner)
+    }
+
+    /// Like [`Session::insert_as`], while the caller has [`Session::read_structure`]'s lock; `key` is that
+    /// of the name.
+    #[inline]
+    pub(crate) fn insert_locked(
+        &self,
+        dir: &Dir,
+        (name, key): (&[u8], &Key),
+        inode: &mut Inode,
+        owner: Option<(u32, u32)>,
+    ) -> Result<()> {
         crate::path::check_name(name)?;
         self.check_change(dir, name)?;
         self.own(dir, inode, owner);
-        let below = self.below(dir, &key)?;
+        let below = self.below(dir, key)?;
         self.insert_vacant(dir, name, inode, &below)
     }
 

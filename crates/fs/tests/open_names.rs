@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Open files whose names change by changes that fail and are shown.
+//! Open files whose names change: by changes that fail and are shown, and while they are being opened.
 
 use std::sync::Arc;
 
-use esker_base::store::{FaultStore, MemoryStore};
+use esker_base::clock::ManualClock;
+use esker_base::store::{FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::file::OpenFile;
 use esker_fs::namespace::FollowLinks;
@@ -12,7 +13,8 @@ use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::tree::{Durability, TreeOptions};
 
-use crate::gc::{options, write};
+use crate::gc::{options, publish, write};
+use crate::hooked::{HookedStore, Request, When};
 
 /// Bytes of a file that is too large for its record.
 const BYTES: usize = 9_000;
@@ -98,4 +100,52 @@ fn open_files_follow_failed_changes_that_are_shown() {
             .map(str::to_owned)
             .collect();
     assert_eq!(listed, ["other", "taken", "too"]);
+}
+
+/// Runs `change` when `session` has just read the record of `/f` in a base, in order to open it; returns
+/// what it has opened.
+fn open_beside(change: fn(&Session) -> Result<()>) -> (Arc<Session>, Result<Arc<OpenFile>>) {
+    let store = HookedStore::new(Arc::new(MemoryStore::new()));
+    let shared: SharedStore = Arc::new(store.clone());
+    // Without a cache each look-up reads its block.
+    let repository = Repository::with(shared, 0, Arc::new(ManualClock::new(1)));
+    let base = publish(&repository, &[], "f").expect("publish");
+    let session = Arc::new(repository.begin(&[base], options()).expect("begin"));
+    session.stat("/f", FollowLinks::No).expect("the base has it");
+    let other = session.clone();
+    store.at(When::After, Request::GetRange, "/table/", move || change(&other));
+    let opened = session.open_file(session.root(), b"f");
+    assert!(store.has_acted(), "the record is in a table");
+    (session, opened)
+}
+
+/// Symptom: what was written to a file and synced was missing, or a file had zeros, if it had been linked
+/// or removed while it was opened.
+/// Cause: the record's place was read before the change, and the change found no open file to tell.
+/// Fix: such a change makes those who are opening a file look again.
+#[test]
+fn a_file_that_is_linked_or_removed_while_it_is_opened_is_looked_up_again() {
+    let (session, opened) = open_beside(|session| {
+        let root = session.root();
+        session.link(root, b"f", root, b"g")?;
+        session.unlink(root, b"f").map(drop)
+    });
+    // By its old name, which is gone, or as the file that has the new one.
+    if let Ok(file) = opened {
+        mark(&session, &file, b'M');
+        assert_eq!(&content(&session, "/g")[..4], b"MMMM", "it was synced");
+    }
+    let (session, opened) = open_beside(|session| {
+        let root = session.root();
+        session.link(root, b"f", root, b"g").map(drop)
+    });
+    let file = opened.expect("it has both names");
+    session.unlink(session.root(), b"f").expect("unlink");
+    mark(&session, &file, b'M');
+    assert_eq!(&content(&session, "/g")[..4], b"MMMM", "it was synced");
+    let (session, opened) = open_beside(|session| session.unlink(session.root(), b"f").map(drop));
+    match opened {
+        Ok(file) => assert_eq!(names(&session, &file), 0),
+        Err(error) => assert_eq!(error.kind(), Kind::NotFound),
+    }
 }

@@ -7,7 +7,7 @@ use esker_base::Result;
 
 use super::{OpenFile, RecordLocation, SessionFile};
 use crate::dir::Dir;
-use crate::inode::{DirId, FileKind, Inode, NameKind};
+use crate::inode::{DirId, FileKind, Inode, NameKind, key};
 use crate::ops::setattr::{AttributeChanges, check_file};
 use crate::session::Session;
 
@@ -24,10 +24,10 @@ impl Session {
         let _shape = self.read_structure();
         self.check_search(dir, name)?;
         loop {
-            let flushes = self.files().flushes();
+            let version = self.files().record_version();
             let (inode, place) = self.locate(dir, name)?;
             check_file(&inode, name)?;
-            if let Some(file) = self.files().get_or_open(inode, place, flushes) {
+            if let Some(file) = self.files().get_or_open(inode, place, version) {
                 return Ok(file);
             }
         }
@@ -37,14 +37,45 @@ impl Session {
     pub fn create_file(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<Arc<OpenFile>> {
         let entry = NameKind::Is(FileKind::File);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
-        self.insert(dir, name, &mut inode)?;
-        Ok(self.open_created(dir, name, inode))
+        let key = key(dir.id(), name);
+        self.tree().prefetch(&key);
+        // Until it is open, nothing tells it that a rename moves it.
+        let _shape = self.read_structure();
+        let version = Some(self.files().record_version());
+        self.insert_locked(dir, (name, &key), &mut inode, None)?;
+        let place = RecordLocation::Name(dir.clone(), name.to_vec());
+        self.files()
+            .open_new(inode, place, version)
+            .or_else(|inode| self.open_relocated(dir, name, *inode))
     }
 
-    /// Opens `inode`, which this session has just put at `name` in `dir`.
+    /// Opens `inode`, which this session has put at `name` in `dir`, after another thread may have given it
+    /// a name or removed one. The caller keeps directories where they are.
+    #[cold]
+    fn open_relocated(&self, dir: &Dir, name: &[u8], inode: Inode) -> Result<Arc<OpenFile>> {
+        loop {
+            let version = self.files().record_version();
+            let named = self.entry(dir, name, true)?;
+            let named = named.filter(|named| named.id == inode.id && named.entry != NameKind::Link);
+            let (found, place) = match named {
+                Some(named) => (named, RecordLocation::Name(dir.clone(), name.to_vec())),
+                None => match self.entry_of_links(inode.id)? {
+                    Some(linked) => (linked, RecordLocation::Links),
+                    None => (Inode { nlink: 0, ..inode.clone() }, RecordLocation::Gone),
+                },
+            };
+            if let Some(file) = self.files().get_or_open(found, place, version) {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Opens `inode`, which this session has just put at `name` in `dir`. Nothing may change the name in
+    /// between: a kernel sees to that.
     pub fn open_created(&self, dir: &Dir, name: &[u8], inode: Inode) -> Arc<OpenFile> {
         let place = RecordLocation::Name(dir.clone(), name.to_vec());
-        self.files().open_new(inode, place)
+        let opened = self.files().open_new(inode, place, None);
+        opened.unwrap_or_else(|_| unreachable!("without a version, every file is opened"))
     }
 
     /// Returns `file`, which this session has opened, to be read and changed.
@@ -65,14 +96,14 @@ impl Session {
         let _shape = self.read_structure();
         self.check_search(dir, name)?;
         loop {
-            let flushes = self.files().flushes();
+            let version = self.files().record_version();
             let (inode, place) = self.locate(dir, name)?;
             if inode.kind() != Some(FileKind::File)
                 || (changes.size.is_none() && self.files().get(inode.id).is_none())
             {
                 return Ok(None);
             }
-            let file = self.files().get_or_open(inode, place, flushes);
+            let file = self.files().get_or_open(inode, place, version);
             if file.is_some() {
                 return Ok(file);
             }

@@ -23,10 +23,20 @@ pub(crate) struct OpenFiles {
     /// Sequence counter, bumped when an open file is written back. A record read under an older
     /// count may be stale.
     flushes: AtomicU64,
+    /// Sequence counter, bumped when the last name of a file goes or its record moves to the links
+    /// directory. A record read under an older count may be elsewhere by now.
+    relocations: AtomicU64,
     /// Total bytes of all buffers.
     pub(super) buffered_bytes: AtomicUsize,
     /// Number of snapshots being made from records.
     shows: AtomicUsize,
+}
+
+/// Counters of a session's open files, read before a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RecordVersion {
+    flushes: u64,
+    relocations: u64,
 }
 
 /// While this exists, records of files that are written in place refer to copies.
@@ -63,35 +73,53 @@ impl OpenFiles {
     }
 
     /// Returns the flush counter. Call this before reading a record, and pass the result to
-    /// [`OpenFiles::get_or_open`] or [`OpenFiles::overlay`].
+    /// [`OpenFiles::overlay`].
     #[inline]
     pub(crate) fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::SeqCst)
     }
 
-    /// Returns the open file of `inode`, opening it if necessary; `None` if the record, read when
-    /// the counter was `flushes`, may be older than writes through a file that has been closed
-    /// since.
+    /// Returns the counters. Call this before reading a record, and pass the result to
+    /// [`OpenFiles::get_or_open`].
+    pub(super) fn record_version(&self) -> RecordVersion {
+        let relocations = self.relocations.load(Ordering::SeqCst);
+        RecordVersion { flushes: self.flushes(), relocations }
+    }
+
+    /// Returns the open file of `inode`, opening it if necessary; `None` if the record, read at
+    /// `version`, may be older than writes through a file that has been closed since, or may have
+    /// moved or lost its name.
     pub(super) fn get_or_open(
         &self,
         inode: Inode,
         place: RecordLocation,
-        flushes: u64,
+        version: RecordVersion,
     ) -> Option<Arc<OpenFile>> {
         let mut files = self.files.lock();
         if let Some(known) = files.get_mut(&inode.id) {
             return Some(known.open());
         }
-        (self.flushes() == flushes).then(|| self.open(&mut files, inode, place, false))
+        let is_current = self.record_version() == version;
+        is_current.then(|| self.open(&mut files, inode, place, false))
     }
 
-    /// Returns the open file of `inode`, which was just made.
-    pub(super) fn open_new(&self, inode: Inode, place: RecordLocation) -> Arc<OpenFile> {
+    /// Returns the open file of `inode`, which was made after `version`; gives the inode back if its record
+    /// may have moved or lost its name since.
+    pub(super) fn open_new(
+        &self,
+        inode: Inode,
+        place: RecordLocation,
+        version: Option<RecordVersion>,
+    ) -> Result<Arc<OpenFile>, Box<Inode>> {
         let mut files = self.files.lock();
-        match files.get_mut(&inode.id) {
-            Some(known) => known.open(),
-            None => self.open(&mut files, inode, place, true),
+        if let Some(known) = files.get_mut(&inode.id) {
+            return Ok(known.open());
         }
+        let relocations = self.relocations.load(Ordering::SeqCst);
+        if version.is_some_and(|version| version.relocations != relocations) {
+            return Err(Box::new(inode));
+        }
+        Ok(self.open(&mut files, inode, place, true))
     }
 
     fn open(
@@ -201,17 +229,21 @@ impl OpenFiles {
         }
     }
 
-    /// Updates an open file whose inode is now in the links directory.
+    /// Updates an open file whose inode is now in the links directory. Threads that read the record
+    /// before, but have not opened the file yet, read it again.
     pub(crate) fn linked(&self, id: u128) {
-        if let Some(file) = self.get(id) {
-            *file.place.lock() = RecordLocation::Links;
+        self.relocations.fetch_add(1, Ordering::SeqCst);
+        if let Some(known) = self.files.lock().get(&id) {
+            *known.file.place.lock() = RecordLocation::Links;
         }
     }
 
     /// Updates an open file whose last name is gone; returns whether it was open. If so, the caller
-    /// must close it once; until then nobody else is the last to close it. Call this without any
-    /// lock of the session.
+    /// must close it once; until then nobody else is the last to close it. Threads that read the record
+    /// before, but have not opened the file yet, read it again. Call this without any lock of the
+    /// session.
     pub(super) fn removed(&self, inode: &Inode) -> bool {
+        self.relocations.fetch_add(1, Ordering::SeqCst);
         let file = self.files.lock().get_mut(&inode.id).map(OpenFileEntry::open);
         let Some(file) = file else {
             return false;
