@@ -38,6 +38,7 @@ mod part_claims;
 mod parts;
 mod posix;
 mod publish;
+mod publish_beside_writers;
 mod publish_far;
 mod random_operation;
 mod real;
