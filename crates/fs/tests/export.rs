@@ -503,3 +503,110 @@ fn an_export_takes_up_no_directory_of_others() {
         fs::remove_dir_all(&target).expect("removed");
     }
 }
+
+/// Symptom: the superuser's resumed export of a file made a file with another content the destination,
+/// which the owner in the snapshot had put there under the partial name; it removed links and files of
+/// others that had that name.
+/// Cause: only size, times and attributes were compared, and an owner can give his own files any.
+/// Fix: what has the partial name must belong to the export's user and have no other name; otherwise the
+/// export is refused, and changes nothing.
+#[test]
+fn an_export_takes_up_no_file_that_others_may_have_forged() {
+    if !Identity::of_process().is_root() {
+        println!("skipped: takes the superuser");
+        return;
+    }
+    let store = memory();
+    let writer = session(&store);
+    let root = writer.root().clone();
+    put_file(&writer, b"f", 0o644);
+    let owner = esker_fs::ops::AttributeChanges { uid: Some(54_321), ..Default::default() };
+    writer.setattr(&root, b"f", &owner).expect("chown");
+    writer.mknod(&root, b"p", FileKind::Fifo, 0o644, 0).expect("mknod");
+    let namespace = shown(store.clone(), writer.publish("base").expect("publish"));
+    let forge = |partial: &Path, how: &str| match how {
+        "content" => {
+            // The owner can write, and set the time again.
+            let modified = fs::metadata(partial).expect("stat").modified().expect("a time");
+            fs::write(partial, [7; 9_000]).expect("forged");
+            let forged = fs::File::options().write(true).open(partial).expect("open");
+            forged.set_modified(modified).expect("its time");
+        }
+        "link" => {
+            let own = partial.with_file_name("own");
+            fs::write(&own, "of the superuser").expect("written");
+            fs::remove_file(partial).expect("removed");
+            fs::hard_link(&own, partial).expect("planted");
+        }
+        _ => {
+            fs::remove_file(partial).expect("removed");
+            symlink("/etc/hostname", partial).expect("planted");
+            std::os::unix::fs::lchown(partial, Some(54_321), None).expect("given away");
+        }
+    };
+    for (start, how) in [("/f", "content"), ("/f", "link"), ("/f", "symlink"), ("/p", "symlink")] {
+        let around = tempfile::tempdir().expect("a directory");
+        let target = around.path().join("out");
+        export(&namespace, start, &target, &ExportOptions::default()).expect("export");
+        let partial = interrupt(&namespace, start, &target);
+        forge(&partial, how);
+        let before = fs::symlink_metadata(&partial).expect("stat");
+        let refused = export(&namespace, start, &target, &going_on()).map(drop);
+        let refused = refused.expect_err("forged");
+        assert_eq!(refused.kind(), Kind::Conflict, "{start}, {how}: {refused}");
+        assert!(refused.to_string().contains(&*partial.to_string_lossy()), "{refused}");
+        let after = fs::symlink_metadata(&partial).expect("it stays");
+        let seen =
+            |found: &fs::Metadata| (found.ino(), found.mode(), found.uid(), found.ctime_nsec());
+        assert_eq!(seen(&after), seen(&before), "{start}, {how}");
+        assert!(fs::symlink_metadata(&target).is_err(), "{start}, {how}");
+        fs::remove_file(&partial).expect("removed");
+        export(&namespace, start, &target, &going_on()).expect("export");
+        assert!(fs::symlink_metadata(&target).is_ok());
+    }
+}
+
+/// Symptom: a resumed export changed the mode of a file for a moment, which another export had just
+/// completed and was about to make its destination; one that was killed just then left it so.
+/// Cause: a file whose mode keeps its owner from reading it was made readable so that it could be locked.
+/// Fix: nothing is changed without the lock; such a file is refused.
+#[test]
+fn an_export_makes_nothing_readable_in_order_to_lock_it() {
+    if !Identity::of_process().is_root() {
+        println!("skipped: takes the superuser");
+        return;
+    }
+    let around = tempfile::tempdir().expect("a directory");
+    let user = Identity { uid: 54_321, gid: 54_321, groups: vec![54_321] };
+    let store = memory();
+    let writer = session(&store);
+    // All but its owner and group may read it.
+    put_file(&writer, b"f", 0o004);
+    put_file(&writer, b"denied", 0o000);
+    let set = writer.publish("base").expect("publish");
+    chown(around.path(), Some(user.uid), Some(user.gid)).expect("given away");
+    let exported = std::thread::scope(|scope| {
+        let export_as_user = || {
+            crate::real::become_identity(&user);
+            let namespace = Repository::new(store).open(&[set], user.clone()).expect("open");
+            let target = around.path().join("out");
+            let tally = export(&namespace, "/denied", &target, &going_on()).expect("export");
+            assert_eq!(tally.take_problems()[0].error.kind(), Kind::Denied);
+            assert_eq!(names_in(around.path()), [""; 0]);
+            export(&namespace, "/f", &target, &going_on()).expect("export");
+            let partial = interrupt(&namespace, "/f", &target);
+            let before = fs::symlink_metadata(&partial).expect("stat");
+            let refused = export(&namespace, "/f", &target, &going_on()).map(drop);
+            let refused = refused.expect_err("nobody may read it");
+            assert_eq!(refused.kind(), Kind::Conflict, "{refused}");
+            assert!(refused.to_string().contains("chmod u+r"), "{refused}");
+            let after = fs::symlink_metadata(&partial).expect("stat");
+            assert_eq!((after.mode(), after.ctime_nsec()), (before.mode(), before.ctime_nsec()));
+            fs::set_permissions(&partial, Permissions::from_mode(0o400)).expect("as advised");
+            export(&namespace, "/f", &target, &going_on()).expect("export");
+            fs::symlink_metadata(&target).expect("exported").mode() & 0o7777
+        };
+        scope.spawn(export_as_user).join().expect("it does not panic")
+    });
+    assert_eq!(exported, 0o004);
+}

@@ -5,8 +5,9 @@
 //! Between the two exports other users may have had access to directories they own, and anyone who
 //! can write to the directory of the destination may have put anything under the partial name. So a
 //! resumed export
-//! - locks the file or directory with the partial name before it changes anything, and then checks
-//!   that it still has the name;
+//! - takes up the file or directory with the partial name only if it belongs to its own user and has no
+//!   other name, and removes no other;
+//! - locks it before it changes anything, and then checks that it still has the name;
 //! - takes up a directory only if it belongs to its own user or to the owner in the snapshot;
 //! - takes up a file only if it has every attribute that the export sets, and sets none of them;
 //! - fails if a directory has names that are not in the snapshot, and removes none of them.
@@ -17,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use esker_base::{Error, Kind, Result};
 use hashbrown::HashSet;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::attributes::{self, DroppedAttributes, FileHandle, failure};
@@ -96,34 +97,51 @@ pub(super) fn has_name(handle: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<b
 }
 
 /// Opens and locks the file or directory with the partial name, and leaves it as it was. Returns
-/// `None` if there is none, or only a file of a kind that cannot be locked.
+/// `None` if there is none, or only a file of a kind that cannot be locked. Fails for one that another
+/// user may have made or may still write by another name, and for one that cannot be locked because this
+/// user may not read it: its mode is never changed without the lock, since an export that is just ending
+/// may make it the destination.
 pub(super) fn lock_what_is_there(dir: &OwnedFd, name: &[u8]) -> Result<Option<OwnedFd>> {
     let handle = match rustix::fs::openat(dir, name, OFlags::PATH | NO_FOLLOW, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
         opened => opened.map_err(|error| failure(error, "open"))?,
     };
     let stat = rustix::fs::fstat(&handle).map_err(|error| failure(error, "stat"))?;
-    if !matches!(type_of(&stat), FileType::RegularFile | FileType::Directory) {
+    let file_type = type_of(&stat);
+    if let Some(reason) = reason_to_distrust(&stat) {
+        let what = format!(
+            "{reason}, so it may be forged: move it elsewhere or remove it, then export again with \
+             --resume"
+        );
+        return Err(Error::new(Kind::Conflict, what));
+    }
+    if !matches!(file_type, FileType::RegularFile | FileType::Directory) {
         return Ok(None);
     }
     let path = FileHandle::proc_path(handle.as_fd());
-    let open = || rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let opened = match open() {
-        // It already has its final mode, by which its owner may not read it.
+    let opened = match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Err(Errno::ACCESS) => {
-            let mode = Mode::from_raw_mode(stat.st_mode);
-            rustix::fs::chmodat(CWD, &path, mode | Mode::RUSR, AtFlags::empty())
-                .map_err(|error| failure(error, "set its mode"))?;
-            let opened = open();
-            rustix::fs::chmodat(CWD, &path, mode, AtFlags::empty())
-                .map_err(|error| failure(error, "set its mode"))?;
-            opened
+            let what = "its mode does not let you read it, so it cannot be locked: if no other export \
+                        writes it, run chmod u+r on it, then export again with --resume";
+            return Err(Error::new(Kind::Conflict, what));
         }
-        opened => opened,
+        opened => opened.map_err(|error| failure(error, "open"))?,
     };
-    let opened = opened.map_err(|error| failure(error, "open"))?;
     lock(&opened, dir, name)?;
     Ok(Some(opened))
+}
+
+/// Returns why the file or directory with the partial name is not certainly the export's own.
+fn reason_to_distrust(stat: &Stat) -> Option<String> {
+    let user = rustix::process::geteuid().as_raw();
+    if stat.st_uid != user {
+        return Some(format!(
+            "it belongs to user {}, and the export is run by {user}",
+            stat.st_uid
+        ));
+    }
+    (type_of(stat) != FileType::Directory && stat.st_nlink != 1)
+        .then(|| format!("it has {} names", stat.st_nlink))
 }
 
 /// Opens a directory of an interrupted export, which may already have its final attributes, and

@@ -112,10 +112,9 @@ impl ExportRun<'_> {
     }
 
     fn indexed_file(&self, job: &ExportJob, content: &IndexedContent) -> Result<()> {
-        let remove = || earlier::remove(&job.dir, &job.name);
         let earlier = self.lock_earlier(job)?;
         if self.is_resumed {
-            remove()?;
+            earlier::remove(&job.dir, &job.name)?;
         }
         let mut file = File::from(destination::create(&job.dir, &job.name)?);
         self.lock_new(file.as_fd(), job)?;
@@ -126,10 +125,7 @@ impl ExportRun<'_> {
             size += bytes.len();
             file.write_all(bytes).map_err(|error| failure(error, "write"))
         });
-        written.inspect_err(|_| {
-            // Part of a file is worse than none.
-            let _ = remove();
-        })?;
+        written.inspect_err(|_| self.remove_part(job))?;
         self.tally.file();
         self.give(FileHandle::Open(file.as_fd()), &file_inode(&job.inode, size))
     }

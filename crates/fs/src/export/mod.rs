@@ -435,12 +435,18 @@ impl ExportRun<'_> {
         let file = File::from(destination::create(&job.dir, &job.name)?);
         self.lock_new(file.as_fd(), job)?;
         drop(earlier);
-        self.write(&file, &job.inode).inspect_err(|_| {
-            // Part of a file is worse than none.
-            let _ = rustix::fs::unlinkat(&*job.dir, &*job.name, AtFlags::empty());
-        })?;
+        self.write(&file, &job.inode).inspect_err(|_| self.remove_part(job))?;
         self.tally.file();
         self.give(FileHandle::Open(file.as_fd()), &job.inode)
+    }
+
+    /// Removes the file of `job`, which could not be written: part of a file is worse than none.
+    fn remove_part(&self, job: &ExportJob) {
+        let _ = rustix::fs::unlinkat(&*job.dir, &*job.name, AtFlags::empty());
+        if self.is_single {
+            // Nothing is left to be installed.
+            *self.outermost.lock() = None;
+        }
     }
 
     /// Returns whether `name` in `dir` is a file that the interrupted export completed. If not, the
