@@ -101,12 +101,19 @@ impl Repository {
         self.abandon(set)?;
         let Some(epoch) = fenced else { return Ok(()) };
         // A resume checks for the marker after its first commit, and this checks for that commit
-        // after removing the marker: one of the two gives way.
+        // after removing the marker: one of the two gives way. Without the marker, another process may
+        // have begun the part of the same rank.
         match Manifest::load(&**self.store(), set) {
             Ok(now) if now.state == SetState::Open && now.epoch > epoch => {
                 marker::hold(&**self.store(), set, &MarkerHolder::Session)?;
                 let what = format!("@{set} was resumed meanwhile and is not given up");
-                Err(Error::new(Kind::Conflict, what))
+                match self.keep_only_part(set, &now) {
+                    Err(error) if error.kind() == Kind::Exists => {
+                        let what = format!("{what}, and its rank began another part just then");
+                        Err(Error::new(Kind::Conflict, format!("{what}: {error}")))
+                    }
+                    kept => kept.and(Err(Error::new(Kind::Conflict, what))),
+                }
             }
             _ => Ok(()),
         }

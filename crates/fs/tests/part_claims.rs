@@ -2,9 +2,10 @@
 //! Claims: which sets are parts of a job, whoever begins, fails, damages, renames or deletes.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 
-use esker_base::Kind;
 use esker_base::store::{CountedStore, FaultEffect, FaultStore, MemoryStore, SharedStore};
+use esker_base::{Kind, Result};
 use esker_fs::job::{JobId, JobPart};
 use esker_fs::names::IfTaken;
 use esker_fs::repository::Repository;
@@ -246,4 +247,132 @@ fn two_parts_of_one_rank_are_refused() {
     assert!([first, second].iter().all(|set| said.contains(&set.to_string())), "{said}");
     repository.delete("first").expect("delete");
     repository.publish_job(&[second], "job").expect("publish");
+}
+
+/// A process that begins a part in a thread of its own and stands still before one of its requests.
+struct StandingStill {
+    thread: std::thread::JoinHandle<Result<SetId>>,
+    go_on: Sender<()>,
+}
+
+impl StandingStill {
+    /// Returns once it stands still before request `at`, or has ended before that.
+    fn begin(store: &SharedStore, at: u64) -> Self {
+        let ((stopped, stands), (go_on, continued)) = (channel(), channel::<()>());
+        let ended = stopped.clone();
+        let stop = Box::new(move || {
+            stopped.send(()).expect("the test waits");
+            // It also goes on if the test has failed.
+            let _ = continued.recv();
+        });
+        let slow: SharedStore = Interrupted::new(store.clone(), at, stop);
+        let thread = std::thread::spawn(move || {
+            let begun = Repository::new(slow).begin_part(JOB, 0, &[], options());
+            let begun = begun.map(|session| {
+                session.end().expect("end");
+                session.set()
+            });
+            let _ = ended.send(());
+            begun
+        });
+        stands.recv().expect("it stands still or ends");
+        Self { thread, go_on }
+    }
+
+    fn go_on(self) -> Result<SetId> {
+        let _ = self.go_on.send(());
+        self.thread.join().expect("it does not panic")
+    }
+}
+
+/// Symptom: a job had two parts of one rank, and nobody was told: one that was resumed while it was given
+/// up, and one that its rank began in between.
+/// Cause: giving up removes the marker that makes a set a part, and puts it back if the set was resumed;
+/// a process that looked in between found no part.
+/// Fix: after putting the marker back, giving up looks for other claims. A set that has not begun cannot
+/// begin any more; if one has, the error names both and says what to do.
+#[test]
+fn a_part_that_is_resumed_while_it_is_given_up_stays_the_only_one_of_its_rank() {
+    let mut counts = OutcomeCounts::default();
+    for resume_at in 0.. {
+        let mut has_happened = false;
+        for beside_at in resume_at.. {
+            let outcomes = (0..20)
+                .map_while(|begin_at| give_up_beside(resume_at, beside_at, begin_at, &mut counts));
+            if outcomes.count() == 0 {
+                break;
+            }
+            has_happened = true;
+        }
+        if !has_happened {
+            break;
+        }
+    }
+    let OutcomeCounts { kept_from_beginning, refused, reported } = counts;
+    let are_all = kept_from_beginning > 0 && refused > 0 && reported > 0;
+    assert!(are_all, "{kept_from_beginning}, {refused}, {reported}");
+}
+
+/// How often another process that began a part of the same rank ended in each way.
+#[derive(Default)]
+struct OutcomeCounts {
+    kept_from_beginning: u64,
+    refused: u64,
+    reported: u64,
+}
+
+/// Gives up a part that is resumed before request `resume_at` of that, while another process begins the
+/// part of the rank: it starts before request `beside_at`, and stands still before its own request
+/// `begin_at` until the part is given up or not. Returns `None` if giving up takes fewer requests.
+fn give_up_beside(
+    resume_at: u64,
+    beside_at: u64,
+    begin_at: u64,
+    counts: &mut OutcomeCounts,
+) -> Option<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = Repository::new(store.clone());
+    let first = plain.begin_part(JOB, 0, &[], options()).expect("begin");
+    write(&first, "/f", &[1; 900]).expect("write");
+    first.end().expect("end");
+    let (set, (sender, resumes), (starts, others)) = (first.set(), channel(), channel());
+    let (inner, outer) = (store.clone(), store.clone());
+    let begin = move || starts.send(StandingStill::begin(&inner, begin_at)).expect("received");
+    let resume = move || {
+        let resumed = Repository::new(outer).resume(set, options());
+        sender.send(resumed).expect("received");
+    };
+    let beside: SharedStore = Interrupted::new(store.clone(), beside_at, Box::new(begin));
+    let shared: SharedStore = Interrupted::new(beside, resume_at, Box::new(resume));
+    let given_up = Repository::new(shared).give_up(set, &options());
+    let beside = others.try_recv().ok()?;
+    let resumed = resumes.try_recv().expect("it was resumed before");
+    let begun = beside.go_on();
+    let case = format!("{resume_at}, {beside_at}, {begin_at}: {given_up:?}, {begun:?}");
+    let parts = plain.parts(JOB).expect("parts");
+    // If it was resumed before it was fenced, it is given up all the same.
+    let written = resumed.and_then(|session| {
+        write(&session, "/g", &[2; 900])?;
+        session.sync()
+    });
+    assert_eq!(written.is_ok(), given_up.is_err(), "{case}");
+    assert_eq!(parts.iter().any(|part| part.set == set), given_up.is_err(), "{case}");
+    match (parts.len(), &begun) {
+        (2, Ok(second)) => {
+            let error = given_up.expect_err(&case);
+            assert_eq!(error.kind(), Kind::Conflict, "{case}");
+            let said = error.to_string();
+            let names_both = [set, *second].iter().all(|set| said.contains(&set.to_string()));
+            assert!(names_both && said.contains("session drop"), "{said}");
+            counts.reported += 1;
+        }
+        (2, Err(_)) => panic!("{case}: {parts:?}"),
+        (_, Ok(second)) => assert_eq!(parts[0].set, *second, "{case}"),
+        (_, Err(error)) if error.kind() == Kind::Conflict => counts.kept_from_beginning += 1,
+        (_, Err(error)) => {
+            assert_eq!(error.kind(), Kind::Exists, "{case}");
+            counts.refused += 1;
+        }
+    }
+    Some(())
 }

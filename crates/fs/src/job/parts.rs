@@ -126,6 +126,20 @@ impl Repository {
         })
     }
 
+    /// Makes `set`, which has just become a part again, the only one of its rank: keeps sets that have
+    /// not begun from becoming another. Does nothing for a set that is no part of a job.
+    ///
+    /// # Errors
+    /// `Exists` if another has begun; errors of the store.
+    pub(crate) fn keep_only_part(&self, set: SetId, manifest: &Manifest) -> Result<()> {
+        match manifest.job {
+            Some(JobMembership { job, rank: Some(rank) }) => {
+                self.check_claim(&PartClaim { job: JobId(job), rank, set })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Fails if the set of another claim is the part of the same rank, and keeps sets that have not
     /// begun from becoming it.
     fn check_claim(&self, claim: &PartClaim) -> Result<()> {
