@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Claims of a collection: those of sets that are no parts any more, or never began, are removed.
 
-use esker_base::Result;
+use esker_base::{Kind, Result};
 
 use super::GarbageCollection;
 
@@ -20,8 +20,12 @@ impl GarbageCollection<'_> {
                 Ok(true) => claim.remove(self.store()),
                 Err(error) => Err(error),
             };
+            match &removed {
+                Ok(()) => self.report.stale_markers += 1,
+                Err(error) if error.kind() == Kind::NoSpace => self.claims.push((claim, put_ns)),
+                Err(_) => {}
+            }
             self.put_off(removed)?;
-            self.report.stale_markers += 1;
         }
         Ok(())
     }

@@ -138,14 +138,17 @@ impl GarbageCollection<'_> {
             // It has begun meanwhile, and needs the marker.
             return Ok(());
         }
-        self.report.stale_markers += 1;
-        self.markers.entry(set).or_default().remove(&holder);
-        match holder {
-            MarkerHolder::Name(_) => drop(self.stale_names.entry(set).or_default().insert(holder)),
+        match &holder {
+            MarkerHolder::Name(_) => {
+                self.stale_names.entry(set).or_default().insert(holder.clone());
+            }
             _ if self.options.dry_run => {}
             MarkerHolder::Session => release_session(self.store(), set, self.is_part(set))?,
             _ => marker::release(self.store(), set, &holder)?,
         }
+        // Only now: one whose removal is put off is swept again.
+        self.markers.entry(set).or_default().remove(&holder);
+        self.report.stale_markers += 1;
         Ok(())
     }
 
