@@ -157,7 +157,6 @@ impl Repository {
         let make = || {
             session.flush()?;
             marker::hold(store, set, &holder)?;
-            session.end()?;
             match store.put_if_absent(&LiveNamespace::layout_name(name), &live.encode()) {
                 Err(error) if error.kind() == Kind::Exists => {
                     // A repeated put whose first answer was lost finds its own object.
@@ -167,7 +166,11 @@ impl Repository {
                     }
                 }
                 put => put,
-            }
+            }?;
+            // A collection that looked before the layout was there may have removed it.
+            marker::hold(store, set, &holder)?;
+            // Until here it has a writer, so no other process gives it up.
+            session.end()
         };
         if let Err(error) = make() {
             // Otherwise a collection does it.

@@ -32,6 +32,7 @@ use esker_base::process::ProcessIdentity;
 use esker_base::{Clock, Error, Random, Result};
 use esker_fs::hold::HolderState;
 use esker_fs::live_namespace::LiveNamespace;
+use esker_fs::marker::{self, MarkerHolder};
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_table::manifest::Manifest;
@@ -99,6 +100,8 @@ impl LiveServer {
         });
         let looked_ns = clock.monotonic_ns();
         let session = repository.resume(live.set, options.session.clone())?;
+        // Whoever made the namespace may have died before that.
+        marker::hold(store, live.set, &MarkerHolder::Live(name.to_owned()))?;
         if may_live {
             std::thread::sleep(LEASE + LEASE / 10);
         }
