@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of live namespaces: real servers and clients in one process, over Unix sockets and TCP.
 
+#[path = "../../fs/tests/campaign.rs"]
+mod campaign;
 mod hostile;
 mod requests;
 mod served;

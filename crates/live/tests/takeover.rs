@@ -11,6 +11,7 @@ use esker_live::LiveTree;
 use esker_live::client::{LiveDir, Request};
 use hashbrown::HashMap;
 
+use crate::campaign;
 use crate::served::{LiveStore, NAME, client_options, server_options};
 
 /// Moves a token between two names, as often as asked: a rename that is lost, or done twice, leaves
@@ -59,22 +60,43 @@ fn check(tree: &mut LiveTree, client: usize, rounds: usize) -> Result<()> {
     Ok(())
 }
 
+/// Number of clients that work at once.
+const CLIENTS: usize = 3;
+
 /// Symptom this guards against: a retried rename fails with `NotFound`, a retried removal too, a
 /// retried create or mkdir with `Exists`, although the client's own first attempt did it.
 #[test]
-fn changes_are_carried_out_once_while_servers_come_and_go() -> Result<()> {
-    const CLIENTS: usize = 3;
-    const ROUNDS: usize = 600;
+fn changes_are_carried_out_once_while_servers_come_and_go() {
+    campaign::quick(9..10, |seed| {
+        let (servers, reconnects) = servers_come_and_go(seed, 600).expect("all requests succeed");
+        assert!(servers > 1 && reconnects > 0, "{servers} servers, {reconnects} reconnects");
+    });
+}
+
+#[test]
+#[ignore = "long: see scripts/soak.sh"]
+fn soak_changes_are_carried_out_once_while_servers_come_and_go() {
+    let (mut servers, mut reconnects) = (0, 0);
+    campaign::soak(|seed| {
+        let counts = servers_come_and_go(seed, 1000).expect("all requests succeed");
+        (servers, reconnects) = (servers + counts.0, reconnects + counts.1);
+    });
+    println!("{servers} servers, {reconnects} reconnects");
+}
+
+/// Has clients work for `rounds` while servers end, die and take over. Returns how many servers took
+/// over, and how often a client connected anew.
+fn servers_come_and_go(seed: u64, rounds: usize) -> Result<(u64, u64)> {
     let live = LiveStore::new();
     let mut server = Some(live.serve());
     let is_done = Arc::new(AtomicBool::new(false));
-    std::thread::scope(|scope| {
+    let counts = std::thread::scope(|scope| {
         let live = &live;
         let workers: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 scope.spawn(move || {
                     let mut tree = live.connect();
-                    work(&mut tree, client, ROUNDS, &mut Random::from_seed(client as u64))?;
+                    work(&mut tree, client, rounds, &mut Random::from_seed(seed + client as u64))?;
                     let reconnects = tree.connection().reconnects();
                     tree.close().map(|()| reconnects)
                 })
@@ -82,8 +104,8 @@ fn changes_are_carried_out_once_while_servers_come_and_go() -> Result<()> {
             .collect();
         let done = is_done.clone();
         let servers = scope.spawn(move || {
-            let mut random = Random::from_seed(9);
-            let mut count = 0;
+            let mut random = Random::from_seed(seed);
+            let mut count = 0u64;
             while !done.load(Ordering::Relaxed) {
                 std::thread::sleep(std::time::Duration::from_millis(5 + random.below(40)));
                 // Some end in order, some are dropped as by a crash, some are fenced.
@@ -100,18 +122,19 @@ fn changes_are_carried_out_once_while_servers_come_and_go() -> Result<()> {
         });
         let mut reconnects = 0;
         for worker in workers {
-            reconnects += worker.join().expect("a worker").expect("all requests succeed");
+            reconnects += worker
+                .join()
+                .expect("a worker")
+                .inspect_err(|_| is_done.store(true, Ordering::Relaxed))?;
         }
         is_done.store(true, Ordering::Relaxed);
-        let count = servers.join().expect("servers");
-        println!("{count} servers, {reconnects} reconnects");
-        assert!(count > 1 && reconnects > 0, "{count} servers, {reconnects} reconnects");
-    });
+        Ok((servers.join().expect("servers"), reconnects))
+    })?;
     let server = live.serve();
     let mut tree = live.connect();
-    (0..CLIENTS).try_for_each(|client| check(&mut tree, client, ROUNDS))?;
+    (0..CLIENTS).try_for_each(|client| check(&mut tree, client, rounds))?;
     tree.close()?;
-    server.end()
+    server.end().map(|()| counts)
 }
 
 /// Stops the world at a request of the store; what the image then holds is served by another.
