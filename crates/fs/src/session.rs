@@ -121,6 +121,9 @@ struct SharedSession {
     reclaiming: Mutex<SharedLogs>,
     /// Files of branches whose content has become the session's own (`file/copy_up.rs`).
     copied_up: Mutex<HashSet<u128>>,
+    /// Files without names whose content could not be released for lack of room; the next flush of files
+    /// tries again. A leaf.
+    unreleased: Mutex<Vec<u128>>,
 }
 
 impl Deref for Session {
@@ -148,6 +151,7 @@ impl Session {
             content: ShardedLock::new(()),
             reclaiming: Mutex::default(),
             copied_up: Mutex::default(),
+            unreleased: Mutex::default(),
         };
         Self { namespace, shared: Arc::new(shared), attached: None }
     }
@@ -232,6 +236,10 @@ impl Session {
 
     pub(crate) fn copied_up(&self) -> &Mutex<HashSet<u128>> {
         &self.shared.copied_up
+    }
+
+    pub(crate) fn unreleased(&self) -> &Mutex<Vec<u128>> {
+        &self.shared.unreleased
     }
 
     /// Runs `act` while all changes are excluded. It may wait for the store: it is the last act of

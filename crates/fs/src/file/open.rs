@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use esker_base::Result;
+use esker_base::{Kind, Result};
 
 use super::{OpenFile, RecordLocation, SessionFile};
 use crate::dir::Dir;
@@ -121,14 +121,24 @@ impl Session {
         flushed.and(self.give_back(file.id, 1))
     }
 
-    /// Flushes all files with changes, and gives back those that could not be flushed when they
-    /// were closed.
+    /// Flushes all files with changes, gives back those that could not be flushed when they were closed,
+    /// and releases what could not be released when it lost its name.
     pub(crate) fn flush_files(&self) -> Result<()> {
         self.files().dirty().iter().try_for_each(|file| {
             self.sync_in_place(file)?;
             self.file(file).flush()?;
             self.give_back(file.id, 0)
-        })
+        })?;
+        let mut unreleased = std::mem::take(&mut *self.unreleased().lock());
+        while let Some(file) = unreleased.pop() {
+            let _content = self.pin_data_logs();
+            if let Err(error) = self.release_file(file) {
+                unreleased.push(file);
+                self.unreleased().lock().append(&mut unreleased);
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Frees the content of the file `inode`, whose last name is gone, now or once it is closed.
@@ -159,11 +169,18 @@ impl Session {
         if is_shown || !is_mapped { Ok(()) } else { self.release_content(id) }
     }
 
-    /// Releases the segments of a file that is gone. Waits for a thread that moves bytes between
-    /// data logs, which would put segments of the file again.
+    /// Releases the segments of a file that is gone, or lets the next flush of files do so if there is no
+    /// room now: the removal has taken effect. Waits for a thread that moves bytes between data logs, which
+    /// would put segments of the file again.
     fn release_content(&self, id: u128) -> Result<()> {
         let _content = self.pin_data_logs();
-        self.release_file(id)
+        match self.release_file(id) {
+            Err(error) if error.kind() == Kind::NoSpace => {
+                self.unreleased().lock().push(id);
+                Ok(())
+            }
+            released => released,
+        }
     }
 
     /// Returns the inode at `name` in `dir`, with its strings, and the place of its record.
@@ -184,7 +201,6 @@ impl Session {
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use esker_base::Kind;
     use esker_base::store::{FaultStore, MemoryStore};
     use esker_table::tree::{Durability, TreeOptions};
 
