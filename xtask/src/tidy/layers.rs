@@ -47,9 +47,22 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["esker-imd", "esker-shared", "esker-fs", "esker-comm", "esker-table", "esker-base"],
     ),
     (
+        "esker-advisor",
+        &[
+            "esker-workbench",
+            "esker-imd",
+            "esker-shared",
+            "esker-fs",
+            "esker-comm",
+            "esker-table",
+            "esker-base",
+        ],
+    ),
+    (
         "esker-cli",
         &[
             "esker-live",
+            "esker-advisor",
             "esker-workbench",
             "esker-bench",
             "esker-fuse",

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Advisor: which storage an application should use, from a trace of its I/O.
+//!
+//! `observation` is one measured run, and the interface between the half that measures and the half
+//! that models; `features` are the same variables computed from a trace.
+//! Nothing here reads ambient time or randomness: both are passed in.
+//!
+//! Source: Kougkas, Eslami, Sun, Thakur and Gropp, Rethinking key-value store for parallel I/O
+//! optimization, IJHPCA 2016.
+
+pub mod features;
+pub mod observation;

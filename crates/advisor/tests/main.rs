@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of the advisor.
+
+mod observations;
