@@ -10,3 +10,4 @@
 
 pub mod features;
 pub mod observation;
+pub mod trace;

@@ -2,3 +2,4 @@
 //! Tests of the advisor.
 
 mod observations;
+mod trace_files;

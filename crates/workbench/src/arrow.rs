@@ -12,28 +12,21 @@
 //! takes longer than that of the workbench; `flatbuffers` alone is small.
 //! Layout: <https://arrow.apache.org/docs/format/Columnar.html> and the `.fbs` files beside it.
 
-use flatbuffers::{FlatBufferBuilder, Push, TableFinishedWIPOffset, VOffsetT, Vector, WIPOffset};
+use flatbuffers::FlatBufferBuilder;
 
+use crate::arrow_message::{
+    FinishedTable, HEADER_RECORD_BATCH, HEADER_SCHEMA, MAGIC, METADATA_V5, end_of_file, message,
+    pad, structs, table,
+};
 use crate::result::RunResult;
 use crate::result_table::{COLUMNS, ColumnType, TableCell, rows};
 
-const MAGIC: &[u8; 6] = b"ARROW1";
-const CONTINUATION: [u8; 4] = [0xff; 4];
-
-/// Messages and buffers begin at multiples of this many bytes.
-const ALIGNMENT: usize = 8;
-
 // Constants of Schema.fbs, Message.fbs and File.fbs.
-const METADATA_V5: i16 = 4;
-const HEADER_SCHEMA: u8 = 1;
-const HEADER_RECORD_BATCH: u8 = 3;
 const TYPE_INT: u8 = 2;
 const TYPE_FLOATING_POINT: u8 = 3;
 const TYPE_LARGE_UTF8: u8 = 20;
 const PRECISION_DOUBLE: i16 = 2;
 const INT_BITS: i32 = 64;
-
-type FinishedTable = WIPOffset<TableFinishedWIPOffset>;
 
 /// The result as an Arrow IPC file with the rows and columns of the CSV.
 #[must_use]
@@ -50,18 +43,8 @@ pub fn file(result: &RunResult) -> Vec<u8> {
     let (batch_at, message) = (out.len(), batch.message());
     out.extend(&message);
     out.extend(&batch.body);
-    out.extend(CONTINUATION);
-    out.extend([0; 4]);
-    let footer = footer([batch_at, message.len(), batch.body.len()]);
-    let footer_bytes = u32::try_from(footer.len()).expect("a footer has some kilobytes");
-    out.extend(footer);
-    out.extend(footer_bytes.to_le_bytes());
-    out.extend(MAGIC);
+    out.extend(end_of_file(&footer([batch_at, message.len(), batch.body.len()])));
     out
-}
-
-fn pad(out: &mut Vec<u8>) {
-    out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
 }
 
 /// The columns of a record batch, one after the other.
@@ -126,59 +109,6 @@ impl RecordBatch {
         });
         message(builder, HEADER_RECORD_BATCH, batch, self.body.len())
     }
-}
-
-/// A table of FlatBuffers whose fields are being written.
-struct TableFields<'a, 'b>(&'a mut FlatBufferBuilder<'b>);
-
-impl TableFields<'_, '_> {
-    /// Writes the field that the schema has at position `slot`, from 0.
-    fn value(&mut self, slot: VOffsetT, value: impl Push) {
-        // The vtable begins with its own length and that of the table, of two bytes each.
-        self.0.push_slot_always(4 + 2 * slot, value);
-    }
-}
-
-fn table(
-    builder: &mut FlatBufferBuilder<'_>,
-    write: impl FnOnce(&mut TableFields<'_, '_>),
-) -> FinishedTable {
-    let start = builder.start_table();
-    write(&mut TableFields(builder));
-    builder.end_table(start)
-}
-
-/// A vector of structs whose fields are, with their padding, words of eight bytes.
-fn structs<'b, const WORDS: usize>(
-    builder: &mut FlatBufferBuilder<'b>,
-    items: &[[u64; WORDS]],
-) -> WIPOffset<Vector<'b, u64>> {
-    builder.start_vector::<u64>(WORDS * items.len());
-    // FlatBuffers grow towards their beginning.
-    for word in items.as_flattened().iter().rev() {
-        builder.push(*word);
-    }
-    builder.end_vector::<u64>(items.len())
-}
-
-/// A message without its buffers, which have `body_bytes`.
-fn message(
-    mut builder: FlatBufferBuilder<'_>,
-    kind: u8,
-    header: FinishedTable,
-    body_bytes: usize,
-) -> Vec<u8> {
-    let message = table(&mut builder, |message| {
-        message.value(3, body_bytes as i64);
-        message.value(2, header);
-        message.value(0, METADATA_V5);
-        message.value(1, kind);
-    });
-    builder.finish_minimal(message);
-    let mut metadata = builder.finished_data().to_vec();
-    pad(&mut metadata);
-    let bytes = u32::try_from(metadata.len()).expect("metadata has some kilobytes");
-    [&CONTINUATION[..], &bytes.to_le_bytes(), &metadata].concat()
 }
 
 fn schema_message() -> Vec<u8> {

@@ -10,6 +10,7 @@
 //! Source: Kunkel and Markomanolis, Understanding Metadata Latency with MDWorkbench, 2018 (§3).
 
 pub mod arrow;
+pub mod arrow_message;
 pub mod backend;
 pub mod compare;
 pub mod csv;
