@@ -2,4 +2,5 @@
 //! Tests of the advisor.
 
 mod observations;
+mod strace_logs;
 mod trace_files;

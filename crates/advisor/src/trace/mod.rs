@@ -14,6 +14,7 @@ mod path_text;
 mod reader;
 mod record;
 mod size_counts;
+pub mod strace;
 mod trace_columns;
 mod trace_source;
 mod writer;

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Strace: imports the log of `strace -f -ttt -T -y -o LOG COMMAND` as a trace.
+//!
+//! `line` and `system_call` read the text; `process_table` and `descriptors` keep what the kernel
+//! does, so that reads and writes without an offset get one; `file_calls` makes operations, and
+//! `begin_order` puts them in order. A process is a rank. Not in a log, and so not in a trace: files
+//! in memory (`mmap`) and calls of `io_uring`.
+//! Memory is bounded by the longest line, the calls that overlap, the open files and the paths.
+
+mod begin_order;
+mod descriptors;
+mod file_calls;
+mod line;
+mod process_table;
+mod system_call;
+
+use std::io::{BufRead, Write};
+
+use esker_base::{Error, Result};
+
+use self::begin_order::{BeginOrder, BeginTicket};
+use self::file_calls::{FileSizes, file_operations, is_file_call};
+use self::line::{LineEvent, StraceLine, call_name};
+use self::process_table::{ProcessTable, UnfinishedCall, is_clone};
+use self::system_call::SystemCall;
+use super::{TraceOrigin, TraceRecord, TraceWriter};
+
+/// Longest line: a call has two paths, or a vector of 1,024 buffers.
+const LINE_BYTES_MAX: usize = 1 << 18;
+
+/// What an import takes.
+#[derive(Clone, Debug, Default)]
+pub struct StraceOptions {
+    /// Only files at and below these paths; all files of directories if there are none.
+    pub paths: Vec<Vec<u8>>,
+}
+
+/// What an import found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StraceSummary {
+    /// Records of the trace.
+    pub records: u64,
+    /// Processes, which are its ranks.
+    pub ranks: u32,
+    /// Calls that were still going on when the log ended, or that never returned.
+    pub unfinished: u64,
+}
+
+/// Writes the trace of the log `input` to `output`; errors name the log `object`.
+///
+/// # Errors
+/// `Corrupt` with line and byte for a log that is not of `strace -f -ttt -T -y`, or that ends within
+/// a line; as the input and the output answer.
+pub fn import_strace<W: Write>(
+    mut input: impl BufRead,
+    object: &str,
+    output: W,
+    options: &StraceOptions,
+) -> Result<(W, StraceSummary)> {
+    let mut line = Vec::new();
+    let (mut number, mut position) = (0_u64, 0_u64);
+    let mut output = Some(output);
+    let mut import: Option<LogImport<'_, W>> = None;
+    loop {
+        let bytes = read_line(&mut input, &mut line).map_err(|error| Error::io(error, object))?;
+        if bytes == 0 {
+            break;
+        }
+        number += 1;
+        let wrong = |what: &str| {
+            let shown = String::from_utf8_lossy(&line[..line.len().min(80)]);
+            let what = format!("line {number}: {what}: {}", shown.trim_end().escape_debug());
+            Error::corrupt(object, position, what)
+        };
+        let Some(text) = line.strip_suffix(b"\n") else {
+            let is_long = line.len() > LINE_BYTES_MAX;
+            return Err(wrong(if is_long {
+                "the line is too long"
+            } else {
+                "the log ends within"
+            }));
+        };
+        let is_message = text.is_empty() || text.starts_with(b"strace: ");
+        if !is_message {
+            let expected = "expected a line of `strace -f -ttt -T -y -o LOG`";
+            let parsed = StraceLine::parse(text).ok_or_else(|| wrong(expected))?;
+            if import.is_none() {
+                let output = output.take().expect("taken once");
+                import = Some(LogImport::new(output, object, options, &parsed)?);
+            }
+            let import = import.as_mut().expect("made above");
+            import.add(&parsed).map_err(|problem| match problem {
+                LineProblem::Text => wrong(expected),
+                LineProblem::Output(error) => error,
+            })?;
+        }
+        position += bytes as u64;
+    }
+    match import {
+        Some(import) => import.finish(),
+        None => Err(Error::corrupt(object, 0, "the log has no calls")),
+    }
+}
+
+/// Reads up to and including a newline, and at most a byte over [`LINE_BYTES_MAX`].
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<usize> {
+    line.clear();
+    let mut bounded = std::io::Read::take(input, LINE_BYTES_MAX as u64 + 1);
+    bounded.read_until(b'\n', line)
+}
+
+/// Why a line cannot be added.
+enum LineProblem {
+    Text,
+    Output(Error),
+}
+
+impl From<Error> for LineProblem {
+    fn from(error: Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+/// An import in progress.
+struct LogImport<'a, W: Write> {
+    writer: TraceWriter<W>,
+    options: &'a StraceOptions,
+    epoch_ns: u64,
+    processes: ProcessTable,
+    sizes: FileSizes,
+    order: BeginOrder,
+    unfinished: u64,
+}
+
+impl<'a, W: Write> LogImport<'a, W> {
+    fn new(
+        output: W,
+        object: &str,
+        options: &'a StraceOptions,
+        first: &StraceLine<'_>,
+    ) -> Result<Self> {
+        let program = match first.event {
+            LineEvent::Call(text) => SystemCall::parse(text)
+                .filter(|call| call.name == "execve")
+                .and_then(|call| call.text(0)),
+            _ => None,
+        };
+        let program = program.map_or_else(|| object.to_owned(), |path| super::path_text(&path));
+        let (source, epoch_ns) = ("strace".to_owned(), first.time_ns);
+        let origin = TraceOrigin { program, source, epoch_ns };
+        Ok(Self {
+            writer: TraceWriter::new(output, format!("the trace of {object}"), origin)?,
+            options,
+            epoch_ns,
+            processes: ProcessTable::default(),
+            sizes: FileSizes::new(),
+            order: BeginOrder::default(),
+            unfinished: 0,
+        })
+    }
+
+    fn add(&mut self, line: &StraceLine<'_>) -> Result<(), LineProblem> {
+        match line.event {
+            LineEvent::Call(text) => {
+                let ticket = self.ticket(text)?;
+                self.call(line.thread, line.time_ns, ticket, text)?;
+            }
+            LineEvent::Unfinished(text) => {
+                let ticket = self.ticket(text)?;
+                let call = UnfinishedCall { text: text.to_owned(), begin_ns: line.time_ns, ticket };
+                let before = self.processes.thread(line.thread).unfinished.replace(call);
+                self.give_up(before);
+            }
+            LineEvent::Resumed(name, rest) => {
+                let before = self.processes.thread(line.thread).unfinished.take();
+                // A log that begins in the middle of a call has only its end.
+                if let Some(before) = before {
+                    if call_name(&before.text).map(str::as_bytes) != Some(name) {
+                        return Err(LineProblem::Text);
+                    }
+                    let text = [&before.text, rest].concat();
+                    self.call(line.thread, before.begin_ns, before.ticket, &text)?;
+                }
+            }
+            LineEvent::Signal => {}
+            LineEvent::Exit => {
+                let left = self.processes.exit(line.thread);
+                self.give_up(left);
+            }
+        }
+        while let Some(records) = self.order.next() {
+            self.write(&records)?;
+        }
+        Ok(())
+    }
+
+    /// The place of a call that becomes a record.
+    fn ticket(&mut self, text: &[u8]) -> Result<Option<BeginTicket>, LineProblem> {
+        let name = call_name(text).ok_or(LineProblem::Text)?;
+        // Reads of pipes and sockets may wait for the whole run.
+        let path = text.iter().position(|byte| *byte == b'<').map(|at| &text[at + 1..]);
+        let is_file = path.is_none_or(is_file_path) || name.starts_with("open");
+        Ok((is_file_call(name) && is_file).then(|| self.order.begin()))
+    }
+
+    fn give_up(&mut self, call: Option<UnfinishedCall>) {
+        let Some(call) = call else { return };
+        self.unfinished += 1;
+        if let Some(ticket) = call.ticket {
+            self.order.end(ticket, Vec::new());
+        }
+    }
+
+    fn call(
+        &mut self,
+        thread_id: u32,
+        begin_ns: u64,
+        ticket: Option<BeginTicket>,
+        text: &[u8],
+    ) -> Result<(), LineProblem> {
+        let call = SystemCall::parse(text).ok_or(LineProblem::Text)?;
+        let (process, rank) = {
+            let thread = self.processes.thread(thread_id);
+            (thread.process, thread.rank)
+        };
+        if is_clone(text) {
+            self.processes.cloned(thread_id, &call, text);
+            return Ok(());
+        }
+        let thread = self.processes.thread(thread_id);
+        let operations = file_operations(&call, thread, &mut self.sizes);
+        let Some(ticket) = ticket else { return Ok(()) };
+        let begin_ns = begin_ns.saturating_sub(self.epoch_ns);
+        let mut records = Vec::new();
+        for operation in operations.iter().filter(|_| call.result.is_some()) {
+            if !self.is_wanted(&operation.path) {
+                continue;
+            }
+            let is_far =
+                operation.offset.checked_add(operation.bytes).is_none_or(|end| end >> 63 == 1);
+            if is_far {
+                return Err(LineProblem::Text);
+            }
+            records.push(TraceRecord {
+                process,
+                thread: thread_id,
+                file: self.writer.file(&operation.path)?,
+                offset: operation.offset,
+                bytes: operation.bytes,
+                begin_ns,
+                end_ns: begin_ns.saturating_add(call.duration_ns),
+                result: call.result.unwrap_or_default(),
+                ..TraceRecord::new(rank, operation.operation)
+            });
+        }
+        self.unfinished += u64::from(call.result.is_none());
+        self.order.end(ticket, records);
+        Ok(())
+    }
+
+    fn is_wanted(&self, path: &[u8]) -> bool {
+        let is_below = |above: &Vec<u8>| {
+            let rest = path.strip_prefix(above.as_slice());
+            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || above.ends_with(b"/"))
+        };
+        match self.options.paths.is_empty() {
+            true => is_file_path(path),
+            false => self.options.paths.iter().any(is_below),
+        }
+    }
+
+    fn write(&mut self, records: &[TraceRecord]) -> Result<()> {
+        records.iter().try_for_each(|record| self.writer.push(record))
+    }
+
+    fn finish(mut self) -> Result<(W, StraceSummary)> {
+        while let Some(records) = self.order.take_first() {
+            self.write(&records)?;
+        }
+        let summary = StraceSummary {
+            records: self.writer.rows(),
+            ranks: self.processes.ranks(),
+            unfinished: self.unfinished + self.processes.unfinished(),
+        };
+        Ok((self.writer.finish()?, summary))
+    }
+}
+
+/// False for pipes, sockets and what else has no place in a directory (`pipe:[42302]`), and for the
+/// kernel's own files.
+fn is_file_path(path: &[u8]) -> bool {
+    let is_inside = |directory: &[u8]| path.starts_with(directory);
+    let is_nowhere = !path.starts_with(b"/") && path.windows(2).any(|window| window == b":[");
+    !is_nowhere
+        && !is_inside(b"anon_inode:")
+        && ![&b"/dev/"[..], b"/proc/", b"/sys/"].into_iter().any(is_inside)
+}
