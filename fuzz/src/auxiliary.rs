@@ -3,7 +3,7 @@
 //! changed.
 
 use esker_base::Bytes;
-use esker_imd::auxiliary::{AuxiliaryBuilder, AuxiliaryEncoding, MAGIC, AuxiliaryTable};
+use esker_imd::auxiliary::{AuxiliaryBuilder, AuxiliaryEncoding, AuxiliaryTable, MAGIC};
 
 use crate::choices::Choices;
 

@@ -135,3 +135,8 @@ fn stores() {
         crate::stores::run(bytes);
     });
 }
+
+#[test]
+fn traces() {
+    run("traces", crate::traces::run);
+}

@@ -18,6 +18,7 @@ mod records;
 pub mod segments;
 pub mod stores;
 pub mod table;
+pub mod traces;
 
 #[cfg(test)]
 mod campaign;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_extent::ExtentFamily;
-use esker_table::manifest::Manifest;
 use esker_table::SHARDS;
+use esker_table::manifest::Manifest;
 use esker_table::schema::Schema;
 use esker_table::schema::record::RECORD;
 use esker_table::wal::{
-    LogBlock, ChunkOrigin, LOG_MAGIC, LogId, LogContent, ShardLog, decode_log, prefix_end,
+    ChunkOrigin, LOG_MAGIC, LogBlock, LogContent, LogId, ShardLog, decode_log, prefix_end,
 };
 
 use crate::choices::Choices;

@@ -31,7 +31,10 @@ pub fn run(bytes: &[u8]) {
     encoded.extend_from_slice(&crc32c::crc32c(&encoded).to_le_bytes());
     let decoded = Manifest::decode(&encoded);
     if let Ok(manifest) = &decoded {
-        assert_eq!(Manifest::decode(&manifest.encode().expect("what was read")).as_ref(), Ok(manifest));
+        assert_eq!(
+            Manifest::decode(&manifest.encode().expect("what was read")).as_ref(),
+            Ok(manifest)
+        );
         take_over(manifest, &encoded);
     }
     // Some random manifests are refused: tables that overlap, numbers without successors.
@@ -46,8 +49,7 @@ fn made(choices: &mut Choices) -> Manifest {
     manifest.epoch = number(choices);
     manifest.last_seq = number(choices);
     manifest.log_floor = number(choices);
-    manifest.state =
-        [SetState::Open, SetState::Sealed, SetState::Doomed][choices.below(16) % 3];
+    manifest.state = [SetState::Open, SetState::Sealed, SetState::Doomed][choices.below(16) % 3];
     manifest.bases = (0..choices.u8() % 3).map(|_| SetId(u128::from(choices.u64()))).collect();
     for run in (0..u64::from(choices.u8() % 4)).rev() {
         let (a, b) = (records::key(&RECORD, choices), records::key(&RECORD, choices));

@@ -3,12 +3,12 @@
 
 use esker_base::{Error, Kind, Result};
 use esker_comm::Rank;
+use esker_extent::{LogPlace, OPERATION_SEGMENTS_MAX, Segment, SegmentRun};
 use esker_shared::message::{
     FETCH_BYTES_MAX, OFFSETS_MAX, PART_BYTES, RankReply, RankRequest, SEGMENTS_MAX, decode_body,
     decode_part, encode_reply,
 };
 use esker_table::manifest::SetId;
-use esker_extent::{LogPlace, OPERATION_SEGMENTS_MAX, Segment, SegmentRun};
 
 use crate::choices::Choices;
 
@@ -39,7 +39,9 @@ fn request(bytes: &[u8]) -> Option<(u64, RankRequest)> {
     match &request {
         RankRequest::Put(runs) => assert!(runs.iter().all(is_bounded)),
         RankRequest::Locate(_, offsets) => assert!(offsets.len() <= OFFSETS_MAX),
-        RankRequest::Range(_, range) | RankRequest::Punch(_, range) => assert!(range.start <= range.end),
+        RankRequest::Range(_, range) | RankRequest::Punch(_, range) => {
+            assert!(range.start <= range.end)
+        }
         RankRequest::Holders(_, _, range) => assert!(range.start <= range.end),
         RankRequest::Fetch(runs) => {
             let bytes: u64 = runs.iter().map(|run| run.first.length).sum();

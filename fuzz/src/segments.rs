@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Segments: sequences that must survive compression, and records of runs with arbitrary numbers.
 
+use esker_extent::{
+    FilePiece, IntervalIndex, LogPlace, NestedRun, RUN, Segment, SegmentBuffer, SegmentRun,
+    find_runs,
+};
 use esker_table::manifest::SetId;
 use esker_table::schema::Row;
-use esker_extent::{
-    IntervalIndex, LogPlace, NestedRun, FilePiece, RUN, Segment, SegmentBuffer, SegmentRun, find_runs,
-};
 
 use crate::choices::Choices;
 

@@ -7,8 +7,8 @@ use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_table::manifest::{SetId, TableRef};
 use esker_table::merge::{RecordCursor, RecordMerge};
 use esker_table::schema::{Key, KeyBuffer, RowBuffer, Schema};
-use esker_table::table::{FOOTER_BYTES, Table, TableWriter, LookupKey};
-use esker_table::tables::{SortedRun, TableHandle, TableSource, TableRuns};
+use esker_table::table::{FOOTER_BYTES, LookupKey, Table, TableWriter};
+use esker_table::tables::{SortedRun, TableHandle, TableRuns, TableSource};
 
 use crate::block;
 use crate::choices::Choices;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the advisor.
 
+mod darshan_logs;
 mod observations;
 mod strace_logs;
 mod trace_files;

@@ -7,6 +7,7 @@
 //! Source: Kougkas et al., Rethinking key–value store for parallel I/O optimization, 2016, §4.1.1.
 
 mod batch;
+pub mod darshan;
 mod feature_pass;
 mod flat_table;
 mod operation;
