@@ -121,7 +121,7 @@ fn darshan(choices: &mut Choices<'_>) {
     log.resize(16 + flags, 0);
     let header_bytes = log.len() + 16 * (1 + modules) + 4 * modules;
     let mut body = Vec::new();
-    let mut region = |body: &mut Vec<u8>, bytes: Vec<u8>| {
+    let region = |body: &mut Vec<u8>, bytes: Vec<u8>| {
         let at = header_bytes + body.len();
         body.extend(&bytes);
         [at as u64, bytes.len() as u64]
