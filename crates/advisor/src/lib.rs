@@ -10,4 +10,5 @@
 
 pub mod features;
 pub mod observation;
+pub mod pattern;
 pub mod trace;

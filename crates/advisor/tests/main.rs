@@ -3,5 +3,6 @@
 
 mod darshan_logs;
 mod observations;
+mod patterns;
 mod strace_logs;
 mod trace_files;

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Layout: where the requests of a pattern lie in the file.
+//!
+//! With p ranks, n requests a rank, r bytes a request, g bytes of gap, for rank k and request i:
+//! ```text
+//! offset-shift, request-size, ior-segmented   (k n + i) r
+//! noncontiguous                               (k n + i) (r + g)
+//! hpio                                        (i p + k) (r + g)
+//! ior-strided                                 (i p + k) r
+//! lanl-app1      loop l = i / 3, part i mod 3: (l p + k) 262,144 + 0, 16 or 131,072
+//! lanl-app2-like 64 bytes, then r bytes, in a block of the rank's own
+//! tile           row i of tile (k mod x, k / x) of a matrix of x tiles a row
+//! btio-like      lines of 40-byte points of q cells of a cube, in steps, with p = q²
+//! ```
+//! and all shifted by A.
+//! Source: Kougkas et al. 2016, §4.2 to 4.4 (sizes, gaps, shifts; that App1 is strided is known of
+//! the LANL traces and not in the paper); HPIO, IOR, mpi-tile-io, and BT-IO of the NAS parallel
+//! benchmarks (Wong and Van der Wijngaart, NAS-03-002).
+
+use super::{PatternSize, TracePattern};
+use crate::trace::{TraceFile, TraceOperation, TraceRecord};
+
+/// Bytes of a loop of LANL App1.
+pub const APP1_LOOP_BYTES: u64 = 262_144;
+
+/// Offsets and sizes in a loop of LANL App1.
+const APP1_LOOP: [(u64, u64); 3] = [(0, 16), (16, 131_056), (131_072, 131_072)];
+
+/// Bytes before each block of what we take for LANL App2.
+const APP2_HEADER_BYTES: u64 = 64;
+
+/// Bytes of a point of BT-IO: five numbers.
+const BTIO_POINT_BYTES: u64 = 40;
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PatternRequest {
+    /// The first byte.
+    pub offset: u64,
+    /// The number of bytes.
+    pub bytes: u64,
+}
+
+impl PatternRequest {
+    /// The request as a record that takes no time and succeeds.
+    #[must_use]
+    pub fn record(
+        self,
+        rank: u32,
+        operation: TraceOperation,
+        file: TraceFile,
+        begin_ns: u64,
+    ) -> TraceRecord {
+        TraceRecord {
+            file,
+            offset: self.offset,
+            bytes: self.bytes,
+            begin_ns,
+            end_ns: begin_ns,
+            result: self.bytes.cast_signed(),
+            ..TraceRecord::new(rank, operation)
+        }
+    }
+}
+
+impl TracePattern {
+    /// Request `index` of `rank`; the size was checked. A mix has no shared file.
+    #[must_use]
+    pub fn request(self, size: &PatternSize, rank: u32, index: u64) -> PatternRequest {
+        let (rank, ranks) = (u64::from(rank), u64::from(size.ranks));
+        let (bytes, distance) = (size.request_bytes, size.request_bytes + size.gap_bytes);
+        let own = rank * size.requests + index;
+        let turn = index * ranks + rank;
+        let (offset, bytes) = match self {
+            Self::OffsetShift | Self::RequestSize | Self::IorSegmented => (own * bytes, bytes),
+            Self::Noncontiguous => (own * distance, bytes),
+            Self::Hpio => (turn * distance, bytes),
+            Self::IorStrided => (turn * bytes, bytes),
+            Self::LanlApp1 => {
+                let (begin, bytes) = APP1_LOOP[(index % 3) as usize];
+                ((index / 3 * ranks + rank) * APP1_LOOP_BYTES + begin, bytes)
+            }
+            Self::LanlApp2Like => {
+                let pairs = size.requests.div_ceil(2);
+                let pair = (rank * pairs + index / 2) * (APP2_HEADER_BYTES + bytes);
+                match index % 2 {
+                    0 => (pair, APP2_HEADER_BYTES),
+                    _ => (pair + APP2_HEADER_BYTES, bytes),
+                }
+            }
+            Self::Tile => {
+                let across = ranks.isqrt().max(1);
+                let (column, row) = (rank % across, rank / across);
+                ((row * size.requests + index) * across * bytes + column * bytes, bytes)
+            }
+            Self::BtioLike => btio(size, rank, index),
+            Self::WorkbenchMix => (0, bytes),
+        };
+        PatternRequest { offset: offset + size.shift_bytes, bytes }
+    }
+}
+
+/// A line of a cell. The cube has q cells along each edge, a cell k points; rank (i, j) has the cells
+/// ((i + c) mod q, (j + c) mod q, c).
+fn btio(size: &PatternSize, rank: u64, index: u64) -> (u64, u64) {
+    let cells = u64::from(size.ranks).isqrt();
+    let points = (size.request_bytes / BTIO_POINT_BYTES).max(1);
+    let edge = cells * points;
+    let (line, rest) = (index % points, index / points);
+    let (plane, rest) = (rest % points, rest / points);
+    let (cell, step) = (rest % cells, rest / cells);
+    let x = (rank % cells + cell) % cells * points;
+    let y = (rank / cells + cell) % cells * points + line;
+    let z = cell * points + plane;
+    let offset = (((step * edge + z) * edge + y) * edge + x) * BTIO_POINT_BYTES;
+    (offset, points * BTIO_POINT_BYTES)
+}

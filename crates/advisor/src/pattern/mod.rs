@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pattern: synthetic traces of known applications and benchmarks.
+//!
+//! `layout` says where each request of each rank lies, as a pure function; this file makes a trace
+//! of it. All patterns but the mix of the workbench use one file, as in the paper: every rank opens it,
+//! waits for all, issues its requests, waits again and closes it. Times are nominal, one request each
+//! interval and rank.
+//! Source: Kougkas et al. 2016, §4.2 to 4.4; the benchmarks that `layout` names.
+
+mod layout;
+
+use std::io::Write;
+
+use esker_base::{Error, Kind, Result};
+
+pub use self::layout::PatternRequest;
+use crate::trace::{TraceFile, TraceOperation, TraceOrigin, TraceRecord, TraceWriter};
+
+/// Bytes of the file of a pattern: far from the end of all numbers.
+const FILE_BYTES_MAX: u128 = 1 << 60;
+
+/// An application or benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TracePattern {
+    /// Contiguous requests, shifted from the boundaries of stripes (§4.2.1).
+    OffsetShift,
+    /// Contiguous requests of one size (§4.2.2).
+    RequestSize,
+    /// Requests with gaps between them (§4.2.3).
+    Noncontiguous,
+    /// HPIO: regions of all ranks in turns, with gaps between them (§4.3).
+    Hpio,
+    /// LANL App1: loops of 16, 131,056 and 131,072 bytes (§4.4).
+    LanlApp1,
+    /// LANL App2, whose pattern the paper does not print: small headers before large blocks.
+    LanlApp2Like,
+    /// IOR, segmented: each rank has a block of its own.
+    IorSegmented,
+    /// IOR, strided: ranks take turns with each request.
+    IorStrided,
+    /// Tiles of a matrix, row by row.
+    Tile,
+    /// BT-IO of the NAS benchmarks: lines of the cells of a cube, diagonally partitioned.
+    BtioLike,
+    /// MDWorkbench: small files of other ranks are read and removed, and new ones made.
+    WorkbenchMix,
+}
+
+impl TracePattern {
+    /// All patterns.
+    pub const ALL: [Self; 11] = [
+        Self::OffsetShift,
+        Self::RequestSize,
+        Self::Noncontiguous,
+        Self::Hpio,
+        Self::LanlApp1,
+        Self::LanlApp2Like,
+        Self::IorSegmented,
+        Self::IorStrided,
+        Self::Tile,
+        Self::BtioLike,
+        Self::WorkbenchMix,
+    ];
+
+    /// The word on the command line, and the family in observations.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OffsetShift => "offset-shift",
+            Self::RequestSize => "request-size",
+            Self::Noncontiguous => "noncontiguous",
+            Self::Hpio => "hpio",
+            Self::LanlApp1 => "lanl-app1",
+            Self::LanlApp2Like => "lanl-app2-like",
+            Self::IorSegmented => "ior-segmented",
+            Self::IorStrided => "ior-strided",
+            Self::Tile => "tile",
+            Self::BtioLike => "btio-like",
+            Self::WorkbenchMix => "workbench-mix",
+        }
+    }
+
+    /// The pattern of a word.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|pattern| pattern.name() == name)
+    }
+}
+
+/// The parameters of a pattern, with the paper's letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PatternSize {
+    /// p: ranks.
+    pub ranks: u32,
+    /// Requests of each rank; R is this number times r.
+    pub requests: u64,
+    /// r: bytes of a request. LANL App1 has sizes of its own.
+    pub request_bytes: u64,
+    /// g: bytes between requests, of patterns that have gaps.
+    pub gap_bytes: u64,
+    /// A: bytes by which all requests are shifted.
+    pub shift_bytes: u64,
+    /// The nominal time between the requests of a rank.
+    pub interval_ns: u64,
+    /// True if requests write.
+    pub is_write: bool,
+}
+
+impl PatternSize {
+    /// Checks the parameters for `pattern`.
+    ///
+    /// # Errors
+    /// `Invalid` for zeros, for files that are too large, and for ranks that the pattern cannot have.
+    pub fn check(&self, pattern: TracePattern) -> Result<()> {
+        let wrong = |what: String| Err(Error::new(Kind::Invalid, what));
+        if self.ranks == 0 || self.requests == 0 || self.request_bytes == 0 {
+            return wrong("a pattern has at least one rank, one request and one byte".to_owned());
+        }
+        let distance = u128::from(self.request_bytes.max(layout::APP1_LOOP_BYTES))
+            + u128::from(self.gap_bytes);
+        // Tiles and cubes may be up to eight times as large as what is accessed.
+        let extent = distance
+            .checked_mul(u128::from(self.ranks))
+            .and_then(|extent| extent.checked_mul(8 * (u128::from(self.requests) + 1)))
+            .and_then(|extent| extent.checked_add(u128::from(self.shift_bytes)));
+        if extent.is_none_or(|extent| extent > FILE_BYTES_MAX) {
+            return wrong(format!("the file of {} would be too large", pattern.name()));
+        }
+        let times = u128::from(self.interval_ns) * (u128::from(self.requests) + 2) * 8;
+        if times > FILE_BYTES_MAX {
+            return wrong("the trace would last for more than four years".to_owned());
+        }
+        let edge = self.ranks.isqrt();
+        if pattern == TracePattern::BtioLike && edge * edge != self.ranks {
+            return wrong(format!(
+                "{} needs a square number of ranks, such as {}; {} is none",
+                pattern.name(),
+                edge * edge,
+                self.ranks
+            ));
+        }
+        Ok(())
+    }
+
+    /// The name of a test case with these parameters.
+    #[must_use]
+    pub fn case(&self, pattern: TracePattern) -> String {
+        let Self { ranks, requests, request_bytes, gap_bytes, shift_bytes, .. } = self;
+        let kind = if self.is_write { "write" } else { "read" };
+        let name = pattern.name();
+        format!(
+            "{name} {kind} p={ranks} n={requests} r={request_bytes} g={gap_bytes} A={shift_bytes}"
+        )
+    }
+
+    fn transfer(&self) -> TraceOperation {
+        if self.is_write { TraceOperation::Write } else { TraceOperation::Read }
+    }
+}
+
+/// Writes the trace of `pattern` to `output`. Returns the output and the number of records.
+///
+/// # Errors
+/// As [`PatternSize::check`] and as the output answers.
+pub fn write_pattern<W: Write>(
+    pattern: TracePattern,
+    size: &PatternSize,
+    output: W,
+) -> Result<(W, u64)> {
+    size.check(pattern)?;
+    let (program, source) = (size.case(pattern), "synthetic".to_owned());
+    let origin = TraceOrigin { program, source, epoch_ns: 0 };
+    let mut writer = TraceWriter::new(output, "the trace of a pattern", origin)?;
+    match pattern {
+        TracePattern::WorkbenchMix => write_mix(size, &mut writer)?,
+        _ => write_shared_file(pattern, size, &mut writer)?,
+    }
+    let records = writer.rows();
+    Ok((writer.finish()?, records))
+}
+
+fn write_shared_file<W: Write>(
+    pattern: TracePattern,
+    size: &PatternSize,
+    writer: &mut TraceWriter<W>,
+) -> Result<()> {
+    let file = writer.file(b"/data")?;
+    let open = if size.is_write { TraceOperation::Create } else { TraceOperation::Open };
+    push_all(writer, size.ranks, open, file, 0)?;
+    push_all(writer, size.ranks, TraceOperation::Barrier, TraceFile::NONE, 0)?;
+    let end_ns = size.requests * size.interval_ns;
+    for index in 0..size.requests {
+        for rank in 0..size.ranks {
+            let request = pattern.request(size, rank, index);
+            writer.push(&request.record(rank, size.transfer(), file, index * size.interval_ns))?;
+        }
+    }
+    push_all(writer, size.ranks, TraceOperation::Barrier, TraceFile::NONE, end_ns)?;
+    push_all(writer, size.ranks, TraceOperation::Close, file, end_ns)
+}
+
+/// A call of every rank.
+fn push_all<W: Write>(
+    writer: &mut TraceWriter<W>,
+    ranks: u32,
+    operation: TraceOperation,
+    file: TraceFile,
+    begin_ns: u64,
+) -> Result<()> {
+    (0..ranks).try_for_each(|rank| {
+        let record = TraceRecord::new(rank, operation);
+        writer.push(&TraceRecord { file, begin_ns, end_ns: begin_ns, ..record })
+    })
+}
+
+/// Objects that exist before the mix begins, for each rank.
+fn mix_objects(size: &PatternSize) -> u64 {
+    size.requests
+}
+
+/// Each rank reads and removes the oldest object of the rank before it, and makes a new one for the
+/// rank after it.
+fn write_mix<W: Write>(size: &PatternSize, writer: &mut TraceWriter<W>) -> Result<()> {
+    for index in 0..size.requests {
+        for rank in 0..size.ranks {
+            let before = (rank + size.ranks - 1) % size.ranks;
+            let after = (rank + 1) % size.ranks;
+            let old = writer.file(format!("/rank-{before}/object-{index}").as_bytes())?;
+            let number = mix_objects(size) + index;
+            let new = writer.file(format!("/rank-{after}/object-{number}").as_bytes())?;
+            let request = PatternRequest { offset: 0, bytes: size.request_bytes };
+            let calls = [
+                (TraceOperation::Stat, old),
+                (TraceOperation::Open, old),
+                (TraceOperation::Read, old),
+                (TraceOperation::Close, old),
+                (TraceOperation::Unlink, old),
+                (TraceOperation::Create, new),
+                (TraceOperation::Write, new),
+                (TraceOperation::Close, new),
+            ];
+            for (operation, file) in calls {
+                let record = request.record(rank, operation, file, index * size.interval_ns);
+                let is_transfer = operation.is_transfer();
+                let bytes = if is_transfer { record.bytes } else { 0 };
+                let result = if is_transfer { record.result } else { 0 };
+                writer.push(&TraceRecord { bytes, result, ..record })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: PatternSize = PatternSize {
+        ranks: 4,
+        requests: 8,
+        request_bytes: 65_536,
+        gap_bytes: 0,
+        shift_bytes: 0,
+        interval_ns: 1_000_000,
+        is_write: false,
+    };
+
+    fn of(pattern: TracePattern, size: PatternSize, rank: u32) -> Vec<(u64, u64)> {
+        let request = |index| pattern.request(&size, rank, index);
+        (0..size.requests).map(request).map(|found| (found.offset, found.bytes)).collect()
+    }
+
+    #[test]
+    fn requests_lie_where_the_paper_says() {
+        let shifted = PatternSize { shift_bytes: 1_024, requests: 2, ..SIZE };
+        assert_eq!(
+            of(TracePattern::OffsetShift, shifted, 1),
+            [(132_096, 65_536), (197_632, 65_536)]
+        );
+        let gaps = PatternSize { gap_bytes: 100, requests: 2, ..SIZE };
+        assert_eq!(of(TracePattern::Noncontiguous, gaps, 0), [(0, 65_536), (65_636, 65_536)]);
+        assert_eq!(of(TracePattern::Hpio, gaps, 1), [(65_636, 65_536), (328_180, 65_536)]);
+        assert_eq!(of(TracePattern::IorStrided, gaps, 1), [(65_536, 65_536), (327_680, 65_536)]);
+        let app1 = PatternSize { requests: 4, ..SIZE };
+        assert_eq!(
+            of(TracePattern::LanlApp1, app1, 1),
+            [(262_144, 16), (262_160, 131_056), (393_216, 131_072), (1_310_720, 16)]
+        );
+        assert_eq!(of(TracePattern::LanlApp2Like, app1, 0)[..2], [(0, 64), (64, 65_536)]);
+        assert_eq!(
+            of(TracePattern::Tile, PatternSize { requests: 2, ..SIZE }, 3),
+            [(5 * 65_536, 65_536), (7 * 65_536, 65_536)]
+        );
+    }
+
+    /// Requests of all ranks are disjoint, and those of patterns without gaps fill the file.
+    #[test]
+    fn requests_never_overlap() {
+        // As many requests as BT-IO has lines in a step: q cells of k planes of k lines.
+        let size = PatternSize { request_bytes: 160, requests: 32, ..SIZE };
+        for pattern in TracePattern::ALL {
+            if pattern == TracePattern::WorkbenchMix {
+                continue;
+            }
+            size.check(pattern).expect("valid");
+            let mut all: Vec<_> =
+                (0..size.ranks).flat_map(|rank| of(pattern, size, rank)).collect();
+            all.sort_unstable();
+            assert!(all.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{pattern:?}");
+            let bytes: u64 = all.iter().map(|(_, bytes)| bytes).sum();
+            let end = all.last().map(|(offset, bytes)| offset + bytes);
+            if !matches!(pattern, TracePattern::LanlApp1) {
+                assert_eq!(end, Some(bytes), "{pattern:?} fills its file");
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        let refused = |size: PatternSize, pattern| {
+            assert_eq!(size.check(pattern).expect_err("refused").kind(), Kind::Invalid);
+        };
+        refused(PatternSize { ranks: 0, ..SIZE }, TracePattern::Hpio);
+        refused(PatternSize { requests: 0, ..SIZE }, TracePattern::Hpio);
+        refused(PatternSize { request_bytes: 0, ..SIZE }, TracePattern::Hpio);
+        refused(PatternSize { request_bytes: u64::MAX, ..SIZE }, TracePattern::Hpio);
+        refused(PatternSize { requests: 1 << 60, ..SIZE }, TracePattern::Hpio);
+        refused(PatternSize { shift_bytes: u64::MAX, ..SIZE }, TracePattern::Hpio);
+        refused(PatternSize { interval_ns: u64::MAX, ..SIZE }, TracePattern::Hpio);
+        refused(PatternSize { ranks: 5, ..SIZE }, TracePattern::BtioLike);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for pattern in TracePattern::ALL {
+            assert_eq!(TracePattern::of_name(pattern.name()), Some(pattern));
+        }
+        assert_eq!(TracePattern::of_name("other"), None);
+    }
+}
