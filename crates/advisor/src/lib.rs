@@ -9,6 +9,8 @@
 //! optimization, IJHPCA 2016.
 
 pub mod features;
+pub mod measure;
 pub mod observation;
 pub mod pattern;
+pub mod player;
 pub mod trace;

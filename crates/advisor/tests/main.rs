@@ -2,7 +2,9 @@
 //! Tests of the advisor.
 
 mod darshan_logs;
+mod measurements;
 mod observations;
 mod patterns;
+mod replays;
 mod strace_logs;
 mod trace_files;

@@ -2,6 +2,7 @@
 //! Tests of the command as users run it.
 
 mod advice;
+mod advise;
 mod arguments;
 #[expect(dead_code, reason = "the tests of the workbench use the rest")]
 #[path = "../../workbench/tests/driver_library.rs"]

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Commands, one per file.
 
+mod advise;
+mod advise_import;
+mod advise_synth;
 mod attributes;
 mod bench;
 mod bench_ranks;
@@ -108,6 +111,7 @@ pub enum Command {
     Segment(segment::SegmentArguments),
     Bench(bench::BenchCommand),
     Workbench(workbench::WorkbenchCommand),
+    Advise(advise::AdviseCommand),
     Run(run::RunCommand),
     Completions(completions::CompletionsCommand),
     Manual(manual::ManualCommand),
@@ -136,7 +140,7 @@ impl Command {
                  `esker names` shows"
             }
             Self::Bench(_) => "nothing is left except what `esker names` lists",
-            Self::Workbench(_) => "nothing was changed",
+            Self::Workbench(_) | Self::Advise(_) => "nothing was changed",
             Self::Compact(_) => {
                 "its contents are unchanged; the same command again compacts it, and `esker gc` \
                  frees the remains"
@@ -194,6 +198,7 @@ impl Command {
             Self::Segment(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::Workbench(command) => command.run(context),
+            Self::Advise(command) => command.run(context),
             Self::Completions(command) => command.run(context),
             Self::Manual(command) => command.run(context),
             Self::ExitCodes(command) => command.run(context),

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Experiment design: which test cases run on which systems, how often and in which order.
+//!
+//! All combinations of the factors, without those that differ only in a factor that the pattern does
+//! not have. The order of all runs is random but given by a seed, so that slow changes of the machine
+//! do not look like an effect of a factor, and an interrupted measurement goes on in the same order.
+//! Source: Kougkas et al. 2016, §5.1 and §5.2.1 (each case five times).
+
+use std::collections::BTreeSet;
+
+use esker_base::{Random, Result};
+
+use crate::pattern::{PatternSize, TracePattern};
+
+/// The values of the factors of Table 1 that one machine can vary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExperimentDesign {
+    /// Applications, which give the access pattern a and the metadata operations M.
+    pub patterns: Vec<TracePattern>,
+    /// r.
+    pub request_bytes: Vec<u64>,
+    /// g, for patterns with gaps.
+    pub gap_bytes: Vec<u64>,
+    /// A.
+    pub shift_bytes: Vec<u64>,
+    /// p.
+    pub processes: Vec<u32>,
+    /// R: bytes of each process, rounded to whole requests.
+    pub input_bytes: u64,
+    /// True if requests write.
+    pub is_write: bool,
+    /// How often each case runs on each system.
+    pub repetitions: u32,
+    /// Seed of the order.
+    pub seed: u64,
+}
+
+/// A test case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExperimentCase {
+    /// The application.
+    pub pattern: TracePattern,
+    /// Its parameters.
+    pub size: PatternSize,
+}
+
+/// A run: the index of its case and of its system, and the repetition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExperimentRun {
+    /// Index of the case.
+    pub case: usize,
+    /// Index of the system.
+    pub system: usize,
+    /// From 0.
+    pub repetition: u32,
+}
+
+const fn has_gaps(pattern: TracePattern) -> bool {
+    matches!(pattern, TracePattern::Noncontiguous | TracePattern::Hpio)
+}
+
+/// Small files of a mix begin at 0, and App1 has sizes of its own.
+const fn has_sizes(pattern: TracePattern) -> bool {
+    !matches!(pattern, TracePattern::LanlApp1)
+}
+
+const fn has_shifts(pattern: TracePattern) -> bool {
+    !matches!(pattern, TracePattern::WorkbenchMix)
+}
+
+impl ExperimentDesign {
+    /// The cases.
+    ///
+    /// # Errors
+    /// As [`PatternSize::check`].
+    pub fn cases(&self) -> Result<Vec<ExperimentCase>> {
+        let (mut cases, mut names) = (Vec::new(), BTreeSet::new());
+        for &pattern in &self.patterns {
+            for &request_bytes in &self.request_bytes {
+                for &gap_bytes in &self.gap_bytes {
+                    for &shift_bytes in &self.shift_bytes {
+                        for &ranks in &self.processes {
+                            let only = |has: bool, bytes| if has { bytes } else { 0 };
+                            let request_bytes =
+                                if has_sizes(pattern) { request_bytes } else { 131_072 };
+                            let size = PatternSize {
+                                ranks,
+                                requests: (self.input_bytes / request_bytes.max(1)).max(1),
+                                request_bytes,
+                                gap_bytes: only(has_gaps(pattern), gap_bytes),
+                                shift_bytes: only(has_shifts(pattern), shift_bytes),
+                                interval_ns: 0,
+                                is_write: self.is_write,
+                            };
+                            size.check(pattern)?;
+                            if names.insert(size.case(pattern)) {
+                                cases.push(ExperimentCase { pattern, size });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(cases)
+    }
+
+    /// All runs of `cases` cases on `systems` systems, in the order of the seed. Repetitions of a case
+    /// are as far apart as chance puts them.
+    #[must_use]
+    pub fn runs(&self, cases: usize, systems: usize) -> Vec<ExperimentRun> {
+        let mut runs = Vec::new();
+        for case in 0..cases {
+            for system in 0..systems {
+                runs.extend((0..self.repetitions).map(|repetition| ExperimentRun {
+                    case,
+                    system,
+                    repetition,
+                }));
+            }
+        }
+        let mut random = Random::from_seed(self.seed);
+        for last in (1..runs.len()).rev() {
+            let other = random.below(last as u64 + 1) as usize;
+            runs.swap(last, other);
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn design() -> ExperimentDesign {
+        ExperimentDesign {
+            patterns: vec![TracePattern::RequestSize, TracePattern::Hpio, TracePattern::LanlApp1],
+            request_bytes: vec![4_096, 65_536],
+            gap_bytes: vec![0, 512],
+            shift_bytes: vec![0],
+            processes: vec![1, 2],
+            input_bytes: 1 << 20,
+            is_write: false,
+            repetitions: 3,
+            seed: 7,
+        }
+    }
+
+    #[test]
+    fn cases_differ() {
+        let cases = design().cases().expect("valid");
+        // Two sizes for request-size, four for hpio, one for App1; two numbers of processes.
+        assert_eq!(cases.len(), 2 * (2 + 4 + 1));
+        assert!(cases.iter().all(|case| case.size.requests * case.size.request_bytes == 1 << 20));
+        let wrong = ExperimentDesign { processes: vec![0], ..design() };
+        assert!(wrong.cases().is_err());
+    }
+
+    #[test]
+    fn orders_are_complete_random_and_repeatable() {
+        let runs = design().runs(5, 2);
+        assert_eq!(runs, design().runs(5, 2));
+        let mut sorted = runs.clone();
+        sorted.sort_unstable();
+        assert_ne!(runs, sorted);
+        sorted.dedup();
+        assert_eq!(sorted.len(), 5 * 2 * 3);
+        assert_ne!(runs, ExperimentDesign { seed: 8, ..design() }.runs(5, 2));
+    }
+}

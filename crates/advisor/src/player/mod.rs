@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Player: replays a trace on a storage system, and measures.
+//!
+//! `replay_plan` says what each rank does. A target has the files: `big_file` accesses those of the
+//! trace, `object_target` makes an object of each request. Data that is read is loaded before, caches
+//! are dropped, and every byte that is read is checked after the call.
+//! Concurrency: a rank is a thread with a connection of its own; ranks wait for each other before the
+//! first call, at the barriers of the trace, and at the end.
+//! Source: Kougkas et al. 2016, §4.1.2 and §4.1.3.
+
+mod big_file;
+mod object_target;
+mod replay_content;
+mod replay_plan;
+mod replay_result;
+
+use std::time::Duration;
+
+use esker_base::Result;
+use esker_comm::threads::{self, ThreadOptions};
+use esker_comm::{NodeMap, Transport};
+use esker_workbench::distribution::LatencyDistribution;
+use esker_workbench::histogram::LatencyHistogram;
+use esker_workbench::pace::{PaceClock, ServiceQueue, Waiting, request_exact_sleeps};
+
+pub use self::big_file::BigFileTarget;
+pub use self::object_target::ObjectTarget;
+pub use self::replay_content::{check_content, fill_content};
+pub use self::replay_plan::{PlanOptions, ReplayFile, ReplayPlan, ReplayStep};
+pub use self::replay_result::{ReplayResult, ReplayTiming};
+use crate::observation::StorageKind;
+use crate::trace::TraceOperation;
+
+/// How long a rank waits for the others at a barrier.
+const BARRIER_DEADLINE: Duration = Duration::from_secs(86_400);
+
+/// A storage system, and the way in which requests use it.
+pub trait ReplayTarget: Send + Sync {
+    /// The name in results and observations.
+    fn system(&self) -> String;
+
+    /// The category of the system.
+    fn storage_kind(&self) -> StorageKind;
+
+    /// True if a plan was loaded before.
+    ///
+    /// # Errors
+    /// As the system answers.
+    fn is_loaded(&self) -> Result<bool>;
+
+    /// Makes everything that the plan reads, durable.
+    ///
+    /// # Errors
+    /// `NotEmpty` if the target has something else; as the system answers.
+    fn load(&self, plan: &ReplayPlan) -> Result<()>;
+
+    /// Takes loaded data out of caches, as far as the process may.
+    ///
+    /// # Errors
+    /// As the system answers.
+    fn drop_caches(&self) -> Result<()>;
+
+    /// A connection for `rank`.
+    ///
+    /// # Errors
+    /// As the system answers.
+    fn connect(&self, rank: u32, plan: &ReplayPlan) -> Result<Box<dyn ReplayConnection + '_>>;
+
+    /// Removes what `load` and replays made, and nothing else.
+    ///
+    /// # Errors
+    /// As the system answers.
+    fn clear(&self, plan: &ReplayPlan) -> Result<()>;
+
+    /// Ends the use of a target that keeps its data if `is_kept`.
+    ///
+    /// # Errors
+    /// As the system answers.
+    fn finish(&self, _is_kept: bool) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// One rank's connection to a target.
+pub trait ReplayConnection {
+    /// Does `step`. The buffer has the bytes of a write, and those of a read afterwards; it has the
+    /// size of the request before. Returns false for a call that the player leaves out.
+    ///
+    /// # Errors
+    /// As the system answers.
+    fn call(&mut self, step: &ReplayStep, buffer: &mut Vec<u8>) -> Result<bool>;
+}
+
+/// When calls begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayPacing {
+    /// When they begin in the trace, or as soon as the call before has returned.
+    Traced,
+    /// As soon as the call before has returned.
+    Fast,
+}
+
+/// Replays `plan` on `target`, which was loaded with it.
+///
+/// # Errors
+/// `Corrupt` names the file and the byte that was read wrong; the errors of the system.
+pub fn replay(
+    target: &dyn ReplayTarget,
+    plan: &ReplayPlan,
+    pacing: ReplayPacing,
+    processors: u32,
+    clock: &dyn PaceClock,
+) -> Result<ReplayResult> {
+    let ranks = u32::try_from(plan.ranks.len()).expect("bounded by the plan");
+    let options = ThreadOptions { deadline: BARRIER_DEADLINE, ..ThreadOptions::default() };
+    let waiting = Waiting::of(ranks, processors);
+    let measured = threads::run_with(NodeMap::even(ranks, ranks)?, &options, |transport| {
+        RankPlayer { target, plan, pacing, waiting, clock }.run(transport)
+    })?;
+    let mut latency = LatencyDistribution::default();
+    let mut lateness = LatencyDistribution::default();
+    for rank in &measured {
+        latency.merge(&rank.latency);
+        lateness.merge(&rank.lateness);
+    }
+    let earliest = |of: fn(&RankMeasurement) -> u64| measured.iter().map(of).min().unwrap_or(0);
+    let latest = |of: fn(&RankMeasurement) -> u64| measured.iter().map(of).max().unwrap_or(0);
+    let start_ns = earliest(|rank| rank.first_begin_ns);
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let timing = (pacing == ReplayPacing::Traced).then(|| ReplayTiming {
+        late_p50_ns: lateness.quantile_ns(0.5),
+        late_p99_ns: lateness.quantile_ns(0.99),
+        late_max_ns: lateness.max_ns,
+        traced_seconds: seconds(plan.span_ns),
+        replayed_seconds: seconds(latest(|rank| rank.last_begin_ns) - start_ns),
+    });
+    Ok(ReplayResult {
+        system: target.system(),
+        kind: target.storage_kind(),
+        ranks,
+        requests: plan.requests,
+        bytes: plan.bytes,
+        metadata_operations: measured.iter().map(|rank| rank.metadata_operations).sum(),
+        skipped: plan.skipped + measured.iter().map(|rank| rank.skipped).sum::<u64>(),
+        seconds: seconds(latest(|rank| rank.end_ns) - start_ns),
+        io_seconds: seconds(latest(|rank| rank.latency.sum_ns)),
+        latency,
+        timing,
+    })
+}
+
+struct RankMeasurement {
+    first_begin_ns: u64,
+    last_begin_ns: u64,
+    end_ns: u64,
+    latency: LatencyDistribution,
+    lateness: LatencyDistribution,
+    metadata_operations: u64,
+    skipped: u64,
+}
+
+struct RankPlayer<'a> {
+    target: &'a dyn ReplayTarget,
+    plan: &'a ReplayPlan,
+    pacing: ReplayPacing,
+    waiting: Waiting,
+    clock: &'a dyn PaceClock,
+}
+
+impl RankPlayer<'_> {
+    fn run(&self, transport: &mut dyn Transport) -> Result<RankMeasurement> {
+        let rank = transport.rank().0;
+        request_exact_sleeps();
+        let mut connection = self.target.connect(rank, self.plan)?;
+        let (mut latency, mut lateness) =
+            (LatencyHistogram::default(), LatencyHistogram::default());
+        let (mut queue, mut buffer) = (ServiceQueue::default(), Vec::new());
+        let (mut metadata_operations, mut skipped) = (0, 0);
+        transport.barrier()?;
+        let start_ns = self.clock.monotonic_ns();
+        let mut last_begin_ns = start_ns;
+        for step in &self.plan.ranks[rank as usize] {
+            if step.operation == TraceOperation::Barrier {
+                transport.barrier()?;
+                continue;
+            }
+            self.prepare(step, &mut buffer);
+            let intended_ns = start_ns.saturating_add(step.begin_ns);
+            if self.pacing == ReplayPacing::Traced {
+                self.clock.wait_until_ns(intended_ns, self.waiting);
+            }
+            let begin_ns = self.clock.monotonic_ns();
+            let is_done = connection.call(step, &mut buffer)?;
+            let end_ns = self.clock.monotonic_ns();
+            last_begin_ns = begin_ns;
+            if !is_done {
+                skipped += 1;
+                continue;
+            }
+            latency.record(end_ns - begin_ns);
+            lateness.record(queue.lateness_ns(intended_ns, begin_ns, end_ns));
+            metadata_operations += u64::from(step.operation.is_open_close());
+            if step.operation == TraceOperation::Read {
+                self.check(step, &buffer)?;
+            }
+        }
+        let end_ns = self.clock.monotonic_ns();
+        drop(connection);
+        transport.barrier()?;
+        Ok(RankMeasurement {
+            first_begin_ns: start_ns,
+            last_begin_ns,
+            end_ns,
+            latency: latency.distribution(),
+            lateness: lateness.distribution(),
+            metadata_operations,
+            skipped,
+        })
+    }
+
+    /// Makes the content of a write, or the room for a read, before the call.
+    fn prepare(&self, step: &ReplayStep, buffer: &mut Vec<u8>) {
+        buffer.resize(usize::try_from(step.bytes).expect("bounded by the plan"), 0);
+        if step.operation == TraceOperation::Write {
+            fill_content(step.file, step.offset, buffer);
+        }
+    }
+
+    fn check(&self, step: &ReplayStep, found: &[u8]) -> Result<()> {
+        let path = &self.plan.files[step.file as usize].path;
+        let name = format!("{}: {path}", self.target.system());
+        if found.len() as u64 != step.bytes {
+            let what = format!("expected {} bytes, read {}", step.bytes, found.len());
+            return Err(esker_base::Error::corrupt(&name, step.offset, what));
+        }
+        check_content(&name, step.file, step.offset, found)
+    }
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Object target: the second and the third player of the paper. Each request is an object of a service
+//! of the workbench, named by file, position and size: a key of a key-value store with a value of the
+//! request's size, or a small file that is opened, accessed and closed ("increased metadata").
+//!
+//! Opens and closes of the trace are left out: an object has its own, or none.
+//! Source: Kougkas et al. 2016, §4.1.2.
+
+use esker_base::{Error, Kind, Result};
+use esker_workbench::backend::{Backend, BackendConnection};
+use esker_workbench::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId, WorkingSetSize};
+
+use super::big_file::drop_file_caches;
+use super::replay_content::fill_content;
+use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget};
+use crate::observation::StorageKind;
+use crate::trace::TraceOperation;
+
+const MARKER: &[u8] = b"{\"format\":\"esker-replay\",\"version\":1}";
+
+/// The rank that owns all datasets; a dataset has the requests of one file.
+const OWNER_RANK: u32 = 0;
+
+/// Objects of a service.
+pub struct ObjectTarget {
+    backend: Box<dyn Backend>,
+}
+
+impl ObjectTarget {
+    /// Replays on the objects of `backend`.
+    ///
+    /// # Errors
+    /// `Unsupported` for a service whose objects cannot be read one after the other as they are
+    /// written, or that does not keep their content.
+    pub fn new(backend: Box<dyn Backend>) -> Result<Self> {
+        if backend.is_write_once() || !backend.keeps_content() {
+            let what = format!(
+                "{}: a replay needs objects that it can read and write at any time",
+                backend.target()
+            );
+            return Err(Error::new(Kind::Unsupported, what));
+        }
+        Ok(Self { backend })
+    }
+}
+
+fn object(file: u32, number: u64) -> ObjectId {
+    DatasetId { rank: OWNER_RANK, number: file }.object(number)
+}
+
+/// The size of a working set that holds the objects.
+fn size(plan: &ReplayPlan) -> WorkingSetSize {
+    let objects = plan.files.iter().map(|file| file.requests.len() as u64).max();
+    WorkingSetSize {
+        ranks: u32::try_from(plan.ranks.len()).expect("bounded by the plan"),
+        datasets: u32::try_from(plan.files.len()).expect("files of a trace have 32 bits"),
+        objects: objects.unwrap_or_default().max(1),
+        iterations: 0,
+        object_bytes: plan.request_bytes_max,
+        rank_offset: 0,
+    }
+}
+
+impl ReplayTarget for ObjectTarget {
+    fn system(&self) -> String {
+        match self.backend.kind() {
+            "posix" => "posix-small-files".to_owned(),
+            kind => kind.to_owned(),
+        }
+    }
+
+    fn storage_kind(&self) -> StorageKind {
+        match self.backend.kind() {
+            "posix" | "library" | "mpi-io" => StorageKind::FileSystem,
+            _ => StorageKind::KeyValue,
+        }
+    }
+
+    fn is_loaded(&self) -> Result<bool> {
+        Ok(self.backend.read_marker()?.is_some())
+    }
+
+    fn load(&self, plan: &ReplayPlan) -> Result<()> {
+        if plan.request_bytes_max > OBJECT_BYTES_MAX {
+            let what = format!(
+                "{}: a request of {} bytes; objects have at most {OBJECT_BYTES_MAX}",
+                self.backend.target(),
+                plan.request_bytes_max
+            );
+            return Err(Error::new(Kind::TooLarge, what));
+        }
+        self.backend.create_marker(MARKER)?;
+        let mut connection = self.backend.connect(OWNER_RANK, &size(plan))?;
+        connection.add_rank(OWNER_RANK)?;
+        let mut content = Vec::new();
+        for (number, file) in (0..).zip(&plan.files) {
+            connection.mkdir(DatasetId { rank: OWNER_RANK, number })?;
+            for request in &file.read {
+                let (offset, bytes) = *request;
+                let index = file.requests.binary_search(request);
+                let index = index.expect("every request is in its file") as u64;
+                content.resize(usize::try_from(bytes).expect("bounded above"), 0);
+                fill_content(number, offset, &mut content);
+                connection.create(object(number, index), &content)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_caches(&self) -> Result<()> {
+        self.backend.directory().map_or(Ok(()), drop_file_caches)
+    }
+
+    fn connect(&self, rank: u32, plan: &ReplayPlan) -> Result<Box<dyn ReplayConnection + '_>> {
+        let connection = self.backend.connect(rank, &size(plan))?;
+        Ok(Box::new(ObjectConnection { connection }))
+    }
+
+    fn clear(&self, _plan: &ReplayPlan) -> Result<()> {
+        self.backend.clear()?;
+        self.backend.finish(false)
+    }
+
+    fn finish(&self, is_kept: bool) -> Result<()> {
+        self.backend.finish(is_kept)
+    }
+}
+
+struct ObjectConnection<'a> {
+    connection: Box<dyn BackendConnection + 'a>,
+}
+
+impl ReplayConnection for ObjectConnection<'_> {
+    fn call(&mut self, step: &ReplayStep, buffer: &mut Vec<u8>) -> Result<bool> {
+        let object = object(step.file, step.object);
+        match step.operation {
+            TraceOperation::Read => self.connection.read(object, buffer)?,
+            TraceOperation::Write => match self.connection.create(object, buffer) {
+                Err(error) if error.kind() == Kind::Exists => {
+                    self.connection.delete(object)?;
+                    self.connection.create(object, buffer)?;
+                }
+                created => created?,
+            },
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}

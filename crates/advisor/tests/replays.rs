@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Replays: every pattern on every player, wrong bytes, times that are kept, and what is left behind.
+
+use std::path::Path;
+
+use esker_advisor::observation::StorageKind;
+use esker_advisor::pattern::{PatternSize, TracePattern};
+use esker_advisor::player::{
+    BigFileTarget, ObjectTarget, PlanOptions, ReplayPacing, ReplayPlan, ReplayResult, ReplayTarget,
+    replay,
+};
+use esker_advisor::trace::strace::{StraceOptions, import_strace};
+use esker_advisor::trace::{TraceOperation, TraceReader, TraceRecord};
+use esker_base::clock::{ManualClock, SystemClock};
+use esker_base::{Kind, Result, store};
+use esker_workbench::backend::{NullBackend, ObjectStoreBackend, PosixBackend};
+
+use crate::patterns::{self, SIZE};
+use crate::trace_files;
+
+fn plan_of(trace: &[u8], options: PlanOptions) -> ReplayPlan {
+    let reader = TraceReader::open(trace, "trace").expect("a trace");
+    ReplayPlan::read(&reader, options).expect("a plan")
+}
+
+fn plan(pattern: TracePattern, size: &PatternSize) -> ReplayPlan {
+    plan_of(&patterns::trace(pattern, size), PlanOptions::default())
+}
+
+/// The players: big file, small files, and keys.
+fn targets(directory: &Path) -> Vec<(Box<dyn ReplayTarget>, &'static str)> {
+    let [big, small] = ["big", "small"].map(|name| directory.join(name));
+    let posix = PosixBackend::new(&small).expect("a directory");
+    let memory = store::url::connect("memory:replays").expect("a store");
+    let objects = |backend| Box::new(ObjectTarget::new(backend).expect("an object target"));
+    vec![
+        (Box::new(BigFileTarget::new(&big)), "posix-shared-file"),
+        (objects(Box::new(posix)), "posix-small-files"),
+        (objects(Box::new(ObjectStoreBackend::new(memory))), "store"),
+    ]
+}
+
+fn run(target: &dyn ReplayTarget, plan: &ReplayPlan, pacing: ReplayPacing) -> Result<ReplayResult> {
+    replay(target, plan, pacing, 1, &SystemClock)
+}
+
+#[test]
+fn every_pattern_is_replayed_by_every_player() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let size = PatternSize { request_bytes: 5_000, gap_bytes: 77, shift_bytes: 3, ..SIZE };
+    for pattern in TracePattern::ALL {
+        for is_write in [false, true] {
+            let plan = plan(pattern, &PatternSize { is_write, ..size });
+            for (target, name) in targets(directory.path()) {
+                assert!(!target.is_loaded().expect("known"));
+                target.load(&plan).expect("loaded");
+                assert!(target.is_loaded().expect("known"));
+                target.drop_caches().expect("dropped");
+                let found = run(&*target, &plan, ReplayPacing::Fast).expect(name);
+                assert_eq!((found.system.as_str(), found.ranks), (name, 4));
+                assert_eq!((found.requests, found.bytes), (plan.requests, plan.bytes));
+                assert!(found.seconds >= found.io_seconds && found.io_seconds > 0.0);
+                let is_big = found.kind == StorageKind::FileSystem && name == "posix-shared-file";
+                let metadata = if is_big { plan.metadata_operations } else { 0 };
+                assert_eq!(found.metadata_operations, metadata, "{name}, {pattern:?}");
+                target.clear(&plan).expect("cleared");
+            }
+            let left = std::fs::read_dir(directory.path()).expect("listed").count();
+            assert_eq!(left, 0, "{pattern:?}: everything is removed");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_byte_stops_the_player() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let plan = plan(TracePattern::Hpio, &PatternSize { gap_bytes: 100, ..SIZE });
+    for (target, name) in targets(directory.path()).into_iter().take(2) {
+        target.load(&plan).expect("loaded");
+        let (path, offset) = match name {
+            "posix-shared-file" => ("big/file-0", 65_536 + 100 + 4_097),
+            _ => ("small/rank-0/set-0/object-1", 4_097),
+        };
+        let path = directory.path().join(path);
+        let mut bytes = std::fs::read(&path).expect("a file");
+        bytes[offset] ^= 0x10;
+        std::fs::write(&path, bytes).expect("written");
+        let error = run(&*target, &plan, ReplayPacing::Fast).expect_err("a wrong byte");
+        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+        // The position in the traced file, whatever the player makes of it.
+        let place = format!("{name}: /data at byte {}: expected ", 65_636 + 4_097);
+        assert!(error.context().contains(&place), "{error}");
+        target.clear(&plan).expect("cleared");
+    }
+}
+
+#[test]
+fn a_real_log_is_replayed() {
+    let log = include_str!("data/python.strace");
+    let options = StraceOptions { paths: vec![b"/tmp/app".to_vec()] };
+    let (trace, _) = import_strace(log.as_bytes(), "log", Vec::new(), &options).expect("a log");
+    let directory = tempfile::tempdir().expect("a directory");
+    for writes_as_reads in [false, true] {
+        let plan = plan_of(&trace, PlanOptions { writes_as_reads });
+        assert_eq!(plan.ranks.len(), 2);
+        assert!(plan.skipped > 0, "renames and the like");
+        for (target, name) in targets(directory.path()) {
+            target.load(&plan).expect("loaded");
+            let found = run(&*target, &plan, ReplayPacing::Fast).expect(name);
+            assert_eq!(found.bytes, plan.bytes);
+            target.clear(&plan).expect("cleared");
+        }
+    }
+}
+
+/// With a clock that moves only in waits, every call begins when it does in the trace.
+#[test]
+fn times_of_the_trace_are_kept() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let size = PatternSize { ranks: 1, requests: 50, request_bytes: 64, ..SIZE };
+    let plan = plan(TracePattern::RequestSize, &size);
+    let target = BigFileTarget::new(&directory.path().join("big"));
+    target.load(&plan).expect("loaded");
+    let clock = ManualClock::new(1);
+    let found = replay(&target, &plan, ReplayPacing::Traced, 2, &clock).expect("replayed");
+    let timing = found.timing.expect("of a replay that keeps times");
+    assert_eq!((timing.late_p50_ns, timing.late_max_ns), (0, 0));
+    assert_eq!((timing.traced_seconds, timing.replayed_seconds), (0.05, 0.05));
+    assert!(timing.span_error() < 1e-12);
+    let fast = replay(&target, &plan, ReplayPacing::Fast, 2, &clock).expect("replayed");
+    assert_eq!((fast.timing, fast.seconds), (None, 0.0));
+}
+
+/// Ranks of a foreign trace may have different numbers of barriers; nobody waits for ever.
+#[test]
+fn uneven_barriers_are_left_out() {
+    let trace = trace_files::trace(|writer| {
+        let file = writer.file(b"/data").expect("a path");
+        for rank in [3, 8] {
+            let transfer = TraceRecord {
+                file,
+                bytes: 10,
+                result: 10,
+                ..TraceRecord::new(rank, TraceOperation::Read)
+            };
+            writer.push(&transfer).expect("a record");
+            if rank == 3 {
+                writer.push(&TraceRecord::new(rank, TraceOperation::Barrier)).expect("a record");
+            }
+        }
+    });
+    let plan = plan_of(&trace, PlanOptions::default());
+    assert_eq!((plan.ranks.len(), plan.skipped), (2, 1));
+    let directory = tempfile::tempdir().expect("a directory");
+    let target = BigFileTarget::new(directory.path());
+    target.load(&plan).expect("loaded");
+    run(&target, &plan, ReplayPacing::Fast).expect("replayed");
+}
+
+#[test]
+fn other_directories_and_services_are_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("mine"), "x").expect("written");
+    let plan = plan(TracePattern::Hpio, &SIZE);
+    let error = BigFileTarget::new(directory.path()).load(&plan).expect_err("others' files");
+    assert_eq!(error.kind(), Kind::NotEmpty);
+    let null = Box::new(NullBackend::default());
+    let Err(error) = ObjectTarget::new(null) else { panic!("nothing is kept") };
+    assert_eq!(error.kind(), Kind::Unsupported);
+    let empty = trace_files::trace(|_| {});
+    let reader = TraceReader::open(&empty[..], "trace").expect("a trace");
+    let error = ReplayPlan::read(&reader, PlanOptions::default()).expect_err("no requests");
+    assert_eq!(error.kind(), Kind::Invalid);
+}

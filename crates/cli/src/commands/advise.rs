@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker advise`: traces of applications, their replay on storage, and what follows.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use esker_advisor::trace::TraceReader;
+use esker_base::{Error, Result};
+
+use super::advise_import::AdviseImport;
+use super::advise_synth::AdviseSynth;
+use crate::context::CommandContext;
+
+/// Find out which storage suits an application, from a trace of its I/O
+///
+/// A trace has each call of each process; logs of strace and Darshan are imported, and patterns of
+/// known applications make synthetic ones. It is an Arrow file, which data frames read.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  strace -f -ttt -T -y -s 0 -o app.strace ./app
+  esker advise import app.strace -o app.arrow --path /scratch
+  esker advise synth hpio -p 8 -n 1000 -r 64K -g 4K -o hpio.arrow")]
+pub struct AdviseCommand {
+    #[command(subcommand)]
+    action: AdviseAction,
+}
+
+#[derive(Subcommand)]
+enum AdviseAction {
+    Import(AdviseImport),
+    Synth(AdviseSynth),
+}
+
+impl AdviseCommand {
+    /// Imports, makes, replays or shows traces.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        match self.action {
+            AdviseAction::Import(import) => import.run(context),
+            AdviseAction::Synth(synth) => synth.run(context),
+        }
+    }
+}
+
+/// A new file for a trace; `finish_output` ends it.
+pub(super) fn create_output(path: &Path) -> Result<BufWriter<File>> {
+    let file = File::create(path);
+    let file = file.map_err(|error| Error::io(error, format!("make {}", path.display())))?;
+    Ok(BufWriter::with_capacity(1 << 20, file))
+}
+
+/// Writes what is buffered.
+pub(super) fn finish_output(path: &Path, mut output: BufWriter<File>) -> Result<()> {
+    output.flush().map_err(|error| Error::io(error, format!("write {}", path.display())))
+}
+
+/// Opens a trace.
+pub(super) fn open_trace(path: &Path) -> Result<TraceReader<File>> {
+    let shown = path.display().to_string();
+    let file = File::open(path).map_err(|error| Error::io(error, shown.clone()))?;
+    TraceReader::open(file, shown)
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker advise import`: the log of a tracer as a trace, or as features.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use esker_advisor::features::{STRIPE_BYTES_DEFAULT, TraceFeatures};
+use esker_advisor::trace::darshan::{DarshanLog, LOG_BYTES_MAX};
+use esker_advisor::trace::features;
+use esker_advisor::trace::strace::{StraceOptions, StraceSummary, import_strace};
+use esker_base::{Error, Kind, Result};
+use serde_json::json;
+
+use super::advise::{create_output, finish_output, open_trace};
+use super::workbench::write;
+use crate::context::CommandContext;
+use crate::text;
+use crate::usage;
+
+/// The bytes of a Darshan log by which it is told from text.
+const DARSHAN_MAGIC: [u8; 8] = 6_567_223_u64.to_le_bytes();
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogSource {
+    /// The output of `strace -f -ttt -T -y -s 0 -o LOG`
+    Strace,
+    /// A log of Darshan
+    Darshan,
+}
+
+/// Make a trace of the log of strace or Darshan
+///
+/// strace: every call on files; reads and writes without an offset get the position that the kernel
+/// has. Darshan: the reads and writes of a job that ran with DXT_ENABLE_IO_TRACE=1. All logs of
+/// Darshan have counters, from which --features computes what a prediction needs.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker advise import app.strace -o app.arrow --path /scratch
+  esker advise import job.darshan --features job.json
+  esker advise import job.darshan -o job.arrow")]
+pub struct AdviseImport {
+    /// The log
+    log: PathBuf,
+    /// The trace
+    #[arg(short, long, value_name = "FILE", required_unless_present = "features")]
+    output: Option<PathBuf>,
+    /// Also write the features of the application as JSON
+    #[arg(long, value_name = "FILE")]
+    features: Option<PathBuf>,
+    /// The tracer; found out from the log unless given
+    #[arg(long, value_enum, value_name = "TRACER")]
+    from: Option<LogSource>,
+    /// Only files at or below this path (strace); several are allowed
+    #[arg(long = "path", value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+impl AdviseImport {
+    /// Imports the log.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let source = match self.from {
+            Some(source) => source,
+            None => source_of(&self.log)?,
+        };
+        match source {
+            LogSource::Strace => self.import_strace(context),
+            LogSource::Darshan if self.paths.is_empty() => self.import_darshan(context),
+            LogSource::Darshan => usage::exit("--path is for logs of strace"),
+        }
+    }
+
+    fn import_strace(&self, context: &CommandContext) -> Result<()> {
+        let Some(output) = &self.output else {
+            usage::exit("the features of a log of strace are those of its trace: give -o as well");
+        };
+        let paths = self.paths.iter().map(|path| path.clone().into_vec()).collect();
+        let input = BufReader::with_capacity(1 << 20, open(&self.log)?);
+        let object = self.log.display().to_string();
+        let options = StraceOptions { paths };
+        let (written, summary) = import_strace(input, &object, create_output(output)?, &options)?;
+        finish_output(output, written)?;
+        if let Some(path) = &self.features {
+            let found = features(&open_trace(output)?, STRIPE_BYTES_DEFAULT)?;
+            write_features(path, &found)?;
+        }
+        report_strace(context, output, &summary)
+    }
+
+    fn import_darshan(&self, context: &CommandContext) -> Result<()> {
+        let object = self.log.display().to_string();
+        let mut bytes = Vec::new();
+        let mut file = open(&self.log)?.take(LOG_BYTES_MAX + 1);
+        file.read_to_end(&mut bytes).map_err(|error| Error::io(error, object.clone()))?;
+        if bytes.len() as u64 > LOG_BYTES_MAX {
+            let what = format!("{object}: larger than {LOG_BYTES_MAX} bytes");
+            return Err(Error::new(Kind::TooLarge, what));
+        }
+        let log = DarshanLog::open(&bytes, &object)?;
+        let found = log.features()?;
+        if let Some(path) = &self.features {
+            write_features(path, &found)?;
+        }
+        let mut records = 0;
+        if let Some(output) = &self.output {
+            // Nothing is made for a log without a trace.
+            log.write_trace(std::io::sink())?;
+            let (written, count) = log.write_trace(create_output(output)?)?;
+            finish_output(output, written)?;
+            records = count;
+        }
+        let processes = log.job().processes;
+        if context.out.is_json() {
+            let value = json!({"source": "darshan", "records": records, "ranks": processes});
+            return context.out.json(value);
+        }
+        context.out.line(format!(
+            "{}, {} of reads and writes, {} read, {} written",
+            text::counted(u64::from(processes), "process"),
+            text::counted(records, "record"),
+            text::bytes(found.read_bytes),
+            text::bytes(found.written_bytes)
+        ))
+    }
+}
+
+fn report_strace(context: &CommandContext, output: &Path, summary: &StraceSummary) -> Result<()> {
+    let StraceSummary { records, ranks, unfinished } = *summary;
+    if context.out.is_json() {
+        let value = json!({
+            "source": "strace", "records": records, "ranks": ranks, "unfinished": unfinished,
+        });
+        return context.out.json(value);
+    }
+    context.out.line(format!(
+        "{}: {} of {}, {} unfinished",
+        output.display(),
+        text::counted(records, "record"),
+        text::counted(u64::from(ranks), "process"),
+        text::counted(unfinished, "call")
+    ))
+}
+
+fn write_features(path: &Path, features: &TraceFeatures) -> Result<()> {
+    write(path, &serde_json::to_vec(features).expect("numbers and words"))
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|error| Error::io(error, path.display().to_string()))
+}
+
+fn source_of(path: &Path) -> Result<LogSource> {
+    let mut start = Vec::new();
+    let read = open(path)?.take(16).read_to_end(&mut start);
+    read.map_err(|error| Error::io(error, path.display().to_string()))?;
+    let is_darshan = start.get(8..16) == Some(&DARSHAN_MAGIC);
+    Ok(if is_darshan { LogSource::Darshan } else { LogSource::Strace })
+}
