@@ -8,3 +8,4 @@ mod patterns;
 mod replays;
 mod strace_logs;
 mod trace_files;
+mod statistics;
