@@ -4,6 +4,7 @@
 //! `observation` is one measured run, and the interface between the half that measures and the half
 //! that models; `features` are the same variables computed from a trace.
 //! `statistics` are the procedures of the paper: means, correlation, regression, its diagnostics.
+//! `regressors` are the columns of the paper's equation, and `paper` has its numbers beside ours.
 //! Nothing here reads ambient time or randomness: both are passed in.
 //!
 //! Source: Kougkas, Eslami, Sun, Thakur and Gropp, Rethinking key-value store for parallel I/O
@@ -15,4 +16,6 @@ pub mod observation;
 pub mod pattern;
 pub mod player;
 pub mod trace;
+pub mod paper;
+pub mod regressors;
 pub mod statistics;

@@ -8,4 +8,6 @@ mod patterns;
 mod replays;
 mod strace_logs;
 mod trace_files;
+mod paper;
+mod recovery;
 mod statistics;
