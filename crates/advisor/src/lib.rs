@@ -5,6 +5,7 @@
 //! that models; `features` are the same variables computed from a trace.
 //! `statistics` are the procedures of the paper: means, correlation, regression, its diagnostics.
 //! `regressors` are the columns of the paper's equation, and `paper` has its numbers beside ours.
+//! `model` predicts rates, and is chosen by cross-validation.
 //! Nothing here reads ambient time or randomness: both are passed in.
 //!
 //! Source: Kougkas, Eslami, Sun, Thakur and Gropp, Rethinking key-value store for parallel I/O
@@ -12,6 +13,7 @@
 
 pub mod features;
 pub mod measure;
+pub mod model;
 pub mod observation;
 pub mod pattern;
 pub mod player;

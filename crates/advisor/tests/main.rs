@@ -3,6 +3,7 @@
 
 mod darshan_logs;
 mod measurements;
+mod models;
 mod observations;
 mod patterns;
 mod replays;

@@ -86,7 +86,7 @@ fn test_case(random: &mut Random) -> (String, IoVariables) {
     let mut variables = IoVariables {
         servers: one_of(random, &[2, 4, 4, 8]),
         metadata_servers: if uniform(random) < 0.8 { 4 } else { 1 },
-        clients: one_of(random, &[1, 2, 4, 8]),
+        clients: one_of(random, &[2, 4, 8, 8]),
         access_pattern: AccessPattern::Contiguous,
         gap_bytes: 0,
         request_bytes: 64 << 10,

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The advisor's model: a predictor for each storage system, by the method that cross-validation
+//! found best, with the distribution of its errors.
+//!
+//! Saved as JSON: docs/format/advisor-model.md. Readers check every number and name, so that a
+//! damaged file is `Corrupt` and never a wrong prediction or an endless descent.
+
+use esker_base::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+use super::cross_validation::{ValidationResult, always, systems, validate};
+use super::decision_score::DecisionScore;
+use super::rate_predictor::{PredictionMethod, RatePredictor};
+use crate::observation::{IoVariables, Observation, StorageKind, mean_of_repetitions};
+use crate::regressors::{LETTERS, value_of};
+use crate::statistics::summary::quantile_of_sorted;
+
+/// The name of the format.
+const FORMAT: &str = "esker-advisor-model";
+
+/// Its version.
+const VERSION: u32 = 1;
+
+/// The longest file that is read.
+pub const MODEL_BYTES_MAX: usize = 64 << 20;
+
+/// Quantiles of errors that a model keeps, evenly from the first to the last.
+const ERROR_QUANTILES: usize = 41;
+
+/// The share of runs that a prediction interval holds.
+pub const INTERVAL_SHARE: f64 = 0.90;
+
+/// A predictor of one system.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SystemModel {
+    /// The system.
+    pub system: String,
+    /// Its category.
+    pub kind: StorageKind,
+    /// Rows of the system.
+    pub rows: usize,
+    /// The predictor.
+    pub predictor: RatePredictor,
+    /// Quantiles of ln measured − ln predicted under cross-validation, ascending.
+    pub error_quantiles: Vec<f64>,
+    /// The least and the greatest value of each variable, by the order of [`LETTERS`].
+    pub ranges: Vec<[f64; 2]>,
+}
+
+/// What cross-validation found about a method, or a rule that does not predict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MethodEvaluation {
+    /// The method, or `always` and a system.
+    pub name: String,
+    /// The typical factor between measured and predicted rates; absent for fixed rules.
+    pub error_factor: Option<f64>,
+    /// Decisions.
+    pub score: DecisionScore,
+}
+
+/// A model of all systems.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdvisorModel {
+    format: String,
+    version: u32,
+    /// The method of all predictors.
+    pub method: PredictionMethod,
+    /// Whether a model computed the times of any row.
+    pub is_simulated: bool,
+    /// The families of workloads.
+    pub families: Vec<String>,
+    /// The systems.
+    pub systems: Vec<SystemModel>,
+    /// All methods and fixed rules.
+    pub evaluations: Vec<MethodEvaluation>,
+}
+
+/// A predicted rate with its interval, in MB/s.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PredictedRate {
+    /// The prediction.
+    pub rate: f64,
+    /// The lower end of the interval that holds [`INTERVAL_SHARE`] of runs.
+    pub lower: f64,
+    /// The upper end.
+    pub upper: f64,
+}
+
+impl SystemModel {
+    /// Predicts the rate of a run.
+    #[must_use]
+    pub fn predict(&self, variables: &IoVariables) -> PredictedRate {
+        let rate = self.predictor.predict(variables);
+        let tail = (1.0 - INTERVAL_SHARE) / 2.0;
+        let factor = |share| quantile_of_sorted(&self.error_quantiles, share).exp();
+        PredictedRate { rate, lower: rate * factor(tail), upper: rate * factor(1.0 - tail) }
+    }
+
+    /// The letters of variables outside the range that was measured.
+    #[must_use]
+    pub fn extrapolated(&self, variables: &IoVariables) -> Vec<&'static str> {
+        let outside =
+            LETTERS.into_iter().zip(&self.ranges).filter(|(letter, [least, greatest])| {
+                let value = value_of(letter, variables).expect("a letter of Table 1");
+                value < *least || value > *greatest
+            });
+        outside.map(|(letter, _)| letter).collect()
+    }
+}
+
+/// The probability that the first system is faster than the second, by the errors that
+/// cross-validation found, taken as independent: errors of one run on two systems are alike rather
+/// than opposite, so that the true probability is further from one half.
+#[must_use]
+pub fn probability_faster(first: &SystemModel, second: &SystemModel, run: &IoVariables) -> f64 {
+    let lead = (first.predictor.predict(run) / second.predictor.predict(run)).ln();
+    let pairs = first
+        .error_quantiles
+        .iter()
+        .flat_map(|ours| second.error_quantiles.iter().map(move |theirs| lead + ours - theirs));
+    let counts = pairs.fold((0.0, 0.0), |(faster, all), difference| {
+        let half = f64::from(u8::from(difference >= 0.0)) + f64::from(u8::from(difference > 0.0));
+        (faster + half / 2.0, all + 1.0)
+    });
+    counts.0 / counts.1
+}
+
+impl AdvisorModel {
+    /// Validates all methods on the observations, repetitions averaged, and fits the best: that of
+    /// the least mean regret, and of equal ones that of the least error. Without cases on two
+    /// systems there is no regret.
+    ///
+    /// # Errors
+    /// `Invalid` if there are too few rows or families, or a rate does not vary.
+    pub fn fit(observations: &[Observation]) -> Result<Self> {
+        let observations = mean_of_repetitions(observations);
+        let mut results = PredictionMethod::ALL
+            .into_iter()
+            .map(|method| validate(method, &observations))
+            .collect::<Result<Vec<ValidationResult>>>()?;
+        let mut evaluations: Vec<MethodEvaluation> = results.iter().map(evaluation).collect();
+        for system in systems(&observations).keys() {
+            let score = always(system, &observations);
+            let name = format!("always {system}");
+            evaluations.push(MethodEvaluation { name, error_factor: None, score });
+        }
+        results.sort_by(|left, right| {
+            let regret = left.score.mean_regret.total_cmp(&right.score.mean_regret);
+            regret.then(left.error.total_cmp(&right.error))
+        });
+        let best = &results[0];
+        let mut families: Vec<String> =
+            observations.iter().map(|row| row.workload.clone()).collect();
+        families.sort();
+        families.dedup();
+        Ok(Self {
+            format: FORMAT.into(),
+            version: VERSION,
+            method: best.method,
+            is_simulated: observations.iter().any(|row| row.emulated.time),
+            families,
+            systems: systems(&observations)
+                .into_iter()
+                .map(|(system, kind)| system_model(best, &system, kind, &observations))
+                .collect::<Result<Vec<SystemModel>>>()?,
+            evaluations,
+        })
+    }
+
+    /// Returns the model as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("numbers are finite and keys are text") + "\n"
+    }
+
+    /// Reads a model; `name` is that of the file.
+    ///
+    /// # Errors
+    /// `TooLarge` over [`MODEL_BYTES_MAX`]; `Invalid` for another version; `Corrupt` for anything
+    /// that `to_json` does not write.
+    pub fn from_json(name: &str, bytes: &[u8]) -> Result<Self> {
+        if bytes.len() > MODEL_BYTES_MAX {
+            let message = format!("{name}: {} bytes, at most {MODEL_BYTES_MAX}", bytes.len());
+            return Err(Error::new(Kind::TooLarge, message));
+        }
+        #[derive(Deserialize)]
+        struct Header {
+            format: String,
+            version: u32,
+        }
+        let corrupt = |problem: &dyn std::fmt::Display| {
+            let message = format!("{name}: {problem}; fit it again with `esker advise model`");
+            Error::new(Kind::Corrupt, message)
+        };
+        let header: Header = serde_json::from_slice(bytes).map_err(|error| corrupt(&error))?;
+        if header.format != FORMAT {
+            return Err(corrupt(&format!("format {:?}, not {FORMAT:?}", header.format)));
+        }
+        if header.version != VERSION {
+            let message =
+                format!("{name}: version {}, this program reads {VERSION}", header.version);
+            return Err(Error::new(Kind::Invalid, message));
+        }
+        let model: Self = serde_json::from_slice(bytes).map_err(|error| corrupt(&error))?;
+        if model.systems.is_empty() {
+            return Err(corrupt(&"no system"));
+        }
+        for system in &model.systems {
+            let problem = |problem: String| corrupt(&format!("{}: {problem}", system.system));
+            system.predictor.validate().map_err(|error| problem(error.context().into()))?;
+            let is_ascending = system.error_quantiles.is_sorted();
+            let are_finite = system.error_quantiles.iter().all(|value| value.is_finite());
+            if system.error_quantiles.len() != ERROR_QUANTILES || !is_ascending || !are_finite {
+                return Err(problem(format!("not {ERROR_QUANTILES} ascending error quantiles")));
+            }
+            if system.ranges.len() != LETTERS.len() {
+                return Err(problem(format!("not {} ranges", LETTERS.len())));
+            }
+        }
+        Ok(model)
+    }
+}
+
+fn evaluation(result: &ValidationResult) -> MethodEvaluation {
+    MethodEvaluation {
+        name: result.method.words().into(),
+        error_factor: Some(result.error.exp()),
+        score: result.score,
+    }
+}
+
+fn system_model(
+    best: &ValidationResult,
+    system: &str,
+    kind: StorageKind,
+    observations: &[Observation],
+) -> Result<SystemModel> {
+    let rows: Vec<&Observation> = observations.iter().filter(|row| row.system == system).collect();
+    let errors = &best.errors[system];
+    let share = |index: usize| index as f64 / (ERROR_QUANTILES - 1) as f64;
+    let range = |letter: &&str| {
+        rows.iter().fold([f64::INFINITY, f64::NEG_INFINITY], |[least, greatest], row| {
+            let value = value_of(letter, &row.variables).expect("a letter of Table 1");
+            [least.min(value), greatest.max(value)]
+        })
+    };
+    Ok(SystemModel {
+        system: system.into(),
+        kind,
+        rows: rows.len(),
+        predictor: RatePredictor::fit(best.method, &rows)?,
+        error_quantiles: (0..ERROR_QUANTILES)
+            .map(|index| quantile_of_sorted(errors, share(index)))
+            .collect(),
+        ranges: LETTERS.iter().map(range).collect(),
+    })
+}

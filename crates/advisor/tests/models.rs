@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Models: cross-validation by workload, decisions, intervals, files.
+
+use std::sync::OnceLock;
+
+use esker_advisor::model::advisor_model::{AdvisorModel, probability_faster};
+use esker_advisor::model::cross_validation::{always, validate};
+use esker_advisor::model::rate_predictor::{PredictionMethod, RatePredictor};
+use esker_advisor::observation::{Observation, StorageKind};
+use esker_advisor::paper::figures::base_variables;
+use esker_advisor::paper::simulated_dataset::{FILE_SYSTEM, KEY_VALUE_STORE, SEED, dataset};
+use esker_base::Kind;
+
+/// Fitted once, since validation fits every method a dozen times.
+fn simulated_model() -> &'static AdvisorModel {
+    static MODEL: OnceLock<AdvisorModel> = OnceLock::new();
+    MODEL.get_or_init(|| AdvisorModel::fit(&dataset(SEED)).expect("a model"))
+}
+
+/// The bar of the advisor on workloads that it has not seen, with the paper's rules beside it.
+#[test]
+fn decisions_on_families_left_out_are_right_and_better_than_fixed_rules() {
+    let model = simulated_model();
+    for evaluation in &model.evaluations {
+        eprintln!(
+            "{}: factor {:?}, accuracy {:.3} of {}, regret {:.4}",
+            evaluation.name,
+            evaluation.error_factor,
+            evaluation.score.accuracy(),
+            evaluation.score.clear_cases,
+            evaluation.score.mean_regret
+        );
+    }
+    assert!(model.families.len() >= 12, "{:?}", model.families);
+    let score = |name: &str| {
+        let found = model.evaluations.iter().find(|evaluation| evaluation.name == name);
+        found.unwrap_or_else(|| panic!("no {name}")).score
+    };
+    let chosen = score(model.method.words());
+    assert!(chosen.accuracy() >= 0.9, "{chosen:?}");
+    assert!(chosen.mean_regret <= 0.05, "{chosen:?}");
+    for system in [FILE_SYSTEM, KEY_VALUE_STORE] {
+        let fixed = score(&format!("always {system}"));
+        assert!(fixed.mean_regret > 2.0 * chosen.mean_regret, "{system}: {fixed:?}");
+        assert_eq!(fixed, always(system, &dataset(SEED)));
+    }
+    let linear = score(PredictionMethod::Linear.words());
+    assert!(chosen.mean_regret <= linear.mean_regret, "{linear:?}");
+    assert!(model.is_simulated);
+}
+
+#[test]
+fn intervals_hold_the_share_of_runs_that_they_claim() {
+    let model = simulated_model();
+    // Other rows of the same systems; the seed is another one.
+    for system in &model.systems {
+        let (mut inside, mut all) = (0.0, 0.0);
+        for row in dataset(SEED + 1).iter().filter(|row| row.system == system.system) {
+            let predicted = system.predict(&row.variables);
+            assert!(predicted.lower <= predicted.rate && predicted.rate <= predicted.upper * 1.5);
+            let rate = row.bandwidth();
+            inside += f64::from(u8::from(predicted.lower <= rate && rate <= predicted.upper));
+            all += 1.0;
+        }
+        // Families that the model has seen are predicted better than those left out.
+        assert!(inside / all >= 0.88, "{}: {}", system.system, inside / all);
+    }
+}
+
+#[test]
+fn a_system_is_as_likely_faster_as_slower_than_itself() {
+    let model = simulated_model();
+    let run = base_variables();
+    let [objects, files] = &model.systems[..] else { panic!("two systems") };
+    assert!((probability_faster(files, files, &run) - 0.5).abs() < 1e-12);
+    let [first, second] =
+        [probability_faster(files, objects, &run), probability_faster(objects, files, &run)];
+    assert!((first + second - 1.0).abs() < 1e-12);
+    let mut scattered = run.clone();
+    scattered.metadata_operations = 3 * scattered.requests();
+    assert!(probability_faster(files, objects, &scattered) < first);
+    assert_eq!(files.extrapolated(&run), Vec::<&str>::new());
+    scattered.processes = 1_000_000;
+    assert_eq!(files.extrapolated(&scattered), ["p"]);
+}
+
+#[test]
+fn predictions_are_positive_and_bounded_wherever_they_are_made() {
+    let rows = dataset(SEED);
+    let files: Vec<&Observation> =
+        rows.iter().filter(|row| row.kind == StorageKind::FileSystem).collect();
+    let highest = files.iter().map(|row| row.bandwidth()).fold(0.0, f64::max);
+    let mut far = base_variables();
+    far.processes = u32::MAX;
+    far.gap_bytes = u64::MAX;
+    far.metadata_operations = u64::MAX;
+    far.request_bytes = 1;
+    for method in PredictionMethod::ALL {
+        let predictor = RatePredictor::fit(method, &files).expect("a predictor");
+        for variables in [&far, &base_variables()] {
+            let rate = predictor.predict(variables);
+            assert!(rate > 0.0 && rate <= 2.0 * highest, "{method:?}: {rate}");
+        }
+        predictor.validate().expect("a fit is valid");
+    }
+}
+
+#[test]
+fn a_model_survives_its_file_and_damaged_files_are_refused() {
+    let model = simulated_model();
+    let text = model.to_json();
+    let read = AdvisorModel::from_json("m.json", text.as_bytes()).expect("a model");
+    assert!(read == *model, "a model changes in its file");
+    let step = (text.len() / 200).max(1);
+    for end in (0..text.len() - 1).step_by(step) {
+        let error = AdvisorModel::from_json("m.json", &text.as_bytes()[..end]).expect_err("cut");
+        assert_eq!(error.kind(), Kind::Corrupt, "at {end}");
+    }
+    let newer = text.replacen("\"version\":1", "\"version\":2", 1);
+    let error = AdvisorModel::from_json("m.json", newer.as_bytes()).expect_err("newer");
+    assert_eq!(error.kind(), Kind::Invalid);
+    let damaged = [
+        text.replacen("esker-advisor-model", "other", 1),
+        text.replacen("\"error_quantiles\":[", "\"error_quantiles\":[1e9,", 1),
+        text.replacen("\"measured\":[", "\"measured\":[-1,", 1),
+        text.replacen("\"measured\":[", "\"measured\":[1e300,", 1),
+    ];
+    for text in damaged {
+        let error = AdvisorModel::from_json("m.json", text.as_bytes()).expect_err("damaged");
+        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    }
+}
+
+#[test]
+fn too_few_families_or_rows_are_named() {
+    let mut rows = dataset(SEED);
+    rows.retain(|row| row.workload.starts_with("hpio"));
+    let error = AdvisorModel::fit(&rows).expect_err("two families");
+    assert!(error.to_string().contains("2 families"), "{error}");
+    assert!(validate(PredictionMethod::Linear, &[]).is_err());
+}
