@@ -5,19 +5,21 @@
 //! that models; `features` are the same variables computed from a trace.
 //! `statistics` are the procedures of the paper: means, correlation, regression, its diagnostics.
 //! `regressors` are the columns of the paper's equation, and `paper` has its numbers beside ours.
-//! `model` predicts rates, and is chosen by cross-validation.
+//! `model` predicts rates, and is chosen by cross-validation; `advice` says what follows for one
+//! application.
 //! Nothing here reads ambient time or randomness: both are passed in.
 //!
 //! Source: Kougkas, Eslami, Sun, Thakur and Gropp, Rethinking key-value store for parallel I/O
 //! optimization, IJHPCA 2016.
 
+pub mod advice;
 pub mod features;
 pub mod measure;
 pub mod model;
 pub mod observation;
+pub mod paper;
 pub mod pattern;
 pub mod player;
-pub mod trace;
-pub mod paper;
 pub mod regressors;
 pub mod statistics;
+pub mod trace;

@@ -156,6 +156,20 @@ impl IoVariables {
         self.input_bytes.div_ceil(self.request_bytes.max(1))
     }
 
+    /// The same I/O in requests of `bytes` each, at least 1. An application that opens a file for
+    /// each request still does, for fewer or more of them.
+    #[must_use]
+    pub fn with_request_bytes(&self, bytes: u64) -> Self {
+        let mut changed = Self { request_bytes: bytes.max(1), ..self.clone() };
+        let (before, after) = (self.requests(), changed.requests());
+        if self.metadata_operations >= before {
+            let scaled = u128::from(self.metadata_operations) * u128::from(after)
+                / u128::from(before.max(1));
+            changed.metadata_operations = u64::try_from(scaled).unwrap_or(u64::MAX);
+        }
+        changed
+    }
+
     /// Checks the invariants.
     ///
     /// # Errors

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the advisor.
 
+mod advices;
 mod darshan_logs;
 mod measurements;
 mod models;
 mod observations;
+mod paper;
 mod patterns;
+mod recovery;
 mod replays;
+mod statistics;
 mod strace_logs;
 mod trace_files;
-mod paper;
-mod recovery;
-mod statistics;

@@ -68,6 +68,16 @@ fn columns_are_found_by_name_and_unknown_ones_ignored() {
 }
 
 #[test]
+fn larger_requests_of_a_file_each_open_fewer_files() {
+    let example = example().variables;
+    let larger = example.with_request_bytes(1 << 20);
+    assert_eq!((larger.requests(), larger.metadata_operations), (64, 192));
+    let one_file = IoVariables { metadata_operations: 2, ..example };
+    assert_eq!(one_file.with_request_bytes(1 << 20).metadata_operations, 2);
+    assert_eq!(one_file.with_request_bytes(0).request_bytes, 1);
+}
+
+#[test]
 fn repetitions_become_their_mean() {
     let times = [2.0, 4.0, 9.0];
     let mut rows: Vec<Observation> = times

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Advice as text that fits one screen of 24 lines.
+
+use std::fmt::Write;
+
+use super::storage_advice::{StorageAdvice, StorageVerdict};
+use crate::features::TraceFeatures;
+use crate::observation::{AccessPattern, StorageDevice};
+
+/// Reasons and changes that the screen has room for.
+const LINES_EACH: usize = 3;
+
+/// Systems that it has room for.
+const SYSTEMS_MAX: usize = 6;
+
+/// Returns the advice for the application in `name`.
+#[must_use]
+pub fn text(advice: &StorageAdvice, features: &TraceFeatures, name: &str) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{}\n", verdict(advice));
+    let _ = writeln!(out, "{name}: {}", application(advice, features));
+    let _ = writeln!(out, "\n{:<32}{:>10}{:>22}", "expected rate, MB/s", "", "90 % of runs");
+    for rate in advice.rates.iter().take(SYSTEMS_MAX) {
+        let predicted = rate.predicted;
+        let interval = format!("{:.0} to {:.0}", predicted.lower, predicted.upper);
+        let beyond = match rate.extrapolated.is_empty() {
+            true => String::new(),
+            false => format!("  not measured: {}", rate.extrapolated.join(", ")),
+        };
+        let _ =
+            writeln!(out, "  {:<30}{:>10.0}{interval:>22}{beyond}", rate.system, predicted.rate);
+    }
+    if !advice.reasons.is_empty() {
+        let _ = writeln!(out, "\nWhat separates the first two");
+    }
+    for reason in advice.reasons.iter().take(LINES_EACH) {
+        let _ = writeln!(out, "  {}", reason_words(reason.property, reason.factor));
+    }
+    match advice.changes.is_empty() {
+        true => out.push_str("\nNo change of the application is expected to gain 5 % or more\n"),
+        false => out.push_str("\nChanges of the application that would gain most\n"),
+    }
+    for change in advice.changes.iter().take(LINES_EACH) {
+        let gain = format!("{} on {}", change_factor(change.factor), change.system);
+        let _ = writeln!(out, "  {}: {gain}\n    {}", change.change.words(), change.command);
+    }
+    if advice.is_simulated {
+        out.push_str(
+            "\nSIMULATED: the model was fitted to simulated storage, not to measurements\n",
+        );
+    }
+    out
+}
+
+/// The first sentence.
+#[must_use]
+pub fn verdict(advice: &StorageAdvice) -> String {
+    let percent = advice.probability * 100.0;
+    match &advice.verdict {
+        StorageVerdict::Better { system, factor } => format!(
+            "Use {system}: {} the rate of {}, faster with a probability of {percent:.0} %",
+            times(*factor),
+            advice.rates[1].system
+        ),
+        StorageVerdict::NoDifferenceSeen => format!(
+            "No difference seen between {} and {}: the first is faster with a probability of \
+             {percent:.0} %",
+            advice.rates[0].system, advice.rates[1].system
+        ),
+    }
+}
+
+/// A factor as a reader says it.
+fn times(factor: f64) -> String {
+    format!("{factor:.2} times")
+}
+
+/// A gain in words.
+#[must_use]
+pub fn change_factor(factor: f64) -> String {
+    format!("expected {} the rate,", times(factor))
+}
+
+/// A reason in words.
+#[must_use]
+pub fn reason_words(property: &str, factor: f64) -> String {
+    match factor > 1.0 {
+        true => format!("{property}: {} in favour of the first", times(factor)),
+        false => format!("{property}: {} in favour of the second", times(1.0 / factor)),
+    }
+}
+
+/// The application in one line.
+#[must_use]
+pub fn application(advice: &StorageAdvice, features: &TraceFeatures) -> String {
+    let run = &advice.variables;
+    let percent = |part: u64, whole: u64| match whole {
+        0 => 0.0,
+        whole => part as f64 * 100.0 / whole as f64,
+    };
+    let pattern = match run.access_pattern {
+        AccessPattern::Contiguous => "contiguous",
+        AccessPattern::Noncontiguous => "with gaps",
+    };
+    let device = match run.device {
+        StorageDevice::Hdd => "hard disks",
+        StorageDevice::Ssd => "solid-state disks",
+    };
+    format!(
+        "{} processes, {} requests of {} B, {pattern}, {:.0} % unaligned,\n  {} files, {} metadata \
+         operations a process; {} servers with {device}, {} metadata servers, {} clients",
+        run.processes,
+        features.requests(),
+        run.request_bytes,
+        percent(features.unaligned_requests, features.requests()),
+        features.files,
+        run.metadata_operations,
+        run.servers,
+        run.metadata_servers,
+        run.clients
+    )
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Changes of an application, each as the variables that it would then have.
+//!
+//! The rate after a change is that of the best storage for the changed application; for an indexed
+//! directory, that of the best key-value store, since keys are then found by hash in large logs.
+
+use serde::Serialize;
+
+use crate::features::{STRIPE_BYTES_DEFAULT, TraceFeatures};
+use crate::model::advisor_model::AdvisorModel;
+use crate::observation::{AccessPattern, IoVariables, StorageKind};
+
+/// The request that aggregation aims at.
+const AGGREGATED_BYTES: u64 = 1 << 20;
+
+/// The predicted gain below which a change is not worth a line.
+pub const GAIN_MIN: f64 = 0.05;
+
+/// Operations of a process that opens and closes one file.
+const ONE_FILE_OPERATIONS: u64 = 2;
+
+/// A change of an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ApplicationChange {
+    /// Fewer, larger requests.
+    Aggregate,
+    /// Requests that begin and end at stripes.
+    Align,
+    /// Requests in the order of their offsets, without gaps.
+    MakeContiguous,
+    /// One file of each process instead of many.
+    FewerFiles,
+    /// One file of all processes.
+    SharedFile,
+    /// Records under keys in an indexed directory instead of small files.
+    IndexedDirectory,
+}
+
+/// A change with its predicted gain.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PredictedChange {
+    /// The change.
+    pub change: ApplicationChange,
+    /// The system that is then the best.
+    pub system: String,
+    /// Its predicted rate in MB/s.
+    pub rate: f64,
+    /// The rate over that of the best system without the change.
+    pub factor: f64,
+    /// A command that tries the changed I/O.
+    pub command: String,
+}
+
+impl ApplicationChange {
+    /// All changes.
+    pub const ALL: [Self; 6] = [
+        Self::Aggregate,
+        Self::Align,
+        Self::MakeContiguous,
+        Self::FewerFiles,
+        Self::SharedFile,
+        Self::IndexedDirectory,
+    ];
+
+    /// The change in words.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Aggregate => "aggregate requests to 1 MiB",
+            Self::Align => "align requests with stripes",
+            Self::MakeContiguous => "read and write in order, without gaps",
+            Self::FewerFiles => "keep one file open for each process",
+            Self::SharedFile => "share one file of all processes",
+            Self::IndexedDirectory => "put records into an indexed directory",
+        }
+    }
+
+    /// Returns the variables after the change, or nothing if the application has it already.
+    #[must_use]
+    pub fn apply(self, features: &TraceFeatures, run: &IoVariables) -> Option<IoVariables> {
+        let mut changed = run.clone();
+        let processes = u64::from(run.processes);
+        match self {
+            Self::Aggregate => {
+                changed = run.with_request_bytes(AGGREGATED_BYTES.min(run.input_bytes));
+                // Requests are gathered across gaps, each of which they then span.
+                changed.unaligned_bytes = 0;
+            }
+            Self::Align => {
+                let stripes = run.request_bytes.div_ceil(STRIPE_BYTES_DEFAULT);
+                // Rounding 1 KiB up to a stripe would be aggregation.
+                if run.request_bytes >= STRIPE_BYTES_DEFAULT {
+                    changed = run.with_request_bytes(stripes.saturating_mul(STRIPE_BYTES_DEFAULT));
+                }
+                changed.unaligned_bytes = 0;
+            }
+            Self::MakeContiguous => {
+                changed.access_pattern = AccessPattern::Contiguous;
+                changed.gap_bytes = 0;
+            }
+            Self::FewerFiles if features.files > processes => {
+                changed.metadata_operations = ONE_FILE_OPERATIONS.min(run.metadata_operations);
+            }
+            Self::SharedFile if features.shared_files == 0 && processes > 1 => {
+                changed.metadata_operations = ONE_FILE_OPERATIONS.min(run.metadata_operations);
+            }
+            Self::IndexedDirectory if features.files > processes => {
+                changed.metadata_operations = ONE_FILE_OPERATIONS.min(run.metadata_operations);
+            }
+            Self::FewerFiles | Self::SharedFile | Self::IndexedDirectory => return None,
+        }
+        let has_effect = changed != *run && changed.request_bytes >= run.request_bytes;
+        has_effect.then_some(changed)
+    }
+
+    /// A command that performs the changed I/O, or makes its trace.
+    fn command(self, run: &IoVariables) -> String {
+        let IoVariables { processes, request_bytes, .. } = *run;
+        let requests = run.requests();
+        match self {
+            Self::Aggregate => format!(
+                "esker advise synth ior-segmented -p {processes} -n {requests} -r {request_bytes} \
+                 -o changed.arrow"
+            ),
+            Self::Align => format!(
+                "esker advise synth offset-shift -p {processes} -n {requests} -r {request_bytes} \
+                 -A 0 -o changed.arrow"
+            ),
+            Self::MakeContiguous => format!(
+                "esker advise synth hpio -p {processes} -n {requests} -r {request_bytes} -g 0 \
+                 -o changed.arrow"
+            ),
+            Self::FewerFiles => format!(
+                "esker segment replay try:/files --store try-store --ranks {processes} --block {} \
+                 --transfer {request_bytes} --file-per-process",
+                requests.saturating_mul(request_bytes)
+            ),
+            Self::SharedFile => format!(
+                "esker segment replay try:/shared --store try-store --ranks {processes} --block {} \
+                 --transfer {request_bytes}",
+                requests.saturating_mul(request_bytes)
+            ),
+            Self::IndexedDirectory => format!(
+                "esker imd write try:/records --store try-store --ranks {processes} --keys {} \
+                 --value-bytes {request_bytes}",
+                requests.saturating_mul(u64::from(processes))
+            ),
+        }
+    }
+}
+
+/// Returns the changes that gain at least [`GAIN_MIN`], the largest gain first; `before` is the rate
+/// of the best system without a change.
+#[must_use]
+pub fn predicted_changes(
+    model: &AdvisorModel,
+    features: &TraceFeatures,
+    run: &IoVariables,
+    before: f64,
+) -> Vec<PredictedChange> {
+    let mut changes: Vec<PredictedChange> = ApplicationChange::ALL
+        .into_iter()
+        .filter_map(|change| {
+            let changed = change.apply(features, run)?;
+            let systems = model.systems.iter().filter(|system| {
+                change != ApplicationChange::IndexedDirectory
+                    || system.kind == StorageKind::KeyValue
+            });
+            let rates = systems.map(|system| (system, system.predict(&changed).rate));
+            let (system, rate) = rates.max_by(|left, right| left.1.total_cmp(&right.1))?;
+            Some(PredictedChange {
+                change,
+                system: system.system.clone(),
+                rate,
+                factor: rate / before,
+                command: change.command(&changed),
+            })
+        })
+        .filter(|change| change.factor >= 1.0 + GAIN_MIN)
+        .collect();
+    changes.sort_by(|left, right| {
+        right.factor.total_cmp(&left.factor).then(left.change.cmp(&right.change))
+    });
+    changes
+}
