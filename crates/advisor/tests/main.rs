@@ -6,6 +6,9 @@ mod darshan_logs;
 mod measurements;
 mod models;
 mod observations;
+#[path = "../../workbench/tests/page_layout.rs"]
+mod page_layout;
+mod pages;
 mod paper;
 mod patterns;
 mod recovery;

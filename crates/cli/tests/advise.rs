@@ -15,9 +15,9 @@ fn logs_are_imported() {
     }
     let strace = ["advise", "import", "a.strace", "-o", "a.arrow", "--features", "a.json"];
     let said = esker.ok([&strace[..], &["--path", "/tmp/app"]].concat());
-    assert!(said.starts_with("a.arrow: ") && said.contains(" of 2 processes, 0 calls"), "{said}");
+    assert!(said.starts_with("a.arrow: ") && said.contains(" of 2 ranks, 0 calls"), "{said}");
     let said = esker.ok(["advise", "import", "b.darshan", "-o", "b.arrow", "--features", "b.json"]);
-    assert!(said.starts_with("4 processes, 59 records of reads and writes"), "{said}");
+    assert!(said.starts_with("4 ranks, 59 records of reads and writes"), "{said}");
     for (name, processes) in [("a", 2), ("b", 4)] {
         let trace = std::fs::read(esker.path(format!("{name}.arrow"))).expect("a trace");
         assert!(trace.starts_with(b"ARROW1") && trace.ends_with(b"ARROW1"));
@@ -25,11 +25,11 @@ fn logs_are_imported() {
         let features: serde_json::Value = serde_json::from_slice(&features).expect("JSON");
         assert_eq!(features["processes"], processes);
     }
-    let said = esker.fails(["advise", "import", "c.darshan", "-o", "c.arrow"]);
+    let said = esker.fails(3, ["advise", "import", "c.darshan", "-o", "c.arrow"]);
     assert!(said.contains("DXT_ENABLE_IO_TRACE=1"), "{said}");
     assert!(!esker.path("c.arrow").exists());
     esker.ok(["advise", "import", "c.darshan", "--features", "c.json"]);
-    let said = esker.fails(["advise", "import", "a.arrow", "-o", "d.arrow"]);
+    let said = esker.fails(12, ["advise", "import", "a.arrow", "-o", "d.arrow"]);
     assert!(said.contains("a.arrow at byte 0: line 1: "), "{said}");
 }
 
@@ -40,7 +40,84 @@ fn patterns_are_made() {
     let found = esker.json([&hpio[..], &["-o", "hpio.arrow"]].concat());
     // Open, barrier, three requests, barrier and close of two ranks.
     assert_eq!(found[0]["records"], 14);
-    let said = esker.fails(["advise", "synth", "btio-like", "-p", "3", "-o", "btio.arrow"]);
+    let said = esker.fails(2, ["advise", "synth", "btio-like", "-p", "3", "-o", "btio.arrow"]);
     assert!(said.contains("square number of ranks"), "{said}");
     assert!(!esker.path("btio.arrow").exists());
+}
+
+#[test]
+fn traces_are_checked_and_shown() {
+    let esker = Esker::without_store();
+    esker.ok(["advise", "synth", "hpio", "-p", "2", "-n", "9", "-g", "512", "-o", "hpio.arrow"]);
+    let said = esker.ok(["advise", "verify", "hpio.arrow"]);
+    assert!(said.contains("18 requests of 2 ranks on 1 file"), "{said}");
+    assert_eq!(esker.json(["advise", "verify", "hpio.arrow"])[0]["gap_bytes_mean"], 66_560);
+    esker.ok(["advise", "show", "hpio.arrow", "--to", "hpio.html"]);
+    let page = std::fs::read_to_string(esker.path("hpio.html")).expect("a page");
+    assert!(page.contains("Offsets over time in /data") && page.ends_with("</html>\n"), "{page}");
+    let mut bytes = std::fs::read(esker.path("hpio.arrow")).expect("a trace");
+    bytes.truncate(bytes.len() - 1);
+    std::fs::write(esker.path("cut.arrow"), bytes).expect("written");
+    let said = esker.fails(12, ["advise", "verify", "cut.arrow"]);
+    assert!(said.contains("cut.arrow at byte ") && said.contains("truncated"), "{said}");
+}
+
+#[test]
+fn traces_are_replayed() {
+    let esker = Esker::without_store();
+    esker.ok([
+        "advise",
+        "synth",
+        "ior-strided",
+        "-p",
+        "2",
+        "-n",
+        "20",
+        "-r",
+        "8K",
+        "-o",
+        "ior.arrow",
+    ]);
+    let replay = |target, more: &[&str]| {
+        esker.json([&["advise", "replay", "ior.arrow", target], more].concat())[0].clone()
+    };
+    let big = replay("there", &[]);
+    assert_eq!((&big["system"], &big["requests"]), (&"posix-shared-file".into(), &40.into()));
+    assert_eq!(
+        (&big["metadata_operations"], &big["timing"]),
+        (&4.into(), &serde_json::Value::Null)
+    );
+    assert!(!esker.path("there").exists(), "the data is removed");
+    let small = replay("there", &["--small-files"]);
+    assert_eq!((&small["system"], &small["bytes"]), (&"posix-small-files".into(), &327_680.into()));
+    let memory = replay("store:memory:", &["--timing", "traced"]);
+    assert_eq!((&memory["system"], &memory["skipped"]), (&"store".into(), &4.into()));
+    assert!(memory["timing"]["late_p50_ns"].is_u64() && memory["timing"]["span_error"].is_f64());
+    esker.ok(["advise", "load", "ior.arrow", "there"]);
+    let said = esker.fails(4, ["advise", "load", "ior.arrow", "there"]);
+    assert!(said.contains("loaded before"), "{said}");
+    assert_eq!(replay("there", &["--keep"])["bytes"], 327_680);
+    let file = esker.path("there/file-0");
+    let mut bytes = std::fs::read(&file).expect("a file");
+    bytes[9_000] ^= 1;
+    std::fs::write(&file, bytes).expect("written");
+    let said = esker.fails(12, ["advise", "replay", "ior.arrow", "there"]);
+    assert!(said.contains("/data at byte 9000: expected "), "{said}");
+}
+
+#[test]
+fn designs_are_measured_and_continued() {
+    let esker = Esker::without_store();
+    let design = ["advise", "measure", "rows.csv", "--pattern", "hpio,request-size", "-r", "1K,4K"];
+    let systems = ["--system", "file=big", "--system", "small=small:small", "-R", "16K"];
+    let command = [&design[..], &systems, &["--repeat", "2"]].concat();
+    let none = esker.ok([&command[..], &["--seconds", "0"]].concat());
+    assert!(none.ends_with("0 of 16 runs added, 0 were there, 16 left\n"), "{none}");
+    let all = esker.ok(&command);
+    assert!(all.ends_with("16 of 16 runs added, 0 were there, 0 left\n"), "{all}");
+    let again = esker.ok(&command);
+    assert_eq!(again, "rows.csv: 0 of 16 runs added, 16 were there, 0 left\n");
+    let rows = std::fs::read_to_string(esker.path("rows.csv")).expect("rows");
+    assert_eq!(rows.lines().count(), 17);
+    assert!(rows.contains("\nhpio,\"hpio read") || rows.contains("\nhpio,hpio read"), "{rows}");
 }

@@ -15,6 +15,7 @@ mod mongodb;
 mod originals;
 mod overhead;
 mod pacing;
+mod page_layout;
 #[cfg(feature = "postgresql")]
 mod postgres;
 #[cfg(feature = "postgresql")]

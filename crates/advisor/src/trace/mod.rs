@@ -11,6 +11,8 @@ pub mod darshan;
 mod feature_pass;
 mod flat_table;
 mod operation;
+pub mod page;
+mod page_samples;
 mod path_text;
 mod reader;
 mod record;

@@ -10,6 +10,9 @@ use esker_advisor::trace::TraceReader;
 use esker_base::{Error, Result};
 
 use super::advise_import::AdviseImport;
+use super::advise_measure::AdviseMeasure;
+use super::advise_replay::{AdviseLoad, AdviseReplay};
+use super::advise_show::{AdviseShow, AdviseVerify};
 use super::advise_synth::AdviseSynth;
 use crate::context::CommandContext;
 
@@ -22,7 +25,9 @@ use crate::context::CommandContext;
 Examples:
   strace -f -ttt -T -y -s 0 -o app.strace ./app
   esker advise import app.strace -o app.arrow --path /scratch
-  esker advise synth hpio -p 8 -n 1000 -r 64K -g 4K -o hpio.arrow")]
+  esker advise show app.arrow --to app.html
+  esker advise synth hpio -p 8 -n 1000 -r 64K -g 4K -o hpio.arrow
+  esker advise replay hpio.arrow /scratch/replay")]
 pub struct AdviseCommand {
     #[command(subcommand)]
     action: AdviseAction,
@@ -32,6 +37,11 @@ pub struct AdviseCommand {
 enum AdviseAction {
     Import(AdviseImport),
     Synth(AdviseSynth),
+    Show(AdviseShow),
+    Verify(AdviseVerify),
+    Load(AdviseLoad),
+    Replay(Box<AdviseReplay>),
+    Measure(Box<AdviseMeasure>),
 }
 
 impl AdviseCommand {
@@ -40,6 +50,11 @@ impl AdviseCommand {
         match self.action {
             AdviseAction::Import(import) => import.run(context),
             AdviseAction::Synth(synth) => synth.run(context),
+            AdviseAction::Show(show) => show.run(context),
+            AdviseAction::Verify(verify) => verify.run(context),
+            AdviseAction::Load(load) => load.run(context),
+            AdviseAction::Replay(replay) => replay.run(context),
+            AdviseAction::Measure(measure) => measure.run(context),
         }
     }
 }

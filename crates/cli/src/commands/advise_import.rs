@@ -120,7 +120,7 @@ impl AdviseImport {
         }
         context.out.line(format!(
             "{}, {} of reads and writes, {} read, {} written",
-            text::counted(u64::from(processes), "process"),
+            text::counted(u64::from(processes), "rank"),
             text::counted(records, "record"),
             text::bytes(found.read_bytes),
             text::bytes(found.written_bytes)
@@ -140,7 +140,7 @@ fn report_strace(context: &CommandContext, output: &Path, summary: &StraceSummar
         "{}: {} of {}, {} unfinished",
         output.display(),
         text::counted(records, "record"),
-        text::counted(u64::from(ranks), "process"),
+        text::counted(u64::from(ranks), "rank"),
         text::counted(unfinished, "call")
     ))
 }

@@ -3,6 +3,9 @@
 
 mod advise;
 mod advise_import;
+mod advise_measure;
+mod advise_replay;
+mod advise_show;
 mod advise_synth;
 mod attributes;
 mod bench;

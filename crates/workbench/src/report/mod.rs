@@ -86,7 +86,8 @@ fn titled(result: &RunResult, what: &str) -> String {
     format!("{}: {what}", result.label().trim_end_matches(':'))
 }
 
-fn figure(out: &mut String, title: &str, legend: &[String], svg: &str) {
+/// Writes a plot with its title, and the colours of several series.
+pub fn figure(out: &mut String, title: &str, legend: &[String], svg: &str) {
     draw(out, format_args!("<figure><figcaption>{}", escape(title)));
     if legend.len() > 1 {
         out.push_str("<span class=\"legend\">");
@@ -100,7 +101,7 @@ fn figure(out: &mut String, title: &str, legend: &[String], svg: &str) {
 }
 
 /// Writes a table; the columns `texts` have words, the others numbers.
-fn table(out: &mut String, header: &[&str], texts: &[usize], rows: &[Vec<String>]) {
+pub fn table(out: &mut String, header: &[&str], texts: &[usize], rows: &[Vec<String>]) {
     let class = |column: usize| if texts.contains(&column) { " class=\"text\"" } else { "" };
     out.push_str("<div class=\"table\"><table><thead><tr>");
     for (column, cell) in header.iter().enumerate() {
