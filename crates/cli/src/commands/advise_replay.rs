@@ -34,7 +34,7 @@ Targets:
 
 /// Where and how a trace is replayed.
 #[derive(Args)]
-pub struct ReplayArguments {
+pub struct TraceReplayArguments {
     /// The trace
     trace: PathBuf,
     /// Where to replay it
@@ -47,7 +47,7 @@ pub struct ReplayArguments {
     as_reads: bool,
 }
 
-impl ReplayArguments {
+impl TraceReplayArguments {
     fn plan(&self) -> Result<ReplayPlan> {
         let options = PlanOptions { writes_as_reads: self.as_reads };
         ReplayPlan::read(&open_trace(&self.trace)?, options)
@@ -86,7 +86,7 @@ Example:
   esker advise load app.arrow /scratch/replay"))]
 pub struct AdviseLoad {
     #[command(flatten)]
-    replay: ReplayArguments,
+    replay: TraceReplayArguments,
 }
 
 impl AdviseLoad {
@@ -127,7 +127,7 @@ Examples:
   esker advise replay app.arrow driver:./libesker_leveldb.so:/scratch/db --timing traced"))]
 pub struct AdviseReplay {
     #[command(flatten)]
-    replay: ReplayArguments,
+    replay: TraceReplayArguments,
     /// When calls begin
     #[arg(long, value_enum, default_value = "fast", value_name = "WHEN")]
     timing: TimingChoice,
