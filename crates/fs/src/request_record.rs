@@ -51,8 +51,7 @@ impl Session {
     /// # Errors
     /// `TooLarge` over [`REQUEST_RECORD_BYTES_MAX`].
     pub fn attach_request(&mut self, record: Option<&RequestRecord>) -> Result<()> {
-        let attached = record.map(|record| self.attachable(record)).transpose()?;
-        self.set_attached(attached);
+        self.attached = record.map(|record| self.attachable(record)).transpose()?;
         Ok(())
     }
 
@@ -136,7 +135,7 @@ impl Session {
         keys: [Key; N],
         decide: impl FnMut([CurrentRow; N], &mut WriteBatch) -> Result<T>,
     ) -> Result<T> {
-        match self.attached() {
+        match &self.attached {
             None => self.tree().update(keys, decide),
             Some(attached) => {
                 let row = attached.inode.row(&attached.key());

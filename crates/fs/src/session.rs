@@ -103,7 +103,7 @@ pub struct Session {
     namespace: Namespace,
     shared: Arc<SharedSession>,
     /// The record of requests that each change through this handle carries.
-    attached: Option<AttachedRecord>,
+    pub(crate) attached: Option<AttachedRecord>,
 }
 
 /// State of a session that its handles for several users share.
@@ -164,14 +164,6 @@ impl Session {
     pub fn acting_as(&self, identity: Identity) -> Self {
         let (namespace, shared) = (self.namespace.acting_as(identity), self.shared.clone());
         Self { namespace, shared, attached: None }
-    }
-
-    pub(crate) fn attached(&self) -> Option<&AttachedRecord> {
-        self.attached.as_ref()
-    }
-
-    pub(crate) fn set_attached(&mut self, attached: Option<AttachedRecord>) {
-        self.attached = attached;
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -544,8 +536,8 @@ impl Session {
         self.alone(|| self.tree().release(format!("session @{set} has ended; resume it")))
     }
 
-    /// Fails if the session takes no more changes: another writer has taken it over, it was
-    /// completed or ended, or a write failed before.
+    /// Fails if the session takes no more changes, since it was taken over, completed or ended, or
+    /// a write failed before.
     ///
     /// # Errors
     /// `Fenced`; `Closed`; the earlier failure.
