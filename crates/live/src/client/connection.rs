@@ -125,6 +125,8 @@ pub struct LiveConnection {
     send: Vec<u8>,
     sent: usize,
     received: Vec<u8>,
+    /// Receives bytes before they are appended to `received`.
+    piece: Box<[u8]>,
     /// Answers that nobody has asked for yet, or the reason that a request failed.
     answers: BTreeMap<u64, Result<Answer>>,
     reconnects: u64,
@@ -155,6 +157,7 @@ impl LiveConnection {
             send: Vec::new(),
             sent: 0,
             received: Vec::new(),
+            piece: vec![0; RECEIVE_BYTES].into(),
             answers: BTreeMap::new(),
             reconnects: 0,
             pause: None,
@@ -275,13 +278,12 @@ impl LiveConnection {
             }
         }
         if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
-            let at = self.received.len();
-            self.received.resize(at + RECEIVE_BYTES, 0);
-            let count = endpoint.read(&mut self.received[at..]);
-            self.received.truncate(at + *count.as_ref().unwrap_or(&0));
-            match count {
+            match endpoint.read(&mut self.piece) {
                 Ok(0) => return Err(Error::new(Kind::Unavailable, "the server has gone")),
-                Ok(_) => self.take_answers()?,
+                Ok(count) => {
+                    self.received.extend_from_slice(&self.piece[..count]);
+                    self.take_answers()?;
+                }
                 Err(error) if is_passing(&error) => {}
                 Err(error) => return Err(closed(&error)),
             }
