@@ -27,7 +27,7 @@ fn ordered() -> TraceFeatures {
     TraceFeatures {
         processes: 32,
         reads: 32 * 1024,
-        read_bytes: 32 * 64 << 20,
+        read_bytes: (32 * 64) << 20,
         request_bytes_median: 64 << 10,
         stripe_bytes: 64 << 10,
         contiguous_requests: 32 * 1023,

@@ -3,6 +3,7 @@
 
 mod advice;
 mod advise;
+mod advise_models;
 mod arguments;
 #[expect(dead_code, reason = "the tests of the workbench use the rest")]
 #[path = "../../workbench/tests/driver_library.rs"]

@@ -19,7 +19,7 @@ pub fn text(advice: &StorageAdvice, features: &TraceFeatures, name: &str) -> Str
     let mut out = String::new();
     let _ = writeln!(out, "{}\n", verdict(advice));
     let _ = writeln!(out, "{name}: {}", application(advice, features));
-    let _ = writeln!(out, "\n{:<32}{:>10}{:>22}", "expected rate, MB/s", "", "90 % of runs");
+    let _ = writeln!(out, "\n{:<32}{:>10}{:>22}", "expected rate", "MB/s", "90 % of runs");
     for rate in advice.rates.iter().take(SYSTEMS_MAX) {
         let predicted = rate.predicted;
         let interval = format!("{:.0} to {:.0}", predicted.lower, predicted.upper);
@@ -107,7 +107,7 @@ pub fn application(advice: &StorageAdvice, features: &TraceFeatures) -> String {
         StorageDevice::Ssd => "solid-state disks",
     };
     format!(
-        "{} processes, {} requests of {} B, {pattern}, {:.0} % unaligned,\n  {} files, {} metadata \
+        "{} processes, {} requests of {} B, {pattern}, {:.0} % unaligned,\n  files: {}, {} metadata \
          operations a process; {} servers with {device}, {} metadata servers, {} clients",
         run.processes,
         features.requests(),

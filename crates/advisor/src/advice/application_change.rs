@@ -121,15 +121,15 @@ impl ApplicationChange {
         match self {
             Self::Aggregate => format!(
                 "esker advise synth ior-segmented -p {processes} -n {requests} -r {request_bytes} \
-                 -o changed.arrow"
+                 -o changed.arrow && esker advise replay changed.arrow try"
             ),
             Self::Align => format!(
                 "esker advise synth offset-shift -p {processes} -n {requests} -r {request_bytes} \
-                 -A 0 -o changed.arrow"
+                 -A 0 -o changed.arrow && esker advise replay changed.arrow try"
             ),
             Self::MakeContiguous => format!(
                 "esker advise synth hpio -p {processes} -n {requests} -r {request_bytes} -g 0 \
-                 -o changed.arrow"
+                 -o changed.arrow && esker advise replay changed.arrow try"
             ),
             Self::FewerFiles => format!(
                 "esker segment replay try:/files --store try-store --ranks {processes} --block {} \

@@ -11,8 +11,11 @@ use esker_base::{Error, Result};
 
 use super::advise_import::AdviseImport;
 use super::advise_measure::AdviseMeasure;
+use super::advise_model::AdviseModel;
+use super::advise_paper::AdvisePaper;
 use super::advise_replay::{AdviseLoad, AdviseReplay};
 use super::advise_show::{AdviseShow, AdviseVerify};
+use super::advise_storage::AdviceArguments;
 use super::advise_synth::AdviseSynth;
 use crate::context::CommandContext;
 
@@ -20,17 +23,25 @@ use crate::context::CommandContext;
 ///
 /// A trace has each call of each process; logs of strace and Darshan are imported, and patterns of
 /// known applications make synthetic ones. It is an Arrow file, which data frames read.
+///
+/// With a trace, the command answers on one screen: the better storage and how sure that is, the
+/// expected rates, what separates the two best, and which change of the application would gain most.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
   strace -f -ttt -T -y -s 0 -o app.strace ./app
   esker advise import app.strace -o app.arrow --path /scratch
   esker advise show app.arrow --to app.html
   esker advise synth hpio -p 8 -n 1000 -r 64K -g 4K -o hpio.arrow
-  esker advise replay hpio.arrow /scratch/replay")]
+  esker advise replay hpio.arrow /scratch/replay
+  esker advise model rows.csv --to model.json
+  esker advise app.arrow --model model.json --report app.html")]
 pub struct AdviseCommand {
     #[command(subcommand)]
-    action: AdviseAction,
+    action: Option<AdviseAction>,
+    #[command(flatten)]
+    advice: AdviceArguments,
 }
 
 #[derive(Subcommand)]
@@ -42,12 +53,15 @@ enum AdviseAction {
     Load(AdviseLoad),
     Replay(Box<AdviseReplay>),
     Measure(Box<AdviseMeasure>),
+    Model(AdviseModel),
+    Paper(AdvisePaper),
 }
 
 impl AdviseCommand {
-    /// Imports, makes, replays or shows traces.
+    /// Advises, or makes what advice needs.
     pub fn run(self, context: &CommandContext) -> Result<()> {
-        match self.action {
+        let Some(action) = self.action else { return self.advice.run(context) };
+        match action {
             AdviseAction::Import(import) => import.run(context),
             AdviseAction::Synth(synth) => synth.run(context),
             AdviseAction::Show(show) => show.run(context),
@@ -55,6 +69,8 @@ impl AdviseCommand {
             AdviseAction::Load(load) => load.run(context),
             AdviseAction::Replay(replay) => replay.run(context),
             AdviseAction::Measure(measure) => measure.run(context),
+            AdviseAction::Model(model) => model.run(context),
+            AdviseAction::Paper(paper) => paper.run(context),
         }
     }
 }

@@ -4,8 +4,11 @@
 mod advise;
 mod advise_import;
 mod advise_measure;
+mod advise_model;
+mod advise_paper;
 mod advise_replay;
 mod advise_show;
+mod advise_storage;
 mod advise_synth;
 mod attributes;
 mod bench;

@@ -37,7 +37,7 @@ const SLOWEST_ROWS: usize = 12;
 /// The colours of a timeline.
 const TIMELINE_LEGEND: [&str; 2] = ["a sample", "the slowest"];
 
-/// The style sheet of pages, in which the advisor shows its own, too.
+/// The style of pages, for the `style` element.
 pub const STYLE: &str = include_str!("style.css");
 
 /// The page for one result, or for several side by side; the first is the base of comparisons.
