@@ -195,10 +195,11 @@ impl Repository {
         if let Ok(manifest) = &manifest {
             self.check_not_held(live.set, manifest, options)?;
         }
-        store.delete(&LiveNamespace::layout_name(name))?;
-        for object in store.list(&LiveNamespace::folder(name))? {
+        // Before the layout: after it, another namespace of this name may be made.
+        for object in store.list(&format!("{}server/", LiveNamespace::folder(name)))? {
             store.delete(&object.name)?;
         }
+        store.delete(&LiveNamespace::layout_name(name))?;
         match self.give_up(live.set, options) {
             // It was given up before this call was repeated.
             Err(error) if error.kind() == Kind::NotFound => {}

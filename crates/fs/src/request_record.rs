@@ -5,8 +5,9 @@
 //! attaches a client's record to a handle of the session; each change through that handle then
 //! replaces the record as part of the same operation, so that a crash keeps both or neither.
 //! Records are files of a directory that no path leads to, so a squash drops them.
-//! Invariant: every operation of `ops/` has one update that decides it, and only that one carries
-//! the record.
+//! Invariant: operations that make, remove or move names have one update that decides them, and that
+//! one carries the record. Changes of attributes and content may have several; their record is put
+//! after them ([`Session::put_request`]).
 
 use std::ops::ControlFlow;
 

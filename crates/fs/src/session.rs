@@ -511,6 +511,14 @@ impl Session {
         self.tree().sync()
     }
 
+    /// Fails if another writer has taken the session over. Cost: a listing.
+    ///
+    /// # Errors
+    /// `Fenced`; errors of the store.
+    pub fn check_owner(&self) -> Result<()> {
+        self.tree().check_owner()
+    }
+
     /// True at durability `Always`: every change returns only once it survives power loss.
     #[must_use]
     pub fn syncs_each_change(&self) -> bool {

@@ -86,9 +86,10 @@ impl UserSecret {
         Random::from_system().fill(&mut secret);
         let shown = path.display();
         // The name appears with the whole content, so that two processes agree on one secret.
-        let aside = path.with_extension(format!("{}.tmp", std::process::id()));
+        let unique = Random::from_system().next_u64();
+        let aside = path.with_extension(format!("{unique:016x}.tmp"));
         let mut options = OpenOptions::new();
-        let written = options.write(true).create(true).truncate(true).mode(0o600).open(&aside);
+        let written = options.write(true).create_new(true).mode(0o600).open(&aside);
         let made = written.and_then(|mut file| {
             file.write_all(&secret)?;
             file.sync_all()?;

@@ -18,6 +18,8 @@ const ADDRESS_BYTES_MAX: u64 = 64 << 10;
 pub struct ServerAddress {
     /// The server process: a random number, 16 hexadecimal digits.
     pub instance: String,
+    /// The epoch of the server's writer: of several servers, the one with the highest writes.
+    pub epoch: u64,
     /// The machine, for people.
     pub host: String,
     /// The machine's boot: a Unix socket is reached only within it.
@@ -48,9 +50,10 @@ impl ServerAddress {
         let folder = Self::folder(name);
         let bytes = serde_json::to_vec(self).expect("an address is plain JSON");
         store.put_if_absent(&format!("{folder}{}", self.instance), &bytes)?;
-        for object in store.list(&folder)? {
-            if !object.name.ends_with(&self.instance) {
-                store.delete(&object.name)?;
+        for (object, address) in Self::list(store, name)? {
+            // A server that was fenced before it came here removes nothing of its successor.
+            if address.is_none_or(|address| address.epoch < self.epoch) {
+                store.delete(&object)?;
             }
         }
         Ok(())
@@ -64,23 +67,30 @@ impl ServerAddress {
         store.delete(&format!("{}{}", Self::folder(name), self.instance))
     }
 
-    /// Returns the addresses of servers of the live namespace `name`, the newest first. Cost: a
-    /// listing, and a request for each.
+    /// Returns the addresses of servers of the live namespace `name`, that of the newest writer
+    /// first. Cost: a listing, and a request for each.
     ///
     /// # Errors
     /// Errors of the store.
     pub fn all(store: &dyn Store, name: &str) -> Result<Vec<Self>> {
-        let mut addresses: Vec<Self> = Vec::new();
+        // A hint that cannot be read helps nobody.
+        let read = Self::list(store, name)?.into_iter().filter_map(|(_, address)| address);
+        let mut addresses: Vec<Self> = read.collect();
+        addresses.sort_by_key(|address| std::cmp::Reverse((address.epoch, address.began_ns)));
+        Ok(addresses)
+    }
+
+    /// Returns all address objects, each with its content if that can be read.
+    fn list(store: &dyn Store, name: &str) -> Result<Vec<(String, Option<Self>)>> {
+        let mut found = Vec::new();
         for object in store.list(&Self::folder(name))? {
             match store.get(&object.name, ADDRESS_BYTES_MAX) {
-                // A hint that cannot be read helps nobody.
-                Ok(bytes) => addresses.extend(serde_json::from_slice::<Self>(&bytes).ok()),
+                Ok(bytes) => found.push((object.name, serde_json::from_slice(&bytes).ok())),
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        addresses.sort_by_key(|address| std::cmp::Reverse(address.began_ns));
-        Ok(addresses)
+        Ok(found)
     }
 }
 
@@ -95,6 +105,7 @@ mod tests {
         let store = MemoryStore::new();
         let address = |instance: &str, began_ns| ServerAddress {
             instance: instance.to_owned(),
+            epoch: began_ns,
             host: "node7".into(),
             boot: "b".into(),
             pid: 12,
@@ -109,6 +120,10 @@ mod tests {
         assert_eq!(ServerAddress::all(&store, "run")?, [address("a", 1)]);
         address("b", 2).put(&store, "run")?;
         assert_eq!(ServerAddress::all(&store, "run")?, [address("b", 2)]);
+        // Fenced, and late.
+        address("late", 1).put(&store, "run")?;
+        assert_eq!(ServerAddress::all(&store, "run")?[0], address("b", 2));
+        address("late", 1).remove(&store, "run")?;
         address("b", 2).remove(&store, "run")?;
         assert_eq!(ServerAddress::all(&store, "run")?, []);
         assert_eq!(ServerAddress::all(&store, "other")?.len(), 1);

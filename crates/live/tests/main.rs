@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of live namespaces: real servers and clients in one process, over Unix sockets and TCP.
 
+mod abuse;
 #[path = "../../fs/tests/campaign.rs"]
 mod campaign;
 mod hostile;

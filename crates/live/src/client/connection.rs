@@ -23,7 +23,7 @@ use super::endpoint::{ClientIdentity, Endpoint};
 use super::pending::{LiveDir, PendingRequest, Request};
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
-use crate::wire::{FRAME_BYTES_MAX, FrameHeader, split_frame, take_status};
+use crate::wire::{FRAME_BYTES_MAX, FrameHeader, PATH_BYTES_MAX, Verb, split_frame, take_status};
 
 /// Bytes of requests that are gathered before they are sent.
 const SEND_BYTES: usize = 64 << 10;
@@ -33,6 +33,8 @@ const RECEIVE_BYTES: usize = 64 << 10;
 const SILENCE: Duration = Duration::from_millis(500);
 /// Requests under way, at most.
 const WINDOW_MAX: u64 = 4096;
+/// Longest time for which a client tries to reach a server: servers remember clients for longer.
+const PATIENCE_MAX: Duration = Duration::from_secs(300);
 /// First and longest pause between attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -130,6 +132,8 @@ pub struct LiveConnection {
     /// Answers that nobody has asked for yet, or the reason that a request failed.
     answers: BTreeMap<u64, Result<Answer>>,
     reconnects: u64,
+    /// When an answer arrived last, or the first request without one was submitted.
+    heard_ns: u64,
     /// The next pause before an attempt to connect, while connections break before any answer.
     pause: Option<Duration>,
 }
@@ -149,7 +153,7 @@ impl LiveConnection {
             store: store.clone(),
             name: name.to_owned(),
             who: ClientIdentity { client, set: live.set, secret, identity },
-            patience,
+            patience: patience.min(PATIENCE_MAX),
             endpoint: None,
             instance: String::new(),
             next_number: 1,
@@ -160,6 +164,7 @@ impl LiveConnection {
             piece: vec![0; RECEIVE_BYTES].into(),
             answers: BTreeMap::new(),
             reconnects: 0,
+            heard_ns: SystemClock.monotonic_ns(),
             pause: None,
         };
         connection.reconnect(None)?;
@@ -177,8 +182,13 @@ impl LiveConnection {
     /// sent once enough are gathered, or when the caller waits.
     ///
     /// # Errors
-    /// `Unavailable` if no server can be reached; `Denied`.
+    /// `Unavailable` if no server can be reached; `Denied`; `TooLarge` for a request with a name or
+    /// path, or of a size, that no server accepts.
     pub fn submit(&mut self, request: Request) -> Result<u64> {
+        request.check()?;
+        if self.pending.is_empty() {
+            self.heard_ns = SystemClock.monotonic_ns();
+        }
         let number = self.next_number;
         self.next_number += 1;
         let pending = PendingRequest::new(number, request);
@@ -208,7 +218,11 @@ impl LiveConnection {
                 return answer;
             }
             assert!(number >= self.oldest() && number < self.next_number, "no such request");
-            self.receive_some()?;
+            if let Err(error) = self.receive_some()
+                && !self.answers.contains_key(&number)
+            {
+                return Err(error);
+            }
         }
     }
 
@@ -312,6 +326,10 @@ impl LiveConnection {
         {
             let bytes = self.received[at..][payload.clone()].to_vec();
             at += payload.end;
+            if header.verb == Verb::Goodbye && header.number != 0 {
+                self.take_refusal(header.number, &bytes);
+                continue;
+            }
             let index = self.pending.binary_search_by_key(&header.number, |request| request.number);
             let Ok(index) = index else {
                 // A directory that was opened again, or the repetition of an answer.
@@ -321,24 +339,48 @@ impl LiveConnection {
                 return Err(Error::corrupt("an answer of a server", 4, "another verb"));
             }
             if header.flags.lacks_directory {
-                lacking.push(header.number);
+                lacking.push((header.number, header.flags.follows_lack));
                 continue;
             }
             self.pending.remove(index);
             self.pause = None;
+            self.heard_ns = SystemClock.monotonic_ns();
             self.answers.insert(header.number, Ok(Answer { header, payload: bytes }));
         }
         self.received.drain(..at);
-        lacking.into_iter().for_each(|number| self.repeat_with_directories(number));
+        for (number, follows) in lacking {
+            self.repeat_with_directories(number, follows);
+        }
         Ok(())
     }
 
-    /// Has the server open the directories of request `number`, and sends it again.
-    fn repeat_with_directories(&mut self, number: u64) {
+    /// Takes the server's refusal of request `number`, after which it closes the connection. The end
+    /// of this client is answered alike.
+    fn take_refusal(&mut self, number: u64, payload: &[u8]) {
+        let mut input = WireInput::new(payload);
+        let why = match take_status(&mut input) {
+            Ok(Err(why)) => Err(why),
+            Ok(Ok(())) => Ok(Answer {
+                header: FrameHeader::new(Verb::Goodbye, number),
+                payload: payload.to_vec(),
+            }),
+            Err(damage) => Err(damage.of("an answer of a server", 0)),
+        };
+        if let Ok(index) = self.pending.binary_search_by_key(&number, |request| request.number) {
+            self.pending.remove(index);
+            self.answers.insert(number, why);
+        }
+    }
+
+    /// Has the server open the directories of request `number`, and sends it again. If the request
+    /// only `follows` one that lacks a directory, that does not count.
+    fn repeat_with_directories(&mut self, number: u64, follows: bool) {
         let answered_below = self.oldest();
         let index = self.pending.binary_search_by_key(&number, |request| request.number);
-        let request = &mut self.pending[index.expect("it has no answer")];
-        if request.count_repeat() > REPEATS_MAX {
+        // A server may say so twice.
+        let Ok(index) = index else { return };
+        let request = &mut self.pending[index];
+        if !follows && request.count_repeat() > REPEATS_MAX {
             let paths: Vec<_> = request.dirs().iter().map(shown).collect();
             let what = format!("{}: moved or removed; open it again", paths.join(", "));
             let error = Error::new(Kind::Fenced, what);
@@ -355,8 +397,10 @@ impl LiveConnection {
         self.endpoint = None;
         self.reconnects += 1;
         let clock = SystemClock;
-        let deadline_ns = clock.monotonic_ns().saturating_add(self.patience.as_nanos() as u64);
+        let patience_ns = u64::try_from(self.patience.as_nanos()).unwrap_or(u64::MAX);
+        let deadline_ns = self.heard_ns.saturating_add(patience_ns);
         let mut last = why;
+        self.fail_what_is_not_repeated();
         let endpoint = loop {
             if let Some(pause) = self.pause {
                 std::thread::sleep(pause);
@@ -379,7 +423,9 @@ impl LiveConnection {
             // Those that refuse will do so again.
             let is_refused = last.as_ref().is_some_and(|error| !may_reconnect(error));
             if is_refused || clock.monotonic_ns() >= deadline_ns {
-                return Err(unserved(&self.name, last));
+                let error = unserved(&self.name, last);
+                self.fail_pending(&error);
+                return Err(error);
             }
         };
         self.endpoint = Some(endpoint);
@@ -393,6 +439,28 @@ impl LiveConnection {
             request.put(&mut self.send, answered_below);
         }
         Ok(())
+    }
+
+    /// Fails all requests without an answer: whether they were carried out is unknown, and they are
+    /// not repeated.
+    fn fail_pending(&mut self, why: &Error) {
+        for request in std::mem::take(&mut self.pending) {
+            let what = format!("{why}; whether the request was carried out is unknown");
+            self.answers.insert(request.number, Err(Error::new(why.kind(), what)));
+        }
+        self.heard_ns = SystemClock.monotonic_ns();
+    }
+
+    /// Fails requests that would not do the same when repeated.
+    fn fail_what_is_not_repeated(&mut self) {
+        let lost = self.pending.iter().filter(|request| !request.is_repeatable());
+        let lost: Vec<u64> = lost.map(|request| request.number).collect();
+        self.pending.retain(PendingRequest::is_repeatable);
+        for number in lost {
+            let what = "the server went away before it answered; `esker names` shows whether the \
+                        snapshot was published";
+            self.answers.insert(number, Err(Error::new(Kind::Unavailable, what)));
+        }
     }
 
     /// Ends the client: the server forgets its requests. Waits for those that are pending.
@@ -413,7 +481,7 @@ const REPEATS_MAX: u32 = 3;
 /// Appends requests that have a server open `dirs`. Their answers have number 0, which no pending
 /// request has.
 fn open_directories(dirs: &[LiveDir], out: &mut Vec<u8>) {
-    for dir in dirs.iter().filter(|dir| dir.path.len() > 1) {
+    for dir in dirs.iter().filter(|dir| (2..PATH_BYTES_MAX).contains(&dir.path.len())) {
         PendingRequest::new(0, Request::resolve(&dir.path, FollowLinks::Yes)).put(out, 0);
     }
 }

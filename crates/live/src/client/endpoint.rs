@@ -2,7 +2,7 @@
 //! Endpoint: a byte stream to a server, after the handshake.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
@@ -97,7 +97,14 @@ impl Endpoint {
             return Err(Error::new(Kind::Denied, what));
         }
         let failed = |error| unreachable(error, tcp);
-        let stream = TcpStream::connect(tcp).map_err(failed)?;
+        let mut connected = Err(io::ErrorKind::NotFound.into());
+        for place in tcp.to_socket_addrs().map_err(failed)? {
+            connected = TcpStream::connect_timeout(&place, STEP_PATIENCE);
+            if connected.is_ok() {
+                break;
+            }
+        }
+        let stream = connected.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
             set(&stream, Some(STEP_PATIENCE)).map_err(failed)?;

@@ -3,12 +3,16 @@
 
 use std::sync::Arc;
 
+use esker_base::{Error, Kind, Result};
 use esker_fs::inode::DirId;
 use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
 use esker_table::wire::{put_bytes, put_varint};
 
-use crate::wire::{AttributeRequest, FrameHeader, Verb, finish_frame, start_frame};
+use crate::wire::{
+    AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader,
+    NAME_BYTES_MAX, PATH_BYTES_MAX, Verb, finish_frame, start_frame,
+};
 
 /// A directory of a live namespace, as a client names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,27 +49,33 @@ pub struct Request {
     is_durable: bool,
     dirs: Vec<LiveDir>,
     payload: Vec<u8>,
+    /// What is too long for any server.
+    too_long: Option<&'static str>,
 }
 
 impl Request {
     fn new(verb: Verb) -> Self {
-        let payload = Vec::new();
-        Self { verb, items: 0, is_durable: false, dirs: Vec::new(), payload }
+        let (dirs, payload) = (Vec::new(), Vec::new());
+        Self { verb, items: 0, is_durable: false, dirs, payload, too_long: None }
     }
 
     fn within(verb: Verb, dir: &LiveDir) -> Self {
         let payload = dir.id.0.to_le_bytes().to_vec();
-        Self { verb, items: 0, is_durable: false, dirs: vec![dir.clone()], payload }
+        let dirs = vec![dir.clone()];
+        Self { verb, items: 0, is_durable: false, dirs, payload, too_long: None }
     }
 
-    fn item(mut self, put: impl FnOnce(&mut Vec<u8>)) -> Self {
-        put(&mut self.payload);
-        self.items = self.items.checked_add(1).expect("a request has fewer items");
+    fn item(mut self, put: impl FnOnce(&mut Self)) -> Self {
+        put(&mut self);
+        match self.items.checked_add(1) {
+            Some(items) => self.items = items,
+            None => self.too_long = Some("list of items"),
+        }
         self
     }
 
     fn named(self, names: &[&[u8]]) -> Self {
-        names.iter().fold(self, |request, name| request.item(|out| put_bytes(out, name)))
+        names.iter().fold(self, |request, name| request.item(|item| item.put_name(name)))
     }
 
     /// Makes the answer wait until everything that was changed survives power loss.
@@ -90,9 +100,9 @@ impl Request {
     /// The place to which `path` leads.
     #[must_use]
     pub fn resolve(path: &[u8], follow: FollowLinks) -> Self {
-        Self::new(Verb::Resolve).item(|out| {
-            out.push(u8::from(follow == FollowLinks::Yes));
-            put_bytes(out, path);
+        Self::new(Verb::Resolve).item(|item| {
+            item.payload.push(u8::from(follow == FollowLinks::Yes));
+            item.put_path(path);
         })
     }
 
@@ -105,19 +115,19 @@ impl Request {
     /// Up to `limit` entries of `dir` after the entry `after`.
     #[must_use]
     pub fn list(dir: &LiveDir, after: &[u8], limit: usize) -> Self {
-        Self::within(Verb::List, dir).item(|out| {
-            put_bytes(out, after);
-            put_varint(out, limit as u64);
+        Self::within(Verb::List, dir).item(|item| {
+            item.put_name(after);
+            put_varint(&mut item.payload, limit as u64);
         })
     }
 
     /// Up to `bytes_max` bytes of a file from `offset`.
     #[must_use]
     pub fn read(dir: &LiveDir, name: &[u8], offset: u64, bytes_max: usize) -> Self {
-        Self::within(Verb::Read, dir).item(|out| {
-            put_bytes(out, name);
-            put_varint(out, offset);
-            put_varint(out, bytes_max as u64);
+        Self::within(Verb::Read, dir).item(|item| {
+            item.put_name(name);
+            put_varint(&mut item.payload, offset);
+            put_varint(&mut item.payload, bytes_max as u64);
         })
     }
 
@@ -141,9 +151,9 @@ impl Request {
 
     fn make(verb: Verb, dir: &LiveDir, mode: u32, names: &[&[u8]]) -> Self {
         names.iter().fold(Self::within(verb, dir), |request, name| {
-            request.item(|out| {
-                put_varint(out, u64::from(mode & 0o7777));
-                put_bytes(out, name);
+            request.item(|item| {
+                put_varint(&mut item.payload, u64::from(mode & 0o7777));
+                item.put_name(name);
             })
         })
     }
@@ -151,19 +161,19 @@ impl Request {
     /// A symbolic link to `target`.
     #[must_use]
     pub fn make_symlink(dir: &LiveDir, target: &[u8], name: &[u8]) -> Self {
-        Self::within(Verb::MakeSymlink, dir).item(|out| {
-            put_bytes(out, target);
-            put_bytes(out, name);
+        Self::within(Verb::MakeSymlink, dir).item(|item| {
+            item.put_path(target);
+            item.put_name(name);
         })
     }
 
     /// Another name of the file `old` in `dir`.
     #[must_use]
     pub fn link(dir: &LiveDir, old: &[u8], target: &LiveDir, name: &[u8]) -> Self {
-        Self::within(Verb::Link, dir).with_second(target, |out| {
-            put_bytes(out, old);
-            out.extend_from_slice(&target.id.0.to_le_bytes());
-            put_bytes(out, name);
+        Self::within(Verb::Link, dir).with_second(target, |item| {
+            item.put_name(old);
+            item.payload.extend_from_slice(&target.id.0.to_le_bytes());
+            item.put_name(name);
         })
     }
 
@@ -174,19 +184,19 @@ impl Request {
         (target, name): (&LiveDir, &[u8]),
         flags: RenameFlags,
     ) -> Self {
-        Self::within(Verb::Rename, dir).with_second(target, |out| {
-            out.push(match flags {
+        Self::within(Verb::Rename, dir).with_second(target, |item| {
+            item.payload.push(match flags {
                 RenameFlags::Replace => 0,
                 RenameFlags::NoReplace => 1,
                 RenameFlags::Exchange => 2,
             });
-            put_bytes(out, old);
-            out.extend_from_slice(&target.id.0.to_le_bytes());
-            put_bytes(out, name);
+            item.put_name(old);
+            item.payload.extend_from_slice(&target.id.0.to_le_bytes());
+            item.put_name(name);
         })
     }
 
-    fn with_second(mut self, target: &LiveDir, put: impl FnOnce(&mut Vec<u8>)) -> Self {
+    fn with_second(mut self, target: &LiveDir, put: impl FnOnce(&mut Self)) -> Self {
         self.dirs.push(target.clone());
         self.item(put)
     }
@@ -206,19 +216,19 @@ impl Request {
     /// Changes attributes of `name`; of the root, with an empty name.
     #[must_use]
     pub fn set_attributes(dir: &LiveDir, name: &[u8], changes: &AttributeRequest) -> Self {
-        Self::within(Verb::SetAttributes, dir).item(|out| {
-            put_bytes(out, name);
-            changes.put(out);
+        Self::within(Verb::SetAttributes, dir).item(|item| {
+            item.put_name(name);
+            changes.put(&mut item.payload);
         })
     }
 
     /// Writes `bytes`, at most a megabyte, into a file from `offset` on.
     #[must_use]
     pub fn write(dir: &LiveDir, name: &[u8], offset: u64, bytes: &[u8]) -> Self {
-        Self::within(Verb::Write, dir).item(|out| {
-            put_bytes(out, name);
-            put_varint(out, offset);
-            put_bytes(out, bytes);
+        Self::within(Verb::Write, dir).item(|item| {
+            item.put_name(name);
+            put_varint(&mut item.payload, offset);
+            put_bytes(&mut item.payload, bytes);
         })
     }
 
@@ -244,6 +254,40 @@ impl Request {
     pub fn items(&self) -> u16 {
         self.items
     }
+
+    /// Fails for a request that no server accepts.
+    pub(super) fn check(&self) -> Result<()> {
+        let too_large = |what: String| Err(Error::new(Kind::TooLarge, what));
+        if let Some(what) = self.too_long {
+            return too_large(format!("a {what} that is longer than any"));
+        }
+        if self.verb.is_change() && self.items > CHANGE_ITEMS_MAX {
+            return too_large(format!(
+                "{} changes in one request; at most {CHANGE_ITEMS_MAX}",
+                self.items
+            ));
+        }
+        let bytes = FRAME_HEADER_BYTES + self.payload.len();
+        if bytes > FRAME_BYTES_MAX {
+            return too_large(format!("a request of {bytes} bytes; at most {FRAME_BYTES_MAX}"));
+        }
+        Ok(())
+    }
+
+    fn put_name(&mut self, name: &[u8]) {
+        self.put_bounded(name, NAME_BYTES_MAX, "name");
+    }
+
+    fn put_path(&mut self, path: &[u8]) {
+        self.put_bounded(path, PATH_BYTES_MAX, "path");
+    }
+
+    fn put_bounded(&mut self, bytes: &[u8], bytes_max: usize, what: &'static str) {
+        if bytes.len() > bytes_max {
+            self.too_long = Some(what);
+        }
+        put_bytes(&mut self.payload, bytes);
+    }
 }
 
 /// A request that has a number, and no answer yet.
@@ -268,6 +312,11 @@ impl PendingRequest {
     pub fn count_repeat(&mut self) -> u32 {
         self.repeats += 1;
         self.repeats
+    }
+
+    /// False if the request would not do the same when it is repeated.
+    pub fn is_repeatable(&self) -> bool {
+        self.request.verb != Verb::Snapshot
     }
 
     /// Forgets repetitions: the connection is new.

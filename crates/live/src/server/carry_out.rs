@@ -2,10 +2,12 @@
 //! Carries out the requests of one connection, item by item, and writes the answers.
 //!
 //! Requests are decoded in place. Changes run under the lock of the known clients, one batch of
-//! frames at a time: the record of the client's requests (`client_window`) is part of each change,
-//! except of creates, which find their own files when they are repeated and whose record follows
-//! at the end of the batch.
+//! frames at a time. The record of the client's requests (`client_window`) is part of each change
+//! that must not be repeated. Creates find their own files, and attributes and content become the same
+//! again; their record follows at the end of the batch, before any change of others, so a crash that
+//! loses it loses whatever was changed after them, too.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use esker_base::{Error, Kind, Result};
@@ -16,24 +18,26 @@ use esker_fs::list::DirCursor;
 use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
 use esker_fs::session::Session;
+use esker_table::manifest::SetId;
 use esker_table::wire::{WireDamage, WireInput, put_bytes, put_varint};
 use parking_lot::MutexGuard;
 
-use super::client_window::{ClientWindow, ItemPosition};
+use super::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
 use super::counters::RunningCounters;
 use super::open_directories::OpenDirectories;
 use super::served_namespace::{KnownClients, ServedNamespace};
 use crate::wire::{
-    AttributeRequest, FRAME_BYTES_MAX, FrameHeader, NAME_BYTES_MAX, PATH_BYTES_MAX,
-    TRANSFER_BYTES_MAX, Verb, finish_frame, put_attributes, put_status, split_frame, start_frame,
+    ANSWER_TEXT_BYTES_MAX, AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES,
+    FrameHeader, NAME_BYTES_MAX, PATH_BYTES_MAX, TRANSFER_BYTES_MAX, Verb, finish_frame,
+    put_attributes, put_status, split_frame, start_frame,
 };
 
 /// Entries of one answer to a listing, at most.
 const LIST_ENTRIES_MAX: usize = 8192;
 /// Bytes of an answer after which no further item is begun.
 const ANSWER_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
-/// Items of a change, at most: as many as a record has room for if all fail.
-const CHANGE_ITEMS_MAX: u16 = 2048;
+/// Bytes that the items of one answer may have in all.
+const ITEM_BYTES_MAX: usize = FRAME_BYTES_MAX - FRAME_HEADER_BYTES - (2 << 10);
 
 /// One client's user, and what the client has open.
 pub(super) struct ClientSession<'a> {
@@ -41,6 +45,9 @@ pub(super) struct ClientSession<'a> {
     session: Session,
     client: u64,
     directories: OpenDirectories,
+    /// Changes that were not carried out, because they or earlier ones lack their directories. Later
+    /// changes wait for them.
+    lacking: BTreeSet<u64>,
     peer: String,
 }
 
@@ -60,6 +67,17 @@ struct ChangeBatch<'a> {
     clients: MutexGuard<'a, KnownClients>,
     /// Files were created that no record covers yet.
     lacks_record: bool,
+}
+
+/// Ends the connection because of a request. If that is at fault, its answer says so; requests that
+/// have to wait for something get none, and are repeated.
+fn refuse(header: &FrameHeader, why: Error, out: &mut Vec<u8>) -> Result<BatchOutcome> {
+    if !matches!(why.kind(), Kind::Fenced | Kind::Closed | Kind::Unavailable) {
+        let at = start_frame(out);
+        put_status::<()>(out, &Err(Error::new(why.kind(), why.to_string())), usize::MAX);
+        finish_frame(out, at, &FrameHeader::new(Verb::Goodbye, header.number));
+    }
+    Err(why)
 }
 
 /// Why an answer is not that of the request's items.
@@ -86,7 +104,7 @@ impl<'a> ClientSession<'a> {
     pub fn new(served: &'a ServedNamespace, identity: Identity, client: u64, peer: String) -> Self {
         let session = served.session_of(identity);
         let directories = OpenDirectories::new(session.root().clone());
-        Self { served, session, client, directories, peer }
+        Self { served, session, client, directories, lacking: BTreeSet::new(), peer }
     }
 
     /// Carries out the complete frames at the start of `bytes`, and appends their answers to `out`.
@@ -107,17 +125,24 @@ impl<'a> ClientSession<'a> {
             outcome.awaits_commit |= header.flags.is_durable || header.verb == Verb::Sync;
             RunningCounters::add(&served.counters.frames, 1);
             let payload = &rest[payload];
-            if header.verb.is_change() {
+            let at = out.len();
+            let done = if header.verb.is_change() {
                 outcome.awaits_commit |= served.options().always_durable;
                 let batch = batch.get_or_insert_with(|| ChangeBatch {
                     clients: served.clients().lock(),
                     lacks_record: false,
                 });
-                self.change(&header, payload, batch, out)?;
+                self.change(&header, payload, batch, out)
             } else {
                 self.finish(batch.take())?;
                 outcome.is_goodbye = header.verb == Verb::Goodbye;
-                self.read(&header, payload, out)?;
+                self.read(&header, payload, out)
+            };
+            if let Err(why) = done {
+                // What was carried out before has its record, whatever becomes of this request.
+                self.finish(batch.take())?;
+                out.truncate(at);
+                return refuse(&header, why, out);
             }
         }
         self.finish(batch.take())?;
@@ -151,20 +176,33 @@ impl<'a> ClientSession<'a> {
             out.extend_from_slice(answer);
             return Ok(());
         }
-        if window.is_full(header.items) {
+        if window.is_full(header.number, header.items) {
             let what = format!(
-                "{}: more failed items than a server remembers; connect again, and repeat what has \
-                 no answer",
+                "{}: more answers or failures than a server remembers; connect again, and repeat \
+                 what has no answer",
                 self.peer
             );
             return Err(Error::new(Kind::Unavailable, what));
         }
         start_frame(out);
         let mut answer = *header;
-        match self.change_items(header, payload, window, out) {
+        self.lacking = self.lacking.split_off(&window.answered_below());
+        answer.flags.follows_lack =
+            self.lacking.first().is_some_and(|oldest| *oldest < header.number);
+        let carried_out = match answer.flags.follows_lack {
+            true => Err(FrameRefusal::LacksDirectory),
+            false => self.change_items(header, payload, window, out),
+        };
+        match carried_out {
             Ok(lacks_record) => batch.lacks_record |= lacks_record,
-            Err(FrameRefusal::Broken(error)) => return Err(error),
+            Err(FrameRefusal::Broken(error)) => {
+                // Its creates may be done.
+                batch.lacks_record = true;
+                return Err(error);
+            }
             Err(FrameRefusal::LacksDirectory) => {
+                batch.lacks_record |= !carries_record(header.verb);
+                self.lacking.insert(header.number);
                 out.truncate(at);
                 start_frame(out);
                 answer.items = 0;
@@ -180,15 +218,17 @@ impl<'a> ClientSession<'a> {
                 return Ok(());
             }
         }
+        self.lacking.remove(&header.number);
         finish_frame(out, at, &answer);
         window.keep_answer(header.number, &out[at..]);
         Ok(())
     }
 
     fn check_number(&self, header: &FrameHeader, window: &mut ClientWindow) -> Result<()> {
-        let answered_below = (header.number + 1).checked_sub(u64::from(header.window));
+        let answered_below =
+            header.number.checked_add(1).and_then(|end| end.checked_sub(header.window.into()));
         match answered_below {
-            Some(below) if header.number > 0 && header.window > 0 => {
+            Some(below) if header.number > 0 && (1..=WINDOW_MAX).contains(&header.window) => {
                 window.has_answers_below(below)?;
             }
             _ => {
@@ -215,13 +255,15 @@ impl<'a> ClientSession<'a> {
         let mut input = WireInput::new(payload);
         let id = DirId(input.u128()?);
         let positions = (0..header.items).map(|item| ItemPosition { number: header.number, item });
+        let files = FileIds::new(self.served.set(), window.uid(), self.client, header.number);
+        let text_bytes_max = ANSWER_BYTES_MAX / usize::from(header.items.max(1));
         let mut dir = None;
         let mut failures = 0;
         for position in positions {
             if window.is_done(position) {
                 skip_change(header.verb, &mut input)?;
                 RunningCounters::add(&counters.repeated, 1);
-                put_status(out, &Ok(()));
+                put_status(out, &Ok(()), 0);
                 continue;
             }
             let dir = match &dir {
@@ -236,10 +278,13 @@ impl<'a> ClientSession<'a> {
             let outcome = match header.verb {
                 Verb::Create => {
                     let (mode, name) = (take_mode(&mut input)?, take_name(&mut input)?);
-                    let low = position.number << 16 | u64::from(position.item);
-                    let file = FileId(u128::from(self.client) << 64 | u128::from(low));
+                    let file = FileId(files.get(position.item));
                     self.session.create_identified(dir, name, mode, file)
                 }
+                // Repeated, these do the same again, or find that they did.
+                verb if !carries_record(verb) => self
+                    .change_item(verb, dir, &mut input)
+                    .inspect_err(|_| window.finish(position, false))?,
                 verb => {
                     self.session.attach_request(Some(&window.record()))?;
                     let outcome = self.change_item(verb, dir, &mut input);
@@ -252,12 +297,12 @@ impl<'a> ClientSession<'a> {
                 failures += 1;
                 check_goes_on(error)?;
             }
-            put_status(out, &outcome);
+            put_status(out, &outcome, text_bytes_max);
         }
         input.end()?;
         RunningCounters::add(&counters.changes, u64::from(header.items));
         RunningCounters::add(&counters.failures, failures);
-        Ok(header.verb == Verb::Create)
+        Ok(!carries_record(header.verb))
     }
 
     /// Carries out one change other than a create.
@@ -364,7 +409,7 @@ impl<'a> ClientSession<'a> {
                 let what = "the answers to one request are too long; ask for fewer items";
                 return Err(Error::new(Kind::TooLarge, what).into());
             }
-            let failed = self.read_item(header.verb, &dir, input, out)?;
+            let failed = self.read_item(header.verb, &dir, input, (at, out))?;
             RunningCounters::add(&self.served.counters.failures, u64::from(failed));
         }
         RunningCounters::add(&self.served.counters.reads, u64::from(header.items));
@@ -377,7 +422,7 @@ impl<'a> ClientSession<'a> {
         verb: Verb,
         dir: &Dir,
         input: &mut WireInput,
-        out: &mut Vec<u8>,
+        (at, out): (usize, &mut Vec<u8>),
     ) -> Result<bool, FrameRefusal> {
         let session = &self.session;
         let outcome = match verb {
@@ -387,7 +432,7 @@ impl<'a> ClientSession<'a> {
                 let found = session.lookup(dir, name, false);
                 // The common case: no memory is allocated.
                 if let Ok(inode) = &found {
-                    put_status(out, &found);
+                    put_status(out, &found, 0);
                     put_attributes(out, inode);
                     self.keep_directory(dir, name, inode);
                     return Ok(false);
@@ -424,7 +469,11 @@ impl<'a> ClientSession<'a> {
             }
             _ => return Err(input.damage("a request after the handshake").into()),
         };
-        put_status(out, &outcome);
+        if outcome.as_ref().is_ok_and(|bytes| out.len() - at + bytes.len() > ITEM_BYTES_MAX) {
+            let what = "the answers to one request are too long; ask for fewer items";
+            return Err(Error::new(Kind::TooLarge, what).into());
+        }
+        put_status(out, &outcome, ANSWER_TEXT_BYTES_MAX);
         match outcome {
             Ok(bytes) => out.extend_from_slice(&bytes),
             Err(error) => {
@@ -504,6 +553,34 @@ impl<'a> ClientSession<'a> {
             .map_err(|_| Error::new(Kind::Invalid, "the name of a snapshot is text"))?;
         let set = self.served.session().snapshot(name)?;
         Ok(set.0.to_le_bytes().to_vec())
+    }
+}
+
+/// True if each change of this kind must carry the record of its request: done twice, it would fail,
+/// or do something else. The record of other changes follows them, before any change of others.
+fn carries_record(verb: Verb) -> bool {
+    !matches!(verb, Verb::Create | Verb::SetAttributes | Verb::Write)
+}
+
+/// Identities of the files that a request creates: hashes of what identifies the request, so that a
+/// repeated one finds its files, and no user can choose the identity of a file.
+struct FileIds {
+    first: u128,
+}
+
+impl FileIds {
+    fn new(set: SetId, uid: u32, client: u64, number: u64) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&set.0.to_le_bytes()).update(&uid.to_le_bytes());
+        hasher.update(&client.to_le_bytes()).update(&number.to_le_bytes());
+        let digest = hasher.finalize();
+        let first = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");
+        Self { first: u128::from_le_bytes(*first) }
+    }
+
+    /// The identity of the file that `item` creates.
+    fn get(&self, item: u16) -> u128 {
+        self.first.wrapping_add(u128::from(item))
     }
 }
 

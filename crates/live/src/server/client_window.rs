@@ -19,6 +19,11 @@ use esker_table::wire::{WireDamage, WireInput, put_varint};
 /// Version of the content of a record.
 const VERSION: u8 = 1;
 
+/// Requests that a client may have under way.
+pub(super) const WINDOW_MAX: u32 = 8192;
+/// Bytes of answers that are kept for a client; then it must have some of them first.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
 /// Bytes of a record without failures, and those of each failure.
 const RECORD_BYTES_MAX: usize = 32;
 const FAILURE_BYTES_MAX: usize = 12;
@@ -36,6 +41,8 @@ pub(super) struct ItemPosition {
 #[derive(Debug)]
 pub(super) struct ClientWindow {
     client: u64,
+    /// The user of the client: another cannot continue its requests.
+    uid: u32,
     /// The client has all answers below this number.
     answered_below: u64,
     /// The position after the last item that was carried out or failed.
@@ -44,18 +51,31 @@ pub(super) struct ClientWindow {
     failed: BTreeSet<ItemPosition>,
     /// Answers to changes that the client may not have, by the number of the request.
     answers: BTreeMap<u64, Vec<u8>>,
+    answer_bytes: usize,
 }
 
 impl ClientWindow {
-    /// The window of a new client.
-    pub fn new(client: u64) -> Self {
+    /// The window of a new client of the user `uid`.
+    pub fn new(client: u64, uid: u32) -> Self {
         Self {
             client,
+            uid,
             answered_below: 1,
             end: ItemPosition::default(),
             failed: BTreeSet::new(),
             answers: BTreeMap::new(),
+            answer_bytes: 0,
         }
+    }
+
+    /// The client has all answers below this number.
+    pub fn answered_below(&self) -> u64 {
+        self.answered_below
+    }
+
+    /// The user of the client.
+    pub fn uid(&self) -> u32 {
+        self.uid
     }
 
     /// The window that an earlier server recorded.
@@ -71,18 +91,21 @@ impl ClientWindow {
         if input.u8()? != VERSION {
             return Err(input.damage("version 1 of a record of requests"));
         }
+        let uid = input.u32()?;
         let answered_below = input.varint()?;
         let end = ItemPosition { number: input.varint()?, item: input.u16()? };
         let mut failed = BTreeSet::new();
         while input.left() > 0 {
             failed.insert(ItemPosition { number: input.varint()?, item: input.u16()? });
         }
-        Ok(Self { client, answered_below, end, failed, answers: BTreeMap::new() })
+        let answers = BTreeMap::new();
+        Ok(Self { client, uid, answered_below, end, failed, answers, answer_bytes: 0 })
     }
 
     /// Returns the record of the window.
     pub fn record(&self) -> RequestRecord {
         let mut content = vec![VERSION];
+        content.extend_from_slice(&self.uid.to_le_bytes());
         put_varint(&mut content, self.answered_below);
         put_varint(&mut content, self.end.number);
         content.extend_from_slice(&self.end.item.to_le_bytes());
@@ -106,8 +129,9 @@ impl ClientWindow {
             return Err(Error::new(Kind::Invalid, what));
         }
         self.answered_below = number;
-        while self.answers.first_key_value().is_some_and(|(answered, _)| *answered < number) {
-            self.answers.pop_first();
+        while let Some(oldest) = self.answers.first_entry().filter(|oldest| *oldest.key() < number)
+        {
+            self.answer_bytes -= oldest.remove().len();
         }
         self.failed = self.failed.split_off(&ItemPosition { number, item: 0 });
         Ok(())
@@ -120,7 +144,8 @@ impl ClientWindow {
 
     /// Keeps the answer to request `number` until the client has it.
     pub fn keep_answer(&mut self, number: u64, answer: &[u8]) {
-        self.answers.insert(number, answer.to_vec());
+        let before = self.answers.insert(number, answer.to_vec());
+        self.answer_bytes += answer.len() - before.map_or(0, |before| before.len());
     }
 
     /// True if the item at `position` was carried out.
@@ -128,10 +153,14 @@ impl ClientWindow {
         position < self.end && !self.failed.contains(&position)
     }
 
-    /// True if a record may have no room for the failures of a request of `items`.
-    pub fn is_full(&self, items: u16) -> bool {
-        let failures = self.failed.len() + usize::from(items);
+    /// True if there is no room for the failures of request `number` of `items` in a record, or for
+    /// its answer.
+    pub fn is_full(&self, number: u64, items: u16) -> bool {
+        let own = ItemPosition { number, item: 0 }..=ItemPosition { number, item: u16::MAX };
+        let others = self.failed.len() - self.failed.range(own).count();
+        let failures = others + usize::from(items);
         failures * FAILURE_BYTES_MAX + RECORD_BYTES_MAX > REQUEST_RECORD_BYTES_MAX
+            || self.answer_bytes > ANSWER_BYTES_MAX
     }
 
     /// Notes whether the item at `position` was carried out, or failed.
@@ -159,12 +188,13 @@ mod tests {
 
     #[test]
     fn a_record_tells_the_next_server_what_was_done() {
-        let mut window = ClientWindow::new(7);
+        let mut window = ClientWindow::new(7, 1000);
         let outcomes = [(at(1, 0), true), (at(3, 0), true), (at(3, 1), false), (at(3, 2), true)];
         for (position, is_done) in outcomes {
             window.finish(position, is_done);
         }
         let mut next = ClientWindow::of_record(&window.record()).expect("a record");
+        assert_eq!(next.uid(), 1000);
         let done = [at(1, 0), at(2, 5), at(3, 0), at(3, 2)];
         let not_done = [at(3, 1), at(3, 3), at(4, 0)];
         assert!(done.into_iter().all(|position| next.is_done(position)));
@@ -178,7 +208,7 @@ mod tests {
 
     #[test]
     fn answers_stay_until_the_client_has_them() {
-        let mut window = ClientWindow::new(7);
+        let mut window = ClientWindow::new(7, 1000);
         window.keep_answer(2, b"two");
         window.keep_answer(5, b"five");
         assert_eq!((window.answer(2), window.answer(3)), (Some(&b"two"[..]), None));
@@ -188,9 +218,9 @@ mod tests {
 
     #[test]
     fn a_full_window_says_so_and_its_record_fits() {
-        let mut window = ClientWindow::new(u64::MAX);
+        let mut window = ClientWindow::new(u64::MAX, u32::MAX);
         let mut number = u64::MAX >> 1;
-        while !window.is_full(1) {
+        while !window.is_full(number, 1) {
             window.finish(at(number, u16::MAX - 1), false);
             number += 1;
         }
@@ -200,7 +230,7 @@ mod tests {
         for length in 0..20 {
             let content = record.content[..length].to_vec();
             let cut = ClientWindow::of_record(&RequestRecord { client: 1, content });
-            assert!(cut.is_err() || length >= 13, "{length}");
+            assert!(cut.is_err() || length >= 17, "{length}");
         }
     }
 }

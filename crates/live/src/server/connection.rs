@@ -14,7 +14,7 @@ use esker_base::{Error, Kind, Result};
 use esker_fs::identity::Identity;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use super::carry_out::ClientSession;
@@ -29,11 +29,14 @@ const RECEIVE_BYTES: usize = 64 << 10;
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a connection could not be accepted, because there are too many.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Batches of answers of one connection that may wait for commits.
+/// Batches of answers of one connection that may wait for commits, and their bytes.
 const WAITING_MAX: usize = 64;
+const WAITING_BYTES_MAX: usize = 4 << 20;
+/// Connections of a server, at most: each takes a descriptor, which the store needs, too.
+const CONNECTIONS_MAX: usize = 4096;
 
-/// Answers, and the commit that they await.
-type WaitingAnswers = (Vec<u8>, Option<u64>);
+/// Answers, the commit that they await, and their share of the bytes that may wait.
+type WaitingAnswers = (Vec<u8>, Option<u64>, OwnedSemaphorePermit);
 
 /// Accepts connections of `listener` on `runtime`.
 ///
@@ -55,11 +58,11 @@ pub(super) fn accept_unix(
                 continue;
             };
             match peer_user(&stream) {
-                Ok(user) => {
+                Ok(user) if !is_crowded(&served) => {
                     let peer = format!("a process of user {}", user.uid);
                     tokio::spawn(serve(served.clone(), stream, Some(user), peer));
                 }
-                Err(_) => RunningCounters::add(&served.counters.refused, 1),
+                _ => RunningCounters::add(&served.counters.refused, 1),
             }
         }
     });
@@ -85,12 +88,21 @@ pub(super) fn accept_tcp(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
+            if is_crowded(&served) {
+                RunningCounters::add(&served.counters.refused, 1);
+                continue;
+            }
             // Answers are written whole.
             let _ = stream.set_nodelay(true);
             tokio::spawn(serve(served.clone(), stream, None, address.to_string()));
         }
     });
     Ok(())
+}
+
+/// True if there are as many connections as a server has. Each holds a reference.
+fn is_crowded(served: &Arc<ServedNamespace>) -> bool {
+    Arc::strong_count(served) > 2 * CONNECTIONS_MAX
 }
 
 /// Serves one connection to its end.
@@ -116,9 +128,25 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     let GreetedClient { client, identity } = greeted;
     let mut session = ClientSession::new(&served, identity, client, peer);
     let (reader, writer) = tokio::io::split(stream);
-    let answers = AnswerWriter { served: served.clone(), writer: Some(writer), waiting: None };
+    let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
+    let answers =
+        AnswerWriter { served: served.clone(), writer: Some(writer), waiting: None, room };
+    let mut connected = ConnectedClient { served: &served, client, is_leaving: false };
     let ended = converse(&served, &mut session, reader, answers, received).await;
-    served.disconnect(client, matches!(ended, Ok(true)));
+    connected.is_leaving = matches!(ended, Ok(true));
+}
+
+/// A client while it is connected, however that ends.
+struct ConnectedClient<'a> {
+    served: &'a ServedNamespace,
+    client: u64,
+    is_leaving: bool,
+}
+
+impl Drop for ConnectedClient<'_> {
+    fn drop(&mut self) {
+        self.served.disconnect(self.client, self.is_leaving);
+    }
 }
 
 /// Reads and answers until the client ends. Returns true if it will not come back.
@@ -132,7 +160,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     let is_far = served.session().is_far();
     loop {
         while !received.is_empty() {
-            if !served.commit().has_lease() {
+            while !served.commit().has_lease() {
                 served.commit().wait(served.commit().demand()).await?;
             }
             let mut out = Vec::new();
@@ -145,7 +173,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             let outcome = match outcome {
                 Ok(outcome) => outcome,
                 Err(error) => {
-                    let _ = answers.send(out, true).await;
+                    answers.send(out, true).await?;
                     answers.finish().await;
                     return Err(error);
                 }
@@ -180,6 +208,8 @@ struct AnswerWriter<S> {
     writer: Option<WriteHalf<S>>,
     /// The task and its queue.
     waiting: Option<(mpsc::Sender<WaitingAnswers>, JoinHandle<()>)>,
+    /// Bytes that may wait.
+    room: Arc<Semaphore>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> AnswerWriter<S> {
@@ -197,7 +227,10 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> AnswerWriter<S> {
             let (sender, receiver) = mpsc::channel(WAITING_MAX);
             (sender, tokio::spawn(send_in_order(self.served.clone(), writer, receiver)))
         });
-        queue.send((answers, commit)).await.map_err(|_| ended())
+        let bytes = u32::try_from(answers.len().min(WAITING_BYTES_MAX)).expect("few");
+        let share = self.room.clone().acquire_many_owned(bytes).await;
+        let share = share.expect("the semaphore is never closed");
+        queue.send((answers, commit, share)).await.map_err(|_| ended())
     }
 
     /// Returns once all answers are sent.
@@ -214,7 +247,7 @@ async fn send_in_order<S: AsyncRead + AsyncWrite + Unpin>(
     mut writer: WriteHalf<S>,
     mut queue: mpsc::Receiver<WaitingAnswers>,
 ) {
-    while let Some((answers, commit)) = queue.recv().await {
+    while let Some((answers, commit, _share)) = queue.recv().await {
         if let Some(commit) = commit
             && served.commit().wait(commit).await.is_err()
         {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use esker_base::{Clock, Error, Result};
+use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::session::Session;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
@@ -97,6 +97,22 @@ impl GroupCommit {
                     self.looked_ns.store(began_ns, Ordering::Release);
                     self.commits.fetch_add(1, Ordering::Relaxed);
                     self.progress.send_modify(|progress| progress.done = wanted);
+                }
+                // Durable answers wait for room. Others, and failures of changes, are given while
+                // the set is this server's.
+                Err(error) if error.kind() == Kind::NoSpace => {
+                    if is_ending {
+                        return;
+                    }
+                    if let Err(error) = self.session.check_owner() {
+                        self.fail(error);
+                        return;
+                    }
+                    self.looked_ns.store(began_ns, Ordering::Release);
+                    let mut demand = self.demand.lock();
+                    if !demand.is_ending {
+                        self.demanded.wait_for(&mut demand, LOOK_INTERVAL);
+                    }
                 }
                 Err(error) => {
                     self.fail(error);

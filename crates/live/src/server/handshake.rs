@@ -55,7 +55,7 @@ pub(super) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Returns `user` if connections of theirs are accepted.
-fn admitted(served: &ServedNamespace, user: Identity) -> Result<Identity> {
+pub(super) fn admitted(served: &ServedNamespace, user: Identity) -> Result<Identity> {
     let own = rustix::process::geteuid().as_raw();
     if user.uid == own || user.is_root() || served.options().allow_other {
         return Ok(user);
@@ -121,7 +121,7 @@ async fn receive<S: AsyncRead + Unpin>(
 /// Tells a client why it is refused, if it still listens.
 pub(super) async fn refuse<S: AsyncWrite + Unpin>(stream: &mut S, why: &Error) {
     let mut payload = Vec::new();
-    put_status::<()>(&mut payload, &Err(Error::new(why.kind(), why.to_string())));
+    put_status::<()>(&mut payload, &Err(Error::new(why.kind(), why.to_string())), usize::MAX);
     let _ = send(stream, Verb::Goodbye, &payload, "a refused client").await;
 }
 

@@ -102,7 +102,7 @@ impl LiveServer {
         let session = repository.resume(live.set, options.session.clone())?;
         // Whoever made the namespace may have died before that.
         marker::hold(store, live.set, &MarkerHolder::Live(name.to_owned()))?;
-        if may_live {
+        if may_live || options.session.take_over {
             std::thread::sleep(LEASE + LEASE / 10);
         }
         let (commit, commit_thread) = GroupCommit::start(
@@ -207,6 +207,7 @@ fn address_of(instance: u64, host: &str, served: &ServedNamespace) -> ServerAddr
     let process = ProcessIdentity::current();
     ServerAddress {
         instance: format!("{instance:016x}"),
+        epoch: served.welcome().epoch,
         host: host.to_owned(),
         boot: process.boot,
         pid: process.pid,

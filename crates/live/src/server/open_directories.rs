@@ -9,8 +9,8 @@ use esker_fs::dir::Dir;
 use esker_fs::inode::DirId;
 use quick_cache::sync::Cache;
 
-/// Maximum number of directories that are kept open, some 300 bytes each.
-const DIRECTORIES_MAX: usize = 1 << 17;
+/// Maximum number of directories that are kept open for a connection, some 300 bytes each.
+const DIRECTORIES_MAX: usize = 1 << 14;
 
 /// Directories that clients may name by identity.
 #[derive(Debug)]

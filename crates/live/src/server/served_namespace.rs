@@ -24,9 +24,6 @@ const CLIENT_MEMORY_NS: u64 = 600_000_000_000;
 #[derive(Debug)]
 pub(super) struct KnownClient {
     pub window: ClientWindow,
-    /// The user that it proved to be; others cannot continue its requests. `None` for a client of an
-    /// earlier server.
-    identity: Option<Identity>,
     connections: u32,
     left_ns: u64,
 }
@@ -65,7 +62,7 @@ impl ServedNamespace {
         let mut clients = KnownClients::new();
         for record in session.requests()? {
             let window = ClientWindow::of_record(&record)?;
-            let known = KnownClient { window, identity: None, connections: 0, left_ns };
+            let known = KnownClient { window, connections: 0, left_ns };
             clients.insert(record.client, known);
         }
         Ok(Self {
@@ -135,17 +132,16 @@ impl ServedNamespace {
             .collect();
         for known in forgotten {
             clients.remove(&known);
-            self.session.remove_request(known)?;
+            // A record that stays is removed by a later server.
+            let _ = self.session.remove_request(known);
         }
         let known = clients.entry(client).or_insert_with(|| KnownClient {
-            window: ClientWindow::new(client),
-            identity: None,
+            window: ClientWindow::new(client, identity.uid),
             connections: 0,
             left_ns: now_ns,
         });
-        let user = known.identity.get_or_insert_with(|| identity.clone());
-        if user != identity {
-            let what = format!("client {client:016x} is one of user {}", user.uid);
+        if known.window.uid() != identity.uid {
+            let what = format!("client {client:016x} is one of another user");
             return Err(Error::new(Kind::Denied, what));
         }
         known.connections += 1;

@@ -28,6 +28,9 @@ pub struct FrameFlags {
     /// In an answer: the request was not carried out, because the server does not have the
     /// directory open. The client opens its path and repeats the request.
     pub lacks_directory: bool,
+    /// In an answer: the change was not carried out, because an earlier one of the client lacks its
+    /// directory. The client repeats it after that one.
+    pub follows_lack: bool,
 }
 
 /// A frame without its payload.
@@ -55,11 +58,17 @@ impl FrameHeader {
 
 impl FrameFlags {
     fn code(self) -> u8 {
-        u8::from(self.is_durable) | u8::from(self.lacks_directory) << 1
+        u8::from(self.is_durable)
+            | u8::from(self.lacks_directory) << 1
+            | u8::from(self.follows_lack) << 2
     }
 
     fn of_code(code: u8) -> Option<Self> {
-        (code < 4).then_some(Self { is_durable: code & 1 != 0, lacks_directory: code & 2 != 0 })
+        (code < 8).then_some(Self {
+            is_durable: code & 1 != 0,
+            lacks_directory: code & 2 != 0,
+            follows_lack: code & 4 != 0,
+        })
     }
 }
 

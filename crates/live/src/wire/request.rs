@@ -11,17 +11,21 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Maximum bytes that one item reads or writes.
 pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
+/// Items of a change, at most: as many as a record of requests has room for if all fail.
+pub const CHANGE_ITEMS_MAX: u16 = 2048;
 /// Maximum bytes of the text of an error.
 pub const ANSWER_TEXT_BYTES_MAX: usize = 1024;
 
-/// Appends the outcome of one item: 0, or the kind and text of its error.
-pub fn put_status<T>(out: &mut Vec<u8>, outcome: &Result<T, Error>) {
+/// Appends the outcome of one item: 0, or the kind of its error and at most `text_bytes_max` bytes of
+/// its text.
+pub fn put_status<T>(out: &mut Vec<u8>, outcome: &Result<T, Error>, text_bytes_max: usize) {
     match outcome {
         Ok(_) => out.push(0),
         Err(error) => {
             out.push(error.kind().exit_code());
             let text = error.to_string();
-            put_bytes(out, &text.as_bytes()[..text.floor_char_boundary(ANSWER_TEXT_BYTES_MAX)]);
+            let end = text.floor_char_boundary(text_bytes_max.min(ANSWER_TEXT_BYTES_MAX));
+            put_bytes(out, &text.as_bytes()[..end]);
         }
     }
 }
@@ -120,8 +124,9 @@ mod tests {
     #[test]
     fn outcomes_come_back() {
         let mut out = Vec::new();
-        put_status(&mut out, &Ok(()));
-        put_status::<()>(&mut out, &Err(Error::new(Kind::NotEmpty, "é".repeat(900))));
+        put_status(&mut out, &Ok(()), 0);
+        let long = Err(Error::new(Kind::NotEmpty, "é".repeat(900)));
+        put_status::<()>(&mut out, &long, usize::MAX);
         let mut input = WireInput::new(&out);
         assert!(take_status(&mut input).expect("whole").is_ok());
         let error = take_status(&mut input).expect("whole").unwrap_err();

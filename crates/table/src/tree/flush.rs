@@ -77,6 +77,14 @@ impl Tree {
         Ok(())
     }
 
+    /// Checks that no other writer has taken over, without a sync. Cost: a listing.
+    ///
+    /// # Errors
+    /// `Fenced` if another writer has taken over; errors of the store.
+    pub fn check_owner(&self) -> Result<()> {
+        self.inner.check_owned()
+    }
+
     /// Ends writing in order: flushes, and commits that the set has no writer any more, so that
     /// others may open it at once. Every later change fails with `Closed` and `why`. The caller
     /// ensures that no change is under way. Cost: as [`Tree::flush`], plus a commit if the flush
