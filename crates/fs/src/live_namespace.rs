@@ -271,7 +271,7 @@ mod tests {
         let live = repository.create_live("run", &[], options())?;
         let again = repository.create_live("run", &[], options()).unwrap_err();
         assert_eq!(again.kind(), Kind::Exists);
-        assert_eq!(LiveNamespace::all(&**repository.store())?, [live.clone()]);
+        assert_eq!(LiveNamespace::all(&**repository.store())?, std::slice::from_ref(&live));
         assert_eq!(repository.give_up(live.set, &options()).unwrap_err().kind(), Kind::Conflict);
         let left = repository.give_up_left(Some(std::time::Duration::ZERO), false, &options())?;
         assert!(left.given_up.is_empty());
