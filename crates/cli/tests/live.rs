@@ -74,6 +74,9 @@ fn a_live_namespace_from_its_creation_to_its_removal() {
     esker.pipe(["live", "put", "-", "run:/results/new"], b"new\n");
     esker.pipe(["live", "put", "-", "run:/results/new"], b"newer\n");
     assert_eq!(esker.ok(["live", "cat", "run:/results/new"]), "newer\n");
+    // What cannot be read replaces nothing.
+    esker.fails(6, ["live", "put", "/", "run:/results/new"]);
+    assert_eq!(esker.ok(["live", "cat", "run:/results/new"]), "newer\n");
     assert_eq!(esker.ok(["live", "cat", "run:/d/old"]), "old\n");
     assert_eq!(esker.ok(["live", "ls", "run:/"]), "d\nresults\n");
     esker.ok(["live", "mv", "run:/results/new", "run:/d/new"]);
@@ -111,6 +114,7 @@ fn a_standby_takes_over_from_a_server_that_was_killed() {
     let mut standby = Server::begin(serve(&esker, &["--standby"]).stderr(Stdio::null()));
     server.signal(rustix::process::Signal::KILL);
     standby.wait();
+    assert!(esker.ok(["live", "list"]).contains(&format!("process {}", standby.process.id())));
     assert_eq!(esker.ok(["live", "cat", "run:/f"]), "durable");
     esker.ok(["live", "rm", "run:/f"]);
     assert_eq!(standby.end(), Some(0));

@@ -49,13 +49,13 @@ pub struct AdviceArguments {
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// Storage servers; by default as in the model's measurements, as the following
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     servers: Option<u32>,
     /// Metadata servers
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     metadata_servers: Option<u32>,
     /// Nodes on which the application runs
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     clients: Option<u32>,
     /// Devices of the servers
     #[arg(long, value_enum, value_name = "DEVICE")]

@@ -6,11 +6,14 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use esker_base::Result;
 use esker_base::store::SharedStore;
+use esker_fs::hold::HolderState;
 use esker_fs::live_namespace::LiveNamespace;
+use esker_fs::repository::Repository;
 use esker_fs::timestamp;
 use esker_live::LiveTree;
 use esker_live::client::LiveClientOptions;
 use esker_live::server_address::ServerAddress;
+use esker_table::manifest::Manifest;
 use serde_json::json;
 
 use super::live_files::LiveFileAction;
@@ -70,7 +73,8 @@ enum LiveAction {
         /// Name of the snapshot
         snapshot: String,
     },
-    /// Remove a live namespace; snapshots of it stay, and `esker gc` frees the rest
+    /// Remove a live namespace, whose server must have ended; snapshots of it stay, and `esker gc`
+    /// frees the rest
     #[command(after_help = "Example:\n  esker live remove run")]
     Remove {
         /// The live namespace
@@ -141,10 +145,11 @@ pub fn connect(store: &SharedStore, name: &str) -> Result<LiveTree> {
 }
 
 fn list(context: &CommandContext) -> Result<()> {
-    let store = context.store()?;
-    for live in LiveNamespace::all(&*store)? {
-        let servers = ServerAddress::all(&*store, &live.name)?;
-        let server = servers.first();
+    let repository = context.repository()?;
+    let store = &**repository.store();
+    for live in LiveNamespace::all(store)? {
+        let servers = ServerAddress::all(store, &live.name)?;
+        let server = servers.first().filter(|_| is_served(&repository, &live));
         if context.out.is_json() {
             context.out.json(object(&live, server))?;
             continue;
@@ -160,6 +165,16 @@ fn list(context: &CommandContext) -> Result<()> {
         context.out.line(format!("{}  @{}  {made}  {server}", live.name, live.set))?;
     }
     Ok(())
+}
+
+/// False if the last server of `live` is known to be gone: it left its address.
+fn is_served(repository: &Repository, live: &LiveNamespace) -> bool {
+    let manifest = Manifest::load(&**repository.store(), live.set);
+    let hold = manifest.and_then(|manifest| repository.hold(live.set, &manifest));
+    match hold {
+        Ok(Some(hold)) => !matches!(hold.state, HolderState::Ended | HolderState::Released),
+        _ => true,
+    }
 }
 
 /// A live namespace as JSON; docs/guide/command.md describes it.

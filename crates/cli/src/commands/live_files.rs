@@ -203,6 +203,9 @@ fn put(
         true => Box::new(std::io::stdin()),
         false => Box::new(std::fs::File::open(file).map_err(failed)?),
     };
+    // Read before anything is changed: a source that cannot be read costs no content.
+    let (mut piece, mut offset) = (vec![0; TRANSFER_BYTES_MAX], 0u64);
+    let mut count = source.read(&mut piece).map_err(failed)?;
     let (dir, name) = tree.locate(&path.path)?;
     let mode = 0o666 & !context.umask;
     match tree.create(&dir, name, mode) {
@@ -212,14 +215,10 @@ fn put(
         }
         created => created?,
     }
-    let (mut piece, mut offset) = (vec![0; TRANSFER_BYTES_MAX], 0u64);
-    loop {
-        let count = source.read(&mut piece).map_err(failed)?;
-        if count == 0 {
-            break;
-        }
+    while count > 0 {
         tree.write(&dir, name, offset, &piece[..count])?;
         offset += count as u64;
+        count = source.read(&mut piece).map_err(failed)?;
     }
     tree.sync()
 }

@@ -110,8 +110,13 @@ impl ServeArguments {
             std::thread::sleep(LOOK);
         }
         server.end()?;
-        notice(format!("{}: everything is in tables; another server can begin at once", self.name));
-        Ok(())
+        if context.out.is_json() {
+            return context.out.json(json!({"ended": self.name}));
+        }
+        context.out.line(format!(
+            "{}: everything is in tables; another server can begin at once",
+            self.name
+        ))
     }
 
     fn options(&self, context: &CommandContext) -> Result<LiveServerOptions> {

@@ -22,8 +22,10 @@ use crate::wire::{
     Verb, encode_identity, finish_frame, split_frame, start_frame, take_status,
 };
 
-/// Time that a server has for each step of a handshake.
-const STEP_PATIENCE: Duration = Duration::from_secs(5);
+/// Time that a server has for each step of a handshake: after that, another may have taken over.
+const STEP_PATIENCE: Duration = Duration::from_secs(1);
+/// Time to open a TCP connection.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A stream to a server.
 #[derive(Debug)]
@@ -99,7 +101,7 @@ impl Endpoint {
         let failed = |error| unreachable(error, tcp);
         let mut connected = Err(io::ErrorKind::NotFound.into());
         for place in tcp.to_socket_addrs().map_err(failed)? {
-            connected = TcpStream::connect_timeout(&place, STEP_PATIENCE);
+            connected = TcpStream::connect_timeout(&place, CONNECT_PATIENCE);
             if connected.is_ok() {
                 break;
             }
