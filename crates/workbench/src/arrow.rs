@@ -7,8 +7,8 @@
 //! length, u32 | "ARROW1"
 //! ```
 //! One record batch without compression: tables have at most some thousand rows. Metadata is in
-//! FlatBuffers. A message is `ffffffff`, the length of its metadata, the metadata padded to
-//! [`ALIGNMENT`], and its buffers. Writing this subset here spares the crates of Arrow, whose build
+//! FlatBuffers. A message is `ffffffff`, the length of its metadata, the metadata padded to 8 bytes
+//! (`arrow_message`), and its buffers. Writing this subset here spares the crates of Arrow, whose build
 //! takes longer than that of the workbench; `flatbuffers` alone is small.
 //! Layout: <https://arrow.apache.org/docs/format/Columnar.html> and the `.fbs` files beside it.
 
