@@ -99,11 +99,11 @@ fn create_payload(name: &[u8]) -> Vec<u8> {
     p
 }
 
-/// Runs `f` in a thread; returns `None` if it has not ended after five seconds.
+/// Runs `f` in a thread; returns `None` if it has not ended after half a minute.
 fn within<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(f()));
-    receiver.recv_timeout(Duration::from_secs(5)).ok()
+    receiver.recv_timeout(Duration::from_secs(30)).ok()
 }
 
 /// Runs `f` in a thread of the user `uid`.
