@@ -25,7 +25,7 @@ const BATCH: usize = 128;
 /// The figures of one kind of request.
 #[derive(Clone, Debug, Serialize)]
 pub struct LiveRate {
-    /// What was measured.
+    /// The kind of request.
     pub work: &'static str,
     /// Number of items.
     pub operations: u64,

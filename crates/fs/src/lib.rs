@@ -15,6 +15,7 @@ pub mod diff;
 pub mod dir;
 mod dir_times;
 mod dir_tree;
+mod durability;
 pub mod export;
 pub mod file;
 pub mod gc;

@@ -13,7 +13,7 @@ use super::size_counts::SizeCounts;
 use super::{ColumnSelection, TraceBatch, TraceFile, TraceOperation, TraceReader, TraceSource};
 use crate::features::{SMALL_REQUEST_BYTES, TraceFeatures};
 
-/// What is known of a file: no call that opens it or transfers bytes, or what there was.
+/// Knowledge of a file: no call that opens it or transfers bytes, or the calls there were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum FileUse {
     #[default]

@@ -12,7 +12,7 @@
 pub struct FlatTableError {
     /// The position in the metadata.
     pub at: usize,
-    /// What was expected there.
+    /// The value expected there.
     pub expected: &'static str,
 }
 

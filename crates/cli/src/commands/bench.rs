@@ -129,7 +129,8 @@ Example:
     Live {
         /// The live namespace
         name: String,
-        /// Number of requests under way at a time; a quarter as many batches of 128
+        /// Number of items with 64 requests under way; one at a time a sixteenth, in batches four times
+        /// as many
         #[arg(long, default_value_t = 400_000, value_name = "N")]
         operations: u64,
     },

@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::carry_out::ClientSession;
 use super::counters::RunningCounters;
+use super::group_commit::LOOK_INTERVAL;
 use super::handshake::{GreetedClient, greet, refuse};
 use super::peer_user::peer_user;
 use super::served_namespace::ServedNamespace;
@@ -32,8 +33,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Batches of answers of one connection that may wait for commits, and their bytes.
 const WAITING_MAX: usize = 64;
 const WAITING_BYTES_MAX: usize = 4 << 20;
-/// Connections of a server, at most: each takes a descriptor, which the store needs, too.
-const CONNECTIONS_MAX: usize = 4096;
 
 /// Answers, the commit that they await, and their share of the bytes that may wait.
 type WaitingAnswers = (Vec<u8>, Option<u64>, OwnedSemaphorePermit);
@@ -57,10 +56,10 @@ pub(super) fn accept_unix(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            match peer_user(&stream) {
-                Ok(user) if !is_crowded(&served) => {
+            match (peer_user(&stream), served.permit_connection()) {
+                (Ok(user), Some(permit)) => {
                     let peer = format!("a process of user {}", user.uid);
-                    tokio::spawn(serve(served.clone(), stream, Some(user), peer));
+                    tokio::spawn(serve(served.clone(), stream, (Some(user), peer), permit));
                 }
                 _ => RunningCounters::add(&served.counters.refused, 1),
             }
@@ -88,29 +87,24 @@ pub(super) fn accept_tcp(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            if is_crowded(&served) {
+            let Some(permit) = served.permit_connection() else {
                 RunningCounters::add(&served.counters.refused, 1);
                 continue;
-            }
+            };
             // Answers are written whole.
             let _ = stream.set_nodelay(true);
-            tokio::spawn(serve(served.clone(), stream, None, address.to_string()));
+            tokio::spawn(serve(served.clone(), stream, (None, address.to_string()), permit));
         }
     });
     Ok(())
-}
-
-/// True if there are as many connections as a server has. Each holds a reference.
-fn is_crowded(served: &Arc<ServedNamespace>) -> bool {
-    Arc::strong_count(served) > 2 * CONNECTIONS_MAX
 }
 
 /// Serves one connection to its end.
 async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     served: Arc<ServedNamespace>,
     mut stream: S,
-    user: Option<Identity>,
-    peer: String,
+    (user, peer): (Option<Identity>, String),
+    _permit: OwnedSemaphorePermit,
 ) {
     let mut received = Vec::with_capacity(RECEIVE_BYTES);
     let greeting = greet(&served, &mut stream, user, &peer, &mut received);
@@ -161,7 +155,11 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     loop {
         while !received.is_empty() {
             while !served.commit().has_lease() {
-                served.commit().wait(served.commit().demand()).await?;
+                // A look may renew the lease although the commit waits for room.
+                let commit = served.commit().wait(served.commit().demand());
+                if let Ok(committed) = tokio::time::timeout(LOOK_INTERVAL, commit).await {
+                    committed?;
+                }
             }
             let mut out = Vec::new();
             let outcome = match is_far {

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 /// For this long after a look at the set has begun, its server answers reads.
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 /// Interval of syncs and looks of a server that nobody asks for any.
-const LOOK_INTERVAL: Duration = Duration::from_millis(300);
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// State of the commits, as waiting requests see it.
 #[derive(Clone, Debug, Default)]

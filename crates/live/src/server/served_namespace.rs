@@ -10,6 +10,7 @@ use esker_table::manifest::SetId;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::LiveServerOptions;
 use super::client_window::ClientWindow;
@@ -19,6 +20,9 @@ use crate::wire::ServerWelcome;
 
 /// A client that is not connected for this long is forgotten: it then repeats nothing any more.
 const CLIENT_MEMORY_NS: u64 = 600_000_000_000;
+
+/// Connections of a server, at most: each takes a descriptor, which the store needs, too.
+const CONNECTIONS_MAX: usize = 4096;
 
 /// A client, connected or not.
 #[derive(Debug)]
@@ -41,6 +45,7 @@ pub(super) struct ServedNamespace {
     began_ns: u64,
     options: LiveServerOptions,
     clients: Mutex<KnownClients>,
+    connections: Arc<Semaphore>,
     commit: Arc<GroupCommit>,
     clock: Arc<dyn Clock>,
     pub counters: RunningCounters,
@@ -73,6 +78,7 @@ impl ServedNamespace {
             began_ns: clock.now_ns(),
             options,
             clients: Mutex::new(clients),
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             commit,
             clock,
             counters: RunningCounters::default(),
@@ -107,6 +113,11 @@ impl ServedNamespace {
 
     pub fn began_ns(&self) -> u64 {
         self.began_ns
+    }
+
+    /// Admits one more connection, which lasts as long as the permit; `None` if there are too many.
+    pub fn permit_connection(&self) -> Option<OwnedSemaphorePermit> {
+        self.connections.clone().try_acquire_owned().ok()
     }
 
     /// The answer that ends a handshake.

@@ -20,7 +20,7 @@ pub struct RegionReader<'a> {
     object: &'a str,
     name: &'static str,
     region: LogRegion,
-    /// What is left of a region that is stored as it is, or between two streams.
+    /// The rest of a region that is stored as it is, or between two streams.
     rest: &'a [u8],
     stream: Option<ZlibDecoder<&'a [u8]>>,
     is_compressed: bool,

@@ -31,7 +31,7 @@ impl FileOperation {
     }
 }
 
-/// What is known of the sizes of files.
+/// Known sizes of files.
 pub type FileSizes = HashMap<Vec<u8>, u64>;
 
 /// True for calls that become records, so that their place in the order is kept.

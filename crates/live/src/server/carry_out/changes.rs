@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Changes: requests that are carried out once, however often they arrive.
+//!
+//! The record of the client's requests (`client_window`) is part of each change that must not be
+//! repeated. Creates find their own files, and attributes and content become the same again; their
+//! record follows at the end of the batch, before any change of others, so a crash that loses it
+//! loses everything that was changed after them, too.
+
+use esker_base::{Error, Kind, Result};
+use esker_fs::dir::Dir;
+use esker_fs::identity::WRITE;
+use esker_fs::inode::{DirId, FileId};
+use esker_fs::ops::RenameFlags;
+use esker_table::manifest::SetId;
+use esker_table::wire::{WireDamage, WireInput};
+
+use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
+use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
+use crate::server::counters::RunningCounters;
+use crate::wire::{
+    AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, NAME_BYTES_MAX, PATH_BYTES_MAX,
+    TRANSFER_BYTES_MAX, Verb, finish_frame, put_status, start_frame,
+};
+
+impl ClientSession<'_> {
+    /// Carries out a change, unless that was done before, and appends its answer to `out`.
+    pub(super) fn change(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        batch: &mut ChangeBatch,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let at = out.len();
+        let known = batch.clients.get_mut(&self.client).expect("known while it is connected");
+        let window = &mut known.window;
+        self.check_number(header, window)?;
+        if let Some(answer) = window.answer(header.number) {
+            RunningCounters::add(&self.served.counters.repeated, u64::from(header.items));
+            out.extend_from_slice(answer);
+            return Ok(());
+        }
+        if window.is_full(header.number, header.items) {
+            let what = format!(
+                "{}: more answers or failures than a server remembers; connect again, and repeat \
+                 what has no answer",
+                self.peer
+            );
+            return Err(Error::new(Kind::Unavailable, what));
+        }
+        start_frame(out);
+        let mut answer = *header;
+        self.lacking = self.lacking.split_off(&window.answered_below());
+        answer.flags.follows_lack =
+            self.lacking.first().is_some_and(|oldest| *oldest < header.number);
+        let carried_out = match answer.flags.follows_lack {
+            true => Err(FrameRefusal::LacksDirectory),
+            false => self.change_items(header, payload, window, out),
+        };
+        match carried_out {
+            Ok(lacks_record) => batch.lacks_record |= lacks_record,
+            Err(FrameRefusal::Broken(error)) => {
+                // Its creates may be done.
+                batch.lacks_record = true;
+                return Err(error);
+            }
+            Err(FrameRefusal::LacksDirectory) => {
+                batch.lacks_record |= !carries_record(header.verb);
+                self.lacking.insert(header.number);
+                out.truncate(at);
+                start_frame(out);
+                answer.items = 0;
+                answer.flags.lacks_directory = true;
+                // They are not done, whatever later requests are carried out.
+                for item in 0..header.items {
+                    let position = ItemPosition { number: header.number, item };
+                    if !window.is_done(position) {
+                        window.finish(position, false);
+                    }
+                }
+                finish_frame(out, at, &answer);
+                return Ok(());
+            }
+        }
+        self.lacking.remove(&header.number);
+        finish_frame(out, at, &answer);
+        window.keep_answer(header.number, &out[at..]);
+        Ok(())
+    }
+
+    fn check_number(&self, header: &FrameHeader, window: &mut ClientWindow) -> Result<()> {
+        let answered_below =
+            header.number.checked_add(1).and_then(|end| end.checked_sub(header.window.into()));
+        match answered_below {
+            Some(below) if header.number > 0 && (1..=WINDOW_MAX).contains(&header.window) => {
+                window.has_answers_below(below)?;
+            }
+            _ => {
+                let what = format!("request {} of a window of {}", header.number, header.window);
+                return Err(Error::corrupt(&self.peer, 8, what));
+            }
+        }
+        if header.items > CHANGE_ITEMS_MAX {
+            let what = format!("{} changes, {CHANGE_ITEMS_MAX} allowed", header.items);
+            return Err(Error::corrupt(&self.peer, 6, what));
+        }
+        Ok(())
+    }
+
+    /// Carries out the items of a change. Returns true if some were done that no record covers.
+    fn change_items(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        window: &mut ClientWindow,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, FrameRefusal> {
+        let counters = &self.served.counters;
+        let mut input = WireInput::new(payload);
+        let id = DirId(input.u128()?);
+        let positions = (0..header.items).map(|item| ItemPosition { number: header.number, item });
+        let files = FileIds::new(self.served.set(), window.uid(), self.client, header.number);
+        let text_bytes_max = ANSWER_BYTES_MAX / usize::from(header.items.max(1));
+        let mut dir = None;
+        let mut failures = 0;
+        for position in positions {
+            if window.is_done(position) {
+                skip_change(header.verb, &mut input)?;
+                RunningCounters::add(&counters.repeated, 1);
+                put_status(out, &Ok(()), 0);
+                continue;
+            }
+            let dir = match &dir {
+                Some(dir) => dir,
+                None => {
+                    let found = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
+                    &*dir.insert(found)
+                }
+            };
+            // The record that the change carries says that it was done.
+            window.finish(position, true);
+            let outcome = match header.verb {
+                Verb::Create => {
+                    let (mode, name) = (take_mode(&mut input)?, take_name(&mut input)?);
+                    let file = FileId(files.get(position.item));
+                    self.session.create_identified(dir, name, mode, file)
+                }
+                // Repeated, these do the same again, or find that they did.
+                verb if !carries_record(verb) => self
+                    .change_item(verb, dir, &mut input)
+                    .inspect_err(|_| window.finish(position, false))?,
+                verb => {
+                    self.session.attach_request(Some(&window.record()))?;
+                    let outcome = self.change_item(verb, dir, &mut input);
+                    self.session.attach_request(None)?;
+                    outcome.inspect_err(|_| window.finish(position, false))?
+                }
+            };
+            if let Err(error) = &outcome {
+                window.finish(position, false);
+                failures += 1;
+                check_goes_on(error)?;
+            }
+            put_status(out, &outcome, text_bytes_max);
+        }
+        input.end()?;
+        RunningCounters::add(&counters.changes, u64::from(header.items));
+        RunningCounters::add(&counters.failures, failures);
+        Ok(!carries_record(header.verb))
+    }
+
+    /// Carries out one change other than a create.
+    fn change_item(
+        &self,
+        verb: Verb,
+        dir: &Dir,
+        input: &mut WireInput,
+    ) -> Result<Result<()>, FrameRefusal> {
+        let session = &self.session;
+        Ok(match verb {
+            Verb::MakeDirectory => {
+                let (mode, name) = (take_mode(input)?, take_name(input)?);
+                session.mkdir(dir, name, mode).map(|made| self.directories.keep(&made))
+            }
+            Verb::MakeSymlink => {
+                let target = input.bytes(PATH_BYTES_MAX, "a target")?;
+                session.symlink(dir, take_name(input)?, target).map(drop)
+            }
+            Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
+            Verb::RemoveDirectory => session.rmdir(dir, take_name(input)?).map(drop),
+            Verb::Link => {
+                let (old, target, new) = self.take_second_name(input)?;
+                session.link(dir, old, &target, new).map(drop)
+            }
+            Verb::Rename => {
+                let flags = take_flags(input)?;
+                let (old, target, new) = self.take_second_name(input)?;
+                session.rename((dir, old), (&target, new), flags).map(drop)
+            }
+            Verb::SetAttributes => {
+                let name = input.bytes(NAME_BYTES_MAX, "a name")?;
+                let changes = AttributeRequest::take(input)?.changes();
+                match name.is_empty() && dir.id() == DirId::ROOT {
+                    true => session.setattr_root(&changes),
+                    false => session.setattr(dir, name, &changes).map(drop),
+                }
+            }
+            Verb::Write => {
+                let (name, offset) = (take_name(input)?, input.varint()?);
+                let bytes = input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
+                self.write(dir, name, offset, bytes)
+            }
+            _ => return Err(input.damage("a change").into()),
+        })
+    }
+
+    fn take_second_name<'b>(
+        &self,
+        input: &mut WireInput<'b>,
+    ) -> Result<(&'b [u8], Dir, &'b [u8]), FrameRefusal> {
+        let (old, id) = (take_name(input)?, DirId(input.u128()?));
+        let target = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
+        Ok((old, target, take_name(input)?))
+    }
+
+    fn write(&self, dir: &Dir, name: &[u8], offset: u64, bytes: &[u8]) -> Result<()> {
+        let session = &self.session;
+        let inode = session.lookup(dir, name, false)?;
+        session.identity().check(WRITE, &inode, name)?;
+        let file = session.open_file(dir, name)?;
+        let written = session.file(&file).write(offset, bytes);
+        let closed = session.close_file(file);
+        written.and(closed)
+    }
+}
+
+/// True if each change of this kind must carry the record of its request: done twice, it would fail,
+/// or do something else. The record of other changes follows them, before any change of others.
+fn carries_record(verb: Verb) -> bool {
+    !matches!(verb, Verb::Create | Verb::SetAttributes | Verb::Write)
+}
+
+/// Identities of the files that a request creates: hashes of what identifies the request, so that a
+/// repeated one finds its files, and no user can choose the identity of a file.
+struct FileIds {
+    first: u128,
+}
+
+impl FileIds {
+    fn new(set: SetId, uid: u32, client: u64, number: u64) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&set.0.to_le_bytes()).update(&uid.to_le_bytes());
+        hasher.update(&client.to_le_bytes()).update(&number.to_le_bytes());
+        let digest = hasher.finalize();
+        let first = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");
+        Self { first: u128::from_le_bytes(*first) }
+    }
+
+    /// The identity of the file that `item` creates.
+    fn get(&self, item: u16) -> u128 {
+        self.first.wrapping_add(u128::from(item))
+    }
+}
+
+fn take_mode(input: &mut WireInput) -> Result<u32, WireDamage> {
+    let mode = input.varint_max(0o7777, "permission bits")?;
+    Ok(u32::try_from(mode).expect("checked"))
+}
+
+fn take_flags(input: &mut WireInput) -> Result<RenameFlags, WireDamage> {
+    match input.u8()? {
+        0 => Ok(RenameFlags::Replace),
+        1 => Ok(RenameFlags::NoReplace),
+        2 => Ok(RenameFlags::Exchange),
+        _ => Err(input.damage("how to rename")),
+    }
+}
+
+/// Passes over an item that was carried out before.
+fn skip_change(verb: Verb, input: &mut WireInput) -> Result<(), WireDamage> {
+    match verb {
+        Verb::Create | Verb::MakeDirectory => {
+            take_mode(input)?;
+        }
+        Verb::MakeSymlink => {
+            input.bytes(PATH_BYTES_MAX, "a target")?;
+        }
+        Verb::Rename => {
+            take_flags(input)?;
+        }
+        Verb::SetAttributes => {
+            input.bytes(NAME_BYTES_MAX, "a name")?;
+            AttributeRequest::take(input)?;
+            return Ok(());
+        }
+        _ => {}
+    }
+    take_name(input)?;
+    match verb {
+        Verb::Rename | Verb::Link => {
+            input.u128()?;
+            take_name(input)?;
+        }
+        Verb::Write => {
+            input.varint()?;
+            input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Requests that change nothing. They run beside all others.
+
+use std::ops::ControlFlow;
+
+use esker_base::{Error, Kind, Result};
+use esker_fs::dir::Dir;
+use esker_fs::inode::{DirId, FileKind, Inode};
+use esker_fs::list::DirCursor;
+use esker_fs::namespace::FollowLinks;
+use esker_table::wire::{WireInput, put_bytes, put_varint};
+
+use super::{ANSWER_BYTES_MAX, ClientSession, FrameRefusal, check_goes_on, take_name};
+use crate::server::counters::RunningCounters;
+use crate::wire::{
+    ANSWER_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader, NAME_BYTES_MAX,
+    PATH_BYTES_MAX, TRANSFER_BYTES_MAX, Verb, finish_frame, put_attributes, put_status,
+    start_frame,
+};
+
+/// Entries of one answer to a listing, at most.
+const LIST_ENTRIES_MAX: usize = 8192;
+/// Bytes that the items of one answer may have in all.
+const ITEM_BYTES_MAX: usize = FRAME_BYTES_MAX - FRAME_HEADER_BYTES - (2 << 10);
+
+impl ClientSession<'_> {
+    /// Carries out the items of a request that changes nothing.
+    pub(super) fn read(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let at = start_frame(out);
+        let mut answer = *header;
+        let mut input = WireInput::new(payload);
+        match self.read_items(header, &mut input, out) {
+            Ok(()) => {}
+            Err(FrameRefusal::Broken(error)) => return Err(error),
+            Err(FrameRefusal::LacksDirectory) => {
+                out.truncate(at);
+                start_frame(out);
+                answer.items = 0;
+                answer.flags.lacks_directory = true;
+            }
+        }
+        finish_frame(out, at, &answer);
+        Ok(())
+    }
+
+    fn read_items(
+        &self,
+        header: &FrameHeader,
+        input: &mut WireInput,
+        out: &mut Vec<u8>,
+    ) -> Result<(), FrameRefusal> {
+        let dir = match header.verb.is_in_directory() {
+            true => Some(self.directories.get(DirId(input.u128()?))),
+            false => None,
+        };
+        let dir = match dir {
+            Some(None) => return Err(FrameRefusal::LacksDirectory),
+            Some(Some(dir)) => dir,
+            None => self.session.root().clone(),
+        };
+        let at = out.len();
+        for _ in 0..header.items {
+            if out.len() - at > ANSWER_BYTES_MAX {
+                let what = "the answers to one request are too long; ask for fewer items";
+                return Err(Error::new(Kind::TooLarge, what).into());
+            }
+            let failed = self.read_item(header.verb, &dir, input, (at, out))?;
+            RunningCounters::add(&self.served.counters.failures, u64::from(failed));
+        }
+        RunningCounters::add(&self.served.counters.reads, u64::from(header.items));
+        Ok(input.end()?)
+    }
+
+    /// Carries out one item that changes nothing. Returns true if it failed.
+    fn read_item(
+        &self,
+        verb: Verb,
+        dir: &Dir,
+        input: &mut WireInput,
+        (at, out): (usize, &mut Vec<u8>),
+    ) -> Result<bool, FrameRefusal> {
+        let session = &self.session;
+        let outcome = match verb {
+            Verb::Null | Verb::Sync | Verb::Goodbye => Ok(Vec::new()),
+            Verb::Lookup => {
+                let name = take_name(input)?;
+                let found = session.lookup(dir, name, false);
+                // The common case: no memory is allocated.
+                if let Ok(inode) = &found {
+                    put_status(out, &found, 0);
+                    put_attributes(out, inode);
+                    self.keep_directory(dir, name, inode);
+                    return Ok(false);
+                }
+                found.map(|_| Vec::new())
+            }
+            Verb::Resolve => {
+                let follow = match input.u8()? {
+                    0 => FollowLinks::No,
+                    1 => FollowLinks::Yes,
+                    _ => return Err(input.damage("whether to follow links").into()),
+                };
+                self.resolve(input.bytes(PATH_BYTES_MAX, "a path")?, follow)
+            }
+            Verb::List => {
+                let after = input.bytes(NAME_BYTES_MAX, "a name")?;
+                let limit = input.varint_max(LIST_ENTRIES_MAX, "a number of entries")?;
+                self.list(dir, after, limit)
+            }
+            Verb::Read => {
+                let (name, offset) = (take_name(input)?, input.varint()?);
+                let bytes_max = input.varint_max(TRANSFER_BYTES_MAX, "bytes to read")?;
+                self.read_file(dir, name, offset, bytes_max)
+            }
+            Verb::ReadSymlink => self.read_symlink(dir, take_name(input)?),
+            Verb::Snapshot => {
+                let name = input.bytes(NAME_BYTES_MAX, "a name")?;
+                self.snapshot(name)
+            }
+            Verb::Status => {
+                let mut text = Vec::new();
+                put_bytes(&mut text, self.served.status().to_string().as_bytes());
+                Ok(text)
+            }
+            _ => return Err(input.damage("a request after the handshake").into()),
+        };
+        if outcome.as_ref().is_ok_and(|bytes| out.len() - at + bytes.len() > ITEM_BYTES_MAX) {
+            let what = "the answers to one request are too long; ask for fewer items";
+            return Err(Error::new(Kind::TooLarge, what).into());
+        }
+        put_status(out, &outcome, ANSWER_TEXT_BYTES_MAX);
+        match outcome {
+            Ok(bytes) => out.extend_from_slice(&bytes),
+            Err(error) => {
+                check_goes_on(&error)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Keeps a directory that was looked up open, so that the client can name it by its identity.
+    fn keep_directory(&self, parent: &Dir, name: &[u8], inode: &Inode) {
+        if inode.is_directory()
+            && let Ok(dir) = self.session.open_dir(parent, name, inode)
+        {
+            self.directories.keep(&dir);
+        }
+    }
+
+    fn resolve(&self, path: &[u8], follow: FollowLinks) -> Result<Vec<u8>> {
+        let found = self.session.find(path, follow)?;
+        self.directories.keep(&found.dir);
+        let mut out = found.dir.id().0.to_le_bytes().to_vec();
+        put_bytes(&mut out, &found.name);
+        put_attributes(&mut out, &found.inode);
+        if !found.name.is_empty() {
+            self.keep_directory(&found.dir, &found.name, &found.inode);
+        }
+        Ok(out)
+    }
+
+    fn list(&self, dir: &Dir, after: &[u8], limit: usize) -> Result<Vec<u8>> {
+        let cursor = if after.is_empty() { DirCursor::default() } else { DirCursor::after(after) };
+        let (mut entries, mut count, mut is_end) = (Vec::new(), 0u64, true);
+        self.session.list(dir, &cursor, &mut |entry| {
+            if count == limit as u64 || entries.len() > ANSWER_BYTES_MAX {
+                is_end = false;
+                return Ok(ControlFlow::Break(()));
+            }
+            put_bytes(&mut entries, entry.name());
+            put_attributes(&mut entries, &entry.inode()?);
+            count += 1;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let mut out = vec![u8::from(is_end)];
+        put_varint(&mut out, count);
+        out.extend_from_slice(&entries);
+        Ok(out)
+    }
+
+    fn read_file(&self, dir: &Dir, name: &[u8], offset: u64, bytes_max: usize) -> Result<Vec<u8>> {
+        let inode = self.session.lookup(dir, name, true)?;
+        let bytes = self.session.read(&inode, offset, bytes_max)?;
+        let mut out = Vec::with_capacity(bytes.len() + 4);
+        put_bytes(&mut out, &bytes);
+        Ok(out)
+    }
+
+    fn read_symlink(&self, dir: &Dir, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.session.lookup(dir, name, true)?;
+        if inode.kind() != Some(FileKind::Symlink) {
+            return Err(Error::new(Kind::Invalid, "not a symbolic link"));
+        }
+        let mut out = Vec::new();
+        put_bytes(&mut out, &inode.content);
+        Ok(out)
+    }
+
+    /// Publishes the current state. Only the server's user and the superuser write names.
+    fn snapshot(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let uid = self.session.identity().uid;
+        if uid != 0 && uid != self.served.session().identity().uid {
+            let what = "only the user of the server can publish snapshots of the namespace";
+            return Err(Error::new(Kind::NotPermitted, what));
+        }
+        let name = std::str::from_utf8(name)
+            .map_err(|_| Error::new(Kind::Invalid, "the name of a snapshot is text"))?;
+        let set = self.served.session().snapshot(name)?;
+        Ok(set.0.to_le_bytes().to_vec())
+    }
+}
