@@ -88,7 +88,7 @@ impl BoostedTrees {
     /// Checks trees that were read from a file, for rows of `features` features.
     ///
     /// # Errors
-    /// The defect of the rows.
+    /// The defect of the trees.
     pub fn validate(&self, features: usize) -> Result<(), String> {
         if self.features > features || !self.base.is_finite() {
             return Err(format!("trees of {} features, at most {features} exist", self.features));
