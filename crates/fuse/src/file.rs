@@ -25,6 +25,7 @@ use rustix::fs::OFlags;
 
 use crate::attributes::ListedAttributes;
 use crate::backing::Backing;
+use crate::failed_change::ChangedName;
 use crate::front::MountFront;
 use crate::make::{Caller, CreateRequest};
 use crate::node_location::NodeLocation;
@@ -221,7 +222,8 @@ impl MountFront {
         let dir = self.dir(&parent)?;
         let made = session.make(&dir, name, &asked.by(caller));
         self.record_change();
-        let inode = made.map_err(|error| self.errno(&error))?;
+        let changed = ChangedName { parent: &parent, dir: &dir, name };
+        let inode = made.map_err(|error| self.failed_change(&error, &[changed]))?;
         let node = self.intern_entry(&dir, name, &inode)?;
         node.is_bare.store(true, Ordering::Relaxed);
         let shown = ListedAttributes::from(&inode).file_attr(node.number);

@@ -9,6 +9,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 
 use esker_base::{Clock, Error, Kind};
 use esker_fs::inode::FileKind;
@@ -18,6 +19,7 @@ use fuser::{Errno, INodeNo, Notifier};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
+use crate::failed_change::StaleName;
 use crate::file::InPlacePolicy;
 use crate::indexed::IndexedReaders;
 use crate::listing::OpenListing;
@@ -51,6 +53,8 @@ pub(crate) struct MountFront {
     pub(crate) passes_through: AtomicBool,
     /// Sends notifications to the kernel; set once the file system is mounted. The lock is a leaf.
     pub(crate) notifier: Mutex<Option<Notifier>>,
+    /// Gets names that the kernel must look up again; a thread notifies it.
+    pub(crate) stale_names: Sender<StaleName>,
     /// True if the handshake requests rings, and after it, if the kernel agreed to them.
     pub(crate) wants_rings: AtomicBool,
     /// True if each request to the store waits for a round trip to a server.
@@ -66,14 +70,23 @@ pub(crate) struct MountSetup {
     pub(crate) writes_back: bool,
     pub(crate) in_place: InPlacePolicy,
     pub(crate) counts_requests: bool,
+    pub(crate) stale_names: Sender<StaleName>,
     pub(crate) report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
 impl MountFront {
     pub(crate) fn new(view: MountedView, setup: MountSetup) -> Self {
         let root = NodeLocation::Dir(view.root().clone());
-        let MountSetup { status, clock, store, writes_back, in_place, counts_requests, report } =
-            setup;
+        let MountSetup {
+            status,
+            clock,
+            store,
+            writes_back,
+            in_place,
+            counts_requests,
+            stale_names,
+            report,
+        } = setup;
         Self {
             is_far: view.is_far(),
             view,
@@ -90,6 +103,7 @@ impl MountFront {
             in_place,
             passes_through: AtomicBool::new(false),
             notifier: Mutex::default(),
+            stale_names,
             wants_rings: AtomicBool::new(false),
             report,
         }

@@ -15,6 +15,7 @@ mod attributes;
 mod backing;
 mod control;
 mod driver;
+mod failed_change;
 mod file;
 mod front;
 mod indexed;

@@ -6,6 +6,7 @@ use esker_fs::ops::NewFile;
 use fuser::{Errno, FileAttr};
 
 use crate::attributes::device_of;
+use crate::failed_change::ChangedName;
 use crate::front::MountFront;
 use crate::link_count::SubdirCount;
 use crate::node_location::NodeLocation;
@@ -81,10 +82,12 @@ impl MountFront {
             false => session.make(&dir, name, &asked.by(caller)).map(|inode| (inode, None)),
         };
         self.record_change();
-        let (inode, _opened) = made.map_err(|error| self.errno(&error))?;
-        if let Some(mut count) = count.take() {
+        if let (Some(count), Ok(_)) = (&mut count, &made) {
             count.change(1);
         }
+        drop(count);
+        let changed = ChangedName { parent: &parent, dir: &dir, name };
+        let (inode, _opened) = made.map_err(|error| self.failed_change(&error, &[changed]))?;
         let node = self.intern_entry(&dir, name, &inode)?;
         if is_directory {
             // The kernel allows no look-up of it before this answer.
@@ -98,7 +101,8 @@ impl MountFront {
     pub(crate) fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<FileAttr, Errno> {
         let session = self.session()?;
         let node = self.node(number)?;
-        let dir = self.dir(&*self.node(parent)?)?;
+        let parent = self.node(parent)?;
+        let dir = self.dir(&parent)?;
         let place = node.place.lock().clone();
         let (old_dir, old_name) = match place {
             // The directory of links holds inodes, not names: the file system finds any remaining
@@ -109,7 +113,8 @@ impl MountFront {
         };
         let linked = session.link(&old_dir, &old_name, &dir, name);
         self.record_change();
-        let inode = linked.map_err(|error| self.errno(&error))?;
+        let changed = ChangedName { parent: &parent, dir: &dir, name };
+        let inode = linked.map_err(|error| self.failed_change(&error, &[changed]))?;
         let node = self.nodes.intern(&inode, || self.link_place(&inode));
         *node.place.lock() = self.link_place(&inode);
         self.attributes_with_links(&node, &inode)

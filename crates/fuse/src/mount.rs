@@ -22,6 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::control::{ControlClient, ControlListener, ControlRequest};
+use crate::failed_change::expire_names;
 use crate::file::InPlacePolicy;
 use crate::front::{MountFront, MountSetup};
 use crate::prune::prune_until;
@@ -112,6 +113,7 @@ impl Mount {
         let status = listener.status(&options.name, set);
         let config = config_of(&view, &options);
         let wanted = (options.transport, options.threads);
+        let (stale_names, expiring) = std::sync::mpsc::channel();
         let setup = MountSetup {
             status,
             clock: options.clock,
@@ -119,6 +121,7 @@ impl Mount {
             writes_back: options.writes_back,
             in_place: options.in_place,
             counts_requests: options.counts_requests,
+            stale_names,
             report: options.report,
         };
         let front = Arc::new(MountFront::new(view, setup));
@@ -126,6 +129,10 @@ impl Mount {
             fuser::Session::new(driver, &mountpoint, &config)
                 .map_err(|error| failed("mount at", &mountpoint, &error))
         })?;
+        let notifier = front.notifier.lock().clone();
+        if let Some(notifier) = notifier {
+            drop(std::thread::spawn(move || expire_names(&notifier, &expiring)));
+        }
         let device = server.as_fd().try_clone_to_owned();
         let device = device.map_err(|error| Error::io(error, "open the mount's device again"))?;
         let (device, asker) = (Arc::new(device), Mutex::default());

@@ -199,6 +199,16 @@ impl NodeTable {
         self.shards.iter().flat_map(of_shard).collect()
     }
 
+    /// The nodes at places for which `is_so` returns true. Cost: looks at every node.
+    pub(crate) fn placed(&self, is_so: impl Fn(&NodeLocation) -> bool) -> Vec<Arc<KernelNode>> {
+        let of_shard = |shard: &Mutex<HashMap<u64, KnownNode>>| -> Vec<Arc<KernelNode>> {
+            let shard = shard.lock();
+            let placed = shard.values().filter(|known| is_so(&known.node.place.lock()));
+            placed.map(|known| known.node.clone()).collect()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
     /// Every open file.
     pub(crate) fn open(&self) -> Vec<Arc<KernelNode>> {
         let of_shard = |shard: &Mutex<HashMap<u64, KnownNode>>| -> Vec<Arc<KernelNode>> {

@@ -9,6 +9,7 @@ use esker_fs::inode::{FileKind, Inode};
 use esker_fs::ops::{RenameFlags, RenameOutcome};
 use fuser::Errno;
 
+use crate::failed_change::ChangedName;
 use crate::front::MountFront;
 use crate::link_count::LockedCounts;
 use crate::node_location::NodeLocation;
@@ -17,10 +18,12 @@ use crate::nodes::KernelNode;
 impl MountFront {
     pub(crate) fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let session = self.session()?;
-        let dir = self.dir(&*self.node(parent)?)?;
+        let parent = self.node(parent)?;
+        let dir = self.dir(&parent)?;
         let removed = session.unlink(&dir, name);
         self.record_change();
-        let inode = removed.map_err(|error| self.errno(&error))?;
+        let name = ChangedName { parent: &parent, dir: &dir, name };
+        let inode = removed.map_err(|error| self.failed_change(&error, &[name]))?;
         self.lost_name(&inode);
         Ok(())
     }
@@ -37,9 +40,12 @@ impl MountFront {
             removed => removed,
         };
         self.record_change();
-        let inode = removed.map_err(|error| self.errno(&error))?;
-        count.change(-1);
+        if removed.is_ok() {
+            count.change(-1);
+        }
         drop(count);
+        let name = ChangedName { parent: &parent, dir: &dir, name };
+        let inode = removed.map_err(|error| self.failed_change(&error, &[name]))?;
         self.lost_name(&inode);
         Ok(())
     }
@@ -68,7 +74,15 @@ impl MountFront {
         let mut counts = LockedCounts::lock(&parent, &new_parent);
         let renamed = session.rename((&dir, name), (&new_dir, new_name), flags);
         self.record_change();
-        let renamed = renamed.map_err(|error| self.errno(&error))?;
+        let renamed = match renamed {
+            Ok(renamed) => renamed,
+            Err(error) => {
+                drop(counts);
+                let from = ChangedName { parent: &parent, dir: &dir, name };
+                let to = ChangedName { parent: &new_parent, dir: &new_dir, name: new_name };
+                return Err(self.failed_change(&error, &[from, to]));
+            }
+        };
         // Two names of one file: nothing to do.
         let Some(RenameOutcome { moved, other }) = renamed else { return Ok(()) };
         let directories =

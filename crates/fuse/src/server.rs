@@ -198,6 +198,7 @@ mod tests {
             writes_back: false,
             in_place: InPlacePolicy::Never,
             counts_requests: false,
+            stale_names: std::sync::mpsc::channel().0,
             report: Box::new(|error| println!("reported: {error}")),
         };
         Arc::new(MountFront::new(MountedView::Session(Arc::new(session)), setup))

@@ -32,6 +32,8 @@ pub enum StepKind {
     WriteLarge,
     /// It opens a file, removes it, and reads it from time to time.
     OpenRemoved,
+    /// It opens a file, renames or links it, and writes it through the handle.
+    OpenMoved,
     /// It writes the parts of a job and publishes them as one.
     Job,
     Sync,
@@ -91,6 +93,7 @@ const WRITER: &[(u64, StepKind)] = &[
     (12, StepKind::Patch),
     (6, StepKind::InPlace),
     (2, StepKind::OpenRemoved),
+    (4, StepKind::OpenMoved),
     (3, StepKind::Job),
     (8, StepKind::Sync),
     (4, StepKind::Flush),

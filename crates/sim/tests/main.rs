@@ -9,6 +9,7 @@ mod in_place;
 mod job;
 mod keeper;
 mod machine;
+mod open_file;
 #[path = "../../fs/tests/operation.rs"]
 #[expect(dead_code, reason = "fs uses more of it")]
 mod operation;

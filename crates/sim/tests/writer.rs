@@ -7,7 +7,6 @@ use esker_base::clock::ManualClock;
 use esker_base::{Error, Kind, Random, Result};
 use esker_fs::file::OpenFile;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_sim::{ActorId, ActorProcess};
@@ -55,7 +54,7 @@ pub(crate) struct Work {
     pub(crate) states: usize,
     pub(crate) reference: Reference,
     /// Open files without a name, with their contents.
-    removed: Vec<(Arc<OpenFile>, Vec<u8>)>,
+    pub(crate) removed: Vec<(Arc<OpenFile>, Vec<u8>)>,
     /// The file that is being written in place.
     pub(crate) in_place: Option<FileInPlace>,
 }
@@ -138,6 +137,7 @@ impl Writer {
             StepKind::InPlace => self.write_in_place(random),
             StepKind::WriteLarge => self.write_large(random),
             StepKind::OpenRemoved => self.open_removed(random),
+            StepKind::OpenMoved => self.open_moved(random),
             StepKind::Job => run_job(&self.world, &self.process, &self.repository, random),
             StepKind::Sync => self.make_durable(Session::sync),
             StepKind::Flush => self.make_durable(Session::flush),
@@ -197,7 +197,7 @@ impl Writer {
     }
 
     /// Returns whether this process still owns the set of `work`.
-    fn owns(&self, work: &Work) -> bool {
+    pub(crate) fn owns(&self, work: &Work) -> bool {
         let truth = self.world.truth.lock();
         let lineage = truth.lineages.get(&work.session.set());
         lineage.is_some_and(|lineage| lineage.owner == self.process.number())
@@ -215,14 +215,20 @@ impl Writer {
     fn operate(&mut self, random: &mut Random) {
         let Some(work) = &self.work else { return };
         let operation = self.mix.next(random, &work.reference);
+        self.run_operation(&operation, random);
+    }
+
+    /// Executes `operation`, unless that removes the file that is written in place.
+    pub(crate) fn run_operation(&mut self, operation: &Operation, random: &mut Random) {
+        let Some(work) = &self.work else { return };
         let mut next = work.reference.clone();
-        let expected = next.run(&operation);
+        let expected = next.run(operation);
         if !work.keeps_in_place(&next) {
             return;
         }
         self.world.machine.record(|| format!("{operation:?}"));
         self.begin_operation(work, &next, None);
-        let found = subject::try_run(&work.session, &operation);
+        let found = subject::try_run(&work.session, operation);
         if self.process.is_dead() {
             return;
         }
@@ -300,37 +306,6 @@ impl Writer {
         }
     }
 
-    fn patch(&mut self, random: &mut Random) {
-        let Some(work) = &self.work else { return };
-        let files = paths_of_files(&work.reference);
-        if files.is_empty() {
-            return;
-        }
-        let path = &files[random.below(files.len() as u64) as usize];
-        let at = Place::of(path);
-        let Ok(before) = work.reference.content(&at) else { return };
-        let (bytes, pieces) = patches(&before, random);
-        let mut next = work.reference.clone();
-        next.replace_content(&at, bytes).expect("its content was read");
-        if !work.keeps_in_place(&next) {
-            return;
-        }
-        self.world.machine.record(|| format!("patch {at:?} in {} pieces", pieces.len()));
-        let loose = path.strip_prefix(b"/").unwrap_or(path).to_vec();
-        self.begin_operation(work, &next, Some(&loose));
-        let written = write_pieces(&work.session, &at, &pieces, random.one_in(4));
-        if self.process.is_dead() {
-            return;
-        }
-        match written {
-            Ok(()) => self.end_operation(next, Some(loose)),
-            Err(error) => {
-                self.check_error("patch", &error);
-                self.observe(next, Some(loose), random);
-            }
-        }
-    }
-
     /// Writes a file that has its own data log; syncs all earlier changes in the middle.
     fn write_large(&mut self, random: &mut Random) {
         let Some(work) = &self.work else { return };
@@ -363,64 +338,6 @@ impl Writer {
             Err(error) => {
                 self.check_error("write a large file", &error);
                 self.observe(next, None, random);
-            }
-        }
-    }
-
-    /// Opens a file, and removes its only name.
-    fn open_removed(&mut self, random: &mut Random) {
-        let Some(work) = &self.work else { return };
-        let files = paths_of_files(&work.reference);
-        if files.is_empty() {
-            return;
-        }
-        let at = Place::of(&files[random.below(files.len() as u64) as usize]);
-        let stat =
-            Operation::Stat { path: [&at.dir[..], &at.name].concat(), follow: FollowLinks::No };
-        let mut next = work.reference.clone();
-        let is_only_name = match next.run(&stat) {
-            Ok(Answer::Attributes(attributes)) => attributes.nlink == 1,
-            _ => false,
-        };
-        let (Ok(bytes), true) = (work.reference.content(&at), is_only_name) else { return };
-        if next.run(&Operation::Unlink(at.clone())).is_err() || !work.keeps_in_place(&next) {
-            return;
-        }
-        self.begin_operation(work, &next, None);
-        let removed = remove_open(&work.session, &at);
-        if self.process.is_dead() {
-            return;
-        }
-        match removed {
-            Ok(file) => {
-                self.end_operation(next, None);
-                if let Some(work) = &mut self.work {
-                    work.removed.push((file, bytes.to_vec()));
-                }
-            }
-            Err(error) => {
-                self.check_error("remove an open file", &error);
-                self.observe(next, None, random);
-            }
-        }
-    }
-
-    /// Checks that files without a name still have their bytes.
-    fn check_removed(&self) {
-        let Some(work) = &self.work else { return };
-        // A session that is fenced or failed need not be readable.
-        if self.process.is_dead() || !self.owns(work) || self.world.history.is_eager() {
-            return;
-        }
-        for (file, bytes) in &work.removed {
-            let read = || work.session.file(file).read(0, bytes.len() + 1);
-            match self.world.machine.pause(read) {
-                Ok(found) if found == *bytes => {}
-                Ok(_) => self.world.fail("an open file without a name has other bytes"),
-                Err(error) if matches!(error.kind(), Kind::Closed | Kind::Fenced) => {}
-                Err(error) => {
-                    self.world.fail(format!("an open file without a name: {error:?}"));
-                }
             }
         }
     }
@@ -611,13 +528,6 @@ pub(crate) fn paths_of_files(reference: &Reference) -> Vec<Vec<u8>> {
     reference.paths().into_iter().filter(is_file).map(|(path, _)| path).collect()
 }
 
-fn remove_open(session: &Session, at: &Place) -> Result<Arc<OpenFile>> {
-    let dir = session.dir(&at.dir)?;
-    let file = session.open_file(&dir, &at.name)?;
-    session.unlink(&dir, &at.name)?;
-    Ok(file)
-}
-
 /// Pieces to write over `before`, and the content after them.
 pub(crate) fn patches(before: &[u8], random: &mut Random) -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
     let mut bytes = before.to_vec();
@@ -631,21 +541,4 @@ pub(crate) fn patches(before: &[u8], random: &mut Random) -> (Vec<u8>, Vec<(u64,
         pieces.push((offset as u64, piece));
     }
     (bytes, pieces)
-}
-
-/// Writes `pieces` into a file through a handle.
-fn write_pieces(
-    session: &Session,
-    at: &Place,
-    pieces: &[(u64, Vec<u8>)],
-    is_synced: bool,
-) -> Result<()> {
-    let file = session.open_file(&session.dir(&at.dir)?, &at.name)?;
-    for (offset, bytes) in pieces {
-        session.file(&file).write(*offset, bytes)?;
-        if is_synced {
-            session.file(&file).sync()?;
-        }
-    }
-    session.close_file(file)
 }
