@@ -27,6 +27,10 @@ use crate::wire::{FRAME_BYTES_MAX, FrameHeader, PATH_BYTES_MAX, Verb, split_fram
 
 /// Bytes of requests that are gathered before they are sent.
 const SEND_BYTES: usize = 64 << 10;
+/// Requests that are gathered before they are sent, at least, and as a share of those under way: so
+/// the server has work while the client takes the answers to earlier ones.
+const GATHERED_MIN: usize = 8;
+const GATHERED_SHARE: usize = 4;
 /// Bytes received at once.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// After this long without an answer, the client looks whether another server has taken over.
@@ -126,6 +130,8 @@ pub struct LiveConnection {
     /// Bytes to send, of which those before `sent` are sent.
     send: Vec<u8>,
     sent: usize,
+    /// Requests submitted since bytes were last sent.
+    gathered: usize,
     received: Vec<u8>,
     /// Receives bytes before they are appended to `received`.
     piece: Box<[u8]>,
@@ -160,6 +166,7 @@ impl LiveConnection {
             pending: VecDeque::new(),
             send: Vec::new(),
             sent: 0,
+            gathered: 0,
             received: Vec::new(),
             piece: vec![0; RECEIVE_BYTES].into(),
             answers: BTreeMap::new(),
@@ -195,11 +202,14 @@ impl LiveConnection {
         let answered_below = self.pending.front().map_or(number, |oldest| oldest.number);
         pending.put(&mut self.send, answered_below);
         self.pending.push_back(pending);
+        self.gathered += 1;
         while number - self.oldest() >= WINDOW_MAX {
             self.receive_some()?;
         }
         if self.send.len() >= SEND_BYTES {
             self.send_all()?;
+        } else if self.is_share_gathered() {
+            self.send_now()?;
         }
         Ok(number)
     }
@@ -237,6 +247,18 @@ impl LiveConnection {
 
     fn oldest(&self) -> u64 {
         self.pending.front().map_or(self.next_number, |oldest| oldest.number)
+    }
+
+    fn is_share_gathered(&self) -> bool {
+        self.gathered >= GATHERED_MIN && self.gathered * GATHERED_SHARE >= self.pending.len()
+    }
+
+    /// Sends what the socket takes without waiting.
+    fn send_now(&mut self) -> Result<()> {
+        match self.write_some() {
+            Err(error) if may_reconnect(&error) => self.reconnect(Some(error)),
+            written => written,
+        }
     }
 
     fn send_all(&mut self) -> Result<()> {
@@ -281,16 +303,9 @@ impl LiveConnection {
             }
         };
         if ready.contains(PollFlags::OUT) {
-            match endpoint.write(&self.send[self.sent..]) {
-                Ok(count) => self.sent += count,
-                Err(error) if is_passing(&error) => {}
-                Err(error) => return Err(closed(&error)),
-            }
-            if self.sent == self.send.len() {
-                self.send.clear();
-                self.sent = 0;
-            }
+            self.write_some()?;
         }
+        let Some(endpoint) = &mut self.endpoint else { return Ok(()) };
         if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             match endpoint.read(&mut self.piece) {
                 Ok(0) => return Err(Error::new(Kind::Unavailable, "the server has gone")),
@@ -301,6 +316,23 @@ impl LiveConnection {
                 Err(error) if is_passing(&error) => {}
                 Err(error) => return Err(closed(&error)),
             }
+        }
+        Ok(())
+    }
+
+    fn write_some(&mut self) -> Result<()> {
+        let Some(endpoint) = &mut self.endpoint else {
+            return Err(Error::new(Kind::Unavailable, "not connected"));
+        };
+        self.gathered = 0;
+        match endpoint.write(&self.send[self.sent..]) {
+            Ok(count) => self.sent += count,
+            Err(error) if is_passing(&error) => {}
+            Err(error) => return Err(closed(&error)),
+        }
+        if self.sent == self.send.len() {
+            self.send.clear();
+            self.sent = 0;
         }
         Ok(())
     }

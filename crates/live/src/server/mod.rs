@@ -40,7 +40,7 @@ use tokio::runtime::Runtime;
 
 pub use self::counters::ServerCounters;
 use self::group_commit::{GroupCommit, LEASE};
-use self::served_namespace::ServedNamespace;
+use self::served_namespace::{ServedNamespace, read_clients};
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
 
@@ -105,15 +105,16 @@ impl LiveServer {
         if may_live || options.session.take_over {
             std::thread::sleep(LEASE + LEASE / 10);
         }
+        let instance = Random::from_system().next_u64();
+        let epoch = Manifest::load(store, live.set)?.epoch;
+        let clients = read_clients(&session, &*clock)?;
         let (commit, commit_thread) = GroupCommit::start(
             session.acting_as(session.identity().clone()),
             clock.clone(),
             looked_ns,
         )?;
-        let instance = Random::from_system().next_u64();
-        let epoch = Manifest::load(store, live.set)?.epoch;
         let served =
-            ServedNamespace::new(session, (instance, epoch), commit, options.clone(), clock)?;
+            ServedNamespace::new((session, clients), (instance, epoch), commit, options.clone());
         let mut server = Self {
             address: address_of(instance, &options.host, &served),
             served: Arc::new(served),

@@ -51,26 +51,30 @@ pub(super) struct ServedNamespace {
     pub counters: RunningCounters,
 }
 
+/// Reads the clients of earlier servers from the records in `session`.
+///
+/// # Errors
+/// `Corrupt` for records that no server wrote; errors of the store.
+pub(super) fn read_clients(session: &Session, clock: &dyn Clock) -> Result<KnownClients> {
+    let left_ns = clock.monotonic_ns();
+    let mut clients = KnownClients::new();
+    for record in session.requests()? {
+        let window = ClientWindow::of_record(&record)?;
+        clients.insert(record.client, KnownClient { window, connections: 0, left_ns });
+    }
+    Ok(clients)
+}
+
 impl ServedNamespace {
-    /// Serves `session`, and knows the clients of earlier servers by their records.
-    ///
-    /// # Errors
-    /// `Corrupt` for records that no server wrote; errors of the store.
+    /// Serves `session` to its `clients` and others.
     pub fn new(
-        session: Session,
+        (session, clients): (Session, KnownClients),
         (instance, epoch): (u64, u64),
         commit: Arc<GroupCommit>,
         options: LiveServerOptions,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self> {
-        let left_ns = clock.monotonic_ns();
-        let mut clients = KnownClients::new();
-        for record in session.requests()? {
-            let window = ClientWindow::of_record(&record)?;
-            let known = KnownClient { window, connections: 0, left_ns };
-            clients.insert(record.client, known);
-        }
-        Ok(Self {
+    ) -> Self {
+        let clock = options.clock.clone();
+        Self {
             epoch,
             set: session.set(),
             session,
@@ -82,7 +86,7 @@ impl ServedNamespace {
             commit,
             clock,
             counters: RunningCounters::default(),
-        })
+        }
     }
 
     /// The session, for the identity of a user.
