@@ -4,7 +4,9 @@
 mod abuse;
 #[path = "../../fs/tests/campaign.rs"]
 mod campaign;
+mod histories;
 mod hostile;
+mod linearizability;
 mod requests;
 mod served;
 mod takeover;
