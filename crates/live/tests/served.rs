@@ -71,6 +71,7 @@ pub fn server_options() -> LiveServerOptions {
         allow_other: false,
         always_durable: false,
         threads: 2,
+        connections: 64,
         clock: Arc::new(SystemClock),
     }
 }

@@ -75,6 +75,9 @@ pub struct ServeArguments {
     /// Threads that carry out requests; one for each processor unless given
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Connections at once, at most; a user other than the server's gets at most a quarter
+    #[arg(long, default_value_t = 4096, value_name = "N")]
+    connections: usize,
     /// Wait until the server that runs is gone, and then take over
     #[arg(long)]
     standby: bool,
@@ -143,6 +146,7 @@ impl ServeArguments {
             allow_other: self.allow_other,
             always_durable: self.durability == AnswerDurability::Always,
             threads: self.threads.unwrap_or(processors),
+            connections: self.connections,
             clock: Arc::new(SystemClock),
         })
     }

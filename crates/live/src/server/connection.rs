@@ -56,7 +56,7 @@ pub(super) fn accept_unix(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            match (peer_user(&stream), served.permit_connection()) {
+            match (peer_user(&stream), served.admission().permit_handshake()) {
                 (Ok(user), Some(permit)) => {
                     let peer = format!("a process of user {}", user.uid);
                     tokio::spawn(serve(served.clone(), stream, (Some(user), peer), permit));
@@ -87,7 +87,7 @@ pub(super) fn accept_tcp(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            let Some(permit) = served.permit_connection() else {
+            let Some(permit) = served.admission().permit_handshake() else {
                 RunningCounters::add(&served.counters.refused, 1);
                 continue;
             };
@@ -104,7 +104,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     served: Arc<ServedNamespace>,
     mut stream: S,
     (user, peer): (Option<Identity>, String),
-    _permit: OwnedSemaphorePermit,
+    handshake: OwnedSemaphorePermit,
 ) {
     let mut received = Vec::with_capacity(RECEIVE_BYTES);
     let greeting = greet(&served, &mut stream, user, &peer, &mut received);
@@ -119,7 +119,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         }
     };
     RunningCounters::add(&served.counters.connections, 1);
-    let GreetedClient { client, identity } = greeted;
+    drop(handshake);
+    let GreetedClient { client, identity, admitted: _admitted } = greeted;
     let mut session = ClientSession::new(&served, identity, client, peer);
     let (reader, writer) = tokio::io::split(stream);
     let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));

@@ -9,6 +9,7 @@ use esker_base::{Error, Kind, Random, Result};
 use esker_fs::identity::Identity;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::admission::AdmittedConnection;
 use super::served_namespace::ServedNamespace;
 use crate::wire::{
     CONNECTION_NONCE_BYTES, ClientHello, FrameHeader, GREETING_BYTES_MAX, HelloMethod, Verb,
@@ -20,14 +21,15 @@ use crate::wire::{
 pub(super) struct GreetedClient {
     pub client: u64,
     pub identity: Identity,
+    pub admitted: AdmittedConnection,
 }
 
 /// Performs the handshake with `peer` on `stream`, whose other end is a process of `user` if the
 /// kernel knows it. Bytes after the handshake stay in `received`.
 ///
 /// # Errors
-/// `Denied` for a user who may not connect; `Corrupt` for other bytes than a client's; `Conflict`
-/// for a client of another namespace.
+/// `Denied` for a user who may not connect; `Unavailable` for one connection too many; `Corrupt` for
+/// other bytes than a client's; `Conflict` for a client of another namespace.
 pub(super) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     served: &ServedNamespace,
     stream: &mut S,
@@ -48,10 +50,11 @@ pub(super) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         }
         (HelloMethod::Secret, _) => challenge(served, stream, &hello, peer, received).await?,
     };
+    let admitted = served.admission().admit(identity.uid)?;
     served.connect(hello.client, &identity)?;
     let welcomed = send(stream, Verb::Welcome, &served.welcome().encode(), peer).await;
     welcomed.inspect_err(|_| served.disconnect(hello.client, false))?;
-    Ok(GreetedClient { client: hello.client, identity })
+    Ok(GreetedClient { client: hello.client, identity, admitted })
 }
 
 /// Returns `user` if connections of theirs are accepted.

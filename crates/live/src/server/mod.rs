@@ -11,6 +11,7 @@
 //! (`client_window`).
 //! What survives a crash: docs/guide/live.md.
 
+mod admission;
 mod carry_out;
 mod client_window;
 mod connection;
@@ -65,6 +66,8 @@ pub struct LiveServerOptions {
     pub always_durable: bool,
     /// Threads that carry out requests.
     pub threads: usize,
+    /// Connections at once, at most; of each user other than the server's, a quarter.
+    pub connections: usize,
     /// Times leases.
     pub clock: Arc<dyn Clock>,
 }

@@ -10,9 +10,9 @@ use esker_table::manifest::SetId;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::LiveServerOptions;
+use super::admission::ConnectionAdmission;
 use super::client_window::ClientWindow;
 use super::counters::{RunningCounters, ServerCounters};
 use super::group_commit::GroupCommit;
@@ -20,9 +20,6 @@ use crate::wire::ServerWelcome;
 
 /// A client that is not connected for this long is forgotten: it then repeats nothing any more.
 const CLIENT_MEMORY_NS: u64 = 600_000_000_000;
-
-/// Connections of a server, at most: each takes a descriptor, which the store needs, too.
-const CONNECTIONS_MAX: usize = 4096;
 
 /// A client, connected or not.
 #[derive(Debug)]
@@ -45,7 +42,7 @@ pub(super) struct ServedNamespace {
     began_ns: u64,
     options: LiveServerOptions,
     clients: Mutex<KnownClients>,
-    connections: Arc<Semaphore>,
+    admission: Arc<ConnectionAdmission>,
     commit: Arc<GroupCommit>,
     clock: Arc<dyn Clock>,
     pub counters: RunningCounters,
@@ -74,15 +71,16 @@ impl ServedNamespace {
         options: LiveServerOptions,
     ) -> Self {
         let clock = options.clock.clone();
+        let own_uid = rustix::process::geteuid().as_raw();
         Self {
             epoch,
             set: session.set(),
             session,
             instance,
             began_ns: clock.now_ns(),
+            admission: ConnectionAdmission::new(options.connections, own_uid),
             options,
             clients: Mutex::new(clients),
-            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             commit,
             clock,
             counters: RunningCounters::default(),
@@ -119,9 +117,8 @@ impl ServedNamespace {
         self.began_ns
     }
 
-    /// Admits one more connection, which lasts as long as the permit; `None` if there are too many.
-    pub fn permit_connection(&self) -> Option<OwnedSemaphorePermit> {
-        self.connections.clone().try_acquire_owned().ok()
+    pub fn admission(&self) -> &Arc<ConnectionAdmission> {
+        &self.admission
     }
 
     /// The answer that ends a handshake.
