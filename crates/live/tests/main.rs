@@ -7,6 +7,7 @@ mod campaign;
 mod histories;
 mod hostile;
 mod linearizability;
+mod metrics;
 mod requests;
 mod served;
 mod takeover;

@@ -66,6 +66,7 @@ pub fn server_options() -> LiveServerOptions {
     LiveServerOptions {
         session: session_options(),
         tcp: None,
+        metrics: None,
         host: "localhost".to_owned(),
         secret: None,
         allow_other: false,

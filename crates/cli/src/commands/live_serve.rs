@@ -75,6 +75,10 @@ pub struct ServeArguments {
     /// Threads that carry out requests; one for each processor unless given
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Answer requests for metrics here, for Prometheus: GET /metrics over HTTP. Whoever reaches the
+    /// port can read them; they name no file and no user
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<String>,
     /// Connections at once, at most; a user other than the server's gets at most a quarter
     #[arg(long, default_value_t = 4096, value_name = "N")]
     connections: usize,
@@ -98,9 +102,13 @@ impl ServeArguments {
             (Some(tcp), _) => format!("at {tcp} and on this machine"),
             (None, _) => "on this machine".to_owned(),
         };
-        match context.out.is_json() {
-            true => context.out.json(json!({"serving": self.name, "address": address}))?,
-            false => context.out.line(format!("serving {} {place}; Ctrl-C ends it", self.name))?,
+        let metrics = server.metrics_address().map(|address| format!("http://{address}/metrics"));
+        if context.out.is_json() {
+            let serving = json!({"serving": self.name, "address": address, "metrics": metrics});
+            context.out.json(serving)?;
+        } else {
+            context.out.line(format!("serving {} {place}; Ctrl-C ends it", self.name))?;
+            metrics.map_or(Ok(()), |metrics| context.out.line(format!("metrics: {metrics}")))?;
         }
         context.out.flush()?;
         loop {
@@ -147,6 +155,7 @@ impl ServeArguments {
             always_durable: self.durability == AnswerDurability::Always,
             threads: self.threads.unwrap_or(processors),
             connections: self.connections,
+            metrics: self.metrics.as_deref().map(socket_address).transpose()?,
             clock: Arc::new(SystemClock),
         })
     }

@@ -47,6 +47,11 @@ impl ConnectionAdmission {
         self.handshakes.clone().try_acquire_owned().ok()
     }
 
+    /// Number of connections now.
+    pub fn connections(&self) -> usize {
+        self.by_user.lock().values().sum()
+    }
+
     /// Admits a connection of the user `uid`.
     ///
     /// # Errors

@@ -15,7 +15,6 @@ use esker_fs::session::Session;
 use esker_table::wire::{WireDamage, WireInput};
 use parking_lot::MutexGuard;
 
-use super::counters::RunningCounters;
 use super::open_directories::OpenDirectories;
 use super::served_namespace::{KnownClients, ServedNamespace};
 use crate::wire::{
@@ -110,7 +109,7 @@ impl<'a> ClientSession<'a> {
             };
             outcome.consumed += payload.end;
             outcome.awaits_commit |= header.flags.is_durable || header.verb == Verb::Sync;
-            RunningCounters::add(&served.counters.frames, 1);
+            served.metrics().count_request(header.verb);
             let payload = &rest[payload];
             let at = out.len();
             let done = if header.verb.is_change() {

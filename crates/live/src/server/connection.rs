@@ -18,7 +18,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use super::carry_out::ClientSession;
-use super::counters::RunningCounters;
 use super::group_commit::LOOK_INTERVAL;
 use super::handshake::{GreetedClient, greet, refuse};
 use super::peer_user::peer_user;
@@ -61,7 +60,7 @@ pub(super) fn accept_unix(
                     let peer = format!("a process of user {}", user.uid);
                     tokio::spawn(serve(served.clone(), stream, (Some(user), peer), permit));
                 }
-                _ => RunningCounters::add(&served.counters.refused, 1),
+                _ => served.metrics().refused.inc(),
             }
         }
     });
@@ -88,7 +87,7 @@ pub(super) fn accept_tcp(
                 continue;
             };
             let Some(permit) = served.admission().permit_handshake() else {
-                RunningCounters::add(&served.counters.refused, 1);
+                served.metrics().refused.inc();
                 continue;
             };
             // Answers are written whole.
@@ -111,14 +110,14 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     let greeted = match tokio::time::timeout(HANDSHAKE_PATIENCE, greeting).await {
         Ok(Ok(greeted)) => greeted,
         refused => {
-            RunningCounters::add(&served.counters.refused, 1);
+            served.metrics().refused.inc();
             if let Ok(Err(why)) = refused {
                 refuse(&mut stream, &why).await;
             }
             return;
         }
     };
-    RunningCounters::add(&served.counters.connections, 1);
+    served.metrics().connections.inc();
     drop(handshake);
     let GreetedClient { client, identity, admitted: _admitted } = greeted;
     let mut session = ClientSession::new(&served, identity, client, peer);
@@ -163,11 +162,14 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 }
             }
             let mut out = Vec::new();
+            let began_ns = served.clock().monotonic_ns();
             let outcome = match is_far {
                 // A request to a far store must not hold up other connections.
                 true => tokio::task::block_in_place(|| session.carry_out(&received, &mut out)),
                 false => session.carry_out(&received, &mut out),
             };
+            let lasted_ns = served.clock().monotonic_ns().saturating_sub(began_ns);
+            served.metrics().batches.observe(lasted_ns as f64 / 1e9);
             // What was carried out before a failure is answered.
             let outcome = match outcome {
                 Ok(outcome) => outcome,

@@ -15,6 +15,7 @@ use std::time::Duration;
 use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::session::Session;
 use parking_lot::{Condvar, Mutex};
+use prometheus::Histogram;
 use tokio::sync::watch;
 
 /// For this long after a look at the set has begun, its server answers reads.
@@ -49,18 +50,20 @@ pub(super) struct GroupCommit {
     /// When the last successful look began, by the monotonic clock.
     looked_ns: AtomicU64,
     has_failed: AtomicBool,
-    commits: AtomicU64,
+    /// Durations of syncs, in seconds.
+    durations: Histogram,
 }
 
 impl GroupCommit {
     /// Begins to commit `session`, at which this process looked when it opened it, at `looked_ns`.
+    /// `durations` gets those of syncs.
     ///
     /// # Errors
     /// Those of starting a thread.
     pub fn start(
         session: Session,
         clock: Arc<dyn Clock>,
-        looked_ns: u64,
+        (looked_ns, durations): (u64, Histogram),
     ) -> Result<(Arc<Self>, JoinHandle<()>)> {
         let commit = Arc::new(Self {
             session,
@@ -70,7 +73,7 @@ impl GroupCommit {
             progress: watch::Sender::new(CommitProgress::default()),
             looked_ns: AtomicU64::new(looked_ns),
             has_failed: AtomicBool::new(false),
-            commits: AtomicU64::new(0),
+            durations,
         });
         let thread = std::thread::Builder::new().name("esker-live-commit".into());
         let run = commit.clone();
@@ -95,7 +98,8 @@ impl GroupCommit {
             match self.session.sync() {
                 Ok(()) => {
                     self.looked_ns.store(began_ns, Ordering::Release);
-                    self.commits.fetch_add(1, Ordering::Relaxed);
+                    let lasted_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
+                    self.durations.observe(lasted_ns as f64 / 1e9);
                     self.progress.send_modify(|progress| progress.done = wanted);
                 }
                 // Durable answers wait for room. Others, and failures of changes, are given while
@@ -170,11 +174,6 @@ impl GroupCommit {
     /// Why no commit succeeds any more.
     pub fn failure(&self) -> Option<Error> {
         self.progress.borrow().failure.as_deref().map(copy_of)
-    }
-
-    /// Number of syncs so far.
-    pub fn commits(&self) -> u64 {
-        self.commits.load(Ordering::Relaxed)
     }
 
     /// Ends the thread once everything demanded is done.

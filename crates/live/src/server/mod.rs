@@ -15,9 +15,10 @@ mod admission;
 mod carry_out;
 mod client_window;
 mod connection;
-mod counters;
 mod group_commit;
 mod handshake;
+mod metrics;
+mod metrics_endpoint;
 mod open_directories;
 mod peer_user;
 mod served_namespace;
@@ -39,8 +40,10 @@ use esker_fs::session::SessionOptions;
 use esker_table::manifest::Manifest;
 use tokio::runtime::Runtime;
 
-pub use self::counters::ServerCounters;
 use self::group_commit::{GroupCommit, LEASE};
+pub use self::metrics::ServerCounters;
+use self::metrics::ServerMetrics;
+use self::metrics_endpoint::answer_metrics;
 use self::served_namespace::{ServedNamespace, read_clients};
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
@@ -64,6 +67,8 @@ pub struct LiveServerOptions {
     pub allow_other: bool,
     /// Answers each request only once its changes survive power loss, whatever the client asks for.
     pub always_durable: bool,
+    /// Where metrics are answered over HTTP; `None` for nowhere. Port 0 stands for any.
+    pub metrics: Option<SocketAddr>,
     /// Threads that carry out requests.
     pub threads: usize,
     /// Connections at once, at most; of each user other than the server's, a quarter.
@@ -80,6 +85,8 @@ pub struct LiveServer {
     repository: Repository,
     name: String,
     commit_thread: Option<JoinHandle<()>>,
+    /// Where metrics are answered.
+    metrics: Option<SocketAddr>,
     runtime: Option<Runtime>,
 }
 
@@ -111,13 +118,15 @@ impl LiveServer {
         let instance = Random::from_system().next_u64();
         let epoch = Manifest::load(store, live.set)?.epoch;
         let clients = read_clients(&session, &*clock)?;
+        let metrics = ServerMetrics::default();
         let (commit, commit_thread) = GroupCommit::start(
             session.acting_as(session.identity().clone()),
-            clock.clone(),
-            looked_ns,
+            clock,
+            (looked_ns, metrics.commits.clone()),
         )?;
+        let shown = (session, clients);
         let served =
-            ServedNamespace::new((session, clients), (instance, epoch), commit, options.clone());
+            ServedNamespace::new(shown, (instance, epoch), (commit, metrics), options.clone());
         let mut server = Self {
             address: address_of(instance, &options.host, &served),
             served: Arc::new(served),
@@ -125,6 +134,7 @@ impl LiveServer {
             name: name.to_owned(),
             commit_thread: Some(commit_thread),
             runtime: None,
+            metrics: None,
         };
         server.listen(&options)?;
         server.address.put(store, name)?;
@@ -151,6 +161,12 @@ impl LiveServer {
             connection::accept_tcp(&runtime, bound, self.served.clone())?;
             self.address.tcp = Some(format!("{}:{port}", options.host));
         }
+        if let Some(address) = options.metrics {
+            let failed = |error| Error::io(error, format!("listen at {address} for metrics"));
+            let bound = TcpListener::bind(address).map_err(failed)?;
+            self.metrics = Some(bound.local_addr().map_err(failed)?);
+            answer_metrics(&runtime, bound, self.served.clone())?;
+        }
         self.runtime = Some(runtime);
         Ok(())
     }
@@ -159,6 +175,12 @@ impl LiveServer {
     #[must_use]
     pub fn address(&self) -> &ServerAddress {
         &self.address
+    }
+
+    /// Where the server answers requests for metrics, `GET /metrics` over HTTP.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics
     }
 
     /// What the server has done so far.

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::LiveServerOptions;
 use super::admission::ConnectionAdmission;
 use super::client_window::ClientWindow;
-use super::counters::{RunningCounters, ServerCounters};
 use super::group_commit::GroupCommit;
+use super::metrics::{NamespaceGauges, ServerCounters, ServerMetrics};
 use crate::wire::ServerWelcome;
 
 /// A client that is not connected for this long is forgotten: it then repeats nothing any more.
@@ -45,7 +45,7 @@ pub(super) struct ServedNamespace {
     admission: Arc<ConnectionAdmission>,
     commit: Arc<GroupCommit>,
     clock: Arc<dyn Clock>,
-    pub counters: RunningCounters,
+    metrics: ServerMetrics,
 }
 
 /// Reads the clients of earlier servers from the records in `session`.
@@ -67,7 +67,7 @@ impl ServedNamespace {
     pub fn new(
         (session, clients): (Session, KnownClients),
         (instance, epoch): (u64, u64),
-        commit: Arc<GroupCommit>,
+        (commit, metrics): (Arc<GroupCommit>, ServerMetrics),
         options: LiveServerOptions,
     ) -> Self {
         let clock = options.clock.clone();
@@ -83,7 +83,7 @@ impl ServedNamespace {
             clients: Mutex::new(clients),
             commit,
             clock,
-            counters: RunningCounters::default(),
+            metrics,
         }
     }
 
@@ -99,6 +99,14 @@ impl ServedNamespace {
 
     pub fn commit(&self) -> &Arc<GroupCommit> {
         &self.commit
+    }
+
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    pub fn metrics(&self) -> &ServerMetrics {
+        &self.metrics
     }
 
     pub fn options(&self) -> &LiveServerOptions {
@@ -175,7 +183,22 @@ impl ServedNamespace {
 
     /// What the server has done so far.
     pub fn counters(&self) -> ServerCounters {
-        self.counters.read(self.commit.commits())
+        self.metrics.counters()
+    }
+
+    /// The metrics in Prometheus' text format.
+    pub fn metrics_text(&self) -> String {
+        let session = self.session.statistics();
+        self.metrics.text(&NamespaceGauges {
+            clients: self.clients.lock().len(),
+            open_connections: self.admission.connections(),
+            log_bytes: session.log_bytes,
+            table_bytes: session.table_bytes,
+            table_rows: session.table_rows,
+            runs: session.runs,
+            processor_ns: processor_ns(),
+            began_ns: self.began_ns,
+        })
     }
 
     /// The state of the server for operators.

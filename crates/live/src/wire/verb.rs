@@ -53,6 +53,17 @@ pub enum Verb {
     Status = 50,
 }
 
+/// Verbs by their codes.
+const BY_CODE: [Option<Verb>; 64] = {
+    let mut verbs = [None; 64];
+    let mut index = 0;
+    while index < Verb::ALL.len() {
+        verbs[Verb::ALL[index] as usize] = Some(Verb::ALL[index]);
+        index += 1;
+    }
+    verbs
+};
+
 impl Verb {
     /// All verbs.
     pub const ALL: [Self; 23] = [
@@ -84,32 +95,37 @@ impl Verb {
     /// Returns the verb of a byte on the wire.
     #[must_use]
     pub fn of_code(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::Hello,
-            2 => Self::Challenge,
-            3 => Self::Proof,
-            4 => Self::Welcome,
-            5 => Self::Goodbye,
-            16 => Self::Null,
-            17 => Self::Lookup,
-            18 => Self::Resolve,
-            19 => Self::List,
-            20 => Self::Read,
-            21 => Self::ReadSymlink,
-            32 => Self::Create,
-            33 => Self::MakeDirectory,
-            34 => Self::MakeSymlink,
-            35 => Self::Link,
-            36 => Self::Unlink,
-            37 => Self::RemoveDirectory,
-            38 => Self::Rename,
-            39 => Self::SetAttributes,
-            40 => Self::Write,
-            48 => Self::Sync,
-            49 => Self::Snapshot,
-            50 => Self::Status,
-            _ => return None,
-        })
+        BY_CODE.get(usize::from(code)).copied().flatten()
+    }
+
+    /// The verb as metrics name it.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Hello => "hello",
+            Self::Challenge => "challenge",
+            Self::Proof => "proof",
+            Self::Welcome => "welcome",
+            Self::Goodbye => "goodbye",
+            Self::Null => "null",
+            Self::Lookup => "lookup",
+            Self::Resolve => "resolve",
+            Self::List => "list",
+            Self::Read => "read",
+            Self::ReadSymlink => "read_symlink",
+            Self::Create => "create",
+            Self::MakeDirectory => "mkdir",
+            Self::MakeSymlink => "symlink",
+            Self::Link => "link",
+            Self::Unlink => "unlink",
+            Self::RemoveDirectory => "rmdir",
+            Self::Rename => "rename",
+            Self::SetAttributes => "set_attributes",
+            Self::Write => "write",
+            Self::Sync => "sync",
+            Self::Snapshot => "snapshot",
+            Self::Status => "status",
+        }
     }
 
     /// True if it changes the namespace, so that it must be carried out exactly once.

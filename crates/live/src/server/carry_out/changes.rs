@@ -16,7 +16,6 @@ use esker_table::wire::{WireDamage, WireInput};
 
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
-use crate::server::counters::RunningCounters;
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, NAME_BYTES_MAX, PATH_BYTES_MAX,
     TRANSFER_BYTES_MAX, Verb, finish_frame, put_status, start_frame,
@@ -36,7 +35,7 @@ impl ClientSession<'_> {
         let window = &mut known.window;
         self.check_number(header, window)?;
         if let Some(answer) = window.answer(header.number) {
-            RunningCounters::add(&self.served.counters.repeated, u64::from(header.items));
+            self.served.metrics().repeated.inc_by(u64::from(header.items));
             out.extend_from_slice(answer);
             return Ok(());
         }
@@ -115,7 +114,7 @@ impl ClientSession<'_> {
         window: &mut ClientWindow,
         out: &mut Vec<u8>,
     ) -> Result<bool, FrameRefusal> {
-        let counters = &self.served.counters;
+        let metrics = self.served.metrics();
         let mut input = WireInput::new(payload);
         let id = DirId(input.u128()?);
         let positions = (0..header.items).map(|item| ItemPosition { number: header.number, item });
@@ -126,7 +125,7 @@ impl ClientSession<'_> {
         for position in positions {
             if window.is_done(position) {
                 skip_change(header.verb, &mut input)?;
-                RunningCounters::add(&counters.repeated, 1);
+                metrics.repeated.inc();
                 put_status(out, &Ok(()), 0);
                 continue;
             }
@@ -164,8 +163,8 @@ impl ClientSession<'_> {
             put_status(out, &outcome, text_bytes_max);
         }
         input.end()?;
-        RunningCounters::add(&counters.changes, u64::from(header.items));
-        RunningCounters::add(&counters.failures, failures);
+        metrics.changes.inc_by(u64::from(header.items));
+        metrics.failures.inc_by(failures);
         Ok(!carries_record(header.verb))
     }
 

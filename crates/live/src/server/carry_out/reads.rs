@@ -11,7 +11,6 @@ use esker_fs::namespace::FollowLinks;
 use esker_table::wire::{WireInput, put_bytes, put_varint};
 
 use super::{ANSWER_BYTES_MAX, ClientSession, FrameRefusal, check_goes_on, take_name};
-use crate::server::counters::RunningCounters;
 use crate::wire::{
     ANSWER_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader, NAME_BYTES_MAX,
     PATH_BYTES_MAX, TRANSFER_BYTES_MAX, Verb, finish_frame, put_attributes, put_status,
@@ -69,10 +68,11 @@ impl ClientSession<'_> {
                 let what = "the answers to one request are too long; ask for fewer items";
                 return Err(Error::new(Kind::TooLarge, what).into());
             }
-            let failed = self.read_item(header.verb, &dir, input, (at, out))?;
-            RunningCounters::add(&self.served.counters.failures, u64::from(failed));
+            if self.read_item(header.verb, &dir, input, (at, out))? {
+                self.served.metrics().failures.inc();
+            }
         }
-        RunningCounters::add(&self.served.counters.reads, u64::from(header.items));
+        self.served.metrics().reads.inc_by(u64::from(header.items));
         Ok(input.end()?)
     }
 

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Metrics of a server, as Prometheus reads them.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use esker_base::Result;
+use esker_live::LiveServerOptions;
+use esker_live::client::{LiveDir, Request};
+
+use crate::served::{LiveStore, server_options};
+
+/// Options of a server with metrics.
+fn options() -> LiveServerOptions {
+    let metrics = Some("127.0.0.1:0".parse().expect("an address"));
+    LiveServerOptions { metrics, ..server_options() }
+}
+
+/// Sends `request`, and returns everything that is answered.
+fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("connect");
+    stream.write_all(request.as_bytes()).expect("send");
+    let mut answer = String::new();
+    // The server may reset a connection whose bytes it has not read.
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+}
+
+/// The value of the only line of `text` that begins with `name`.
+fn value(text: &str, name: &str) -> f64 {
+    let lines: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).collect();
+    assert_eq!(lines.len(), 1, "{name} in {text}");
+    lines[0].parse().expect("a number")
+}
+
+#[test]
+fn metrics_count_what_a_server_does() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve_with(options())?;
+    let address = server.metrics_address().expect("an address");
+    let mut tree = live.connect();
+    let root = LiveDir::root();
+    tree.change(Request::create(&root, 0o644, &[b"a"]).durable())?;
+    let both = tree.connection().call(Request::create(&root, 0o644, &[b"a", b"b"]))?;
+    assert_eq!(both.outcomes()?.iter().filter(|outcome| outcome.is_err()).count(), 1);
+    tree.lookup(&root, b"b")?;
+    let answer = get(address, "/metrics");
+    let (head, text) = answer.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"));
+    assert_eq!(value(text, r#"esker_live_requests_total{verb="create"}"#), 2.0);
+    assert_eq!(value(text, r#"esker_live_requests_total{verb="lookup"}"#), 1.0);
+    assert_eq!(value(text, r#"esker_live_requests_total{verb="rename"}"#), 0.0);
+    assert_eq!(value(text, "esker_live_changes_total"), 3.0);
+    assert_eq!(value(text, "esker_live_reads_total"), 1.0);
+    assert_eq!(value(text, "esker_live_failures_total"), 1.0);
+    assert_eq!(value(text, "esker_live_connections"), 1.0);
+    assert_eq!(value(text, "esker_live_batch_seconds_count"), 3.0);
+    assert!(value(text, "esker_live_commit_seconds_count") >= 1.0);
+    assert!(value(text, "esker_live_log_bytes") > 0.0);
+    assert!(value(text, "process_cpu_seconds_total") > 0.0);
+    // Each metric says what it is.
+    let names = |kind: &str| text.lines().filter(|line| line.starts_with(kind)).count();
+    assert_eq!(names("# HELP"), names("# TYPE"));
+    tree.close()?;
+    server.end()
+}
+
+#[test]
+fn other_requests_get_no_metrics_and_harm_nothing() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve_with(options())?;
+    let address = server.metrics_address().expect("an address");
+    assert!(get(address, "/").starts_with("HTTP/1.1 404"));
+    let post = "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+    assert!(ask(address, post).starts_with("HTTP/1.1 405"));
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(1 << 20));
+    for garbage in ["\0\0\0\0", "GET\r\n\r\n", "\r\n\r\n\r\n\r\n", &long] {
+        let mut stream = TcpStream::connect(address).expect("connect");
+        let _ = stream.write_all(garbage.as_bytes());
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(!answer.starts_with(b"HTTP/1.1 200"));
+    }
+    assert!(get(address, "/metrics").starts_with("HTTP/1.1 200"));
+    server.end()
+}
