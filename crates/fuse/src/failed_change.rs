@@ -51,22 +51,43 @@ impl MountFront {
         if is_refusal(error.kind()) {
             return self.errno(error);
         }
-        let moved_away = self.nodes.placed(|place| names.iter().any(|name| name.is_place(place)));
-        for node in moved_away {
-            let gone = self.removed_inode(&node);
-            *node.place.lock() = NodeLocation::Gone(Box::new(gone));
-        }
         for name in names {
             // A recount is due even if the kernel knows no name in it.
             *name.parent.directories.lock() = SubdirCount::Unknown;
-            if let Ok(inode) = self.view.lookup(name.dir, name.name, false) {
-                self.found_at(&inode, name);
-            }
-            let stale = (name.parent.number, name.name.into());
             // The thread ends with the mount, and the kernel's caches end with it.
-            let _ = self.stale_names.send(stale);
+            let _ = self.stale_names.send((name.parent.number, name.name.into()));
+        }
+        if let Some(found) = self.find_all(names) {
+            self.update_places(names, &found);
         }
         self.errno(error)
+    }
+
+    /// What readers find at `names`; `None` if some look-up fails, so that nobody knows.
+    fn find_all(&self, names: &[ChangedName]) -> Option<Vec<Option<Inode>>> {
+        let find = |name: &ChangedName| match self.view.lookup(name.dir, name.name, false) {
+            Ok(inode) => Some(Some(inode)),
+            Err(error) if error.kind() == Kind::NotFound => Some(None),
+            Err(_) => None,
+        };
+        names.iter().map(find).collect()
+    }
+
+    /// Places the nodes of `names` where they were `found`. Those that were at one of the names and are
+    /// at none are gone.
+    fn update_places(&self, names: &[ChangedName], found: &[Option<Inode>]) {
+        let placed = self.nodes.placed(|place| names.iter().any(|name| name.is_place(place)));
+        for node in placed {
+            if !found.iter().flatten().any(|inode| inode.id == node.id) {
+                let gone = self.removed_inode(&node);
+                *node.place.lock() = NodeLocation::Gone(Box::new(gone));
+            }
+        }
+        for (name, inode) in names.iter().zip(found) {
+            if let Some(inode) = inode {
+                self.found_at(inode, name);
+            }
+        }
     }
 
     /// Records the place of the file `inode`, if the kernel knows it. Handles of directories follow
@@ -112,5 +133,39 @@ pub(crate) fn expire_names(notifier: &Notifier, names: &Receiver<StaleName>) {
     for (parent, name) in names {
         // It may know neither the name nor the directory.
         let _ = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(&name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_base::store::{FaultStore, MemoryStore};
+    use esker_fs::inode::FileKind;
+    use esker_fuse_ring::AttrChanges;
+
+    use super::*;
+    use crate::make::{Caller, CreateRequest};
+    use crate::test_front::front_of_session;
+
+    /// Symptom: after an `unlink` that failed because the store did not answer, the file had no mode
+    /// and no links, and a `chmod` that succeeded was lost.
+    /// Cause: the node counted as gone before its name was looked up, which failed as well.
+    /// Fix: nodes keep their places unless all look-ups say what is there.
+    #[test]
+    fn a_file_stays_where_it_is_while_the_store_does_not_answer() {
+        let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let (front, session) = front_of_session(store.clone());
+        let request = CreateRequest::new(FileKind::File, 0o640);
+        front.make(Caller { uid: 0, gid: 0 }, 1, b"f", &request).expect("made");
+        session.flush().expect("flush");
+        store.fail_one_in(1, Kind::Unavailable);
+        front.unlink(1, b"f").expect_err("the store does not answer");
+        store.fail_one_in(0, Kind::Unavailable);
+        let lookup = || front.lookup(1, b"f").expect("the store answers").expect("it is there");
+        let node = front.node(lookup().ino.0).expect("known");
+        let shown = front.attributes(&node).expect("attributes");
+        assert_eq!((shown.perm, shown.nlink), (0o640, 1));
+        let wanted = AttrChanges { mode: Some(0o600), ..AttrChanges::default() };
+        front.change(&node, &wanted, false).expect("changed");
+        assert_eq!(lookup().perm, 0o600);
     }
 }

@@ -32,6 +32,8 @@ mod remove;
 mod ring_driver;
 mod server;
 mod statistics;
+#[cfg(test)]
+mod test_front;
 mod view;
 mod xattr;
 

@@ -173,35 +173,15 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use esker_base::clock::SystemClock;
     use esker_base::store::MemoryStore;
-    use esker_fs::identity::Identity;
-    use esker_fs::repository::Repository;
-    use esker_fs::session::SessionOptions;
     use fuser::Config;
     use rustix::mount::UnmountFlags;
 
     use super::*;
-    use crate::file::InPlacePolicy;
-    use crate::front::MountSetup;
-    use crate::view::MountedView;
+    use crate::test_front::front_of_session;
 
     fn front() -> Arc<MountFront> {
-        let store = Arc::new(MemoryStore::new());
-        let repository = Repository::with(store, 1 << 20, Arc::new(SystemClock));
-        let options = SessionOptions { identity: Identity::root(), ..SessionOptions::default() };
-        let session = repository.begin(&[], options).expect("begin");
-        let setup = MountSetup {
-            status: Vec::new(),
-            clock: Arc::new(SystemClock),
-            store: None,
-            writes_back: false,
-            in_place: InPlacePolicy::Never,
-            counts_requests: false,
-            stale_names: std::sync::mpsc::channel().0,
-            report: Box::new(|error| println!("reported: {error}")),
-        };
-        Arc::new(MountFront::new(MountedView::Session(Arc::new(session)), setup))
+        front_of_session(Arc::new(MemoryStore::new())).0
     }
 
     /// Replaces all rings of this process by `/dev/null`, so that the next call to each fails.

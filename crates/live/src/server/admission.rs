@@ -2,8 +2,10 @@
 //! Admission: the number of connections that a server has, in all and for each user.
 //!
 //! A connection takes a descriptor, which the store needs, too. Connections of which the user is not
-//! known yet are counted apart, so that a stranger who only begins handshakes keeps nobody out; and
-//! a user other than the server's has at most a share of all.
+//! known yet are counted apart, so that handshakes take no places of clients that are connected. They
+//! can keep new clients waiting: strangers who begin handshakes without end share their number with
+//! them. A user other than the server's has at most a share of all connections. The sending of answers
+//! that a client left unread may outlast its place here.
 
 use std::sync::Arc;
 

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Fronts without a mount, for tests of modules.
+
+use std::sync::Arc;
+
+use esker_base::clock::ManualClock;
+use esker_base::store::SharedStore;
+use esker_fs::identity::Identity;
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+
+use crate::file::InPlacePolicy;
+use crate::front::{MountFront, MountSetup};
+use crate::view::MountedView;
+
+/// A front of a new session in `store`, and the session.
+pub(crate) fn front_of_session(store: SharedStore) -> (Arc<MountFront>, Arc<Session>) {
+    let clock = Arc::new(ManualClock::new(1_000_000_000));
+    let repository = Repository::with(store, 1 << 20, clock.clone());
+    let options = SessionOptions { identity: Identity::root(), ..SessionOptions::default() };
+    let session = Arc::new(repository.begin(&[], options).expect("begin"));
+    let setup = MountSetup {
+        status: Vec::new(),
+        clock,
+        store: None,
+        writes_back: false,
+        in_place: InPlacePolicy::Never,
+        counts_requests: false,
+        stale_names: std::sync::mpsc::channel().0,
+        report: Box::new(|error| println!("reported: {error}")),
+    };
+    (Arc::new(MountFront::new(MountedView::Session(session.clone()), setup)), session)
+}
