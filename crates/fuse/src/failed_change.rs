@@ -12,7 +12,6 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use esker_base::{Error, Kind};
@@ -20,7 +19,7 @@ use esker_fs::dir::Dir;
 use esker_fs::inode::{Inode, NameKind};
 use fuser::{Errno, INodeNo, Notifier};
 
-use crate::front::MountFront;
+use crate::front::{MountFront, is_of_store};
 use crate::link_count::SubdirCount;
 use crate::node_location::NodeLocation;
 use crate::nodes::KernelNode;
@@ -102,7 +101,7 @@ impl MountFront {
     }
 
     /// The inode of `node` once its last name is gone.
-    fn removed_inode(&self, node: &Arc<KernelNode>) -> Inode {
+    fn removed_inode(&self, node: &KernelNode) -> Inode {
         let open = self.open_inode(node).ok().flatten();
         let mut inode =
             open.unwrap_or_else(|| Inode::new(NameKind::Is(node.kind), 0, self.now_ns()));
@@ -111,21 +110,10 @@ impl MountFront {
     }
 }
 
-/// True if a change that failed like this was refused before readers could see it.
+/// True if a change that failed like this was refused before readers could see it. The session has
+/// the superuser's identity, so only the store denies anything.
 fn is_refusal(kind: Kind) -> bool {
-    !matches!(
-        kind,
-        Kind::NoSpace
-            | Kind::Unavailable
-            | Kind::DeviceFailed
-            | Kind::Denied
-            | Kind::ReadOnly
-            | Kind::TooManyOpenFiles
-            | Kind::Corrupt
-            | Kind::Conflict
-            | Kind::Fenced
-            | Kind::Closed
-    )
+    !is_of_store(kind) && !matches!(kind, Kind::Denied | Kind::Conflict)
 }
 
 /// Makes the kernel look up again each of the `names`, until their sender is dropped.
@@ -138,6 +126,8 @@ pub(crate) fn expire_names(notifier: &Notifier, names: &Receiver<StaleName>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use esker_base::store::{FaultStore, MemoryStore};
     use esker_fs::inode::FileKind;
     use esker_fuse_ring::AttrChanges;

@@ -136,18 +136,7 @@ impl MountFront {
 
     /// The error number for the kernel; also reports errors that users cannot have caused.
     pub(crate) fn errno(&self, error: &Error) -> Errno {
-        let is_ours = matches!(
-            error.kind(),
-            Kind::Corrupt
-                | Kind::Unavailable
-                | Kind::Closed
-                | Kind::Fenced
-                | Kind::NoSpace
-                | Kind::ReadOnly
-                | Kind::DeviceFailed
-                | Kind::TooManyOpenFiles
-        );
-        if is_ours {
+        if is_of_store(error.kind()) {
             self.report(error);
         }
         Errno::from_i32(error.kind().errno())
@@ -219,4 +208,19 @@ impl MountFront {
             (of(room.f_blocks), of(room.f_bfree), of(room.f_bavail))
         })
     }
+}
+
+/// True for errors of the store or of the writer, which users of the mount cannot have caused.
+pub(crate) fn is_of_store(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Corrupt
+            | Kind::Unavailable
+            | Kind::Closed
+            | Kind::Fenced
+            | Kind::NoSpace
+            | Kind::ReadOnly
+            | Kind::DeviceFailed
+            | Kind::TooManyOpenFiles
+    )
 }

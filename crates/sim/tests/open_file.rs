@@ -100,14 +100,10 @@ impl Writer {
 
     /// Opens a file, and removes its only name.
     pub(crate) fn open_removed(&mut self, random: &mut Random) {
+        let Some(path) = self.any_file(random) else { return };
         let Some(work) = &self.work else { return };
-        let files = paths_of_files(&work.reference);
-        if files.is_empty() {
-            return;
-        }
-        let at = Place::of(&files[random.below(files.len() as u64) as usize]);
-        let stat =
-            Operation::Stat { path: [&at.dir[..], &at.name].concat(), follow: FollowLinks::No };
+        let at = Place::of(&path);
+        let stat = Operation::Stat { path, follow: FollowLinks::No };
         let mut next = work.reference.clone();
         let is_only_name = match next.run(&stat) {
             Ok(Answer::Attributes(attributes)) => attributes.nlink == 1,
