@@ -201,3 +201,34 @@ fn a_fenced_server_answers_nothing_and_says_so() -> Result<()> {
     tree.close()?;
     second.end()
 }
+
+/// Symptom: `submit` failed although the request stayed under way, so that a caller who submitted it
+/// again had it carried out twice.
+/// Cause: sending what was gathered failed after the request had got its number.
+/// Fix: what becomes of a request with a number is for `wait` to say.
+#[test]
+fn a_request_under_way_fails_when_it_is_waited_for() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let options = esker_live::client::LiveClientOptions {
+        patience: std::time::Duration::ZERO,
+        ..client_options()
+    };
+    let mut tree = LiveTree::connect(&live.store, NAME, options)?;
+    server.end()?;
+    let connection = tree.connection();
+    let names: Vec<Vec<u8>> = (0..40).map(|name| format!("f{name}").into_bytes()).collect();
+    let create = |name: &Vec<u8>| Request::create(&LiveDir::root(), 0o644, &[name]);
+    let submitted: Vec<u64> =
+        names.iter().map(|name| connection.submit(create(name))).collect::<Result<_>>()?;
+    for number in submitted {
+        assert_eq!(connection.wait(number).unwrap_err().kind(), Kind::Unavailable);
+    }
+    // Those that failed are not carried out by a later server.
+    let server = live.serve();
+    tree.change(create(&b"later".to_vec()))?;
+    let entries = tree.list(&LiveDir::root())?;
+    assert_eq!(entries.iter().map(|entry| &entry.name[..]).collect::<Vec<_>>(), [b"later"]);
+    tree.close()?;
+    server.end()
+}

@@ -189,10 +189,13 @@ impl LiveConnection {
     /// sent once enough are gathered, or when the caller waits.
     ///
     /// # Errors
-    /// `Unavailable` if no server can be reached; `Denied`; `TooLarge` for a request with a name or
-    /// path, or of a size, that no server accepts.
+    /// The request is not under way: `TooLarge` if it has a name or path, or a size, that no server
+    /// accepts; `Unavailable` and `Denied` if too many are, and no server can be reached for them.
     pub fn submit(&mut self, request: Request) -> Result<u64> {
         request.check()?;
+        while self.next_number - self.oldest() >= WINDOW_MAX {
+            self.receive_some()?;
+        }
         if self.pending.is_empty() {
             self.heard_ns = SystemClock.monotonic_ns();
         }
@@ -203,15 +206,20 @@ impl LiveConnection {
         pending.put(&mut self.send, answered_below);
         self.pending.push_back(pending);
         self.gathered += 1;
-        while number - self.oldest() >= WINDOW_MAX {
-            self.receive_some()?;
-        }
-        if self.send.len() >= SEND_BYTES {
-            self.send_all()?;
-        } else if self.is_share_gathered() {
-            self.send_now()?;
-        }
+        // The request has a number now: whoever waits for it learns what became of it.
+        let _ = self.send_gathered();
         Ok(number)
+    }
+
+    /// Sends what is gathered, if that is enough.
+    fn send_gathered(&mut self) -> Result<()> {
+        if self.send.len() >= SEND_BYTES {
+            self.send_all()
+        } else if self.is_share_gathered() {
+            self.send_now()
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns the answer to request `number` once it has arrived.
@@ -438,7 +446,12 @@ impl LiveConnection {
                 std::thread::sleep(pause);
             }
             self.pause = Some(self.pause.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX)));
-            for address in ServerAddress::all(&*self.store, &self.name)? {
+            let addresses = ServerAddress::all(&*self.store, &self.name);
+            let addresses = addresses.unwrap_or_else(|error| {
+                last = Some(error);
+                Vec::new()
+            });
+            for address in addresses {
                 match Endpoint::connect(&address, &self.who) {
                     Ok((endpoint, _)) => {
                         last = None;
