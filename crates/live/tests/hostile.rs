@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use esker_base::{Kind, Random, Result};
 use esker_live::LiveServer;
-use esker_live::client::LiveDir;
+use esker_live::client::{LiveDir, Request};
 use esker_live::wire::{
     ClientHello, FRAME_BYTES_MAX, FrameHeader, HelloMethod, Verb, finish_frame, split_frame,
     start_frame, take_status,
 };
 use esker_table::manifest::SetId;
-use esker_table::wire::WireInput;
+use esker_table::wire::{WireInput, put_bytes, put_varint};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::served::{LiveStore, NAME};
 
@@ -150,4 +151,42 @@ fn a_client_that_reads_nothing_is_not_served_further() -> Result<()> {
     let count = stream.read(&mut piece).expect("an answer");
     assert!(split_frame(&piece[..count], FRAME_BYTES_MAX, "x")?.is_some());
     tree.close()
+}
+
+/// Waits until the other end of `stream` has closed it, without reading anything.
+fn is_closed(stream: &UnixStream) -> bool {
+    // The end of the peer is reported without being asked for.
+    let mut polled = [PollFd::new(stream, PollFlags::empty())];
+    let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+    poll(&mut polled, Some(&patience)).expect("a poll");
+    polled[0].revents().contains(PollFlags::HUP)
+}
+
+/// Symptom: a client that asked for long durable answers, read none and shut its side down kept a
+/// descriptor of the server, which no limit of connections counted.
+/// Cause: the task that sends answers outlived its connection.
+/// Fix: answers that are not sent when a connection ends are given up.
+#[test]
+fn a_client_that_leaves_answers_unread_keeps_no_descriptor() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let mut tree = live.connect();
+    tree.create(&LiveDir::root(), b"large", 0o644)?;
+    let write = Request::write(&LiveDir::root(), b"large", 0, &vec![7; 1 << 19]);
+    tree.connection().call(write.durable())?.only(|_| Ok(()))?;
+    let mut payload = vec![0; 16];
+    put_bytes(&mut payload, b"large");
+    put_varint(&mut payload, 0);
+    put_varint(&mut payload, 1 << 19);
+    let mut stream = greeted(&live, &server, 100);
+    let mut header = FrameHeader::new(Verb::Read, 1);
+    header.flags.is_durable = true;
+    (header.items, header.window) = (1, 1);
+    stream.write_all(&frame(&header, &payload)).expect("sent");
+    // The answer is on its way, and the socket takes only a part of it.
+    stream.read_exact(&mut [0; 8]).expect("the beginning of an answer");
+    stream.shutdown(std::net::Shutdown::Write).expect("shut down");
+    assert!(is_closed(&stream), "the server keeps its end");
+    tree.close()?;
+    server.end()
 }

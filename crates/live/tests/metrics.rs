@@ -3,8 +3,10 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
-use esker_base::Result;
+use esker_base::clock::SystemClock;
+use esker_base::{Clock, Result};
 use esker_live::LiveServerOptions;
 use esker_live::client::{LiveDir, Request};
 
@@ -63,6 +65,7 @@ fn metrics_count_what_a_server_does() -> Result<()> {
     assert!(value(text, "esker_live_commit_seconds_count") >= 1.0);
     assert!(value(text, "esker_live_log_bytes") > 0.0);
     assert!(value(text, "process_cpu_seconds_total") > 0.0);
+    assert!(!text.contains(r#"verb="hello""#), "handshakes are no requests");
     // Each metric says what it is.
     let names = |kind: &str| text.lines().filter(|line| line.starts_with(kind)).count();
     assert_eq!(names("# HELP"), names("# TYPE"));
@@ -88,5 +91,23 @@ fn other_requests_get_no_metrics_and_harm_nothing() -> Result<()> {
         assert!(!answer.starts_with(b"HTTP/1.1 200"));
     }
     assert!(get(address, "/metrics").starts_with("HTTP/1.1 200"));
+    server.end()
+}
+
+/// Symptom: silent connections kept an honest reader waiting for ten seconds.
+/// Cause: each of the few places was held until its connection's time was over.
+/// Fix: a request's head must come within a second.
+#[test]
+fn silent_strangers_delay_metrics_by_little() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve_with(options())?;
+    let address = server.metrics_address().expect("an address");
+    let silent: Vec<_> = (0..16).map(|_| TcpStream::connect(address).expect("connect")).collect();
+    let clock = SystemClock;
+    let began_ns = clock.monotonic_ns();
+    assert!(get(address, "/metrics").starts_with("HTTP/1.1 200"));
+    let waited = Duration::from_nanos(clock.monotonic_ns() - began_ns);
+    assert!(waited < Duration::from_secs(8), "it took {waited:?}");
+    drop(silent);
     server.end()
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Admission: the number of connections that a server has, in all and for each user.
 //!
-//! A connection takes a descriptor, which the store needs, too. Connections of which the user is not
-//! known yet are counted apart, so that handshakes take no places of clients that are connected. They
-//! can keep new clients waiting: strangers who begin handshakes without end share their number with
-//! them. A user other than the server's has at most a share of all connections. The sending of answers
-//! that a client left unread may outlast its place here.
+//! A connection takes a descriptor, which the store needs, too, and counts until its answers are sent
+//! or given up. Handshakes are counted apart, and those of local users whom the server admits apart
+//! from those of strangers: so strangers take no places of connected clients, and keep no local user
+//! out. They can keep new clients of other machines waiting, who are strangers until their handshake
+//! ends. A user other than the server's has at most a share of all connections.
 
 use std::sync::Arc;
 
@@ -14,15 +14,25 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Handshakes under way at once.
+/// Handshakes under way at once, of each kind of [`HandshakePeer`].
 const HANDSHAKES_MAX: usize = 256;
 /// A user other than the server's has at most one in this many of all connections.
 const USER_SHARE: usize = 4;
 
+/// What is known of the other end when a handshake begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HandshakePeer {
+    /// The kernel names a user whom the server admits.
+    AdmittedUser,
+    /// Nothing, or a user whom the server does not admit.
+    Stranger,
+}
+
 /// The connections of a server.
 #[derive(Debug)]
 pub(super) struct ConnectionAdmission {
-    handshakes: Arc<Semaphore>,
+    /// Handshakes of admitted users, and of strangers.
+    handshakes: [Arc<Semaphore>; 2],
     connections_max: usize,
     /// The user of the server.
     own_uid: u32,
@@ -40,13 +50,13 @@ pub(super) struct AdmittedConnection {
 impl ConnectionAdmission {
     /// Admits up to `connections_max` connections to a server of the user `own_uid`.
     pub fn new(connections_max: usize, own_uid: u32) -> Arc<Self> {
-        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        let handshakes = [(); 2].map(|()| Arc::new(Semaphore::new(HANDSHAKES_MAX)));
         Arc::new(Self { handshakes, connections_max, own_uid, by_user: Mutex::default() })
     }
 
     /// Admits a handshake, which lasts as long as the permit; `None` if there are too many.
-    pub fn permit_handshake(&self) -> Option<OwnedSemaphorePermit> {
-        self.handshakes.clone().try_acquire_owned().ok()
+    pub fn permit_handshake(&self, peer: HandshakePeer) -> Option<OwnedSemaphorePermit> {
+        self.handshakes[peer as usize].clone().try_acquire_owned().ok()
     }
 
     /// Number of connections now.
@@ -112,10 +122,12 @@ mod tests {
     #[test]
     fn handshakes_are_bounded_apart_from_connections() {
         let admission = ConnectionAdmission::new(8, 7);
-        let begun: Vec<_> = std::iter::from_fn(|| admission.permit_handshake()).collect();
+        let permit = |peer| admission.permit_handshake(peer);
+        let begun: Vec<_> = std::iter::from_fn(|| permit(HandshakePeer::Stranger)).collect();
         assert_eq!(begun.len(), HANDSHAKES_MAX);
+        assert!(permit(HandshakePeer::AdmittedUser).is_some(), "strangers take no part in these");
         admission.admit(7).expect("those who were known before are served");
         drop(begun);
-        assert!(admission.permit_handshake().is_some(), "others may begin");
+        assert!(permit(HandshakePeer::Stranger).is_some(), "others may begin");
     }
 }

@@ -13,13 +13,15 @@ use std::time::Duration;
 use esker_base::{Error, Kind, Result};
 use esker_fs::identity::Identity;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
+use super::admission::HandshakePeer;
 use super::carry_out::ClientSession;
 use super::group_commit::LOOK_INTERVAL;
-use super::handshake::{GreetedClient, greet, refuse};
+use super::handshake::{GreetedClient, check_admitted, greet, refuse};
 use super::peer_user::peer_user;
 use super::served_namespace::ServedNamespace;
 
@@ -27,6 +29,13 @@ use super::served_namespace::ServedNamespace;
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Time that a client has for its handshake.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// Time that a client has to take its last answers.
+const FINISH_PATIENCE: Duration = Duration::from_secs(10);
+/// Silence after which a TCP connection is probed, interval of probes, and their number: a machine
+/// that died is noticed within two minutes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
 /// Pause after a connection could not be accepted, because there are too many.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Batches of answers of one connection that may wait for commits, and their bytes.
@@ -55,12 +64,19 @@ pub(super) fn accept_unix(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            match (peer_user(&stream), served.admission().permit_handshake()) {
-                (Ok(user), Some(permit)) => {
+            let Ok(user) = peer_user(&stream) else {
+                served.metrics().refused.inc();
+                continue;
+            };
+            let is_admitted = check_admitted(&served, &user).is_ok();
+            let kind =
+                if is_admitted { HandshakePeer::AdmittedUser } else { HandshakePeer::Stranger };
+            match served.admission().permit_handshake(kind) {
+                Some(permit) => {
                     let peer = format!("a process of user {}", user.uid);
                     tokio::spawn(serve(served.clone(), stream, (Some(user), peer), permit));
                 }
-                _ => served.metrics().refused.inc(),
+                None => served.metrics().refused.inc(),
             }
         }
     });
@@ -86,16 +102,26 @@ pub(super) fn accept_tcp(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            let Some(permit) = served.admission().permit_handshake() else {
+            let Some(permit) = served.admission().permit_handshake(HandshakePeer::Stranger) else {
                 served.metrics().refused.inc();
                 continue;
             };
             // Answers are written whole.
             let _ = stream.set_nodelay(true);
+            keep_alive(&stream);
             tokio::spawn(serve(served.clone(), stream, (None, address.to_string()), permit));
         }
     });
     Ok(())
+}
+
+/// Has the kernel end a connection whose other machine has died. Without that it only lasts longer.
+fn keep_alive(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES);
 }
 
 /// Serves one connection to its end.
@@ -168,8 +194,10 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 true => tokio::task::block_in_place(|| session.carry_out(&received, &mut out)),
                 false => session.carry_out(&received, &mut out),
             };
-            let lasted_ns = served.clock().monotonic_ns().saturating_sub(began_ns);
-            served.metrics().batches.observe(lasted_ns as f64 / 1e9);
+            if outcome.as_ref().is_ok_and(|outcome| outcome.consumed > 0) {
+                let lasted_ns = served.clock().monotonic_ns().saturating_sub(began_ns);
+                served.metrics().batches.observe(lasted_ns as f64 / 1e9);
+            }
             // What was carried out before a failure is answered.
             let outcome = match outcome {
                 Ok(outcome) => outcome,
@@ -234,11 +262,22 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> AnswerWriter<S> {
         queue.send((answers, commit, share)).await.map_err(|_| ended())
     }
 
-    /// Returns once all answers are sent.
+    /// Returns once all answers are sent, or the client does not take them.
     async fn finish(mut self) {
-        if let Some((queue, task)) = self.waiting.take() {
+        if let Some((queue, mut task)) = self.waiting.take() {
             drop(queue);
-            let _ = task.await;
+            if tokio::time::timeout(FINISH_PATIENCE, &mut task).await.is_err() {
+                task.abort();
+            }
+        }
+    }
+}
+
+impl<S> Drop for AnswerWriter<S> {
+    /// Gives up answers that are not sent: the client of a connection that ends asks again.
+    fn drop(&mut self) {
+        if let Some((_, task)) = &self.waiting {
+            task.abort();
         }
     }
 }

@@ -44,7 +44,10 @@ pub(super) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         return Err(Error::new(Kind::Conflict, what));
     }
     let identity = match (hello.method, user) {
-        (HelloMethod::PeerCredentials, Some(user)) => admitted(served, user)?,
+        (HelloMethod::PeerCredentials, Some(user)) => {
+            check_admitted(served, &user)?;
+            user
+        }
         (HelloMethod::PeerCredentials, None) => {
             return Err(Error::new(Kind::Denied, "the user of a TCP connection is unknown"));
         }
@@ -57,11 +60,11 @@ pub(super) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(GreetedClient { client: hello.client, identity, admitted })
 }
 
-/// Returns `user` if connections of theirs are accepted.
-pub(super) fn admitted(served: &ServedNamespace, user: Identity) -> Result<Identity> {
+/// Fails unless connections of `user` are accepted.
+pub(super) fn check_admitted(served: &ServedNamespace, user: &Identity) -> Result<()> {
     let own = rustix::process::geteuid().as_raw();
     if user.uid == own || user.is_root() || served.options().allow_other {
-        return Ok(user);
+        return Ok(());
     }
     let what = format!(
         "user {} may not connect: the server of user {own} accepts others only with --allow-other",

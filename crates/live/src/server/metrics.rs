@@ -2,7 +2,7 @@
 //! Metrics of a server, for operators: counted where the work is done, and written in Prometheus'
 //! text format when they are asked for (`metrics_endpoint`).
 //!
-//! Concurrency: counters are atomic; a histogram takes a lock, once for each batch of frames or sync.
+//! Concurrency: counters and histograms are atomic.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -111,7 +111,7 @@ fn durations(registry: &Registry, what: &str, help: &str) -> Histogram {
 
 fn requests_by_code(counters: &IntCounterVec) -> Vec<Option<IntCounter>> {
     let mut by_code = vec![None; usize::from(u8::MAX) + 1];
-    for verb in Verb::ALL {
+    for verb in Verb::ALL.into_iter().filter(|verb| !verb.is_handshake()) {
         by_code[usize::from(verb as u8)] = Some(counters.with_label_values(&[verb.label()]));
     }
     by_code

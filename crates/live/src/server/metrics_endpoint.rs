@@ -23,9 +23,11 @@ use tokio::sync::Semaphore;
 use super::served_namespace::ServedNamespace;
 
 /// Path of the metrics.
-pub(super) const METRICS_PATH: &str = "/metrics";
+const METRICS_PATH: &str = "/metrics";
 /// Connections served at once; others wait.
 const CONNECTIONS_MAX: usize = 8;
+/// Time for the head of a request: others wait for those who send none.
+const HEAD_PATIENCE: Duration = Duration::from_secs(1);
 /// Time for one connection.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a connection could not be accepted.
@@ -58,11 +60,12 @@ pub(super) fn answer_metrics(
             let served = served.clone();
             tokio::spawn(async move {
                 let answer = service_fn(move |request| {
-                    let answer = answer(&served, &request);
-                    async { Ok::<_, Infallible>(answer) }
+                    let served = served.clone();
+                    async move { Ok::<_, Infallible>(answer(served, &request).await) }
                 });
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
+                    .header_read_timeout(HEAD_PATIENCE)
                     .max_buf_size(HEAD_BYTES_MAX)
                     .keep_alive(false)
                     .serve_connection(TokioIo::new(stream), answer);
@@ -75,10 +78,19 @@ pub(super) fn answer_metrics(
     Ok(())
 }
 
-fn answer(served: &ServedNamespace, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(
+    served: Arc<ServedNamespace>,
+    request: &Request<Incoming>,
+) -> Response<Full<Bytes>> {
     let (status, kind, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, METRICS_PATH) => {
-            (StatusCode::OK, prometheus::TEXT_FORMAT, served.metrics_text())
+            // It may wait for locks that are held while the store works.
+            let read = tokio::task::spawn_blocking(move || served.metrics_text()).await;
+            match read {
+                Ok(text) => (StatusCode::OK, prometheus::TEXT_FORMAT, text),
+                // The server ends.
+                Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "text/plain", String::new()),
+            }
         }
         (&Method::GET, _) => {
             let text = format!("metrics are at {METRICS_PATH}\n");

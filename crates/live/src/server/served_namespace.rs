@@ -44,7 +44,6 @@ pub(super) struct ServedNamespace {
     clients: Mutex<KnownClients>,
     admission: Arc<ConnectionAdmission>,
     commit: Arc<GroupCommit>,
-    clock: Arc<dyn Clock>,
     metrics: ServerMetrics,
 }
 
@@ -70,19 +69,17 @@ impl ServedNamespace {
         (commit, metrics): (Arc<GroupCommit>, ServerMetrics),
         options: LiveServerOptions,
     ) -> Self {
-        let clock = options.clock.clone();
         let own_uid = rustix::process::geteuid().as_raw();
         Self {
             epoch,
             set: session.set(),
             session,
             instance,
-            began_ns: clock.now_ns(),
+            began_ns: options.clock.now_ns(),
             admission: ConnectionAdmission::new(options.connections, own_uid),
             options,
             clients: Mutex::new(clients),
             commit,
-            clock,
             metrics,
         }
     }
@@ -102,7 +99,7 @@ impl ServedNamespace {
     }
 
     pub fn clock(&self) -> &dyn Clock {
-        &*self.clock
+        &*self.options.clock
     }
 
     pub fn metrics(&self) -> &ServerMetrics {
@@ -140,7 +137,7 @@ impl ServedNamespace {
     /// # Errors
     /// `Denied` if another user is this client.
     pub fn connect(&self, client: u64, identity: &Identity) -> Result<()> {
-        let now_ns = self.clock.monotonic_ns();
+        let now_ns = self.clock().monotonic_ns();
         let mut clients = self.clients.lock();
         let is_forgotten = |known: &KnownClient| {
             known.connections == 0 && now_ns.saturating_sub(known.left_ns) > CLIENT_MEMORY_NS
@@ -173,7 +170,7 @@ impl ServedNamespace {
         let mut clients = self.clients.lock();
         let Some(known) = clients.get_mut(&client) else { return };
         known.connections -= 1;
-        known.left_ns = self.clock.monotonic_ns();
+        known.left_ns = self.clock().monotonic_ns();
         if forever && known.connections == 0 {
             clients.remove(&client);
             // A record that stays is removed by a later server.

@@ -128,6 +128,12 @@ impl Verb {
         }
     }
 
+    /// True if it is part of a handshake, and no request.
+    #[must_use]
+    pub fn is_handshake(self) -> bool {
+        matches!(self, Self::Hello | Self::Challenge | Self::Proof | Self::Welcome)
+    }
+
     /// True if it changes the namespace, so that it must be carried out exactly once.
     #[must_use]
     pub fn is_change(self) -> bool {
