@@ -36,6 +36,8 @@ enum Pause {
     Sync,
     Flush,
     Compact,
+    /// A flush, and the merge of all runs for which reads have paid.
+    Merge,
     Snapshot,
 }
 
@@ -96,6 +98,7 @@ fn script(seed: u64, base_count: usize, count: usize) -> Script {
         3 => Some(Pause::Flush),
         4 => Some(Pause::Compact),
         5 => Some(Pause::Snapshot),
+        6 => Some(Pause::Merge),
         _ => None,
     });
     Script { pauses: pauses.collect(), operations, states, base, store }
@@ -177,6 +180,12 @@ fn work_in(
             Some(Pause::Sync) => session.sync()?,
             Some(Pause::Flush) => session.flush()?,
             Some(Pause::Compact) => session.compact()?,
+            Some(Pause::Merge) => {
+                session.flush()?;
+                let tree = session.layers().writer().expect("a session writes a tree");
+                tree.add_read_cost(1 << 40);
+                tree.merge_paid_runs()?;
+            }
             Some(Pause::Snapshot) => {
                 let name = format!("snapshot-{step}");
                 session.snapshot(&name)?;

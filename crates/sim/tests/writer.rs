@@ -140,7 +140,10 @@ impl Writer {
             StepKind::OpenMoved => self.open_moved(random),
             StepKind::Job => run_job(&self.world, &self.process, &self.repository, random),
             StepKind::Sync => self.make_durable(Session::sync),
-            StepKind::Flush => self.make_durable(Session::flush),
+            StepKind::Flush => {
+                self.make_durable(Session::flush);
+                self.merge_for_reads(random);
+            }
             StepKind::Compact => self.make_durable(Session::compact),
             _ => unreachable!("{kind:?} is a step of a keeper"),
         }
@@ -355,6 +358,22 @@ impl Writer {
                 if !self.owns(work) {
                     self.work = None;
                 }
+            }
+        }
+    }
+
+    /// Merges runs as a thread does after many reads.
+    fn merge_for_reads(&mut self, random: &mut Random) {
+        let Some(work) = self.work.as_ref().filter(|_| !self.process.is_dead()) else { return };
+        let tree = work.session.layers().writer().expect("a session writes a tree");
+        tree.add_read_cost(1 << random.below(24));
+        let merged = tree.merge_paid_runs();
+        if let Err(error) = merged
+            && !self.process.is_dead()
+        {
+            self.check_error("merge for reads", &error);
+            if !self.owns(work) {
+                self.work = None;
             }
         }
     }

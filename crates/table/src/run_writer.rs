@@ -68,7 +68,7 @@ impl<'a> RunWriter<'a> {
     }
 
     fn table(&mut self) -> Result<&mut TableWriter> {
-        if self.open.as_ref().is_some_and(TableWriter::is_full) {
+        if self.is_table_full() {
             self.close()?;
         }
         if self.open.is_none() {
@@ -91,6 +91,12 @@ impl<'a> RunWriter<'a> {
             first: Default::default(),
             last: Default::default(),
         }
+    }
+
+    /// Whether the next record begins another table.
+    #[must_use]
+    pub(crate) fn is_table_full(&self) -> bool {
+        self.open.as_ref().is_some_and(TableWriter::is_full)
     }
 
     /// Adds a record in stored form. Its key must be greater than all before it.

@@ -69,6 +69,16 @@ impl TableHandle {
         }
     }
 
+    /// Returns a handle of the same table, of which `reference` shows another part.
+    #[must_use]
+    pub(crate) fn with_visible(self: &Arc<Self>, reference: TableRef) -> Arc<Self> {
+        if reference == self.reference {
+            return self.clone();
+        }
+        let (schema, source, open) = (self.schema, self.source.clone(), self.open.clone());
+        Arc::new(Self { reference, schema, source, open })
+    }
+
     #[cold]
     fn open_now(&self) -> Result<&Arc<Table>> {
         let table = Table::open(
@@ -105,6 +115,12 @@ impl SortedRun {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.tables.iter().map(|table| table.reference.bytes).sum()
+    }
+
+    /// Records in all its tables, including those of parts that are not visible.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.tables.iter().map(|table| table.reference.rows).sum()
     }
 
     /// Index of the first table whose range ends at or after `key`.
@@ -229,6 +245,18 @@ impl TableRuns {
     /// store request for each table whose filter says maybe, until the first that has the key.
     #[inline]
     pub fn get(&self, wanted: &LookupKey, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+        self.get_counting(wanted, with_strings, out, &mut 0)
+    }
+
+    /// Reads as [`TableRuns::get`] does; adds the number of tables searched to `tables`.
+    #[inline]
+    pub(crate) fn get_counting(
+        &self,
+        wanted: &LookupKey,
+        with_strings: bool,
+        out: &mut RowBuffer,
+        tables: &mut usize,
+    ) -> Result<bool> {
         let is_alone = self.runs.len() == 1;
         for runs in self.runs.chunks(SEEK_RUNS_MAX) {
             let mut seeks: ArrayVec<(&TableHandle, Option<TableProbe>), SEEK_RUNS_MAX> =
@@ -240,6 +268,7 @@ impl TableRuns {
                     seeks.push((handle, table.map(|table| table.seek(wanted, is_alone))));
                 }
             }
+            *tables += seeks.len();
             let mut each_open = |step: fn(&mut TableProbe, &LookupKey)| {
                 let open = seeks.iter_mut().filter_map(|(_, seek)| seek.as_mut());
                 open.for_each(|seek| step(seek, wanted));

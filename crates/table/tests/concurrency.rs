@@ -111,6 +111,10 @@ fn flusher(tree: &Tree, stop: &AtomicBool) {
         } else {
             tree.flush().expect("flush");
         }
+        if turn % 3 == 2 {
+            tree.add_read_cost(1 << 20);
+            tree.merge_paid_runs().expect("merge");
+        }
         thread::yield_now();
     }
 }

@@ -13,6 +13,7 @@ mod heartbeat;
 mod hostile;
 mod model;
 mod outgrown;
+mod paid_merges;
 mod records;
 mod recovery;
 mod scans;

@@ -127,7 +127,11 @@ fn run(seed: u64, steps: usize) {
                 assert_eq!(scanned, expected);
             }
             92..95 => tree.flush().expect("flush"),
-            95 => tree.compact().expect("compact"),
+            95 if random.one_in(2) => tree.compact().expect("compact"),
+            95 => {
+                tree.add_read_cost(random.below(1 << 20));
+                tree.merge_paid_runs().expect("merge");
+            }
             96..98 => tree.sync().expect("sync"),
             _ => {
                 // A writer that dies loses what was not logged; this sync logs everything.

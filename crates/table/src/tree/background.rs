@@ -82,37 +82,50 @@ impl Drop for BackgroundThreads {
     }
 }
 
+/// What the flushing thread does next.
+enum FlusherWork {
+    Flush,
+    /// Merge the runs that reads have paid for.
+    Merge,
+}
+
 fn flush_loop(inner: &TreeShared) {
-    loop {
-        if !wait_for_work(inner) {
-            return;
-        }
-        let flushed = inner.flush_frozen();
-        if flushed.is_err() && !is_full(&flushed) {
-            // It is recorded as the tree's failure, which writers report.
-            return;
+    while let Some(work) = wait_for_work(inner) {
+        match work {
+            FlusherWork::Flush => {
+                let flushed = inner.flush_frozen();
+                if flushed.is_err() && !is_full(&flushed) {
+                    // It is recorded as the tree's failure, which writers report.
+                    return;
+                }
+            }
+            // Without room it is retried when it is due. After another error, reads of the same
+            // tables, or the next commit, report what is wrong.
+            FlusherWork::Merge => {
+                let _ = inner.merge_paid_runs();
+            }
         }
     }
 }
 
-/// Blocks until there is work to write now, then returns true; returns false when the thread must
-/// stop.
-fn wait_for_work(inner: &TreeShared) -> bool {
+/// Blocks until there is work to do now; returns `None` when the thread must stop.
+fn wait_for_work(inner: &TreeShared) -> Option<FlusherWork> {
     let mut pending = inner.pending.lock();
     while !pending.stopping {
-        match &pending.stall {
-            None if pending.frozen.is_empty() => inner.work.wait(&mut pending),
-            None => return true,
-            Some(stall) => {
-                let wait = stall.wait(&*inner.clock);
-                if wait.is_zero() {
-                    return true;
-                }
+        let (wait, work) = match &pending.stall {
+            None if !pending.frozen.is_empty() => return Some(FlusherWork::Flush),
+            None => (inner.merge_wait(&mut pending), FlusherWork::Merge),
+            Some(stall) => (Some(stall.wait(&*inner.clock)), FlusherWork::Flush),
+        };
+        match wait {
+            None => inner.work.wait(&mut pending),
+            Some(wait) if wait.is_zero() => return Some(work),
+            Some(wait) => {
                 inner.work.wait_for(&mut pending, wait);
             }
         }
     }
-    false
+    None
 }
 
 fn log_loop(inner: &TreeShared, interval: Duration) {

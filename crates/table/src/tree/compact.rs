@@ -5,6 +5,7 @@
 //! listed as obsolete in the manifest, until garbage is collected.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use esker_base::Result;
 
@@ -95,12 +96,18 @@ impl TreeShared {
             table.run = number;
         }
         let fresh = TableRuns::new(&tables, self.schema, &self.source);
-        self.replace(state, &gone_of(self.schema, merged), &tables, |version| {
+        let gone = gone_of(self.schema, merged);
+        self.replace(state, &gone, &tables, |version| {
             let runs = &mut version.tables.runs;
             runs.retain(|run| !merged.iter().any(|merged| merged.number == run.number));
             runs.extend(fresh.runs.iter().cloned());
             runs.sort_by_key(|run| std::cmp::Reverse(run.number));
-        })
+        })?;
+        let gone: Vec<u64> = gone.into_iter().map(|(_, run)| run).collect();
+        self.inherit_merged(&gone);
+        state.paid_merge = None;
+        self.read_cost.reset();
+        Ok(())
     }
 
     /// Commits `tables` in place of those of the runs `gone`, and shows readers the version that
@@ -112,10 +119,25 @@ impl TreeShared {
         tables: &[TableRef],
         shows: impl Fn(&mut TreeVersion),
     ) -> Result<()> {
+        let rest = |table: &TableRef| {
+            let is_gone = gone.contains(&(table.schema, table.run));
+            (!is_gone).then(|| table.clone())
+        };
+        self.replace_tables(state, rest, tables, shows)
+    }
+
+    /// Commits `tables`, and of each table before them what `rest` leaves of it; shows readers the
+    /// version that `shows` returns.
+    pub(super) fn replace_tables(
+        &self,
+        state: &mut FlushState,
+        rest: impl Fn(&TableRef) -> Option<TableRef>,
+        tables: &[TableRef],
+        shows: impl Fn(&mut TreeVersion),
+    ) -> Result<()> {
         self.commit(state, |manifest| {
             let old = std::mem::take(&mut manifest.tables);
-            let (old, mut kept): (Vec<_>, Vec<_>) =
-                old.into_iter().partition(|table| gone.contains(&(table.schema, table.run)));
+            let mut kept: Vec<TableRef> = old.iter().filter_map(rest).collect();
             // Another reference, to another key range, may still show the same object.
             let shown: HashSet<_> = kept.iter().map(|table| (table.set, table.number)).collect();
             let own = old.iter().filter(|table| table.set == self.set);
@@ -130,7 +152,25 @@ impl TreeShared {
             shows(&mut version);
             version
         });
+        self.read_cost.set_runs(&self.version.load().tables.runs);
         Ok(())
+    }
+
+    /// Keeps what the set had when it was opened in step with a merge of the runs `merged`, newest
+    /// first, so that the old tables can be closed.
+    pub(super) fn inherit_merged(&self, merged: &[u64]) {
+        let Some(inherited) = &self.inherited else { return };
+        let before = inherited.load();
+        let is_inherited = |number: &u64| before.runs.iter().any(|run| run.number == *number);
+        if !merged.iter().any(is_inherited) {
+            return;
+        }
+        // Runs of the set's opening are older than all others, and a merged run is as new as the newest
+        // of its runs. It may have more keys than were inherited, which only costs a look at them.
+        let newest = before.runs.iter().map(|run| run.number).chain([merged[0]]).max();
+        let mut runs = self.version.load().tables.runs.clone();
+        runs.retain(|run| Some(run.number) <= newest);
+        inherited.store(Arc::new(TableRuns { runs }));
     }
 }
 

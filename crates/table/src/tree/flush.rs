@@ -176,7 +176,8 @@ impl TreeShared {
             log.chunk.take(number, &mut shard.log);
             let past = std::mem::take(&mut shard.past);
             let rows = Shard::new(self.schema, number, self.chunks.clone());
-            let fresh = LiveShard { rows, past, log: ShardLog::default() };
+            let sampler = std::mem::take(&mut shard.sampler);
+            let fresh = LiveShard { rows, past, log: ShardLog::default(), sampler };
             taken.push(std::mem::replace(&mut **shard, fresh).rows);
         }
         log.chunk.take_family(family.pending());
@@ -226,7 +227,9 @@ impl TreeShared {
         }
         // The new log is the first that later memtables need.
         let mark = FlushMark { last_seq, log_floor: log.floor() };
-        self.pending.lock().frozen.push_back(QueuedMemtable { memtable, mark });
+        let mut pending = self.pending.lock();
+        pending.frozen.push_back(QueuedMemtable { memtable, mark });
+        drop(pending);
         self.work.notify_all();
         Ok(())
     }
@@ -265,7 +268,10 @@ impl TreeShared {
         let threads = self.options.flush_threads.max(cores);
         self.index_frozen(&frozen.memtable, threads);
         self.flush_one(state, &frozen, threads)?;
-        self.pending.lock().frozen.pop_front();
+        let mut pending = self.pending.lock();
+        pending.frozen.pop_front();
+        pending.put_off_merge(self.clock.monotonic_ns());
+        drop(pending);
         self.done.notify_all();
         self.compact_by_policy(state)?;
         Ok(true)
@@ -483,6 +489,7 @@ impl TreeShared {
             version.family_tables = version.family_tables.with_newer(&tables, &self.source);
             version
         });
+        self.read_cost.set_runs(&self.version.load().tables.runs);
         self.log.lock().delete_below(mark.log_floor)
     }
 

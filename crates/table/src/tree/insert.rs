@@ -47,7 +47,7 @@ impl Tree {
         }
         let number = shard_of(schema.order(&row.ints));
         let mut guard = inner.shards[number].lock();
-        let LiveShard { rows, past, log } = &mut *guard;
+        let LiveShard { rows, past, log, .. } = &mut *guard;
         // The number is certain to be used: for the put, or for a logged empty operation.
         let seq = inner.next_seq.fetch_add(1, Ordering::AcqRel);
         complete(seq, row);

@@ -48,10 +48,10 @@ impl TreeShared {
     /// never a false "no". One filter probe for each run of those tables.
     #[inline]
     pub(super) fn may_inherit(&self, key: &Key) -> bool {
-        !self.inherited.runs.is_empty() && {
+        self.inherited.as_ref().is_some_and(|inherited| {
             let wanted = LookupKey { digest: self.schema.digest(key), key: *key };
-            self.inherited.may_contain(&wanted)
-        }
+            inherited.load().may_contain(&wanted)
+        })
     }
 
     /// Adds the keys of a frozen memtable to the filters, on `threads` threads.

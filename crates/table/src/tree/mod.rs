@@ -23,8 +23,10 @@ mod log;
 mod no_space;
 mod open;
 mod options;
+mod paid_merge;
 mod prefetch;
 mod read;
+mod read_cost;
 mod update;
 mod version;
 
@@ -58,7 +60,9 @@ use key_history::KeyHistory;
 use last_commit::LastCommit;
 use log::WriterLogs;
 use no_space::{FlushStall, NoSpaceFlags, NoSpaceReason, is_full};
+use paid_merge::PaidMerge;
 use prefetch::PrefetchTargets;
+use read_cost::{ReadCost, ReadSampler};
 use version::TreeVersion;
 
 /// Makes the data that records refer to, such as file contents, durable.
@@ -110,9 +114,11 @@ struct TreeShared {
     /// Memory of the active memtable, in steps of its allocations.
     active_bytes: AtomicUsize,
     version: ArcSwap<TreeVersion>,
-    /// The tables that the set had when it was opened; the shards' presence filters lack their
-    /// keys.
-    inherited: TableRuns,
+    /// The tables that the set had when it was opened, or what they were merged into; the shards'
+    /// presence filters lack their keys. `None` if there were none.
+    inherited: Option<ArcSwap<TableRuns>>,
+    /// What point reads have paid for searching several runs.
+    read_cost: ReadCost,
     log: Mutex<WriterLogs>,
     flush: Mutex<FlushState>,
     /// A copy of the last committed manifest, for readers that must not wait for a flush.
@@ -142,12 +148,18 @@ struct LiveShard {
     /// Keys that the shard held before.
     past: KeyHistory,
     log: ShardLog,
+    sampler: ReadSampler,
 }
 
 impl LiveShard {
     fn new(schema: &'static Schema, number: usize, chunks: Arc<ArenaPool>) -> Self {
         let rows = Shard::new(schema, number, chunks);
-        Self { rows, past: KeyHistory::default(), log: ShardLog::default() }
+        Self {
+            rows,
+            past: Default::default(),
+            log: Default::default(),
+            sampler: Default::default(),
+        }
     }
 }
 
@@ -164,6 +176,8 @@ struct FlushState {
     committed_tables: u64,
     /// Monotonic time from which tables may be merged again, after there was no room for that.
     compaction_due_ns: u64,
+    /// The merge that reads have paid for, once it has begun.
+    paid_merge: Option<PaidMerge>,
     /// What the commit that leaves nothing in memory also records.
     last: Option<LastCommit>,
 }
@@ -177,6 +191,12 @@ struct FlusherQueue {
     callers: usize,
     /// Why the frozen memtables are not being written.
     stall: Option<FlushStall>,
+    /// True if a merge that reads have paid for has begun and is to be continued.
+    is_merge_under_way: bool,
+    /// Monotonic time from which the thread may merge runs for reads.
+    merge_due_ns: u64,
+    /// The number of the next operation when writers were last looked for.
+    seq_seen: u64,
     stopping: bool,
 }
 

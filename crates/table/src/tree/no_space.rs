@@ -14,8 +14,8 @@
 //! tables, their commit   stalled: frozen memtables stay and can   changes, once all    a flush; the thread and
 //!                        be read; unreferenced tables are         memory is taken      refused changes, when it
 //!                        deleted                                  (MEMORY)             is due
-//! merged tables          unchanged; the merged tables are         nothing              a flush, when it is due
-//!                        deleted
+//! merged tables          unchanged, or merged in part; tables     nothing              a flush, when it is due;
+//!                        that are not committed are deleted                            the thread, if reads pay
 //! ```
 //! A step is due after [`RETRY_MIN`]; a step that took long is due after [`RETRY_FACTOR`] times as
 //! long, so that retries take a small share of the time. Tables are due at once when the store
@@ -214,7 +214,7 @@ impl TreeShared {
 
     /// Deletes tables written since the last commit that may have taken effect: no manifest names
     /// them.
-    fn delete_uncommitted(&self, state: &mut FlushState) -> Result<()> {
+    pub(super) fn delete_uncommitted(&self, state: &mut FlushState) -> Result<()> {
         let uncommitted = state.committed_tables..state.next_table;
         if uncommitted.is_empty() {
             return Ok(());

@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use super::background::BackgroundThreads;
 use super::log::WriterLogs;
 use super::prefetch::PrefetchTargets;
+use super::read_cost::ReadCost;
 use super::{
     FlushState, FlusherQueue, Heartbeat, LiveShard, SyncDependencies, Tree, TreeOptions,
     TreeShared, TreeVersion,
@@ -146,7 +147,9 @@ impl Tree {
 
     fn start(setup: TreeSetup, set: SetId, manifest: Manifest, log: WriterLogs) -> Result<Self> {
         let tables = TableRuns::new(&manifest.tables, setup.schema, &setup.source);
-        let inherited = tables.clone();
+        let has_tables = !tables.runs.is_empty();
+        let inherited = has_tables.then(|| ArcSwap::from_pointee(tables.clone()));
+        let read_cost = ReadCost::new(&tables.runs);
         let family_tables = setup.family.tables().with_newer(&manifest.tables, &setup.source);
         let (frozen, compressed) = Default::default();
         let version = TreeVersion { frozen, compressed, tables, family_tables };
@@ -161,8 +164,12 @@ impl Tree {
             compressed_mark: None,
             committed_tables: first_table,
             compaction_due_ns: 0,
+            paid_merge: None,
             last: None,
         };
+        let mut pending = FlusherQueue::default();
+        pending.put_off_merge(setup.clock.monotonic_ns());
+        pending.seq_seen = next_seq;
         let chunks = ArenaPool::new(setup.options.active_bytes_max(), setup.options.background);
         let chunks = Arc::new(chunks);
         let inner = Arc::new(TreeShared {
@@ -185,10 +192,11 @@ impl Tree {
             active_bytes: AtomicUsize::new(0),
             version: ArcSwap::from_pointee(version),
             inherited,
+            read_cost,
             log: Mutex::new(log),
             flush: Mutex::new(state),
             committed,
-            pending: Mutex::new(FlusherQueue::default()),
+            pending: Mutex::new(pending),
             work: Condvar::new(),
             done: Condvar::new(),
             stopped: Condvar::new(),

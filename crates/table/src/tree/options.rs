@@ -23,7 +23,8 @@ pub enum Durability {
 pub enum Compaction {
     /// Not until asked: cheapest to write, for output that is squashed or read only once.
     Deferred,
-    /// Runs of similar size are merged once there are [`TIER_RUNS_MAX`] of them.
+    /// Runs of similar size are merged once there are [`TIER_RUNS_MAX`] of them. While nothing is
+    /// written, a background thread also merges runs once point reads have paid for that.
     #[default]
     Tiered,
     /// All runs are merged into one after each flush: cheapest to read.

@@ -21,17 +21,32 @@ pub struct GroupCursors {
     pub end: Option<u64>,
 }
 
+/// The outcome of a read in the active memtable.
+enum ActiveRead {
+    Found,
+    Absent {
+        /// Whether the cost of the rest of the read is counted.
+        is_sampled: bool,
+    },
+}
+
 impl Tree {
     /// Reads the record of `key` into `out`, in readable form, with its strings only if
     /// `with_strings`; returns false if there is none. Cost: none while the record is in memory,
     /// else a block read.
     pub fn get(&self, key: &Key, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
         let inner = &*self.inner;
-        if inner.get_active(key, out) {
-            return Ok(true);
+        let active = inner.get_active(key, out);
+        let wanted = || LookupKey { digest: inner.schema.digest(key), key: *key };
+        match active {
+            ActiveRead::Found => Ok(true),
+            ActiveRead::Absent { is_sampled: false } => {
+                inner.version.load().get(inner.schema, &wanted(), with_strings, out)
+            }
+            ActiveRead::Absent { is_sampled: true } => {
+                inner.get_sampled(&wanted(), with_strings, out)
+            }
         }
-        let wanted = LookupKey { digest: inner.schema.digest(key), key: *key };
-        inner.version.load().get(inner.schema, &wanted, with_strings, out)
     }
 
     /// Returns cursors over the records of the group of `from`, from that key on. They cover at
@@ -73,13 +88,29 @@ impl Tree {
 impl TreeShared {
     /// Reads the record of `key` in the active memtable.
     #[inline]
-    fn get_active(&self, key: &Key, out: &mut RowBuffer) -> bool {
-        let shard = self.shards[shard_of(self.schema.order(&key.ints))].lock();
+    fn get_active(&self, key: &Key, out: &mut RowBuffer) -> ActiveRead {
+        let mut shard = self.shards[shard_of(self.schema.order(&key.ints))].lock();
         let Some(position) = shard.rows.find(key) else {
-            return false;
+            return ActiveRead::Absent { is_sampled: shard.sampler.is_sampled() };
         };
         out.set(&shard.rows.row(position));
         self.schema.restore(&mut out.ints);
-        true
+        ActiveRead::Found
+    }
+
+    /// Reads a key's record below the active memtable, and counts what the read pays for several runs.
+    #[cold]
+    fn get_sampled(
+        &self,
+        wanted: &LookupKey,
+        with_strings: bool,
+        out: &mut RowBuffer,
+    ) -> Result<bool> {
+        let (version, mut tables) = (self.version.load(), 0);
+        let found = version.get_counting(self.schema, wanted, (with_strings, out), &mut tables)?;
+        if self.read_cost.add_sample(tables) {
+            self.wake_for_merge();
+        }
+        Ok(found)
     }
 }

@@ -35,6 +35,18 @@ impl TreeVersion {
         with_strings: bool,
         out: &mut RowBuffer,
     ) -> Result<bool> {
+        self.get_counting(schema, wanted, (with_strings, out), &mut 0)
+    }
+
+    /// Reads as [`TreeVersion::get`] does; adds the number of tables searched to `tables`.
+    #[inline]
+    pub(super) fn get_counting(
+        &self,
+        schema: &Schema,
+        wanted: &LookupKey,
+        (with_strings, out): (bool, &mut RowBuffer),
+        tables: &mut usize,
+    ) -> Result<bool> {
         for memtable in &self.frozen {
             if let Some(row) = memtable.get(&wanted.key) {
                 out.set(&row);
@@ -45,6 +57,6 @@ impl TreeVersion {
         if self.compressed.iter().any(|run| run.get(&wanted.key, with_strings, out)) {
             return Ok(true);
         }
-        self.tables.get(wanted, with_strings, out)
+        self.tables.get_counting(wanted, with_strings, out, tables)
     }
 }

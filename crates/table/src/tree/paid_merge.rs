@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Paid merge: merges the runs for which point reads have paid (`read_cost.rs`), while nothing is
+//! written.
+//!
+//! ```text
+//! runs, newest first       before            after a piece      at the end
+//! newest                   aaaaaaaaaaaa      MMMMaaaaaaaa       MMMMMMMMMMMM
+//! older                    bbbbbbbbbbbb          bbbbbbbb
+//! oldest                   cccccccccccc          cccccccc
+//!                          key →                 ^ the next piece begins here
+//! ```
+//! A piece is one table of merged records, and one commit: the table becomes part of the newest run,
+//! and the visible ranges of the old tables begin after it. So the set is whole between any two pieces,
+//! reads get cheaper with each, and a merge that gives way keeps its work.
+//! A merge gives way, within some thousand records and a commit, to writers that fill the memtable, to
+//! callers that wait for a flush, and to the end of the tree. The thread goes on with it once nothing
+//! was frozen, and hardly anything changed, for [`MERGE_QUIET`].
+//! Invariant: the runs of a merge that is under way stay neighbours; whatever else merges runs drops it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use esker_base::Result;
+
+use super::no_space::is_full;
+use super::{Compaction, FlushState, FlusherQueue, Tree, TreeShared};
+use crate::manifest::{SetState, TableRef};
+use crate::merge::{RecordCursor, RecordMerge};
+use crate::schema::{Key, KeyBuffer};
+use crate::tables::{SortedRun, TableHandle, TableRuns};
+
+/// Time without a frozen memtable after which runs may be merged.
+const MERGE_QUIET: Duration = Duration::from_secs(1);
+/// Changes in [`MERGE_QUIET`] up to which a tree counts as idle: a few percent of what one writer does.
+const IDLE_CHANGES_MAX: u64 = 1 << 15;
+/// Records between two checks whether to give way.
+const CHECKED_RECORDS: u64 = 1 << 12;
+
+/// A merge that is under way.
+#[derive(Clone, Debug)]
+pub(super) struct PaidMerge {
+    /// The numbers of the runs, newest first.
+    runs: Vec<u64>,
+    /// The first key that is not merged yet.
+    from: KeyBuffer,
+}
+
+impl PaidMerge {
+    /// The part of a table that stays visible once everything before `next` is merged, or everything if
+    /// `next` is `None`.
+    fn rest_of(&self, table: &TableRef, next: Option<&KeyBuffer>) -> Option<TableRef> {
+        if !self.runs.contains(&table.run) || table.last.key() < self.from.key() {
+            return Some(table.clone());
+        }
+        let next = next.filter(|next| table.last.key() >= next.key())?;
+        let mut rest = table.clone();
+        if rest.first.key() < next.key() {
+            rest.first = next.clone();
+        }
+        Some(rest)
+    }
+}
+
+impl Tree {
+    /// Merges runs if point reads have paid for that; the tree's thread does the same when nothing is
+    /// written. Cost: reads and writes the records of these runs once, with a commit for each table.
+    ///
+    /// # Errors
+    /// `NoSpace`: the call may be repeated; `Fenced`; `Closed`; and what the store reports. The set is
+    /// as before, or partly merged, which reads do not notice.
+    pub fn merge_paid_runs(&self) -> Result<()> {
+        self.inner.merge_paid_runs()
+    }
+
+    /// Counts searches of further tables in place of point reads that need them, as a simulation does,
+    /// which has no time for millions of reads.
+    pub fn add_read_cost(&self, searches: u64) {
+        self.inner.read_cost.add_searches(searches);
+        self.inner.wake_for_merge();
+    }
+}
+
+impl TreeShared {
+    /// Returns how long the thread must wait until it may merge runs; `None` if nothing is to be merged.
+    pub(super) fn merge_wait(&self, pending: &mut FlusherQueue) -> Option<Duration> {
+        let is_due =
+            pending.is_merge_under_way || self.merges_for_reads() && self.read_cost.is_paid();
+        if !is_due || self.failure.get().is_some() {
+            return None;
+        }
+        let now_ns = self.clock.monotonic_ns();
+        if pending.callers > 0 || self.is_written(pending) {
+            pending.seq_seen = self.next_seq.load(Ordering::Relaxed);
+            pending.put_off_merge(now_ns);
+        }
+        Some(Duration::from_nanos(pending.merge_due_ns.saturating_sub(now_ns)))
+    }
+
+    fn merges_for_reads(&self) -> bool {
+        self.options.compaction != Compaction::Deferred
+    }
+
+    /// Whether there were more changes since the last check than in an idle tree.
+    fn is_written(&self, pending: &FlusherQueue) -> bool {
+        self.next_seq.load(Ordering::Relaxed) > pending.seq_seen + IDLE_CHANGES_MAX
+    }
+
+    /// Makes the thread check whether to merge.
+    pub(super) fn wake_for_merge(&self) {
+        // The thread checks under this lock before it waits.
+        let _pending = self.pending.lock();
+        self.work.notify_all();
+    }
+
+    fn must_give_way(&self) -> bool {
+        let pending = self.pending.lock();
+        pending.stopping
+            || pending.callers > 0
+            || !pending.frozen.is_empty()
+            || self.is_written(&pending)
+            || self.failure.get().is_some()
+    }
+
+    /// Does the work of [`Tree::merge_paid_runs`].
+    pub(super) fn merge_paid_runs(&self) -> Result<()> {
+        let state = &mut self.flush.lock();
+        if state.paid_merge.is_none() && !self.read_cost.is_paid() {
+            return Ok(());
+        }
+        let began_ns = self.clock.monotonic_ns();
+        self.pending.lock().seq_seen = self.next_seq.load(Ordering::Relaxed);
+        let merged = self.merge_pieces(state);
+        if merged.is_err() {
+            // Tables that stay are collected with those that writers of earlier epochs left.
+            let _ = self.delete_uncommitted(state);
+        }
+        if merged.is_err() && !is_full(&merged) {
+            // Reads have to pay again, so a table that cannot be read is not tried for ever.
+            state.paid_merge = None;
+        }
+        let is_under_way = state.paid_merge.is_some();
+        if !is_under_way {
+            self.read_cost.reset();
+        }
+        let mut pending = self.pending.lock();
+        pending.is_merge_under_way = is_under_way;
+        if is_full(&merged) {
+            pending.merge_due_ns = self.due_ns(began_ns);
+        }
+        merged
+    }
+
+    /// Merges piece by piece until the merge is done or gives way.
+    fn merge_pieces(&self, state: &mut FlushState) -> Result<()> {
+        self.check_failure()?;
+        // A complete set takes no commits.
+        if state.manifest.state != SetState::Open || !self.merges_for_reads() {
+            state.paid_merge = None;
+            return Ok(());
+        }
+        if state.paid_merge.is_none() {
+            state.paid_merge = self.next_paid_merge();
+        }
+        while let Some(merge) = state.paid_merge.clone() {
+            if self.must_give_way() {
+                return Ok(());
+            }
+            let next = self.merge_piece(state, &merge)?;
+            state.paid_merge = next.map(|from| PaidMerge { from, ..merge });
+        }
+        Ok(())
+    }
+
+    fn next_paid_merge(&self) -> Option<PaidMerge> {
+        let version = self.version.load();
+        let runs = &version.tables.runs;
+        let window = self.read_cost.paid_window(runs)?;
+        let runs = runs[window].iter().map(|run| run.number).collect();
+        Some(PaidMerge { runs, from: Key::FIRST.into() })
+    }
+
+    /// Merges up to one table and commits it; returns the first key of the next piece.
+    fn merge_piece(&self, state: &mut FlushState, merge: &PaidMerge) -> Result<Option<KeyBuffer>> {
+        let from = merge.from.key();
+        let cursors: Vec<RecordCursor> = {
+            let version = self.version.load();
+            let runs = version.tables.runs.iter().filter(|run| merge.runs.contains(&run.number));
+            runs.map(|run| run.cursor(self.schema, &from, &Key::LAST)).collect()
+        };
+        let (mut next, mut count) = (None, 0u64);
+        let mut tables = self.write_run(state, self.schema, |writer| {
+            let mut records = RecordMerge::new(cursors, &from)?;
+            while records.advance()? {
+                let is_checked = count > 0 && count.is_multiple_of(CHECKED_RECORDS);
+                if writer.is_table_full() || is_checked && self.must_give_way() {
+                    next = Some(KeyBuffer::from(records.key()));
+                    break;
+                }
+                writer.push(&records.row())?;
+                count += 1;
+            }
+            Ok(())
+        })?;
+        for table in &mut tables {
+            table.run = merge.runs[0];
+        }
+        self.commit_piece(state, merge, &tables, next.as_ref())?;
+        Ok(next)
+    }
+
+    fn commit_piece(
+        &self,
+        state: &mut FlushState,
+        merge: &PaidMerge,
+        tables: &[TableRef],
+        next: Option<&KeyBuffer>,
+    ) -> Result<()> {
+        let fresh = TableRuns::new(tables, self.schema, &self.source);
+        let is_own = |table: &TableRef| table.schema == self.schema.id;
+        let rest = |table: &TableRef| match is_own(table) {
+            true => merge.rest_of(table, next),
+            false => Some(table.clone()),
+        };
+        self.replace_tables(state, rest, tables, |version| {
+            for run in &mut version.tables.runs {
+                let rest =
+                    |table: &Arc<TableHandle>| Some(table.with_visible(rest(table.reference())?));
+                run.tables = run.tables.iter().filter_map(rest).collect();
+                if run.number == merge.runs[0] {
+                    run.tables.extend(fresh.runs.iter().flat_map(|run| run.tables.iter().cloned()));
+                    run.tables
+                        .sort_by(|a, b| a.reference().first.key().cmp(&b.reference().first.key()));
+                }
+            }
+            version.tables.runs.retain(|run: &SortedRun| !run.tables.is_empty());
+        })?;
+        self.inherit_merged(&merge.runs);
+        Ok(())
+    }
+}
+
+impl FlusherQueue {
+    /// Lets no merge begin before nothing was frozen for [`MERGE_QUIET`] after `now_ns`.
+    pub(super) fn put_off_merge(&mut self, now_ns: u64) {
+        let due_ns = now_ns.saturating_add(MERGE_QUIET.as_nanos() as u64);
+        self.merge_due_ns = self.merge_due_ns.max(due_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use esker_base::clock::ManualClock;
+    use esker_base::store::{MemoryStore, SharedStore};
+
+    use super::*;
+    use crate::family::NoFamily;
+    use crate::manifest::{Manifest, SetId};
+    use crate::schema::RowBuffer;
+    use crate::schema::record::{self, RECORD, VALUE};
+    use crate::tables::TableSource;
+    use crate::tree::{TreeOptions, TreeSetup};
+
+    /// Records of the oldest run, of which the newer ones have some.
+    const RECORDS: u64 = 5 * CHECKED_RECORDS;
+    const STEPS: [u64; 3] = [1, 2, 3];
+    const SET: SetId = SetId(1);
+
+    fn setup(store: &SharedStore) -> TreeSetup {
+        setup_at(store, Arc::new(ManualClock::new(1)))
+    }
+
+    fn setup_at(store: &SharedStore, clock: Arc<ManualClock>) -> TreeSetup {
+        let options = TreeOptions { background: false, ..TreeOptions::default() };
+        TreeSetup {
+            schema: &RECORD,
+            family: &NoFamily,
+            source: TableSource::new(store.clone(), 1 << 20),
+            clock,
+            options,
+            barrier: Arc::new(|| Ok(())),
+            heartbeat: None,
+        }
+    }
+
+    fn key(number: u64) -> [u8; 8] {
+        number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()
+    }
+
+    fn put(tree: &Tree, number: u64, value: &[u8]) -> Result<()> {
+        tree.update([record::key(&key(number))], |_, draft| {
+            draft.put(&mut [record::row(&key(number), value)]);
+            Ok(())
+        })
+    }
+
+    /// A tree of as many runs as there are steps, and the value of each record.
+    fn tree(store: &SharedStore) -> Result<(Tree, BTreeMap<u64, u64>)> {
+        let tree = Tree::create(setup(store), SET, Manifest::new(vec![], 0))?;
+        let mut model = BTreeMap::new();
+        for (run, step) in STEPS.into_iter().enumerate() {
+            for number in (0..RECORDS).step_by(step as usize) {
+                let value = (run as u64) << 32 | number;
+                put(&tree, number, &value.to_le_bytes())?;
+                model.insert(number, value);
+            }
+            tree.flush()?;
+        }
+        Ok((tree, model))
+    }
+
+    fn assert_shows(tree: &Tree, model: &BTreeMap<u64, u64>) -> Result<()> {
+        let mut row = RowBuffer::default();
+        for (number, value) in model {
+            assert!(tree.get(&record::key(&key(*number)), true, &mut row)?, "record {number}");
+            assert_eq!(row.strings[VALUE], value.to_le_bytes(), "record {number}");
+        }
+        assert!(!tree.get(&record::key(&key(RECORDS)), false, &mut row)?);
+        let first = record::key(&[0]);
+        let mut records = RecordMerge::new(tree.group_cursors(&first, 1).cursors, &first)?;
+        let mut count = 0;
+        while records.advance()? {
+            count += 1;
+        }
+        assert_eq!(count, model.len());
+        Ok(())
+    }
+
+    /// Has a caller wait for a flush while `tree` merges.
+    fn merge_beside_a_caller(tree: &Tree) -> Result<Option<KeyBuffer>> {
+        let state = &mut tree.inner.flush.lock();
+        let merge = state.paid_merge.clone().or_else(|| tree.inner.next_paid_merge());
+        let merge = merge.expect("paid for");
+        tree.inner.pending.lock().callers = 1;
+        let next = tree.inner.merge_piece(state, &merge)?;
+        tree.inner.pending.lock().callers = 0;
+        state.paid_merge = next.clone().map(|from| PaidMerge { from, ..merge });
+        Ok(next)
+    }
+
+    #[test]
+    fn a_merge_that_gives_way_keeps_its_work_and_goes_on() -> Result<()> {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let (tree, model) = tree(&store)?;
+        tree.add_read_cost(u64::MAX / 2);
+        assert_shows(&tree, &model)?;
+        for piece in 1..=3 {
+            merge_beside_a_caller(&tree)?.expect("there are more records");
+            assert_eq!(tree.statistics().runs, STEPS.len());
+            assert_eq!(tree.statistics().tables, STEPS.len() + piece);
+            assert_shows(&tree, &model)?;
+        }
+        // What readers of the store find between two pieces is whole, too.
+        let manifest = tree.manifest();
+        let shown = TableRuns::new(&manifest.tables, &RECORD, &tree.inner.source);
+        assert_eq!(shown.references(), tree.tables().references());
+        assert!(manifest.obsolete.is_empty(), "every old table still shows a part");
+        tree.merge_paid_runs()?;
+        assert_eq!(tree.statistics().runs, 1);
+        assert_eq!(tree.statistics().table_rows, RECORDS);
+        assert_eq!(tree.manifest().obsolete.len(), STEPS.len());
+        assert_shows(&tree, &model)
+    }
+
+    #[test]
+    fn a_set_that_was_left_between_two_pieces_is_resumed_whole() -> Result<()> {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let (tree, mut model) = tree(&store)?;
+        tree.add_read_cost(u64::MAX / 2);
+        merge_beside_a_caller(&tree)?.expect("there are more records");
+        drop(tree);
+        let tree = Tree::resume(setup(&store), SET, &mut |_| Ok(true))?;
+        assert_shows(&tree, &model)?;
+        for number in (0..RECORDS).step_by(7) {
+            put(&tree, number, &number.to_le_bytes())?;
+            model.insert(number, number);
+        }
+        tree.flush()?;
+        tree.add_read_cost(u64::MAX / 2);
+        tree.merge_paid_runs()?;
+        assert_eq!(tree.statistics().runs, 1);
+        assert_shows(&tree, &model)?;
+        // Tables that the set had when it was resumed are not held for checks of new keys.
+        let inherited = tree.inner.inherited.as_ref().expect("it had tables").load();
+        assert_eq!(inherited.references(), tree.tables().references());
+        let is_inserted = |number: u64| {
+            let key = key(number);
+            tree.insert(&mut record::row(&key, b""), |_, _| {}).map(|seq| seq.is_some())
+        };
+        assert!(!is_inserted(0)? && !is_inserted(RECORDS - 1)?);
+        Ok(())
+    }
+
+    /// Writers pay nothing for reads: a merge waits until they are done, and gives way to them.
+    #[test]
+    fn a_merge_waits_while_anything_is_written() -> Result<()> {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        drop(tree(&store)?);
+        let clock = Arc::new(ManualClock::new(1));
+        let tree = Tree::resume(setup_at(&store, clock.clone()), SET, &mut |_| Ok(true))?;
+        let inner = &*tree.inner;
+        let wait = || inner.merge_wait(&mut inner.pending.lock());
+        assert_eq!(wait(), None, "nothing is paid");
+        tree.add_read_cost(u64::MAX / 2);
+        assert_eq!(wait(), Some(MERGE_QUIET), "it has just been opened");
+        clock.advance(MERGE_QUIET);
+        assert_eq!(wait(), Some(Duration::ZERO));
+        let many = 0..=IDLE_CHANGES_MAX;
+        many.clone().try_for_each(|number| put(&tree, number, b"new"))?;
+        assert!(inner.must_give_way());
+        assert_eq!(wait(), Some(MERGE_QUIET), "it is written");
+        assert!(!inner.must_give_way(), "what was written is seen");
+        clock.advance(MERGE_QUIET / 2);
+        assert_eq!(wait(), Some(MERGE_QUIET / 2));
+        put(&tree, 0, b"few changes are not many")?;
+        clock.advance(MERGE_QUIET / 2);
+        assert_eq!(wait(), Some(Duration::ZERO));
+        inner.freeze(true, true)?;
+        assert!(inner.must_give_way(), "a memtable waits for the thread");
+        tree.flush()?;
+        assert_eq!(wait(), Some(MERGE_QUIET), "a memtable was written");
+        clock.advance(MERGE_QUIET);
+        inner.pending.lock().callers = 1;
+        assert_eq!(wait(), Some(MERGE_QUIET), "a caller waits for the flush lock");
+        inner.pending.lock().callers = 0;
+        clock.advance(MERGE_QUIET);
+        assert_eq!(wait(), Some(Duration::ZERO));
+        tree.merge_paid_runs()?;
+        assert_eq!((tree.statistics().runs, wait()), (1, None));
+        Ok(())
+    }
+
+    /// A merge of all runs, or by policy, makes one for reads that is under way needless.
+    #[test]
+    fn a_merge_under_way_is_dropped_when_its_runs_are_merged() -> Result<()> {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let (tree, model) = tree(&store)?;
+        tree.add_read_cost(u64::MAX / 2);
+        merge_beside_a_caller(&tree)?.expect("there are more records");
+        tree.compact()?;
+        let before = tree.manifest();
+        tree.merge_paid_runs()?;
+        assert_eq!(tree.manifest(), before);
+        assert_shows(&tree, &model)
+    }
+
+    #[test]
+    fn a_complete_set_is_not_merged() -> Result<()> {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let (tree, _) = tree(&store)?;
+        tree.add_read_cost(u64::MAX / 2);
+        let complete = tree.commit(|manifest| manifest.state = SetState::Sealed)?;
+        tree.merge_paid_runs()?;
+        assert_eq!(Manifest::load(&*store, SET)?, complete);
+        Ok(())
+    }
+}
