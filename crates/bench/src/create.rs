@@ -33,21 +33,25 @@ pub const fn durability_name(durability: Durability) -> &'static str {
 /// Creates the files of `shape` in new directories of a session on `bases` bases, and publishes
 /// them as [`BENCH_NAME`]. Times every create, and the flush that writes the last of them to
 /// tables, but not the bases, the directories or publishing.
+///
+/// Unless `publishes`, ends the session instead; its name is then its number.
 pub fn create(
     store: &SharedStore,
     shape: WorkloadSize,
     options: SessionOptions,
-    bases: usize,
+    (bases, publishes): (usize, bool),
 ) -> Result<BenchReport> {
     shape.check()?;
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), CACHE_BYTES, Arc::new(SystemClock));
     let tree = TreeOptions { flush_threads: shape.threads, ..options.tree };
-    let options = SessionOptions { tree: TreeOptions::default(), ..options }.private();
+    let options = SessionOptions { tree: TreeOptions::default(), ..options };
+    let of_bases = options.clone().private();
     let bases: Vec<SetId> = (0..bases)
-        .map(|number| base(&repository, number, &shape, &options))
+        .map(|number| base(&repository, number, &shape, &of_bases))
         .collect::<Result<_>>()?;
     let options = SessionOptions { tree: tree.clone(), properties: shape.properties(), ..options };
+    let options = if publishes { options.private() } else { options };
     let session = repository.begin(&bases, options)?;
     let root = session.root().clone();
     let dirs: Vec<Dir> = (0..shape.directories as usize)
@@ -69,6 +73,10 @@ pub fn create(
         Some(statistics.table_bytes as f64 / statistics.table_rows.max(1) as f64);
     report.wal_bytes_per_record = Some((statistics.log_bytes - logged) as f64 / shape.files as f64);
     report.tables = Some(statistics.tables);
+    if !publishes {
+        session.end()?;
+        return Ok(report);
+    }
     let meter = ResourceMeter::start();
     let set = session.publish(BENCH_NAME)?;
     report.publish_seconds = Some(meter.seconds());

@@ -12,6 +12,7 @@ pub mod particles;
 pub mod permutation;
 pub mod plot;
 mod query;
+mod rates;
 pub mod replay;
 pub mod report;
 pub mod routing;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Stat, list and remove on the files that create left.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
@@ -13,9 +13,12 @@ use esker_fs::list::DirCursor;
 use esker_fs::namespace::Namespace;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_table::tables::TableRuns;
+use esker_table::tree::Tree;
 
 use crate::create::durability_name;
 use crate::permutation::{Permutation, SEED_REMOVE, SEED_STAT, SEED_WARM};
+use crate::rates::RateMeter;
 use crate::report::{BenchReport, ResourceMeter};
 use crate::workers;
 use crate::workload_size::{BENCH_NAME, WorkloadSize, directory_name};
@@ -36,23 +39,74 @@ pub struct QueryOptions {
     pub cache_bytes: u64,
     /// True to look up names that never existed.
     pub absent: bool,
+    /// True to look up in the session that create left open, whose runs are merged when reads have
+    /// paid for that; false for the snapshot that it published.
+    pub in_session: bool,
+}
+
+/// The session that create left open, or its snapshot.
+enum FilesOpened {
+    Session(Box<Session>),
+    Snapshot(Box<Namespace>),
+}
+
+impl Deref for FilesOpened {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
+        match self {
+            Self::Session(session) => session,
+            Self::Snapshot(namespace) => namespace,
+        }
+    }
+}
+
+impl FilesOpened {
+    /// The tables that readers search now.
+    fn tables(&self) -> Vec<TableRuns> {
+        let bases = self.layers().bases().iter().map(|base| base.tables.clone());
+        self.layers().writer().map(Tree::tables).into_iter().chain(bases).collect()
+    }
+
+    fn runs(&self) -> usize {
+        self.tables().iter().map(|tables| tables.runs.len()).sum()
+    }
+}
+
+/// Resumes the session that create left open.
+fn resume(repository: &Repository) -> Result<(Session, WorkloadSize)> {
+    for open in repository.open_sessions()? {
+        let Ok(manifest) = &open.node.manifest else { continue };
+        if let Ok(shape) = WorkloadSize::of_properties(&manifest.properties) {
+            return Ok((repository.resume(open.node.set, SessionOptions::default())?, shape));
+        }
+    }
+    let context = "no session: make one by `esker bench create --keep-session`";
+    Err(Error::new(Kind::NotFound, context))
 }
 
 struct TimeLeft {
     repository: Repository,
     counted: Arc<CountedStore>,
-    namespace: Namespace,
+    namespace: FilesOpened,
     shape: WorkloadSize,
     dirs: Vec<Dir>,
 }
 
 /// Opens the files that create left, with a cache of `cache_bytes`.
-fn open(store: &SharedStore, cache_bytes: u64) -> Result<TimeLeft> {
+fn open(store: &SharedStore, cache_bytes: u64, in_session: bool) -> Result<TimeLeft> {
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), cache_bytes, Arc::new(SystemClock));
-    let set = repository.resolve(BENCH_NAME)?.set;
-    let namespace = repository.open(&[set], Identity::of_process())?;
-    let shape = WorkloadSize::of_properties(&namespace.layers().bases()[0].manifest.properties)?;
+    let (namespace, shape) = if in_session {
+        let (session, shape) = resume(&repository)?;
+        (FilesOpened::Session(Box::new(session)), shape)
+    } else {
+        let set = repository.resolve(BENCH_NAME)?.set;
+        let namespace = repository.open(&[set], Identity::of_process())?;
+        let properties = &namespace.layers().bases()[0].manifest.properties;
+        let shape = WorkloadSize::of_properties(properties)?;
+        (FilesOpened::Snapshot(Box::new(namespace)), shape)
+    };
     let dirs = open_dirs(&namespace, &shape)?;
     Ok(TimeLeft { repository, counted, namespace, shape, dirs })
 }
@@ -66,24 +120,28 @@ fn block_reads(left: &TimeLeft) -> u64 {
 }
 
 /// Looks up random names. In a warm run, the cache holds the blocks that a 1/16 sample and one
-/// listing left.
+/// listing left. The rates of the report say how often in each second: the reads of a session may have
+/// its runs merged.
 pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
-    let left = open(store, options.cache_bytes)?;
+    let left = open(store, options.cache_bytes, options.in_session)?;
     let operations = options.operations.unwrap_or(left.shape.files);
     if options.cache_bytes > 0 {
         list_all(&left)?;
         let sample = left.shape.files.div_ceil(WARM_SHARE);
-        stat_share(&left, SEED_WARM, (0, 1), sample, false)?;
-        for base in left.namespace.layers().bases() {
-            base.tables.warm()?;
-        }
+        let runs = || left.namespace.runs();
+        stat_share(&left, SEED_WARM, (0, 1), (sample, false), &RateMeter::start(&runs))?;
+        left.namespace.tables().iter().try_for_each(TableRuns::warm)?;
     }
     let reads = block_reads(&left);
     let meter = ResourceMeter::start();
+    let runs = || left.namespace.runs();
+    let rates = RateMeter::start(&runs);
     workers::run(options.threads, |thread| {
-        stat_share(&left, SEED_STAT, (thread, options.threads), operations, options.absent)
+        let share = (thread, options.threads);
+        stat_share(&left, SEED_STAT, share, (operations, options.absent), &rates)
     })?;
     let mut report = meter.stop("stat", operations)?;
+    report.rates = rates.stop(operations);
     report.threads = options.threads;
     report.store_reads_per_operation =
         Some((block_reads(&left) - reads) as f64 / operations.max(1) as f64);
@@ -95,10 +153,10 @@ fn stat_share(
     left: &TimeLeft,
     seed: u64,
     (thread, threads): (usize, usize),
-    operations: u64,
-    absent: bool,
+    (operations, absent): (u64, bool),
+    rates: &RateMeter,
 ) -> Result<()> {
-    let shape = &left.shape;
+    let (shape, mut count) = (&left.shape, 0);
     let (order, insertions) = (Permutation::new(shape.files, seed), shape.insertions());
     let mut name = Vec::new();
     for operation in (thread as u64..operations).step_by(threads) {
@@ -118,13 +176,15 @@ fn stat_share(
                 return Err(Error::new(Kind::Corrupt, format!("{name}: unexpected result")));
             }
         }
+        count += 1;
+        rates.count(thread, count);
     }
     Ok(())
 }
 
 /// Lists every directory: names and attributes of all entries.
 pub fn list(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
-    let left = open(store, options.cache_bytes)?;
+    let left = open(store, options.cache_bytes, options.in_session)?;
     if options.cache_bytes > 0 {
         list_all(&left)?;
     }
@@ -171,7 +231,7 @@ fn list_dir(namespace: &Namespace, dir: &Dir) -> Result<u64> {
 /// Removes every file in random order, in a session on top of the files that create left; ends with
 /// a flush. The session is then abandoned.
 pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> Result<BenchReport> {
-    let left = open(store, WARM_CACHE_BYTES)?;
+    let left = open(store, WARM_CACHE_BYTES, false)?;
     let base = left.namespace.layers().bases()[0].set;
     let tree = options.tree.clone();
     let session = left.repository.begin(&[base], options.private())?;

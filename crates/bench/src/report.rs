@@ -61,12 +61,33 @@ pub struct BenchReport {
     /// Durability level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<&'static str>,
+    /// The rate in each second, where it may change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<BenchRate>,
     /// Seconds to publish, included in `seconds`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub publish_seconds: Option<f64>,
     /// Seconds to open the snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_seconds: Option<f64>,
+}
+
+/// The rate in a part of a benchmark.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BenchRate {
+    /// Seconds from the start of the benchmark to the end of the part.
+    pub seconds: f64,
+    /// Operations in the part divided by its seconds.
+    pub operations_per_second: f64,
+    /// Sorted runs of tables at its end; a merge that is under way counts its own and all old ones.
+    pub runs: usize,
+}
+
+impl fmt::Display for BenchRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = counted(self.runs as u64, "run");
+        write!(f, "{:.0}/s in {runs} after {:.0} s", self.operations_per_second, self.seconds)
+    }
 }
 
 /// A number and its noun, in the plural unless the number is 1.
@@ -95,6 +116,9 @@ impl fmt::Display for BenchReport {
         }
         if let Some(reads) = self.store_reads_per_operation {
             write!(f, "; {reads:.4} store reads each")?;
+        }
+        if let [first, .., last] = &self.rates[..] {
+            write!(f, "; {first}, {last}")?;
         }
         if let Some(bits) = self.index_bits_per_key {
             write!(f, "; {bits:.2} bits of index a key")?;

@@ -63,6 +63,9 @@ enum BenchWorkload {
         /// The same threads also write the tables, with no background thread
         #[arg(long)]
         inline: bool,
+        /// End the session instead of publishing it, for `stat --session`
+        #[arg(long)]
+        keep_session: bool,
         /// Number of bases below the session, which are created first
         #[arg(long, default_value_t = 0, value_name = "N")]
         bases: usize,
@@ -78,6 +81,10 @@ enum BenchWorkload {
         /// Look up names that do not exist
         #[arg(long)]
         absent: bool,
+        /// Look up in the session that `create --keep-session` left, which is merged when look-ups have
+        /// paid for that; the rates say when
+        #[arg(long)]
+        session: bool,
         #[command(flatten)]
         query: BenchQuery,
     },
@@ -198,26 +205,40 @@ impl BenchCommand {
             BenchWorkload::Collective(command) => return command.run(context),
             BenchWorkload::Messages(command) => return command.run(context),
             BenchWorkload::Segment(segment) => return segment.run(context),
-            BenchWorkload::Create { files, directories, threads, inline, bases, settings } => {
+            BenchWorkload::Create {
+                files,
+                directories,
+                threads,
+                inline,
+                keep_session,
+                bases,
+                settings,
+            } => {
                 let store = context.store_or_new()?;
                 let mut options = settings.options(context);
                 options.tree.background &= !inline;
-                create(&store, WorkloadSize { files, directories, threads }, options, bases)?
+                let size = WorkloadSize { files, directories, threads };
+                create(&store, size, options, (bases, !keep_session))?
             }
             BenchWorkload::Squash { sets, files, directories, threads } => {
                 let store = context.store_or_new()?;
                 let options = SessionSettings::for_few().options(context);
                 squash(&store, sets, WorkloadSize { files, directories, threads }, options)?
             }
-            BenchWorkload::Stat { operations, absent, query } => {
+            BenchWorkload::Stat { operations, absent, session: in_session, query } => {
                 let (threads, cache_bytes) = (query.threads, query.cache_bytes());
-                let options = QueryOptions { operations, threads, cache_bytes, absent };
+                let options = QueryOptions { operations, threads, cache_bytes, absent, in_session };
                 stat(&context.store()?, options)?
             }
             BenchWorkload::List { query } => {
                 let (threads, cache_bytes) = (query.threads, query.cache_bytes());
-                let options =
-                    QueryOptions { operations: None, threads, cache_bytes, absent: false };
+                let options = QueryOptions {
+                    operations: None,
+                    threads,
+                    cache_bytes,
+                    absent: false,
+                    in_session: false,
+                };
                 list(&context.store()?, options)?
             }
             BenchWorkload::ImdGet { target, operations, query } => {
