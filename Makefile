@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup build install c install-c deb docs test advisories demo soak mutants peers \
-	compare compare-imd compare-segments compare-mount compare-workbench clean
+	compare compare-outgrown compare-imd compare-segments compare-mount compare-workbench clean
 
 CARGO ?= cargo
 # Minutes that the long campaigns may take.
@@ -67,6 +67,10 @@ peers: ## Build the rival engines to compare with, about 10 minutes
 compare: build peers ## Run Esker and its rivals in turn and print the ratios
 	@scripts/setup.sh compare
 	python3 scripts/compare.py
+
+compare-outgrown: build peers ## Stats of 40 M files with 256 MiB of cache on every side
+	@scripts/setup.sh compare
+	python3 scripts/compare_outgrown.py
 
 compare-imd: build peers ## The same for indexed directories
 	@scripts/setup.sh compare

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// peer-leveldb: the workloads of `esker bench` on LevelDB: create|stat|list|remove of files here,
+// peer-leveldb: the workloads of `esker bench` on LevelDB: create|stat|list|remove|compact of files here,
 // imd-write|imd-get of records in imd.h, segment-put|-get|-range of segments in segment.h.
 // Every operation runs in its own process on what `create` left in the store. The store holds
 // the database in `db/` and its shape in `shape`. peers/README.md describes flags and fields.
@@ -40,7 +40,8 @@ class Driver {
     else if (op == "stat") Stat();
     else if (op == "list") List();
     else if (op == "remove") Remove();
-    else Die("no operation " + op + ": create, stat, list, remove, imd-write, imd-get, segment-put, "
+    else if (op == "compact") Compact();
+    else Die("no operation " + op + ": create, stat, list, remove, compact, imd-write, imd-get, segment-put, "
              "segment-get or segment-range");
     CountTables();
     db_.reset();
@@ -227,6 +228,16 @@ class Driver {
     StopWrites(shape.files);
     report_.records = shape.files;
     fs::remove(settings_.store + "/shape");
+  }
+
+  // Merges all tables into one sorted run.
+  void Compact() {
+    Shape shape = LoadShape(settings_.store);
+    Open(false);
+    Start();
+    db_->CompactRange(nullptr, nullptr);
+    StopWrites(shape.files);
+    report_.records = shape.files;
   }
 
   const Settings settings_;

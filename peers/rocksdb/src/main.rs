@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! peer-rocksdb: the workloads of `esker bench` on RocksDB: create|stat|list|remove of files here,
+//! peer-rocksdb: the workloads of `esker bench` on RocksDB: create|stat|list|remove|compact of files here,
 //! imd-write|imd-get of records in `imd`, segment-put|-get|-range of segments in `segment`.
 //! Every operation runs in its own process on what `create` left in the store. The store holds
 //! the database in `db/` and its shape in `shape`. peers/README.md describes flags and fields.
@@ -62,8 +62,9 @@ impl Driver {
             "stat" => self.stat(),
             "list" => self.list(),
             "remove" => self.remove(),
+            "compact" => self.compact(),
             other => die(format!(
-                "no operation {other}: create, stat, list, remove, imd-write, imd-get, \
+                "no operation {other}: create, stat, list, remove, compact, imd-write, imd-get, \
                  segment-put, segment-get or segment-range"
             )),
         }
@@ -171,6 +172,15 @@ impl Driver {
         });
         self.stop_writes(&db, &start, shape.files);
         require(std::fs::remove_file(self.shape_path()));
+    }
+
+    /// Merges all tables into one sorted run.
+    fn compact(&mut self) {
+        let shape = self.load_shape();
+        let db = self.open(false);
+        let start = Reading::now();
+        db.compact_range(None::<&[u8]>, None::<&[u8]>);
+        self.stop_writes(&db, &start, shape.files);
     }
 
     /// Runs `write` for every operation, thread t taking t, t + threads, ..., and writes the log
