@@ -69,6 +69,17 @@ impl TableHandle {
         }
     }
 
+    /// Returns about the visible part of `whole`, a size of the table. Without a store request: of a
+    /// table that is not open yet, all of it.
+    fn visible_of(&self, whole: u64) -> u64 {
+        let Some(table) = self.open.get() else { return whole };
+        let (index, reference) = (table.index(), &self.reference);
+        let (first, last) =
+            (index.block_of(&reference.first.key()), index.block_of(&reference.last.key()));
+        let shown = u128::from(whole) * (last + 1).saturating_sub(first) as u128;
+        (shown / index.blocks().max(1) as u128) as u64
+    }
+
     /// Returns a handle of the same table, of which `reference` shows another part.
     #[must_use]
     pub(crate) fn with_visible(self: &Arc<Self>, reference: TableRef) -> Arc<Self> {
@@ -111,16 +122,16 @@ pub struct SortedRun {
 }
 
 impl SortedRun {
-    /// Bytes of all its tables.
+    /// Bytes of all its tables, of which about those of the visible parts count.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.tables.iter().map(|table| table.reference.bytes).sum()
+        self.tables.iter().map(|table| table.visible_of(table.reference.bytes)).sum()
     }
 
-    /// Records in all its tables, including those of parts that are not visible.
+    /// Records in all its tables, of which about those of the visible parts count.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        self.tables.iter().map(|table| table.reference.rows).sum()
+        self.tables.iter().map(|table| table.visible_of(table.reference.rows)).sum()
     }
 
     /// Index of the first table whose range ends at or after `key`.

@@ -147,15 +147,16 @@ fn a_merge_without_room_is_put_off() {
     for request in 1.. {
         tree.add_read_cost(ENOUGH);
         let at = fault.operations() + request;
-        fault.fail_at_with(at, Kind::NoSpace, FaultEffect::Partial);
+        fault.fill_at(at, FaultEffect::Partial);
         let merged = tree.merge_paid_runs();
+        fault.make_room();
         if fault.operations() < at {
             merged.expect("no request failed");
             break;
         }
         match merged {
             Ok(()) => assert_eq!(runs(&tree), 1),
-            Err(error) => assert_eq!(error.kind(), Kind::NoSpace),
+            Err(error) => assert_eq!(error.kind(), Kind::NoSpace, "{request} {error}"),
         }
         assert_shows(&tree, &model);
         if runs(&tree) == 1 {

@@ -24,7 +24,7 @@ impl Tree {
     pub fn compact(&self) -> Result<()> {
         self.flush()?;
         let inner = &*self.inner;
-        let mut state = inner.flush.lock();
+        let mut state = inner.lock_flush();
         let runs = inner.version.load().tables.runs.len();
         inner.attempt(&mut state, |state| {
             inner.compact_runs(state, 0, runs)?;
@@ -79,10 +79,7 @@ impl TreeShared {
         }
         let merged = &runs[start..end];
         let number = merged[0].number;
-        let tables = state.manifest.tables.iter().filter(|table| {
-            table.schema == self.schema.id && merged.iter().any(|run| run.number == table.run)
-        });
-        self.backlog.start_merge(tables.map(|table| table.rows).sum());
+        self.backlog.start_merge(merged.iter().map(SortedRun::rows).sum());
         let cursors: Vec<RecordCursor> =
             merged.iter().map(|run| run.cursor(self.schema, &Key::FIRST, &Key::LAST)).collect();
         let mut tables = self.write_run(state, self.schema, |writer| {

@@ -54,7 +54,7 @@ impl Tree {
         inner.chunks.release();
         flushed?;
         inner.check_failure()?;
-        let mut state = inner.flush.lock();
+        let mut state = inner.lock_flush();
         inner.attempt(&mut state, |state| inner.drain_compressed(state))
     }
 
@@ -93,21 +93,21 @@ impl Tree {
     /// # Errors
     /// As [`Tree::flush`]; then the set is held as before.
     pub fn release(&self, why: impl Into<String>) -> Result<()> {
-        let before = self.inner.flush.lock().manifest.writer.clone();
+        let before = self.inner.lock_flush().manifest.writer.clone();
         let released = before.clone().map(SetWriter::released);
         // The next commit records it, whoever makes it.
-        self.inner.flush.lock().manifest.writer.clone_from(&released);
+        self.inner.lock_flush().manifest.writer.clone_from(&released);
         let is_said = || self.inner.committed.load().writer == released;
         let done = self.flush().and_then(|()| if is_said() { Ok(()) } else { self.commit_as_is() });
         match &done {
             Ok(()) => self.close(why),
-            Err(_) => self.inner.flush.lock().manifest.writer = before,
+            Err(_) => self.inner.lock_flush().manifest.writer = before,
         }
         done
     }
 
     fn commit_as_is(&self) -> Result<()> {
-        self.inner.commit(&mut self.inner.flush.lock(), |_| {})
+        self.inner.commit(&mut self.inner.lock_flush(), |_| {})
     }
 }
 
@@ -236,7 +236,7 @@ impl TreeShared {
 
     /// Writes all frozen memtables, oldest first.
     pub(super) fn flush_frozen(&self) -> Result<()> {
-        self.write_frozen(&mut self.flush.lock())
+        self.write_frozen(&mut self.lock_flush())
     }
 
     pub(super) fn write_frozen(&self, state: &mut FlushState) -> Result<()> {

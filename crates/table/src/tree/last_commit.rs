@@ -121,7 +121,7 @@ impl TreeShared {
 
     fn flush_and_finish(&self, last: LastCommit, begins_log: bool) -> Result<Result<Manifest>> {
         // Locked before the memtable is frozen, or the flushing thread would take it.
-        let state = &mut self.flush.lock();
+        let state = &mut self.lock_flush();
         self.write_frozen(state)?;
         self.freeze(true, begins_log)?;
         let mut last = Some(last);

@@ -27,6 +27,7 @@ mod paid_merge;
 mod prefetch;
 mod read;
 mod read_cost;
+mod replaced_tables;
 mod update;
 mod version;
 
@@ -53,7 +54,7 @@ use crate::family::{Family, FamilyMemtable};
 use crate::manifest::{Manifest, SetId};
 use crate::memtable::{ArenaPool, FrozenMemtable, Shard};
 use crate::schema::Schema;
-use crate::tables::{TableRuns, TableSource};
+use crate::tables::{SortedRun, TableRuns, TableSource};
 use crate::wal::ShardLog;
 use backlog::FlushBacklog;
 use key_history::KeyHistory;
@@ -187,7 +188,7 @@ struct FlushState {
 struct FlusherQueue {
     /// Frozen memtables, oldest first.
     frozen: VecDeque<QueuedMemtable>,
-    /// Number of callers that wait for a flush.
+    /// Number of callers that wait for a flush, or for the lock of the flusher's state.
     callers: usize,
     /// Why the frozen memtables are not being written.
     stall: Option<FlushStall>,
@@ -228,9 +229,10 @@ struct FlushMark {
 pub struct TreeStatistics {
     /// Bytes written to write-ahead logs.
     pub log_bytes: u64,
-    /// Bytes of all tables.
+    /// Bytes of all tables; of a table of which a part is visible, about those of that part.
     pub table_bytes: u64,
-    /// Records in all tables, including shadowed ones.
+    /// Records in all tables, including shadowed ones; of a table of which a part is visible, about
+    /// those of that part.
     pub table_rows: u64,
     /// Number of tables.
     pub tables: usize,
@@ -301,13 +303,14 @@ impl Tree {
     #[must_use]
     pub fn statistics(&self) -> TreeStatistics {
         let log_bytes = self.inner.log.lock().written_bytes;
-        let references = self.inner.version.load().tables.references();
+        let version = self.inner.version.load();
+        let runs = &version.tables.runs;
         TreeStatistics {
             log_bytes,
-            table_bytes: references.iter().map(|table| table.bytes).sum(),
-            table_rows: references.iter().map(|table| table.rows).sum(),
-            tables: references.len(),
-            runs: self.inner.version.load().tables.runs.len(),
+            table_bytes: runs.iter().map(SortedRun::bytes).sum(),
+            table_rows: runs.iter().map(SortedRun::rows).sum(),
+            tables: runs.iter().map(|run| run.tables.len()).sum(),
+            runs: runs.len(),
         }
     }
 }
@@ -340,6 +343,14 @@ impl TreeShared {
         };
         let _ = self.failure.set((error.kind(), context));
         self.done.notify_all();
+    }
+
+    /// Locks the state of the flusher; a merge for the sake of reads that is under way gives way.
+    fn lock_flush(&self) -> MutexGuard<'_, FlushState> {
+        self.pending.lock().callers += 1;
+        let state = self.flush.lock();
+        self.pending.lock().callers -= 1;
+        state
     }
 
     /// Writes the gathered chunk to the log, and records whether there was room for it.

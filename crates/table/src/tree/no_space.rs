@@ -152,7 +152,7 @@ impl TreeShared {
             }
             self.check_due(stall, &pending)?;
         }
-        let mut state = self.flush.lock();
+        let mut state = self.lock_flush();
         {
             // Another thread may have had the lock and retried just now.
             let pending = self.pending.lock();

@@ -125,9 +125,7 @@ impl TreeShared {
     /// Does the work of [`Tree::merge_paid_runs`].
     pub(super) fn merge_paid_runs(&self) -> Result<()> {
         let state = &mut self.flush.lock();
-        if state.paid_merge.is_none() && !self.read_cost.is_paid() {
-            return Ok(());
-        }
+        let is_due = state.paid_merge.is_some() || self.read_cost.is_paid();
         let began_ns = self.clock.monotonic_ns();
         self.pending.lock().seq_seen = self.next_seq.load(Ordering::Relaxed);
         let merged = self.merge_pieces(state);
@@ -140,11 +138,14 @@ impl TreeShared {
             state.paid_merge = None;
         }
         let is_under_way = state.paid_merge.is_some();
-        if !is_under_way {
+        if is_due && !is_under_way {
             self.read_cost.reset();
         }
         let mut pending = self.pending.lock();
         pending.is_merge_under_way = is_under_way;
+        if is_under_way {
+            pending.put_off_merge(self.clock.monotonic_ns());
+        }
         if is_full(&merged) {
             pending.merge_due_ns = self.due_ns(began_ns);
         }
@@ -160,7 +161,7 @@ impl TreeShared {
             return Ok(());
         }
         if state.paid_merge.is_none() {
-            state.paid_merge = self.next_paid_merge();
+            state.paid_merge = self.next_paid_merge(state)?;
         }
         while let Some(merge) = state.paid_merge.clone() {
             if self.must_give_way() {
@@ -172,12 +173,17 @@ impl TreeShared {
         Ok(())
     }
 
-    fn next_paid_merge(&self) -> Option<PaidMerge> {
+    /// Returns the merge that reads have paid for, unless the store has too many replaced tables.
+    fn next_paid_merge(&self, state: &mut FlushState) -> Result<Option<PaidMerge>> {
         let version = self.version.load();
         let runs = &version.tables.runs;
-        let window = self.read_cost.paid_window(runs)?;
-        let runs = runs[window].iter().map(|run| run.number).collect();
-        Some(PaidMerge { runs, from: Key::FIRST.into() })
+        let Some(window) = self.read_cost.paid_window(runs) else { return Ok(None) };
+        let runs = &runs[window];
+        if !self.may_replace(state, runs.iter().map(SortedRun::bytes).sum())? {
+            return Ok(None);
+        }
+        let runs = runs.iter().map(|run| run.number).collect();
+        Ok(Some(PaidMerge { runs, from: Key::FIRST.into() }))
     }
 
     /// Merges up to one table and commits it; returns the first key of the next piece.
@@ -331,7 +337,10 @@ mod tests {
     /// Has a caller wait for a flush while `tree` merges.
     fn merge_beside_a_caller(tree: &Tree) -> Result<Option<KeyBuffer>> {
         let state = &mut tree.inner.flush.lock();
-        let merge = state.paid_merge.clone().or_else(|| tree.inner.next_paid_merge());
+        let merge = match state.paid_merge.take() {
+            None => tree.inner.next_paid_merge(state)?,
+            begun => begun,
+        };
         let merge = merge.expect("paid for");
         tree.inner.pending.lock().callers = 1;
         let next = tree.inner.merge_piece(state, &merge)?;
@@ -439,10 +448,34 @@ mod tests {
         let (tree, model) = tree(&store)?;
         tree.add_read_cost(u64::MAX / 2);
         merge_beside_a_caller(&tree)?.expect("there are more records");
+        tree.inner.pending.lock().is_merge_under_way = true;
         tree.compact()?;
         let before = tree.manifest();
         tree.merge_paid_runs()?;
         assert_eq!(tree.manifest(), before);
+        assert_eq!(tree.inner.merge_wait(&mut tree.inner.pending.lock()), None, "nothing is left");
+        assert_shows(&tree, &model)
+    }
+
+    /// Callers of all kinds have the thread give way, and go on before it does.
+    #[test]
+    fn a_merge_gives_way_to_a_release() -> Result<()> {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let (tree, model) = tree(&store)?;
+        tree.add_read_cost(u64::MAX / 2);
+        let inner = &*tree.inner;
+        std::thread::scope(|scope| -> Result<()> {
+            let mut state = inner.flush.lock();
+            let releaser = scope.spawn(|| tree.release("it ends"));
+            while inner.pending.lock().callers == 0 {
+                std::thread::yield_now();
+            }
+            let merge = inner.next_paid_merge(&mut state)?.expect("paid for");
+            let next = inner.merge_piece(&mut state, &merge)?;
+            assert!(next.is_some(), "the merge went on beside a caller");
+            drop(state);
+            releaser.join().expect("no panic")
+        })?;
         assert_shows(&tree, &model)
     }
 

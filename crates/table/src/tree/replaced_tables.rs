@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Replaced tables: objects of tables that merges replaced and no collection has deleted yet.
+//!
+//! A writer cannot delete them, since it does not know who reads them, so merges that reads pay for
+//! must not make more and more of them: such a merge begins only while these objects would take at
+//! most [`REPLACED_FACTOR`] times the space of the tables that replaced them.
+
+use std::collections::HashMap;
+
+use esker_base::Result;
+
+use super::{FlushState, TreeShared};
+use crate::manifest::TableRef;
+
+/// Bytes of replaced tables for each byte of listed ones, up to which reads may have runs merged.
+const REPLACED_FACTOR: u64 = 2;
+/// Bytes of replaced tables up to which reads may always have runs merged.
+const REPLACED_BYTES_MIN: u64 = 64 << 20;
+
+impl TreeShared {
+    /// Returns whether the tables of a merge of `merged_bytes` may join the replaced ones. Forgets
+    /// replaced tables that were deleted. Cost: a listing.
+    pub(super) fn may_replace(&self, state: &mut FlushState, merged_bytes: u64) -> Result<bool> {
+        let folder = TableRef::folder(self.set);
+        let number = |name: &str| u64::from_str_radix(name.strip_prefix(&folder)?, 16).ok();
+        let objects = self.store().list(&folder)?;
+        let mut replaced: HashMap<u64, u64> = objects
+            .iter()
+            .filter_map(|object| Some((number(&object.name)?, object.bytes)))
+            .collect();
+        // The next commit records it, whoever makes it.
+        state.manifest.obsolete.retain(|number| replaced.contains_key(number));
+        let mut listed_bytes = 0;
+        for table in state.manifest.tables.iter().filter(|table| table.set == self.set) {
+            // Several references may show one object.
+            listed_bytes += replaced.remove(&table.number).unwrap_or(0);
+        }
+        let replaced_bytes = replaced.values().sum::<u64>() + merged_bytes;
+        Ok(replaced_bytes <= REPLACED_BYTES_MIN.max(listed_bytes * REPLACED_FACTOR))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use esker_base::clock::SystemClock;
+    use esker_base::store::{MemoryStore, SharedStore};
+
+    use super::*;
+    use crate::family::NoFamily;
+    use crate::manifest::{Manifest, SetId};
+    use crate::schema::record::{self, RECORD};
+    use crate::tables::TableSource;
+    use crate::tree::{Tree, TreeOptions, TreeSetup};
+
+    #[test]
+    fn replaced_tables_are_bounded_and_forgotten_once_deleted() -> Result<()> {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let setup = TreeSetup {
+            schema: &RECORD,
+            family: &NoFamily,
+            source: TableSource::new(store.clone(), 1 << 20),
+            clock: Arc::new(SystemClock),
+            options: TreeOptions { background: false, ..TreeOptions::default() },
+            barrier: Arc::new(|| Ok(())),
+            heartbeat: None,
+        };
+        let tree = Tree::create(setup, SetId(1), Manifest::new(vec![], 0))?;
+        let put = |number: u32| {
+            let key = number.to_be_bytes();
+            tree.update([record::key(&key)], |_, draft| {
+                draft.put(&mut [record::row(&key, b"value")]);
+                Ok(())
+            })
+        };
+        for number in 0..3 {
+            put(number)?;
+            tree.flush()?;
+        }
+        tree.compact()?;
+        let manifest = tree.manifest();
+        let replaced = manifest.obsolete.clone();
+        assert_eq!((replaced.len(), manifest.tables.len()), (3, 1));
+        let folder = TableRef::folder(SetId(1));
+        let objects = store.list(&folder)?;
+        let bytes_of = |is_replaced: bool| -> u64 {
+            let listed = manifest.tables[0].name();
+            objects.iter().filter(|o| (o.name != listed) == is_replaced).map(|o| o.bytes).sum()
+        };
+        let state = &mut tree.inner.flush.lock();
+        let free = REPLACED_BYTES_MIN - bytes_of(true);
+        assert!(tree.inner.may_replace(state, free)?);
+        assert!(!tree.inner.may_replace(state, free + 1)?);
+        assert_eq!(state.manifest.obsolete, replaced);
+        // A collection deletes one of them.
+        store.delete(&format!("{folder}{:016x}", replaced[1]))?;
+        assert!(tree.inner.may_replace(state, free + 1)?);
+        assert_eq!(state.manifest.obsolete, [replaced[0], replaced[2]]);
+        assert!(bytes_of(false) > 0);
+        Ok(())
+    }
+}
