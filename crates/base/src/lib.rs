@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the rest of Esker takes as arguments so that tests can replace it: object stores, append
-//! logs, time, randomness.
+//! logs, time, randomness; and the encodings of integers that all formats share.
 //!
 //! Nothing here knows about tables, files or namespaces.
 
@@ -8,10 +8,12 @@ pub mod clock;
 mod error;
 pub mod mapped_file;
 pub mod memory;
+pub mod packed_bits;
 pub mod process;
 pub mod random;
 mod shell_word;
 pub mod store;
+pub mod wire;
 
 pub use bytes::Bytes;
 pub use clock::Clock;

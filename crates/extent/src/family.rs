@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_base::Result;
+use esker_base::wire::{WireDamage, WireInput};
 use esker_table::family::{Family, FamilyMemtable, FamilyTables, OperationVisitor};
 use esker_table::manifest::TableRef;
 use esker_table::run_writer::RunWriter;
 use esker_table::tables::TableSource;
 use esker_table::tree::FamilyWriter;
-use esker_table::wire::{WireDamage, WireInput};
 
 use super::{
     IntervalIndex, NestedRun, RUN, SEGMENT, SegmentBuffer, SegmentLog, SegmentMerge, SegmentRun,

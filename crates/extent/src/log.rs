@@ -3,8 +3,8 @@
 //!
 //! Layout: docs/format/wal.md, "Segments". This file is its only encoder and decoder.
 
+use esker_base::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
 use esker_table::manifest::SetId;
-use esker_table::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
 
 use super::{LogPlace, Segment, SegmentRun};
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Segments compared with the bytes of a small file, each of which records its log and offset.
 
+use esker_base::wire::WireInput;
 use esker_table::block::DecodedBlock;
 use esker_table::merge::RecordCursor;
-use esker_table::wire::WireInput;
 use proptest::prelude::*;
 
 use super::*;

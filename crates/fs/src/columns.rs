@@ -2,10 +2,10 @@
 //! Columns: the space that each column of inode records takes.
 
 use esker_base::Result;
+use esker_base::wire::{WireDamage, WireInput};
 use esker_table::column::{ParsedInts, ParsedStrings};
 use esker_table::manifest::TableRef;
 use esker_table::tables::{TableHandle, TableSource};
-use esker_table::wire::{WireDamage, WireInput};
 
 use crate::inode::INODE;
 

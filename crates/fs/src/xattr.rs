@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use esker_base::wire::{WireDamage, WireInput, put_bytes};
 use esker_base::{Error, Kind, Result};
-use esker_table::wire::{WireDamage, WireInput, put_bytes};
 
 /// Maximum bytes of all attributes of an inode.
 pub const XATTR_BYTES_MAX: usize = 128 << 10;

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use esker_table::wire::{WireDamage, WireInput, put_varint};
+use esker_base::wire::{WireDamage, WireInput, put_varint};
 
 use crate::record_layout::{RecordLayout, VALUE_BYTES_MAX};
 

@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
+use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
 use esker_base::{Error, Result};
-use esker_table::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 use crate::index::head::IndexLogHead;
 use crate::names;

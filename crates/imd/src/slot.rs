@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use esker_table::column::bits;
+use esker_base::packed_bits;
 
 use crate::hash::PLACE_BITS;
 
@@ -76,7 +76,7 @@ pub fn encode(places: &[u64], slot_bits: u32, low_bits: u32, out: &mut Vec<u8>) 
         }
     }
     let lower = places.iter().map(|&place| quantize(place, slot_bits, low_bits, rows) & mask);
-    bits::pack(out, lower, low_bits);
+    packed_bits::pack(out, lower, low_bits);
 }
 
 /// The rows, counted from the slot's first, that may have a key of `place`; empty if there are
@@ -95,7 +95,7 @@ pub fn find(slot: &[u8], rows: u32, slot_bits: u32, low_bits: u32, place: u64) -
     let mut bit = first;
     let mut found = 0..0;
     while row < rows && is_one(upper, bit) {
-        let low = bits::get(lower, row as usize, low_bits);
+        let low = packed_bits::get(lower, row as usize, low_bits);
         if low == wanted {
             if found.is_empty() {
                 found.start = row;

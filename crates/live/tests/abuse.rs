@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use esker_base::Kind;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
+use esker_base::wire::{WireInput, put_bytes, put_varint};
 use esker_fs::ops::RenameFlags;
 use esker_live::client::{LiveDir, Request};
 use esker_live::wire::{
@@ -17,7 +18,6 @@ use esker_live::wire::{
     split_frame, start_frame, take_status,
 };
 use esker_live::{LiveServer, LiveTree};
-use esker_table::wire::{WireInput, put_bytes, put_varint};
 
 use crate::served::{LiveStore, NAME, client_options, server_options};
 

@@ -7,6 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
+use esker_base::wire::{WireInput, put_bytes, put_varint};
 use esker_base::{Kind, Random, Result};
 use esker_live::LiveServer;
 use esker_live::client::{LiveDir, Request};
@@ -15,7 +16,6 @@ use esker_live::wire::{
     start_frame, take_status,
 };
 use esker_table::manifest::SetId;
-use esker_table::wire::{WireInput, put_bytes, put_varint};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::served::{LiveStore, NAME};

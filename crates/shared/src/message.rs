@@ -7,12 +7,12 @@
 
 use std::ops::Range;
 
+use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_base::{Error, Kind, Result};
 use esker_comm::transport::MESSAGE_BYTES_MAX;
 use esker_comm::{Channel, Rank};
 use esker_extent::{Segment, SegmentLog, SegmentRun};
 use esker_table::manifest::SetId;
-use esker_table::wire::{WireDamage, WireInput, put_varint};
 
 /// Requests.
 pub const REQUEST: Channel = Channel(Channel::OWN.0 + 0x30);

@@ -12,11 +12,11 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use esker_base::Result;
+use esker_base::wire::{WireDamage, WireInput};
 
 use crate::manifest::TableRef;
 use crate::tables::TableSource;
 use crate::tree::FamilyWriter;
-use crate::wire::{WireDamage, WireInput};
 
 /// A kind of records that a tree hosts.
 pub trait Family: Debug + Send + Sync {

@@ -6,10 +6,10 @@
 //! so that building and probing it stays within a processor's cache.
 //! Source: Graf and Lemire, Binary Fuse Filters, 2022; the `xorf` crate.
 
+use esker_base::wire::{WireDamage, WireInput};
 use xorf::{BinaryFuse8, DmaSerializable};
 
 use crate::memory::prefetch;
-use crate::wire::{WireDamage, WireInput};
 
 /// Blocks that one filter partition covers.
 pub const FILTER_BLOCKS: usize = 256;

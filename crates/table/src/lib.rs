@@ -26,6 +26,5 @@ pub mod table;
 pub mod tables;
 pub mod tree;
 pub mod wal;
-pub mod wire;
 
 pub use memtable::{SHARD_BYTES_MAX, SHARDS};

@@ -16,6 +16,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use esker_base::store::{Store, concurrent};
+use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
 use esker_base::{Error, Kind, Result};
 
 pub use job::JobMembership;
@@ -25,7 +26,6 @@ pub use table_ref::TableRef;
 use crate::block::BLOCK_ROWS_MAX;
 use crate::set_writer::{self, SetWriter};
 use crate::table::TABLE_DATA_BYTES_MAX;
-use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 const MAGIC: [u8; 8] = *b"ESKERMNF";
 const VERSION: u16 = 5;

@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use arrayvec::ArrayVec;
 use esker_base::{Error, Kind, Result};
 
-use crate::wire::{unzigzag, zigzag};
+use esker_base::wire::{unzigzag, zigzag};
 
 /// Maximum number of integer columns of a schema: bits of one word name them.
 pub const INTS_MAX: usize = 24;

@@ -7,7 +7,7 @@
 
 use esker_base::ProcessIdentity;
 
-use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
+use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 /// A text about a writer takes at most this many bytes; longer ones are cut.
 pub const WRITER_TEXT_BYTES_MAX: usize = 1 << 10;

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_base::store::{FaultStore, MemoryStore, SharedStore};
+use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_base::{Kind, Random, Result};
 use esker_table::family::{Family, FamilyMemtable, FamilyTables, OperationVisitor};
 use esker_table::manifest::{Manifest, TableRef};
 use esker_table::schema::{IntColumn, Key, Row, Schema};
 use esker_table::tables::{SortedRun, TableRuns, TableSource};
 use esker_table::tree::{Durability, FamilyWriter, Tree, TreeSetup};
-use esker_table::wire::{WireDamage, WireInput, put_varint};
 
 use crate::records::{SET, get, options, put, resume, setup};
 

@@ -4,9 +4,9 @@
 //! A reader of a record in a block decodes only the columns that it uses. If the records of the block
 //! differ in few columns, it does not test which of them vary.
 
+use esker_base::wire::unzigzag;
 use esker_table::block::DecodedBlock;
 use esker_table::schema::{Row, RowBuffer};
-use esker_table::wire::unzigzag;
 
 use super::column;
 

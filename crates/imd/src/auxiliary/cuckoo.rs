@@ -22,9 +22,9 @@
 //! Deviation: a pair that finds no slot after [`MOVES_MAX`] moves goes to the side table while the
 //! table still accepts others, so that one popular key does not leave a table empty.
 
+use esker_base::packed_bits;
+use esker_base::wire::WireDamage;
 use esker_base::{Bytes, Error, Kind, Random, Result};
-use esker_table::column::bits;
-use esker_table::wire::WireDamage;
 
 use super::exact::{self, ExactList};
 use super::{AuxiliaryHeader, CHECKSUM_BYTES, HEADER_BYTES, KeyRankPair, KindByte};
@@ -100,7 +100,7 @@ pub(super) fn encode(pairs: &[KeyRankPair], fingerprint_bits: u32) -> Result<Vec
 /// 128 K.
 fn bucket_bits(left: usize, placed: usize, slots: usize) -> u32 {
     let buckets = (left * 100).div_ceil(FULL_PERCENT * BUCKET_SLOTS);
-    let all = bits::width_of(buckets.saturating_sub(1) as u64);
+    let all = packed_bits::width_of(buckets.saturating_sub(1) as u64);
     let total = slots + (BUCKET_SLOTS << all);
     let used = (placed + left) * 100 >= USED_PERCENT_MIN * total;
     if used || total <= SLOTS_SMALL { all } else { all.saturating_sub(1) }
@@ -123,12 +123,13 @@ fn put(
         listed: exact::keys(listed),
     };
     let slot_bits = fingerprint_bits + source_bits;
-    let slots: usize = tables.iter().map(|table| bits::bytes(table.slots.len(), slot_bits)).sum();
+    let slots: usize =
+        tables.iter().map(|table| packed_bits::bytes(table.slots.len(), slot_bits)).sum();
     let mut out = Vec::with_capacity(HEADER_BYTES + 16 + slots + 16 * listed.len());
     header.put(&mut out);
     out.extend(tables.iter().map(|table| small(table.bucket_bits as usize)));
     for table in tables {
-        bits::pack(&mut out, table.slots.iter().map(|slot| u64::from(*slot)), slot_bits);
+        packed_bits::pack(&mut out, table.slots.iter().map(|slot| u64::from(*slot)), slot_bits);
     }
     exact::put(&mut out, listed, source_bits);
     super::put_checksum(&mut out);
@@ -283,7 +284,7 @@ impl CuckooTables {
             if bucket_bits > usize::BITS / 2 {
                 return Err(damage);
             }
-            let next = at + bits::bytes(BUCKET_SLOTS << bucket_bits, slot_bits);
+            let next = at + packed_bits::bytes(BUCKET_SLOTS << bucket_bits, slot_bits);
             if next > end {
                 return Err(damage);
             }
@@ -323,7 +324,8 @@ impl CuckooTables {
 
     fn slot(&self, table: &CuckooSlots, index: usize) -> (u32, u32) {
         let source_bits = self.header.source_bits;
-        let slot = bits::get(&table.slots, index, source_bits + u32::from(self.header.small[0]));
+        let slot =
+            packed_bits::get(&table.slots, index, source_bits + u32::from(self.header.small[0]));
         let slot = u32::try_from(slot).expect("at most SLOT_BITS_MAX bits");
         (slot >> source_bits, slot & ((1 << source_bits) - 1))
     }

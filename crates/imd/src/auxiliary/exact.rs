@@ -9,8 +9,8 @@
 //! Concurrency: immutable.
 
 use esker_base::Bytes;
-use esker_table::column::bits;
-use esker_table::wire::{WireDamage, WireInput};
+use esker_base::packed_bits;
+use esker_base::wire::{WireDamage, WireInput};
 
 use super::KeyRankPair;
 
@@ -34,8 +34,8 @@ pub fn put(out: &mut Vec<u8>, pairs: &[KeyRankPair], source_bits: u32) {
         end += group.len() as u64;
         ends.push(end);
     }
-    bits::pack(out, ends.into_iter(), bits::width_of(u64::from(total)));
-    bits::pack(out, pairs.iter().map(|pair| u64::from(pair.source)), source_bits);
+    packed_bits::pack(out, ends.into_iter(), packed_bits::width_of(u64::from(total)));
+    packed_bits::pack(out, pairs.iter().map(|pair| u64::from(pair.source)), source_bits);
 }
 
 /// An encoded list.
@@ -59,10 +59,10 @@ impl ExactList {
         let at = |offset, what| WireDamage { offset: base + offset, what };
         let mut input = WireInput::new(bytes);
         let total = input.u32().map_err(|damage| at(damage.offset, damage.what))? as usize;
-        let (keys, end_bits) = (keys as usize, bits::width_of(total as u64));
+        let (keys, end_bits) = (keys as usize, packed_bits::width_of(total as u64));
         let digests = input.at()..input.at() + keys * DIGEST_BYTES;
-        let ends = digests.end..digests.end + bits::bytes(keys, end_bits);
-        let sources = ends.end..ends.end + bits::bytes(total, source_bits);
+        let ends = digests.end..digests.end + packed_bits::bytes(keys, end_bits);
+        let sources = ends.end..ends.end + packed_bits::bytes(total, source_bits);
         if sources.end != bytes.len() {
             return Err(at(0, "a list that fills its bytes"));
         }
@@ -90,7 +90,7 @@ impl ExactList {
             start..self.end(index)
         });
         range.map(|index| {
-            let source = bits::get(&self.sources, index, self.source_bits);
+            let source = packed_bits::get(&self.sources, index, self.source_bits);
             u32::try_from(source).expect("at most 32 bits")
         })
     }
@@ -115,6 +115,7 @@ impl ExactList {
     }
 
     fn end(&self, index: usize) -> usize {
-        usize::try_from(bits::get(&self.ends, index, self.end_bits)).expect("at most 32 bits")
+        usize::try_from(packed_bits::get(&self.ends, index, self.end_bits))
+            .expect("at most 32 bits")
     }
 }

@@ -21,9 +21,9 @@ pub mod cuckoo;
 mod exact;
 pub mod ribbon;
 
+use esker_base::packed_bits;
+use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Bytes, Error, Kind, Result};
-use esker_table::column::bits;
-use esker_table::wire::{WireDamage, WireInput};
 
 use cuckoo::CuckooTables;
 use ribbon::RibbonTable;
@@ -241,7 +241,7 @@ fn put_checksum(out: &mut Vec<u8>) {
 
 /// The number of bits that hold every source of `pairs`.
 fn source_bits(pairs: &[KeyRankPair]) -> u32 {
-    bits::width_of(pairs.iter().map(|pair| u64::from(pair.source)).max().unwrap_or(0))
+    packed_bits::width_of(pairs.iter().map(|pair| u64::from(pair.source)).max().unwrap_or(0))
 }
 
 /// Spreads a hash over all bits, since hashes of one partition share some. Injective. Source: the

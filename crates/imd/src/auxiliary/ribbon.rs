@@ -16,8 +16,8 @@
 //! succinct retrieval and approximate membership using ribbon, SEA 2022.
 
 use esker_base::Bytes;
-use esker_table::column::bits;
-use esker_table::wire::WireDamage;
+use esker_base::packed_bits;
+use esker_base::wire::WireDamage;
 
 use super::exact::{self, ExactList};
 use super::{AuxiliaryHeader, CHECKSUM_BYTES, HEADER_BYTES, KeyRankPair, KindByte};
@@ -49,7 +49,7 @@ pub(super) fn encode(pairs: &mut Vec<KeyRankPair>) -> Vec<u8> {
 
     let mut out = Vec::with_capacity(
         HEADER_BYTES
-            + bits::bytes(slots.len(), source_bits)
+            + packed_bits::bytes(slots.len(), source_bits)
             + 16 * listed.len()
             + CHECKSUM_BYTES
             + 4,
@@ -64,7 +64,7 @@ pub(super) fn encode(pairs: &mut Vec<KeyRankPair>) -> Vec<u8> {
         listed: exact::keys(&listed),
     };
     header.put(&mut out);
-    bits::pack(&mut out, slots.iter().map(|slot| u64::from(*slot)), source_bits);
+    packed_bits::pack(&mut out, slots.iter().map(|slot| u64::from(*slot)), source_bits);
     exact::put(&mut out, &listed, source_bits);
     super::put_checksum(&mut out);
     out
@@ -234,7 +234,7 @@ impl RibbonTable {
             return Err(WireDamage { offset: 16, what: "a possible number of slots" });
         }
         let end = bytes.len() - CHECKSUM_BYTES;
-        let list = HEADER_BYTES + bits::bytes(slots as usize, source_bits);
+        let list = HEADER_BYTES + packed_bits::bytes(slots as usize, source_bits);
         if list > end {
             return Err(WireDamage { offset: HEADER_BYTES, what: "more bytes than there are" });
         }
@@ -263,7 +263,7 @@ impl RibbonTable {
         let mut sum = 0;
         while coefficients != 0 {
             let slot = first + coefficients.trailing_zeros() as usize;
-            sum ^= bits::get(&self.slots, slot, self.header.source_bits);
+            sum ^= packed_bits::get(&self.slots, slot, self.header.source_bits);
             coefficients &= coefficients - 1;
         }
         u32::try_from(sum).expect("at most 32 bits")

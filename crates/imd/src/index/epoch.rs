@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use esker_table::wire::{WireDamage, WireInput, put_varint};
+use esker_base::wire::{WireDamage, WireInput, put_varint};
 
 use crate::block::{BLOCK_BYTES, rows_of_block};
 use crate::checksum::CHECKSUM_BYTES;

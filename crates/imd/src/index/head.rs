@@ -2,7 +2,7 @@
 //! Head: identity of an index log; its first frame.
 //! Layout: docs/format/imd.md, "Head".
 
-use esker_table::wire::{WireDamage, WireInput};
+use esker_base::wire::{WireDamage, WireInput};
 
 use crate::partition::RowOrder;
 use crate::record_layout::{RecordLayout, ValueFormat};

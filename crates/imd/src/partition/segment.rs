@@ -15,8 +15,8 @@
 //! Layout: docs/format/imd.md, "Segments".
 
 use esker_base::Result;
+use esker_base::wire::put_varint;
 use esker_table::filter;
-use esker_table::wire::put_varint;
 
 use super::RowOrder;
 use super::sort::{position_of, prefix};

@@ -7,9 +7,9 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use esker_base::wire::WireInput;
 use esker_base::{Error, Result};
 use esker_table::filter;
-use esker_table::wire::WireInput;
 use hashbrown::HashMap;
 
 use super::counts::QueryCounts;

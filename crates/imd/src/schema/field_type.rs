@@ -8,8 +8,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_base::{Error, Kind, Result};
-use esker_table::wire::{WireDamage, WireInput, put_varint};
 
 /// Bytes of a numeric key.
 pub const KEY_NUMBER_BYTES: usize = 8;

@@ -12,8 +12,8 @@ mod key_names;
 
 use std::fmt;
 
+use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
 use esker_base::{Error, Kind, Result};
-use esker_table::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 pub use field_type::{FieldType, FieldValue, KEY_NUMBER_BYTES};
 pub use key_names::KeyNames;

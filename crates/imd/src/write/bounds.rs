@@ -22,9 +22,9 @@
 
 use std::time::Duration;
 
+use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
 use esker_comm::{Channel, Deadline, Rank, Router, Transport};
-use esker_table::wire::{WireDamage, WireInput};
 
 use crate::directory::PartitionBounds;
 use crate::partition::key_prefix;

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use esker_base::store::SharedStore;
+use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Result};
 use esker_comm::{Channel, Rank, Router, RouterOptions, Transport, router};
-use esker_table::wire::WireInput;
 
 use super::bounds::{BoundsBalancer, WaitingRecords};
 use super::directory_options::{DirectoryOptions, batch_share};

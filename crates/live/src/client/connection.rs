@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
+use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_fs::identity::Identity;
 use esker_fs::live_namespace::LiveNamespace;
 use esker_fs::namespace::FollowLinks;
-use esker_table::wire::{WireDamage, WireInput};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::endpoint::{ClientIdentity, Endpoint};

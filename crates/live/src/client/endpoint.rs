@@ -9,10 +9,10 @@ use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
 use std::time::Duration;
 
 use esker_base::process::ProcessIdentity;
+use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Random, Result};
 use esker_fs::identity::Identity;
 use esker_table::manifest::SetId;
-use esker_table::wire::WireInput;
 use rustix::net::sockopt::socket_peercred;
 
 use crate::proof::UserSecret;

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use esker_base::wire::{put_bytes, put_varint};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::DirId;
 use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
-use esker_table::wire::{put_bytes, put_varint};
 
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader,

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use esker_base::store::SharedStore;
+use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::DirId;
 use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
 use esker_table::manifest::SetId;
-use esker_table::wire::{WireDamage, WireInput};
 
 use super::connection::{LiveClientOptions, LiveConnection};
 use super::pending::LiveDir;

@@ -9,10 +9,10 @@ mod reads;
 
 use std::collections::BTreeSet;
 
+use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::session::Session;
-use esker_table::wire::{WireDamage, WireInput};
 use parking_lot::MutexGuard;
 
 use super::open_directories::OpenDirectories;

@@ -12,9 +12,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_base::{Error, Kind, Result};
 use esker_fs::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
-use esker_table::wire::{WireDamage, WireInput, put_varint};
 
 /// Version of the content of a record.
 const VERSION: u8 = 1;

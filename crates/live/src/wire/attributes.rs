@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Attributes of a file on the wire. Layout: docs/format/live.md, "Attributes".
 
+use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_fs::inode::{FileKind, Inode, NameKind};
-use esker_table::wire::{WireDamage, WireInput, put_varint};
 
 /// Attributes of a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,10 +12,10 @@
 //! Invariant: frames of a handshake are at most [`GREETING_BYTES_MAX`] long, so that a stranger
 //! costs a server little memory.
 
+use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_base::{Error, Result};
 use esker_fs::identity::Identity;
 use esker_table::manifest::SetId;
-use esker_table::wire::{WireDamage, WireInput, put_varint};
 
 const MAGIC: &[u8; 8] = b"ESKRLIVE";
 const VERSION: u16 = 1;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Items of requests and answers that several verbs share. Layout: docs/format/live.md, "Verbs".
 
+use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint, unzigzag, zigzag};
 use esker_base::{Error, Kind};
 use esker_fs::ops::AttributeChanges;
-use esker_table::wire::{WireDamage, WireInput, put_bytes, put_varint, unzigzag, zigzag};
 
 /// Maximum bytes of a name.
 pub const NAME_BYTES_MAX: usize = 255;

@@ -16,10 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use arrayvec::ArrayVec;
+use esker_base::packed_bits;
 
 use super::order_search;
 use super::parsed::Block;
-use crate::column::{ALPHABET_BYTES_MAX, OwnLengths, PackedInts, ParsedInts, StringsLayout, bits};
+use crate::column::{ALPHABET_BYTES_MAX, OwnLengths, PackedInts, ParsedInts, StringsLayout};
 use crate::schema::{INTS_MAX, Key, RowBuffer, Schema};
 
 /// Parts of a block, and the bytes of one: the smallest power of two with which the parts suffice.
@@ -362,7 +363,7 @@ impl Outline {
         let Some(symbols) = &self.form.symbols else {
             return Some(bytes.get(at + start..at + end)? == own);
         };
-        let symbol = |index| symbols[bits::get(&bytes[at..], index, width as u32) as usize];
+        let symbol = |index| symbols[packed_bits::get(&bytes[at..], index, width as u32) as usize];
         Some((start..end).zip(own).all(|(index, byte)| symbol(index) == *byte))
     }
 }

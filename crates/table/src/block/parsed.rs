@@ -8,13 +8,13 @@
 use std::cmp::Ordering;
 
 use esker_base::Bytes;
+use esker_base::wire::{WireDamage, WireInput};
 
 use super::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, HEADER_BYTES};
 use super::{DecodedBlock, order_search};
 use crate::column::{ParsedInts, ParsedStrings};
 use crate::memory::prefetch;
 use crate::schema::{INTS_MAX, KEY_INTS_MAX, Key, RowBuffer, Schema};
-use crate::wire::{WireDamage, WireInput};
 
 /// A block whose checksum and structure have been verified.
 #[derive(Debug)]

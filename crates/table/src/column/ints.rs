@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::bits;
-use crate::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
+use esker_base::packed_bits;
+use esker_base::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
 
 const CONSTANT: u8 = 0;
 const PACKED: u8 = 1;
@@ -88,7 +88,7 @@ impl PackedInts {
     /// [`PackedInts::span`] may be anything.
     #[inline]
     pub(crate) fn get(&self, bytes: &[u8], row: usize) -> u64 {
-        self.base.wrapping_add(bits::get(&bytes[self.at as usize..], row, self.width.into()))
+        self.base.wrapping_add(packed_bits::get(&bytes[self.at as usize..], row, self.width.into()))
     }
 }
 
@@ -117,12 +117,12 @@ impl ParsedInts {
         match self {
             Self::Constant(value) => *value,
             Self::Packed { base, width, at } => {
-                base.wrapping_add(bits::get(&bytes[*at..], row, *width))
+                base.wrapping_add(packed_bits::get(&bytes[*at..], row, *width))
             }
             Self::Runs { ends, values } => values[ends.partition_point(|&end| end <= row as u64)],
             Self::Dictionary { values, width, at } => {
                 // Our encoder never writes an index past the end; the last entry stands in.
-                let index = bits::get(&bytes[*at..], row, *width) as usize;
+                let index = packed_bits::get(&bytes[*at..], row, *width) as usize;
                 values[index.min(values.len() - 1)]
             }
             Self::Summed(values) => values[row],
@@ -161,7 +161,7 @@ impl ParsedInts {
         match self {
             Self::Constant(value) => out.resize(out.len() + rows, *value),
             Self::Packed { base, width, at } => {
-                bits::unpack(&bytes[*at..], rows, *base, *width, out);
+                packed_bits::unpack(&bytes[*at..], rows, *base, *width, out);
             }
             Self::Summed(values) => out.extend_from_slice(values),
             _ => out.extend((0..rows).map(|row| self.get(bytes, row))),
@@ -226,16 +226,16 @@ fn encode_within(values: &[u64], searched: bool, depth: usize, out: &mut Vec<u8>
     }
     let rows = values.len();
     let shape = ValueStats::of(values);
-    let width = bits::width_of(shape.high - shape.low);
-    let packed_bytes = bits::bytes(rows, width);
+    let width = packed_bits::width_of(shape.high - shape.low);
+    let packed_bytes = packed_bits::bytes(rows, width);
     if depth > 1 {
         if packed_bytes > 16 && encode_phrase(values, packed_bytes, depth, out) {
             return;
         }
         // A run costs about one value and one end.
-        let run_bytes = shape.runs * (bits::bytes(1, width) + 2);
-        let delta_width = bits::width_of(shape.delta_high - shape.delta_low);
-        let delta_bytes = bits::bytes(rows, delta_width) + 8;
+        let run_bytes = shape.runs * (packed_bits::bytes(1, width) + 2);
+        let delta_width = packed_bits::width_of(shape.delta_high - shape.delta_low);
+        let delta_bytes = packed_bits::bytes(rows, delta_width) + 8;
         let delta_wins = if searched {
             delta_bytes + packed_bytes / 4 < packed_bytes
         } else {
@@ -260,7 +260,7 @@ fn encode_within(values: &[u64], searched: bool, depth: usize, out: &mut Vec<u8>
     out.push(PACKED);
     put_varint(out, shape.low);
     out.push(width as u8);
-    bits::pack(out, values.iter().map(|value| value - shape.low), width);
+    packed_bits::pack(out, values.iter().map(|value| value - shape.low), width);
 }
 
 /// Encodes `values` if their deltas repeat with a short period and that costs less than packing.
@@ -317,8 +317,8 @@ fn encode_dictionary(values: &[u64], packed_bytes: usize, out: &mut Vec<u8>) -> 
         }
     }
     distinct.sort_unstable();
-    let width = bits::width_of(distinct.len() as u64 - 1);
-    if distinct.len() * 8 + bits::bytes(values.len(), width) >= packed_bytes {
+    let width = packed_bits::width_of(distinct.len() as u64 - 1);
+    if distinct.len() * 8 + packed_bits::bytes(values.len(), width) >= packed_bytes {
         return false;
     }
     out.push(DICTIONARY);
@@ -330,7 +330,7 @@ fn encode_dictionary(values: &[u64], packed_bytes: usize, out: &mut Vec<u8>) -> 
             distinct.binary_search(value).expect("every value is in the dictionary") as u64
         })
         .collect();
-    bits::pack(out, indices.into_iter(), width);
+    packed_bits::pack(out, indices.into_iter(), width);
     true
 }
 
@@ -356,9 +356,9 @@ fn parse_within(
                 return Err(input.damage("a dictionary with an entry"));
             }
             let values = parse_values(input, entries, depth - 1)?;
-            let width = bits::width_of(entries as u64 - 1);
+            let width = packed_bits::width_of(entries as u64 - 1);
             let at = input.at();
-            input.take(bits::bytes(rows, width))?;
+            input.take(packed_bits::bytes(rows, width))?;
             Ok(ParsedInts::Dictionary { values, width, at })
         }
         DELTA => {
@@ -401,7 +401,7 @@ fn take_packed(input: &mut WireInput, rows: usize) -> Result<(u32, usize), WireD
         return Err(input.damage("a width of at most 64 bits"));
     }
     let at = input.at();
-    input.take(bits::bytes(rows, width))?;
+    input.take(packed_bits::bytes(rows, width))?;
     Ok((width, at))
 }
 

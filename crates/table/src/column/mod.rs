@@ -5,7 +5,6 @@
 //! Layout: docs/format/table.md, "Columns". Source: MetaKV §III-A (each column of a block is
 //! compressed separately; regularly varying sequences by their deltas).
 
-pub mod bits;
 mod ints;
 mod strings;
 

@@ -7,9 +7,11 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::{PackedInts, ParsedInts, bits};
+use esker_base::packed_bits;
+use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
+
+use super::{PackedInts, ParsedInts};
 use crate::memory::prefetch;
-use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 /// Maximum bytes of the strings of one column of one block, which bounds what a hostile block can
 /// make a reader allocate.
@@ -115,11 +117,12 @@ fn encode_text(text: &[u8], out: &mut Vec<u8>) {
         seen[usize::from(byte)] = true;
     }
     let alphabet: Vec<u8> = (0..=255u8).filter(|&byte| seen[usize::from(byte)]).collect();
-    let width = bits::width_of(alphabet.len().saturating_sub(1) as u64);
+    let width = packed_bits::width_of(alphabet.len().saturating_sub(1) as u64);
     let packs = alphabet.len() <= ALPHABET_BYTES_MAX
         && !text.is_empty()
-        && bits::bytes(text.len(), width) + alphabet.len() + 2 < text.len();
-    let cheapest = if packs { bits::bytes(text.len(), width) + alphabet.len() } else { text.len() };
+        && packed_bits::bytes(text.len(), width) + alphabet.len() + 2 < text.len();
+    let cheapest =
+        if packs { packed_bits::bytes(text.len(), width) + alphabet.len() } else { text.len() };
     // Packed names are already near their entropy; LZ4 pays off on longer, repetitive text.
     if text.len() >= LZ4_TEXT_BYTES_MIN && (!packs || text.len() > 64 << 10) {
         let compressed = lz4_flex::block::compress(text);
@@ -138,7 +141,7 @@ fn encode_text(text: &[u8], out: &mut Vec<u8>) {
             rank[usize::from(byte)] = index as u8;
         }
         let ranks = text.iter().map(|&byte| u64::from(rank[usize::from(byte)]));
-        bits::pack(out, ranks, width);
+        packed_bits::pack(out, ranks, width);
     } else {
         out.push(PLAIN);
         out.extend_from_slice(text);
@@ -214,8 +217,8 @@ impl ParsedStrings {
                 if alphabet.is_empty() {
                     return Err(input.damage("an alphabet with a symbol"));
                 }
-                let width = bits::width_of(alphabet.len() as u64 - 1);
-                let packed_bytes = bits::bytes(text_bytes, width);
+                let width = packed_bits::width_of(alphabet.len() as u64 - 1);
+                let packed_bytes = packed_bits::bytes(text_bytes, width);
                 input.take(packed_bytes)?;
                 // Our encoder never writes a rank past the alphabet; the last symbol stands in.
                 let mut symbols = Box::new([alphabet[alphabet.len() - 1]; ALPHABET_BYTES_MAX]);
@@ -384,7 +387,7 @@ impl ParsedStrings {
             StringEncoding::Expanded(text) => &text[place] == other,
             StringEncoding::Alphabet { symbols, width, at } => {
                 place.zip(other).all(|(index, &byte)| {
-                    symbols[bits::get(&bytes[*at..], index, *width) as usize] == byte
+                    symbols[packed_bits::get(&bytes[*at..], index, *width) as usize] == byte
                 })
             }
         }
@@ -453,7 +456,9 @@ fn append_ranks(
         }));
         index += count;
     }
-    out.extend((index..place.end).map(|index| symbols[bits::get(packed, index, width) as usize]));
+    out.extend(
+        (index..place.end).map(|index| symbols[packed_bits::get(packed, index, width) as usize]),
+    );
 }
 
 /// Returns the symbols of the first `count` packed ranks, and one piece more.

@@ -3,7 +3,7 @@
 //!
 //! Layout: docs/format/manifest.md. This file is its only encoder and decoder.
 
-use crate::wire::{WireDamage, WireInput};
+use esker_base::wire::{WireDamage, WireInput};
 
 /// The set is not part of a job.
 const NONE: u8 = 0;

@@ -8,8 +8,9 @@
 
 use std::collections::BTreeMap;
 
+use esker_base::wire::{WireDamage, WireInput, put_varint};
+
 use super::{ENTRIES_MAX, SetId};
-use crate::wire::{WireDamage, WireInput, put_varint};
 
 /// Maximum number of ranges. If there are more, neighbours are joined: the numbers between them
 /// then count as referred to, which may keep a log too long but never loses one.

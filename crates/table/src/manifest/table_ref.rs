@@ -3,10 +3,11 @@
 //!
 //! Layout: docs/format/manifest.md. This file is their only encoder and decoder.
 
+use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
+
 use super::{NUMBER_MAX, ROWS_MAX, SetId};
 use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer};
 use crate::table::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
-use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 /// A table that a change set shows, or part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,10 +16,11 @@
 
 use std::sync::Arc;
 
+use esker_base::wire::{VARINT_BYTES_MAX, unzigzag, zigzag};
+
 use super::arena_pool::ArenaPool;
 use crate::memory::{ZeroedArray, prefetch};
 use crate::schema::{INTS_MAX, ROW_TEXT_BYTES_MAX, Row, STRINGS_MAX, Schema, differences};
-use crate::wire::{VARINT_BYTES_MAX, unzigzag, zigzag};
 
 const CHUNK_BITS: u32 = 21;
 /// Bytes of a chunk.

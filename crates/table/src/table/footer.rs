@@ -3,7 +3,7 @@
 //!
 //! Layout: docs/format/table.md, "Footer". This file is its only encoder and decoder.
 
-use crate::wire::{WireDamage, WireInput};
+use esker_base::wire::{WireDamage, WireInput};
 
 /// Bytes of the footer.
 pub const FOOTER_BYTES: usize = 64;

@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
+
 use super::TABLE_DATA_BYTES_MAX;
 use super::group_blocks::{GroupStart, NearBlocks, groups_of};
 use crate::block::BLOCK_BYTES_MIN;
@@ -14,7 +16,6 @@ use crate::column::{ParsedInts, ParsedStrings, StringsBuilder};
 use crate::filter::{self, FILTER_BLOCKS};
 use crate::memory::prefetch;
 use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer, Schema};
-use crate::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 /// Collects an index while a table is written.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
+use esker_base::wire::WireDamage;
 use esker_base::{Bytes, Clock, Error, Result};
 
 use super::footer::{FOOTER_BYTES, TableFooter};
@@ -23,7 +24,6 @@ use crate::memory::ZeroedArray;
 use crate::pace::RequestPace;
 use crate::row_cache::BlockSlots;
 use crate::schema::{Key, RowBuffer, Schema};
-use crate::wire::WireDamage;
 
 /// Maximum blocks that a scan fetches in one request.
 pub(crate) const READ_AHEAD_BLOCKS: usize = 64;

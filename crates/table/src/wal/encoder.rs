@@ -11,12 +11,13 @@
 //! All numbers are varints except the integers of a group (8 bytes each). Rows are in stored form.
 //! The sequence number, and a hash that follows from the key's string, are not logged.
 
+use esker_base::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
+
 use crate::memtable::GroupKey;
 use crate::schema::{
     INTS_MAX, KEY_TEXT_BYTES_MAX, ROW_TEXT_BYTES_MAX, Row, RowBuffer, STRINGS_MAX, Schema,
     differences,
 };
-use crate::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
 
 /// Maximum rows of an operation.
 pub const OPERATION_ROWS_MAX: usize = 1 << 16;

@@ -13,13 +13,13 @@ mod prefix_checksums;
 mod replay;
 
 pub use encoder::ShardLog;
+use esker_base::wire::{WireDamage, WireInput, put_varint};
 pub use log_id::LogId;
 pub use replay::{LogContent, decode_log, prefix_end};
 
 use self::prefix_checksums::PrefixChecksums;
 use crate::memtable::SHARDS;
 use crate::schema::ROW_TEXT_BYTES_MAX;
-use crate::wire::{WireDamage, WireInput, put_varint};
 
 /// A log starts with these bytes.
 pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL3";

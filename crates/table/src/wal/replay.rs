@@ -10,10 +10,11 @@ use std::any::Any;
 use super::prefix_checksums::PrefixChecksums;
 use super::{CHUNK_MAGIC, LOG_MAGIC, LogId, ReadChunk, ShardLog, read_portion, synced_below_at};
 
+use esker_base::wire::{WireDamage, WireInput};
+
 use crate::family::Family;
 use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
-use crate::wire::{WireDamage, WireInput};
 
 /// An item of a log.
 #[derive(Clone, Copy, Debug)]

@@ -6,13 +6,13 @@
 //! record follows at the end of the batch, before any change of others, so a crash that loses it
 //! loses everything that was changed after them, too.
 
+use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
 use esker_fs::dir::Dir;
 use esker_fs::identity::WRITE;
 use esker_fs::inode::{DirId, FileId};
 use esker_fs::ops::RenameFlags;
 use esker_table::manifest::SetId;
-use esker_table::wire::{WireDamage, WireInput};
 
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};

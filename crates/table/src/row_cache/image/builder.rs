@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Image builder: converts a decoded block to the layout of `row_cache/image.rs`.
 
+use esker_base::packed_bits;
+
 use super::{
     BUCKETS, BlockImage, EMPTY, GROUP_BIT, HEAP, INLINE, ImageLayout, KINDS_BIT, StringField,
     WORD_BITS, bucket_of, word_of,
 };
 use crate::block::{ColumnValues, DecodedBlock};
-use crate::column::bits;
 use crate::schema::{STRINGS_MAX, Schema};
 
 /// Minimum bits of a tag; with narrower tags most look-ups would compare keys in vain.
@@ -95,9 +96,9 @@ impl BlockImage {
 /// Returns a base, at most `low`, that other blocks probably share, and the bits of the differences
 /// to it up to that of `high`.
 fn frame(low: u64, high: u64) -> (u64, u32) {
-    let grain = 1 << bits::width_of(high - low).saturating_sub(GRAINS_LOG);
+    let grain = 1 << packed_bits::width_of(high - low).saturating_sub(GRAINS_LOG);
     let base = low / grain * grain;
-    (base, bits::width_of(high - base).max(1))
+    (base, packed_bits::width_of(high - base).max(1))
 }
 
 /// Sets `width` bits, which are 0, from bit `bit` on.
@@ -191,8 +192,8 @@ impl ImageBuilder<'_> {
         let rows = self.decoded.rows();
         let is_short = high <= INLINE_BYTES_MAX && high * rows <= 2 * (total - shared * rows) + 8;
         let kind = if string == 0 && is_short { INLINE } else { HEAP };
-        let length_width = bits::width_of((high - low) as u64);
-        let place_width = if kind == INLINE { 0 } else { bits::width_of(total as u64) };
+        let length_width = packed_bits::width_of((high - low) as u64);
+        let place_width = if kind == INLINE { 0 } else { packed_bits::width_of(total as u64) };
         let length_bit = self.row_bits;
         let place_bit = length_bit + length_width as usize;
         self.row_bits = place_bit + if kind == INLINE { high * 8 } else { place_width as usize };

@@ -69,7 +69,7 @@ pub fn get(packed: &[u8], index: usize, width: u32) -> u64 {
 ///
 /// # Panics
 /// If `packed` holds fewer than [`bytes`]`(count, width)` bytes.
-pub(crate) fn unpack(packed: &[u8], count: usize, base: u64, width: u32, out: &mut Vec<u64>) {
+pub fn unpack(packed: &[u8], count: usize, base: u64, width: u32, out: &mut Vec<u64>) {
     assert!(packed.len() >= bytes(count, width), "the caller checked the length");
     if width == 0 {
         out.resize(out.len() + count, base);

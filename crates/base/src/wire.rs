@@ -5,7 +5,7 @@
 //! allocates. Bad bytes give a [`WireDamage`], which the reader of an object turns into `Corrupt` with
 //! the object's name.
 
-use esker_base::Error;
+use crate::Error;
 
 /// What is wrong with some bytes, and at which offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
