@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Blocks: arbitrary bytes under a valid checksum, and valid blocks with some bytes changed.
 
-use esker_table::block::{Block, BlockBuilder, DecodedBlock};
+use esker_table::block::{Block, DecodedBlock};
+use esker_table::internals::BlockBuilder;
 use esker_table::schema::{RowBuffer, Schema};
 
 use crate::choices::Choices;

@@ -6,13 +6,11 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_extent::ExtentFamily;
-use esker_table::SHARDS;
+use esker_table::internals::{ChunkOrigin, LogBlock, SHARDS, ShardLog, prefix_end};
 use esker_table::manifest::Manifest;
 use esker_table::schema::Schema;
 use esker_table::schema::record::RECORD;
-use esker_table::wal::{
-    ChunkOrigin, LOG_MAGIC, LogBlock, LogContent, LogId, ShardLog, decode_log, prefix_end,
-};
+use esker_table::{LOG_MAGIC, LogContent, LogId, decode_log};
 
 use crate::choices::Choices;
 use crate::{manifest, records};

@@ -27,9 +27,9 @@ use esker_fs::squash::SquashOptions;
 use esker_fs::tally::TransferTally;
 use esker_fs::verify::VerifyOptions;
 use esker_fs::walk::{WalkNext, WalkOrder, WalkStep};
+use esker_table::internals::TableWriter;
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::schema::{KeyBuffer, RowBuffer, Schema};
-use esker_table::table::TableWriter;
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::choices::Choices;

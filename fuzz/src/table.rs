@@ -7,7 +7,8 @@ use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_table::manifest::{SetId, TableRef};
 use esker_table::merge::{RecordCursor, RecordMerge};
 use esker_table::schema::{Key, KeyBuffer, RowBuffer, Schema};
-use esker_table::table::{FOOTER_BYTES, LookupKey, Table, TableWriter};
+use esker_table::internals::{FOOTER_BYTES, TableWriter};
+use esker_table::table::{LookupKey, Table};
 use esker_table::tables::{SortedRun, TableHandle, TableRuns, TableSource};
 
 use crate::block;

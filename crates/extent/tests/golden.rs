@@ -2,7 +2,8 @@
 //! Golden bytes: the encoders still write exactly the bytes that docs/format shows.
 
 use esker_extent::{LogPlace, Segment, SegmentLog, SegmentRun};
-use esker_table::wal::{ChunkOrigin, LOG_MAGIC, LogBlock, LogId};
+use esker_table::internals::{ChunkOrigin, LogBlock};
+use esker_table::{LOG_MAGIC, LogId};
 
 use crate::golden_document::assert_documented;
 use crate::records::SET;

@@ -165,7 +165,7 @@ fn run(seed: u64) {
             let left = store.after_power_loss().expect("what is left");
             store = Arc::new(FaultStore::new(left, seed));
             let shared: SharedStore = store.clone();
-            let accepts = &mut |_: esker_table::wal::LogContent| Ok(true);
+            let accepts = &mut |_: esker_table::LogContent| Ok(true);
             tree = Tree::resume(setup(&shared, durability), SET, accepts).expect("resume");
             check(&tree, &model, &context);
         }

@@ -5,7 +5,6 @@
 //! as a file system; `session` and `ops` change it; `repository` begins, publishes and collects.
 //! Nothing here depends on the kernel's file system interface or on a network.
 
-pub mod columns;
 mod condemn;
 pub mod conflicts;
 pub mod data;

@@ -9,12 +9,12 @@ use esker_base::memory::available_bytes;
 use esker_base::store::{SharedStore, concurrent};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_extent::{ExtentFamily, SegmentRun, logged_runs};
+use esker_table::LogContent;
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::schema::Row;
 use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeSetup};
-use esker_table::wal::LogContent;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 

@@ -17,7 +17,6 @@
 
 mod copy;
 mod file_data;
-mod ranges;
 mod segments;
 mod worker;
 
@@ -25,6 +24,7 @@ use std::collections::BTreeMap;
 
 use esker_base::{Error, Kind, Result};
 use esker_extent::{RUN, SEGMENT, SegmentSource, SegmentTables};
+use esker_table::key_ranges::split_keys;
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableRuns;
@@ -263,7 +263,7 @@ struct MergedRanges {
 
 /// Merges all ranges of a job.
 fn merge_all(job: &SquashJob, threads: usize) -> Result<MergedRanges> {
-    let ranges = ranges::split(job.layers, threads)?;
+    let ranges = split_keys(job.layers, threads)?;
     let mut done: Vec<MergedRange> = in_parallel(threads, ranges.len(), 1, |at, out| {
         out.push(merge_range(job, at, &ranges[at])?);
         Ok(())

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
 use esker_extent::SegmentTables;
+use esker_table::LOG_MAGIC;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::tables::TableRuns;
-use esker_table::wal::LOG_MAGIC;
 
 use crate::gc::SetObject;
 use crate::identity::Identity;

@@ -78,7 +78,7 @@ impl TableCache {
 impl BlockCache {
     /// Makes a cache of at most `budget_bytes`; nothing is cached if that is 0.
     #[must_use]
-    pub fn new(budget_bytes: u64) -> Arc<Self> {
+    pub(crate) fn new(budget_bytes: u64) -> Arc<Self> {
         let items = (budget_bytes / BLOCK_BYTES_TYPICAL).max(16) as usize;
         let blocks =
             (budget_bytes > 0).then(|| Cache::with_weighter(items, budget_bytes, MemoryBytes));

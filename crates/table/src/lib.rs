@@ -8,9 +8,11 @@
 pub mod block;
 mod cache;
 mod cluster;
-pub mod column;
+mod column;
+pub mod column_sizes;
 pub mod family;
 pub mod filter;
+pub mod key_ranges;
 pub mod manifest;
 mod memory;
 mod memtable;
@@ -25,6 +27,20 @@ pub mod set_writer;
 pub mod table;
 pub mod tables;
 pub mod tree;
-pub mod wal;
+mod wal;
 
-pub use memtable::{SHARD_BYTES_MAX, SHARDS};
+pub use memtable::SHARD_BYTES_MAX;
+pub use wal::{LOG_MAGIC, LogContent, LogId, decode_log};
+
+/// Encoders and decoders of parts of tables and logs, for fuzz targets and tests of the formats. No
+/// stable interface.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::block::builder::BlockBuilder;
+    pub use crate::column::{ParsedInts, StringsBuilder};
+    pub use crate::memtable::SHARDS;
+    pub use crate::table::footer::{FOOTER_BYTES, TableFooter};
+    pub use crate::table::writer::TableWriter;
+    pub use crate::wal::{ChunkOrigin, LogBlock, ShardLog, prefix_end};
+}

@@ -7,13 +7,14 @@
 //! decrease; (3) within one run, tables' key ranges ascend and do not overlap.
 //! Source: DeltaFS thesis §4.3 (manifest objects); DESIGN §1.3 (references carry key ranges).
 
+mod commit;
 mod job;
 mod referenced_logs;
+mod set_id;
 mod table_ref;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
 use esker_base::store::{Store, concurrent};
 use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
@@ -21,6 +22,7 @@ use esker_base::{Error, Kind, Result};
 
 pub use job::JobMembership;
 pub use referenced_logs::{LogNumbers, ReferencedLogs};
+pub use set_id::SetId;
 pub use table_ref::TableRef;
 
 use crate::block::BLOCK_ROWS_MAX;
@@ -36,8 +38,6 @@ pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: usize = 1 << 22;
 /// Maximum bytes of a property's name, and of its value.
 const PROPERTY_BYTES_MAX: usize = 1 << 16;
-/// Times a writer looks for its commit if the store did not report the outcome.
-const LOOKS_MAX: usize = 3;
 /// Highest epoch. Numbers are bounded so that no sum of them overflows, and an epoch is the high
 /// half of the numbers of logs and tables.
 pub const EPOCH_MAX: u64 = (1 << 30) - 1;
@@ -47,28 +47,6 @@ pub const NUMBER_MAX: u64 = u64::MAX >> 2;
 const ROWS_MAX: u64 = TABLE_DATA_BYTES_MAX * BLOCK_ROWS_MAX as u64;
 const _: () = assert!(u64::MAX / ROWS_MAX > ENTRIES_MAX as u64);
 const _: () = assert!((EPOCH_MAX << 32) | u32::MAX as u64 == NUMBER_MAX);
-
-/// Identity of a change set, unique without coordination.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SetId(pub u128);
-
-impl fmt::Display for SetId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl FromStr for SetId {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let id = u128::from_str_radix(text, 16).ok().filter(|_| digits);
-        id.map(Self).ok_or_else(|| {
-            Error::new(Kind::Invalid, format!("{text:?} is not a change set id (32 hex digits)"))
-        })
-    }
-}
 
 /// What may be done with a change set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -440,159 +418,10 @@ impl Manifest {
         }
         Ok(manifest)
     }
-
-    /// Commits this snapshot as the next one of `set`, after number `self.number`, and advances
-    /// `self.number` to its own. Durable once it returns. One write, one listing, and one delete of
-    /// an old snapshot.
-    ///
-    /// # Errors
-    /// `Fenced` if a writer of a higher epoch has committed; `Conflict` if another of the same
-    /// epoch has. `NoSpace` if this snapshot is known to be absent, so that the caller may commit
-    /// it again once there is room; `Closed` if it may be present. `TooLarge` and `Invalid`, with
-    /// nothing written, as [`Manifest::encode`]. Other errors of the store.
-    pub fn commit(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
-        self.commit_as(store, set, now_ns, true)
-    }
-
-    /// Commits this snapshot as [`Manifest::commit`] does, as the first commit of a writer: this
-    /// writer has not committed its epoch before.
-    ///
-    /// # Errors
-    /// As [`Manifest::commit`]. Two writers that claim one epoch at once may write identical
-    /// snapshots, so `Conflict` also if this writer's own put took effect and its answer was lost.
-    pub fn claim(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
-        self.commit_as(store, set, now_ns, false)
-    }
-
-    fn commit_as(
-        &mut self,
-        store: &dyn Store,
-        set: SetId,
-        now_ns: u64,
-        owns_epoch: bool,
-    ) -> Result<()> {
-        self.written_ns = now_ns;
-        self.number += 1;
-        let committed = self.encode().and_then(|bytes| {
-            let put = self.put(store, set, &bytes, owns_epoch);
-            put.map_err(|error| self.certain(store, set, error))
-        });
-        if committed.is_err() {
-            self.number -= 1;
-        } else if let Some(old) = self.number.checked_sub(2).filter(|old| *old > 0) {
-            // The previous snapshot stays for readers that have just listed it. Failing to delete
-            // an older one does no harm.
-            drop(store.delete(&Self::object(set, old)));
-        }
-        committed
-    }
-
-    /// Returns the error to report for `error` of a commit: `NoSpace` only if the snapshot is known
-    /// to be absent.
-    fn certain(&self, store: &dyn Store, set: SetId, error: Error) -> Error {
-        let name = Self::object(set, self.number);
-        let is_absent = || store.size(&name).is_err_and(|error| error.kind() == Kind::NotFound);
-        if error.kind() != Kind::NoSpace || is_absent() {
-            return error;
-        }
-        let what =
-            format!("{name}: it is unknown whether this was committed; resume the change set");
-        Error::new(Kind::Closed, what).with_source(error)
-    }
-
-    /// Puts the snapshot and determines whether it rules, even if the store did not report the
-    /// outcome.
-    fn put(&self, store: &dyn Store, set: SetId, bytes: &[u8], owns_epoch: bool) -> Result<()> {
-        let put = store.put_if_absent(&Self::object(set, self.number), bytes);
-        let look = || match &put {
-            Ok(()) => self.check_newest(store, set),
-            Err(_) => self.recognize(store, set, owns_epoch),
-        };
-        let mut found = look();
-        for _ in 1..LOOKS_MAX {
-            if found.as_ref().is_err_and(|error| error.kind() == Kind::Unavailable) {
-                found = look();
-            }
-        }
-        match (&put, &found) {
-            // The snapshot is absent, or its state is unknown: the put's own error says most.
-            (Err(error), Err(looked))
-                if error.kind() != Kind::Exists && !(owns_epoch && is_race(looked)) =>
-            {
-                put
-            }
-            _ => found,
-        }
-    }
-
-    /// Checks that this snapshot, just put, is the newest and that the one before it is present.
-    fn check_newest(&self, store: &dyn Store, set: SetId) -> Result<()> {
-        // The name is also free if a writer that went on has deleted its snapshot of this number.
-        // The highest number rules, so it decides here too.
-        let numbers = Self::numbers(store, set)?;
-        if numbers.iter().any(|number| *number > self.number) {
-            return Err(self.superseded_by(&Self::load(store, set)?, set));
-        }
-        // The previous snapshot stays for as long as this one is the newest.
-        if self.number > 1 && !numbers.contains(&(self.number - 1)) {
-            drop(store.delete(&Self::object(set, self.number)));
-            let what = format!("change set {set} was deleted; this writer has stopped");
-            return Err(Error::new(Kind::Fenced, what));
-        }
-        Ok(())
-    }
-
-    /// Checks that the newest snapshot is this one, after its put failed: the put may have taken
-    /// effect although its answer was lost. A claim cannot tell its own put from that of another
-    /// claimant.
-    fn recognize(&self, store: &dyn Store, set: SetId, owns_epoch: bool) -> Result<()> {
-        let newest = Self::load(store, set)?;
-        if owns_epoch && newest == *self {
-            return Ok(());
-        }
-        if newest.number < self.number {
-            let what = format!("{} is not there", Self::object(set, self.number));
-            return Err(Error::new(Kind::NotFound, what));
-        }
-        Err(self.superseded_by(&newest, set))
-    }
-
-    /// Checks that no other writer has taken over, whatever this one has committed since. One store
-    /// request, a listing, while this is the newest snapshot.
-    ///
-    /// # Errors
-    /// `Fenced`, and what the store reports.
-    pub(crate) fn check_owned(&self, store: &dyn Store, set: SetId) -> Result<()> {
-        if Self::newest_number(store, set)? == self.number {
-            return Ok(());
-        }
-        let newest = Self::load(store, set)?;
-        if newest.epoch > self.epoch { Err(self.superseded_by(&newest, set)) } else { Ok(()) }
-    }
-
-    fn superseded_by(&self, other: &Self, set: SetId) -> Error {
-        if other.epoch > self.epoch {
-            return Error::new(
-                Kind::Fenced,
-                format!(
-                    "change set {set} was taken over by {} (epoch {} after {}); this writer has \
-                     stopped, and nothing that it synced is lost",
-                    other.writer.as_ref().map_or("another writer".into(), SetWriter::description),
-                    other.epoch,
-                    self.epoch
-                ),
-            );
-        }
-        Error::new(Kind::Conflict, format!("change set {set} was changed by another writer; retry"))
-    }
 }
 
 fn is_missing<T>(read: &Result<T>) -> bool {
     read.as_ref().is_err_and(|error| error.kind() == Kind::NotFound)
-}
-
-fn is_race(error: &Error) -> bool {
-    matches!(error.kind(), Kind::Conflict | Kind::Fenced)
 }
 
 fn decode_text(input: &mut WireInput) -> Result<String, WireDamage> {

@@ -101,7 +101,7 @@ pub struct RelativeColumns(ArrayVec<(u8, u8), INTS_MAX>);
 impl RelativeColumns {
     /// Does the work of [`Schema::restore`].
     #[inline]
-    pub fn restore(&self, ints: &mut [u64; INTS_MAX]) {
+    pub(crate) fn restore(&self, ints: &mut [u64; INTS_MAX]) {
         for &(column, base) in &self.0 {
             let base = ints[usize::from(base)];
             let int = &mut ints[usize::from(column)];
@@ -225,7 +225,7 @@ impl Schema {
     /// The integer that orders the records of one group first: the last of the key's.
     #[inline]
     #[must_use]
-    pub fn order(&self, ints: &[u64]) -> u64 {
+    pub(crate) fn order(&self, ints: &[u64]) -> u64 {
         ints[self.key_ints - 1]
     }
 

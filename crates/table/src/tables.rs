@@ -124,7 +124,7 @@ pub struct SortedRun {
 impl SortedRun {
     /// Bytes of all its tables, of which about those of the visible parts count.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.tables.iter().map(|table| table.visible_of(table.reference.bytes)).sum()
     }
 
@@ -147,7 +147,7 @@ impl SortedRun {
     /// Reads the first record at or after `key` into `out`, in readable form and without strings;
     /// returns false if there is none. Costs at most two block reads; a block already in `last` is
     /// not read again. Leaves the block that it read in `last`.
-    pub fn seek(
+    pub(crate) fn seek(
         &self,
         key: &Key,
         last: &mut Option<LastBlock>,
@@ -247,7 +247,7 @@ impl TableRuns {
 
     /// Returns the references that a manifest lists for these tables.
     #[must_use]
-    pub fn references(&self) -> Vec<TableRef> {
+    pub(crate) fn references(&self) -> Vec<TableRef> {
         let tables = self.runs.iter().flat_map(|run| &run.tables);
         tables.map(|table| table.reference.clone()).collect()
     }
@@ -303,7 +303,7 @@ impl TableRuns {
     /// Returns whether a table may have a record of the key, according to the filters in memory. A
     /// table that was never opened may. No store request.
     #[must_use]
-    pub fn may_contain(&self, wanted: &LookupKey) -> bool {
+    pub(crate) fn may_contain(&self, wanted: &LookupKey) -> bool {
         let mut tables = self.runs.iter().filter_map(|run| run.table_showing(&wanted.key));
         tables.any(|handle| match handle.open.get() {
             Some(table) => table.may_contain(table.index().block_of(&wanted.key), wanted.digest),

@@ -11,14 +11,15 @@ use std::sync::Arc;
 use esker_base::store::identity::StoreIdentity;
 use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_base::{ProcessIdentity, Random};
-use esker_table::block::BlockBuilder;
-use esker_table::column::{ParsedInts, StringsBuilder};
+use esker_table::internals::BlockBuilder;
+use esker_table::internals::{ChunkOrigin, LogBlock, ShardLog};
+use esker_table::internals::{ParsedInts, StringsBuilder};
 use esker_table::manifest::{JobMembership, LogNumbers, Manifest, ReferencedLogs, SetId, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, RowBuffer};
 use esker_table::set_writer::SetWriter;
-use esker_table::wal::{ChunkOrigin, LOG_MAGIC, LogBlock, LogId, ShardLog};
+use esker_table::{LOG_MAGIC, LogId};
 
 use crate::golden_document::{assert_documented, fence, parse_hex, root, to_hex};
 use crate::records::SET;

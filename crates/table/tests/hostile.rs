@@ -9,16 +9,19 @@ use std::sync::Arc;
 use esker_base::Kind;
 use esker_base::clock::{Clock, SystemClock};
 use esker_base::store::{MemoryStore, SharedStore};
-use esker_table::block::{BlockBuilder, DecodedBlock};
+use esker_table::block::DecodedBlock;
 use esker_table::family::NoFamily;
+use esker_table::internals::BlockBuilder;
+use esker_table::internals::{ChunkOrigin, LogBlock, ShardLog};
+use esker_table::internals::{TableFooter, TableWriter};
 use esker_table::manifest::{Manifest, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, ROW_TEXT_BYTES_MAX, RowBuffer};
-use esker_table::table::{LookupKey, Table, TableFooter, TableWriter};
+use esker_table::table::{LookupKey, Table};
 use esker_table::tables::{TableHandle, TableSource};
 use esker_table::tree::Durability;
-use esker_table::wal::{ChunkOrigin, LOG_MAGIC, LogBlock, LogContent, LogId, ShardLog, decode_log};
+use esker_table::{LOG_MAGIC, LogContent, LogId, decode_log};
 
 use crate::records::{SET, options, resume};
 

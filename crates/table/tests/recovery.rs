@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
+use esker_table::internals::{ChunkOrigin, LogBlock, ShardLog};
 use esker_table::manifest::Manifest;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::tree::{Durability, Tree};
-use esker_table::wal::{ChunkOrigin, LOG_MAGIC, LogBlock, LogId, ShardLog};
+use esker_table::{LOG_MAGIC, LogId};
 
 use crate::records::{SET, create, get, options, put, resume, scan};
 

@@ -18,6 +18,7 @@ mod machine_paths;
 mod modules;
 mod names;
 mod rust_source;
+mod surface;
 mod tree;
 
 use std::fmt;
@@ -77,6 +78,7 @@ pub fn check() -> io::Result<bool> {
     problems.extend(TREE_RULES.iter().flat_map(|rule| rule(&tree)));
     problems.extend(modules::unreachable_modules(&sources));
     problems.extend(names::type_names(&sources));
+    problems.extend(surface::public_functions(&sources));
     problems.extend(function_length::function_length(&tree, &sources));
     problems.sort();
     for problem in &problems {

@@ -4,11 +4,12 @@
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use esker_base::Result;
-use esker_fs::columns;
 use esker_fs::graph::GraphNode;
+use esker_fs::inode::INODE;
 use esker_fs::job::JobId;
 use esker_fs::repository::Repository;
 use esker_fs::timestamp;
+use esker_table::column_sizes;
 use esker_table::manifest::{Manifest, SetState, TableRef};
 use serde_json::json;
 
@@ -178,7 +179,7 @@ fn columns_table(columns: &[(String, u64)], rows: u64) -> Table {
 
 /// Bytes of each column in all tables of `manifest`, largest first, and of everything else.
 fn column_bytes(repository: &Repository, manifest: &Manifest) -> Result<Vec<(String, u64)>> {
-    let mut columns = columns::column_bytes(repository.source(), &manifest.tables)?;
+    let mut columns = column_sizes::column_bytes(repository.source(), &INODE, &manifest.tables)?;
     columns.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     Ok(columns)
 }

@@ -4,6 +4,7 @@
 
 use esker_base::Result;
 use esker_extent::{SEGMENT, Segment, SegmentMerge, SegmentSource};
+use esker_table::key_ranges::RANGES_MAX;
 use esker_table::manifest::TableRef;
 use esker_table::run_writer::RunWriter;
 use hashbrown::HashMap;
@@ -87,7 +88,7 @@ pub(super) fn merge(
         return Ok(MergedSegments::default());
     }
     // After the numbers of all ranges of records.
-    let first_number = (job.epoch << 32) | (super::ranges::RANGES_MAX as u64 * NUMBERS_PER_RANGE);
+    let first_number = (job.epoch << 32) | (RANGES_MAX as u64 * NUMBERS_PER_RANGE);
     let mut next_table = first_number;
     let mut data = FileData::new(job.store, job.set, first_number, job.copies_data());
     let (branched, shared): (Vec<MappedFile>, Vec<MappedFile>) =

@@ -7,6 +7,7 @@
 use esker_base::Result;
 use esker_base::store::SharedStore;
 use esker_table::block::DecodedBlock;
+use esker_table::key_ranges::{KeyRange, RANGES_MAX};
 use esker_table::manifest::{SetId, TableRef};
 use esker_table::merge::RecordMerge;
 use esker_table::run_writer::RunWriter;
@@ -14,7 +15,6 @@ use esker_table::schema::{Key, Row};
 use esker_table::tables::TableRuns;
 
 use super::file_data::{FileData, PlacedData};
-use super::ranges::KeyRange;
 use super::segments::MappedFile;
 use crate::dir_tree::DirTree;
 use crate::indexed::{self, IndexedPart};
@@ -24,7 +24,7 @@ use crate::layers::{LayerIndex, LayerStack, dir_of};
 /// Tables and logs of a range are numbered from its multiple of this.
 pub(super) const NUMBERS_PER_RANGE: u64 = 1 << 20;
 // One more for the segments.
-const _: () = assert!((super::ranges::RANGES_MAX as u64 + 1) * NUMBERS_PER_RANGE <= 1 << 32);
+const _: () = assert!((RANGES_MAX as u64 + 1) * NUMBERS_PER_RANGE <= 1 << 32);
 
 /// A name that was a directory more often than this keeps its generation without checking whether
 /// it is needed, which costs a hash per generation.

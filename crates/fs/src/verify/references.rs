@@ -7,7 +7,7 @@ use esker_base::store::Store;
 use esker_base::{Kind, Result};
 use esker_extent::ExtentFamily;
 use esker_table::manifest::{Manifest, SetId, SetState};
-use esker_table::wal::{LogId, decode_log};
+use esker_table::{LogId, decode_log};
 
 use super::{Finding, Severity, Verification, VerifyTargets, name_object};
 use crate::condemn::{self, DeletionPhase};

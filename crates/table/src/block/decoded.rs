@@ -162,7 +162,7 @@ impl DecodedBlock {
     /// The stored integers at `row`.
     #[inline]
     #[must_use]
-    pub fn ints(&self, row: usize) -> [u64; INTS_MAX] {
+    pub(crate) fn ints(&self, row: usize) -> [u64; INTS_MAX] {
         let mut ints = self.constants;
         let mut varies = self.varies;
         while varies != 0 {
@@ -176,7 +176,7 @@ impl DecodedBlock {
     /// The integers of the key at `row`.
     #[inline]
     #[must_use]
-    pub fn key_ints(&self, schema: &Schema, row: usize) -> [u64; KEY_INTS_MAX] {
+    pub(crate) fn key_ints(&self, schema: &Schema, row: usize) -> [u64; KEY_INTS_MAX] {
         std::array::from_fn(|at| if at < schema.key_ints { self.int(at, row) } else { 0 })
     }
 

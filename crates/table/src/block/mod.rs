@@ -5,7 +5,7 @@
 //! Invariants: (1) keys strictly ascend; (2) every column has the block's number of rows.
 //! Source: MetaKV §III-A (columns compressed apart); PAX, Ailamaki et al. 2001.
 
-mod builder;
+pub(crate) mod builder;
 mod decoded;
 mod order_search;
 mod outline;
@@ -13,7 +13,7 @@ mod parsed;
 
 use crate::schema::ROW_TEXT_BYTES_MAX;
 
-pub use builder::BlockBuilder;
+pub(crate) use builder::BlockBuilder;
 pub use decoded::{ColumnValues, DecodedBlock};
 pub(crate) use outline::{Outline, OutlineForm, PartsBuffer};
 pub use parsed::Block;

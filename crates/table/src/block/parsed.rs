@@ -257,7 +257,7 @@ impl Block {
 
     /// The encoded block.
     #[must_use]
-    pub fn bytes(&self) -> &Bytes {
+    pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 

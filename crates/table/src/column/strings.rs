@@ -291,12 +291,6 @@ impl ParsedStrings {
         }
     }
 
-    /// The length in bytes of the string at `row`.
-    #[must_use]
-    pub fn length(&self, row: usize) -> usize {
-        self.shared.len() + self.byte_range(row).len()
-    }
-
     /// Appends the string at `row` of a column that was parsed from `bytes` to `out`.
     #[inline]
     pub fn append(&self, bytes: &[u8], row: usize, out: &mut Vec<u8>) {
@@ -499,7 +493,6 @@ mod tests {
             column.append(&out, row, &mut decoded);
             assert_eq!(&decoded, string);
             assert!(column.equals(&out, row, string));
-            assert_eq!(column.length(row), string.len());
             let start = if row == 0 { 6 } else { ends[row - 1] as usize };
             assert_eq!(&all[start..ends[row] as usize], string);
             assert_eq!(column.compare(&out, row, string), Ordering::Equal);
@@ -541,7 +534,6 @@ mod tests {
                 for row in 0..rows {
                     let mut out = Vec::new();
                     column.append(&bytes, row, &mut out);
-                    prop_assert_eq!(out.len(), column.length(row));
                 }
                 column.decode(&bytes, rows, &mut Vec::new(), &mut Vec::new());
             }

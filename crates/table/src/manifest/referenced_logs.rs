@@ -54,7 +54,7 @@ impl LogNumbers {
 
     /// Returns whether there are none.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 

@@ -37,7 +37,7 @@ pub struct TableRef {
 impl TableRef {
     /// The folder of a set's tables.
     #[must_use]
-    pub fn folder(set: SetId) -> String {
+    pub(crate) fn folder(set: SetId) -> String {
         format!("set/{set}/table/")
     }
 

@@ -56,7 +56,7 @@ impl NearBlocks {
     /// The blocks.
     #[inline]
     #[must_use]
-    pub fn range(&self) -> Range<usize> {
+    pub(crate) fn range(&self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
 

@@ -29,7 +29,7 @@ pub struct IndexBuilder {
 
 impl IndexBuilder {
     /// Makes an empty index.
-    pub fn new(schema: &'static Schema) -> Self {
+    pub(crate) fn new(schema: &'static Schema) -> Self {
         Self {
             schema,
             key_ints: vec![Vec::new(); schema.key_ints],
@@ -55,7 +55,7 @@ impl IndexBuilder {
     }
 
     /// The number of blocks.
-    pub fn blocks(&self) -> usize {
+    pub(crate) fn blocks(&self) -> usize {
         self.block_bytes.len()
     }
 
@@ -65,7 +65,7 @@ impl IndexBuilder {
     }
 
     /// Appends the encoded index, which ends with the table's `last` key, to `out`.
-    pub fn encode(&mut self, last: &Key, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&mut self, last: &Key, out: &mut Vec<u8>) {
         for column in &self.key_ints {
             ParsedInts::encode(column, false, out);
         }
@@ -107,7 +107,7 @@ pub struct BlockIndex {
 impl BlockIndex {
     /// Decodes the index of `blocks` blocks that take `data_bytes` together, with `filter_bytes` of
     /// filters.
-    pub fn decode(
+    pub(crate) fn decode(
         schema: &'static Schema,
         bytes: &[u8],
         blocks: usize,
@@ -327,19 +327,6 @@ impl BlockIndex {
                 .map_err(|damage| WireDamage { offset: start + damage.offset, ..damage })?;
         }
         Ok(())
-    }
-
-    /// Memory that the index takes, in bytes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.firsts.capacity() * size_of::<[u64; KEY_INTS_MAX]>()
-            + self.bytes.len()
-            + (self.buckets.starts.capacity() + self.group_buckets.starts.capacity()) * 4
-            + self.groups.capacity() * size_of::<GroupStart>()
-            + self.anchors.capacity() * 4
-            + self.separators.heap_bytes()
-            + self.partition_firsts.capacity() * size_of::<[u64; KEY_INTS_MAX]>()
-            + (self.offsets.capacity() + self.filter_offsets.capacity()) * 8
     }
 }
 

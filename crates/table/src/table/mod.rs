@@ -5,25 +5,24 @@
 //! manifest records the sizes of table and tail, so a cold point read takes two requests (tail,
 //! block), and one once the tail is in memory.
 
-mod footer;
+pub(crate) mod footer;
 mod group_blocks;
 mod index;
 mod outlines;
 mod pinned_blocks;
 mod queue;
 mod reader;
-mod writer;
+pub(crate) mod writer;
 
 use crate::block::BLOCK_BYTES_MAX;
 
-pub use footer::{FOOTER_BYTES, TableFooter};
 #[cfg(test)]
 pub(crate) use group_blocks::GroupBlocks;
 pub use group_blocks::NearBlocks;
 pub use index::BlockIndex;
 pub(crate) use reader::READ_AHEAD_BLOCKS;
 pub use reader::{LookupKey, ReadCounters, Table, TableProbe};
-pub use writer::{TableSummary, TableWriter};
+pub(crate) use writer::TableWriter;
 
 /// Bytes of blocks at which a table is closed: large enough for a store's bandwidth, small enough
 /// to move between workers.

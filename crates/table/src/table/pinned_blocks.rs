@@ -91,7 +91,7 @@ impl Table {
     /// Reads the first record at or after each of `keys`, which ascend, in readable form and
     /// without strings, and passes its index and the record to `found`; passes no record if the
     /// key's block has none. Cost: the blocks that are not in memory, by regions.
-    pub fn seek_batch(
+    pub(crate) fn seek_batch(
         &self,
         keys: &[Key],
         found: &mut dyn FnMut(usize, Option<&RowBuffer>) -> Result<()>,

@@ -22,7 +22,6 @@ use crate::cache::{BlockCache, TableCache};
 use crate::filter;
 use crate::memory::ZeroedArray;
 use crate::pace::RequestPace;
-use crate::row_cache::BlockSlots;
 use crate::schema::{Key, RowBuffer, Schema};
 
 /// Maximum blocks that a scan fetches in one request.
@@ -114,7 +113,7 @@ impl TableProbe<'_> {
 
     /// Finds the block of the key's record, if there is one, and prefetches the record.
     #[inline]
-    pub fn advance(&mut self, wanted: &LookupKey) {
+    pub(crate) fn advance(&mut self, wanted: &LookupKey) {
         if self.may_contain == Some(false) {
             return;
         }
@@ -162,7 +161,12 @@ impl TableProbe<'_> {
     /// Reads the key's record into `out`, its strings only if `with_strings`; returns false if
     /// there is none. At most one store request.
     #[inline]
-    pub fn get(&self, wanted: &LookupKey, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+    pub(crate) fn get(
+        &self,
+        wanted: &LookupKey,
+        with_strings: bool,
+        out: &mut RowBuffer,
+    ) -> Result<bool> {
         if self.may_contain == Some(false) {
             return Ok(false);
         }
@@ -294,7 +298,7 @@ impl Table {
 
     /// The object's name.
     #[must_use]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
@@ -308,14 +312,6 @@ impl Table {
     #[must_use]
     pub fn index(&self) -> &BlockIndex {
         &self.index
-    }
-
-    /// Memory that the open table takes, without cached blocks, in bytes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        let slots = self.shelf.slots().map_or(0, BlockSlots::memory_bytes);
-        let blocks = self.blocks.as_ref().map_or(0, Bytes::len);
-        self.filters.len() + blocks + self.index.memory_bytes() + slots
     }
 
     /// Returns whether block `block` may hold a key of `digest`.
@@ -344,7 +340,7 @@ impl Table {
     /// asked for it. Of several tables most do not have it: once the blocks outgrow the cache, the
     /// filter is asked before the block is sought.
     #[inline]
-    pub fn seek(&self, wanted: &LookupKey, is_alone: bool) -> TableProbe<'_> {
+    pub(crate) fn seek(&self, wanted: &LookupKey, is_alone: bool) -> TableProbe<'_> {
         let asks_first = !is_alone && self.outlines().is_some();
         let partition = asks_first.then(|| self.index.partition_of(&wanted.key)).flatten();
         let mut blocks = None;
@@ -488,7 +484,7 @@ impl Table {
     }
 
     /// Returns block `number`, from the cache or with one store request.
-    pub fn block(&self, number: usize) -> Result<Arc<Block>> {
+    pub(crate) fn block(&self, number: usize) -> Result<Arc<Block>> {
         if let Some(block) = self.cache.get(&self.shelf, number) {
             return Ok(block);
         }

@@ -92,12 +92,6 @@ impl TableWriter {
         self.full
     }
 
-    /// Records so far.
-    #[must_use]
-    pub fn rows(&self) -> u64 {
-        self.rows
-    }
-
     /// Adds a record in stored form. Its key must be greater than all before it.
     ///
     /// # Errors

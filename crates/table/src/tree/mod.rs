@@ -247,18 +247,6 @@ impl Tree {
         self.inner.set
     }
 
-    /// The records' schema.
-    #[must_use]
-    pub fn schema(&self) -> &'static Schema {
-        self.inner.schema
-    }
-
-    /// The source from which tables are read.
-    #[must_use]
-    pub fn source(&self) -> &TableSource {
-        &self.inner.source
-    }
-
     /// What survives a crash, and from which point.
     #[must_use]
     pub fn durability(&self) -> Durability {

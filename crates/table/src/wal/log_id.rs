@@ -15,7 +15,7 @@ pub struct LogId {
 impl LogId {
     /// The folder of a set's logs.
     #[must_use]
-    pub fn folder(set: SetId) -> String {
+    pub(crate) fn folder(set: SetId) -> String {
         format!("set/{set}/wal/")
     }
 

@@ -2,8 +2,9 @@
 //! Key ranges: the input of each worker of a merge, with about the same number of blocks each.
 
 use esker_base::Result;
-use esker_table::schema::{Key, KeyBuffer};
-use esker_table::tables::TableRuns;
+
+use crate::schema::{Key, KeyBuffer};
+use crate::tables::TableRuns;
 
 /// Minimum number of blocks per range: fewer would make tables needlessly small.
 const RANGE_BLOCKS_MIN: usize = 128;
@@ -12,19 +13,23 @@ const SAMPLES: usize = 8192;
 /// Ranges per thread, so that a slow range does not delay the end.
 const RANGES_PER_THREAD: usize = 4;
 /// Maximum number of ranges for which numbers of tables and logs leave room.
-pub(super) const RANGES_MAX: usize = 4095;
+pub const RANGES_MAX: usize = 4095;
 
 /// Keys from `from` up to `end`, exclusive.
 #[derive(Clone, Debug)]
-pub(super) struct KeyRange {
+pub struct KeyRange {
     /// Its first key.
-    pub(super) from: KeyBuffer,
+    pub from: KeyBuffer,
     /// The first key of the next range; `None` for the last.
-    pub(super) end: Option<KeyBuffer>,
+    pub end: Option<KeyBuffer>,
 }
 
-/// Splits the keys of `layers` for `threads` threads.
-pub(super) fn split(layers: &[&TableRuns], threads: usize) -> Result<Vec<KeyRange>> {
+/// Splits the keys of `layers` for `threads` threads. Cost: with several threads, the tail of every
+/// table that is not open.
+///
+/// # Errors
+/// `Corrupt`, and errors of the store.
+pub fn split_keys(layers: &[&TableRuns], threads: usize) -> Result<Vec<KeyRange>> {
     let handles = || layers.iter().flat_map(|tables| &tables.runs).flat_map(|run| &run.tables);
     let mut blocks = 0;
     if threads > 1 {
