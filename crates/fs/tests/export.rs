@@ -20,7 +20,7 @@ use esker_fs::session::{Session, SessionOptions};
 use esker_fs::tally::TransferTally;
 use esker_table::manifest::SetId;
 
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 use crate::operation::Content;
 use crate::subject::source;
 

@@ -16,7 +16,7 @@ use esker_fs::session::Session;
 use esker_table::manifest::SetId;
 
 use crate::gc::{options, write};
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 use crate::model::check_sound;
 use crate::verify::assert_sound;
 

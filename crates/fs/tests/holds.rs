@@ -25,7 +25,7 @@ use esker_table::tree::{BEAT_AGE_MAX, Heartbeat};
 
 use crate::gc::{eager, write};
 use crate::hooked::{HookedStore, Request, When};
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 
 /// Returns a store with the repository's clock.
 fn clocked() -> (Arc<ManualClock>, SharedStore, Repository) {

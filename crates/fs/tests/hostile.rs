@@ -21,7 +21,7 @@ use esker_fs::tally::TransferTally;
 use esker_table::manifest::SetId;
 use esker_table::schema::RowBuffer;
 
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 use crate::operation::Content;
 use crate::real::become_identity;
 use crate::stores::{self, publish, put_table, record};

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 
 use crate::gc::{eager, later, objects, options, publish, repository, write};
 use crate::hooked::{HookedStore, Request, When};
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 use crate::verify::assert_sound;
 
 /// Returns a store with a set of two tables called `a`, and one above it called `b`.

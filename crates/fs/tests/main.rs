@@ -27,6 +27,7 @@ mod hostile;
 mod in_place;
 mod input;
 mod interleave;
+mod interrupted_store;
 mod job;
 mod keeping;
 mod lineages;

@@ -13,7 +13,7 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use parking_lot::Mutex;
 
 use crate::gc::{eager, options, publish, write};
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 
 const JOB: JobId = JobId(3);
 

@@ -15,7 +15,7 @@ use esker_fs::session::SessionOptions;
 use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::gc::{eager, later, options, publish, write};
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 
 fn repository() -> Repository {
     Repository::new(Arc::new(MemoryStore::new()))

@@ -20,7 +20,7 @@ use esker_table::tree::Durability;
 
 use crate::gc::{eager, later, objects, options, publish, repository, write};
 use crate::hooked::{HookedStore, Request, When};
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 use crate::verify::assert_sound;
 
 fn memory() -> SharedStore {

@@ -16,7 +16,7 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::tree::Durability;
 
 use crate::gc::{eager, later, options, repository, write};
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 use crate::verify::assert_sound;
 
 fn memory() -> SharedStore {

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use crate::gc::{options, write};
 use crate::hooked::{HookedStore, Request, When};
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 
 /// How long a request is delayed for a thread that should wait for it.
 const HELD_UP: Duration = Duration::from_millis(200);

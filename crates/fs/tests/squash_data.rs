@@ -18,7 +18,7 @@ use esker_fs::squash::SquashOptions;
 use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::gc::{eager, later, options, repository, write};
-use crate::interleave::Interrupted;
+use crate::interrupted_store::Interrupted;
 use crate::squash::tree;
 use crate::verify::{assert_sound, verify};
 
