@@ -163,8 +163,7 @@ impl Repository {
         let set = self.draw_set_id();
         // A publication that fails may have given the set its name, so a failure here leaves the markers
         // on the parts.
-        let markers = ProvisionalMarkers::new(store, set, &[]);
-        markers.put()?;
+        let markers = ProvisionalMarkers::hold(store, set, &[])?;
         let report = self.join_parts(set, parts, writer)?;
         self.publish(set, name)?;
         markers.keep();

@@ -2,9 +2,11 @@
 //! Provisional markers: the markers by which a set that is being made holds itself, as a session, and
 //! the sets it builds on.
 //!
-//! The maker puts them, checks that what they hold is live (`marker.rs`), makes the set, and then
-//! keeps them. If it fails before, dropping them releases them all, as well as the store permits: a
-//! leftover keeps garbage until it is abandoned or swept. A process that dies releases nothing.
+//! States: a value of [`ProvisionalMarkers`] is held from the start, since only
+//! [`ProvisionalMarkers::hold`] makes one. The maker checks that what the markers hold is live
+//! (`marker.rs`), commits a manifest that needs them, and then keeps them, which ends the value. If
+//! it fails before, dropping the value releases all markers, as well as the store permits: a leftover
+//! keeps garbage until it is abandoned or swept. A process that dies releases nothing.
 
 use esker_base::Result;
 use esker_base::store::{Store, concurrent};
@@ -12,7 +14,8 @@ use esker_table::manifest::SetId;
 
 use crate::marker::{self, MarkerHolder};
 
-/// Markers that are released when dropped, unless they are kept.
+/// Markers that have been put, and that are released when dropped, unless they are kept.
+#[must_use = "markers are released when dropped"]
 pub struct ProvisionalMarkers<'a> {
     store: &'a dyn Store,
     set: SetId,
@@ -20,18 +23,16 @@ pub struct ProvisionalMarkers<'a> {
 }
 
 impl<'a> ProvisionalMarkers<'a> {
-    /// Prepares the markers of `set`, which builds on `bases`. Puts none.
-    pub fn new(store: &'a dyn Store, set: SetId, bases: &'a [SetId]) -> Self {
-        Self { store, set, bases }
-    }
-
-    /// Puts the markers. Cost: a write for each, concurrent on a far store.
-    pub fn put(&self) -> Result<()> {
-        let own = (self.set, MarkerHolder::Session);
-        let bases = self.bases.iter().map(|base| (*base, MarkerHolder::Set(self.set)));
+    /// Puts the markers of `set`, which builds on `bases`. If that fails, releases those that were
+    /// put. Cost: a write for each, concurrent on a far store.
+    pub fn hold(store: &'a dyn Store, set: SetId, bases: &'a [SetId]) -> Result<Self> {
+        let markers = Self { store, set, bases };
+        let own = (set, MarkerHolder::Session);
+        let bases = bases.iter().map(|base| (*base, MarkerHolder::Set(set)));
         let held: Vec<(SetId, MarkerHolder)> = std::iter::once(own).chain(bases).collect();
-        let put = |(set, holder): &(SetId, MarkerHolder)| marker::hold(self.store, *set, holder);
-        concurrent::try_map(self.store, &held, put).map(drop)
+        let put = |(set, holder): &(SetId, MarkerHolder)| marker::hold(store, *set, holder);
+        concurrent::try_map(store, &held, put)?;
+        Ok(markers)
     }
 
     /// Keeps all markers: the set has begun.

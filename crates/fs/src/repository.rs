@@ -155,25 +155,12 @@ impl Repository {
         bases: &[SetId],
         options: SessionOptions,
     ) -> Result<Session> {
-        let markers = ProvisionalMarkers::new(&**self.store(), set, bases);
-        let session = self.begin_set((set, job), &markers, bases, options)?;
-        markers.keep();
-        Ok(session)
-    }
-
-    fn begin_set(
-        &self,
-        (set, job): (SetId, Option<JobMembership>),
-        markers: &ProvisionalMarkers<'_>,
-        bases: &[SetId],
-        options: SessionOptions,
-    ) -> Result<Session> {
         let store = &**self.store();
         // Before the session can fill the store.
         store.keep_reserve();
         // Put markers first, then check what they hold: see `marker.rs`. If a collector swept them
         // meanwhile, the set cannot begin: see `condemn.rs`.
-        let expected = self.hold_bases(markers, bases)?;
+        let (markers, expected) = self.hold_bases(set, bases)?;
         let stack = load_stack_expecting(&self.source, bases, &expected)?;
         let mut manifest = Manifest::new(bases.to_vec(), self.clock.now_ns());
         manifest.job = job;
@@ -181,25 +168,29 @@ impl Repository {
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
         let create = || Tree::create(self.setup(&options, &data), set, manifest);
         let (tree, ()) = concurrent::try_join(store, create, || self.warm_root(&stack))?;
-        self.session(stack, tree, data, &options)
+        let session = self.session(stack, tree, data, &options)?;
+        markers.keep();
+        Ok(session)
     }
 
-    /// Puts `markers`. On a far store, also lists the numbers of the manifests of `bases`
+    /// Puts the markers of `set`. On a far store, also lists the numbers of the manifests of `bases`
     /// concurrently, which saves a round trip when they are read.
-    fn hold_bases(
-        &self,
-        markers: &ProvisionalMarkers<'_>,
-        bases: &[SetId],
-    ) -> Result<HashMap<SetId, u64>> {
+    fn hold_bases<'a>(
+        &'a self,
+        set: SetId,
+        bases: &'a [SetId],
+    ) -> Result<(ProvisionalMarkers<'a>, HashMap<SetId, u64>)> {
         let store = &**self.store();
         if store.requests_at_once() <= 1 {
-            return markers.put().map(|()| HashMap::new());
+            return Ok((ProvisionalMarkers::hold(store, set, bases)?, HashMap::new()));
         }
         // Damage shows when the manifest is read.
         let number = |base: &SetId| Ok((*base, Manifest::newest_number(store, *base).ok()));
         let numbers = || concurrent::try_map(store, bases, number);
-        let (_, numbers) = concurrent::try_join(store, || markers.put(), numbers)?;
-        Ok(numbers.into_iter().filter_map(|(base, number)| Some((base, number?))).collect())
+        let hold = || ProvisionalMarkers::hold(store, set, bases);
+        let (markers, numbers) = concurrent::try_join(store, hold, numbers)?;
+        let known = numbers.into_iter().filter_map(|(base, number)| Some((base, number?)));
+        Ok((markers, known.collect()))
     }
 
     /// On a far store, reads the records of `stack` that the session looks up first.

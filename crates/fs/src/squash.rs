@@ -115,8 +115,7 @@ impl Repository {
         let store = &**self.store();
         let set = self.draw_set_id();
         // The bases are held as by a session until the new set no longer needs them.
-        let markers = ProvisionalMarkers::new(store, set, bases);
-        markers.put()?;
+        let markers = ProvisionalMarkers::hold(store, set, bases)?;
         let report = self.squash_into(set, bases, options)?;
         markers.keep_own()?;
         Ok((set, report))
