@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore, Store};
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
@@ -23,7 +23,7 @@ use esker_table::manifest::SetId;
 use parking_lot::Mutex;
 
 use crate::gc::{eager, later, options, publish, repository, write};
-use crate::interrupted_store::{Action, Interrupted};
+use crate::interrupted_store::Interrupted;
 use crate::verify::assert_sound;
 
 /// Work that results in a name that reaches the file `/a` of the given set.
