@@ -29,7 +29,7 @@ const WARM_CACHE_BYTES: u64 = 1 << 30;
 const WARM_SHARE: u64 = 16;
 
 /// Options of look-ups and listings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct QueryOptions {
     /// Number of operations; one per file if `None`.
     pub operations: Option<u64>,

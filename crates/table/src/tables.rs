@@ -130,7 +130,7 @@ impl SortedRun {
 
     /// Records in all its tables, of which about those of the visible parts count.
     #[must_use]
-    pub fn rows(&self) -> u64 {
+    pub(crate) fn rows(&self) -> u64 {
         self.tables.iter().map(|table| table.visible_of(table.reference.rows)).sum()
     }
 
@@ -246,6 +246,7 @@ impl TableRuns {
     }
 
     /// Returns the references that a manifest lists for these tables.
+    #[cfg(test)]
     #[must_use]
     pub(crate) fn references(&self) -> Vec<TableRef> {
         let tables = self.runs.iter().flat_map(|run| &run.tables);

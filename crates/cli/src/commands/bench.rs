@@ -232,13 +232,7 @@ impl BenchCommand {
             }
             BenchWorkload::List { query } => {
                 let (threads, cache_bytes) = (query.threads, query.cache_bytes());
-                let options = QueryOptions {
-                    operations: None,
-                    threads,
-                    cache_bytes,
-                    absent: false,
-                    in_session: false,
-                };
+                let options = QueryOptions { threads, cache_bytes, ..QueryOptions::default() };
                 list(&context.store()?, options)?
             }
             BenchWorkload::ImdGet { target, operations, query } => {

@@ -72,7 +72,7 @@ impl BlockBuilder {
 
     /// The number of records.
     #[must_use]
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
