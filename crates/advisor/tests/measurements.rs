@@ -9,8 +9,9 @@ use esker_advisor::measure::{
     ExperimentDesign, MeasureOptions, MeasureSummary, MeasuredSystem, ObservationFile, measure,
 };
 use esker_advisor::observation::{EmulatedVariables, Observation, StorageDevice, read_csv};
-use esker_advisor::pattern::TracePattern;
-use esker_advisor::player::{BigFileTarget, ObjectTarget, ReplayTarget};
+use esker_advisor::pattern::{TracePattern, write_pattern};
+use esker_advisor::player::{BigFileTarget, ObjectTarget, PlanOptions, ReplayPlan, ReplayTarget};
+use esker_advisor::trace::TraceReader;
 use esker_base::clock::SystemClock;
 use esker_base::{Error, Kind, Result};
 use esker_workbench::backend::PosixBackend;
@@ -128,4 +129,39 @@ fn a_failure_keeps_the_rows() {
     assert_eq!(go().expect_err("the fourth run").kind(), Kind::Unavailable);
     let summary = go().expect("the rest");
     assert_eq!((summary.skipped, summary.added), (3, 3));
+}
+
+/// Symptom: after a measurement was killed in a run, the same command failed at a key-value store or
+/// small files, since these had a working set.
+#[test]
+fn a_measurement_goes_on_after_a_run_that_was_killed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let size = design().cases().expect("valid")[0].size;
+    let (trace, _) = write_pattern(TracePattern::Hpio, &size, Vec::new()).expect("a trace");
+    let reader = TraceReader::open(&trace[..], "trace").expect("a trace");
+    let plan = ReplayPlan::read(&reader, PlanOptions::default()).expect("a plan");
+    for system in systems(directory.path()) {
+        (system.open)().expect("opened").load(&plan).expect("loaded");
+    }
+    let (summary, _) = run(directory.path(), u64::MAX);
+    assert_eq!((summary.added, summary.left()), (12, 0));
+}
+
+/// Symptom: a measurement in a directory with files of others failed, and removed those of them that
+/// were named as its own.
+/// Cause: it cleared what it had not loaded.
+#[test]
+fn the_files_of_others_stay() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mine = directory.path().join("big/file-0");
+    std::fs::create_dir(directory.path().join("big")).expect("made");
+    std::fs::write(&mine, "mine").expect("written");
+    let path = directory.path().join("rows.csv");
+    let systems = &systems(directory.path())[..1];
+    let error = measure(&design(), systems, &path, &options(u64::MAX), &SystemClock, &mut |_| {});
+    assert_eq!(error.expect_err("others' files").kind(), Kind::NotEmpty);
+    assert_eq!(std::fs::read(&mine).expect("it stays"), b"mine");
+    let target = BigFileTarget::new(mine.parent().expect("a directory"));
+    assert_eq!(target.clear().expect_err("no data of a replay").kind(), Kind::NotFound);
+    assert!(mine.exists());
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use esker_advisor::observation::StorageKind;
 use esker_advisor::pattern::{PatternSize, TracePattern};
 use esker_advisor::player::{
-    BigFileTarget, ObjectTarget, PlanOptions, ReplayPacing, ReplayPlan, ReplayResult, ReplayTarget,
-    replay,
+    BigFileTarget, LoadState, ObjectTarget, PlanDigest, PlanOptions, ReplayPacing, ReplayPlan,
+    ReplayResult, ReplayTarget, replay,
 };
 use esker_advisor::trace::strace::{StraceOptions, import_strace};
 use esker_advisor::trace::{TraceOperation, TraceReader, TraceRecord};
@@ -52,9 +52,10 @@ fn every_pattern_is_replayed_by_every_player() {
         for is_write in [false, true] {
             let plan = plan(pattern, &PatternSize { is_write, ..size });
             for (target, name) in targets(directory.path()) {
-                assert!(!target.is_loaded().expect("known"));
+                assert_eq!(target.load_state().expect("known"), LoadState::Absent);
                 target.load(&plan).expect("loaded");
-                assert!(target.is_loaded().expect("known"));
+                let loaded = LoadState::Complete(PlanDigest::of(&plan));
+                assert_eq!(target.load_state().expect("known"), loaded);
                 target.drop_caches().expect("dropped");
                 let found = run(&*target, &plan, ReplayPacing::Fast).expect(name);
                 assert_eq!((found.system.as_str(), found.ranks), (name, 4));
@@ -63,7 +64,7 @@ fn every_pattern_is_replayed_by_every_player() {
                 let is_big = found.kind == StorageKind::FileSystem && name == "posix-shared-file";
                 let metadata = if is_big { plan.metadata_operations } else { 0 };
                 assert_eq!(found.metadata_operations, metadata, "{name}, {pattern:?}");
-                target.clear(&plan).expect("cleared");
+                target.clear().expect("cleared");
             }
             let left = std::fs::read_dir(directory.path()).expect("listed").count();
             assert_eq!(left, 0, "{pattern:?}: everything is removed");
@@ -90,7 +91,7 @@ fn a_wrong_byte_stops_the_player() {
         // The position in the traced file, whatever the player makes of it.
         let place = format!("{name}: /data at byte {}: expected ", 65_636 + 4_097);
         assert!(error.context().contains(&place), "{error}");
-        target.clear(&plan).expect("cleared");
+        target.clear().expect("cleared");
     }
 }
 
@@ -108,7 +109,7 @@ fn a_real_log_is_replayed() {
             target.load(&plan).expect("loaded");
             let found = run(&*target, &plan, ReplayPacing::Fast).expect(name);
             assert_eq!(found.bytes, plan.bytes);
-            target.clear(&plan).expect("cleared");
+            target.clear().expect("cleared");
         }
     }
 }
@@ -171,4 +172,34 @@ fn other_directories_and_services_are_refused() {
     let reader = TraceReader::open(&empty[..], "trace").expect("a trace");
     let error = ReplayPlan::read(&reader, PlanOptions::default()).expect_err("no requests");
     assert_eq!(error.kind(), Kind::Invalid);
+}
+
+/// Symptom: a load that was interrupted counted as loaded until a replay read a wrong byte, and the
+/// data of one trace as that of another.
+/// Cause: the marker said only whose directory it is.
+/// Fix: it names the plan, and becomes complete after the data.
+#[test]
+fn a_partial_load_and_that_of_another_trace_are_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let plans = [TracePattern::Hpio, TracePattern::LanlApp1].map(|pattern| plan(pattern, &SIZE));
+    assert_ne!(PlanDigest::of(&plans[0]), PlanDigest::of(&plans[1]));
+    let moved = plan(TracePattern::Hpio, &PatternSize { shift_bytes: 512, ..SIZE });
+    assert_ne!(PlanDigest::of(&plans[0]), PlanDigest::of(&moved), "requests of one size elsewhere");
+    for (target, name) in targets(directory.path()).into_iter().take(2) {
+        target.load(&plans[0]).expect("loaded");
+        assert!(target.load(&plans[1]).is_err(), "{name}: loaded over another");
+        let loaded = LoadState::Complete(PlanDigest::of(&plans[0]));
+        assert_eq!(target.load_state().expect("known"), loaded, "{name}: and kept");
+        let marker = directory.path().join(match name {
+            "posix-shared-file" => "big/esker-replay",
+            _ => "small/working-set.json",
+        });
+        let text = std::fs::read_to_string(&marker).expect("a marker");
+        std::fs::write(&marker, text.replace("true", "false")).expect("written");
+        assert_eq!(target.load_state().expect("known"), LoadState::Partial, "{name}");
+        target.clear().expect("cleared");
+        assert_eq!(target.clear().expect_err("nothing").kind(), Kind::NotFound, "{name}");
+    }
+    let left = std::fs::read_dir(directory.path()).expect("listed").count();
+    assert_eq!(left, 0, "everything is removed");
 }

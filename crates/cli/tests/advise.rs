@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `esker advise` as users run it.
 
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::time::Duration;
+
 use crate::esker::Esker;
 
 const STRACE: &[u8] = include_bytes!("../../advisor/tests/data/python.strace");
@@ -120,4 +125,69 @@ fn designs_are_measured_and_continued() {
     let rows = std::fs::read_to_string(esker.path("rows.csv")).expect("rows");
     assert_eq!(rows.lines().count(), 17);
     assert!(rows.contains("\nhpio,\"hpio read") || rows.contains("\nhpio,hpio read"), "{rows}");
+}
+
+/// Symptom: a replay or a load that a signal ended left its data, and named no command that removes it.
+/// Fix: the message names it, and `advise cleanup` removes what either player made.
+#[test]
+fn an_interrupted_replay_says_how_to_remove_its_data() {
+    let esker = Esker::without_store();
+    // The second request of the rank begins after ten minutes.
+    let slow = ["advise", "synth", "request-size", "-p", "1", "-n", "2", "--interval", "600000000"];
+    esker.ok([&slow[..], &["-o", "slow.arrow"]].concat());
+    for (more, marker) in
+        [(&[][..], "a dir/esker-replay"), (&["--small-files"], "a dir/working-set.json")]
+    {
+        let replay = ["advise", "replay", "slow.arrow", "a dir", "--timing", "traced"];
+        let mut command = esker.command([&replay[..], more].concat());
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary runs");
+        let marker = esker.path(marker);
+        let is_loaded = || {
+            let marker = std::fs::read_to_string(&marker).unwrap_or_default();
+            marker.contains("\"is_complete\":true")
+        };
+        while !is_loaded() {
+            assert!(child.try_wait().expect("known").is_none(), "it replays for ten minutes");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // A shell may have had SIGINT ignored, which the command then does as well.
+        let kill = ["-TERM".to_owned(), child.id().to_string()];
+        let kill = std::process::Command::new("kill").args(kill).status();
+        assert!(kill.expect("kill").success());
+        assert_eq!(child.wait().expect("it ends").signal(), Some(15));
+        let mut said = String::new();
+        let mut stderr = child.stderr.take().expect("piped");
+        stderr.read_to_string(&mut said).expect("text");
+        assert!(said.contains("`esker advise cleanup 'a dir'` removes it"), "{said}");
+        assert!(marker.exists(), "the data stays until then");
+        esker.ok(["advise", "cleanup", "a dir"]);
+        assert!(!esker.path("a dir").exists());
+    }
+    let said = esker.fails(3, ["advise", "cleanup", "a dir"]);
+    assert!(said.contains("no data of a replay"), "{said}");
+}
+
+/// Symptom: a part of the data counted as all of it, and the data of one trace as that of another.
+#[test]
+fn a_replay_refuses_data_that_is_not_its_own() {
+    let esker = Esker::without_store();
+    for (name, requests) in [("hpio", "3"), ("tile", "4")] {
+        let output = format!("{name}.arrow");
+        let pattern = ["advise", "synth", name, "-p", "2", "-n", requests, "-r", "4K"];
+        esker.ok([&pattern[..], &["-o", &output]].concat());
+    }
+    esker.ok(["advise", "load", "hpio.arrow", "there"]);
+    let said = esker.fails(4, ["advise", "replay", "tile.arrow", "there"]);
+    assert!(said.contains("data of another replay; `esker advise cleanup there`"), "{said}");
+    esker.ok(["advise", "replay", "hpio.arrow", "there", "--keep"]);
+    let marker = esker.path("there/esker-replay");
+    let text = std::fs::read_to_string(&marker).expect("a marker");
+    std::fs::write(&marker, text.replace("true", "false")).expect("written");
+    for action in ["replay", "load"] {
+        let said = esker.fails(9, ["advise", action, "hpio.arrow", "there"]);
+        assert!(said.contains("a part of the data"), "{said}");
+    }
+    esker.ok(["advise", "cleanup", "there"]);
+    esker.ok(["advise", "replay", "hpio.arrow", "there"]);
+    assert!(!esker.path("there").exists());
 }

@@ -3,7 +3,8 @@
 //!
 //! `experiment_design` has the runs, `observation_file` the rows. A run loads the data of its case on a
 //! system, drops it from caches, replays the trace as fast as possible, and removes the data. Rows that
-//! the file has are skipped, so a measurement goes on where it was interrupted.
+//! the file has are skipped, so a measurement goes on where it was interrupted: it removes what the
+//! interrupted run left at its system.
 //! Source: Kougkas et al. 2016, §4.1.3 and §5.2.1.
 
 mod experiment_design;
@@ -19,7 +20,7 @@ pub use self::observation_file::ObservationFile;
 use crate::features::{STRIPE_BYTES_DEFAULT, StorageConfiguration};
 use crate::observation::{EmulatedVariables, Observation};
 use crate::pattern::write_pattern;
-use crate::player::{PlanOptions, ReplayPacing, ReplayPlan, ReplayTarget, replay};
+use crate::player::{LoadState, PlanOptions, ReplayPacing, ReplayPlan, ReplayTarget, replay};
 use crate::trace::{TraceReader, features};
 
 /// Opens a system anew for each run.
@@ -101,6 +102,17 @@ pub fn measure(
     Ok(summary)
 }
 
+/// Opens `system` without what an interrupted run has left there.
+fn open_empty(system: &MeasuredSystem<'_>) -> Result<Box<dyn ReplayTarget>> {
+    let target = (system.open)()?;
+    if target.load_state()? == LoadState::Absent {
+        return Ok(target);
+    }
+    target.clear()?;
+    drop(target);
+    (system.open)()
+}
+
 fn observe(
     case: &ExperimentCase,
     system: &MeasuredSystem<'_>,
@@ -112,12 +124,12 @@ fn observe(
     let reader = TraceReader::open(&trace[..], "the trace of a pattern")?;
     let variables = features(&reader, STRIPE_BYTES_DEFAULT)?.variables(&options.storage)?;
     let plan = ReplayPlan::read(&reader, PlanOptions::default())?;
-    let target = (system.open)()?;
+    let target = open_empty(system)?;
+    target.load(&plan)?;
     let measured = target
-        .load(&plan)
-        .and_then(|()| target.drop_caches())
+        .drop_caches()
         .and_then(|()| replay(&*target, &plan, ReplayPacing::Fast, options.processors, clock));
-    let cleared = target.clear(&plan);
+    let cleared = target.clear();
     let measured = measured?;
     cleared?;
     Ok(Observation {

@@ -3,27 +3,31 @@
 //! as often as the trace does, and accesses at the offsets of the trace.
 //!
 //! ```text
-//! <directory>/esker-replay      says whose directory it is, from before the files to after them
+//! <directory>/esker-replay      the load marker, from before the files to after them
+//! <directory>/esker-replay.new  the next one, until it is durable
 //! <directory>/file-<n>          file n of the trace
 //! ```
-//! Only names of this form are written and removed.
+//! Only names of this form are written and removed, and only where a load marker is.
 //! Source: Kougkas et al. 2016, §4.1.2.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use esker_base::{Error, Kind, Result};
 use rustix::fs::{Advice, OFlags, fadvise};
 
+use super::load_marker::{LOAD_MARKER_BYTES_MAX, LoadState, PlanDigest, load_marker, load_state};
 use super::replay_content::fill_content;
 use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget};
 use crate::observation::StorageKind;
 use crate::trace::TraceOperation;
 
-const OWNER: &str = "esker-replay";
+const MARKER: &str = "esker-replay";
+const NEW_MARKER: &str = "esker-replay.new";
+const FILE_PREFIX: &str = "file-";
 
 /// Bytes that are written at once before a replay.
 const LOAD_BYTES: usize = 1 << 20;
@@ -42,11 +46,77 @@ impl BigFileTarget {
     }
 
     fn path(&self, file: u32) -> PathBuf {
-        self.directory.join(format!("file-{file}"))
+        self.directory.join(format!("{FILE_PREFIX}{file}"))
     }
 
     fn open(&self, file: u32) -> Result<File> {
         open(&self.path(file), false)
+    }
+
+    /// True if `directory` has the data of a replay on big files.
+    #[must_use]
+    pub fn has_data(directory: &Path) -> bool {
+        [MARKER, NEW_MARKER].iter().any(|name| directory.join(name).symlink_metadata().is_ok())
+    }
+
+    /// The names in the directory.
+    fn names(&self) -> Result<Vec<String>> {
+        let failed = failed(&self.directory);
+        let entries = std::fs::read_dir(&self.directory).map_err(&failed)?;
+        entries
+            .map(|entry| Ok(entry.map_err(&failed)?.file_name().to_string_lossy().into_owned()))
+            .collect()
+    }
+
+    /// Replaces the load marker; a crash leaves the old one or the new one.
+    fn write_marker(&self, marker: &[u8]) -> Result<()> {
+        let [new, path] = [NEW_MARKER, MARKER].map(|name| self.directory.join(name));
+        remove(&new)?;
+        let mut options = OpenOptions::new();
+        options
+            .write(true)
+            .create_new(true)
+            .open(&new)
+            .and_then(|mut file| file.write_all(marker).and_then(|()| file.sync_all()))
+            .map_err(failed(&new))?;
+        std::fs::rename(&new, &path).map_err(failed(&path))?;
+        let directory = File::open(&self.directory).and_then(|directory| directory.sync_all());
+        directory.map_err(failed(&self.directory))
+    }
+
+    /// Makes what `plan` reads.
+    fn write_files(&self, plan: &ReplayPlan) -> Result<()> {
+        let mut buffer = vec![0; LOAD_BYTES];
+        for (number, file) in (0..).zip(&plan.files) {
+            let path = self.path(number);
+            let opened = open(&path, true)?;
+            opened.set_len(file.bytes).map_err(failed(&path))?;
+            for range in file.read_ranges() {
+                let mut position = range.start;
+                while position < range.end {
+                    let count = (range.end - position).min(LOAD_BYTES as u64) as usize;
+                    fill_content(number, position, &mut buffer[..count]);
+                    opened.write_all_at(&buffer[..count], position).map_err(failed(&path))?;
+                    position += count as u64;
+                }
+            }
+            opened.sync_all().map_err(failed(&path))?;
+        }
+        Ok(())
+    }
+}
+
+/// True for the name of a file of a trace.
+fn is_traced_file(name: &str) -> bool {
+    let number = name.strip_prefix(FILE_PREFIX);
+    number.is_some_and(|text| text.parse().is_ok_and(|number: u32| number.to_string() == text))
+}
+
+/// Removes a file, if there is one.
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(path)(error)),
+        _ => Ok(()),
     }
 }
 
@@ -71,39 +141,40 @@ impl ReplayTarget for BigFileTarget {
         StorageKind::FileSystem
     }
 
-    fn is_loaded(&self) -> Result<bool> {
-        Ok(self.directory.join(OWNER).is_file())
+    fn target(&self) -> String {
+        self.directory.display().to_string()
+    }
+
+    fn load_state(&self) -> Result<LoadState> {
+        let path = self.directory.join(MARKER);
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(flags.bits().cast_signed());
+        let file = match options.open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(LoadState::Absent),
+            opened => opened.map_err(failed(&path))?,
+        };
+        let mut marker = Vec::new();
+        let mut bounded = file.take(LOAD_MARKER_BYTES_MAX as u64);
+        bounded.read_to_end(&mut marker).map_err(failed(&path))?;
+        load_state(&marker).ok_or_else(|| {
+            let what = "is no marker of a replay; name a new or an empty directory";
+            Error::new(Kind::NotEmpty, format!("{} {what}", path.display()))
+        })
     }
 
     fn load(&self, plan: &ReplayPlan) -> Result<()> {
         std::fs::create_dir_all(&self.directory).map_err(failed(&self.directory))?;
-        let owner = self.directory.join(OWNER);
-        let mut entries = std::fs::read_dir(&self.directory).map_err(failed(&self.directory))?;
-        if !owner.is_file() && entries.next().is_some() {
+        if self.names()?.iter().any(|name| name != NEW_MARKER) {
             let what = "has other files; name a new or an empty directory";
             let what = format!("{} {what}", self.directory.display());
             return Err(Error::new(Kind::NotEmpty, what));
         }
-        File::create(&owner)
-            .and_then(|mut file| file.write_all(b"files of `esker advise replay`\n"))
-            .map_err(failed(&owner))?;
-        let mut buffer = vec![0; LOAD_BYTES];
-        for (number, file) in (0..).zip(&plan.files) {
-            let path = self.path(number);
-            let opened = open(&path, true)?;
-            opened.set_len(file.bytes).map_err(failed(&path))?;
-            for range in file.read_ranges() {
-                let mut position = range.start;
-                while position < range.end {
-                    let count = (range.end - position).min(LOAD_BYTES as u64) as usize;
-                    fill_content(number, position, &mut buffer[..count]);
-                    opened.write_all_at(&buffer[..count], position).map_err(failed(&path))?;
-                    position += count as u64;
-                }
-            }
-            opened.sync_all().map_err(failed(&path))?;
-        }
-        Ok(())
+        let digest = PlanDigest::of(plan);
+        self.write_marker(&load_marker(digest, false))?;
+        self.write_files(plan)
+            .and_then(|()| self.write_marker(&load_marker(digest, true)))
+            .inspect_err(|_| drop(self.clear()))
     }
 
     fn drop_caches(&self) -> Result<()> {
@@ -114,18 +185,18 @@ impl ReplayTarget for BigFileTarget {
         Ok(Box::new(BigFileConnection { target: self, open: HashMap::new() }))
     }
 
-    fn clear(&self, plan: &ReplayPlan) -> Result<()> {
-        for number in (0..).take(plan.files.len()) {
-            let path = self.path(number);
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(failed(&path)(error));
-                }
-                _ => {}
+    fn clear(&self) -> Result<()> {
+        if self.load_state()? == LoadState::Absent && !Self::has_data(&self.directory) {
+            let what = format!("{} has no data of a replay", self.directory.display());
+            return Err(Error::new(Kind::NotFound, what));
+        }
+        if self.load_state()? != LoadState::Absent {
+            for name in self.names()?.iter().filter(|name| is_traced_file(name)) {
+                remove(&self.directory.join(name))?;
             }
         }
-        let owner = self.directory.join(OWNER);
-        std::fs::remove_file(&owner).map_err(failed(&owner))?;
+        remove(&self.directory.join(NEW_MARKER))?;
+        remove(&self.directory.join(MARKER))?;
         // The directory stays if the user has put something else there, or owns only it.
         let _ = std::fs::remove_dir(&self.directory);
         Ok(())

@@ -9,6 +9,7 @@
 //! Source: Kougkas et al. 2016, §4.1.2 and §4.1.3.
 
 mod big_file;
+mod load_marker;
 mod object_target;
 mod replay_content;
 mod replay_plan;
@@ -24,6 +25,7 @@ use esker_workbench::histogram::LatencyHistogram;
 use esker_workbench::pace::{PaceClock, ServiceQueue, Waiting, request_exact_sleeps};
 
 pub use self::big_file::BigFileTarget;
+pub use self::load_marker::{LoadState, PlanDigest};
 pub use self::object_target::ObjectTarget;
 pub use self::replay_content::{check_content, fill_content};
 pub use self::replay_plan::{PlanOptions, ReplayFile, ReplayPlan, ReplayStep};
@@ -42,16 +44,20 @@ pub trait ReplayTarget: Send + Sync {
     /// The category of the system.
     fn storage_kind(&self) -> StorageKind;
 
-    /// True if a plan was loaded before.
-    ///
-    /// # Errors
-    /// As the system answers.
-    fn is_loaded(&self) -> Result<bool>;
+    /// The target as the user names it.
+    fn target(&self) -> String;
 
-    /// Makes everything that the plan reads, durable.
+    /// The data that the target has.
     ///
     /// # Errors
     /// `NotEmpty` if the target has something else; as the system answers.
+    fn load_state(&self) -> Result<LoadState>;
+
+    /// Makes everything that the plan reads, durable, where no data is. A failed load removes what it
+    /// made; one that the process does not survive leaves [`LoadState::Partial`].
+    ///
+    /// # Errors
+    /// `NotEmpty` or `Conflict` if the target has something, which stays; as the system answers.
     fn load(&self, plan: &ReplayPlan) -> Result<()>;
 
     /// Takes loaded data out of caches, as far as the process may.
@@ -66,11 +72,11 @@ pub trait ReplayTarget: Send + Sync {
     /// As the system answers.
     fn connect(&self, rank: u32, plan: &ReplayPlan) -> Result<Box<dyn ReplayConnection + '_>>;
 
-    /// Removes what `load` and replays made, and nothing else.
+    /// Removes what `load` and replays made, also interrupted ones, and nothing else.
     ///
     /// # Errors
-    /// As the system answers.
-    fn clear(&self, plan: &ReplayPlan) -> Result<()>;
+    /// `NotFound` if they made nothing; as [`ReplayTarget::load_state`].
+    fn clear(&self) -> Result<()>;
 
     /// Ends the use of a target that keeps its data if `is_kept`.
     ///

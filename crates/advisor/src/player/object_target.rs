@@ -11,12 +11,11 @@ use esker_workbench::backend::{Backend, BackendConnection};
 use esker_workbench::pattern::{DatasetId, OBJECT_BYTES_MAX, ObjectId, WorkingSetSize};
 
 use super::big_file::drop_file_caches;
+use super::load_marker::{LoadState, PlanDigest, load_marker, load_state};
 use super::replay_content::fill_content;
 use super::{ReplayConnection, ReplayPlan, ReplayStep, ReplayTarget};
 use crate::observation::StorageKind;
 use crate::trace::TraceOperation;
-
-const MARKER: &[u8] = b"{\"format\":\"esker-replay\",\"version\":1}";
 
 /// The rank that owns all datasets; a dataset has the requests of one file.
 const OWNER_RANK: u32 = 0;
@@ -41,6 +40,25 @@ impl ObjectTarget {
             return Err(Error::new(Kind::Unsupported, what));
         }
         Ok(Self { backend })
+    }
+
+    /// Makes what `plan` reads.
+    fn create_objects(&self, plan: &ReplayPlan) -> Result<()> {
+        let mut connection = self.backend.connect(OWNER_RANK, &size(plan))?;
+        connection.add_rank(OWNER_RANK)?;
+        let mut content = Vec::new();
+        for (number, file) in (0..).zip(&plan.files) {
+            connection.mkdir(DatasetId { rank: OWNER_RANK, number })?;
+            for request in &file.read {
+                let (offset, bytes) = *request;
+                let index = file.requests.binary_search(request);
+                let index = index.expect("every request is in its file") as u64;
+                content.resize(usize::try_from(bytes).expect("bounded by the caller"), 0);
+                fill_content(number, offset, &mut content);
+                connection.create(object(number, index), &content)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -76,8 +94,16 @@ impl ReplayTarget for ObjectTarget {
         }
     }
 
-    fn is_loaded(&self) -> Result<bool> {
-        Ok(self.backend.read_marker()?.is_some())
+    fn target(&self) -> String {
+        self.backend.target()
+    }
+
+    fn load_state(&self) -> Result<LoadState> {
+        let Some(marker) = self.backend.read_marker()? else { return Ok(LoadState::Absent) };
+        load_state(&marker).ok_or_else(|| {
+            let what = "has a working set of `esker workbench`; name another target";
+            Error::new(Kind::NotEmpty, format!("{} {what}", self.backend.target()))
+        })
     }
 
     fn load(&self, plan: &ReplayPlan) -> Result<()> {
@@ -89,22 +115,11 @@ impl ReplayTarget for ObjectTarget {
             );
             return Err(Error::new(Kind::TooLarge, what));
         }
-        self.backend.create_marker(MARKER)?;
-        let mut connection = self.backend.connect(OWNER_RANK, &size(plan))?;
-        connection.add_rank(OWNER_RANK)?;
-        let mut content = Vec::new();
-        for (number, file) in (0..).zip(&plan.files) {
-            connection.mkdir(DatasetId { rank: OWNER_RANK, number })?;
-            for request in &file.read {
-                let (offset, bytes) = *request;
-                let index = file.requests.binary_search(request);
-                let index = index.expect("every request is in its file") as u64;
-                content.resize(usize::try_from(bytes).expect("bounded above"), 0);
-                fill_content(number, offset, &mut content);
-                connection.create(object(number, index), &content)?;
-            }
-        }
-        Ok(())
+        let digest = PlanDigest::of(plan);
+        self.backend.create_marker(&load_marker(digest, false))?;
+        self.create_objects(plan)
+            .and_then(|()| self.backend.write_marker(&load_marker(digest, true)))
+            .inspect_err(|_| drop(self.clear()))
     }
 
     fn drop_caches(&self) -> Result<()> {
@@ -116,7 +131,9 @@ impl ReplayTarget for ObjectTarget {
         Ok(Box::new(ObjectConnection { connection }))
     }
 
-    fn clear(&self, _plan: &ReplayPlan) -> Result<()> {
+    fn clear(&self) -> Result<()> {
+        // Fails for the working set of another.
+        self.load_state()?;
         self.backend.clear()?;
         self.backend.finish(false)
     }

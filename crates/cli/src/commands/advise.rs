@@ -13,7 +13,7 @@ use super::advise_import::AdviseImport;
 use super::advise_measure::AdviseMeasure;
 use super::advise_model::AdviseModel;
 use super::advise_paper::AdvisePaper;
-use super::advise_replay::{AdviseLoad, AdviseReplay};
+use super::advise_replay::{AdviseCleanup, AdviseLoad, AdviseReplay};
 use super::advise_show::{AdviseShow, AdviseVerify};
 use super::advise_storage::AdviceArguments;
 use super::advise_synth::AdviseSynth;
@@ -52,6 +52,7 @@ enum AdviseAction {
     Verify(AdviseVerify),
     Load(AdviseLoad),
     Replay(Box<AdviseReplay>),
+    Cleanup(AdviseCleanup),
     Measure(Box<AdviseMeasure>),
     Model(AdviseModel),
     Paper(AdvisePaper),
@@ -68,6 +69,7 @@ impl AdviseCommand {
             AdviseAction::Verify(verify) => verify.run(context),
             AdviseAction::Load(load) => load.run(context),
             AdviseAction::Replay(replay) => replay.run(context),
+            AdviseAction::Cleanup(cleanup) => cleanup.run(context),
             AdviseAction::Measure(measure) => measure.run(context),
             AdviseAction::Model(model) => model.run(context),
             AdviseAction::Paper(paper) => paper.run(context),

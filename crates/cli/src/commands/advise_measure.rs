@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::advise_replay::{open_target, processors};
 use crate::context::CommandContext;
+use crate::interrupt;
 use crate::usage;
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -114,6 +115,10 @@ impl AdviseMeasure {
             budget_ns: self.seconds.saturating_mul(1_000_000_000),
             processors: processors(),
         };
+        interrupt::advise(
+            "finished rows are kept; the same command goes on, and removes the data of this run"
+                .to_owned(),
+        );
         let mut failed = None;
         let mut report = |row: &esker_advisor::observation::Observation| {
             let shown = match context.out.is_json() {

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use esker_advisor::player::{
-    BigFileTarget, ObjectTarget, PlanOptions, ReplayPacing, ReplayPlan, ReplayResult, ReplayTarget,
-    replay,
+    BigFileTarget, LoadState, ObjectTarget, PlanDigest, PlanOptions, ReplayPacing, ReplayPlan,
+    ReplayResult, ReplayTarget, replay,
 };
 use esker_base::clock::SystemClock;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Kind, Result, shell_word};
 use esker_workbench::environment::RunEnvironment;
 use esker_workbench::summary::duration;
 use serde_json::json;
@@ -17,6 +17,7 @@ use serde_json::json;
 use super::advise::open_trace;
 use super::workbench_target;
 use crate::context::CommandContext;
+use crate::interrupt;
 use crate::{text, usage};
 
 /// Where the kernel takes the order to drop its caches.
@@ -57,6 +58,41 @@ impl TraceReplayArguments {
     fn open(&self, context: &CommandContext) -> Result<Box<dyn ReplayTarget>> {
         open_target(context, &self.target, self.small_files)
     }
+
+    /// True if `target` has the data of `plan`, false if it has none.
+    fn is_loaded(&self, target: &dyn ReplayTarget, plan: &ReplayPlan) -> Result<bool> {
+        let (kind, what) = match target.load_state()? {
+            LoadState::Absent => return Ok(false),
+            LoadState::Complete(digest) if digest == PlanDigest::of(plan) => return Ok(true),
+            LoadState::Complete(_) => (Kind::Exists, "has the data of another replay"),
+            LoadState::Partial => {
+                (Kind::Conflict, "has a part of the data: a load was interrupted or is running")
+            }
+        };
+        let (target, cleanup) = (target.target(), cleanup_command(&target.target()));
+        Err(Error::new(kind, format!("{target} {what}; `{cleanup}` removes it")))
+    }
+
+    /// Loads `plan`; a signal says from now on what is left.
+    fn load(&self, target: &dyn ReplayTarget, plan: &ReplayPlan) -> Result<()> {
+        advise_cleanup(target);
+        target.load(plan)
+    }
+}
+
+/// The command that removes the data of a replay.
+fn cleanup_command(target: &str) -> String {
+    format!("esker advise cleanup {}", shell_word(target.as_bytes()))
+}
+
+/// Makes a signal say how to remove the data at `target`.
+fn advise_cleanup(target: &dyn ReplayTarget) {
+    let target = target.target();
+    // Memory ends with the process, and the session of a library with the interruption.
+    interrupt::advise(match target.starts_with("store:memory:") || target.starts_with("esker:") {
+        true => "nothing is left".to_owned(),
+        false => format!("the data at {target} stays; `{}` removes it", cleanup_command(&target)),
+    });
 }
 
 /// Opens a target.
@@ -94,14 +130,38 @@ impl AdviseLoad {
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let plan = self.replay.plan()?;
         let target = self.replay.open(context)?;
-        if target.is_loaded()? {
+        if self.replay.is_loaded(&*target, &plan)? {
             let what = format!("{} was loaded before", self.replay.target);
             return Err(Error::new(Kind::Exists, what));
         }
-        target.load(&plan)?;
+        self.replay.load(&*target, &plan)?;
         target.finish(true)?;
         let requests = text::counted(plan.requests, "request");
         context.out.line(format!("loaded the data of {requests}"))
+    }
+}
+
+/// Remove the data of a replay that was interrupted, or kept it
+///
+/// Removes only what loads and replays made: other files stay.
+#[derive(Args)]
+#[command(after_help = "Example:\n  esker advise cleanup /scratch/replay")]
+pub struct AdviseCleanup {
+    /// The target of the replay
+    target: String,
+}
+
+impl AdviseCleanup {
+    /// Removes the data.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let is_directory = workbench_target::is_directory(&self.target);
+        if is_directory && !Path::new(&self.target).exists() {
+            let what = format!("{} does not exist, so it has no data of a replay", self.target);
+            return Err(Error::new(Kind::NotFound, what));
+        }
+        let small_files = is_directory && !BigFileTarget::has_data(Path::new(&self.target));
+        open_target(context, &self.target, small_files)?.clear()?;
+        context.out.line(format!("{}: the data is removed", self.target))
     }
 }
 
@@ -144,8 +204,9 @@ impl AdviseReplay {
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let plan = self.replay.plan()?;
         let target = self.replay.open(context)?;
-        if !target.is_loaded()? {
-            target.load(&plan)?;
+        match self.replay.is_loaded(&*target, &plan)? {
+            true => advise_cleanup(&*target),
+            false => self.replay.load(&*target, &plan)?,
         }
         let pacing = match self.timing {
             TimingChoice::Traced => ReplayPacing::Traced,
@@ -156,7 +217,12 @@ impl AdviseReplay {
             .and_then(|()| replay(&*target, &plan, pacing, processors(), &SystemClock));
         match self.keep {
             true => target.finish(true)?,
-            false => target.clear(&plan)?,
+            false => {
+                target.clear()?;
+                interrupt::advise(
+                    "the data was removed, and the result not yet printed".to_owned(),
+                );
+            }
         }
         report(context, &measured?)
     }

@@ -147,10 +147,7 @@ impl Command {
             }
             Self::Bench(_) => "nothing is left except what `esker names` lists",
             Self::Workbench(_) => "nothing was changed",
-            Self::Advise(_) => {
-                "rows of finished measurements are kept; data that a replay or a load had made stays \
-                 at its target: remove it before the next one"
-            }
+            Self::Advise(_) => "nothing was loaded; the same command again does all of it",
             Self::Compact(_) => {
                 "its contents are unchanged; the same command again compacts it, and `esker gc` \
                  frees the remains"
