@@ -217,3 +217,32 @@ fn offsets_beyond_every_file_are_refused() {
     let error = error.expect_err("too far");
     assert!(error.kind() == Kind::Corrupt && error.context().contains("line 2"), "{error}");
 }
+
+/// Symptom: a path that matches nothing gave an empty trace without a word, and a trace of a whole log
+/// had the shared libraries of the program.
+#[test]
+fn what_is_left_out_is_counted_and_named() {
+    let bytes = log("python").as_bytes();
+    let nothing = StraceOptions { paths: vec![b"/scratch".to_vec()] };
+    let (_, summary) = import_strace(bytes, "log", Vec::new(), &nothing).expect("a log");
+    assert_eq!((summary.records, summary.ranks), (0, 0));
+    let directories = &summary.left_out_directories;
+    assert!(directories.iter().any(|(path, _)| path == "/tmp/app"), "{directories:?}");
+    assert!(summary.left_out >= directories.iter().map(|(_, calls)| calls).sum());
+    let lines = "1 5.1 read(3</usr/lib/libm.so.6>, \"\"..., 832) = 832 <0.1>\n\
+                 1 5.2 read(3</etc/passwd>, \"\"..., 9) = 9 <0.1>\n\
+                 1 5.3 read(3</home/u/x.so>, \"\"..., 9) = 9 <0.1>\n\
+                 2 5.4 write(4</data/out>, \"\"..., 7) = 7 <0.1>\n\
+                 3 5.5 close(4</data/out>) = 0 <0.1>\n";
+    let default = StraceOptions::default();
+    let (trace, summary) =
+        import_strace(lines.as_bytes(), "log", Vec::new(), &default).expect("a log");
+    assert_eq!((summary.records, summary.left_out), (2, 3));
+    // Symptom: the import counted processes without records, and advice those that transfer bytes.
+    assert_eq!((summary.ranks, summary.transferring_ranks), (2, 1));
+    let (records, _) = read(&trace).expect("a trace");
+    assert_eq!(records.iter().map(|record| record.rank).collect::<Vec<_>>(), [0, 1]);
+    let all = StraceOptions { paths: vec![b"/".to_vec()] };
+    let (_, summary) = import_strace(lines.as_bytes(), "log", Vec::new(), &all).expect("a log");
+    assert_eq!((summary.records, summary.ranks, summary.left_out), (5, 3, 0));
+}

@@ -20,9 +20,13 @@ fn logs_are_imported() {
     }
     let strace = ["advise", "import", "a.strace", "-o", "a.arrow", "--features", "a.json"];
     let said = esker.ok([&strace[..], &["--path", "/tmp/app"]].concat());
-    assert!(said.starts_with("a.arrow: ") && said.contains(" of 2 ranks, 0 calls"), "{said}");
+    assert!(
+        said.starts_with("a.arrow: ") && said.contains(" of 2 ranks (2 read or write), 0 calls"),
+        "{said}"
+    );
     let said = esker.ok(["advise", "import", "b.darshan", "-o", "b.arrow", "--features", "b.json"]);
-    assert!(said.starts_with("4 ranks, 59 records of reads and writes"), "{said}");
+    let expected = "4 ranks (4 read or write in the trace), 59 records of reads and writes";
+    assert!(said.starts_with(expected), "{said}");
     for (name, processes) in [("a", 2), ("b", 4)] {
         let trace = std::fs::read(esker.path(format!("{name}.arrow"))).expect("a trace");
         assert!(trace.starts_with(b"ARROW1") && trace.ends_with(b"ARROW1"));
@@ -34,6 +38,11 @@ fn logs_are_imported() {
     assert!(said.contains("DXT_ENABLE_IO_TRACE=1"), "{said}");
     assert!(!esker.path("c.arrow").exists());
     esker.ok(["advise", "import", "c.darshan", "--features", "c.json"]);
+    // Symptom: a path that matches nothing gave an empty trace without a word.
+    let nothing = ["advise", "import", "a.strace", "-o", "d.arrow", "--path", "/scratch"];
+    let said = esker.fails(3, nothing);
+    assert!(said.contains("at or below /scratch; most are in ") && said.contains("/tmp/app ("));
+    assert!(!esker.path("d.arrow").exists());
     let said = esker.fails(12, ["advise", "import", "a.arrow", "-o", "d.arrow"]);
     assert!(said.contains("a.arrow at byte 0: line 1: "), "{said}");
 }

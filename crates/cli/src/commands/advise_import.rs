@@ -55,7 +55,8 @@ pub struct AdviseImport {
     /// The tracer; found out from the log unless given
     #[arg(long, value_enum, value_name = "TRACER")]
     from: Option<LogSource>,
-    /// Only files at or below this path (strace); several are allowed
+    /// Only files at or below this path (strace), / for all; several are allowed. Without it, files of
+    /// the system and shared libraries are left out
     #[arg(long = "path", value_name = "PATH")]
     paths: Vec<OsString>,
 }
@@ -82,13 +83,44 @@ impl AdviseImport {
         let input = BufReader::with_capacity(1 << 20, open(&self.log)?);
         let object = self.log.display().to_string();
         let options = StraceOptions { paths };
-        let (written, summary) = import_strace(input, &object, create_output(output)?, &options)?;
-        finish_output(output, written)?;
+        let imported = import_strace(input, &object, create_output(output)?, &options)
+            .and_then(|(written, summary)| finish_output(output, written).map(|()| summary))
+            .and_then(|summary| self.check_records(summary))
+            .inspect_err(|_| remove_output(output))?;
         if let Some(path) = &self.features {
             let found = features(&open_trace(output)?, STRIPE_BYTES_DEFAULT)?;
             write_features(path, &found)?;
         }
-        report_strace(context, output, &summary)
+        report_strace(context, output, &imported)
+    }
+
+    /// Fails for a trace without records, and names the paths that the log has.
+    fn check_records(&self, summary: StraceSummary) -> Result<StraceSummary> {
+        if summary.records > 0 {
+            return Ok(summary);
+        }
+        let log = self.log.display();
+        let directories: Vec<String> = summary
+            .left_out_directories
+            .iter()
+            .map(|(path, calls)| format!("{path} ({calls})"))
+            .collect();
+        let what = match (directories.is_empty(), self.paths.is_empty()) {
+            (true, _) => format!("{log}: no call is on a file"),
+            (false, true) => format!(
+                "{log}: all calls are on files of the system, in {}; `--path /` imports them",
+                directories.join(", ")
+            ),
+            (false, false) => {
+                let paths = self.paths.iter().map(|path| path.to_string_lossy());
+                format!(
+                    "{log}: no call is on a file at or below {}; most are in {}",
+                    paths.collect::<Vec<_>>().join(" or "),
+                    directories.join(", ")
+                )
+            }
+        };
+        Err(Error::new(Kind::NotFound, what))
     }
 
     fn import_darshan(&self, context: &CommandContext) -> Result<()> {
@@ -105,21 +137,28 @@ impl AdviseImport {
         if let Some(path) = &self.features {
             write_features(path, &found)?;
         }
-        let mut records = 0;
+        let (mut records, mut transferring) = (0, None);
         if let Some(output) = &self.output {
             // Nothing is made for a log without a trace.
             log.write_trace(std::io::sink())?;
             let (written, count) = log.write_trace(create_output(output)?)?;
             finish_output(output, written)?;
             records = count;
+            let traced = features(&open_trace(output)?, STRIPE_BYTES_DEFAULT)?;
+            transferring = Some(traced.processes);
         }
         let processes = log.job().processes;
         if context.out.is_json() {
-            let value = json!({"source": "darshan", "records": records, "ranks": processes});
+            let value = json!({
+                "source": "darshan", "records": records, "ranks": processes,
+                "transferring_ranks": transferring,
+            });
             return context.out.json(value);
         }
+        let transferring = transferring
+            .map_or(String::new(), |ranks| format!(" ({ranks} read or write in the trace)"));
         context.out.line(format!(
-            "{}, {} of reads and writes, {} read, {} written",
+            "{}{transferring}, {} of reads and writes, {} read, {} written",
             text::counted(u64::from(processes), "rank"),
             text::counted(records, "record"),
             text::bytes(found.read_bytes),
@@ -128,20 +167,39 @@ impl AdviseImport {
     }
 }
 
+/// Removes what a failed import has written; never a pipe or a device.
+fn remove_output(path: &Path) {
+    if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 fn report_strace(context: &CommandContext, output: &Path, summary: &StraceSummary) -> Result<()> {
-    let StraceSummary { records, ranks, unfinished } = *summary;
+    let StraceSummary { records, ranks, transferring_ranks, left_out, unfinished, .. } = *summary;
     if context.out.is_json() {
         let value = json!({
-            "source": "strace", "records": records, "ranks": ranks, "unfinished": unfinished,
+            "source": "strace", "records": records, "ranks": ranks,
+            "transferring_ranks": transferring_ranks, "left_out": left_out,
+            "unfinished": unfinished,
         });
         return context.out.json(value);
     }
     context.out.line(format!(
-        "{}: {} of {}, {} unfinished",
+        "{}: {} of {} ({} read or write), {} unfinished",
         output.display(),
         text::counted(records, "record"),
         text::counted(u64::from(ranks), "rank"),
+        transferring_ranks,
         text::counted(unfinished, "call")
+    ))?;
+    if left_out == 0 {
+        return Ok(());
+    }
+    let directories = summary.left_out_directories.iter().map(|(path, _)| path.as_str());
+    context.out.line(format!(
+        "left out: {} on files in {}; `--path` selects files, and `--path /` all",
+        text::counted(left_out, "call"),
+        directories.collect::<Vec<_>>().join(", ")
     ))
 }
 

@@ -2,24 +2,27 @@
 //! Strace: imports the log of `strace -f -ttt -T -y -o LOG COMMAND` as a trace.
 //!
 //! `line` and `system_call` read the text; `process_table` and `descriptors` keep what the kernel
-//! does, so that reads and writes without an offset get one; `file_calls` makes operations, and
-//! `begin_order` puts them in order. A process is a rank. Not in a log, and so not in a trace: files
+//! does, so that reads and writes without an offset get one; `file_calls` makes operations of files
+//! that `file_selection` takes, and `begin_order` puts them in order. A process is a rank. Not in a log, and so not in a trace: files
 //! in memory (`mmap`) and calls of `io_uring`.
 //! Memory is bounded by the longest line, the calls that overlap, the open files and the paths.
 
 mod begin_order;
 mod descriptors;
 mod file_calls;
+mod file_selection;
 mod line;
 mod process_table;
 mod system_call;
 
+use std::collections::HashMap;
 use std::io::{BufRead, Write};
 
 use esker_base::{Error, Result};
 
 use self::begin_order::{BeginOrder, BeginTicket};
 use self::file_calls::{FileSizes, file_operations, is_file_call};
+use self::file_selection::{FileSelection, is_file_path};
 use self::line::{LineEvent, StraceLine, call_name};
 use self::process_table::{ProcessTable, UnfinishedCall, is_clone};
 use self::system_call::SystemCall;
@@ -31,17 +34,24 @@ const LINE_BYTES_MAX: usize = 1 << 18;
 /// What an import takes.
 #[derive(Clone, Debug, Default)]
 pub struct StraceOptions {
-    /// Only files at and below these paths; all files of directories if there are none.
+    /// Only files at and below these paths; if there are none, all but those of the system and shared
+    /// libraries.
     pub paths: Vec<Vec<u8>>,
 }
 
 /// What an import found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StraceSummary {
     /// Records of the trace.
     pub records: u64,
-    /// Processes, which are its ranks.
+    /// Its ranks: processes that have records.
     pub ranks: u32,
+    /// Of those, the ranks that transfer bytes.
+    pub transferring_ranks: u32,
+    /// Calls on files that were not taken.
+    pub left_out: u64,
+    /// The directories of those with the most calls, and their calls.
+    pub left_out_directories: Vec<(String, u64)>,
     /// Calls that were still going on when the log ended, or that never returned.
     pub unfinished: u64,
 }
@@ -124,9 +134,11 @@ impl From<Error> for LineProblem {
 /// An import in progress.
 struct LogImport<'a, W: Write> {
     writer: TraceWriter<W>,
-    options: &'a StraceOptions,
+    selection: FileSelection<'a>,
     epoch_ns: u64,
     processes: ProcessTable,
+    /// By process of the log: its rank in the trace, and whether it transfers bytes.
+    ranks: HashMap<u32, (u32, bool)>,
     sizes: FileSizes,
     order: BeginOrder,
     unfinished: u64,
@@ -150,9 +162,10 @@ impl<'a, W: Write> LogImport<'a, W> {
         let origin = TraceOrigin { program, source, epoch_ns };
         Ok(Self {
             writer: TraceWriter::new(output, format!("the trace of {object}"), origin)?,
-            options,
+            selection: FileSelection::new(&options.paths),
             epoch_ns,
             processes: ProcessTable::default(),
+            ranks: HashMap::new(),
             sizes: FileSizes::new(),
             order: BeginOrder::default(),
             unfinished: 0,
@@ -219,7 +232,7 @@ impl<'a, W: Write> LogImport<'a, W> {
         text: &[u8],
     ) -> Result<(), LineProblem> {
         let call = SystemCall::parse(text).ok_or(LineProblem::Text)?;
-        let (process, rank) = {
+        let (process, number) = {
             let thread = self.processes.thread(thread_id);
             (thread.process, thread.rank)
         };
@@ -233,7 +246,7 @@ impl<'a, W: Write> LogImport<'a, W> {
         let begin_ns = begin_ns.saturating_sub(self.epoch_ns);
         let mut records = Vec::new();
         for operation in operations.iter().filter(|_| call.result.is_some()) {
-            if !self.is_wanted(&operation.path) {
+            if !self.selection.takes(&operation.path) {
                 continue;
             }
             let is_far =
@@ -241,7 +254,8 @@ impl<'a, W: Write> LogImport<'a, W> {
             if is_far {
                 return Err(LineProblem::Text);
             }
-            records.push(TraceRecord {
+            let rank = self.rank(number);
+            let record = TraceRecord {
                 process,
                 thread: thread_id,
                 file: self.writer.file(&operation.path)?,
@@ -251,22 +265,20 @@ impl<'a, W: Write> LogImport<'a, W> {
                 end_ns: begin_ns.saturating_add(call.duration_ns),
                 result: call.result.unwrap_or_default(),
                 ..TraceRecord::new(rank, operation.operation)
-            });
+            };
+            let transfers = record.operation.is_transfer() && record.bytes_moved() > 0;
+            self.ranks.entry(number).or_default().1 |= transfers;
+            records.push(record);
         }
         self.unfinished += u64::from(call.result.is_none());
         self.order.end(ticket, records);
         Ok(())
     }
 
-    fn is_wanted(&self, path: &[u8]) -> bool {
-        let is_below = |above: &Vec<u8>| {
-            let rest = path.strip_prefix(above.as_slice());
-            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || above.ends_with(b"/"))
-        };
-        match self.options.paths.is_empty() {
-            true => is_file_path(path),
-            false => self.options.paths.iter().any(is_below),
-        }
+    /// The rank of a process of the log; processes without records have none.
+    fn rank(&mut self, process: u32) -> u32 {
+        let next = u32::try_from(self.ranks.len()).expect("processes have 32 bits");
+        self.ranks.entry(process).or_insert((next, false)).0
     }
 
     fn write(&mut self, records: &[TraceRecord]) -> Result<()> {
@@ -279,19 +291,12 @@ impl<'a, W: Write> LogImport<'a, W> {
         }
         let summary = StraceSummary {
             records: self.writer.rows(),
-            ranks: self.processes.ranks(),
+            ranks: u32::try_from(self.ranks.len()).expect("processes have 32 bits"),
+            transferring_ranks: self.ranks.values().filter(|rank| rank.1).count() as u32,
+            left_out: self.selection.left_out(),
+            left_out_directories: self.selection.directories(),
             unfinished: self.unfinished + self.processes.unfinished(),
         };
         Ok((self.writer.finish()?, summary))
     }
-}
-
-/// False for pipes, sockets and what else has no place in a directory (`pipe:[42302]`), and for the
-/// kernel's own files.
-fn is_file_path(path: &[u8]) -> bool {
-    let is_inside = |directory: &[u8]| path.starts_with(directory);
-    let is_nowhere = !path.starts_with(b"/") && path.windows(2).any(|window| window == b":[");
-    !is_nowhere
-        && !is_inside(b"anon_inode:")
-        && ![&b"/dev/"[..], b"/proc/", b"/sys/"].into_iter().any(is_inside)
 }

@@ -46,11 +46,6 @@ pub struct ProcessTable {
 }
 
 impl ProcessTable {
-    /// The number of processes so far.
-    pub fn ranks(&self) -> u32 {
-        self.ranks
-    }
-
     /// The thread of this id, which is made if it is new.
     pub fn thread(&mut self, id: u32) -> &mut TracedThread {
         if !self.threads.contains_key(&id) {
