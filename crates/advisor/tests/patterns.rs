@@ -15,7 +15,9 @@ pub const SIZE: PatternSize = PatternSize {
     gap_bytes: 0,
     shift_bytes: 0,
     interval_ns: 1_000_000,
-    is_write: false,
+    written: 0,
+    last_bytes: None,
+    is_file_per_rank: false,
 };
 
 pub fn trace(pattern: TracePattern, size: &PatternSize) -> Vec<u8> {
@@ -34,7 +36,8 @@ fn features_of(pattern: TracePattern, size: &PatternSize) -> TraceFeatures {
 fn every_pattern_transfers_its_requests() {
     for pattern in TracePattern::ALL {
         for is_write in [false, true] {
-            let found = features_of(pattern, &PatternSize { is_write, ..SIZE });
+            let written = if is_write { u64::MAX } else { 0 };
+            let found = features_of(pattern, &PatternSize { written, ..SIZE });
             assert_eq!(found.processes, 4, "{pattern:?}");
             match pattern {
                 TracePattern::WorkbenchMix => assert_eq!((found.reads, found.writes), (48, 48)),

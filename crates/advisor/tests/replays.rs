@@ -49,8 +49,8 @@ fn every_pattern_is_replayed_by_every_player() {
     let directory = tempfile::tempdir().expect("a directory");
     let size = PatternSize { request_bytes: 5_000, gap_bytes: 77, shift_bytes: 3, ..SIZE };
     for pattern in TracePattern::ALL {
-        for is_write in [false, true] {
-            let plan = plan(pattern, &PatternSize { is_write, ..size });
+        for written in [0, 5, u64::MAX] {
+            let plan = plan(pattern, &PatternSize { written, ..size });
             for (target, name) in targets(directory.path()) {
                 assert_eq!(target.load_state().expect("known"), LoadState::Absent);
                 target.load(&plan).expect("loaded");

@@ -54,6 +54,12 @@ fn patterns_are_made() {
     let found = esker.json([&hpio[..], &["-o", "hpio.arrow"]].concat());
     // Open, barrier, three requests, barrier and close of two ranks.
     assert_eq!(found[0]["records"], 14);
+    // A request of 4 KiB, one of 4 KiB that writes, and one of 1,000 bytes that reads.
+    let mixed = ["advise", "synth", "ior-segmented", "-p", "2", "-R", "9192", "-r", "4K"];
+    let found = esker.json([&mixed[..], &["--written", "1", "-o", "mixed.arrow"]].concat());
+    assert_eq!(found[0]["case"], "ior-segmented read-write w=1 p=2 n=3 r=4096 A=0 last=1000");
+    let said = esker.ok(["advise", "verify", "mixed.arrow"]);
+    assert!(said.contains("6 requests of 2 ranks on 1 file"), "{said}");
     let said = esker.fails(2, ["advise", "synth", "btio-like", "-p", "3", "-o", "btio.arrow"]);
     assert!(said.contains("square number of ranks"), "{said}");
     assert!(!esker.path("btio.arrow").exists());

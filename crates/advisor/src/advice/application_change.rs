@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::features::{STRIPE_BYTES_DEFAULT, TraceFeatures};
 use crate::model::advisor_model::AdvisorModel;
 use crate::observation::{AccessPattern, IoVariables, StorageKind};
+use crate::pattern::{PatternSize, TracePattern};
 
 /// The request that aggregation aims at.
 const AGGREGATED_BYTES: u64 = 1 << 20;
@@ -18,6 +19,11 @@ pub const GAIN_MIN: f64 = 0.05;
 
 /// Operations of a process that opens and closes one file.
 const ONE_FILE_OPERATIONS: u64 = 2;
+
+/// Gaps of aligned requests: the next multiple of a stripe.
+fn align(gap_bytes: u64) -> u64 {
+    gap_bytes.div_ceil(STRIPE_BYTES_DEFAULT).saturating_mul(STRIPE_BYTES_DEFAULT)
+}
 
 /// A change of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -84,8 +90,8 @@ impl ApplicationChange {
         match self {
             Self::Aggregate => {
                 changed = run.with_request_bytes(AGGREGATED_BYTES.min(run.input_bytes));
-                // Requests are gathered across gaps, each of which they then span.
                 changed.unaligned_bytes = 0;
+                changed.gap_bytes = align(run.gap_bytes);
             }
             Self::Align => {
                 let stripes = run.request_bytes.div_ceil(STRIPE_BYTES_DEFAULT);
@@ -94,6 +100,7 @@ impl ApplicationChange {
                     changed = run.with_request_bytes(stripes.saturating_mul(STRIPE_BYTES_DEFAULT));
                 }
                 changed.unaligned_bytes = 0;
+                changed.gap_bytes = align(run.gap_bytes);
             }
             Self::MakeContiguous => {
                 changed.access_pattern = AccessPattern::Contiguous;
@@ -114,39 +121,66 @@ impl ApplicationChange {
         has_effect.then_some(changed)
     }
 
-    /// A command that performs the changed I/O, or makes its trace.
-    fn command(self, run: &IoVariables) -> String {
-        let IoVariables { processes, request_bytes, .. } = *run;
-        let requests = run.requests();
-        match self {
-            Self::Aggregate => format!(
-                "esker advise synth ior-segmented -p {processes} -n {requests} -r {request_bytes} \
-                 -o changed.arrow && esker advise replay changed.arrow try"
+    /// The pattern that has the variables of the changed application: its bytes, the size and the place
+    /// of its requests, and its share of writes. None for records in an indexed directory, which are in
+    /// no file.
+    #[must_use]
+    pub fn pattern(
+        self,
+        features: &TraceFeatures,
+        changed: &IoVariables,
+    ) -> Option<(TracePattern, PatternSize)> {
+        if self == Self::IndexedDirectory {
+            return None;
+        }
+        let pattern = match changed.access_pattern {
+            AccessPattern::Contiguous if changed.unaligned_bytes > 0 => TracePattern::OffsetShift,
+            AccessPattern::Contiguous => TracePattern::IorSegmented,
+            AccessPattern::Noncontiguous => TracePattern::Noncontiguous,
+        };
+        let requests = changed.requests();
+        let last = changed.input_bytes - (requests - 1) * changed.request_bytes;
+        let size = PatternSize {
+            ranks: changed.processes,
+            requests,
+            request_bytes: changed.request_bytes,
+            gap_bytes: changed.gap_bytes,
+            shift_bytes: changed.unaligned_bytes,
+            interval_ns: 0,
+            written: written_of(features, requests),
+            last_bytes: (last < changed.request_bytes).then_some(last),
+            is_file_per_rank: self == Self::FewerFiles,
+        };
+        Some((pattern, size))
+    }
+
+    /// A command that performs the changed I/O.
+    fn command(self, features: &TraceFeatures, changed: &IoVariables) -> String {
+        match self.pattern(features, changed) {
+            Some((pattern, size)) => format!(
+                "esker advise synth {} -o changed.arrow && esker advise replay changed.arrow try",
+                size.arguments(pattern)
             ),
-            Self::Align => format!(
-                "esker advise synth offset-shift -p {processes} -n {requests} -r {request_bytes} \
-                 -A 0 -o changed.arrow && esker advise replay changed.arrow try"
-            ),
-            Self::MakeContiguous => format!(
-                "esker advise synth hpio -p {processes} -n {requests} -r {request_bytes} -g 0 \
-                 -o changed.arrow && esker advise replay changed.arrow try"
-            ),
-            Self::FewerFiles => format!(
-                "esker segment replay try:/files --store try-store --ranks {processes} --block {} \
-                 --transfer {request_bytes} --file-per-process",
-                requests.saturating_mul(request_bytes)
-            ),
-            Self::SharedFile => format!(
-                "esker segment replay try:/shared --store try-store --ranks {processes} --block {} \
-                 --transfer {request_bytes}",
-                requests.saturating_mul(request_bytes)
-            ),
-            Self::IndexedDirectory => format!(
-                "esker imd write try:/records --store try-store --ranks {processes} --keys {} \
-                 --value-bytes {request_bytes}",
-                requests.saturating_mul(u64::from(processes))
+            None => format!(
+                "esker imd write try:/records --store try-store --ranks {} --keys {} --value-bytes {}",
+                changed.processes,
+                changed.requests().saturating_mul(u64::from(changed.processes)),
+                changed.request_bytes
             ),
         }
+    }
+}
+
+/// Of `requests` equal requests, those that write: the share of the bytes that are written. An
+/// application that reads and writes keeps one of each.
+fn written_of(features: &TraceFeatures, requests: u64) -> u64 {
+    let (written, all) = (features.written_bytes, features.bytes().max(1));
+    let exact = u128::from(written) * u128::from(requests) + u128::from(all / 2);
+    let share = u64::try_from(exact / u128::from(all)).unwrap_or(u64::MAX);
+    match (features.read_bytes, written) {
+        (_, 0) => 0,
+        (0, _) => requests,
+        _ => share.clamp(1, requests.saturating_sub(1).max(1)),
     }
 }
 
@@ -174,7 +208,7 @@ pub fn predicted_changes(
                 system: system.system.clone(),
                 rate,
                 factor: rate / before,
-                command: change.command(&changed),
+                command: change.command(features, &changed),
             })
         })
         .filter(|change| change.factor >= 1.0 + GAIN_MIN)

@@ -55,10 +55,6 @@ pub struct ExperimentRun {
     pub repetition: u32,
 }
 
-const fn has_gaps(pattern: TracePattern) -> bool {
-    matches!(pattern, TracePattern::Noncontiguous | TracePattern::Hpio)
-}
-
 /// Small files of a mix begin at 0, and App1 has sizes of its own.
 const fn has_sizes(pattern: TracePattern) -> bool {
     !matches!(pattern, TracePattern::LanlApp1)
@@ -87,10 +83,12 @@ impl ExperimentDesign {
                                 ranks,
                                 requests: (self.input_bytes / request_bytes.max(1)).max(1),
                                 request_bytes,
-                                gap_bytes: only(has_gaps(pattern), gap_bytes),
+                                gap_bytes: only(pattern.has_gaps(), gap_bytes),
                                 shift_bytes: only(has_shifts(pattern), shift_bytes),
                                 interval_ns: 0,
-                                is_write: self.is_write,
+                                written: if self.is_write { u64::MAX } else { 0 },
+                                last_bytes: None,
+                                is_file_per_rank: false,
                             };
                             size.check(pattern)?;
                             if names.insert(size.case(pattern)) {

@@ -64,6 +64,28 @@ impl PatternRequest {
 }
 
 impl TracePattern {
+    /// True if gaps may lie between the requests.
+    #[must_use]
+    pub const fn has_gaps(self) -> bool {
+        matches!(self, Self::Noncontiguous | Self::Hpio)
+    }
+
+    /// True if each request has r bytes, at an offset that does not depend on the other sizes.
+    #[must_use]
+    pub const fn has_one_size(self) -> bool {
+        !matches!(self, Self::LanlApp1 | Self::LanlApp2Like | Self::BtioLike | Self::WorkbenchMix)
+    }
+
+    /// The sizes of its requests, joined with `+`.
+    pub(super) fn sizes(self, size: &PatternSize) -> String {
+        match self {
+            Self::LanlApp1 => APP1_LOOP.map(|(_, bytes)| bytes.to_string()).join("+"),
+            Self::LanlApp2Like => format!("{APP2_HEADER_BYTES}+{}", size.request_bytes),
+            Self::BtioLike => btio_line_bytes(size).to_string(),
+            _ => size.request_bytes.to_string(),
+        }
+    }
+
     /// Request `index` of `rank`; the size was checked. A mix has no shared file.
     #[must_use]
     pub fn request(self, size: &PatternSize, rank: u32, index: u64) -> PatternRequest {
@@ -96,15 +118,22 @@ impl TracePattern {
             Self::BtioLike => btio(size, rank, index),
             Self::WorkbenchMix => (0, bytes),
         };
+        let is_last = index + 1 == size.requests;
+        let bytes = size.last_bytes.filter(|_| is_last).unwrap_or(bytes);
         PatternRequest { offset: offset + size.shift_bytes, bytes }
     }
+}
+
+/// Bytes of a line of a cell: whole points.
+fn btio_line_bytes(size: &PatternSize) -> u64 {
+    (size.request_bytes / BTIO_POINT_BYTES).max(1) * BTIO_POINT_BYTES
 }
 
 /// A line of a cell. The cube has q cells along each edge, a cell k points; rank (i, j) has the cells
 /// ((i + c) mod q, (j + c) mod q, c).
 fn btio(size: &PatternSize, rank: u64, index: u64) -> (u64, u64) {
     let cells = u64::from(size.ranks).isqrt();
-    let points = (size.request_bytes / BTIO_POINT_BYTES).max(1);
+    let points = btio_line_bytes(size) / BTIO_POINT_BYTES;
     let edge = cells * points;
     let (line, rest) = (index % points, index / points);
     let (plane, rest) = (rest % points, rest / points);

@@ -92,7 +92,7 @@ impl TracePattern {
 pub struct PatternSize {
     /// p: ranks.
     pub ranks: u32,
-    /// Requests of each rank; R is this number times r.
+    /// Requests of each rank.
     pub requests: u64,
     /// r: bytes of a request. LANL App1 has sizes of its own.
     pub request_bytes: u64,
@@ -102,8 +102,13 @@ pub struct PatternSize {
     pub shift_bytes: u64,
     /// The nominal time between the requests of a rank.
     pub interval_ns: u64,
-    /// True if requests write.
-    pub is_write: bool,
+    /// Requests of each rank that write, spread evenly over them; from `requests` on all. A mix
+    /// reads and writes as it does.
+    pub written: u64,
+    /// Bytes of the last request of each rank, if R is no multiple of r.
+    pub last_bytes: Option<u64>,
+    /// True if each rank has a file of its own instead of one for all.
+    pub is_file_per_rank: bool,
 }
 
 impl PatternSize {
@@ -131,6 +136,14 @@ impl PatternSize {
             return wrong("the trace would last for more than four years".to_owned());
         }
         let edge = self.ranks.isqrt();
+        let is_last_possible =
+            |last| pattern.has_one_size() && (1..=self.request_bytes).contains(&last);
+        if self.last_bytes.is_some_and(|last| !is_last_possible(last)) {
+            return wrong(format!("{} has no shorter last request", pattern.name()));
+        }
+        if self.is_file_per_rank && pattern == TracePattern::WorkbenchMix {
+            return wrong(format!("the files of {} belong to no rank", pattern.name()));
+        }
         if pattern == TracePattern::BtioLike && edge * edge != self.ranks {
             return wrong(format!(
                 "{} needs a square number of ranks, such as {}; {} is none",
@@ -142,19 +155,64 @@ impl PatternSize {
         Ok(())
     }
 
-    /// The name of a test case with these parameters.
+    /// The name of a test case with these parameters, of which it has those that the pattern uses.
     #[must_use]
     pub fn case(&self, pattern: TracePattern) -> String {
-        let Self { ranks, requests, request_bytes, gap_bytes, shift_bytes, .. } = self;
-        let kind = if self.is_write { "write" } else { "read" };
-        let name = pattern.name();
-        format!(
-            "{name} {kind} p={ranks} n={requests} r={request_bytes} g={gap_bytes} A={shift_bytes}"
-        )
+        let Self { ranks, requests, gap_bytes, shift_bytes, .. } = self;
+        let is_mix = pattern == TracePattern::WorkbenchMix;
+        let kind = match self.written {
+            _ if is_mix => String::new(),
+            0 => " read".to_owned(),
+            written if written >= *requests => " write".to_owned(),
+            written => format!(" read-write w={written}"),
+        };
+        let sizes = pattern.sizes(self);
+        let mut name = format!("{}{kind} p={ranks} n={requests} r={sizes}", pattern.name());
+        if pattern.has_gaps() {
+            name += &format!(" g={gap_bytes}");
+        }
+        if !is_mix {
+            name += &format!(" A={shift_bytes}");
+        }
+        if let Some(last) = self.last_bytes {
+            name += &format!(" last={last}");
+        }
+        if self.is_file_per_rank {
+            name += " file-per-process";
+        }
+        name
     }
 
-    fn transfer(&self) -> TraceOperation {
-        if self.is_write { TraceOperation::Write } else { TraceOperation::Read }
+    /// The arguments of `esker advise synth` for a pattern whose requests have one size.
+    #[must_use]
+    pub fn arguments(&self, pattern: TracePattern) -> String {
+        let Self { ranks, requests, request_bytes, gap_bytes, shift_bytes, .. } = self;
+        let last = self.last_bytes.unwrap_or(*request_bytes);
+        let input = (requests - 1).saturating_mul(*request_bytes).saturating_add(last);
+        let mut text = format!("{} -p {ranks} -R {input} -r {request_bytes}", pattern.name());
+        let is_write = self.written >= *requests;
+        for (has, argument) in [
+            (*gap_bytes > 0, format!(" -g {gap_bytes}")),
+            (*shift_bytes > 0, format!(" -A {shift_bytes}")),
+            (is_write, " --write".to_owned()),
+            (!is_write && self.written > 0, format!(" --written {}", self.written)),
+            (self.is_file_per_rank, " --file-per-process".to_owned()),
+        ] {
+            if has {
+                text += &argument;
+            }
+        }
+        text
+    }
+
+    /// What request `index` of a rank does.
+    fn transfer(&self, index: u64) -> TraceOperation {
+        let written = u128::from(self.written.min(self.requests));
+        let before = |index: u64| u128::from(index) * written / u128::from(self.requests);
+        match before(index + 1) > before(index) {
+            true => TraceOperation::Write,
+            false => TraceOperation::Read,
+        }
     }
 }
 
@@ -184,19 +242,28 @@ fn write_shared_file<W: Write>(
     size: &PatternSize,
     writer: &mut TraceWriter<W>,
 ) -> Result<()> {
-    let file = writer.file(b"/data")?;
-    let open = if size.is_write { TraceOperation::Create } else { TraceOperation::Open };
-    push_all(writer, size.ranks, open, file, 0)?;
-    push_all(writer, size.ranks, TraceOperation::Barrier, TraceFile::NONE, 0)?;
+    let files: Vec<TraceFile> = match size.is_file_per_rank {
+        true => {
+            let file = |rank| writer.file(format!("/data-{rank}").as_bytes());
+            (0..size.ranks).map(file).collect::<Result<_>>()?
+        }
+        false => vec![writer.file(b"/data")?],
+    };
+    let file_of = |rank: u32| files[rank as usize % files.len()];
+    let none = |_| TraceFile::NONE;
+    let open = if size.written > 0 { TraceOperation::Create } else { TraceOperation::Open };
+    push_all(writer, size.ranks, open, file_of, 0)?;
+    push_all(writer, size.ranks, TraceOperation::Barrier, none, 0)?;
     let end_ns = size.requests * size.interval_ns;
     for index in 0..size.requests {
         for rank in 0..size.ranks {
             let request = pattern.request(size, rank, index);
-            writer.push(&request.record(rank, size.transfer(), file, index * size.interval_ns))?;
+            let (operation, file) = (size.transfer(index), file_of(rank));
+            writer.push(&request.record(rank, operation, file, index * size.interval_ns))?;
         }
     }
-    push_all(writer, size.ranks, TraceOperation::Barrier, TraceFile::NONE, end_ns)?;
-    push_all(writer, size.ranks, TraceOperation::Close, file, end_ns)
+    push_all(writer, size.ranks, TraceOperation::Barrier, none, end_ns)?;
+    push_all(writer, size.ranks, TraceOperation::Close, file_of, end_ns)
 }
 
 /// A call of every rank.
@@ -204,11 +271,11 @@ fn push_all<W: Write>(
     writer: &mut TraceWriter<W>,
     ranks: u32,
     operation: TraceOperation,
-    file: TraceFile,
+    file_of: impl Fn(u32) -> TraceFile,
     begin_ns: u64,
 ) -> Result<()> {
     (0..ranks).try_for_each(|rank| {
-        let record = TraceRecord::new(rank, operation);
+        let (record, file) = (TraceRecord::new(rank, operation), file_of(rank));
         writer.push(&TraceRecord { file, begin_ns, end_ns: begin_ns, ..record })
     })
 }
@@ -262,7 +329,9 @@ mod tests {
         gap_bytes: 0,
         shift_bytes: 0,
         interval_ns: 1_000_000,
-        is_write: false,
+        written: 0,
+        last_bytes: None,
+        is_file_per_rank: false,
     };
 
     fn of(pattern: TracePattern, size: PatternSize, rank: u32) -> Vec<(u64, u64)> {
@@ -328,6 +397,50 @@ mod tests {
         refused(PatternSize { shift_bytes: u64::MAX, ..SIZE }, TracePattern::Hpio);
         refused(PatternSize { interval_ns: u64::MAX, ..SIZE }, TracePattern::Hpio);
         refused(PatternSize { ranks: 5, ..SIZE }, TracePattern::BtioLike);
+        refused(PatternSize { last_bytes: Some(0), ..SIZE }, TracePattern::Hpio);
+        refused(PatternSize { last_bytes: Some(65_537), ..SIZE }, TracePattern::Hpio);
+        refused(PatternSize { last_bytes: Some(1), ..SIZE }, TracePattern::LanlApp1);
+        refused(PatternSize { is_file_per_rank: true, ..SIZE }, TracePattern::WorkbenchMix);
+    }
+
+    /// Symptom: the case of LANL App1 named a size of requests that it does not have, and that of the mix
+    /// said that it reads.
+    #[test]
+    fn cases_name_what_the_pattern_does() {
+        let size = PatternSize { requests: 6, gap_bytes: 9, ..SIZE };
+        for (pattern, case) in [
+            (TracePattern::LanlApp1, "lanl-app1 read p=4 n=6 r=16+131056+131072 A=0"),
+            (TracePattern::LanlApp2Like, "lanl-app2-like read p=4 n=6 r=64+65536 A=0"),
+            (TracePattern::WorkbenchMix, "workbench-mix p=4 n=6 r=65536"),
+            (TracePattern::BtioLike, "btio-like read p=4 n=6 r=65520 A=0"),
+            (TracePattern::Hpio, "hpio read p=4 n=6 r=65536 g=9 A=0"),
+        ] {
+            assert_eq!(size.case(pattern), case);
+        }
+        let mixed = PatternSize { written: 2, last_bytes: Some(5), is_file_per_rank: true, ..SIZE };
+        let case = "ior-segmented read-write w=2 p=4 n=8 r=65536 A=0 last=5 file-per-process";
+        assert_eq!(mixed.case(TracePattern::IorSegmented), case);
+        let arguments = "ior-segmented -p 4 -R 458757 -r 65536 --written 2 --file-per-process";
+        assert_eq!(mixed.arguments(TracePattern::IorSegmented), arguments);
+    }
+
+    #[test]
+    fn writes_are_spread_evenly() {
+        let of = |written| {
+            let size = PatternSize { written, ..SIZE };
+            (0..8).map(|index| u8::from(size.transfer(index) == TraceOperation::Write)).collect()
+        };
+        let expected: [(u64, [u8; 8]); 5] = [
+            (0, [0; 8]),
+            (1, [0, 0, 0, 0, 0, 0, 0, 1]),
+            (4, [0, 1, 0, 1, 0, 1, 0, 1]),
+            (8, [1; 8]),
+            (u64::MAX, [1; 8]),
+        ];
+        for (written, expected) in expected {
+            let found: Vec<u8> = of(written);
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

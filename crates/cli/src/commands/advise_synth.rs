@@ -17,7 +17,8 @@ use crate::{text, usage};
 ///
 /// Patterns of Kougkas et al. (2016): offset-shift, request-size, noncontiguous, hpio, lanl-app1, and
 /// lanl-app2-like, which the paper does not print. Others: ior-segmented, ior-strided, tile, btio-like,
-/// workbench-mix. The ranks share one file; in workbench-mix they work on many small ones.
+/// workbench-mix. The ranks share one file unless --file-per-process; in workbench-mix they work on many
+/// small ones.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -43,6 +44,10 @@ pub struct PatternArguments {
     /// Requests of each rank
     #[arg(short = 'n', long, default_value_t = 1_000, value_name = "N")]
     requests: u64,
+    /// R: bytes of each rank, instead of -n; the last request has what is left
+    #[arg(short = 'R', long, conflicts_with = "requests", value_name = "SIZE",
+          value_parser = crate::quantity::bytes)]
+    input: Option<u64>,
     /// r: bytes of a request
     #[arg(short = 'r', long, default_value = "64K", value_name = "SIZE",
           value_parser = crate::quantity::bytes)]
@@ -61,21 +66,43 @@ pub struct PatternArguments {
     /// Write instead of reading
     #[arg(long)]
     write: bool,
+    /// Requests of each rank that write, spread evenly; the others read
+    #[arg(long, default_value_t = 0, conflicts_with = "write", value_name = "N")]
+    written: u64,
+    /// A file for each rank instead of one for all
+    #[arg(long)]
+    file_per_process: bool,
+}
+
+impl PatternArguments {
+    fn size(&self) -> PatternSize {
+        // The size is checked afterwards: 0 is refused there.
+        let (requests, last_bytes) = match self.input {
+            None => (self.requests, None),
+            Some(input) => {
+                let left = input.checked_rem(self.request).filter(|left| *left > 0);
+                (input.checked_div(self.request).unwrap_or(0) + u64::from(left.is_some()), left)
+            }
+        };
+        PatternSize {
+            ranks: self.ranks,
+            requests,
+            request_bytes: self.request,
+            gap_bytes: self.gap,
+            shift_bytes: self.shift,
+            interval_ns: self.interval.saturating_mul(1_000),
+            written: if self.write { u64::MAX } else { self.written },
+            last_bytes,
+            is_file_per_rank: self.file_per_process,
+        }
+    }
 }
 
 impl AdviseSynth {
     /// Makes the trace.
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let pattern = TracePattern::of_name(&self.pattern).expect("clap knows the names");
-        let size = PatternSize {
-            ranks: self.size.ranks,
-            requests: self.size.requests,
-            request_bytes: self.size.request,
-            gap_bytes: self.size.gap,
-            shift_bytes: self.size.shift,
-            interval_ns: self.size.interval.saturating_mul(1_000),
-            is_write: self.size.write,
-        };
+        let size = self.size.size();
         usage::value_of(size.check(pattern));
         let (written, records) = write_pattern(pattern, &size, create_output(&self.output)?)?;
         finish_output(&self.output, written)?;
