@@ -5,8 +5,9 @@
 //! Quantities are those of the paper: bytes and metadata operations are those of one process, so
 //! that the rate is `p · R / T`. Its example row (Table 1) has p = 32, R = 67,108,864 and
 //! T = 16,520,531 µs, which is 129.99 MB/s of 10^6 bytes, and M = 768 = 3 · R / r.
-//! Invariants: `processes`, `request_bytes` and `input_bytes` are at least 1 and `microseconds` is a
-//! positive finite number, so that every rate is one too; `validate` checks them.
+//! Invariants: `processes`, `request_bytes` and `input_bytes` are at least 1, `microseconds` is a
+//! positive finite number, and the rate is one of which squares neither overflow nor vanish; `validate`
+//! checks them.
 //! Source: Kougkas et al. 2016, §5.2.1.
 
 mod csv_rows;
@@ -15,6 +16,11 @@ use esker_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
 pub use csv_rows::{COLUMNS, CSV_BYTES_MAX, read_csv, write_csv};
+
+/// The least rate in MB/s; models refuse others, as those beyond [`RATE_MAX`].
+pub const RATE_MIN: f64 = 1e-20;
+/// The greatest.
+pub const RATE_MAX: f64 = 1e40;
 
 /// Whether the requests of a process follow each other in its file (a).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -200,11 +206,19 @@ impl Observation {
     /// `Invalid` names the field that breaks one.
     pub fn validate(&self) -> Result<()> {
         self.variables.validate()?;
-        if self.microseconds.is_finite() && self.microseconds > 0.0 {
-            return Ok(());
+        let is_time = self.microseconds.is_finite() && self.microseconds > 0.0;
+        if !is_time {
+            let message = format!("time_us is {}, must be finite and > 0", self.microseconds);
+            return Err(Error::new(Kind::Invalid, message));
         }
-        let message = format!("time_us is {}, must be finite and > 0", self.microseconds);
-        Err(Error::new(Kind::Invalid, message))
+        let rate = self.bandwidth();
+        match (RATE_MIN..=RATE_MAX).contains(&rate) {
+            true => Ok(()),
+            false => {
+                let message = format!("time_us is {}: {rate} MB/s is no rate", self.microseconds);
+                Err(Error::new(Kind::Invalid, message))
+            }
+        }
     }
 }
 

@@ -243,3 +243,47 @@ fn features_of_jobs() {
     let streams = of("noposixopens");
     assert_eq!(streams.processes, 32);
 }
+
+/// A log of version 3.21 without compression: a job of two processes, no names, and these records of
+/// POSIX, which have 69 counters.
+fn uncompressed(records: &[[i64; 69]]) -> Vec<u8> {
+    let (header, job) = (360_usize, 40 + 1_024 + 8);
+    let mut posix = Vec::new();
+    for (file, counters) in (1_i64..).zip(records) {
+        posix.extend([file, 0].iter().chain(counters).flat_map(|word| word.to_le_bytes()));
+        posix.extend([0; 17 * 8]);
+    }
+    let mut log = b"3.21\0\0\0\0".to_vec();
+    log.extend(6_567_223_u64.to_le_bytes());
+    log.extend([2, 0, 0, 0, 0, 0, 0, 0]);
+    let mut regions = [[0_u64; 2]; 17];
+    regions[0] = [(header + job) as u64, 0];
+    regions[2] = [(header + job) as u64, posix.len() as u64];
+    log.extend(regions.iter().flatten().flat_map(|word| word.to_le_bytes()));
+    log.extend((0..16_u32).flat_map(|module| if module == 1 { 4_u32 } else { 0 }.to_le_bytes()));
+    log.extend([0_i64, 0, 0, 2, 0].iter().flat_map(|word| word.to_le_bytes()));
+    log.extend([0; 1_024]);
+    log.extend(b"program\0");
+    assert_eq!(log.len(), header + job);
+    log.extend(posix);
+    log
+}
+
+/// Symptom: counters of a damaged log overflowed the sum of strides, which panics, or in a release gives
+/// another gap.
+#[test]
+fn the_largest_counters_are_summed() {
+    let log = uncompressed(&[[i64::MAX; 69]; 3]);
+    let log = DarshanLog::open(&log, "log").expect("a log");
+    let found = log.features().expect("features");
+    found.validate().expect("consistent");
+    assert_eq!((found.reads, found.files), (u64::MAX, 3));
+    let mut small = [0; 69];
+    // Four reads of 100 bytes with gaps of 50.
+    for (counter, value) in [(3, 4), (14, 400), (49, 50), (53, 3), (57, 100), (61, 4)] {
+        small[counter] = value;
+    }
+    let log = uncompressed(&[small]);
+    let found = DarshanLog::open(&log, "log").expect("a log").features().expect("features");
+    assert_eq!((found.reads, found.request_bytes_median, found.gap_bytes_mean), (4, 100, 50));
+}

@@ -139,3 +139,21 @@ fn too_few_families_or_rows_are_named() {
     assert!(error.to_string().contains("2 families"), "{error}");
     assert!(validate(PredictionMethod::Linear, &[]).is_err());
 }
+
+/// Symptom: a model with finite numbers predicted infinite rates, or none at all.
+#[test]
+fn numbers_that_overflow_are_refused() {
+    let model: serde_json::Value =
+        serde_json::from_str(&simulated_model().to_json()).expect("JSON");
+    for (path, value) in [
+        ("/systems/0/error_quantiles/40", 1e300),
+        ("/systems/0/predictor/measured/0", 1e-300),
+        ("/systems/0/predictor/measured/1", 1e300),
+    ] {
+        let mut changed = model.clone();
+        *changed.pointer_mut(path).expect("a number") = value.into();
+        let bytes = changed.to_string();
+        let error = AdvisorModel::from_json("model.json", bytes.as_bytes()).expect_err(path);
+        assert_eq!(error.kind(), Kind::Corrupt, "{path}: {error}");
+    }
+}

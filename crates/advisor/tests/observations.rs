@@ -130,6 +130,18 @@ fn a_table_cut_anywhere_is_refused_or_has_whole_rows() {
     }
 }
 
+/// Symptom: a row with a tiny time had an infinite rate, and with it every statistic.
+#[test]
+fn rates_that_are_none_are_refused() {
+    for microseconds in [1e-320, 1e-100, 1e300] {
+        let row = Observation { microseconds, ..example() };
+        assert_eq!(row.validate().expect_err("no rate").kind(), Kind::Invalid);
+        let table = write_csv(&[row]);
+        let error = read_csv("rows.csv", table.as_bytes()).expect_err("no rate");
+        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_rows_or_corrupt(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {

@@ -203,3 +203,22 @@ fn a_partial_load_and_that_of_another_trace_are_told() {
     let left = std::fs::read_dir(directory.path()).expect("listed").count();
     assert_eq!(left, 0, "everything is removed");
 }
+
+/// Symptom: a short trace of many ranks with the largest requests took all memory.
+#[test]
+fn buffers_of_all_ranks_are_bounded() {
+    let of = |ranks| {
+        let trace = trace_files::trace(|writer| {
+            let file = writer.file(b"/data").expect("a path");
+            for rank in 0..ranks {
+                let record = TraceRecord::new(rank, TraceOperation::Read);
+                let (bytes, result) = (1 << 30, 1 << 30);
+                writer.push(&TraceRecord { file, bytes, result, ..record }).expect("a record");
+            }
+        });
+        let reader = TraceReader::open(&trace[..], "trace").expect("a trace");
+        ReplayPlan::read(&reader, PlanOptions::default())
+    };
+    assert_eq!(of(16).expect("a plan").ranks.len(), 16);
+    assert_eq!(of(17).expect_err("too much").kind(), Kind::TooLarge);
+}

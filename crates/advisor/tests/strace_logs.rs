@@ -246,3 +246,34 @@ fn what_is_left_out_is_counted_and_named() {
     let (_, summary) = import_strace(lines.as_bytes(), "log", Vec::new(), &all).expect("a log");
     assert_eq!((summary.records, summary.ranks, summary.left_out), (5, 3, 0));
 }
+
+/// Symptom: a directory grew with each change to one in it, until its path was refused.
+#[test]
+fn a_directory_that_is_too_deep_is_unknown() {
+    let mut log = String::new();
+    for line in 0..40 {
+        let name = "d".repeat(1_000);
+        log += &format!("1 5.{line:02} chdir(\"{name}\") = 0 <0.1>\n");
+    }
+    log += "1 6.1 mkdir(\"x\", 0777) = 0 <0.1>\n";
+    let options = StraceOptions::default();
+    let (trace, summary) =
+        import_strace(log.as_bytes(), "log", Vec::new(), &options).expect("a log");
+    assert_eq!(summary.records, 1);
+    let (_, paths) = read(&trace).expect("a trace");
+    assert!(paths[1].ends_with('x') && paths[1].len() < 16_384, "{}", paths[1].len());
+}
+
+/// Symptom: a call that so many others overtook that it lost its place was neither in the trace nor in
+/// the summary.
+#[test]
+fn a_call_that_is_given_up_is_counted() {
+    let mut log = "1 5.1 read(3</a>, <unfinished ...>\n".to_owned();
+    for _ in 0..(1 << 18) + 8 {
+        log += "2 5.2 fsync(4</b>) = 0 <0.1>\n";
+    }
+    log += "1 5.3 <... read resumed>\"\"..., 9) = 9 <0.1>\n";
+    let options = StraceOptions::default();
+    let (_, summary) = import_strace(log.as_bytes(), "log", Vec::new(), &options).expect("a log");
+    assert_eq!((summary.records, summary.unfinished), ((1 << 18) + 8, 1));
+}

@@ -278,3 +278,27 @@ fn features_are_those_of_the_records() {
     };
     assert_eq!(found, expected);
 }
+
+/// Symptom: a footer that named one batch or one dictionary a million times made a small file into
+/// billions of records, or paths that fill the memory.
+/// Fix: messages must follow each other.
+#[test]
+fn a_batch_that_comes_twice_is_refused() {
+    let rows = 70_000;
+    let (_, mut bytes) = random_trace(rows, 3);
+    let word = |bytes: &[u8], at: usize| {
+        u64::from_le_bytes(*bytes[at..].first_chunk().expect("inside the file"))
+    };
+    // Two blocks of a message's position, its metadata and its body, one after the other.
+    let is_pair = |at: &usize| {
+        let words: Vec<u64> = (0..6).map(|index| word(&bytes, at + 8 * index)).collect();
+        let end = words[0].checked_add(words[1]).and_then(|end| end.checked_add(words[2]));
+        words[0] > 0 && words[1] > 0 && words[1] == words[4] && end == Some(words[3])
+    };
+    let end = bytes.len();
+    let pair = (end - 2_000..end - 64).find(is_pair).expect("two batches");
+    bytes.copy_within(pair..pair + 24, pair + 24);
+    let error = read(&bytes).expect_err("one batch twice");
+    assert_eq!(error.kind(), Kind::Corrupt);
+    assert!(error.context().contains("before the end of that at"), "{error}");
+}

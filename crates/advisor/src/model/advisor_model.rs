@@ -24,6 +24,9 @@ const VERSION: u32 = 1;
 /// The longest file that is read.
 pub const MODEL_BYTES_MAX: usize = 64 << 20;
 
+/// Logarithms of factors between a prediction and a measurement: the range of all rates.
+const ERROR_MAX: f64 = 200.0;
+
 /// Quantiles of errors that a model keeps, evenly from the first to the last.
 const ERROR_QUANTILES: usize = 41;
 
@@ -209,8 +212,8 @@ impl AdvisorModel {
             let problem = |problem: String| corrupt(&format!("{}: {problem}", system.system));
             system.predictor.validate().map_err(|error| problem(error.context().into()))?;
             let is_ascending = system.error_quantiles.is_sorted();
-            let are_finite = system.error_quantiles.iter().all(|value| value.is_finite());
-            if system.error_quantiles.len() != ERROR_QUANTILES || !is_ascending || !are_finite {
+            let are_errors = system.error_quantiles.iter().all(|value| value.abs() <= ERROR_MAX);
+            if system.error_quantiles.len() != ERROR_QUANTILES || !is_ascending || !are_errors {
                 return Err(problem(format!("not {ERROR_QUANTILES} ascending error quantiles")));
             }
             if system.ranges.len() != LETTERS.len() {

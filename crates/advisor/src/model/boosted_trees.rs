@@ -11,6 +11,8 @@
 use esker_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
+use super::rate_predictor::COEFFICIENT_MAX;
+
 /// Trees of a model.
 const TREES: usize = 200;
 
@@ -90,8 +92,12 @@ impl BoostedTrees {
     /// # Errors
     /// The defect of the trees.
     pub fn validate(&self, features: usize) -> Result<(), String> {
-        if self.features > features || !self.base.is_finite() {
+        if self.features > features {
             return Err(format!("trees of {} features, at most {features} exist", self.features));
+        }
+        let is_value = |value: f64| value.abs() <= COEFFICIENT_MAX;
+        if !is_value(self.base) {
+            return Err(format!("a base of {}", self.base));
         }
         for (number, tree) in self.trees.iter().enumerate() {
             if tree.is_empty() {
@@ -99,7 +105,7 @@ impl BoostedTrees {
             }
             for (index, node) in tree.iter().enumerate() {
                 let is_valid = match node {
-                    TreeNode::Leaf(value) => value.is_finite(),
+                    TreeNode::Leaf(value) => is_value(*value),
                     TreeNode::Split { feature, threshold, left, right } => {
                         *feature < self.features
                             && threshold.is_finite()

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boosted_trees::BoostedTrees;
 use super::response_features::{BASE_FEATURES, NAMES, index_of, values};
-use crate::observation::{IoVariables, Observation};
+use crate::observation::{IoVariables, Observation, RATE_MAX, RATE_MIN};
 use crate::regressors::{paper_design, value_of};
 use crate::statistics::design_matrix::DesignMatrix;
 use crate::statistics::least_squares::LinearFit;
@@ -18,6 +18,9 @@ use crate::statistics::stepwise::StepwiseFit;
 
 /// The factor by which a prediction may exceed the highest, or fall below the lowest, measured rate.
 pub const BEYOND_MEASURED_MAX: f64 = 2.0;
+
+/// Numbers in a model that was read: sums of their products with any features are finite.
+pub const COEFFICIENT_MAX: f64 = 1e100;
 
 /// A way to predict rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -141,7 +144,7 @@ impl RatePredictor {
     /// `Corrupt` says what is wrong with it.
     pub fn validate(&self) -> Result<()> {
         let [lowest, highest] = self.measured;
-        let is_range = lowest > 0.0 && lowest <= highest && highest.is_finite();
+        let is_range = lowest >= RATE_MIN && lowest <= highest && highest <= RATE_MAX;
         let problem = match &self.rule {
             _ if !is_range => Some(format!("rates from {lowest} to {highest}")),
             PredictionRule::Linear { constant, terms } => {
@@ -177,9 +180,11 @@ fn unknown_term(
     terms: &[LinearTerm],
     is_known: impl Fn(&str) -> bool,
 ) -> Option<String> {
-    if !constant.is_finite() {
+    let is_coefficient = |value: f64| value.abs() <= COEFFICIENT_MAX;
+    if !is_coefficient(constant) {
         return Some(format!("the constant is {constant}"));
     }
-    let wrong = terms.iter().find(|term| !term.coefficient.is_finite() || !is_known(&term.name))?;
+    let is_wrong = |term: &&LinearTerm| !is_coefficient(term.coefficient) || !is_known(&term.name);
+    let wrong = terms.iter().find(is_wrong)?;
     Some(format!("no such variable, or no finite coefficient: {wrong:?}"))
 }

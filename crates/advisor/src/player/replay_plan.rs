@@ -25,6 +25,9 @@ const RANKS_MAX: usize = 1 << 12;
 /// Largest request: players have a buffer of it for each rank.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
+/// Buffers of all ranks, each as large as the largest request of its rank.
+const BUFFERS_BYTES_MAX: u64 = 1 << 34;
+
 /// A call of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayStep {
@@ -216,6 +219,15 @@ impl PlanBuilder {
             }
         }
         plan.ranks = self.ranks.into_values().collect();
+        let largest = |steps: &Vec<ReplayStep>| steps.iter().map(|step| step.bytes).max();
+        let buffers: u64 = plan.ranks.iter().filter_map(largest).sum();
+        if buffers > BUFFERS_BYTES_MAX {
+            let what = format!(
+                "the largest requests of all ranks have {buffers} bytes; a replay has buffers of at \
+                 most {BUFFERS_BYTES_MAX}"
+            );
+            return Err(Error::new(Kind::TooLarge, what));
+        }
         // A rank that waits at a barrier more than another would wait for ever.
         let barriers = |steps: &Vec<ReplayStep>| {
             steps.iter().filter(|step| step.operation == TraceOperation::Barrier).count()

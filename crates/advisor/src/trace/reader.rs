@@ -222,10 +222,28 @@ impl<S: TraceSource> TraceReader<S> {
         };
         let dictionaries = root.structs::<3>(2).map_err(broken)?.map(block);
         let dictionaries = dictionaries.collect::<Result<Vec<_>>>()?;
-        let batches = root.structs::<3>(3).map_err(broken)?.map(block).collect::<Result<_>>()?;
+        let batches: Vec<_> =
+            root.structs::<3>(3).map_err(broken)?.map(block).collect::<Result<_>>()?;
+        for blocks in [&dictionaries, &batches] {
+            self.check_order(base, blocks)?;
+        }
         self.origin = origin;
         self.batches = batches;
         Ok(dictionaries)
+    }
+
+    /// Checks that messages follow each other: a footer that names one of them many times would claim
+    /// more records or paths than the file has room for.
+    fn check_order(&self, base: u64, blocks: &[MessageBlock]) -> Result<()> {
+        let end = |block: &MessageBlock| block.at + block.metadata_bytes + block.body_bytes;
+        match blocks.windows(2).find(|pair| pair[1].at < end(&pair[0])) {
+            Some(pair) => {
+                let what =
+                    format!("a message at {} before the end of that at {}", pair[1].at, pair[0].at);
+                Err(self.corrupt(base, what))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The metadata of a message, without its frame.

@@ -32,6 +32,13 @@ impl SizeCounts {
         self.last.1 += 1;
     }
 
+    /// Counts `bytes` `times` more.
+    pub fn add_times(&mut self, bytes: u64, times: u64) {
+        self.flush();
+        self.total = self.total.saturating_add(times);
+        self.last = (bytes, times);
+    }
+
     /// The number of values.
     #[must_use]
     pub fn total(&self) -> u64 {
@@ -41,11 +48,11 @@ impl SizeCounts {
     /// The median, the lower one of two; 0 without values.
     #[must_use]
     pub fn median(&self) -> u64 {
-        let mut before = 0;
+        let mut before = 0_u64;
         let half = self.total.div_ceil(2);
         let sorted = self.sorted();
         let found = sorted.iter().find(|(_, count)| {
-            before += count;
+            before = before.saturating_add(*count);
             before >= half
         });
         found.map_or(0, |(bytes, _)| *bytes)
@@ -71,7 +78,8 @@ impl SizeCounts {
             true => rounded(bytes),
             false => bytes,
         };
-        *self.counts.entry(key).or_default() += count;
+        let counted = self.counts.entry(key).or_default();
+        *counted = counted.saturating_add(count);
         self.last.1 = 0;
     }
 }

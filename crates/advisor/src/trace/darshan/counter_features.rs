@@ -22,9 +22,13 @@ use esker_base::Result;
 use super::counters::{CounterRecord, RANK_SHARED, mpiio, posix, stdio};
 use super::{DarshanLog, DarshanModule};
 use crate::features::{SMALL_REQUEST_BYTES, STRIPE_BYTES_DEFAULT, TraceFeatures};
+use crate::trace::SizeCounts;
 
 /// Upper ends of the bins of sizes that hold small requests only.
 const SMALL_BINS: usize = 3;
+
+/// Longer times of a job are those of a damaged log.
+const JOB_SECONDS_MAX: f64 = 1e9;
 
 /// The bin from 10 KiB to 100 KiB, in which requests of [`SMALL_REQUEST_BYTES`] are.
 const MIDDLE_BIN: std::ops::Range<u64> = 10_240..102_400;
@@ -33,8 +37,8 @@ const MIDDLE_BIN: std::ops::Range<u64> = 10_240..102_400;
 struct FeatureSums {
     features: TraceFeatures,
     /// Requests by size, and by alignment of their file.
-    sizes: HashMap<u64, u64>,
-    alignments: HashMap<u64, u64>,
+    sizes: SizeCounts,
+    alignments: SizeCounts,
     stride_bytes: u128,
     strides: u128,
     /// The rank that used a file, or [`RANK_SHARED`].
@@ -96,7 +100,8 @@ impl FeatureSums {
             }
             let (stride, times) = (of(posix::STRIDES + index), of(posix::STRIDE_COUNTS + index));
             if stride > 0 {
-                self.stride_bytes += u128::from(stride) * u128::from(times);
+                let bytes = u128::from(stride) * u128::from(times);
+                self.stride_bytes = self.stride_bytes.saturating_add(bytes);
                 self.strides += u128::from(times);
             }
         }
@@ -104,7 +109,7 @@ impl FeatureSums {
         add_up(&mut self.features.small_requests, small.min(requests));
         let unaligned = of(posix::FILE_NOT_ALIGNED).min(requests);
         add_up(&mut self.features.unaligned_requests, unaligned);
-        add_up(self.alignments.entry(of(posix::FILE_ALIGNMENT)).or_default(), requests);
+        self.alignments.add_times(of(posix::FILE_ALIGNMENT), requests);
         // Darshan keeps the last position of reads and of writes; the first of each follows nothing.
         let sharers = if record.rank == RANK_SHARED { u64::from(self.processes) } else { 1 };
         let firsts = [reads, writes].map(|requests| requests.min(sharers)).iter().sum();
@@ -168,8 +173,8 @@ impl FeatureSums {
     }
 
     fn add_size(&mut self, size: u64, times: u64) {
-        if times > 0 && size > 0 {
-            add_up(self.sizes.entry(size).or_default(), times);
+        if size > 0 {
+            self.sizes.add_times(size, times);
         }
     }
 
@@ -178,7 +183,7 @@ impl FeatureSums {
             RANK_SHARED => record.times[slowest],
             _ => times.iter().map(|at| record.times[*at]).sum(),
         };
-        if seconds.is_finite() && seconds > 0.0 {
+        if seconds > 0.0 && seconds < JOB_SECONDS_MAX {
             *self.seconds.entry(record.rank).or_default() += seconds;
         }
     }
@@ -186,8 +191,8 @@ impl FeatureSums {
     fn finish(self, name: impl Fn(u64) -> String) -> TraceFeatures {
         let mut features = self.features;
         features.processes = self.processes;
-        features.request_bytes_median = median(self.sizes);
-        let alignment = median(self.alignments);
+        features.request_bytes_median = self.sizes.median();
+        let alignment = self.alignments.median();
         features.stripe_bytes = if alignment > 1 { alignment } else { STRIPE_BYTES_DEFAULT };
         if features.unaligned_requests > 0 {
             features.unaligned_bytes_median = features.request_bytes_median % features.stripe_bytes;
@@ -209,17 +214,4 @@ impl FeatureSums {
         features.io_seconds = shared + own.map(|(_, seconds)| *seconds).fold(0.0, f64::max);
         features
     }
-}
-
-/// The median of values with counts, the lower one of two; 0 without any.
-fn median(counts: HashMap<u64, u64>) -> u64 {
-    let mut sorted: Vec<_> = counts.into_iter().collect();
-    sorted.sort_unstable();
-    let total: u128 = sorted.iter().map(|(_, count)| u128::from(*count)).sum();
-    let mut before = 0;
-    let found = sorted.iter().find(|(_, count)| {
-        before += u128::from(*count);
-        2 * before >= total
-    });
-    found.map_or(0, |(value, _)| *value)
 }

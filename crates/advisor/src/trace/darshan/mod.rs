@@ -30,6 +30,9 @@ use crate::features::TraceFeatures;
 /// Longest job: the record with the program and the mounts.
 const JOB_BYTES_MAX: usize = 1 << 16;
 
+/// Memory of a name besides its text, so that empty names are bounded as well.
+const NAME_OVERHEAD_BYTES: u64 = 64;
+
 /// Largest log that is read.
 pub const LOG_BYTES_MAX: u64 = 2 << 30;
 
@@ -185,6 +188,7 @@ impl<'a> DarshanLog<'a> {
         let mut reader = self.reader("names", self.header.names);
         let (mut id, mut byte, mut total) = ([0; 8], [0], 0);
         while reader.read(&mut id)? {
+            total += NAME_OVERHEAD_BYTES;
             let mut name = Vec::new();
             loop {
                 if !reader.read(&mut byte)? {

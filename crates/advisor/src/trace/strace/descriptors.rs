@@ -39,6 +39,11 @@ pub struct DescriptorTable {
 pub type SharedDescriptorTable = Rc<RefCell<DescriptorTable>>;
 
 impl DescriptorTable {
+    /// The number of descriptors.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Puts a newly opened file under `number`.
     pub fn open(&mut self, number: i32, file: OpenFile, closes_on_exec: bool) {
         let file = Rc::new(RefCell::new(file));

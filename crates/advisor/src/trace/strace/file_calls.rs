@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use super::descriptors::{OpenFile, SharedOpenFile};
 use super::process_table::TracedThread;
 use super::system_call::{SystemCall, number};
-use crate::trace::TraceOperation;
+use crate::trace::{PATH_BYTES_MAX, TraceOperation};
 
 /// An operation of a call: most have one, copies between files and renames have two.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -387,7 +387,9 @@ fn change_descriptors(call: &SystemCall<'_>, thread: &TracedThread) {
         ("execve" | "execveat", _) => thread.descriptors.borrow_mut().execute(),
         ("chdir", _) => {
             if let Some(path) = path(call, thread, None, 0) {
-                thread.directory.replace(path);
+                // The directory is unknown then; a log of `chdir` alone would make it ever longer.
+                let is_path = path.len() <= PATH_BYTES_MAX;
+                thread.directory.replace(if is_path { path } else { Vec::new() });
             }
         }
         ("fchdir", Some((_, path))) => drop(thread.directory.replace(path)),

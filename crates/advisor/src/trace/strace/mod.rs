@@ -52,7 +52,8 @@ pub struct StraceSummary {
     pub left_out: u64,
     /// The directories of those with the most calls, and their calls.
     pub left_out_directories: Vec<(String, u64)>,
-    /// Calls that were still going on when the log ended, or that never returned.
+    /// Calls that were still going on when the log ended, that never returned, or that too many others
+    /// overtook to keep their place.
     pub unfinished: u64,
 }
 
@@ -101,6 +102,7 @@ pub fn import_strace<W: Write>(
             let import = import.as_mut().expect("made above");
             import.add(&parsed).map_err(|problem| match problem {
                 LineProblem::Text => wrong(expected),
+                LineProblem::Processes => wrong("more threads or open files than a node has"),
                 LineProblem::Output(error) => error,
             })?;
         }
@@ -122,6 +124,7 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<us
 /// Why a line cannot be added.
 enum LineProblem {
     Text,
+    Processes,
     Output(Error),
 }
 
@@ -204,7 +207,14 @@ impl<'a, W: Write> LogImport<'a, W> {
         while let Some(records) = self.order.next() {
             self.write(&records)?;
         }
-        Ok(())
+        self.check_processes()
+    }
+
+    fn check_processes(&mut self) -> Result<(), LineProblem> {
+        match self.processes.is_too_large() {
+            true => Err(LineProblem::Processes),
+            false => Ok(()),
+        }
     }
 
     /// The place of a call that becomes a record.
@@ -220,7 +230,7 @@ impl<'a, W: Write> LogImport<'a, W> {
         let Some(call) = call else { return };
         self.unfinished += 1;
         if let Some(ticket) = call.ticket {
-            self.order.end(ticket, Vec::new());
+            let _ = self.order.end(ticket, Vec::new());
         }
     }
 
@@ -271,7 +281,8 @@ impl<'a, W: Write> LogImport<'a, W> {
             records.push(record);
         }
         self.unfinished += u64::from(call.result.is_none());
-        self.order.end(ticket, records);
+        let is_kept = self.order.end(ticket, records);
+        self.unfinished += u64::from(call.result.is_some() && !is_kept);
         Ok(())
     }
 

@@ -38,11 +38,19 @@ pub struct TracedThread {
     pub unfinished: Option<UnfinishedCall>,
 }
 
+/// Threads at a time: a new one is looked for among all.
+const THREADS_MAX: usize = 1 << 16;
+
+/// Descriptors of all processes at a time, 24 bytes each.
+const DESCRIPTORS_MAX: usize = 1 << 24;
+
 /// All threads that have not ended.
 #[derive(Debug, Default)]
 pub struct ProcessTable {
     threads: HashMap<u32, TracedThread>,
     ranks: u32,
+    /// Descriptors of all tables at the last count, and those that children have inherited since.
+    inherited: usize,
 }
 
 impl ProcessTable {
@@ -97,6 +105,21 @@ impl ProcessTable {
         self.threads.values().filter(|thread| thread.unfinished.is_some()).count() as u64
     }
 
+    /// True if a log claims more threads or descriptors at a time than a node has. Each new process may
+    /// double the descriptors, so that a short log would fill the memory.
+    pub fn is_too_large(&mut self) -> bool {
+        self.exceeds(THREADS_MAX, DESCRIPTORS_MAX)
+    }
+
+    fn exceeds(&mut self, threads_max: usize, descriptors_max: usize) -> bool {
+        if self.inherited > descriptors_max {
+            // Threads share the table of their process.
+            let processes = self.threads.iter().filter(|(id, thread)| thread.process == **id);
+            self.inherited = processes.map(|(_, thread)| thread.descriptors.borrow().len()).sum();
+        }
+        self.inherited > descriptors_max || self.threads.len() > threads_max
+    }
+
     fn inherit(&mut self, parent: u32, child: u32, text: &[u8]) {
         let shares = |flag: &[u8]| text.windows(flag.len()).any(|window| window == flag);
         let is_thread = shares(b"CLONE_THREAD");
@@ -104,7 +127,11 @@ impl ProcessTable {
         let Some(parent) = self.threads.get(&parent) else { return };
         let descriptors = match shares(b"CLONE_FILES") {
             true => parent.descriptors.clone(),
-            false => Rc::new(RefCell::new(parent.descriptors.borrow().clone())),
+            false => {
+                let descriptors = parent.descriptors.borrow().clone();
+                self.inherited = self.inherited.saturating_add(descriptors.len());
+                Rc::new(RefCell::new(descriptors))
+            }
         };
         let directory = match shares(b"CLONE_FS") {
             true => parent.directory.clone(),
@@ -120,4 +147,30 @@ impl ProcessTable {
 /// True for calls that make a thread or a process.
 pub fn is_clone(text: &[u8]) -> bool {
     [&b"clone("[..], b"clone3(", b"fork(", b"vfork("].iter().any(|name| text.starts_with(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: a short log of descriptors and forks took all memory, as each child has a copy of all
+    /// descriptors.
+    #[test]
+    fn more_descriptors_than_a_node_has_are_told() {
+        let mut table = ProcessTable::default();
+        for number in 0..10 {
+            table.thread(1).descriptors.borrow_mut().file(number, b"/a");
+        }
+        for child in 2..=9 {
+            table.inherit(1, child, b"fork(");
+            assert_eq!(table.exceeds(100, 79), child > 8, "{child} processes");
+        }
+        assert!(!table.is_too_large() && table.exceeds(8, 1_000));
+        // Those of processes that have ended do not count.
+        for child in 2..=9 {
+            table.exit(child);
+            table.inherit(1, child, b"fork(");
+        }
+        assert!(!table.exceeds(100, 100));
+    }
 }

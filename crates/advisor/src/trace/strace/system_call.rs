@@ -9,6 +9,9 @@ use super::line::{call_name, seconds_ns};
 /// More arguments than any system call has.
 const ARGUMENTS_MAX: usize = 16;
 
+/// `<` without an end that a call may have: each is looked for to the end of the line.
+const OPEN_PATHS_MAX: usize = 16;
+
 /// A call from its name to its duration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SystemCall<'a> {
@@ -40,12 +43,16 @@ impl<'a> SystemCall<'a> {
         let name = call_name(text)?;
         let mut arguments = Vec::new();
         let (mut at, mut from) = (name.len() + 1, name.len() + 1);
-        let mut depth = 0_u32;
+        let (mut depth, mut open_paths) = (0_u32, 0);
         loop {
             match *text.get(at)? {
                 b'"' => at = end_of_quote(text, at)?,
                 b'(' | b'[' | b'{' => depth += 1,
-                b'<' => at = end_of_path(text, at),
+                b'<' => {
+                    let end = end_of_path(text, at);
+                    open_paths += usize::from(end == at);
+                    at = end;
+                }
                 b')' if depth == 0 => break,
                 b')' | b']' | b'}' => depth = depth.checked_sub(1)?,
                 b',' if depth == 0 => {
@@ -55,7 +62,7 @@ impl<'a> SystemCall<'a> {
                 _ => {}
             }
             at += 1;
-            if arguments.len() > ARGUMENTS_MAX {
+            if arguments.len() > ARGUMENTS_MAX || open_paths > OPEN_PATHS_MAX {
                 return None;
             }
         }
@@ -338,6 +345,9 @@ mod tests {
         ] {
             let _ = SystemCall::parse(text.as_bytes());
         }
+        // Symptom: each `<` without an end was looked for to the end of the line, for minutes a line.
+        let open = format!("a({}) = 0", "b<".repeat(100_000));
+        assert_eq!(SystemCall::parse(open.as_bytes()), None);
         for text in ["a(", "a(\"", "a(]) = 0", "a() 0", "a() = x", "a() = "] {
             assert_eq!(SystemCall::parse(text.as_bytes()), None, "{text}");
         }
