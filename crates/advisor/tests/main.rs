@@ -11,6 +11,7 @@ mod page_layout;
 mod pages;
 mod paper;
 mod patterns;
+mod recorder_texts;
 mod recovery;
 mod replays;
 mod statistics;

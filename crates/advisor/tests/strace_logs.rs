@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use esker_advisor::trace::strace::{StraceOptions, StraceSummary, import_strace};
-use esker_advisor::trace::{TraceOperation, TraceReader, TraceRecord, features};
+use esker_advisor::trace::strace::{StraceOptions, import_strace};
+use esker_advisor::trace::{ImportSummary, TraceOperation, TraceReader, TraceRecord, features};
 use esker_base::Kind;
 
 use crate::trace_files::read;
@@ -26,13 +26,13 @@ fn log(name: &str) -> &'static str {
 type Call = (TraceOperation, u64, u64, i64);
 
 /// The trace of a log, of the files below `/tmp/app`.
-fn import(log: &str) -> esker_base::Result<(Vec<u8>, StraceSummary)> {
+fn import(log: &str) -> esker_base::Result<(Vec<u8>, ImportSummary)> {
     let options = StraceOptions { paths: vec![b"/tmp/app".to_vec()] };
     import_strace(log.as_bytes(), "log", Vec::new(), &options)
 }
 
 /// The calls on each file, without its directory.
-fn calls(log: &str) -> (BTreeMap<String, Vec<Call>>, Vec<TraceRecord>, StraceSummary) {
+fn calls(log: &str) -> (BTreeMap<String, Vec<Call>>, Vec<TraceRecord>, ImportSummary) {
     let (trace, summary) = import(log).expect("a log");
     let (records, paths) = read(&trace).expect("a trace");
     let mut calls: BTreeMap<String, Vec<Call>> = BTreeMap::new();
@@ -58,7 +58,7 @@ fn dd_writes_four_blocks_through_a_duplicate() {
     expected.extend((0..4).map(|index| (Write, index * block, block, block as i64)));
     expected.extend([(Sync, 0, 0, 0), (Close, 0, 0, 0)]);
     assert_eq!(calls["/out.bin"], expected);
-    assert_eq!((summary.ranks, summary.unfinished), (1, 0));
+    assert_eq!((summary.ranks, summary.incomplete), (1, 0));
     assert!(records.iter().all(|record| record.end_ns > record.begin_ns));
 }
 
@@ -275,5 +275,5 @@ fn a_call_that_is_given_up_is_counted() {
     log += "1 5.3 <... read resumed>\"\"..., 9) = 9 <0.1>\n";
     let options = StraceOptions::default();
     let (_, summary) = import_strace(log.as_bytes(), "log", Vec::new(), &options).expect("a log");
-    assert_eq!((summary.records, summary.unfinished), ((1 << 18) + 8, 1));
+    assert_eq!((summary.records, summary.incomplete), ((1 << 18) + 8, 1));
 }

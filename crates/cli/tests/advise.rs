@@ -48,6 +48,31 @@ fn logs_are_imported() {
 }
 
 #[test]
+fn texts_of_recorder_are_imported() {
+    let esker = Esker::without_store();
+    std::fs::create_dir(esker.path("_text")).expect("made");
+    for rank in [0, 3, 12] {
+        let text = format!(
+            "0.1 0.2 open 1 0 ( /s/a 0 )\n0.3 0.4 pread 1 0 ( /s/a 0x7f 100 {} )\n",
+            rank * 100
+        );
+        std::fs::write(esker.path(format!("_text/{rank}.txt")), text).expect("written");
+    }
+    std::fs::write(esker.path("_text/notes"), "other").expect("written");
+    let said = esker.ok(["advise", "import", "_text", "-o", "a.arrow", "--features", "a.json"]);
+    assert_eq!(said, "a.arrow: 6 records of 3 ranks (3 read or write), 0 calls incomplete\n");
+    let said = esker.ok(["advise", "import", "_text/3.txt", "-o", "b.arrow"]);
+    assert!(said.contains("2 records of 1 rank "), "{said}");
+    let said = esker.fails(3, ["advise", "import", ".", "-o", "c.arrow"]);
+    assert!(said.contains("_text that `recorder2text` wrote"), "{said}");
+    std::fs::write(esker.path("_text/3.txt"), "0.1 0.2 open 1 0 ( /s/a 0 )\nno\n")
+        .expect("written");
+    let said = esker.fails(12, ["advise", "import", "_text", "-o", "c.arrow"]);
+    assert!(said.contains("_text/3.txt at byte 28: line 2: "), "{said}");
+    assert!(!esker.path("c.arrow").exists());
+}
+
+#[test]
 fn patterns_are_made() {
     let esker = Esker::without_store();
     let hpio = ["advise", "synth", "hpio", "-p", "2", "-n", "3", "-r", "4K", "-g", "512"];

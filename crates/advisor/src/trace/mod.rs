@@ -8,14 +8,18 @@
 
 mod batch;
 pub mod darshan;
+mod decimal_seconds;
 mod feature_pass;
+mod file_selection;
 mod flat_table;
+mod import_summary;
 mod operation;
 pub mod page;
 mod page_samples;
 mod path_text;
 mod reader;
 mod record;
+pub mod recorder;
 mod size_counts;
 pub mod strace;
 mod trace_columns;
@@ -24,6 +28,7 @@ mod writer;
 
 pub use self::batch::TraceBatch;
 pub use self::feature_pass::{FeaturePass, features};
+pub use self::import_summary::ImportSummary;
 pub use self::operation::TraceOperation;
 pub use self::path_text::path_text;
 pub use self::reader::{ColumnSelection, TraceReader};

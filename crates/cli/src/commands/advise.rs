@@ -21,7 +21,7 @@ use crate::context::CommandContext;
 
 /// Find out which storage suits an application, from a trace of its I/O
 ///
-/// A trace has each call of each process; logs of strace and Darshan are imported, and patterns of
+/// A trace has each call of each process; logs of strace, Darshan and Recorder are imported, and patterns of
 /// known applications make synthetic ones. It is an Arrow file, which data frames read.
 ///
 /// With a trace, the command answers on one screen: the better storage and how sure that is, the

@@ -11,6 +11,8 @@
 //! The thread is missing if one process was traced without `-f`, and is `[pid 1497]` in a log on a
 //! terminal. Functions return `None` for what `strace` does not write.
 
+use crate::trace::decimal_seconds::seconds_ns;
+
 const UNFINISHED: &[u8] = b" <unfinished ...>";
 
 /// A line without its newline.
@@ -68,20 +70,6 @@ pub fn call_name(text: &[u8]) -> Option<&str> {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let name = text[..end].iter().all(is_name).then_some(&text[..end])?;
     (!name.is_empty()).then_some(std::str::from_utf8(name).ok()?)
-}
-
-/// Nanoseconds of a decimal number of seconds.
-pub fn seconds_ns(text: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let is_decimal = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit());
-    if whole.is_empty() || fraction.len() > 9 || !is_decimal(whole) || !is_decimal(fraction) {
-        return None;
-    }
-    let digits = u32::try_from(fraction.len()).ok()?;
-    let fraction: u64 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
-    let whole_ns = whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?;
-    whole_ns.checked_add(fraction * 10_u64.pow(9 - digits))
 }
 
 fn split_thread(line: &[u8]) -> Option<(u32, &[u8])> {

@@ -10,7 +10,6 @@
 mod begin_order;
 mod descriptors;
 mod file_calls;
-mod file_selection;
 mod line;
 mod process_table;
 mod system_call;
@@ -22,11 +21,11 @@ use esker_base::{Error, Result};
 
 use self::begin_order::{BeginOrder, BeginTicket};
 use self::file_calls::{FileSizes, file_operations, is_file_call};
-use self::file_selection::{FileSelection, is_file_path};
 use self::line::{LineEvent, StraceLine, call_name};
 use self::process_table::{ProcessTable, UnfinishedCall, is_clone};
 use self::system_call::SystemCall;
-use super::{TraceOrigin, TraceRecord, TraceWriter};
+use super::file_selection::{FileSelection, is_file_path};
+use super::{ImportSummary, TraceOrigin, TraceRecord, TraceWriter};
 
 /// Longest line: a call has two paths, or a vector of 1,024 buffers.
 const LINE_BYTES_MAX: usize = 1 << 18;
@@ -39,24 +38,6 @@ pub struct StraceOptions {
     pub paths: Vec<Vec<u8>>,
 }
 
-/// What an import found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StraceSummary {
-    /// Records of the trace.
-    pub records: u64,
-    /// Its ranks: processes that have records.
-    pub ranks: u32,
-    /// Of those, the ranks that transfer bytes.
-    pub transferring_ranks: u32,
-    /// Calls on files that were not taken.
-    pub left_out: u64,
-    /// The directories of those with the most calls, and their calls.
-    pub left_out_directories: Vec<(String, u64)>,
-    /// Calls that were still going on when the log ended, that never returned, or that too many others
-    /// overtook to keep their place.
-    pub unfinished: u64,
-}
-
 /// Writes the trace of the log `input` to `output`; errors name the log `object`.
 ///
 /// # Errors
@@ -67,7 +48,7 @@ pub fn import_strace<W: Write>(
     object: &str,
     output: W,
     options: &StraceOptions,
-) -> Result<(W, StraceSummary)> {
+) -> Result<(W, ImportSummary)> {
     let mut line = Vec::new();
     let (mut number, mut position) = (0_u64, 0_u64);
     let mut output = Some(output);
@@ -296,17 +277,17 @@ impl<'a, W: Write> LogImport<'a, W> {
         records.iter().try_for_each(|record| self.writer.push(record))
     }
 
-    fn finish(mut self) -> Result<(W, StraceSummary)> {
+    fn finish(mut self) -> Result<(W, ImportSummary)> {
         while let Some(records) = self.order.take_first() {
             self.write(&records)?;
         }
-        let summary = StraceSummary {
+        let summary = ImportSummary {
             records: self.writer.rows(),
             ranks: u32::try_from(self.ranks.len()).expect("processes have 32 bits"),
             transferring_ranks: self.ranks.values().filter(|rank| rank.1).count() as u32,
             left_out: self.selection.left_out(),
             left_out_directories: self.selection.directories(),
-            unfinished: self.unfinished + self.processes.unfinished(),
+            incomplete: self.unfinished + self.processes.unfinished(),
         };
         Ok((self.writer.finish()?, summary))
     }

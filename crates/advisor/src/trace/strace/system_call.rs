@@ -4,7 +4,8 @@
 //! Arguments are split at commas outside quotes, brackets and the `<…>` of descriptors, in which
 //! `strace` writes `<`, `>` and `"` of names as octal numbers.
 
-use super::line::{call_name, seconds_ns};
+use super::line::call_name;
+use crate::trace::decimal_seconds::seconds_ns;
 
 /// More arguments than any system call has.
 const ARGUMENTS_MAX: usize = 16;
