@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pages of traces: what they show, in bounded size, and how a browser lays them out.
 
+use esker_advisor::observation::{Observation, StorageKind, mean_of_repetitions};
+use esker_advisor::paper::simulated_dataset::{SEED, dataset};
+use esker_advisor::paper::{statistics_page, tables};
 use esker_advisor::pattern::{PatternSize, TracePattern};
 use esker_advisor::trace::darshan::DarshanLog;
 use esker_advisor::trace::{TraceReader, page};
@@ -64,6 +67,64 @@ fn pages_are_bounded() {
     assert!(page.contains("80016 calls"));
 }
 
+/// The page of the regressions of `rows`.
+fn statistics_of(rows: &[Observation]) -> String {
+    let kinds = [StorageKind::FileSystem, StorageKind::KeyValue];
+    let tables = kinds.map(|kind| tables::of_kind(rows, kind).expect("tables"));
+    statistics_page::page(&tables, "a <dataset>")
+}
+
+/// The places of the dots of plot `index` of a page.
+fn dots(page: &str, index: usize) -> Vec<(u32, u32)> {
+    let svg = page.split("<svg").nth(index + 1).expect("a plot");
+    let path = svg.split("class=\"dots\"").nth(1).and_then(|rest| rest.split("d=\"").nth(1));
+    let path = path.and_then(|rest| rest.split('"').next()).expect("dots");
+    let place = |dot: &str| {
+        let (x, y) = dot.split_once(' ')?;
+        Some((x.parse().ok()?, y.parse().ok()?))
+    };
+    path.split("h0").filter_map(|dot| place(dot.strip_prefix('M')?)).collect()
+}
+
+#[test]
+fn statistics_pages_show_residuals() {
+    let mut rows = mean_of_repetitions(&dataset(SEED));
+    let page = statistics_of(&rows);
+    assert_eq!(page.matches("<svg").count(), 6);
+    assert!(
+        page.contains("<h1>Regressions of a &lt;dataset&gt;</h1>") && !page.contains("<dataset>")
+    );
+    assert!(page.contains("they are no measurements") && page.ends_with("</html>\n"));
+    // A Q-Q plot ascends: with x, y never goes down on the screen.
+    let mut places = dots(&page, 1);
+    assert!(places.len() > 50, "{places:?}");
+    places.sort_unstable_by_key(|(x, y)| (*x, std::cmp::Reverse(*y)));
+    assert!(places.is_sorted_by(|left, right| left.1 >= right.1), "{places:?}");
+    // One row that is far too fast is at the top of both plots, and the others are near 0 then.
+    let fast = rows.iter_mut().find(|row| row.kind == StorageKind::FileSystem).expect("a row");
+    fast.microseconds /= 1e6;
+    let page = statistics_of(&rows);
+    for plot in [0, 1] {
+        let mut heights: Vec<u32> = dots(&page, plot).iter().map(|place| place.1).collect();
+        heights.sort_unstable();
+        assert!(heights[0] < 20 && heights[1] > 90, "{heights:?}");
+    }
+}
+
+#[test]
+fn pages_of_many_rows_are_bounded() {
+    let rows = dataset(SEED);
+    let many: Vec<_> = (1..=40_u32)
+        .flat_map(|copy| rows.iter().cloned().map(move |row| (copy, row)))
+        .map(|(copy, row)| {
+            let microseconds = row.microseconds * f64::from(copy);
+            Observation { microseconds, ..row }
+        })
+        .collect();
+    let page = statistics_of(&many);
+    assert!(many.len() > 50_000 && page.len() < PAGE_BYTES_MAX, "{}", page.len());
+}
+
 #[test]
 fn pages_are_legible_at_every_width() {
     let Some(browser) = browser() else {
@@ -72,9 +133,11 @@ fn pages_are_legible_at_every_width() {
     };
     let directory = tempfile::tempdir().expect("a directory");
     let at = directory.path();
-    for (name, page) in pages() {
+    let statistics = statistics_of(&mean_of_repetitions(&dataset(SEED)));
+    let all = pages().into_iter().map(|(name, page)| (name, page, plots(name)));
+    for (name, page, plots) in all.chain([("statistics", statistics, 6)]) {
         for width in WIDTHS {
-            check_layout(name, &measure(&browser, at, &page, width), width, plots(name));
+            check_layout(name, &measure(&browser, at, &page, width), width, plots);
         }
         std::fs::write(at.join("trace.html"), &page).expect("written");
         let picture = at.join("trace.png");

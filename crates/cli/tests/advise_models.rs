@@ -10,7 +10,10 @@ fn the_paper_is_printed_beside_simulated_storage() {
     for part in ["Table 2, OrangeFS, SIMULATED", "310.45", "Figure 15", "contradicts itself"] {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
-    let json = esker.json(["advise", "paper"]);
+    let json = esker.json(["advise", "paper", "--report", "paper.html"]);
+    let page = std::fs::read_to_string(esker.path("paper.html")).expect("a page");
+    assert!(page.contains("<h1>Regressions of simulated dataset</h1>"), "{page}");
+    assert_eq!(page.matches("<svg").count(), 6);
     assert_eq!(json[0]["tables"][0]["means"]["count"], 687);
     assert_eq!(json[0]["tables"][1]["means"]["count"], 641);
     assert!(json[0]["contradictions"].as_array().is_some_and(|all| all.len() > 10));

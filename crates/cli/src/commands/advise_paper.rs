@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use clap::Args;
 use esker_advisor::observation::{StorageKind, mean_of_repetitions};
 use esker_advisor::paper::simulated_dataset::{SEED, dataset};
-use esker_advisor::paper::{comparison, contradictions, figures, tables};
+use esker_advisor::paper::{comparison, contradictions, figures, statistics_page, tables};
 use esker_base::Result;
 use serde_json::json;
 
 use super::advise_model::read_rows;
+use super::workbench::write;
 use crate::context::CommandContext;
 
 /// Print the tables and figures of Kougkas et al. (2016) beside ours
@@ -22,11 +23,14 @@ use crate::context::CommandContext;
 #[command(after_help = "\
 Examples:
   esker advise paper
-  esker advise paper --data rows.csv")]
+  esker advise paper --data rows.csv --report rows.html")]
 pub struct AdvisePaper {
     /// Measured rows as CSV; several files are joined
     #[arg(long, value_name = "ROWS")]
     data: Vec<PathBuf>,
+    /// Also write a page of the regressions, with plots of their residuals
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 }
 
 impl AdvisePaper {
@@ -44,6 +48,9 @@ impl AdvisePaper {
             tables::of_kind(&rows, StorageKind::FileSystem)?,
             tables::of_kind(&rows, StorageKind::KeyValue)?,
         ];
+        if let Some(path) = &self.report {
+            write(path, statistics_page::page(&both, &source).as_bytes())?;
+        }
         if context.out.is_json() {
             let systems = both.iter().map(|table| {
                 json!({

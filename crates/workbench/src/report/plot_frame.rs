@@ -4,6 +4,7 @@
 //! Sizes are in user units of the view box; a page scales a plot to the width of its column, on a
 //! phone to about 0.85.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 /// Size of a plot.
@@ -50,6 +51,18 @@ impl PlotAxis {
         Self { title: title.to_owned(), range: (0.0, high), is_log: false, label }
     }
 
+    /// A linear axis of `range`.
+    #[must_use]
+    pub fn linear_between(title: &str, range: (f64, f64), label: fn(f64) -> String) -> Self {
+        let (low, high) = range;
+        // Narrower ranges have no steps that their ends can count.
+        let is_wide = (high - low).is_normal() && high - low > 1e-9 * high.abs().max(low.abs());
+        let middle = if low.is_finite() { low.clamp(-1e300, 1e300) } else { 0.0 };
+        let around = 1.0 + 1e-3 * middle.abs();
+        let range = if is_wide { range } else { (middle - around, middle + around) };
+        Self { title: title.to_owned(), range, is_log: false, label }
+    }
+
     /// The share of the axis below `value`.
     fn share(&self, value: f64) -> f64 {
         let (low, high) = self.range;
@@ -67,8 +80,9 @@ impl PlotAxis {
             let decade = 10f64.powf(raw.log10().floor());
             let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade);
             let step = step.into_iter().find(|step| *step >= raw).unwrap_or(decade * 10.0);
-            let count = ((high - low) / step).floor() as u32;
-            return (0..=count).map(|tick| low + f64::from(tick) * step).collect();
+            let first = (low / step).ceil();
+            let count = ((high / step).floor() - first) as u32;
+            return (0..=count).map(|tick| (first + f64::from(tick)) * step).collect();
         }
         let decades = (high / low).log10();
         let factors: &[f64] = match decades {
@@ -166,11 +180,14 @@ impl PlotFrame {
         draw(&mut self.svg, format_args!("<path class=\"line\" stroke=\"{color}\" d=\"{path}\"/>"));
     }
 
-    /// Draws a dot for each of `points`; many of them cost ten bytes each.
+    /// Draws a dot for each of `points`, one for those at the same place; each costs ten bytes.
     pub fn dots(&mut self, points: impl Iterator<Item = (f64, f64)>, color: &str) {
-        let mut path = String::new();
+        let (mut path, mut drawn) = (String::new(), HashSet::new());
         for (x, y) in points {
-            draw(&mut path, format_args!("M{:.0} {:.0}h0", self.x_of(x), self.y_of(y)));
+            let [x, y] = [self.x_of(x), self.y_of(y)].map(|place| place.round() as u16);
+            if drawn.insert((x, y)) {
+                draw(&mut path, format_args!("M{x} {y}h0"));
+            }
         }
         draw(&mut self.svg, format_args!("<path class=\"dots\" stroke=\"{color}\" d=\"{path}\"/>"));
     }
@@ -233,6 +250,29 @@ mod tests {
             let ticks = PlotAxis::linear("x", high, text).ticks();
             assert!((3..=7).contains(&ticks.len()), "{ticks:?} to {high}");
         }
+        let huge = (f64::MIN, f64::MAX);
+        let ranges = [(-3.15, 3.15), (-0.3, 90.0), (5.0, 5.0), (1e20, 1e20), (7.0, 2.0), huge];
+        for range in
+            ranges.into_iter().chain([(f64::NAN, 1.0), (f64::MAX, f64::MAX), (0.0, 5e-324)])
+        {
+            let axis = PlotAxis::linear_between("x", range, text);
+            let ticks = axis.ticks();
+            assert!((3..=7).contains(&ticks.len()), "{ticks:?} in {range:?}");
+            assert!(ticks.is_sorted_by(|left, right| left < right), "{ticks:?}");
+            let (low, high) = axis.range;
+            assert!(ticks.iter().all(|tick| (low..=high).contains(tick)), "{ticks:?} in {range:?}");
+        }
+        let ticks = PlotAxis::linear_between("x", (-3.15, 3.15), text).ticks();
+        assert_eq!(ticks, [-2.0, 0.0, 2.0]);
         assert!(PlotAxis::log("none", std::iter::empty(), text).ticks().len() > 1);
+    }
+
+    #[test]
+    fn dots_at_one_place_are_one() {
+        let axis = || PlotAxis::linear("x", 10.0, |value| value.to_string());
+        let mut frame = PlotFrame::new("plot", axis(), axis());
+        let points = [(1.0, 1.0), (1.0, 1.0), (9.0, 1.0), (1.0, 9.0), (99.0, 99.0), (10.0, 10.0)];
+        frame.dots(points.into_iter(), "red");
+        assert_eq!(frame.finish().matches("h0").count(), 4, "two lie beyond, at the corner");
     }
 }
