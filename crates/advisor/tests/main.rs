@@ -3,6 +3,7 @@
 
 mod advices;
 mod darshan_logs;
+mod feature_rate;
 mod measurements;
 mod models;
 mod observations;
