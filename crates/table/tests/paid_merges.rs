@@ -134,7 +134,7 @@ fn one_run_is_not_merged_and_deferred_trees_merge_nothing() {
 }
 
 #[test]
-fn a_merge_without_room_is_put_off() {
+fn a_merge_without_room_leaves_every_record() {
     let memory: SharedStore = Arc::new(MemoryStore::new());
     let fault = Arc::new(FaultStore::new(memory, 1));
     let store: SharedStore = fault.clone();

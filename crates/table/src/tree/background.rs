@@ -99,8 +99,8 @@ fn flush_loop(inner: &TreeShared) {
                     return;
                 }
             }
-            // Without room it is retried when it is due. After another error, reads of the same
-            // tables, or the next commit, report what is wrong.
+            // Reads of the same tables, or the next commit, report what is wrong. A commit of unknown
+            // outcome is recorded as the tree's failure.
             FlusherWork::Merge => {
                 let _ = inner.merge_paid_runs();
             }

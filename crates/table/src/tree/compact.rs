@@ -149,7 +149,7 @@ impl TreeShared {
             shows(&mut version);
             version
         });
-        self.read_cost.set_runs(&self.version.load().tables.runs);
+        self.price_merges();
         Ok(())
     }
 

@@ -93,6 +93,14 @@ impl Tree {
     /// # Errors
     /// As [`Tree::flush`]; then the set is held as before.
     pub fn release(&self, why: impl Into<String>) -> Result<()> {
+        // No merge commits between the two steps, which would say too early that there is no writer.
+        self.inner.pending.lock().callers += 1;
+        let released = self.flush_and_release(why.into());
+        self.inner.pending.lock().callers -= 1;
+        released
+    }
+
+    fn flush_and_release(&self, why: String) -> Result<()> {
         let before = self.inner.lock_flush().manifest.writer.clone();
         let released = before.clone().map(SetWriter::released);
         // The next commit records it, whoever makes it.
@@ -489,7 +497,7 @@ impl TreeShared {
             version.family_tables = version.family_tables.with_newer(&tables, &self.source);
             version
         });
-        self.read_cost.set_runs(&self.version.load().tables.runs);
+        self.price_merges();
         self.log.lock().delete_below(mark.log_floor)
     }
 

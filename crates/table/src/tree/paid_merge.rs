@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use esker_base::Result;
 
-use super::no_space::is_full;
 use super::{Compaction, FlushState, FlusherQueue, Tree, TreeShared};
 use crate::manifest::{SetState, TableRef};
 use crate::merge::{RecordCursor, RecordMerge};
@@ -67,8 +66,8 @@ impl Tree {
     /// written. Cost: reads and writes the records of these runs once, with a commit for each table.
     ///
     /// # Errors
-    /// `NoSpace`: the call may be repeated; `Fenced`; `Closed`; and what the store reports. The set is
-    /// as before, or partly merged, which reads do not notice.
+    /// `NoSpace`, `Fenced`, `Closed`, and what the store reports. The set is as before, or partly
+    /// merged, which reads do not notice, and the rest is merged once reads have paid again.
     pub fn merge_paid_runs(&self) -> Result<()> {
         self.inner.merge_paid_runs()
     }
@@ -95,6 +94,15 @@ impl TreeShared {
             pending.put_off_merge(now_ns);
         }
         Some(Duration::from_nanos(pending.merge_due_ns.saturating_sub(now_ns)))
+    }
+
+    /// Records for which runs reads pay from now on.
+    pub(super) fn price_merges(&self) {
+        self.read_cost.set_runs(&self.version.load().tables.runs);
+        // A new run can make a merge cheaper than what is paid already.
+        if self.merges_for_reads() && self.read_cost.is_paid() {
+            self.wake_for_merge();
+        }
     }
 
     fn merges_for_reads(&self) -> bool {
@@ -126,15 +134,13 @@ impl TreeShared {
     pub(super) fn merge_paid_runs(&self) -> Result<()> {
         let state = &mut self.flush.lock();
         let is_due = state.paid_merge.is_some() || self.read_cost.is_paid();
-        let began_ns = self.clock.monotonic_ns();
         self.pending.lock().seq_seen = self.next_seq.load(Ordering::Relaxed);
         let merged = self.merge_pieces(state);
         if merged.is_err() {
             // Tables that stay are collected with those that writers of earlier epochs left.
             let _ = self.delete_uncommitted(state);
-        }
-        if merged.is_err() && !is_full(&merged) {
-            // Reads have to pay again, so a table that cannot be read is not tried for ever.
+            // Reads have to pay again, so a table that cannot be read is not tried for ever, and a full
+            // store is not filled again and again.
             state.paid_merge = None;
         }
         let is_under_way = state.paid_merge.is_some();
@@ -145,9 +151,6 @@ impl TreeShared {
         pending.is_merge_under_way = is_under_way;
         if is_under_way {
             pending.put_off_merge(self.clock.monotonic_ns());
-        }
-        if is_full(&merged) {
-            pending.merge_due_ns = self.due_ns(began_ns);
         }
         merged
     }

@@ -25,6 +25,8 @@ const READS_PER_SAMPLE: u32 = 64;
 const SEARCH_NS: u64 = 120;
 /// Time to merge one record: 7.4 s for 40 million of 6 runs (ibid.).
 const MERGED_RECORD_NS: u64 = 190;
+/// The number of runs, from the newest on, whose merges are compared: hostile manifests list millions.
+const RUNS_MAX: usize = 64;
 /// Records whose merge takes as long as what each merge costs besides: two durable objects.
 const RECORDS_PER_MERGE: u64 = 1 << 14;
 
@@ -99,14 +101,21 @@ fn price_of_cheapest(runs: &[SortedRun]) -> u64 {
 }
 
 /// Windows of at least two neighbouring runs, and the number of searches that pays for the merge of
-/// each.
+/// each. Of many runs, only the newest [`RUNS_MAX`] are compared.
 fn windows(runs: &[SortedRun]) -> impl Iterator<Item = (Range<usize>, u64)> {
-    (0..runs.len()).flat_map(move |start| {
-        (start + 2..=runs.len()).map(move |end| {
-            let records: u64 = runs[start..end].iter().map(SortedRun::rows).sum();
-            (start..end, price(records, end - start, runs.len()))
-        })
-    })
+    let records: Vec<u64> = runs.iter().take(RUNS_MAX).map(SortedRun::rows).collect();
+    let compared = records.len();
+    let window = move |start: usize| {
+        let mut sum = 0u64;
+        let sums = records[start..].iter().map(|records| {
+            sum = sum.saturating_add(*records);
+            sum
+        });
+        let sums: Vec<u64> = sums.collect();
+        let merged = (2..).zip(sums.into_iter().skip(1));
+        merged.map(move |(merged, sum)| (start..start + merged, price(sum, merged, runs.len())))
+    };
+    (0..compared).flat_map(window)
 }
 
 /// The number of searches that pays for a merge of `records` in `merged` of `runs` runs: it saves
@@ -134,7 +143,7 @@ mod tests {
             set: SetId(1),
             number: at as u64,
             schema: RECORD.id,
-            run: 100 - at as u64,
+            run: u64::from(u32::MAX) - at as u64,
             bytes: 1,
             tail_bytes: 1,
             rows: *rows,
@@ -180,6 +189,15 @@ mod tests {
         assert_eq!(cost.paid_window(&runs), Some(0..3));
         cost.add_searches(70_000_000);
         assert_eq!(cost.paid_window(&runs), Some(0..4), "the widest that is paid for");
+    }
+
+    #[test]
+    fn of_many_runs_the_newest_are_merged() {
+        let runs = runs(&[1; 100_000]);
+        let cost = ReadCost::new(&runs);
+        assert!(!cost.is_paid());
+        cost.add_searches(u64::MAX / 2);
+        assert_eq!(cost.paid_window(&runs), Some(0..RUNS_MAX));
     }
 
     #[test]

@@ -30,13 +30,16 @@ impl TreeShared {
             .collect();
         // The next commit records it, whoever makes it.
         state.manifest.obsolete.retain(|number| replaced.contains_key(number));
-        let mut listed_bytes = 0;
+        let mut listed_bytes = 0u64;
         for table in state.manifest.tables.iter().filter(|table| table.set == self.set) {
             // Several references may show one object.
-            listed_bytes += replaced.remove(&table.number).unwrap_or(0);
+            let bytes = replaced.remove(&table.number).unwrap_or(0);
+            listed_bytes = bytes.saturating_add(listed_bytes);
         }
-        let replaced_bytes = replaced.values().sum::<u64>() + merged_bytes;
-        Ok(replaced_bytes <= REPLACED_BYTES_MIN.max(listed_bytes * REPLACED_FACTOR))
+        let replaced_bytes =
+            replaced.into_values().fold(merged_bytes, |sum, bytes| sum.saturating_add(bytes));
+        let bytes_max = listed_bytes.saturating_mul(REPLACED_FACTOR).max(REPLACED_BYTES_MIN);
+        Ok(replaced_bytes <= bytes_max)
     }
 }
 
