@@ -68,7 +68,7 @@ pub fn get(packed: &[u8], index: usize, width: u32) -> u64 {
 /// Appends the first `count` values of `packed`, each plus `base`, to `out`.
 ///
 /// # Panics
-/// If `packed` holds fewer than [`bytes`]`(count, width)` bytes.
+/// If `packed` holds fewer than `bytes(count, width)` bytes.
 pub fn unpack(packed: &[u8], count: usize, base: u64, width: u32, out: &mut Vec<u64>) {
     assert!(packed.len() >= bytes(count, width), "the caller checked the length");
     if width == 0 {

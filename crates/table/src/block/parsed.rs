@@ -80,7 +80,7 @@ impl Block {
 
     /// Memory that the block takes, in bytes, for a cache's budget.
     #[must_use]
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.bytes.len()
             + size_of::<Self>()
             + self
