@@ -7,9 +7,8 @@ what is measured.
 """
 
 import argparse
-import sys
 
-from side_by_side import PEER_NAMES, PEERS, Comparison, Row, Side, add_arguments, built, main
+from side_by_side import PEER_NAMES, PEERS, Comparison, Row, Side, add_arguments, columns, main
 
 
 class Step:
@@ -61,18 +60,14 @@ def command(first, flags):
 
 def sides(args):
     """The columns."""
-    found = []
-    for engine in args.engines.split(","):
-        if engine == "esker":
-            found.append(Side("Esker", args.esker, "cargo build --release",
-                              command([str(args.esker), "bench"], []), is_esker=True))
-        elif engine in PEERS:
-            found += [Side(f"{PEER_NAMES[engine]} {options}", PEERS[engine], "make -C peers",
-                           command([str(PEERS[engine])], ["--options", options]))
-                      for options in args.options.split(",")]
-        else:
-            sys.exit(f"compare: no engine {engine}: esker, leveldb or rocksdb")
-    return built(found)
+    def esker():
+        return [Side("Esker", args.esker, "cargo build --release",
+                     command([str(args.esker), "bench"], []), is_esker=True)]
+
+    def peer(engine, options):
+        return [Side(f"{PEER_NAMES[engine]} {options}", PEERS[engine], "make -C peers",
+                     command([str(PEERS[engine])], ["--options", options]))]
+    return columns(args, esker, peer)
 
 
 def parse_arguments():

@@ -9,9 +9,8 @@ either. peers/README.md says what is measured.
 """
 
 import argparse
-import sys
 
-from side_by_side import PEER_NAMES, PEERS, Comparison, Row, Side, add_arguments, built, main
+from side_by_side import PEER_NAMES, PEERS, Comparison, Row, Side, add_arguments, columns, main
 
 TARGET = "bench:/particles"
 
@@ -73,17 +72,15 @@ def peer(engine, options, *flags):
 
 def sides(args):
     """The columns."""
-    found = []
-    for engine in args.engines.split(","):
-        if engine == "esker":
-            found += [esker(f"Esker {name}", args.esker, name) for name in args.formats.split(",")]
-        elif engine in PEERS:
-            found += [peer(engine, options) for options in args.options.split(",")]
-            if engine == "rocksdb":  # LevelDB has no setting for it
-                found.append(peer(engine, args.options.split(",")[-1], "--no-compaction"))
-        else:
-            sys.exit(f"compare: no engine {engine}: esker, leveldb or rocksdb")
-    return built(found)
+    last = args.options.split(",")[-1]
+
+    def peers(engine, options):
+        # LevelDB has no setting for it.
+        is_compared = engine == "rocksdb" and options == last
+        uncompacted = [peer(engine, options, "--no-compaction")] if is_compared else []
+        return [peer(engine, options)] + uncompacted
+    names = args.formats.split(",")
+    return columns(args, lambda: [esker(f"Esker {name}", args.esker, name) for name in names], peers)
 
 
 def parse_arguments():

@@ -11,9 +11,8 @@ look-ups, and are compacted whole before the last ones.
 """
 
 import argparse
-import sys
 
-from side_by_side import PEER_NAMES, PEERS, Comparison, Row, Side, add_arguments, built, main
+from side_by_side import PEER_NAMES, PEERS, Comparison, Row, Side, add_arguments, columns, main
 
 CREATE, FIRST, MERGE, LAST = "create", "stat, as created", "merge", "stat, merged"
 
@@ -76,17 +75,13 @@ def peer_command(engine, options):
 
 def sides(args):
     """The columns."""
-    found = []
-    for engine in args.engines.split(","):
-        if engine == "esker":
-            found.append(Side("Esker", args.esker, "cargo build --release", esker_words,
-                              is_esker=True))
-        elif engine in PEERS:
-            found += [Side(f"{PEER_NAMES[engine]} {options}", PEERS[engine], "make -C peers",
-                           peer_command(engine, options)) for options in args.options.split(",")]
-        else:
-            sys.exit(f"compare: no engine {engine}: esker, leveldb or rocksdb")
-    return built(found)
+    def esker():
+        return [Side("Esker", args.esker, "cargo build --release", esker_words, is_esker=True)]
+
+    def peer(engine, options):
+        return [Side(f"{PEER_NAMES[engine]} {options}", PEERS[engine], "make -C peers",
+                     peer_command(engine, options))]
+    return columns(args, esker, peer)
 
 
 def parse_arguments():

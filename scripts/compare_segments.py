@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from side_by_side import (PEER_NAMES, PEERS, Comparison, Row, Side, add_arguments, built, report,
+from side_by_side import (PEER_NAMES, PEERS, Comparison, Row, Side, add_arguments, columns, report,
                           run_all, touch_memory)
 
 
@@ -104,15 +104,8 @@ def can_bench(binary):
 
 def sides(args):
     """The columns."""
-    found = []
-    for engine in args.engines.split(","):
-        if engine == "esker":
-            found += [esker(args.esker)] if can_bench(args.esker) else []
-        elif engine in PEERS:
-            found += [peer(engine, options) for options in args.options.split(",")]
-        else:
-            sys.exit(f"compare: no engine {engine}: esker, leveldb or rocksdb")
-    return built(found)
+    return columns(args, lambda: [esker(args.esker)] if can_bench(args.esker) else [],
+                   lambda engine, options: [peer(engine, options)])
 
 
 def dump(workload, args, directory):

@@ -83,6 +83,20 @@ def built(sides):
     return [side for side in sides if side.binary.exists()]
 
 
+def columns(args, esker, peer):
+    """The sides that can run, for the engines asked for: `esker()` are those of Esker, and
+    `peer(engine, options)` those of a rival."""
+    found = []
+    for engine in args.engines.split(","):
+        if engine == "esker":
+            found += esker()
+        elif engine in PEERS:
+            found += [side for options in args.options.split(",") for side in peer(engine, options)]
+        else:
+            sys.exit(f"compare: no engine {engine}: esker, leveldb or rocksdb")
+    return built(found)
+
+
 class Progress:
     """One line on a terminal, nothing in a pipe."""
 
