@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Stat, list and remove on the files that create left.
 
-use std::ops::{ControlFlow, Deref};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
@@ -45,27 +45,24 @@ pub struct QueryOptions {
 }
 
 /// The session that create left open, or its snapshot.
-enum FilesOpened {
+enum CreatedNamespace {
     Session(Box<Session>),
     Snapshot(Box<Namespace>),
 }
 
-impl Deref for FilesOpened {
-    type Target = Namespace;
-
-    fn deref(&self) -> &Namespace {
+impl CreatedNamespace {
+    fn namespace(&self) -> &Namespace {
         match self {
             Self::Session(session) => session,
             Self::Snapshot(namespace) => namespace,
         }
     }
-}
 
-impl FilesOpened {
     /// The tables that readers search now.
     fn tables(&self) -> Vec<TableRuns> {
-        let bases = self.layers().bases().iter().map(|base| base.tables.clone());
-        self.layers().writer().map(Tree::tables).into_iter().chain(bases).collect()
+        let layers = self.namespace().layers();
+        let bases = layers.bases().iter().map(|base| base.tables.clone());
+        layers.writer().map(Tree::tables).into_iter().chain(bases).collect()
     }
 
     fn runs(&self) -> usize {
@@ -85,37 +82,38 @@ fn resume(repository: &Repository) -> Result<(Session, WorkloadSize)> {
     Err(Error::new(Kind::NotFound, context))
 }
 
-struct TimeLeft {
+/// The files that create left.
+struct CreatedFiles {
     repository: Repository,
     counted: Arc<CountedStore>,
-    namespace: FilesOpened,
+    created: CreatedNamespace,
     shape: WorkloadSize,
     dirs: Vec<Dir>,
 }
 
 /// Opens the files that create left, with a cache of `cache_bytes`.
-fn open(store: &SharedStore, cache_bytes: u64, in_session: bool) -> Result<TimeLeft> {
+fn open(store: &SharedStore, cache_bytes: u64, in_session: bool) -> Result<CreatedFiles> {
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), cache_bytes, Arc::new(SystemClock));
-    let (namespace, shape) = if in_session {
+    let (created, shape) = if in_session {
         let (session, shape) = resume(&repository)?;
-        (FilesOpened::Session(Box::new(session)), shape)
+        (CreatedNamespace::Session(Box::new(session)), shape)
     } else {
         let set = repository.resolve(BENCH_NAME)?.set;
         let namespace = repository.open(&[set], Identity::of_process())?;
         let properties = &namespace.layers().bases()[0].manifest.properties;
         let shape = WorkloadSize::of_properties(properties)?;
-        (FilesOpened::Snapshot(Box::new(namespace)), shape)
+        (CreatedNamespace::Snapshot(Box::new(namespace)), shape)
     };
-    let dirs = open_dirs(&namespace, &shape)?;
-    Ok(TimeLeft { repository, counted, namespace, shape, dirs })
+    let dirs = open_dirs(created.namespace(), &shape)?;
+    Ok(CreatedFiles { repository, counted, created, shape, dirs })
 }
 
 fn open_dirs(namespace: &Namespace, shape: &WorkloadSize) -> Result<Vec<Dir>> {
     (0..shape.directories as usize).map(|number| namespace.dir(directory_name(number))).collect()
 }
 
-fn block_reads(left: &TimeLeft) -> u64 {
+fn block_reads(left: &CreatedFiles) -> u64 {
     left.repository.source().counters.block_reads.load(std::sync::atomic::Ordering::Relaxed)
 }
 
@@ -128,17 +126,17 @@ pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
     if options.cache_bytes > 0 {
         list_all(&left)?;
         let sample = left.shape.files.div_ceil(WARM_SHARE);
-        let runs = || left.namespace.runs();
-        stat_share(&left, SEED_WARM, (0, 1), (sample, false), &RateMeter::start(&runs))?;
-        left.namespace.tables().iter().try_for_each(TableRuns::warm)?;
+        stat_share(&left, SEED_WARM, (0, 1), (sample, false), &|_| ())?;
+        left.created.tables().iter().try_for_each(TableRuns::warm)?;
     }
     let reads = block_reads(&left);
     let meter = ResourceMeter::start();
-    let runs = || left.namespace.runs();
+    let runs = || left.created.runs();
     let rates = RateMeter::start(&runs);
     workers::run(options.threads, |thread| {
         let share = (thread, options.threads);
-        stat_share(&left, SEED_STAT, share, (operations, options.absent), &rates)
+        let looked_up = |count| rates.count(thread, count);
+        stat_share(&left, SEED_STAT, share, (operations, options.absent), &looked_up)
     })?;
     let mut report = meter.stop("stat", operations)?;
     report.rates = rates.stop(operations);
@@ -148,13 +146,14 @@ pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
     Ok(report)
 }
 
-/// Operation k looks up insertion `P(k mod files)`; thread t executes k = t, t + threads, …
+/// Operation k looks up insertion `P(k mod files)`; thread t executes k = t, t + threads, … Passes the
+/// number of look-ups so far to `looked_up`.
 fn stat_share(
-    left: &TimeLeft,
+    left: &CreatedFiles,
     seed: u64,
     (thread, threads): (usize, usize),
     (operations, absent): (u64, bool),
-    rates: &RateMeter,
+    looked_up: &impl Fn(u64),
 ) -> Result<()> {
     let (shape, mut count) = (&left.shape, 0);
     let (order, insertions) = (Permutation::new(shape.files, seed), shape.insertions());
@@ -166,7 +165,8 @@ fn stat_share(
             file += shape.files;
         }
         shape.set_name(file, insertion, &mut name);
-        let found = left.namespace.lookup(&left.dirs[shape.directory(file)], &name, false);
+        let found =
+            left.created.namespace().lookup(&left.dirs[shape.directory(file)], &name, false);
         match found {
             Ok(inode) if !absent && inode.nlink == 1 => drop(std::hint::black_box(&inode)),
             Err(error) if absent && error.kind() == Kind::NotFound => {}
@@ -177,7 +177,7 @@ fn stat_share(
             }
         }
         count += 1;
-        rates.count(thread, count);
+        looked_up(count);
     }
     Ok(())
 }
@@ -195,7 +195,7 @@ pub fn list(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
             .iter()
             .skip(thread)
             .step_by(options.threads)
-            .try_for_each(|dir| list_dir(&left.namespace, dir).map(drop))
+            .try_for_each(|dir| list_dir(left.created.namespace(), dir).map(drop))
     })?;
     let mut report = meter.stop("list", left.shape.files)?;
     report.threads = options.threads;
@@ -204,10 +204,10 @@ pub fn list(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
     Ok(report)
 }
 
-fn list_all(left: &TimeLeft) -> Result<()> {
+fn list_all(left: &CreatedFiles) -> Result<()> {
     let mut count = 0;
     for dir in &left.dirs {
-        count += list_dir(&left.namespace, dir)?;
+        count += list_dir(left.created.namespace(), dir)?;
     }
     if count != left.shape.files {
         let context = format!("{count} entries listed of {} files made", left.shape.files);
@@ -232,7 +232,7 @@ fn list_dir(namespace: &Namespace, dir: &Dir) -> Result<u64> {
 /// a flush. The session is then abandoned.
 pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> Result<BenchReport> {
     let left = open(store, WARM_CACHE_BYTES, false)?;
-    let base = left.namespace.layers().bases()[0].set;
+    let base = left.created.namespace().layers().bases()[0].set;
     let tree = options.tree.clone();
     let session = left.repository.begin(&[base], options.private())?;
     let dirs = open_dirs(&session, &left.shape)?;
