@@ -151,15 +151,12 @@ fn log_loop(inner: &TreeShared, interval: Duration) {
 mod tests {
     use std::sync::mpsc;
 
-    use esker_base::clock::SystemClock;
     use esker_base::store::{MemoryStore, SharedStore};
 
     use super::*;
-    use crate::family::NoFamily;
     use crate::manifest::{Manifest, SetId};
-    use crate::schema::record::RECORD;
-    use crate::tables::TableSource;
-    use crate::tree::{Tree, TreeOptions, TreeSetup};
+    use crate::tree::Tree;
+    use crate::tree::test_setup::setup;
 
     /// Symptom: occasionally a writer waited forever after a flush had failed.
     /// Cause: the failure was set, and waiters woken, without the lock under which waiters check
@@ -168,15 +165,7 @@ mod tests {
     #[test]
     fn a_failure_wakes_those_who_wait() -> Result<()> {
         let store: SharedStore = Arc::new(MemoryStore::new());
-        let setup = TreeSetup {
-            schema: &RECORD,
-            family: &NoFamily,
-            source: TableSource::new(store, 1 << 20),
-            clock: Arc::new(SystemClock),
-            options: TreeOptions { durability: Durability::None, ..TreeOptions::default() },
-            barrier: Arc::new(|| Ok(())),
-            heartbeat: None,
-        };
+        let setup = setup(&store, Durability::None);
         let tree = Tree::create(setup, SetId(1), Manifest::new(vec![], 0))?;
         let inner = tree.inner.clone();
         let (sender, receiver) = mpsc::channel();

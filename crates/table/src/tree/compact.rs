@@ -102,7 +102,7 @@ impl TreeShared {
         })?;
         let gone: Vec<u64> = gone.into_iter().map(|(_, run)| run).collect();
         self.inherit_merged(&gone);
-        state.paid_merge = None;
+        self.pending.lock().paid_merge = None;
         self.read_cost.reset();
         Ok(())
     }

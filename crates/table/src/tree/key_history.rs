@@ -82,32 +82,18 @@ impl TreeShared {
 #[cfg(test)]
 mod tests {
     use esker_base::Result;
-    use esker_base::clock::SystemClock;
     use esker_base::store::{MemoryStore, SharedStore};
 
     use super::*;
-    use crate::family::NoFamily;
     use crate::manifest::{Manifest, SetId};
     use crate::schema::RowBuffer;
-    use crate::schema::record::{self, RECORD};
-    use crate::tables::TableSource;
-    use crate::tree::{Tree, TreeOptions, TreeSetup};
-
-    fn setup(store: &SharedStore) -> TreeSetup {
-        TreeSetup {
-            schema: &RECORD,
-            family: &NoFamily,
-            source: TableSource::new(store.clone(), 1 << 20),
-            clock: Arc::new(SystemClock),
-            options: TreeOptions { background: false, ..TreeOptions::default() },
-            barrier: Arc::new(|| Ok(())),
-            heartbeat: None,
-        }
-    }
+    use crate::schema::record;
+    use crate::tree::test_setup::setup;
+    use crate::tree::{Durability, Tree};
 
     fn tree() -> Result<Tree> {
         let store: SharedStore = Arc::new(MemoryStore::new());
-        Tree::create(setup(&store), SetId(1), Manifest::new(vec![], 0))
+        Tree::create(setup(&store, Durability::Async), SetId(1), Manifest::new(vec![], 0))
     }
 
     /// Counts those of `numbers` that can be inserted without a look at older sources.
@@ -145,14 +131,15 @@ mod tests {
     fn a_resumed_tree_knows_what_its_tables_lack() -> Result<()> {
         let store: SharedStore = Arc::new(MemoryStore::new());
         drop({
-            let tree = Tree::create(setup(&store), SetId(1), Manifest::new(vec![], 0))?;
+            let tree =
+                Tree::create(setup(&store, Durability::Async), SetId(1), Manifest::new(vec![], 0))?;
             assert_eq!(inserted(&tree, 0..3_000), 3_000);
             tree.flush()?;
             assert_eq!(inserted(&tree, 3_000..4_000), 1_000);
             tree.sync()?;
             tree
         });
-        let tree = Tree::resume(setup(&store), SetId(1), &mut |_| Ok(true))?;
+        let tree = Tree::resume(setup(&store, Durability::Async), SetId(1), &mut |_| Ok(true))?;
         let mut found = RowBuffer::default();
         assert!(tree.get(&record::key(&7u64.to_be_bytes()), false, &mut found)?);
         assert_eq!(inserted(&tree, 0..4_000), 0);

@@ -28,6 +28,8 @@ mod prefetch;
 mod read;
 mod read_cost;
 mod replaced_tables;
+#[cfg(test)]
+mod test_setup;
 mod update;
 mod version;
 
@@ -118,7 +120,7 @@ struct TreeShared {
     /// The tables that the set had when it was opened, or what they were merged into; the shards'
     /// presence filters lack their keys. `None` if there were none.
     inherited: Option<ArcSwap<TableRuns>>,
-    /// What point reads have paid for searching several runs.
+    /// The cost of several runs that point reads have paid.
     read_cost: ReadCost,
     log: Mutex<WriterLogs>,
     flush: Mutex<FlushState>,
@@ -177,8 +179,6 @@ struct FlushState {
     committed_tables: u64,
     /// Monotonic time from which tables may be merged again, after there was no room for that.
     compaction_due_ns: u64,
-    /// The merge that reads have paid for, once it has begun.
-    paid_merge: Option<PaidMerge>,
     /// What the commit that leaves nothing in memory also records.
     last: Option<LastCommit>,
 }
@@ -192,8 +192,9 @@ struct FlusherQueue {
     callers: usize,
     /// Why the frozen memtables are not being written.
     stall: Option<FlushStall>,
-    /// True if a merge that reads have paid for has begun and is to be continued.
-    is_merge_under_way: bool,
+    /// The merge that reads have paid for, while it is under way; changes under the lock of the
+    /// flusher's state, too.
+    paid_merge: Option<PaidMerge>,
     /// Monotonic time from which the thread may merge runs for reads.
     merge_due_ns: u64,
     /// The number of the next operation when writers were last looked for.

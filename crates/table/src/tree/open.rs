@@ -164,7 +164,6 @@ impl Tree {
             compressed_mark: None,
             committed_tables: first_table,
             compaction_due_ns: 0,
-            paid_merge: None,
             last: None,
         };
         let mut pending = FlusherQueue::default();

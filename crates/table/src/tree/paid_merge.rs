@@ -61,8 +61,10 @@ impl PaidMerge {
     }
 }
 
+/// For tests, which have no time for millions of reads, nor for a thread.
+#[cfg(feature = "internals")]
 impl Tree {
-    /// Merges runs if point reads have paid for that; the tree's thread does the same when nothing is
+    /// Merges runs if point reads have paid for that, as the tree's thread does when nothing is
     /// written. Cost: reads and writes the records of these runs once, with a commit for each table.
     ///
     /// # Errors
@@ -72,8 +74,7 @@ impl Tree {
         self.inner.merge_paid_runs()
     }
 
-    /// Counts searches of further tables in place of point reads that need them, as a simulation does,
-    /// which has no time for millions of reads.
+    /// Counts searches of further tables in place of point reads that need them.
     pub fn add_read_cost(&self, searches: u64) {
         self.inner.read_cost.add_searches(searches);
         self.inner.wake_for_merge();
@@ -84,7 +85,7 @@ impl TreeShared {
     /// Returns how long the thread must wait until it may merge runs; `None` if nothing is to be merged.
     pub(super) fn merge_wait(&self, pending: &mut FlusherQueue) -> Option<Duration> {
         let is_due =
-            pending.is_merge_under_way || self.merges_for_reads() && self.read_cost.is_paid();
+            pending.paid_merge.is_some() || self.merges_for_reads() && self.read_cost.is_paid();
         if !is_due || self.failure.get().is_some() {
             return None;
         }
@@ -98,9 +99,12 @@ impl TreeShared {
 
     /// Records for which runs reads pay from now on.
     pub(super) fn price_merges(&self) {
+        if !self.merges_for_reads() {
+            return;
+        }
         self.read_cost.set_runs(&self.version.load().tables.runs);
         // A new run can make a merge cheaper than what is paid already.
-        if self.merges_for_reads() && self.read_cost.is_paid() {
+        if self.read_cost.is_paid() {
             self.wake_for_merge();
         }
     }
@@ -130,27 +134,29 @@ impl TreeShared {
             || self.failure.get().is_some()
     }
 
-    /// Does the work of [`Tree::merge_paid_runs`].
+    fn set_paid_merge(&self, merge: Option<PaidMerge>) {
+        self.pending.lock().paid_merge = merge;
+    }
+
+    /// Merges the runs that reads have paid for, until that is done or the merge gives way. After an
+    /// error reads have to pay again.
     pub(super) fn merge_paid_runs(&self) -> Result<()> {
         let state = &mut self.flush.lock();
-        let is_due = state.paid_merge.is_some() || self.read_cost.is_paid();
+        let is_due = self.pending.lock().paid_merge.is_some() || self.read_cost.is_paid();
         self.pending.lock().seq_seen = self.next_seq.load(Ordering::Relaxed);
         let merged = self.merge_pieces(state);
         if merged.is_err() {
             // Tables that stay are collected with those that writers of earlier epochs left.
             let _ = self.delete_uncommitted(state);
-            // Reads have to pay again, so a table that cannot be read is not tried for ever, and a full
-            // store is not filled again and again.
-            state.paid_merge = None;
-        }
-        let is_under_way = state.paid_merge.is_some();
-        if is_due && !is_under_way {
-            self.read_cost.reset();
+            // A table that cannot be read is not tried for ever, and a full store is not filled again and
+            // again.
+            self.set_paid_merge(None);
         }
         let mut pending = self.pending.lock();
-        pending.is_merge_under_way = is_under_way;
-        if is_under_way {
+        if pending.paid_merge.is_some() {
             pending.put_off_merge(self.clock.monotonic_ns());
+        } else if is_due {
+            self.read_cost.reset();
         }
         merged
     }
@@ -160,20 +166,23 @@ impl TreeShared {
         self.check_failure()?;
         // A complete set takes no commits.
         if state.manifest.state != SetState::Open || !self.merges_for_reads() {
-            state.paid_merge = None;
+            self.set_paid_merge(None);
             return Ok(());
         }
-        if state.paid_merge.is_none() {
-            state.paid_merge = self.next_paid_merge(state)?;
-        }
-        while let Some(merge) = state.paid_merge.clone() {
+        let begun = self.pending.lock().paid_merge.clone();
+        let mut merge = match begun {
+            Some(merge) => Some(merge),
+            None => self.next_paid_merge(state)?,
+        };
+        loop {
+            self.set_paid_merge(merge.clone());
+            let Some(current) = merge else { return Ok(()) };
             if self.must_give_way() {
                 return Ok(());
             }
-            let next = self.merge_piece(state, &merge)?;
-            state.paid_merge = next.map(|from| PaidMerge { from, ..merge });
+            let next = self.merge_piece(state, &current)?;
+            merge = next.map(|from| PaidMerge { from, ..current });
         }
-        Ok(())
     }
 
     /// Returns the merge that reads have paid for, unless the store has too many replaced tables.
@@ -265,12 +274,10 @@ mod tests {
     use esker_base::store::{MemoryStore, SharedStore};
 
     use super::*;
-    use crate::family::NoFamily;
     use crate::manifest::{Manifest, SetId};
     use crate::schema::RowBuffer;
     use crate::schema::record::{self, RECORD, VALUE};
-    use crate::tables::TableSource;
-    use crate::tree::{TreeOptions, TreeSetup};
+    use crate::tree::{Durability, TreeSetup, test_setup};
 
     /// Records of the oldest run, of which the newer ones have some.
     const RECORDS: u64 = 5 * CHECKED_RECORDS;
@@ -278,20 +285,7 @@ mod tests {
     const SET: SetId = SetId(1);
 
     fn setup(store: &SharedStore) -> TreeSetup {
-        setup_at(store, Arc::new(ManualClock::new(1)))
-    }
-
-    fn setup_at(store: &SharedStore, clock: Arc<ManualClock>) -> TreeSetup {
-        let options = TreeOptions { background: false, ..TreeOptions::default() };
-        TreeSetup {
-            schema: &RECORD,
-            family: &NoFamily,
-            source: TableSource::new(store.clone(), 1 << 20),
-            clock,
-            options,
-            barrier: Arc::new(|| Ok(())),
-            heartbeat: None,
-        }
+        test_setup::setup(store, Durability::Async)
     }
 
     fn key(number: u64) -> [u8; 8] {
@@ -340,7 +334,8 @@ mod tests {
     /// Has a caller wait for a flush while `tree` merges.
     fn merge_beside_a_caller(tree: &Tree) -> Result<Option<KeyBuffer>> {
         let state = &mut tree.inner.flush.lock();
-        let merge = match state.paid_merge.take() {
+        let begun = tree.inner.pending.lock().paid_merge.take();
+        let merge = match begun {
             None => tree.inner.next_paid_merge(state)?,
             begun => begun,
         };
@@ -348,7 +343,7 @@ mod tests {
         tree.inner.pending.lock().callers = 1;
         let next = tree.inner.merge_piece(state, &merge)?;
         tree.inner.pending.lock().callers = 0;
-        state.paid_merge = next.clone().map(|from| PaidMerge { from, ..merge });
+        tree.inner.set_paid_merge(next.clone().map(|from| PaidMerge { from, ..merge }));
         Ok(next)
     }
 
@@ -411,7 +406,10 @@ mod tests {
         let store: SharedStore = Arc::new(MemoryStore::new());
         drop(tree(&store)?);
         let clock = Arc::new(ManualClock::new(1));
-        let tree = Tree::resume(setup_at(&store, clock.clone()), SET, &mut |_| Ok(true))?;
+        let tree =
+            Tree::resume(TreeSetup { clock: clock.clone(), ..setup(&store) }, SET, &mut |_| {
+                Ok(true)
+            })?;
         let inner = &*tree.inner;
         let wait = || inner.merge_wait(&mut inner.pending.lock());
         assert_eq!(wait(), None, "nothing is paid");
@@ -451,12 +449,11 @@ mod tests {
         let (tree, model) = tree(&store)?;
         tree.add_read_cost(u64::MAX / 2);
         merge_beside_a_caller(&tree)?.expect("there are more records");
-        tree.inner.pending.lock().is_merge_under_way = true;
         tree.compact()?;
+        assert_eq!(tree.inner.merge_wait(&mut tree.inner.pending.lock()), None, "nothing is left");
         let before = tree.manifest();
         tree.merge_paid_runs()?;
         assert_eq!(tree.manifest(), before);
-        assert_eq!(tree.inner.merge_wait(&mut tree.inner.pending.lock()), None, "nothing is left");
         assert_shows(&tree, &model)
     }
 
@@ -480,6 +477,24 @@ mod tests {
             releaser.join().expect("no panic")
         })?;
         assert_shows(&tree, &model)
+    }
+
+    /// A flush can make a merge cheaper than what is paid already, and no read announces that.
+    #[test]
+    fn a_new_price_that_is_paid_already_wakes_the_thread() -> Result<()> {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let (tree, _) = tree(&store)?;
+        let inner = &*tree.inner;
+        inner.read_cost.set_runs(&[]);
+        assert!(!inner.read_cost.add_searches(u64::MAX / 2), "there is nothing to merge");
+        std::thread::scope(|scope| {
+            // The thread waits with this lock, which whoever wakes it takes.
+            let mut pending = inner.pending.lock();
+            scope.spawn(|| inner.price_merges());
+            let waited = inner.work.wait_for(&mut pending, Duration::from_secs(60));
+            assert!(!waited.timed_out(), "nobody woke the thread");
+        });
+        Ok(())
     }
 
     #[test]

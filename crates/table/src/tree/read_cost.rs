@@ -30,7 +30,7 @@ const RUNS_MAX: usize = 64;
 /// Records whose merge takes as long as what each merge costs besides: two durable objects.
 const RECORDS_PER_MERGE: u64 = 1 << 14;
 
-/// What reads have paid, and what is enough.
+/// The cost that reads have paid, and the price of the cheapest merge.
 #[derive(Debug)]
 pub(super) struct ReadCost {
     /// Tables that reads searched beyond the first, since runs were last merged.

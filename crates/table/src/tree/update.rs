@@ -337,32 +337,17 @@ mod tests {
     use std::sync::Arc;
 
     use esker_base::Kind;
-    use esker_base::clock::SystemClock;
     use esker_base::store::{FaultStore, MemoryStore, SharedStore};
 
     use super::*;
-    use crate::family::NoFamily;
     use crate::manifest::{Manifest, SetId};
-    use crate::schema::record::RECORD;
-    use crate::tables::TableSource;
-    use crate::tree::{TreeOptions, TreeSetup};
+    use crate::tree::TreeSetup;
+    use crate::tree::test_setup;
 
     const SET: SetId = SetId(1);
 
     fn setup(store: &SharedStore) -> TreeSetup {
-        TreeSetup {
-            schema: &RECORD,
-            source: TableSource::new(store.clone(), 1 << 20),
-            clock: Arc::new(SystemClock),
-            options: TreeOptions {
-                durability: Durability::Always,
-                background: false,
-                ..TreeOptions::default()
-            },
-            barrier: Arc::new(|| Ok(())),
-            heartbeat: None,
-            family: &NoFamily,
-        }
+        test_setup::setup(store, Durability::Always)
     }
 
     /// Takes a number and logs it, as an operation does before it waits for its sync.

@@ -7,15 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use esker_base::clock::SystemClock;
 use esker_base::random::Random;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 
 use super::*;
-use crate::family::NoFamily;
 use crate::merge::RecordMerge;
 use crate::schema::record::{self, RECORD};
-use crate::tree::Durability;
+use crate::tree::{Durability, test_setup};
 use crate::wal::{LOG_MAGIC, ShardLog};
 
 const SET: SetId = SetId(7);
@@ -24,20 +22,9 @@ const EPOCHS: u64 = 3;
 const LOGGED_SHARDS: usize = 3;
 
 fn setup(store: &SharedStore) -> TreeSetup {
-    TreeSetup {
-        schema: &RECORD,
-        family: &NoFamily,
-        source: TableSource::new(store.clone(), 1 << 20),
-        clock: Arc::new(SystemClock),
-        options: TreeOptions {
-            durability: Durability::None,
-            background: false,
-            memory_bytes: 1 << 17,
-            ..TreeOptions::default()
-        },
-        barrier: Arc::new(|| Ok(())),
-        heartbeat: None,
-    }
+    let mut setup = test_setup::setup(store, Durability::None);
+    setup.options.memory_bytes = 1 << 17;
+    setup
 }
 
 fn resume(store: &SharedStore) -> Result<Tree> {
