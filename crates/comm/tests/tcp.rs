@@ -5,11 +5,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
+use esker_base::clock::SystemClock;
 use esker_base::store::MemoryStore;
-use esker_base::{Error, Kind, Result, Store};
+use esker_base::{Clock, Error, Kind, Result, Store};
 use esker_comm::job::RankContext;
 use esker_comm::tcp::{TcpOptions, TcpTransport, run};
 use esker_comm::{
@@ -39,6 +40,15 @@ fn ranks<R: Send>(
         let threads: Vec<_> = Rank::all(size).map(start).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     })
+}
+
+/// Waits until `is_so`, for as long as a slow machine may take.
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let end_ns = SystemClock.monotonic_ns() + 60_000_000_000;
+    while !is_so() {
+        assert!(SystemClock.monotonic_ns() < end_ns, "not in a minute: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn options() -> TcpOptions {
@@ -123,7 +133,11 @@ fn a_flush_ends_when_a_rank_is_lost() {
 #[test]
 fn who_is_refused_by_a_rank_that_died_hears_that_it_is_lost() {
     let (port, was_refused) = (AtomicU16::new(0), AtomicBool::new(false));
+    let connected = AtomicU32::new(0);
     let answers = ranks(6, 2, &options(), |transport| {
+        // A rank that is still connecting would hear of the loss then, and make no calls here.
+        connected.fetch_add(1, Ordering::SeqCst);
+        wait_until("all are connected", || connected.load(Ordering::SeqCst) == 6);
         match transport.rank() {
             Rank(5) => {
                 port.store(transport.port(), Ordering::SeqCst);
@@ -132,13 +146,11 @@ fn who_is_refused_by_a_rank_that_died_hears_that_it_is_lost() {
             // Rank 2 has no connection to rank 5; 0, 1, 3 and 4 have, and make no calls for a
             // while.
             Rank(2) => {
-                let is_there = || match port.load(Ordering::SeqCst) {
-                    0 => true,
-                    port => TcpStream::connect(("127.0.0.1", port)).is_ok(),
+                let is_gone = || match port.load(Ordering::SeqCst) {
+                    0 => false,
+                    port => TcpStream::connect(("127.0.0.1", port)).is_err(),
                 };
-                while is_there() {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                wait_until("rank 5 refuses connections", is_gone);
                 let mut send = || -> Result<()> {
                     let sent = transport.try_send(Rank(5), DATA, vec![1])?;
                     was_refused.fetch_or(sent != SendOutcome::Done, Ordering::SeqCst);
@@ -151,11 +163,7 @@ fn who_is_refused_by_a_rank_that_died_hears_that_it_is_lost() {
                     }
                 }
             }
-            _ => {
-                while !was_refused.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
+            _ => wait_until("rank 2 is refused", || was_refused.load(Ordering::SeqCst)),
         }
         transport.barrier()
     });
