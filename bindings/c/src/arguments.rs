@@ -20,8 +20,14 @@ pub fn invalid(what: impl Into<String>) -> Error {
     Error::new(Kind::Invalid, what)
 }
 
+#[inline]
 fn required<T>(pointer: *const T, argument: &str) -> Result<()> {
-    if pointer.is_null() { Err(invalid(format!("{argument} is NULL"))) } else { Ok(()) }
+    if pointer.is_null() { Err(absent(argument)) } else { Ok(()) }
+}
+
+#[cold]
+fn absent(argument: &str) -> Error {
+    invalid(format!("{argument} is NULL"))
 }
 
 /// The bytes of a text.
@@ -49,6 +55,7 @@ pub unsafe fn optional_text<'a>(pointer: *const c_char, argument: &str) -> Resul
 }
 
 /// An array of elements; a null pointer is an array of none.
+#[inline]
 pub unsafe fn slice<'a, T>(start: *const T, count: usize, argument: &str) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
@@ -70,15 +77,19 @@ pub unsafe fn slice_mut<'a, T>(start: *mut T, count: usize, argument: &str) -> R
     Ok(unsafe { std::slice::from_raw_parts_mut(start, count) })
 }
 
+#[inline]
 fn check_count<T>(count: usize, is_aligned: bool, argument: &str) -> Result<()> {
-    if !is_aligned || count > ELEMENTS_MAX.min(isize::MAX as usize / size_of::<T>().max(1)) {
-        let what = format!("{argument}: an array of {count} elements cannot be there");
-        return Err(invalid(what));
-    }
-    Ok(())
+    let most = ELEMENTS_MAX.min(isize::MAX as usize / size_of::<T>().max(1));
+    if is_aligned && count <= most { Ok(()) } else { Err(impossible(count, argument)) }
+}
+
+#[cold]
+fn impossible(count: usize, argument: &str) -> Error {
+    invalid(format!("{argument}: an array of {count} elements cannot be there"))
 }
 
 /// Bytes of any kind.
+#[inline]
 pub unsafe fn bytes<'a>(start: *const c_void, size: usize, argument: &str) -> Result<&'a [u8]> {
     // SAFETY: as the caller promises.
     unsafe { slice(start.cast(), size, argument) }

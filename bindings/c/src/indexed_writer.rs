@@ -5,7 +5,7 @@
 //! writer that it used. A writer that was finished is empty, so that what a thread keeps of it is small
 //! and is never used for another one.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,8 +37,8 @@ struct OpenWriter {
 type KnownWriter = (Handle<IndexedWriter>, Arc<HeldObject<IndexedWriter>>);
 
 thread_local! {
-    /// The writer that this thread used last; empty during a call with it.
-    static LAST_WRITER: Cell<Option<KnownWriter>> = const { Cell::new(None) };
+    /// The writer that this thread used last.
+    static LAST_WRITER: RefCell<Option<KnownWriter>> = const { RefCell::new(None) };
 }
 
 handle_kind!(IndexedWriter, 9, "indexed directory writer");
@@ -156,32 +156,48 @@ impl DirectoryPlan {
     }
 }
 
-/// Runs `act` with an open writer.
+/// Runs `act` with an open writer. `act` may call functions of the caller, which may write to others.
 fn write<R>(
     handle: Handle<IndexedWriter>,
-    act: impl FnOnce(&mut OpenWriter) -> Result<R>,
+    act: impl Fn(&mut OpenWriter) -> Result<R>,
 ) -> Result<R> {
-    let known = LAST_WRITER.take().filter(|(known, held)| {
-        known.is(handle) && held.check_process().is_ok() && !held.object().is_finished()
+    let done = LAST_WRITER.try_with(|last| {
+        let last = last.try_borrow().ok()?;
+        let (known, held) = last.as_ref()?;
+        if known.is(handle) { write_held(held, &act) } else { None }
     });
-    let held = match known {
-        Some((_, held)) => held,
-        None => handle.share()?,
-    };
-    held.check_process()?;
-    let done = match held.object().0.try_lock().as_deref_mut() {
-        Some(Some(open)) => act(open),
-        Some(None) => Err(invalid("the indexed directory was finished")),
-        None => Err(invalid("indexed directory writer: another call uses it")),
-    };
-    LAST_WRITER.set(Some((handle, held)));
-    done
+    if let Ok(Some(done)) = done { done } else { write_found(handle, &act) }
 }
 
-impl IndexedWriter {
-    /// False also while a call uses it.
-    fn is_finished(&self) -> bool {
-        self.0.try_lock().is_some_and(|open| open.is_none())
+/// As [`write`], for a writer that the thread did not use last, or one that was finished, whose handle
+/// may be that of a new one.
+#[cold]
+fn write_found<R>(
+    handle: Handle<IndexedWriter>,
+    act: impl Fn(&mut OpenWriter) -> Result<R>,
+) -> Result<R> {
+    let held = handle.share()?;
+    let done = write_held(&held, act);
+    // Not during a call that uses another writer, nor at the thread's end.
+    let _ = LAST_WRITER.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            *last = Some((handle, held));
+        }
+    });
+    done.unwrap_or_else(|| Err(invalid("the indexed directory was finished")))
+}
+
+/// Runs `act` with the writer; `None` if it was finished.
+fn write_held<R>(
+    held: &HeldObject<IndexedWriter>,
+    act: impl Fn(&mut OpenWriter) -> Result<R>,
+) -> Option<Result<R>> {
+    if let Err(error) = held.check_process() {
+        return Some(Err(error));
+    }
+    match held.object().0.try_lock() {
+        Some(mut open) => open.as_mut().map(act),
+        None => Some(Err(invalid("indexed directory writer: another call uses it"))),
     }
 }
 
@@ -194,7 +210,7 @@ fn take(handle: Handle<IndexedWriter>) -> Result<OpenWriter> {
     };
     let open = open.take();
     drop(handle.take()?);
-    LAST_WRITER.take();
+    let _ = LAST_WRITER.try_with(|last| last.try_borrow_mut().map(|mut last| last.take()));
     open.ok_or_else(|| invalid("the indexed directory was finished"))
 }
 

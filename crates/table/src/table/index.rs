@@ -14,7 +14,6 @@ use super::group_blocks::{GroupStart, NearBlocks, groups_of};
 use crate::block::BLOCK_BYTES_MIN;
 use crate::column::{ParsedInts, ParsedStrings, StringsBuilder};
 use crate::filter::{self, FILTER_BLOCKS};
-use crate::memory::prefetch;
 use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer, Schema};
 
 /// Collects an index while a table is written.
@@ -289,12 +288,6 @@ impl BlockIndex {
     #[must_use]
     pub fn block_range(&self, block: usize) -> Range<u64> {
         self.offsets[block]..self.offsets[block + 1]
-    }
-
-    /// Hints the processor that the byte range of `block` is asked for soon.
-    #[inline]
-    pub(crate) fn prefetch_range(&self, block: usize) {
-        prefetch(&raw const self.offsets[block]);
     }
 
     /// Returns the filter partition of the block that holds `key` if any does, without finding the

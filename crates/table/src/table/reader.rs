@@ -107,7 +107,7 @@ impl TableProbe<'_> {
         self.may_contain = Some(may_contain);
         if may_contain {
             self.blocks = self.table.near_blocks(wanted);
-            self.blocks.iter().for_each(|near| self.table.prefetch_guess(near));
+            self.blocks.iter().for_each(|near| self.table.prefetch_outline(near.guess()));
         }
     }
 
@@ -132,8 +132,10 @@ impl TableProbe<'_> {
         table.cache.prefetch_record(&table.shelf, self.block, wanted.digest);
         if table.outlines().is_some() && !table.shelf.has_image(self.block) {
             if self.is_alone || self.may_contain.is_some() {
-                let is_guessed = self.blocks.is_some_and(|near| near.guess() == self.block);
-                table.prefetch_outline(self.block, is_guessed);
+                // The guess was asked for when it was made.
+                if self.blocks.is_none_or(|near| near.guess() != self.block) {
+                    table.prefetch_outline(self.block);
+                }
             }
             if self.may_contain.is_none() {
                 filter::prefetch_probes(table.filter_of(self.block), wanted.digest);
@@ -153,7 +155,7 @@ impl TableProbe<'_> {
             let may_contain = table.may_contain(self.block, wanted.digest);
             self.may_contain = Some(may_contain);
             if may_contain && !self.is_alone {
-                table.prefetch_outline(self.block, false);
+                table.prefetch_outline(self.block);
             }
         }
     }
@@ -349,7 +351,7 @@ impl Table {
             None => blocks = self.near_blocks(wanted),
         }
         if is_alone {
-            blocks.iter().for_each(|near| self.prefetch_guess(near));
+            blocks.iter().for_each(|near| self.prefetch_outline(near.guess()));
         }
         TableProbe {
             table: self,
@@ -372,23 +374,13 @@ impl Table {
         Some(blocks)
     }
 
-    /// Hints the processor that the block that `near` guesses is probably read by its outline.
+    /// Hints the processor that block `number` is read by its outline, if it has one. Of the block, its
+    /// pages are asked for: translating their addresses takes as long as finding out whether a guess at
+    /// the block is right.
     #[inline]
-    fn prefetch_guess(&self, near: &NearBlocks) {
+    fn prefetch_outline(&self, number: usize) {
         if let Some(outlines) = self.outlines() {
-            outlines.prefetch_cell(near.guess());
-            self.index.prefetch_range(near.guess());
-        }
-    }
-
-    /// Hints the processor that block `number` is read by its outline, if it has one; `is_guessed` if
-    /// [`Table::prefetch_guess`] did so for the outline itself.
-    #[inline]
-    fn prefetch_outline(&self, number: usize, is_guessed: bool) {
-        if let Some(outlines) = self.outlines() {
-            if !is_guessed {
-                outlines.prefetch_cell(number);
-            }
+            outlines.prefetch_cell(number);
             outlines.prefetch_block(&self.index.block_range(number));
         }
     }
