@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use esker_base::Result;
 
-use super::{Compaction, FlushState, FlusherQueue, Tree, TreeShared};
+use super::{Compaction, FlushState, FlusherQueue, TreeShared};
 use crate::manifest::{SetState, TableRef};
 use crate::merge::{RecordCursor, RecordMerge};
 use crate::schema::{Key, KeyBuffer};
@@ -63,7 +63,7 @@ impl PaidMerge {
 
 /// For tests, which have no time for millions of reads, nor for a thread.
 #[cfg(feature = "internals")]
-impl Tree {
+impl super::Tree {
     /// Merges runs if point reads have paid for that, as the tree's thread does when nothing is
     /// written. Cost: reads and writes the records of these runs once, with a commit for each table.
     ///
@@ -277,7 +277,7 @@ mod tests {
     use crate::manifest::{Manifest, SetId};
     use crate::schema::RowBuffer;
     use crate::schema::record::{self, RECORD, VALUE};
-    use crate::tree::{Durability, TreeSetup, test_setup};
+    use crate::tree::{Durability, Tree, TreeSetup, test_setup};
 
     /// Records of the oldest run, of which the newer ones have some.
     const RECORDS: u64 = 5 * CHECKED_RECORDS;
