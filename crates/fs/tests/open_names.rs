@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Open files whose names change: by changes that fail and are shown, and while they are being opened.
 
+use std::io::Read;
 use std::sync::Arc;
 
 use esker_base::clock::ManualClock;
@@ -32,6 +33,18 @@ fn content(session: &Session, path: &str) -> Vec<u8> {
     session.read(&inode, 0, 1 << 20).expect("read").to_vec()
 }
 
+/// Options of a session whose changes are durable when they return, without a thread.
+fn always() -> SessionOptions {
+    let tree =
+        TreeOptions { durability: Durability::Always, background: false, ..TreeOptions::default() };
+    SessionOptions { tree, ..options() }
+}
+
+/// Content for a file that is rewritten.
+fn bytes(mut rest: &[u8]) -> impl FnMut(&mut [u8]) -> Result<usize> {
+    move |buffer| Ok(rest.read(buffer).expect("in memory"))
+}
+
 /// Overwrites the start of an open file, and returns once that is durable.
 fn mark(session: &Session, file: &Arc<OpenFile>, byte: u8) {
     session.file(file).write(0, &[byte; 4]).expect("write");
@@ -48,9 +61,7 @@ fn mark(session: &Session, file: &Arc<OpenFile>, byte: u8) {
 fn open_files_follow_failed_changes_that_are_shown() {
     let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
     let repository = Repository::new(faults.clone());
-    let tree =
-        TreeOptions { durability: Durability::Always, background: false, ..TreeOptions::default() };
-    let session = repository.begin(&[], SessionOptions { tree, ..options() }).expect("begin");
+    let session = repository.begin(&[], always()).expect("begin");
     let root = session.root();
     for name in ["linked", "removed", "taken", "after", "two", "pair"] {
         write(&session, &format!("/{name}"), &vec![b'x'; BYTES]).expect("write");
@@ -102,6 +113,81 @@ fn open_files_follow_failed_changes_that_are_shown() {
     assert_eq!(listed, ["other", "taken", "too"]);
 }
 
+/// Symptom: an open file of which a rewrite had failed for lack of room, and was shown, went on with the
+/// content from before: its next sync put that back.
+/// Cause: open files were told of a rewrite only if it succeeded.
+/// Fix: after a failed rewrite they follow what is shown.
+#[test]
+fn open_files_follow_failed_rewrites_that_are_shown() {
+    let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+    let repository = Repository::new(faults.clone());
+    let session = repository.begin(&[], always()).expect("begin");
+    let root = session.root();
+    // What fails is the record's operation alone: its content is in the record.
+    for name in ["one", "two"] {
+        write(&session, &format!("/{name}"), b"before").expect("write");
+    }
+    session.link(root, b"two", root, b"too").expect("link");
+    for (name, other) in [("one", "one"), ("two", "too")] {
+        let file = open(&session, other);
+        mark(&session, &file, b'A');
+        faults.fail_one_in(1, Kind::NoSpace);
+        let rewritten = session.rewrite(root, name.as_bytes(), &mut bytes(b"rewritten"));
+        assert_eq!(rewritten.expect_err("no room").kind(), Kind::NoSpace);
+        faults.fail_one_in(0, Kind::NoSpace);
+        session.sync().expect("there is room");
+        assert_eq!(content(&session, &format!("/{name}")), b"rewritten");
+        assert_eq!(&session.file(&file).read(0, 99).expect("read")[..], b"rewritten");
+        mark(&session, &file, b'B');
+        session.close_file(file).expect("close");
+        assert_eq!(content(&session, &format!("/{other}")), b"BBBBitten");
+    }
+    session.publish("name").expect("publish");
+    crate::verify::assert_sound(&repository);
+}
+
+/// Symptom: a rewrite that had replaced a file's content, durably, reported an error.
+/// Cause: there was no room to record that the old content can go, which is another operation.
+/// Fix: the old content then stays until the file is written or removed, and the rewrite succeeds.
+#[test]
+fn a_rewrite_succeeds_whether_or_not_the_old_content_can_go() {
+    let rewrite = |fail_at: Option<u64>| {
+        let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let repository = Repository::new(faults.clone());
+        let session = repository.begin(&[], always()).expect("begin");
+        let root = session.root();
+        let file = session.create_file(root, b"f", 0o644).expect("create");
+        for part in [1, 0] {
+            session.file(&file).write(part << 20, &[7; 1 << 20]).expect("write");
+        }
+        session.close_file(file).expect("close");
+        let before = faults.operations();
+        if let Some(at) = fail_at {
+            faults.fill_at(before + at, esker_base::store::FaultEffect::None);
+        }
+        let rewritten = session.rewrite(root, b"f", &mut bytes(b"new"));
+        let operations = faults.operations() - before;
+        let found = Repository::new(faults.after_process_death().expect("an image"));
+        let resumed = found.resume(session.set(), options()).expect("resume");
+        let is_durable = content(&resumed, "/f") == b"new";
+        faults.make_room();
+        session.sync().expect("there is room");
+        // Nothing of the old content comes back, even where nothing was written since.
+        let file = open(&session, "f");
+        session.file(&file).write(9_000, b"end").expect("write");
+        session.close_file(file).expect("close");
+        let found = content(&session, "/f");
+        assert!(!is_durable || (found.starts_with(b"new") && found[3..9_000] == [0; 8_997]));
+        (rewritten.is_ok(), is_durable, operations)
+    };
+    let (is_done, is_durable, operations) = rewrite(None);
+    assert!(is_done && is_durable);
+    let outcomes = (1..=operations).map(|at| rewrite(Some(at)));
+    let outcomes: Vec<(bool, bool)> = outcomes.map(|(done, durable, _)| (done, durable)).collect();
+    assert!(outcomes.iter().all(|(is_done, is_durable)| is_done == is_durable), "{outcomes:?}");
+    assert!(outcomes.contains(&(false, false)) && outcomes.contains(&(true, true)));
+}
+
 /// Symptom: the bytes of a file whose removal had failed for lack of room, and was shown, stayed in the
 /// store for as long as its session.
 /// Cause: there was no room to record that they can go, and nothing tried again.
@@ -111,9 +197,7 @@ fn the_content_of_a_file_whose_removal_failed_is_freed() {
     let memory: SharedStore = Arc::new(MemoryStore::new());
     let faults = Arc::new(FaultStore::new(memory.clone(), 1));
     let repository = Repository::new(faults.clone());
-    let tree =
-        TreeOptions { durability: Durability::Always, background: false, ..TreeOptions::default() };
-    let session = repository.begin(&[], SessionOptions { tree, ..options() }).expect("begin");
+    let session = repository.begin(&[], always()).expect("begin");
     let file = session.create_file(session.root(), b"f", 0o644).expect("create");
     for part in [1, 0] {
         session.file(&file).write(part << 20, &[7; 1 << 20]).expect("write");

@@ -67,26 +67,41 @@ impl Session {
         let _content = self.pin_data_logs();
         let content = self.store_content(fill)?;
         let now_ns = self.now_ns();
-        let mut before = None;
+        let mut replaced = None;
         let rewritten = {
             let _shape = self.read_structure();
             self.check_search(dir, name)?;
             self.update_inode(dir, name, |inode| {
                 check(inode)?;
-                before = Some(inode.clone());
+                let before = inode.clone();
                 content.give(inode);
                 content_changed(inode, self.identity(), now_ns);
+                replaced = Some((before, inode.clone()));
                 Ok(())
-            })?
+            })
         };
-        self.files().rewritten(self, &rewritten);
-        if let Some(before) = before {
+        // Open files follow what is shown, also if it could not be made durable.
+        let is_shown = |after: &Inode| rewritten.is_ok() || self.shows_record(dir, name, after);
+        if let Some((before, after)) = replaced.filter(|(_, after)| is_shown(after)) {
+            self.files().rewritten(self, &after);
             self.add_garbage_of(&before);
-            if before.mapped {
-                self.release_segments(rewritten.id)?;
+            if before.mapped && rewritten.is_ok() {
+                // The old segments hide nothing. If they stay, for lack of room, the next write that puts
+                // segments, or the removal of the file, releases them.
+                let _ = self.release_segments(after.id);
             }
         }
-        Ok(rewritten)
+        rewritten
+    }
+
+    /// Whether the record of the file `name` in `dir` is `inode`, whatever its sequence number.
+    fn shows_record(&self, dir: &Dir, name: &[u8], inode: &Inode) -> bool {
+        let shown = self.entry(dir, name, true).ok().flatten();
+        let shown = shown.and_then(|shown| match shown.entry {
+            NameKind::Link => self.linked(shown.id, true).ok(),
+            _ => Some(shown),
+        });
+        shown.is_some_and(|shown| Inode { seq: inode.seq, ..shown } == *inode)
     }
 
     pub(crate) fn store_content(
