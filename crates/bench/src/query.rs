@@ -251,7 +251,7 @@ pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> R
     report.table_bytes_per_record =
         Some(statistics.table_bytes as f64 / statistics.table_rows.max(1) as f64);
     report.wal_bytes_per_record = Some(statistics.log_bytes as f64 / left.shape.files as f64);
-    left.repository.abandon(session.set())?;
+    left.repository.abandon_session(&session)?;
     Ok(report)
 }
 

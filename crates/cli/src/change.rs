@@ -426,7 +426,7 @@ impl ChangedSession {
 
     fn give_up(&self) {
         // The remains are garbage either way; the original error matters more.
-        if let Err(error) = self.repository.abandon(self.session.set()) {
+        if let Err(error) = self.repository.abandon_session(&self.session) {
             notice(format!("could not drop session @{}: {error}", self.session.set()));
         }
     }

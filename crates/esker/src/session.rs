@@ -167,7 +167,7 @@ impl Session {
     /// # Errors
     /// Errors of the store; the session then ends as if it was dropped.
     pub fn abandon(self) -> Result<()> {
-        self.tree.repository.abandon(self.id())?;
+        self.tree.repository.abandon_session(self.writer())?;
         self.tree.keep();
         Ok(())
     }

@@ -80,7 +80,7 @@ impl Drop for SessionTree {
     fn drop(&mut self) {
         if self.is_private() {
             // Best effort: the next collection gives up what a dead process has left.
-            drop(self.repository.abandon(self.writer.set()));
+            drop(self.repository.abandon_session(&self.writer));
         }
     }
 }

@@ -16,7 +16,8 @@
 //! set refers. A squash that begins to refer to a log found the reference in another set, and holds
 //! that set until it has committed, so a marker of this kind exists for as long as a log is needed.
 //! Committing under a higher epoch fences a writer that is still running. Before a set is doomed
-//! that may be about to get a name, publications of that name are fenced (`publication.rs`).
+//! that may be about to get a name, publications of that name are fenced (`publication.rs`). A process
+//! that reopens a part of a job condemns it in the same way, until it knows that nobody uses it.
 //! A set that has markers but no manifest is doomed by its first manifest: that, or the manifest
 //! with which the set begins, exists, but never both. So the markers of a set that has begun
 //! existed before it read what they hold.
@@ -33,7 +34,7 @@ use crate::marker::{self, MarkerHolder};
 use crate::names;
 
 /// Maximum number of lost races in a row.
-const TRIES_MAX: usize = 8;
+pub(crate) const TRIES_MAX: usize = 8;
 /// Initial wait of a reader that cannot restore a set; it doubles each time.
 const WAIT: Duration = Duration::from_millis(5);
 
@@ -76,7 +77,8 @@ pub(crate) fn phase(manifest: &Manifest) -> DeletionPhase {
     }
 }
 
-fn is_race(error: &Error) -> bool {
+/// True if another process committed first.
+pub(crate) fn is_race(error: &Error) -> bool {
     matches!(error.kind(), Kind::Conflict | Kind::Fenced)
 }
 
@@ -97,6 +99,12 @@ fn restore(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Result<bool
         SetState::CondemnedOpen => SetState::Open,
         _ => SetState::Sealed,
     };
+    fence(store, set, manifest)
+}
+
+/// Commits a higher epoch to `set`, whose newest manifest was `manifest`, so that a process that has read
+/// an earlier one cannot commit; false if another process committed first.
+pub(crate) fn fence(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Result<bool> {
     // Keeps the time of the manifest, so that the age of obsolete tables does not change.
     let written_ns = manifest.written_ns;
     commit(&mut manifest, store, set, written_ns)
@@ -290,7 +298,14 @@ pub(crate) fn doom(
     Ok(CondemnVerdict::Kept)
 }
 
-fn doom_now(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
+/// Dooms `set`, whose newest manifest was `manifest`, whoever holds it; false if another process committed
+/// first.
+pub(crate) fn doom_now(
+    manifest: &mut Manifest,
+    store: &dyn Store,
+    set: SetId,
+    now_ns: u64,
+) -> Result<bool> {
     manifest.state = SetState::Doomed;
     commit(manifest, store, set, now_ns)
 }

@@ -12,15 +12,14 @@ use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::set_writer::SetWriter;
 
+use crate::condemn::{self, TRIES_MAX};
 use crate::live_namespace;
 use crate::marker::{self, MarkerHolder};
 use crate::name_table::{self, NameEntries, NameEntry, part_of};
 use crate::names::{self, PublishedName};
-use crate::repository::Repository;
-use crate::session::SessionOptions;
-
-/// Maximum number of retries after losing a race against another commit.
-const TRIES_MAX: usize = 8;
+use crate::repository::{Repository, best_effort};
+use crate::session::{Session, SessionOptions};
+use crate::session_marker;
 
 /// A name that was deleted, or given to another set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,39 +83,54 @@ impl Repository {
         Err(Error::new(Kind::Conflict, format!("the set of {name} keeps changing; try again")))
     }
 
-    /// Gives up a change set that another process began or left, like [`Repository::abandon`], and
-    /// prevents it from being resumed. A writer that is still running is fenced first, so that
-    /// nothing it does brings the set back; in a full store the collection fences it. A set whose
-    /// manifest cannot be read is given up, too. Cost: one commit more.
+    /// Gives up a change set that another process began or left, like [`Repository::abandon`], unless
+    /// another process writes it. A set whose manifest cannot be read is given up, too.
     ///
     /// # Errors
-    /// `Conflict` if another process writes the set, unless `options` allow a takeover, or resumed
-    /// it meanwhile, or if it is a live namespace; `NotFound`; errors of the store.
+    /// `Conflict` if another process writes the set, unless `options` allow a takeover, or if it is a
+    /// live namespace; `NotFound`; as [`Repository::abandon`].
     pub fn give_up(&self, set: SetId, options: &SessionOptions) -> Result<()> {
         live_namespace::check_not_live(&**self.store(), set)?;
-        let fenced = match self.fence(set, options) {
-            Err(error) if [Kind::Corrupt, Kind::NoSpace].contains(&error.kind()) => None,
-            fenced => fenced?,
-        };
-        self.abandon(set)?;
-        let Some(epoch) = fenced else { return Ok(()) };
-        // A resume checks for the marker after its first commit, and this checks for that commit
-        // after removing the marker: one of the two gives way. Without the marker, another process may
-        // have begun the part of the same rank.
-        match Manifest::load(&**self.store(), set) {
-            Ok(now) if now.state == SetState::Open && now.epoch > epoch => {
-                marker::hold(&**self.store(), set, &MarkerHolder::Session)?;
-                let what = format!("@{set} was resumed meanwhile and is not given up");
-                match self.keep_only_part(set, &now) {
-                    Err(error) if error.kind() == Kind::Exists => {
-                        let what = format!("{what}, and its rank began another part just then");
-                        Err(Error::new(Kind::Conflict, format!("{what}: {error}")))
-                    }
-                    kept => kept.and(Err(Error::new(Kind::Conflict, what))),
+        self.give_up_if(set, &|manifest| match manifest.state {
+            SetState::Open => self.check_not_held(set, manifest, options).map(|()| true),
+            _ => Ok(true),
+        })
+    }
+
+    /// Commits that the session of `set` was given up, which fences its writer and every process that is
+    /// about to resume or to reopen it, and then removes its markers. Does nothing if `may_give_up`
+    /// returns false of the newest manifest.
+    fn give_up_if(
+        &self,
+        set: SetId,
+        may_give_up: &dyn Fn(&Manifest) -> Result<bool>,
+    ) -> Result<()> {
+        let store = &**self.store();
+        for _ in 0..TRIES_MAX {
+            let mut manifest = match Manifest::load(store, set) {
+                // Nobody can resume it.
+                Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
+                    return session_marker::release_given_up(store, set);
+                }
+                loaded => loaded?,
+            };
+            let is_deleted = matches!(manifest.state, SetState::Doomed | SetState::DataOnly);
+            if !is_deleted && !manifest.is_given_up {
+                if !may_give_up(&manifest)? {
+                    return Ok(());
+                }
+                manifest.epoch += 1;
+                manifest.is_given_up = true;
+                manifest.writer = manifest.writer.take().map(SetWriter::released);
+                let commit = || manifest.claim(store, set, self.clock().now_ns());
+                match self.with_reserve(commit) {
+                    Err(error) if condemn::is_race(&error) => continue,
+                    committed => committed?,
                 }
             }
-            _ => Ok(()),
+            return best_effort(session_marker::release_given_up(store, set));
         }
+        Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
     }
 
     /// Makes a complete set that a command began for its own use ([`SessionOptions::private`])
@@ -137,7 +151,7 @@ impl Repository {
     /// `Invalid` if the set is not complete; `Conflict` if another process commits to it; errors of
     /// the store.
     pub fn set_property(&self, set: SetId, property: String, value: String) -> Result<()> {
-        let mut manifest = Manifest::load(&**self.store(), set)?;
+        let mut manifest = condemn::load_live(&**self.store(), set)?;
         if manifest.state != SetState::Sealed {
             let what = format!("@{set} is not complete: complete it first");
             return Err(Error::new(Kind::Invalid, what));
@@ -145,26 +159,6 @@ impl Repository {
         manifest.epoch += 1;
         manifest.properties.insert(property, value);
         manifest.claim(&**self.store(), set, self.clock().now_ns())
-    }
-
-    /// Fences the writer of an open set by committing a higher epoch, which it returns; `None` if
-    /// the set is not open.
-    fn fence(&self, set: SetId, options: &SessionOptions) -> Result<Option<u64>> {
-        let store = &**self.store();
-        for _ in 0..TRIES_MAX {
-            let mut manifest = Manifest::load(store, set)?;
-            if manifest.state != SetState::Open {
-                return Ok(None);
-            }
-            self.check_not_held(set, &manifest, options)?;
-            manifest.epoch += 1;
-            manifest.writer = manifest.writer.take().map(SetWriter::released);
-            match manifest.claim(store, set, self.clock().now_ns()) {
-                Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Fenced) => {}
-                claimed => return claimed.map(|()| Some(manifest.epoch)),
-            }
-        }
-        Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
     }
 
     /// Restores a name to the set that lost it last. Cost: a listing of all markers, and a
@@ -229,13 +223,33 @@ impl Repository {
     }
 
     /// Gives up a change set that was begun and will not be published, or was completed and not
-    /// named: the next collection deletes it. A writer that is still running then stops with
-    /// `Fenced`.
+    /// named: no process can resume it, and the next collection deletes it. A writer that is still
+    /// running then stops with `Fenced`. Cost: a commit, a listing, and a request for each marker.
     ///
     /// # Errors
-    /// Errors of the store.
+    /// `NoSpace`, without a change, if the store and its reserve are full; errors of the store.
     pub fn abandon(&self, set: SetId) -> Result<()> {
-        marker::release(&**self.store(), set, &MarkerHolder::Session)
+        match self.give_up_if(set, &|_| Ok(true)) {
+            // It has not begun.
+            Err(error) if error.kind() == Kind::NotFound => {
+                session_marker::release_given_up(&**self.store(), set)
+            }
+            done => done,
+        }
+    }
+
+    /// Gives `session` up, which this process writes, like [`Repository::abandon`]. If another process
+    /// has taken it over, that process keeps it.
+    ///
+    /// # Errors
+    /// As [`Repository::abandon`].
+    pub fn abandon_session(&self, session: &Session) -> Result<()> {
+        let epoch = session.epoch();
+        match self.give_up_if(session.set(), &|newest| Ok(newest.epoch == epoch)) {
+            // It was collected.
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            done => done,
+        }
     }
 
     /// Replaces the damaged part of the name table that contains `name` by the version before it,

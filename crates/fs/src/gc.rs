@@ -256,8 +256,7 @@ impl<'a> GarbageCollection<'a> {
         let now_ns = repository.clock().now_ns();
         let mut markers: BTreeMap<SetId, BTreeMap<MarkerHolder, u64>> = BTreeMap::new();
         for marker in marker::all(store)? {
-            let is_given_up =
-                marker.holder == MarkerHolder::Session && options.given_up.contains(&marker.set);
+            let is_given_up = marker.holder.is_session() && options.given_up.contains(&marker.set);
             if !is_given_up {
                 markers.entry(marker.set).or_default().insert(marker.holder, marker.put_ns);
             }

@@ -41,8 +41,8 @@ use crate::layers::{LayerStack, dir_of, load_stack};
 use crate::marker::{self, MarkerHolder};
 use crate::names;
 use crate::provisional_markers::ProvisionalMarkers;
-use crate::publication::release_session;
 use crate::repository::{Repository, best_effort, complete_manifest};
+use crate::session_marker;
 
 /// Segments of a file are looked up in ranges of this size, so that memory does not grow with the
 /// file.
@@ -164,21 +164,22 @@ impl Repository {
         // A publication that fails may have given the set its name, so a failure here leaves the markers
         // on the parts.
         let markers = ProvisionalMarkers::hold(store, set, &[])?;
-        let report = self.join_parts(set, parts, writer)?;
+        let (report, manifests) = self.join_parts(set, parts, writer)?;
         self.publish(set, name)?;
         markers.keep();
-        for part in parts {
-            best_effort(release_session(store, *part, true))?;
+        for (part, known) in parts.iter().zip(&manifests) {
+            best_effort(session_marker::release_published(store, *part, known))?;
         }
         Ok(report)
     }
 
+    /// Makes `set` the complete set that joins `parts`. Returns the manifests of the parts, too.
     fn join_parts(
         &self,
         set: SetId,
         parts: &[SetId],
         writer: Option<&SetWriter>,
-    ) -> Result<JobReport> {
+    ) -> Result<(JobReport, Vec<Manifest>)> {
         let store = &**self.store();
         for part in parts {
             marker::hold(store, *part, &MarkerHolder::Set(set))?;
@@ -195,12 +196,12 @@ impl Repository {
         let moves_of_several = found.has_moves_of_several_parts();
         // Only moves by several parts can leave a directory without a path.
         let moved = if moves_of_several { found.moved_ids() } else { Vec::new() };
-        let (manifests, source) = (&manifests[..], self.source());
+        let source = self.source();
         let resolved = PartResolution::of(
             &found,
-            &JobLayers { parts, tables: &layers, below: &below, manifests, source },
+            &JobLayers { parts, tables: &layers, below: &below, manifests: &manifests, source },
         )?;
-        manifest.tables = stack_runs(manifests);
+        manifest.tables = stack_runs(&manifests);
         // Some parts may consist of data only.
         dependency::keep_data_of(&mut manifest, parts);
         let runs = manifest.tables.first().map_or(0, |table| table.run);
@@ -208,7 +209,7 @@ impl Repository {
         // Commit before anything is written to the set: from here on a manifest needs its markers,
         // its tables and those of the parts. If a collector swept the markers, this fails.
         manifest.claim(store, set, self.clock().now_ns())?;
-        let top = self.write_top(set, runs + 1, &resolved, manifests)?;
+        let top = self.write_top(set, runs + 1, &resolved, &manifests)?;
         // Records above the parts may come from sets below them.
         let highest = top.iter().map(|table| table.seq_max).max().unwrap_or(0);
         manifest.last_seq = manifest.last_seq.max(highest);
@@ -229,7 +230,7 @@ impl Repository {
         }
         complete_manifest(&mut manifest);
         manifest.commit(store, set, self.clock().now_ns())?;
-        Ok(report)
+        Ok((report, manifests))
     }
 
     /// Returns the first manifest of the set that joins `parts`, after putting markers on its

@@ -44,6 +44,7 @@ pub mod read_lease;
 pub mod repository;
 pub mod request_record;
 pub mod session;
+mod session_marker;
 mod set_ids;
 pub mod squash;
 pub mod tally;

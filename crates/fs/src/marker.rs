@@ -25,6 +25,13 @@ pub enum MarkerHolder {
     Data(SetId),
     /// A session writes it.
     Session,
+    /// A process reopens the complete part of a job, or has done so.
+    Reopened {
+        /// The first epoch that the process commits.
+        epoch: u64,
+        /// Random identity of this attempt: several processes may aim at one epoch.
+        id: u64,
+    },
     /// The set is the live namespace of this name, whether a server runs or not.
     Live(String),
     /// The set had this published name, which was deleted or given to another set, and can be
@@ -51,6 +58,7 @@ impl fmt::Display for MarkerHolder {
             Self::Set(set) => write!(f, "set-{set}"),
             Self::Data(set) => write!(f, "data-{set}"),
             Self::Session => write!(f, "session"),
+            Self::Reopened { epoch, id } => write!(f, "reopened-{epoch:016x}-{id:016x}"),
             Self::Live(name) => write!(f, "live-{name}"),
             Self::Former { since_ns, name } => write!(f, "former-{since_ns:016x}-{name}"),
             Self::Reader { id, count } => write!(f, "reader-{id:016x}-{count:08x}"),
@@ -63,6 +71,12 @@ impl MarkerHolder {
     #[must_use]
     pub fn keeps_tables(&self) -> bool {
         !matches!(self, Self::Data(_))
+    }
+
+    /// True if it is of a session that writes the set.
+    #[must_use]
+    pub fn is_session(&self) -> bool {
+        matches!(self, Self::Session | Self::Reopened { .. })
     }
 
     /// Parses the last component of a marker's name.
@@ -83,6 +97,11 @@ impl MarkerHolder {
             let (since_ns, name) = former.split_once('-')?;
             let since_ns = u64::from_str_radix(since_ns, 16).ok()?;
             return Some(Self::Former { since_ns, name: name.to_owned() });
+        }
+        if let Some(reopened) = text.strip_prefix("reopened-") {
+            let (epoch, id) = reopened.split_once('-')?;
+            let (epoch, id) = (u64::from_str_radix(epoch, 16), u64::from_str_radix(id, 16));
+            return Some(Self::Reopened { epoch: epoch.ok()?, id: id.ok()? });
         }
         if let Some(reader) = text.strip_prefix("reader-") {
             let (id, count) = reader.split_once('-')?;
@@ -162,6 +181,7 @@ mod tests {
             MarkerHolder::Set(SetId(5)),
             MarkerHolder::Data(SetId(6)),
             MarkerHolder::Session,
+            MarkerHolder::Reopened { epoch: 1 << 40, id: u64::MAX },
             MarkerHolder::Live("a-b".into()),
             former("a-b"),
             former(&"n".repeat(crate::names::PUBLISHED_NAME_BYTES_MAX)),
@@ -171,7 +191,9 @@ mod tests {
             assert_eq!(MarkerHolder::parse(&text), Some(holder));
             esker_base::store::name::check(&text).expect("short enough");
         }
-        for unknown in ["", "former-7", "former-x-a", "reader-1-g", "reader-1"] {
+        for unknown in
+            ["", "former-7", "former-x-a", "reopened-1", "reopened-x-1", "reader-1-g", "reader-1"]
+        {
             assert_eq!(MarkerHolder::parse(unknown), None, "{unknown}");
         }
     }

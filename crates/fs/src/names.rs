@@ -149,8 +149,7 @@ pub(crate) fn fence_publications(
     Ok(stands_for_set)
 }
 
-/// Takes `name` from `set`, if it stands for that set, and gives it to what `previous` returns, or
-/// removes it.
+/// Removes `name` if it stands for `set`.
 ///
 /// # Errors
 /// Errors of the store.
@@ -159,17 +158,13 @@ pub(crate) fn take_back(
     clock: &dyn Clock,
     name: &str,
     set: SetId,
-    previous: &dyn Fn() -> Result<Option<NameEntry>>,
 ) -> Result<()> {
     name_table::change(store, clock, name, &mut |names| {
-        if names.get(name).is_none_or(|entry| entry.set != set) {
-            return Ok(false);
+        let stands_for_set = names.get(name).is_some_and(|entry| entry.set == set);
+        if stands_for_set {
+            names.remove(name);
         }
-        match previous()? {
-            Some(previous) => drop(names.insert(name.to_owned(), previous)),
-            None => drop(names.remove(name)),
-        }
-        Ok(true)
+        Ok(stands_for_set)
     })
 }
 

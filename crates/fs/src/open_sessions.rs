@@ -78,10 +78,10 @@ impl Repository {
     pub fn open_sessions(&self) -> Result<Vec<OpenSession>> {
         let store = &**self.store();
         let markers = marker::all(store)?.into_iter();
-        let sets: Vec<SetId> = markers
-            .filter(|marker| marker.holder == MarkerHolder::Session)
-            .map(|marker| marker.set)
-            .collect();
+        let mut sets: Vec<SetId> =
+            markers.filter(|marker| marker.holder.is_session()).map(|marker| marker.set).collect();
+        sets.sort_unstable();
+        sets.dedup();
         let sessions = concurrent::try_map(store, &sets, |set| self.open_session(*set))?;
         let mut sessions: Vec<OpenSession> = sessions.into_iter().flatten().collect();
         let begun = |session: &OpenSession| {
@@ -93,6 +93,9 @@ impl Repository {
 
     fn open_session(&self, set: SetId) -> Result<Option<OpenSession>> {
         let mut node = self.node(set, Vec::new())?;
+        if node.manifest.as_ref().is_ok_and(|manifest| manifest.is_given_up) {
+            return Ok(None);
+        }
         if node.manifest.is_err() {
             // Without a manifest it is about to begin, or never did.
             if self.store().list_names(&Manifest::folder(set))?.is_empty() {

@@ -6,8 +6,9 @@
 //! collector that found the marker stale puts a version of the part, too, after it condemned the
 //! set and before it dooms it. So the publisher either finds the set condemned, or loses the
 //! number, or its name is in the version that the collector reads: no name ever stands for a set
-//! that is being deleted. The marker stays if the publication fails: another process may rely on
-//! it, and a collection removes it. Source: docs/design/0007-names.md.
+//! that is being deleted. A process that reopens a part of a job does the same (`job/parts.rs`), so no
+//! name ever stands for a part that is open again. The marker stays if the publication fails: another
+//! process may rely on it, and a collection removes it. Source: docs/design/0007-names.md.
 
 use std::collections::VecDeque;
 
@@ -23,6 +24,7 @@ use crate::marker::{self, MarkerHolder};
 use crate::name_table::{self, NameEntry, SeenPart};
 use crate::names::{self, IfTaken};
 use crate::repository::{Repository, best_effort};
+use crate::session_marker;
 
 impl Repository {
     /// Publishes a complete set that has no name yet, or gives it another name. Succeeds if the
@@ -86,7 +88,7 @@ impl Repository {
             IfTaken::Refuse => self.publish(set, new)?,
             _ => drop(self.publish_replacing(set, new, if_taken)?),
         }
-        names::take_back(store, clock, old, set, &|| Ok(None))?;
+        names::take_back(store, clock, old, set)?;
         if names::is_taken(store, old)? {
             let what = format!("{old} now stands for another snapshot and stays; {new} exists too");
             return Err(Error::new(Kind::Conflict, what));
@@ -107,28 +109,6 @@ impl Repository {
         let publication =
             PendingPublication { set, known: &known, name, if_taken, seen, was_session: true };
         publish_held(store, &**self.clock(), publication)
-    }
-}
-
-/// Releases the session's marker of `set`, which has a name. A part of a job may have lost the name
-/// since, and been reopened; its marker is then put back. A reopen puts the marker after the commit
-/// that reopens the part, and this checks for that commit after removing the marker, so the part
-/// has its marker in the end. Until then the marker of the lost name keeps it.
-pub(crate) fn release_session(store: &dyn Store, set: SetId, is_part: bool) -> Result<()> {
-    marker::release(store, set, &MarkerHolder::Session)?;
-    if !is_part {
-        return Ok(());
-    }
-    match Manifest::load(store, set) {
-        Ok(manifest) if manifest.state == SetState::Open => {
-            marker::hold(store, set, &MarkerHolder::Session)
-        }
-        Ok(_) => Ok(()),
-        Err(error) => match error.kind() {
-            // It was collected meanwhile, or cannot be opened.
-            Kind::NotFound | Kind::Corrupt | Kind::TooLarge => Ok(()),
-            _ => Err(error),
-        },
     }
 }
 
@@ -153,7 +133,7 @@ pub(crate) struct PendingPublication<'a> {
 }
 
 /// Makes a name stand for a set; returns the set that lost it. Cost: a put and a deletion; for a
-/// part of a job also a listing.
+/// part of a job that was reopened also a listing.
 ///
 /// # Errors
 /// As [`names::publish`]; `NotFound` if the set is being deleted, `Invalid` if it was reopened: the
@@ -176,19 +156,8 @@ pub(crate) fn publish_held(
         check_complete(set, &condemn::reload_live(store, set, known)?, advice)
     };
     let replaced = names::publish(store, clock, (name, seen), entry, if_taken, &check_live, keep)?;
-    // A part of a job may have been reopened, by a process that then found no name of it.
-    if known.job.is_some()
-        && let Err(refused) = check_live()
-    {
-        if !matches!(refused.kind(), Kind::Invalid | Kind::NotFound) {
-            best_effort(Err(refused))?;
-        } else {
-            take_back(store, clock, name, set, replaced)?;
-            return Err(refused);
-        }
-    }
     if was_session {
-        best_effort(release_session(store, set, known.job.is_some()))?;
+        best_effort(session_marker::release_published(store, set, known))?;
     }
     Ok(replaced.map(|former| former.set))
 }
@@ -228,21 +197,4 @@ fn closure(store: &dyn Store, roots: &[SetId], wanted: Option<SetId>) -> Result<
         waiting.extend(bases.into_iter().filter(|base| found.insert(*base)));
     }
     Ok(found)
-}
-
-/// Takes `name` from `set` and gives it back to `previous`, unless that is being deleted.
-fn take_back(
-    store: &dyn Store,
-    clock: &dyn Clock,
-    name: &str,
-    set: SetId,
-    previous: Option<NameEntry>,
-) -> Result<()> {
-    names::take_back(store, clock, name, set, &|| {
-        let Some(previous) = previous else { return Ok(None) };
-        match condemn::load_live(store, previous.set) {
-            Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            loaded => best_effort(loaded.map(drop)).map(|()| Some(previous)),
-        }
-    })
 }

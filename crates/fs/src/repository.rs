@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
 use esker_base::memory::available_bytes;
-use esker_base::store::{SharedStore, concurrent};
+use esker_base::store::{SharedStore, Store, concurrent};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_extent::{ExtentFamily, SegmentRun, logged_runs};
 use esker_table::LogContent;
@@ -32,6 +32,7 @@ use crate::namespace::Namespace;
 use crate::provisional_markers::ProvisionalMarkers;
 use crate::publication::{PendingPublication, publish_held};
 use crate::session::{Session, SessionOptions};
+use crate::session_marker;
 use crate::set_ids::SetIds;
 
 /// How often resuming a session is retried after another process commits to it.
@@ -211,24 +212,23 @@ impl Repository {
     /// is sealed; `Corrupt`.
     pub fn resume(&self, set: SetId, options: SessionOptions) -> Result<Session> {
         let store = &**self.store();
-        // It has had its marker since before it began, unless it was given up.
-        let is_held = || marker::is_held(store, set, &MarkerHolder::Session);
-        let (is_session, first) =
-            concurrent::try_join(store, is_held, || condemn::load_live(store, set))?;
-        let mut first = Some(first);
         for attempt in 1.. {
-            let manifest = first.take().map_or_else(|| condemn::load_live(store, set), Ok)?;
+            let (is_session, manifest) = concurrent::try_join(
+                store,
+                || session_marker::is_held(store, set),
+                || condemn::load_live(store, set),
+            )?;
+            // It has had its marker since before it began, unless it was given up, or published between
+            // the two answers.
+            if attempt == 1 && manifest.state == SetState::Open && !is_session {
+                continue;
+            }
             check_is_session(set, &manifest, is_session)?;
             self.check_not_held(set, &manifest, &options)?;
             match self.resume_from(set, manifest, &options) {
                 // Another process has committed since the manifest was read, perhaps a writer that
                 // is starting.
                 Err(error) if error.kind() == Kind::Conflict && attempt < RESUMES_MAX => {}
-                Err(error) => return Err(error),
-                // A process that saw no writer may have given it up: see `give_up`.
-                Ok(_) if !marker::is_held(store, set, &MarkerHolder::Session)? => {
-                    return Err(given_up(set));
-                }
                 resumed => return resumed,
             }
         }
@@ -241,6 +241,7 @@ impl Repository {
         manifest: Manifest,
         options: &SessionOptions,
     ) -> Result<Session> {
+        let store = &**self.store();
         let stack = load_stack(&self.source, &manifest.bases)?;
         // Replay appends nothing to them; their numbers begin with the epoch that the tree claims.
         let data = Arc::new(DataLogs::new(self.store().clone(), set, 0));
@@ -249,7 +250,9 @@ impl Repository {
             LogContent::Family(_, operation) => self.has_bytes(set, logged_runs(operation), &data),
             _ => Ok(true),
         };
-        let tree = Tree::resume_from(self.setup(options, &data), set, manifest, &mut has_all)?;
+        let epoch = manifest.epoch + 1;
+        let tree = Tree::resume_from(self.setup(options, &data), set, manifest, &mut has_all);
+        let tree = tree.map_err(|error| fenced_or(error, store, set, epoch))?;
         data.number_from(tree.manifest().epoch << 32);
         let session = self.session(stack, tree, data, options)?;
         session.seal_taken_over()?;
@@ -340,14 +343,27 @@ pub(crate) fn best_effort(done: Result<()>) -> Result<()> {
     }
 }
 
-fn given_up(set: SetId) -> Error {
+/// Returns why the resume of `set` under `epoch` failed with `error`: a process that takes the session over
+/// deletes the logs that are still being replayed.
+fn fenced_or(error: Error, store: &dyn Store, set: SetId, epoch: u64) -> Error {
+    match Manifest::load(store, set) {
+        Ok(now) if error.kind() == Kind::NotFound && now.epoch > epoch => {
+            let what = format!("another process took over @{set} while it was resumed");
+            Error::new(Kind::Fenced, what)
+        }
+        _ => error,
+    }
+}
+
+/// The error of using the session of `set`.
+pub(crate) fn given_up(set: SetId) -> Error {
     Error::new(Kind::NotFound, format!("@{set} was given up; the next `esker gc` deletes it"))
 }
 
 /// Fails if `set`, of `manifest`, was given up, or is left over from an unfinished join of a job's
 /// parts: it shows their tables, but conflicts have not been decided.
 fn check_is_session(set: SetId, manifest: &Manifest, is_session: bool) -> Result<()> {
-    if manifest.state == SetState::Open && !is_session {
+    if manifest.state == SetState::Open && (!is_session || manifest.is_given_up) {
         return Err(given_up(set));
     }
     match joined_job(manifest) {

@@ -198,6 +198,11 @@ impl Session {
         self.tree().set()
     }
 
+    /// Number of this writer among those of the change set.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.tree().manifest().epoch
+    }
+
     /// Statistics of the change set.
     #[must_use]
     pub fn statistics(&self) -> TreeStatistics {

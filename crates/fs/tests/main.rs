@@ -47,6 +47,7 @@ mod reclaim;
 #[expect(dead_code, reason = "the simulator of jobs uses the rest")]
 mod reference;
 mod regressions;
+mod reopened_parts;
 mod requests;
 #[cfg(feature = "s3")]
 mod s3_faults;
@@ -55,6 +56,7 @@ mod s3_faults;
 #[path = "../../base/tests/s3_server.rs"]
 mod s3_server;
 mod same_file;
+mod session_markers;
 mod smoke;
 mod space;
 mod squash;

@@ -289,16 +289,15 @@ impl StandingStill {
 /// up, and one that its rank began in between.
 /// Cause: giving up removes the marker that makes a set a part, and puts it back if the set was resumed;
 /// a process that looked in between found no part.
-/// Fix: after putting the marker back, giving up looks for other claims. A set that has not begun cannot
-/// begin any more; if one has, the error names both and says what to do.
+/// Fix: a process that resumes a part has a marker of its own, so the set is a part all along.
 #[test]
 fn a_part_that_is_resumed_while_it_is_given_up_stays_the_only_one_of_its_rank() {
-    let mut counts = OutcomeCounts::default();
+    let mut refused = 0;
     for resume_at in 0.. {
         let mut has_happened = false;
         for beside_at in resume_at.. {
             let outcomes = (0..20)
-                .map_while(|begin_at| give_up_beside(resume_at, beside_at, begin_at, &mut counts));
+                .map_while(|begin_at| give_up_beside(resume_at, beside_at, begin_at, &mut refused));
             if outcomes.count() == 0 {
                 break;
             }
@@ -308,28 +307,13 @@ fn a_part_that_is_resumed_while_it_is_given_up_stays_the_only_one_of_its_rank() 
             break;
         }
     }
-    let OutcomeCounts { kept_from_beginning, refused, reported } = counts;
-    let are_all = kept_from_beginning > 0 && refused > 0 && reported > 0;
-    assert!(are_all, "{kept_from_beginning}, {refused}, {reported}");
-}
-
-/// How often another process that began a part of the same rank ended in each way.
-#[derive(Default)]
-struct OutcomeCounts {
-    kept_from_beginning: u64,
-    refused: u64,
-    reported: u64,
+    assert!(refused > 0);
 }
 
 /// Gives up a part that is resumed before request `resume_at` of that, while another process begins the
 /// part of the rank: it starts before request `beside_at`, and stands still before its own request
 /// `begin_at` until the part is given up or not. Returns `None` if giving up takes fewer requests.
-fn give_up_beside(
-    resume_at: u64,
-    beside_at: u64,
-    begin_at: u64,
-    counts: &mut OutcomeCounts,
-) -> Option<()> {
+fn give_up_beside(resume_at: u64, beside_at: u64, begin_at: u64, refused: &mut u64) -> Option<()> {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let plain = Repository::new(store.clone());
     let first = plain.begin_part(JOB, 0, &[], options()).expect("begin");
@@ -357,21 +341,12 @@ fn give_up_beside(
     });
     assert_eq!(written.is_ok(), given_up.is_err(), "{case}");
     assert_eq!(parts.iter().any(|part| part.set == set), given_up.is_err(), "{case}");
-    match (parts.len(), &begun) {
-        (2, Ok(second)) => {
-            let error = given_up.expect_err(&case);
-            assert_eq!(error.kind(), Kind::Conflict, "{case}");
-            let said = error.to_string();
-            let names_both = [set, *second].iter().all(|set| said.contains(&set.to_string()));
-            assert!(names_both && said.contains("session drop"), "{said}");
-            counts.reported += 1;
-        }
-        (2, Err(_)) => panic!("{case}: {parts:?}"),
-        (_, Ok(second)) => assert_eq!(parts[0].set, *second, "{case}"),
-        (_, Err(error)) if error.kind() == Kind::Conflict => counts.kept_from_beginning += 1,
-        (_, Err(error)) => {
+    assert!(parts.len() <= 1, "{case}: {parts:?}");
+    match begun {
+        Ok(second) => assert_eq!(parts[0].set, second, "{case}"),
+        Err(error) => {
             assert_eq!(error.kind(), Kind::Exists, "{case}");
-            counts.refused += 1;
+            *refused += 1;
         }
     }
     Some(())

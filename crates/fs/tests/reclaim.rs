@@ -369,7 +369,10 @@ fn writers_that_take_over_at_once_number_their_logs_apart() {
     for at in 0.. {
         let store: SharedStore = Arc::new(MemoryStore::new());
         let plain = Repository::new(store.clone());
-        let set = plain.begin(&[], options()).expect("begin").set();
+        let former = plain.begin(&[], options()).expect("begin");
+        write(&former, "/former", &[b'0'; FILE_BYTES]).expect("write");
+        former.flush().expect("flush");
+        let set = former.set();
         let other = Arc::new(Mutex::new(None));
         let taken = other.clone();
         let take_over = Box::new(move || {

@@ -508,6 +508,10 @@ fn what_was_given_up_is_not_verified() {
     let report = verify(&repository);
     assert!(report.is_sound() && report.sets == 0, "{:#?}", report.findings);
     assert_eq!(report.count(Severity::Information), 1, "{:#?}", report.findings);
+    // As after a process that died before it removed the marker.
+    marker::hold(&*store, set, &MarkerHolder::Session).expect("hold");
+    let report = verify(&repository);
+    assert!(report.is_sound() && report.sets == 0, "{:#?}", report.findings);
     let targets = VerifyTargets::Sets(vec![set]);
     let options = VerifyOptions { targets, threads: 1, ..VerifyOptions::default() };
     assert!(!repository.verify(&options).expect("verify").is_sound());

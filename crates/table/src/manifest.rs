@@ -123,6 +123,9 @@ pub struct Manifest {
     /// True if the set's records may refer to data logs that their writer still writes in place. A
     /// new writer copies such bytes when it takes the set over.
     pub has_unsealed_logs: bool,
+    /// True if the session that wrote the set was given up: no process resumes or reopens it, and the
+    /// set stays only for as long as names and other sets hold it.
+    pub is_given_up: bool,
     /// Named texts about the set, for people.
     pub properties: BTreeMap<String, String>,
     /// The process that writes it, or wrote it last.
@@ -148,6 +151,7 @@ impl Manifest {
             referenced_logs: Vec::new(),
             job: None,
             has_unsealed_logs: false,
+            is_given_up: false,
             properties: BTreeMap::new(),
             writer: None,
         }
@@ -230,7 +234,7 @@ impl Manifest {
         }
         referenced_logs::encode(&self.referenced_logs, &mut out);
         job::encode_job(self.job, &mut out);
-        out.push(u8::from(self.has_unsealed_logs));
+        out.push(u8::from(self.has_unsealed_logs) | u8::from(self.is_given_up) << 1);
         put_varint(&mut out, self.properties.len() as u64);
         for (name, value) in &self.properties {
             put_bytes(&mut out, name.as_bytes());
@@ -288,11 +292,11 @@ impl Manifest {
         }
         manifest.referenced_logs = referenced_logs::decode(&mut input)?;
         manifest.job = job::decode_job(&mut input)?;
-        manifest.has_unsealed_logs = match input.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(input.damage("whether logs are unsealed")),
-        };
+        let flags = input.u8()?;
+        if flags > 3 {
+            return Err(input.damage("whether logs are unsealed and the session was given up"));
+        }
+        (manifest.has_unsealed_logs, manifest.is_given_up) = (flags & 1 != 0, flags & 2 != 0);
         for _ in 0..input.varint_max(ENTRIES_MAX, "a number of properties")? {
             let name = decode_text(&mut input)?;
             let value = decode_text(&mut input)?;

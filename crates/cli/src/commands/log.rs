@@ -89,7 +89,7 @@ fn title(node: &GraphNode) -> String {
     let id = &node.set.to_string()[..DIGITS_SHOWN];
     let names = node.names.join(", ");
     match node.state() {
-        Some(SetState::Open) if node.holders.contains(&MarkerHolder::Session) => {
+        Some(SetState::Open) if node.holders.iter().any(MarkerHolder::is_session) => {
             format!("@{id}  open session")
         }
         Some(SetState::Open) => format!("@{id}  given up"),

@@ -452,7 +452,7 @@ impl MountSubject {
     fn give_up(&self, context: &CommandContext, was_open: bool) {
         if let (Some(session), false) = (&self.session, was_open)
             && let Ok(repository) = context.repository()
-            && let Err(error) = repository.abandon(session.set())
+            && let Err(error) = repository.abandon_session(session)
         {
             notice(format!("could not drop session @{}: {error}", session.set()));
         }
@@ -462,7 +462,7 @@ impl MountSubject {
 /// Open sessions of mounts for `name`.
 fn left_by_mounts(repository: &Repository, name: &str) -> Result<Vec<SetId>> {
     let of_mount = |node: &esker_fs::graph::GraphNode| {
-        node.holders.contains(&MarkerHolder::Session)
+        node.holders.iter().any(MarkerHolder::is_session)
             && node.manifest.as_ref().is_ok_and(|manifest| {
                 manifest.state == SetState::Open
                     && manifest.properties.get(PROPERTY).is_some_and(|of| of == name)

@@ -158,7 +158,7 @@ fn give_up(context: &CommandContext, stack: &StackArgument, take_over: TakeOver)
 /// Fails for a published set: the command would report it as dropped although it stays.
 fn check_is_session(repository: &Repository, set: SetId, state: SetState) -> Result<()> {
     if state != SetState::Sealed
-        || marker::is_held(&**repository.store(), set, &MarkerHolder::Session)?
+        || marker::holders(&**repository.store(), set)?.iter().any(MarkerHolder::is_session)
     {
         return Ok(());
     }

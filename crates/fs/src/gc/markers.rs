@@ -7,13 +7,15 @@
 use std::collections::BTreeMap;
 
 use esker_base::Result;
-use esker_table::manifest::{SetId, SetState};
+use esker_table::manifest::{Manifest, SetId, SetState};
 
 use super::{GarbageCollection, KnownSet, ns};
+use crate::condemn;
 use crate::dependency::{self, SetDependency};
+use crate::job::{JobId, joined_job};
 use crate::marker::{self, MarkerHolder};
-use crate::publication::release_session;
 use crate::read_lease::LEASE;
+use crate::session_marker;
 
 impl GarbageCollection<'_> {
     /// True if the content of `set` is held.
@@ -47,11 +49,19 @@ impl GarbageCollection<'_> {
                     || self.is_needless(*other, set, holder)
             }
             MarkerHolder::Former { .. } | MarkerHolder::Reader { .. } => true,
-            MarkerHolder::Session => {
-                self.is_doomed(set) || self.never_began(set) || self.is_held_by_name(set)
+            MarkerHolder::Session | MarkerHolder::Reopened { .. } => {
+                self.is_doomed(set)
+                    || self.never_began(set)
+                    || self.is_given_up(set)
+                    || self.is_published(set)
             }
             MarkerHolder::Live(name) => !self.is_live(name, set),
         }
+    }
+
+    /// True if the session of `set` was given up.
+    fn is_given_up(&self, set: SetId) -> bool {
+        matches!(self.sets.get(&set), Some(KnownSet::Manifest(manifest)) if manifest.is_given_up)
     }
 
     /// True if the live namespace `name` may be `set`.
@@ -73,6 +83,7 @@ impl GarbageCollection<'_> {
         let is_own = |(holder, put_ns): (&MarkerHolder, &u64)| {
             let is_own = match holder {
                 MarkerHolder::Session
+                | MarkerHolder::Reopened { .. }
                 | MarkerHolder::Former { .. }
                 | MarkerHolder::Reader { .. } => true,
                 MarkerHolder::Live(name) => !self.is_live(name, set),
@@ -94,16 +105,41 @@ impl GarbageCollection<'_> {
         matches!(self.sets.get(&set), None | Some(KnownSet::Missing))
     }
 
-    /// True if `set` is sealed and held by a name, so that no session can write it.
-    fn is_held_by_name(&self, set: SetId) -> bool {
-        let is_sealed = matches!(self.sets.get(&set), Some(KnownSet::Manifest(manifest))
-            if manifest.state == SetState::Sealed);
-        let names = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys);
-        is_sealed
-            && names.into_iter().any(|holder| match holder {
-                MarkerHolder::Name(name) => self.names.get(name) == Some(&set),
+    /// True if `set` is sealed and held by a name of its own or of its job, so that no session writes it.
+    fn is_published(&self, set: SetId) -> bool {
+        let Some(manifest) = self.sealed(set) else { return false };
+        let job = manifest.job.map(|part| JobId(part.job));
+        let joins = |other: SetId| {
+            let joined = self.sealed(other).and_then(joined_job);
+            joined.is_some() && joined == job && self.has_name(other)
+        };
+        self.has_name(set)
+            || self.holders_at_survey(set).any(|holder| match holder {
+                MarkerHolder::Set(other) => joins(*other),
                 _ => false,
             })
+    }
+
+    /// True if a name holds `set`.
+    fn has_name(&self, set: SetId) -> bool {
+        self.holders_at_survey(set).any(|holder| match holder {
+            MarkerHolder::Name(name) => self.names.get(name) == Some(&set),
+            _ => false,
+        })
+    }
+
+    fn holders_at_survey(&self, set: SetId) -> impl Iterator<Item = &MarkerHolder> {
+        self.markers.get(&set).into_iter().flat_map(BTreeMap::keys)
+    }
+
+    /// Returns the manifest of `set` if it is sealed.
+    fn sealed(&self, set: SetId) -> Option<&Manifest> {
+        match self.sets.get(&set) {
+            Some(KnownSet::Manifest(manifest)) if manifest.state == SetState::Sealed => {
+                Some(manifest)
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn sweep_markers(&mut self) -> Result<()> {
@@ -127,9 +163,10 @@ impl GarbageCollection<'_> {
             MarkerHolder::Set(other) | MarkerHolder::Data(other) => {
                 (!self.is_needless(*other, set, &holder)).then_some(*other)
             }
-            MarkerHolder::Session | MarkerHolder::Name(_) | MarkerHolder::Live(_) => {
-                self.never_began(set).then_some(set)
-            }
+            MarkerHolder::Session
+            | MarkerHolder::Reopened { .. }
+            | MarkerHolder::Name(_)
+            | MarkerHolder::Live(_) => self.never_began(set).then_some(set),
             MarkerHolder::Former { .. } | MarkerHolder::Reader { .. } => None,
         };
         if let Some(owner) = owner
@@ -143,7 +180,9 @@ impl GarbageCollection<'_> {
                 self.stale_names.entry(set).or_default().insert(holder.clone());
             }
             _ if self.options.dry_run => {}
-            MarkerHolder::Session => release_session(self.store(), set, self.is_part(set))?,
+            MarkerHolder::Reopened { .. } if !self.fence_reopening(set, &holder)? => {
+                return Ok(());
+            }
             _ => marker::release(self.store(), set, &holder)?,
         }
         // Only now: one whose removal is put off is swept again.
@@ -168,8 +207,16 @@ impl GarbageCollection<'_> {
         Ok(())
     }
 
-    /// True if `set` is a part of a job, which may be reopened.
-    fn is_part(&self, set: SetId) -> bool {
-        matches!(self.sets.get(&set), Some(KnownSet::Manifest(manifest)) if manifest.job.is_some())
+    /// Makes sure that the process of `holder` does not reopen the complete part `set` any more; false if `set` has
+    /// changed since the survey.
+    fn fence_reopening(&self, set: SetId, holder: &MarkerHolder) -> Result<bool> {
+        match self.sealed(set) {
+            Some(manifest)
+                if session_marker::is_after(holder, manifest.epoch) && !manifest.is_given_up =>
+            {
+                condemn::fence(self.store(), set, manifest.clone())
+            }
+            _ => Ok(true),
+        }
     }
 }

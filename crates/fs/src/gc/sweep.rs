@@ -21,6 +21,7 @@ use crate::condemn::{self, DeletionPhase};
 use crate::indexed;
 use crate::inode::{FileKind, INODE, NameKind, column};
 use crate::marker::{self, MarkerHolder};
+use crate::session_marker;
 
 /// Meaning of an object's name in a set's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -339,7 +340,7 @@ impl GarbageCollection<'_> {
         }
         // Before a part is published, other parts may refer to its logs.
         let is_part = manifest.job.is_some();
-        if is_part && marker::is_held(self.store(), set, &MarkerHolder::Session)? {
+        if is_part && session_marker::is_held(self.store(), set)? {
             return Ok(());
         }
         let logs: Vec<_> = folder

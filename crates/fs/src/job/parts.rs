@@ -4,8 +4,6 @@
 //! A part has a claim, names its job and its rank in every manifest, and has a session's marker until
 //! the job is published. The set that joins the parts names the job and no rank.
 
-use std::collections::BTreeSet;
-
 use esker_base::store::{Store, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
@@ -14,10 +12,10 @@ use parking_lot::Mutex;
 
 use super::JobId;
 use super::claim::{self, PartClaim};
-use crate::condemn::{self, DeletionPhase};
+use crate::condemn::{self, DeletionPhase, TRIES_MAX};
 use crate::marker::{self, MarkerHolder};
 use crate::names;
-use crate::repository::Repository;
+use crate::repository::{Repository, best_effort, given_up};
 use crate::session::{Session, SessionOptions};
 
 /// A part of a job.
@@ -126,20 +124,6 @@ impl Repository {
         })
     }
 
-    /// Makes `set`, which has just become a part again, the only one of its rank: keeps sets that have
-    /// not begun from becoming another. Does nothing for a set that is no part of a job.
-    ///
-    /// # Errors
-    /// `Exists` if another has begun; errors of the store.
-    pub(crate) fn keep_only_part(&self, set: SetId, manifest: &Manifest) -> Result<()> {
-        match manifest.job {
-            Some(JobMembership { job, rank: Some(rank) }) => {
-                self.check_claim(&PartClaim { job: JobId(job), rank, set })
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Fails if the set of another claim is the part of the same rank, and keeps sets that have not
     /// begun from becoming it.
     fn check_claim(&self, claim: &PartClaim) -> Result<()> {
@@ -175,6 +159,7 @@ impl Repository {
     fn part_of(&self, claim: &PartClaim, joins: &Joins) -> Result<Option<(JobPart, MarkerHolder)>> {
         let store = &**self.store();
         let PartClaim { job, rank, set } = *claim;
+        let mut is_given_up = false;
         let part = match Manifest::load(store, set) {
             Ok(manifest) => {
                 let membership = JobMembership { job: job.0, rank: Some(rank) };
@@ -187,6 +172,7 @@ impl Repository {
                 if !may_be_one {
                     return Ok(None);
                 }
+                is_given_up = manifest.is_given_up;
                 let is_complete =
                     matches!(manifest.state, SetState::Sealed | SetState::CondemnedSealed);
                 Ok(JobPart { rank, set, is_complete })
@@ -197,8 +183,8 @@ impl Repository {
         };
         // A name may move from one marker to another between the listing and the question for
         // which set it stands, so an answer of "none" takes two.
-        let holder = match self.holder_of_part(claim, joins)? {
-            None => self.holder_of_part(claim, joins)?,
+        let holder = match self.holder_of_part(claim, is_given_up, joins)? {
+            None => self.holder_of_part(claim, is_given_up, joins)?,
             holder => holder,
         };
         let Some(holder) = holder else { return Ok(None) };
@@ -213,14 +199,19 @@ impl Repository {
 
     /// Returns a holder that makes the set of `claim` a part. A part that was given up stays until
     /// it is collected, and longer below a snapshot of it.
-    fn holder_of_part(&self, claim: &PartClaim, joins: &Joins) -> Result<Option<MarkerHolder>> {
+    fn holder_of_part(
+        &self,
+        claim: &PartClaim,
+        is_given_up: bool,
+        joins: &Joins,
+    ) -> Result<Option<MarkerHolder>> {
         let (store, set) = (&**self.store(), claim.set);
         let mut holders = marker::holders(store, set)?;
         // Nothing has to be read for the marker of a session.
-        holders.sort_by_key(|holder| *holder != MarkerHolder::Session);
+        holders.sort_by_key(|holder| !holder.is_session());
         for holder in holders {
             let is_kept = match &holder {
-                MarkerHolder::Session => true,
+                MarkerHolder::Session | MarkerHolder::Reopened { .. } => !is_given_up,
                 MarkerHolder::Name(name) => names::stands_for(store, name, set)?,
                 MarkerHolder::Set(other) => joins.have(store, *other, claim)?,
                 MarkerHolder::Data(_)
@@ -238,11 +229,12 @@ impl Repository {
     /// Reopens the complete parts of `job`, whose ranks ended before the job was published, and
     /// returns all of its parts; continue them with [`Repository::resume`]. Discards the leftovers
     /// of an unfinished join, and stops its writer if it is still running. Cost: as
-    /// [`Repository::parts`], and some requests for each complete part.
+    /// [`Repository::parts`], and for each complete part a marker, two commits, two listings, and a put
+    /// for each name that it has lost.
     ///
     /// # Errors
-    /// `Invalid` if parts were joined, have names, or are bases of other sets; as
-    /// [`Repository::parts`].
+    /// `Invalid` if parts were joined, have names, or are bases of other sets; `Conflict` if a part
+    /// keeps changing; `NotFound` if it is given up at the same time; as [`Repository::parts`].
     pub fn reopen_parts(&self, job: JobId) -> Result<Vec<JobPart>> {
         let mut parts = self.parts(job)?;
         for part in parts.iter_mut().filter(|part| part.is_complete) {
@@ -254,65 +246,132 @@ impl Repository {
 
     fn reopen_part(&self, job: JobId, part: SetId) -> Result<()> {
         let store = &**self.store();
-        self.check_not_joined(job, part)?;
-        let mut manifest = condemn::load_live(store, part)?;
-        if manifest.state == SetState::Open {
-            return Ok(());
+        for _ in 0..TRIES_MAX {
+            self.check_unused(job, part, &|name| names::stands_for(store, name, part))?;
+            let manifest = condemn::load_live(store, part)?;
+            if manifest.is_given_up {
+                return Err(given_up(part));
+            }
+            if manifest.state == SetState::Open {
+                return Ok(());
+            }
+            let id = self.draw_set_id().0 as u64;
+            let own = MarkerHolder::Reopened { epoch: manifest.epoch + 1, id };
+            marker::hold(store, part, &own)?;
+            match self.reopen_under(job, part, manifest, &own) {
+                Err(error) if condemn::is_race(&error) => {}
+                reopened => return reopened,
+            }
         }
-        manifest.state = SetState::Open;
-        manifest.epoch += 1;
-        manifest.claim(store, part, self.clock().now_ns())?;
-        // A publisher that had named it, or a collector, may still remove its former marker: see
-        // `release_session`.
-        marker::hold(store, part, &MarkerHolder::Session)?;
-        // A set that builds on it put a marker before reading that it was complete; a publisher
-        // that names it reads its state again after the name.
-        self.check_not_joined(job, part).inspect_err(|_| {
-            manifest.state = SetState::Sealed;
-            // If this fails, the part stays open and can be completed.
-            let _ = manifest.commit(store, part, self.clock().now_ns());
-        })
+        Err(Error::new(
+            Kind::Conflict,
+            format!("part @{part} of job {job} keeps changing; try again"),
+        ))
     }
 
-    /// Fails if `part` has a name, or another set shows or builds on it; discards an unfinished
-    /// join.
-    fn check_not_joined(&self, job: JobId, part: SetId) -> Result<()> {
-        let store = &**self.store();
-        for holder in marker::holders(store, part)? {
-            if let MarkerHolder::Name(name) = &holder
-                && names::stands_for(store, name, part)?
-            {
-                let what = format!("part @{part} of job {job} is published as {name}");
+    /// Reopens the complete `part`, of `manifest`, under the marker `own`. It is condemned while names
+    /// and other sets are looked for, so a process that names it or builds on it either is found, or
+    /// finds it condemned and restores it: then the second commit fails.
+    fn reopen_under(
+        &self,
+        job: JobId,
+        part: SetId,
+        mut manifest: Manifest,
+        own: &MarkerHolder,
+    ) -> Result<()> {
+        let (store, clock) = (&**self.store(), &**self.clock());
+        manifest.state = SetState::CondemnedSealed;
+        manifest.epoch += 1;
+        if let Err(error) = manifest.claim(store, part, clock.now_ns()) {
+            if condemn::is_race(&error) {
+                best_effort(marker::release(store, part, own))?;
+            }
+            return Err(error);
+        }
+        let fence = |name: &str| names::fence_publications(store, clock, name, part);
+        let unused = self.check_unused(job, part, &fence);
+        manifest.state = if unused.is_ok() { SetState::Open } else { SetState::Sealed };
+        manifest.epoch += 1;
+        let committed = manifest.claim(store, part, clock.now_ns());
+        if let Err(refused) = unused {
+            // If the commit failed, who uses the part restores it.
+            best_effort(marker::release(store, part, own))?;
+            return Err(refused);
+        }
+        // Whatever this returns, the part may be open now, so the marker stays; it goes with those of
+        // the session.
+        committed
+    }
+
+    /// Fails if `part` has a name, of which `stands_for` decides, or another set shows or builds on it;
+    /// discards an unfinished join.
+    fn check_unused(
+        &self,
+        job: JobId,
+        part: SetId,
+        stands_for: &dyn Fn(&str) -> Result<bool>,
+    ) -> Result<()> {
+        for holder in marker::holders(&**self.store(), part)? {
+            let what = match &holder {
+                MarkerHolder::Name(name) if stands_for(name)? => {
+                    Some(format!("part @{part} of job {job} is published as {name}"))
+                }
+                MarkerHolder::Set(other) => match self.use_of_part(job, *other)? {
+                    PartUse::None => None,
+                    PartUse::Joined => Some(format!(
+                        "job {job} was joined as @{other}; publish that, or give it up"
+                    )),
+                    PartUse::Base => Some(format!("@{other} builds on part @{part} of job {job}")),
+                },
+                _ => None,
+            };
+            if let Some(what) = what {
                 return Err(Error::new(Kind::Invalid, what));
             }
-            let MarkerHolder::Set(other) = holder else { continue };
-            let manifest = match Manifest::load(store, other) {
-                Err(error) if error.kind() == Kind::NotFound => {
-                    if condemn::doom_missing(store, other, self.clock().now_ns())? {
-                        continue;
-                    }
-                    Manifest::load(store, other)?
-                }
-                loaded => loaded?,
-            };
-            if matches!(condemn::phase(&manifest), DeletionPhase::Doomed | DeletionPhase::DataOnly)
-            {
-                continue;
-            }
-            let is_joined = joined_job(&manifest) == Some(job);
-            if is_joined && manifest.state == SetState::Open {
-                marker::release(store, other, &MarkerHolder::Session)?;
-                // It never had a name.
-                let (stale, fence) = (BTreeSet::new(), |_: &str, _| Ok(false));
-                condemn::doom(store, other, &stale, &fence, self.clock().now_ns())?;
-                continue;
-            }
-            let what = match is_joined {
-                true => format!("job {job} was joined as @{other}; publish that, or give it up"),
-                false => format!("@{other} builds on part @{part} of job {job}"),
-            };
-            return Err(Error::new(Kind::Invalid, what));
         }
         Ok(())
     }
+
+    /// Returns how `other`, which has put a marker on a part of `job`, uses it. Discards an unfinished
+    /// join and a set that has not begun.
+    fn use_of_part(&self, job: JobId, other: SetId) -> Result<PartUse> {
+        let (store, now_ns) = (&**self.store(), self.clock().now_ns());
+        for _ in 0..TRIES_MAX {
+            let mut manifest = match Manifest::load(store, other) {
+                Err(error) if error.kind() == Kind::NotFound => {
+                    if condemn::doom_missing(store, other, now_ns)? {
+                        return Ok(PartUse::None);
+                    }
+                    continue;
+                }
+                loaded => loaded?,
+            };
+            let phase = condemn::phase(&manifest);
+            if matches!(phase, DeletionPhase::Doomed | DeletionPhase::DataOnly) {
+                return Ok(PartUse::None);
+            }
+            if joined_job(&manifest) != Some(job) {
+                return Ok(PartUse::Base);
+            }
+            if !matches!(manifest.state, SetState::Open | SetState::CondemnedOpen) {
+                return Ok(PartUse::Joined);
+            }
+            // Nobody but its writer, which is then fenced, has used it.
+            if condemn::doom_now(&mut manifest, store, other, now_ns)? {
+                best_effort(marker::release(store, other, &MarkerHolder::Session))?;
+                return Ok(PartUse::None);
+            }
+        }
+        Err(Error::new(Kind::Conflict, format!("change set {other} keeps changing; try again")))
+    }
+}
+
+/// How a set that has a marker on a part uses it.
+enum PartUse {
+    /// Not at all: it is being deleted or never began.
+    None,
+    /// It joins the parts of the job.
+    Joined,
+    /// It shows the part or builds on it.
+    Base,
 }

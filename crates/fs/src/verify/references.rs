@@ -17,6 +17,7 @@ use crate::inode::INODE;
 use crate::marker::{self, MarkerHolder};
 use crate::name_table::{self, ListedPart};
 use crate::names;
+use crate::session_marker;
 
 /// Larger logs are not read.
 const LOG_BYTES_MAX: u64 = 1 << 32;
@@ -173,7 +174,10 @@ impl Verification<'_> {
     fn is_given_up(&self, set: SetId, manifest: &Manifest) -> Result<bool> {
         Ok(self.options.targets == VerifyTargets::All
             && manifest.state == SetState::Open
-            && marker::holders(&*self.source.store, set)?.is_empty())
+            && marker::holders(&*self.source.store, set)?
+                .iter()
+                // A process that gave it up may have died before it removed the marker.
+                .all(|holder| holder.is_session() && manifest.is_given_up))
     }
 
     /// Checks the write-ahead logs that an open set needs for recovery.
@@ -182,7 +186,7 @@ impl Verification<'_> {
         if manifest.state != SetState::Open {
             return Ok(());
         }
-        if !marker::is_held(&*store, set, &MarkerHolder::Session)? {
+        if !session_marker::is_held(&*store, set)? {
             let got = "none: the next collection deletes it";
             let object = format!("set {set}");
             self.find(Finding::new(Severity::Information, object, "a session's marker", got));

@@ -124,7 +124,15 @@ impl Tree {
         }
         manifest.epoch += 1;
         manifest.writer = setup.writer();
-        manifest.claim(&*store, set, setup.clock.now_ns())?;
+        manifest.claim(&*store, set, setup.clock.now_ns()).map_err(|error| match error.kind() {
+            // This process has not written the set, and may try again.
+            Kind::Fenced => {
+                let what =
+                    format!("another process has just taken change set {set} over; try again");
+                Error::new(Kind::Conflict, what)
+            }
+            _ => error,
+        })?;
         let mut old_logs = old_logs(&setup, set, &manifest)?;
         let end = replay_end(&setup, &mut old_logs, manifest.last_seq, accepts)?;
         let mut log = WriterLogs::new(store.clone(), set, manifest.epoch << 32);
