@@ -50,10 +50,16 @@ apt_install() {
     log=$(mktemp)
     local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq
         --no-install-recommends "$@")
-    # Package lists may be absent or old: fetch them once when the first try fails.
+    # Package lists may be absent or old: fetch them when a try fails. Servers fail for a while, too.
     as_root "${install[@]}" </dev/null >"$log" 2>&1 || {
-        as_root apt-get update -qq </dev/null >"$log" 2>&1
-        as_root "${install[@]}" </dev/null >>"$log" 2>&1 || status=1
+        status=1
+        local pause
+        for pause in 0 15 60; do
+            sleep $pause
+            as_root apt-get update -qq </dev/null >"$log" 2>&1
+            as_root "${install[@]}" </dev/null >>"$log" 2>&1 && status=0 && break
+            ! grep -q 'Unable to locate package' "$log" || break
+        done
     }
     [ $status = 0 ] || cat "$log"
     rm -f "$log"
