@@ -52,5 +52,6 @@ pub mod timestamp;
 pub mod unsealed;
 pub mod usage;
 pub mod verify;
+pub mod view;
 pub mod walk;
 pub mod xattr;

@@ -132,8 +132,8 @@ impl MountFront {
         }
         let place = node.place.lock().clone();
         let found = match &place {
-            NodeLocation::Dir(dir) => self.view.stat_dir(dir),
-            NodeLocation::Name(dir, name) => self.view.lookup(dir, name, false),
+            NodeLocation::Dir(dir) => self.view.namespace().stat_dir(dir),
+            NodeLocation::Name(dir, name) => self.view.namespace().lookup(dir, name, false),
             NodeLocation::Key(file) => return self.key_inode(file),
             NodeLocation::Gone(inode) => return Ok((**inode).clone()),
         };

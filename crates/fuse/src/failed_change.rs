@@ -64,11 +64,12 @@ impl MountFront {
 
     /// What readers find at `names`; `None` if some look-up fails, so that nobody knows.
     fn find_all(&self, names: &[ChangedName]) -> Option<Vec<Option<Inode>>> {
-        let find = |name: &ChangedName| match self.view.lookup(name.dir, name.name, false) {
-            Ok(inode) => Some(Some(inode)),
-            Err(error) if error.kind() == Kind::NotFound => Some(None),
-            Err(_) => None,
-        };
+        let find =
+            |name: &ChangedName| match self.view.namespace().lookup(name.dir, name.name, false) {
+                Ok(inode) => Some(Some(inode)),
+                Err(error) if error.kind() == Kind::NotFound => Some(None),
+                Err(_) => None,
+            };
         names.iter().map(find).collect()
     }
 

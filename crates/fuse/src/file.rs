@@ -151,7 +151,7 @@ impl MountFront {
         if !self.passes_through.load(Ordering::Relaxed) || inode.size < BACKED_BYTES_MIN {
             return None;
         }
-        let file = self.view.backing_file(inode).ok().flatten()?;
+        let file = self.view.namespace().backing_file(inode).ok().flatten()?;
         register(&file).ok().map(Arc::new)
     }
 
@@ -200,9 +200,11 @@ impl MountFront {
         };
         let opened = match self.view.session() {
             Some(session) => session.open_file(dir, name).map(OpenedContent::Changing),
-            None => {
-                self.view.lookup(dir, name, true).map(|inode| OpenedContent::Fixed(Arc::new(inode)))
-            }
+            None => self
+                .view
+                .namespace()
+                .lookup(dir, name, true)
+                .map(|inode| OpenedContent::Fixed(Arc::new(inode))),
         };
         opened.map_err(|error| self.errno(&error))
     }
@@ -353,7 +355,7 @@ impl MountFront {
             None => return Err(Errno::EBADF),
         };
         let read = match &content {
-            OpenedContent::Fixed(inode) => self.view.read(inode, offset, bytes_max),
+            OpenedContent::Fixed(inode) => self.view.namespace().read(inode, offset, bytes_max),
             OpenedContent::Changing(file) => self.session()?.file(file).read(offset, bytes_max),
             OpenedContent::Values(values) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(values.len());

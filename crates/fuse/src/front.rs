@@ -26,14 +26,14 @@ use crate::listing::OpenListing;
 use crate::node_location::NodeLocation;
 use crate::nodes::{KernelNode, NodeTable};
 use crate::statistics::{RequestKind, RequestStatistics};
-use crate::view::MountedView;
+use esker_fs::view::NamespaceView;
 
 /// Blocks of 4 KiB reported for stores of unknown size: 4 PiB.
 const BLOCKS_UNKNOWN: u64 = 1 << 40;
 
 /// State of a mount.
 pub(crate) struct MountFront {
-    pub(crate) view: MountedView,
+    pub(crate) view: NamespaceView,
     pub(crate) nodes: NodeTable,
     pub(crate) indexed: IndexedReaders,
     /// Number of changes made, by which entries read ahead are recognized as stale.
@@ -75,8 +75,8 @@ pub(crate) struct MountSetup {
 }
 
 impl MountFront {
-    pub(crate) fn new(view: MountedView, setup: MountSetup) -> Self {
-        let root = NodeLocation::Dir(view.root().clone());
+    pub(crate) fn new(view: NamespaceView, setup: MountSetup) -> Self {
+        let root = NodeLocation::Dir(view.namespace().root().clone());
         let MountSetup {
             status,
             clock,
@@ -88,7 +88,7 @@ impl MountFront {
             report,
         } = setup;
         Self {
-            is_far: view.is_far(),
+            is_far: view.namespace().is_far(),
             view,
             nodes: NodeTable::new(root),
             indexed: IndexedReaders::default(),

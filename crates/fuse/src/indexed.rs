@@ -75,7 +75,7 @@ impl MountFront {
         let place = directory.place.lock().clone();
         match &place {
             NodeLocation::Name(dir, name) => {
-                self.view.lookup(dir, name, true).map_err(|error| self.errno(&error))
+                self.view.namespace().lookup(dir, name, true).map_err(|error| self.errno(&error))
             }
             NodeLocation::Gone(_) => Err(Errno::ENOENT),
             NodeLocation::Dir(_) | NodeLocation::Key(_) => Err(Errno::ENOTDIR),
@@ -91,7 +91,7 @@ impl MountFront {
             return Ok(Arc::clone(reader));
         }
         let prefixes: Vec<String> = parts.iter().map(IndexedPart::prefix).collect();
-        let store = &self.view.layers().source().store;
+        let store = &self.view.namespace().layers().source().store;
         let opened = IndexedReader::open(store, &prefixes, READER_CACHE_BYTES);
         let reader = Arc::new(opened.map_err(|error| self.errno(&error))?);
         let mut open = self.indexed.open.lock();

@@ -34,7 +34,6 @@ mod server;
 mod statistics;
 #[cfg(test)]
 mod test_front;
-mod view;
 mod xattr;
 
 pub use control::{
@@ -45,4 +44,3 @@ pub use file::InPlacePolicy;
 pub use mount::{Mount, MountEnding, MountOptions, is_supported};
 pub use prune::KNOWN_FILES_MAX;
 pub use server::{Transport, TransportChoice};
-pub use view::MountedView;

@@ -91,7 +91,7 @@ impl MountFront {
         node: &KernelNode,
         inode: &Inode,
     ) -> Result<FileAttr, Errno> {
-        let attributes = ListedAttributes::of(&self.view, inode);
+        let attributes = ListedAttributes::of(self.view.namespace(), inode);
         self.shown_as(node, attributes.map_err(|error| self.errno(&error))?)
     }
 
@@ -109,7 +109,7 @@ impl MountFront {
         if let NodeLocation::Dir(dir) = place {
             let mut directories = node.directories.lock();
             if *directories == SubdirCount::Unknown {
-                let counted = self.view.count_directories(&dir, ENTRIES_MAX);
+                let counted = self.view.namespace().count_directories(&dir, ENTRIES_MAX);
                 let counted = counted.map_err(|error| self.errno(&error))?;
                 *directories = counted.map_or(SubdirCount::Many, SubdirCount::Counted);
             }

@@ -321,13 +321,13 @@ impl MountFront {
             let node = self.nodes.remember_plain(attributes.id, attributes.kind, dir, name);
             return Ok(Some((attributes, node)));
         }
-        let inode: Inode = match self.view.lookup(dir, name, false) {
+        let inode: Inode = match self.view.namespace().lookup(dir, name, false) {
             Ok(inode) => inode,
             Err(error) if error.kind() == Kind::NotFound => return Ok(None),
             Err(error) => return Err(self.errno(&error)),
         };
         let node = self.intern_entry(dir, name, &inode)?;
-        let attributes = ListedAttributes::of(&self.view, &inode);
+        let attributes = ListedAttributes::of(self.view.namespace(), &inode);
         Ok(Some((attributes.map_err(|error| self.errno(&error))?, node)))
     }
 
@@ -359,7 +359,7 @@ impl MountFront {
         batch.entries.clear();
         batch.names.clear();
         batch.is_end = true;
-        let listed = self.view.list(dir, &cursor, &mut |entry| {
+        let listed = self.view.namespace().list(dir, &cursor, &mut |entry| {
             let bits = entry.hash() >> DROPPED_BITS;
             let ties = match tie {
                 Some((same, ties)) if same == bits => ties,
@@ -374,7 +374,7 @@ impl MountFront {
             batch.entries.push(ListedEntry {
                 cookie: cookie_of(entry.hash(), ties),
                 name: start..batch.names.len(),
-                attributes: ListedAttributes::of(&self.view, &entry.inode()?)?,
+                attributes: ListedAttributes::of(self.view.namespace(), &entry.inode()?)?,
             });
             if batch.entries.len() < size {
                 return Ok(ControlFlow::Continue(()));

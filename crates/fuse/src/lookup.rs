@@ -20,7 +20,7 @@ impl MountFront {
             return self.lookup_key(&parent, name);
         }
         let dir = self.dir(&parent)?;
-        match self.view.lookup(&dir, name, false) {
+        match self.view.namespace().lookup(&dir, name, false) {
             Ok(inode) => Ok(Some(self.reply_attributes(&dir, name, &inode)?)),
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(self.errno(&error)),
@@ -46,8 +46,11 @@ impl MountFront {
         inode: &Inode,
     ) -> Result<Arc<KernelNode>, Errno> {
         if inode.is_directory() {
-            let opened =
-                self.view.open_dir(dir, name, inode).map_err(|error| self.errno(&error))?;
+            let opened = self
+                .view
+                .namespace()
+                .open_dir(dir, name, inode)
+                .map_err(|error| self.errno(&error))?;
             return Ok(self.nodes.intern(inode, || NodeLocation::Dir(opened)));
         }
         Ok(self.nodes.intern(inode, || match inode.nlink {
@@ -58,7 +61,7 @@ impl MountFront {
 
     /// The location of a file with several names.
     pub(crate) fn link_place(&self, inode: &Inode) -> NodeLocation {
-        NodeLocation::Name(self.view.links().clone(), inode.id.to_be_bytes().into())
+        NodeLocation::Name(self.view.namespace().links().clone(), inode.id.to_be_bytes().into())
     }
 
     /// The node with inode number `number`.
@@ -84,7 +87,7 @@ impl MountFront {
         let place = node.place.lock().clone();
         match &place {
             NodeLocation::Name(dir, name) => {
-                let found = self.view.lookup(dir, name, true);
+                let found = self.view.namespace().lookup(dir, name, true);
                 found.map(|inode| inode.content).map_err(|error| self.errno(&error))
             }
             NodeLocation::Gone(inode) => Ok(inode.content.clone()),

@@ -28,7 +28,7 @@ use crate::front::{MountFront, MountSetup};
 use crate::prune::prune_until;
 use crate::server::{Server, Transport, TransportChoice};
 use crate::statistics::RequestStatistics;
-use crate::view::MountedView;
+use esker_fs::view::NamespaceView;
 
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
@@ -103,7 +103,7 @@ impl Mount {
     /// # Errors
     /// `Invalid` if `mountpoint` is not a directory; `Denied` or `Unavailable` as the kernel
     /// answers.
-    pub fn new(view: MountedView, mountpoint: &Path, options: MountOptions) -> Result<Self> {
+    pub fn new(view: NamespaceView, mountpoint: &Path, options: MountOptions) -> Result<Self> {
         let io = |what: &str, error| Error::io(error, format!("{what} {}", mountpoint.display()));
         let mountpoint =
             mountpoint.canonicalize().map_err(|error| io("find the directory", error))?;
@@ -384,7 +384,7 @@ fn open_device() -> io::Result<std::fs::File> {
     std::fs::File::options().read(true).write(true).open(DEVICE)
 }
 
-fn config_of(view: &MountedView, options: &MountOptions) -> Config {
+fn config_of(view: &NamespaceView, options: &MountOptions) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),

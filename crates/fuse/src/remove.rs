@@ -113,7 +113,7 @@ impl MountFront {
         let Some(node) = node else { return };
         let mut place = node.place.lock();
         if let NodeLocation::Name(at, _) = &*place
-            && at.id() != self.view.links().id()
+            && at.id() != self.view.namespace().links().id()
         {
             *place = NodeLocation::Name(dir.clone(), name.into());
         }

@@ -11,7 +11,7 @@ use esker_fs::session::{Session, SessionOptions};
 
 use crate::file::InPlacePolicy;
 use crate::front::{MountFront, MountSetup};
-use crate::view::MountedView;
+use esker_fs::view::NamespaceView;
 
 /// A front of a new session in `store`, and the session.
 pub(crate) fn front_of_session(store: SharedStore) -> (Arc<MountFront>, Arc<Session>) {
@@ -29,5 +29,5 @@ pub(crate) fn front_of_session(store: SharedStore) -> (Arc<MountFront>, Arc<Sess
         stale_names: std::sync::mpsc::channel().0,
         report: Box::new(|error| println!("reported: {error}")),
     };
-    (Arc::new(MountFront::new(MountedView::Session(session.clone()), setup)), session)
+    (Arc::new(MountFront::new(NamespaceView::Session(session.clone()), setup)), session)
 }

@@ -28,12 +28,12 @@ impl MountFront {
     fn xattrs(&self, node: &KernelNode) -> Result<esker_fs::xattr::Xattrs, Errno> {
         let place = node.place.lock().clone();
         let inode = match &place {
-            NodeLocation::Dir(dir) => self.view.stat_dir(dir),
-            NodeLocation::Name(dir, name) => self.view.lookup(dir, name, true),
+            NodeLocation::Dir(dir) => self.view.namespace().stat_dir(dir),
+            NodeLocation::Name(dir, name) => self.view.namespace().lookup(dir, name, true),
             NodeLocation::Key(_) => return Ok(esker_fs::xattr::Xattrs::new()),
             NodeLocation::Gone(inode) => Ok((**inode).clone()),
         };
-        let xattrs = inode.and_then(|inode| self.view.xattrs(&inode));
+        let xattrs = inode.and_then(|inode| self.view.namespace().xattrs(&inode));
         xattrs.map_err(|error| self.errno(&error))
     }
 

@@ -11,7 +11,7 @@ use esker_base::Kind;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore};
 use esker_fs::namespace::FollowLinks;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fuse::MountedView;
+use esker_fs::view::NamespaceView;
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::mounted::{Mounted, can_mount, options, repository};
@@ -46,7 +46,7 @@ fn failures_of_the_store_are_errors_of_calls_and_lose_nothing_acknowledged() {
         let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
         let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
         let set = session.set();
-        let mounted = Mounted::new(MountedView::Session(session.clone()));
+        let mounted = Mounted::new(NamespaceView::Session(session.clone()));
         let kept = File::create(mounted.path("kept")).expect("create");
         kept.write_all_at(&content(1), 0).expect("write");
         kept.sync_all().expect("sync");
@@ -77,7 +77,7 @@ fn a_mount_whose_store_vanished_answers_errors_and_can_be_unmounted() {
     }
     let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
     let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
-    let mounted = Mounted::new(MountedView::Session(session.clone()));
+    let mounted = Mounted::new(NamespaceView::Session(session.clone()));
     std::fs::write(mounted.path("before"), content(1)).expect("write");
     store.stop_at(store.operations() + 1, FaultEffect::None);
     let file = File::create(mounted.path("after"));
@@ -114,7 +114,7 @@ fn at_always_a_file_that_is_closed_survives_power_loss() {
     let options = || SessionOptions { tree: tree.clone(), ..options() };
     let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
     let set = session.set();
-    let mounted = Mounted::new(MountedView::Session(session.clone()));
+    let mounted = Mounted::new(NamespaceView::Session(session.clone()));
     let after_power_loss = || {
         let image = store.after_power_loss().expect("an image");
         repository(image).resume(set, options()).expect("resume")
@@ -151,7 +151,7 @@ fn a_store_that_is_full_for_a_while_stops_changes_for_that_while() {
     let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
     let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
     let set = session.set();
-    let mounted = Mounted::new(MountedView::Session(session.clone()));
+    let mounted = Mounted::new(NamespaceView::Session(session.clone()));
     let file = File::create(mounted.path("file")).expect("create");
     file.write_all_at(&content(1), 0).expect("write");
     file.sync_all().expect("sync");
@@ -199,7 +199,7 @@ impl AlwaysMount {
         let tree = TreeOptions { durability: Durability::Always, ..TreeOptions::default() };
         let options = SessionOptions { tree, ..options() };
         let session = Arc::new(repository(store.clone()).begin(&[], options).expect("begin"));
-        let mounted = Mounted::new(MountedView::Session(session.clone()));
+        let mounted = Mounted::new(NamespaceView::Session(session.clone()));
         std::fs::create_dir(mounted.path("dir")).expect("mkdir");
         for name in files {
             std::fs::write(mounted.path(name), name).expect("write");

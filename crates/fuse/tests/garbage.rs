@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Garbage of a mounted session.
 
+use esker_fs::view::NamespaceView;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, Store};
-use esker_fuse::MountedView;
 
 use crate::mounted::{Mounted, can_mount, options, repository};
 
@@ -23,7 +23,7 @@ fn garbage_is_given_up_in_the_background() {
     }
     let store = Arc::new(MemoryStore::new());
     let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
-    let mounted = Mounted::new(MountedView::Session(session.clone()));
+    let mounted = Mounted::new(NamespaceView::Session(session.clone()));
     let file = File::create_new(mounted.path("file")).expect("create");
     for round in 0..ROUNDS {
         file.write_all_at(&vec![round as u8; FILE_BYTES], 0).expect("write");

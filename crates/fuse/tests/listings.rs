@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listings of large directories while they change.
 
+use esker_fs::view::NamespaceView;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -9,7 +10,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use esker_fuse::MountedView;
 use rustix::fs::{Dir, RawDir, SeekFrom};
 
 use crate::mounted::{Mounted, can_mount, session};
@@ -143,7 +143,7 @@ fn mounted_with(name: &str, entries: usize, directories: usize) -> Mounted {
             false => drop(session.mkdir(&dir, &name, 0o755).expect("mkdir")),
         }
     }
-    Mounted::new(MountedView::Session(session))
+    Mounted::new(NamespaceView::Session(session))
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_listing_goes_on_where_it_is_told_to() {
     };
     check(&at);
     mounted.end().expect("closed");
-    let mounted = Mounted::new(MountedView::Session(session));
+    let mounted = Mounted::new(NamespaceView::Session(session));
     let at = mounted.path("d");
     check(&at);
     // An open directory that was removed is empty.

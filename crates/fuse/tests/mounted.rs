@@ -12,9 +12,9 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::view::NamespaceView;
 use esker_fuse::{
-    InPlacePolicy, KNOWN_FILES_MAX, Mount, MountOptions, MountedView, Transport, TransportChoice,
-    is_supported,
+    InPlacePolicy, KNOWN_FILES_MAX, Mount, MountOptions, Transport, TransportChoice, is_supported,
 };
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -75,22 +75,22 @@ pub fn session() -> Arc<Session> {
 
 impl Mounted {
     /// Mounts `view`.
-    pub fn new(view: MountedView) -> Self {
+    pub fn new(view: NamespaceView) -> Self {
         Self::with(view, InPlacePolicy::default())
     }
 
     /// Mounts `view`; the kernel writes the files that `in_place` selects directly in the store.
-    pub fn with(view: MountedView, in_place: InPlacePolicy) -> Self {
+    pub fn with(view: NamespaceView, in_place: InPlacePolicy) -> Self {
         Self::with_options(view, |options| options.in_place = in_place)
     }
 
     /// Mounts `view`; the kernel collects small writes.
-    pub fn writing_back(view: MountedView) -> Self {
+    pub fn writing_back(view: NamespaceView) -> Self {
         Self::with_options(view, |options| options.writes_back = true)
     }
 
     /// Mounts `view` with options adjusted by `change`.
-    pub fn with_options(view: MountedView, change: impl FnOnce(&mut MountOptions)) -> Self {
+    pub fn with_options(view: NamespaceView, change: impl FnOnce(&mut MountOptions)) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("at");
         std::fs::create_dir(&at).expect("a new directory");
@@ -103,7 +103,7 @@ impl Mounted {
 
     /// Mounts `view` at `at`, as options say that `change` changes; nobody answers yet.
     pub fn try_at(
-        view: MountedView,
+        view: NamespaceView,
         at: &Path,
         change: impl FnOnce(&mut MountOptions),
     ) -> Result<Mount> {
@@ -128,7 +128,7 @@ impl Mounted {
     /// A session in memory, mounted.
     pub fn session() -> (Self, Arc<Session>) {
         let session = session();
-        (Self::new(MountedView::Session(session.clone())), session)
+        (Self::new(NamespaceView::Session(session.clone())), session)
     }
 
     pub fn root(&self) -> PathBuf {

@@ -14,7 +14,8 @@ use esker_fs::identity::Identity;
 use esker_fs::namespace::FollowLinks;
 use esker_fs::session::Session;
 use esker_fs::verify::VerifyOptions;
-use esker_fuse::{InPlacePolicy, MountedView};
+use esker_fs::view::NamespaceView;
+use esker_fuse::InPlacePolicy;
 use tempfile::TempDir;
 
 use crate::mounted::{Mounted, can_mount, options, repository};
@@ -52,7 +53,7 @@ fn the_kernel_reads_files_of_snapshots_from_the_store() {
     let mut rest = put.as_slice();
     let mut fill = |buffer: &mut [u8]| Ok(rest.read(buffer).expect("bytes in memory"));
     session.create_with(session.root(), b"put", 0o644, &mut fill).expect("create");
-    let mounted = Mounted::with(MountedView::Session(session.clone()), InPlacePolicy::Never);
+    let mounted = Mounted::with(NamespaceView::Session(session.clone()), InPlacePolicy::Never);
     std::fs::write(mounted.path("in order"), content(2)).expect("write");
     let mixed = File::create(mounted.path("mixed")).expect("create");
     mixed.write_all_at(&content(3)[BYTES / 2..], BYTES as u64 / 2).expect("write");
@@ -82,7 +83,7 @@ fn the_kernel_reads_files_of_snapshots_from_the_store() {
         let inode = snapshot.stat(name, FollowLinks::No).expect("stat");
         assert!(snapshot.backing_file(&inode).expect("a store that answers").is_none(), "{name}");
     }
-    let mounted = Mounted::new(MountedView::Snapshot(Arc::new(snapshot)));
+    let mounted = Mounted::new(NamespaceView::Snapshot(Arc::new(snapshot)));
     for (name, seed) in [("put", 1), ("in order", 2)] {
         let before = counted.counts().read_bytes;
         let mut first = File::open(mounted.path(name)).expect("open");
@@ -120,7 +121,7 @@ impl Writing {
         let inner = Arc::new(PosixStore::new(directory.path()).expect("a store"));
         let store = Arc::new(CountedStore::new(inner));
         let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
-        let mounted = Mounted::with(MountedView::Session(session.clone()), in_place);
+        let mounted = Mounted::with(NamespaceView::Session(session.clone()), in_place);
         Self { store, session, mounted, _directory: directory }
     }
 

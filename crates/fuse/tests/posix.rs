@@ -2,6 +2,7 @@
 //! Behaviour that programs know from other file systems: set-id bits, blocks, holes, times, and the
 //! errors for missing features.
 
+use esker_fs::view::NamespaceView;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
@@ -140,7 +141,7 @@ fn times_of_collected_writes_stay() {
         return;
     }
     let session = crate::mounted::session();
-    let mounted = Mounted::writing_back(esker_fuse::MountedView::Session(session.clone()));
+    let mounted = Mounted::writing_back(NamespaceView::Session(session.clone()));
     let tick = std::time::Duration::from_millis(20);
     for waits_before_write in [false, true] {
         let name = format!("f{waits_before_write}");

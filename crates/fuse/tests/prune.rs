@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory that a mount uses because the kernel remembers files.
 
+use esker_fs::view::NamespaceView;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
-
-use esker_fuse::MountedView;
 
 use crate::mounted::{Mounted, can_mount, session};
 
@@ -34,7 +33,7 @@ fn the_files_that_a_mount_remembers_are_bounded() {
         return;
     }
     let session = session();
-    let view = MountedView::Session(session);
+    let view = NamespaceView::Session(session);
     let mounted = Mounted::with_options(view, |options| options.known_files_max = KNOWN_FILES_MAX);
     fs::create_dir(mounted.path("d")).expect("mkdir");
     let open = File::create_new(mounted.path("d/open")).expect("create");

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Requests: the number that the kernel sends for common operations; docs/guide/mount.md has the table.
 
+use esker_fs::view::NamespaceView;
 use std::fs;
 use std::sync::Arc;
 
-use esker_fuse::{ControlRequest, MountedView, ask};
+use esker_fuse::{ControlRequest, ask};
 use serde_json::{Value, json};
 
 use crate::mounted::{Mounted, can_mount, session};
@@ -37,7 +38,7 @@ fn common_operations_cost_no_more_requests_than_the_guide_says() {
         return;
     }
     let session = session();
-    let view = MountedView::Session(Arc::clone(&session));
+    let view = NamespaceView::Session(Arc::clone(&session));
     let mounted = Mounted::with_options(view, |options| options.counts_requests = true);
     let path = |name: String| mounted.path(name);
     let made = requests_of(&mounted, |name| drop(fs::File::create_new(path(name)).expect("new")));

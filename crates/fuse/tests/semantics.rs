@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, Store};
 use esker_fs::namespace::FollowLinks;
-use esker_fuse::MountedView;
+use esker_fs::view::NamespaceView;
 use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom, XattrFlags};
 
 use crate::mounted::{Mounted, can_mount, options, repository};
@@ -324,7 +324,7 @@ fn directories_have_a_link_for_each_directory_in_them() {
     drop((open, root));
     mounted.end().expect("closed");
     // A second mount, which has to count.
-    let mounted = Mounted::new(MountedView::Session(session));
+    let mounted = Mounted::new(NamespaceView::Session(session));
     let of = |names: [&str; 4]| names.map(|name| links(&mounted.path(name)));
     assert_eq!(of(["", "a", "b", "before"]), [5, 3, 2, 4]);
     mounted.end().expect("closed");
@@ -345,7 +345,7 @@ fn indexed_directories_are_shown_as_directories_and_removed_whole() {
         let root = session.root();
         session.create_indexed(root, name.as_bytes(), 0o755, number, 9).expect("create");
     }
-    let mounted = Mounted::new(MountedView::Session(session));
+    let mounted = Mounted::new(NamespaceView::Session(session));
     assert!(fs::metadata(mounted.path("rm")).expect("stat").is_dir());
     assert_eq!(links(&mounted.root()), 4);
     let errno = |error: std::io::Error| error.raw_os_error();
@@ -389,7 +389,7 @@ fn directories_of_several_bases_have_the_links_of_all() {
         session.publish(name).expect("publish")
     });
     let session = repository.begin(&bases, options()).expect("begin");
-    let mounted = Mounted::new(MountedView::Session(Arc::new(session)));
+    let mounted = Mounted::new(NamespaceView::Session(Arc::new(session)));
     assert_eq!(links(&mounted.path("shared")), 5, "both, x and y");
     fs::remove_dir(mounted.path("shared/both")).expect("rmdir");
     assert_eq!(links(&mounted.path("shared")), 4);

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use esker_base::Kind;
 use esker_fs::session::Session;
-use esker_fuse::{MountedView, Transport, TransportChoice};
+use esker_fs::view::NamespaceView;
+use esker_fuse::{Transport, TransportChoice};
 use esker_fuse_ring::{RingOptions, RingRefusal, Rings};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::mount::UnmountFlags;
@@ -46,7 +47,7 @@ fn can_have_rings() -> bool {
 
 fn mounted_by(transport: Transport) -> (Mounted, Arc<Session>) {
     let session = session();
-    let view = MountedView::Session(session.clone());
+    let view = NamespaceView::Session(session.clone());
     (Mounted::with_options(view, |options| options.transport = transport), session)
 }
 
@@ -235,7 +236,7 @@ fn a_file_that_is_being_written_holds_up_nobody_else() {
     }
     let (store, gate) = GatedStore::new();
     let session = Arc::new(repository(store).begin(&[], options()).expect("begin"));
-    let view = MountedView::Session(session);
+    let view = NamespaceView::Session(session);
     let mounted = Mounted::with_options(view, |options| options.transport = Transport::Uring);
     let (written, other) = (mounted.path("written"), mounted.path("other"));
     fs::write(&other, "text").expect("write");
@@ -266,7 +267,7 @@ fn an_aborted_connection_ends_the_mount_and_all_requests() {
     }
     let (store, gate) = GatedStore::new();
     let session = Arc::new(repository(store).begin(&[], options()).expect("begin"));
-    let view = MountedView::Session(session);
+    let view = NamespaceView::Session(session);
     let mounted = Mounted::with_options(view, |options| options.transport = Transport::Uring);
     let file = fs::File::create(mounted.path("file")).expect("create");
     let data = vec![7; 4 << 20];
@@ -363,7 +364,7 @@ fn a_mount_that_must_have_rings_says_what_is_missing() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let view = MountedView::Session(session());
+    let view = NamespaceView::Session(session());
     let refused = Mounted::try_at(view, directory.path(), |options| {
         options.transport = Transport::Uring;
     });

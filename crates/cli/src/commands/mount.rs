@@ -20,8 +20,9 @@ use esker_fs::names::spare_name;
 use esker_fs::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::view::NamespaceView;
 use esker_fuse::{
-    InPlacePolicy, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, MountedView, SOURCE, Transport,
+    InPlacePolicy, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, SOURCE, Transport,
     TransportChoice, status_of,
 };
 use esker_table::manifest::{Manifest, SetId, SetState};
@@ -160,7 +161,7 @@ pub struct MountCommand {
 
 /// The contents of a mount, and the plan for its end.
 struct MountSubject {
-    view: MountedView,
+    view: NamespaceView,
     name: String,
     session: Option<Arc<Session>>,
     /// Keeps the mounted snapshot, or the session's bases, from being collected.
@@ -269,7 +270,7 @@ impl MountCommand {
             let set = context.set_of(&repository, &stack)?;
             let (namespace, markers) = repository.open_held(&[set], Identity::root())?;
             return Ok(MountSubject {
-                view: MountedView::Snapshot(namespace),
+                view: NamespaceView::Snapshot(namespace),
                 name: stack.to_string(),
                 session: None,
                 _lease: lease(markers)?,
@@ -287,7 +288,7 @@ impl MountCommand {
         let (session, markers) = self.session(context, &repository, name, options)?;
         let session = Arc::new(session);
         Ok(MountSubject {
-            view: MountedView::Session(session.clone()),
+            view: NamespaceView::Session(session.clone()),
             name: name.clone(),
             session: Some(session),
             _lease: lease(markers)?,

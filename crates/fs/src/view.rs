@@ -1,34 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! View: the contents of a mount, an immutable snapshot or a writable session.
+//! View: what a front end shows to programs, an immutable snapshot or a session to write in.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
-use esker_fs::namespace::Namespace;
-use esker_fs::session::Session;
+use crate::namespace::Namespace;
+use crate::session::Session;
 
-/// The contents of a mount. Its identity must be the superuser's, since the kernel has checked
-/// permissions.
+/// A snapshot or a session that programs use through a front end.
 #[derive(Clone, Debug)]
-pub enum MountedView {
+pub enum NamespaceView {
     /// A stack of published change sets, read-only.
     Snapshot(Arc<Namespace>),
     /// A session on top of such a stack.
     Session(Arc<Session>),
 }
 
-impl Deref for MountedView {
-    type Target = Namespace;
-
-    fn deref(&self) -> &Namespace {
+impl NamespaceView {
+    /// The namespace, to read in.
+    #[must_use]
+    pub fn namespace(&self) -> &Namespace {
         match self {
             Self::Snapshot(namespace) => namespace,
             Self::Session(session) => session,
         }
     }
-}
 
-impl MountedView {
     /// The session, if the view is writable.
     #[must_use]
     pub fn session(&self) -> Option<&Arc<Session>> {
