@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `checkout` | the sources: the block builds them or runs one of their scripts |
 //! | `site` | programs, files and paths that the reader supplies |
+//! | `seccomp` | a kernel that hands system calls to supervisors |
 //! | `fuse` | `/dev/fuse`, and `fusermount3` unless the user is the superuser |
 
 use std::fmt::Write;
@@ -72,6 +73,7 @@ fn has(user: &User, need: &str) -> bool {
         "" => true,
         "checkout" | "site" => false,
         "fuse" => user.can_mount(),
+        "seccomp" => esker_trap::is_available().is_ok(),
         _ => panic!("`sh {need}`: this file lists what a block may need"),
     }
 }

@@ -47,6 +47,7 @@ mod s3;
 mod s3_server;
 mod sessions;
 mod shared;
+mod shown;
 mod stacks;
 mod suites;
 mod transports;

@@ -15,14 +15,14 @@ const FSX_OPERATIONS: u32 = 10_000;
 const FSX_OPERATIONS_MAX: u32 = 50_000;
 
 /// A suite that cargo installs beside the tests.
-fn suite(name: &str) -> String {
+pub fn suite(name: &str) -> String {
     let binary = Path::new(env!("CARGO_BIN_EXE_esker"));
     let target = binary.parent().and_then(Path::parent).expect("target/debug/esker");
     let path = target.join("suites/bin").join(name);
     if path.exists() { path.to_str().expect("UTF-8").to_owned() } else { name.to_owned() }
 }
 
-fn beside(name: &str) -> String {
+pub fn beside(name: &str) -> String {
     format!("{}/tests/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -68,7 +68,7 @@ fn pjdfstest_passes() {
     end(&mounted);
 }
 
-fn summary_of(told: &str) -> String {
+pub fn summary_of(told: &str) -> String {
     told.lines().rfind(|line| line.starts_with("Summary")).unwrap_or_default().to_owned()
 }
 

@@ -37,5 +37,8 @@ pub mod indexed_directories {}
 #[doc = include_str!("../guide/mount.md")]
 pub mod mount {}
 
+#[doc = include_str!("../guide/unmodified-programs.md")]
+pub mod unmodified_programs {}
+
 #[doc = include_str!("../guide/glossary.md")]
 pub mod glossary {}

@@ -83,7 +83,8 @@ impl Namespace {
     }
 
     /// Returns the same namespace, accessed with `identity`.
-    pub(crate) fn acting_as(&self, identity: Identity) -> Self {
+    #[must_use]
+    pub fn acting_as(&self, identity: Identity) -> Self {
         Self { shared: self.shared.clone(), identity }
     }
 

@@ -23,6 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["esker-shared", "esker-imd", "esker-comm", "esker-fs", "esker-table", "esker-base"],
     ),
     ("esker-live", &["esker-fs", "esker-table", "esker-base"]),
+    ("esker-trap", &["esker-fs", "esker-table", "esker-base"]),
     ("esker-fuse-ring", &[]),
     (
         "esker-fuse",
@@ -62,6 +63,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "esker-cli",
         &[
             "esker-live",
+            "esker-trap",
             "esker-advisor",
             "esker-workbench",
             "esker-bench",

@@ -47,6 +47,8 @@ mod put;
 mod rank_transport;
 mod rm;
 mod run;
+mod run_foreground;
+mod run_shown;
 mod segment;
 mod session;
 mod show;

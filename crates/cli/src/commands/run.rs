@@ -10,6 +10,8 @@ use esker_base::clock::SystemClock;
 use esker_comm::launch::{self, JobLaunch, JobOutcome};
 
 use crate::change::SessionSettings;
+use crate::commands::run_foreground;
+use crate::commands::run_shown::ShownNamespace;
 use crate::context::CommandContext;
 use crate::{output, text};
 
@@ -21,20 +23,30 @@ use crate::{output, text};
 /// rank that failed first. Sessions that commands began for themselves as ranks, and left when they
 /// were killed, are dropped.
 ///
+/// With --at, the program and all that it starts see files of the store at a directory, without a mount
+/// and without privileges: the kernel hands their system calls that name files to this command (Linux 5.14
+/// and later). What is written to files is in the session once they are closed; what a program has synced
+/// survives power loss. Programs cannot gain privileges there (sudo).
+///
 /// Programs that use Esker's ranks also run under srun and mpirun, with ESKER_STORE set to a store
 /// that all machines see.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker run -n 16 --per-node 4 -- ./simulation --steps 100
+  esker run --at src --base linux-6.12 -- grep -r spin_lock src/kernel
+  esker run --at out --base headers --write build-1 -- make -C out
+  esker run --at work --write tree-1 -- bash          a shell to work in; exit publishes tree-1
   esker run -n 4 --store /scratch/store -- esker imd write particles:/p")]
 pub struct RunCommand {
-    /// Number of ranks
-    #[arg(short = 'n', long = "ranks", value_name = "N")]
-    ranks: u32,
+    /// Number of ranks; with --at and without this, the program is no rank, and has the terminal
+    #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present = "at")]
+    ranks: Option<u32>,
     /// Ranks on each simulated node; all on one unless given
     #[arg(long, value_name = "C")]
     per_node: Option<u32>,
+    #[command(flatten)]
+    shown: ShownNamespace,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
@@ -43,14 +55,21 @@ pub struct RunCommand {
 impl RunCommand {
     /// Runs it.
     pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
-        let Self { ranks, per_node, command } = self;
+        let Self { ranks, per_node, shown, command } = self;
         let store = context.given_store().map(str::to_owned);
-        let outcome = launch::run(&JobLaunch { command, ranks, per_node, store }, &SystemClock)?;
+        let outcome = shown.run(context, || match ranks {
+            Some(ranks) => {
+                launch::run(&JobLaunch { command, ranks, per_node, store }, &SystemClock)
+            }
+            None => run_foreground::run(&command),
+        })?;
         if outcome != JobOutcome::Success && context.given_store().is_some() {
             give_up_left(context);
         }
         match outcome {
             JobOutcome::Success => {}
+            // A shell, too, says nothing of a program that failed.
+            JobOutcome::Exit(..) if ranks.is_none() => {}
             JobOutcome::Exit(rank, code) => {
                 output::notice(format!("{rank} failed first, with exit code {code}"));
             }

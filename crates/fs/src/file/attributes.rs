@@ -7,6 +7,7 @@ use esker_base::Result;
 use esker_extent::Segment;
 
 use super::{InPlaceFile, OpenFile, OpenFileState, RecordLocation, SessionFile};
+use crate::dir::Dir;
 use crate::file::space::check_end;
 use crate::identity::WRITE;
 use crate::inode::{DirId, FileId, Inode};
@@ -31,6 +32,20 @@ impl OpenFileState {
 }
 
 impl SessionFile<'_> {
+    /// Returns a directory and a name under which operations reach the file; `None` once its last name is
+    /// gone. Of a file that has several names, these are its place in [`crate::namespace::Namespace::links`], which only a
+    /// superuser may use.
+    #[must_use]
+    pub fn record_location(&self) -> Option<(Dir, Vec<u8>)> {
+        match self.file.location() {
+            RecordLocation::Gone => None,
+            RecordLocation::Links => {
+                Some((self.session.links().clone(), self.file.id.to_be_bytes().into()))
+            }
+            RecordLocation::Name(dir, name) => Some((dir, name)),
+        }
+    }
+
     /// Returns the attributes of the file, with content and extended attributes. Also works after
     /// the last name is gone; the link count is then 0.
     ///

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker run --at`: a program that sees a namespace, and what becomes of its changes.
+
+use std::fs;
+use std::process::Stdio;
+
+use crate::esker::Esker;
+use crate::suites::{beside, suite, summary_of};
+use crate::user::{User, is_root};
+
+/// True if namespaces can be shown here; prints a message if not.
+fn can_show() -> bool {
+    let available = esker_trap::is_available();
+    if let Err(error) = &available {
+        println!("skipped: {error}");
+    }
+    available.is_ok()
+}
+
+/// Arguments that run `script` with `options` before.
+fn shell<'a>(options: &[&'a str], script: &'a str) -> Vec<&'a str> {
+    [&["run"], options, &["--", "sh", "-ec", script]].concat()
+}
+
+/// The sessions that are left.
+fn sessions(esker: &Esker) -> usize {
+    esker.json(["session", "list"]).len()
+}
+
+#[test]
+fn what_a_program_changes_is_published_if_it_succeeds() {
+    if !can_show() {
+        return;
+    }
+    let esker = Esker::new();
+    esker.publish("base", &[("dir/file", "one"), ("other", "two")]);
+    let at = esker.path("at");
+    let options = ["--at", at.to_str().expect("UTF-8"), "--base", "base", "--write", "new"];
+    let script =
+        format!("cd {}; cat dir/file; mv dir moved; echo three > moved/file", at.display());
+    let said = esker.ok(shell(&options, &script));
+    assert!(said.starts_with("onepublished new @"), "{said}");
+    assert_eq!(esker.ok(["cat", "new:/moved/file"]), "three\n");
+    assert_eq!(esker.ok(["find", "new:/", "--sorted"]), "/\n/moved\n/moved/file\n/other\n");
+    assert_eq!(esker.ok(["cat", "base:/dir/file"]), "one");
+    assert_eq!((sessions(&esker), fs::read_dir(&at).expect("list").count()), (0, 0));
+    // A snapshot alone is read-only.
+    let said = esker.fails(
+        2,
+        shell(&options[..4], &format!("cat {0}/other; echo x > {0}/other", at.display())),
+    );
+    assert!(said.contains("Read-only file system"), "{said}");
+    esker.fails(4, shell(&options, "true"));
+}
+
+#[test]
+fn the_session_of_a_program_that_fails_stays() {
+    if !can_show() {
+        return;
+    }
+    let esker = Esker::new();
+    let at = esker.path("at").display().to_string();
+    let options = ["--at", &at, "--write", "new"];
+    let said = esker.fails(42, shell(&options, &format!("echo x > {at}/file; exit 42")));
+    let set =
+        said.split("session @").nth(1).and_then(|rest| rest.split(' ').next()).expect("named");
+    assert_eq!(esker.ok(["cat", &format!("@{set}:/file")]), "x\n");
+    esker.ok(["publish", &format!("@{set}"), "new"]);
+    assert_eq!(esker.ok(["cat", "new:/file"]), "x\n");
+    assert_eq!(sessions(&esker), 0);
+}
+
+#[test]
+fn a_command_that_cannot_begin_leaves_nothing() {
+    if !can_show() {
+        return;
+    }
+    let esker = Esker::new();
+    let at = esker.path("at").display().to_string();
+    esker.fails(3, ["run", "--at", &at, "--write", "new", "--", "no-such-program"]);
+    fs::write(esker.path("at/mine"), "kept").expect("write");
+    let said = esker.fails(7, shell(&["--at", &at, "--write", "new"], "true"));
+    assert!(said.contains("name a new or an empty directory"), "{said}");
+    assert_eq!(fs::read(esker.path("at/mine")).expect("read"), b"kept");
+    assert_eq!(sessions(&esker), 0);
+    esker.fails(2, shell(&["--at", &at], "true"));
+    esker.fails(2, ["run", "--", "true"]);
+}
+
+#[test]
+fn ranks_see_one_tree() {
+    if !can_show() {
+        return;
+    }
+    let esker = Esker::new();
+    let at = esker.path("at").display().to_string();
+    let script = format!(
+        "echo $ESKER_RANK > {at}/$ESKER_RANK; while [ $(ls {at} | wc -l) -lt 3 ]; do sleep 0.02; done"
+    );
+    esker.ok(shell(&["-n", "3", "--at", &at, "--write", "new"], &script));
+    assert_eq!(esker.ok(["cat", "new:/0", "new:/1", "new:/2"]), "0\n1\n2\n");
+}
+
+#[test]
+fn what_was_closed_survives_a_kill() {
+    if !can_show() {
+        return;
+    }
+    let esker = Esker::new();
+    let at = esker.path("at").display().to_string();
+    let script = format!("seq 10000 > {at}/closed; sync {at}/closed; echo ready; exec sleep 60");
+    let arguments = shell(&["--at", &at, "--write", "new"], &script);
+    let mut child =
+        esker.command(arguments).stdout(Stdio::piped()).spawn().expect("the binary runs");
+    let mut ready = [0; 6];
+    let output = child.stdout.as_mut().expect("a pipe");
+    std::io::Read::read_exact(output, &mut ready).expect("the program runs");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let left = esker.json(["session", "list"]);
+    let set = left[0]["set"].as_str().expect("a set");
+    esker.ok(["publish", &format!("@{set}"), "new"]);
+    assert_eq!(esker.ok(["cat", "new:/closed"]).lines().count(), 10_000);
+    esker.ok(["verify"]);
+}
+
+#[test]
+fn an_ordinary_user_needs_nothing_of_root() {
+    if !can_show() {
+        return;
+    }
+    let user = User::ordinary("027");
+    user.ok(["init"]);
+    user.ok(shell(
+        &["--at", "at", "--write", "new"],
+        "mkdir at/d; echo x > at/d/f; cp -p at/d/f at/g",
+    ));
+    user.assert_owned("new:/d", "0750");
+    user.assert_owned("new:/g", "0640");
+}
+
+/// pjdfstest's cases, of which these cannot pass: directories have one link, a program that runs can be
+/// written, and nothing can be mounted below.
+#[test]
+fn pjdfstest_passes_without_a_mount() {
+    const EXPECTED: [&str; 4] =
+        ["open::etxtbsy", "rename::updates_link_parent", "rmdir::ebusy", "truncate::etxtbsy"];
+    if !can_show() {
+        return;
+    }
+    if !is_root() {
+        println!("skipped: pjdfstest changes users, which only the superuser can");
+        return;
+    }
+    let esker = Esker::new();
+    let at = esker.path("at").display().to_string();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(esker.path(""), mode).expect("chmod");
+    let elsewhere = tempfile::tempdir_in("/dev/shm").expect("another file system");
+    // The suite cannot build a path of maximum length below a few directory names.
+    let mut name = String::from("suite");
+    while (4_095 - at.len() - 1 - name.len() - 23) % 127 < 20 {
+        name.push('x');
+    }
+    let script = format!(
+        "mkdir {at}/{name}; cd {at}/{name}; {} -c {} -p {at}/{name} -s {}",
+        suite("pjdfstest"),
+        beside("pjdfstest.toml"),
+        elsewhere.path().display()
+    );
+    let output = esker.run(shell(&["--at", &at, "--write", "new"], &script));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut failed: Vec<&str> =
+        said.lines().filter_map(|line| line.strip_suffix("FAILED").map(str::trim)).collect();
+    failed.sort_unstable();
+    assert_eq!(failed, EXPECTED, "{}", summary_of(&said));
+    assert!(
+        summary_of(&said).contains("4 failed, 14 skipped, 380 passed"),
+        "{}",
+        summary_of(&said)
+    );
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Opening: a program gets a real descriptor, of a file of the spool or of a directory of the skeleton.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+
+use esker_base::{Error, Kind};
+use esker_fs::identity::{EXECUTE, READ, WRITE};
+use esker_fs::inode::{FileKind, Inode};
+use rustix::io::Errno;
+
+use super::{Subject, TrappedCall, session};
+use crate::caller::errno_of;
+use crate::listener::CallAnswer;
+use crate::resolve::{Located, errno};
+use crate::spooled_file::FileSource;
+
+/// Attempts to create a file that others create and remove meanwhile.
+const ATTEMPTS_MAX: usize = 100;
+
+impl TrappedCall<'_> {
+    /// open, openat, creat: of the path in argument `at`.
+    pub(super) fn open_at(
+        &self,
+        descriptor: i32,
+        at: usize,
+        flags: i32,
+        mode: u32,
+    ) -> Result<CallAnswer, Errno> {
+        let creates = flags & libc::O_CREAT != 0;
+        let follows = flags & libc::O_NOFOLLOW == 0 && !(creates && flags & libc::O_EXCL != 0);
+        let file = match self.subject(descriptor, at, follows)? {
+            Subject::Outside => return Ok(CallAnswer::Continue),
+            Subject::Elsewhere(path) => self.open_elsewhere(&path, flags, mode)?,
+            Subject::Name(located) => self.open(*located, flags, mode)?,
+            Subject::File(..) | Subject::Directory(..) => return Err(Errno::IO),
+        };
+        Ok(CallAnswer::Descriptor { file, closes_on_exec: flags & libc::O_CLOEXEC != 0 })
+    }
+
+    /// openat2: as openat, unless it restricts what a path may lead to.
+    pub(super) fn open_how(&self) -> Result<CallAnswer, Errno> {
+        let how: [u8; 24] = self.caller().bytes(self.argument(2))?;
+        let part =
+            |at: usize| u64::from_ne_bytes(how[at..at + 8].try_into().expect("eight bytes of 24"));
+        let (flags, mode, restrictions) = (part(0), part(8), part(16));
+        if restrictions != 0 {
+            // Programs that ask for it do without where it is not to be had.
+            return match self.subject(self.int(0), 1, false)? {
+                Subject::Outside => Ok(CallAnswer::Continue),
+                _ => Err(Errno::NOSYS),
+            };
+        }
+        self.open_at(self.int(0), 1, flags as i32, mode as u32)
+    }
+
+    fn open_elsewhere(&self, path: &[u8], flags: i32, mode: u32) -> Result<File, Errno> {
+        if !self.may_act_elsewhere()? {
+            return Err(Errno::ACCESS);
+        }
+        let flags =
+            rustix::fs::OFlags::from_bits_retain(flags as u32) | rustix::fs::OFlags::CLOEXEC;
+        let umask = if flags.contains(rustix::fs::OFlags::CREATE) {
+            self.caller().status()?.umask
+        } else {
+            0
+        };
+        let mode = rustix::fs::Mode::from_raw_mode(mode & !umask & 0o7777);
+        rustix::fs::open(path, flags, mode).map(File::from)
+    }
+
+    fn open(&self, mut located: Located, flags: i32, mode: u32) -> Result<File, Errno> {
+        const TEMPORARY: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
+        if flags & TEMPORARY != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // The kernel hands out no descriptors that are good for paths only: it gets one to read from.
+        let flags = match flags & libc::O_PATH {
+            0 => flags,
+            _ => flags & (libc::O_CLOEXEC | libc::O_DIRECTORY | libc::O_NOFOLLOW),
+        };
+        let creates = flags & libc::O_CREAT != 0;
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(inode) = located.inode.take() else {
+                if !creates {
+                    return Err(Errno::NOENT);
+                }
+                match self.create(&located, flags, mode)? {
+                    Some(file) => return Ok(file),
+                    None => self.lookup_again(&mut located)?,
+                }
+                continue;
+            };
+            if creates && flags & libc::O_EXCL != 0 {
+                return Err(Errno::EXIST);
+            }
+            match self.open_existing(&located, inode, flags) {
+                // Somebody has removed it.
+                Err(Errno::NOENT) if creates => self.lookup_again(&mut located)?,
+                opened => return opened,
+            }
+        }
+        Err(Errno::NOENT)
+    }
+
+    fn lookup_again(&self, located: &mut Located) -> Result<(), Errno> {
+        located.inode = match located.view.namespace().lookup(&located.dir, &located.name, true) {
+            Ok(inode) => Some(inode),
+            Err(error) if error.kind() == Kind::NotFound => None,
+            Err(error) => return Err(errno(&error)),
+        };
+        Ok(())
+    }
+
+    /// Creates a file and opens it; `None` if there is one by now.
+    fn create(&self, located: &Located, flags: i32, mode: u32) -> Result<Option<File>, Errno> {
+        if located.wants_directory {
+            return Err(Errno::ISDIR);
+        }
+        check_synchronous(flags)?;
+        let session = session(&located.view)?;
+        let mode = mode & !self.caller().status()?.umask & 0o7777;
+        let open = match session.create_file(&located.dir, &located.name, mode) {
+            Ok(open) => open,
+            Err(error) if error.kind() == Kind::Exists && flags & libc::O_EXCL == 0 => {
+                return Ok(None);
+            }
+            Err(error) => return Err(errno(&error)),
+        };
+        let superuser = self.superuser_session()?;
+        let id = open.id();
+        let source = || Ok(FileSource::Session(superuser, open));
+        let namespace = located.view.namespace();
+        let file = self.supervisor.spool().put(namespace, id, false, source);
+        let file = file.map_err(|error| errno(&error))?;
+        let opened = file.open(flags & !libc::O_TRUNC, namespace.identity().is_root());
+        opened.map(Some).map_err(|error| errno_of(&error))
+    }
+
+    fn open_existing(&self, located: &Located, inode: Inode, flags: i32) -> Result<File, Errno> {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        match inode.kind() {
+            Some(FileKind::Directory) => {
+                if writes || flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
+                    return Err(Errno::ISDIR);
+                }
+                return self.open_directory(located, inode, flags);
+            }
+            _ if flags & libc::O_DIRECTORY != 0 => return Err(Errno::NOTDIR),
+            Some(FileKind::File) => {}
+            Some(FileKind::Symlink) => return Err(Errno::LOOP),
+            // Their keys can be read by `esker imd get`.
+            Some(FileKind::Indexed) => return Err(Errno::OPNOTSUPP),
+            _ => return Err(Errno::NXIO),
+        }
+        let namespace = located.view.namespace();
+        let truncates = flags & libc::O_TRUNC != 0;
+        let wanted = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY if truncates => READ | WRITE,
+            libc::O_RDONLY => READ,
+            libc::O_WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        let checked = namespace.identity().check(wanted, &inode, &located.name);
+        checked.map_err(|error| errno(&error))?;
+        if writes || truncates {
+            session(&located.view)?;
+            check_synchronous(flags)?;
+        }
+        let id = inode.id;
+        let source = || match self.supervisor.identities().superuser().session() {
+            Some(session) => {
+                let open = session.open_file(&located.dir, &located.name)?;
+                if open.id() != id {
+                    session.close_file(open)?;
+                    return Err(Error::new(Kind::NotFound, "another file has its name"));
+                }
+                Ok(FileSource::Session(session.clone(), open))
+            }
+            None => Ok(FileSource::Snapshot(Box::new(inode))),
+        };
+        // The superuser's: a caller may write what it cannot read.
+        let everything = self.supervisor.identities().superuser().namespace();
+        let file = self.supervisor.spool().put(everything, id, !truncates, source);
+        let file = file.map_err(|error| errno(&error))?;
+        let is_superuser = namespace.identity().is_root();
+        if truncates {
+            file.set_size(0, is_superuser).map_err(|error| errno_of(&error))?;
+        }
+        file.open(flags & !libc::O_TRUNC, is_superuser).map_err(|error| errno_of(&error))
+    }
+
+    fn open_directory(&self, located: &Located, inode: Inode, flags: i32) -> Result<File, Errno> {
+        let namespace = located.view.namespace();
+        let checked = namespace.identity().check(READ, &inode, &located.name);
+        checked.map_err(|error| errno(&error))?;
+        let dir = if located.name.is_empty() {
+            located.dir.clone()
+        } else {
+            let opened = namespace.open_dir(&located.dir, &located.name, &inode);
+            opened.map_err(|error| errno(&error))?
+        };
+        let path =
+            self.supervisor.skeleton().make_directory(&dir).map_err(|error| errno_of(&error))?;
+        let kept = flags & libc::O_NONBLOCK;
+        let opened =
+            OpenOptions::new().read(true).custom_flags(kept | libc::O_DIRECTORY).open(path);
+        opened.map_err(|error| errno_of(&error))
+    }
+
+    /// chdir: the kernel does it, once there is a real directory to go to.
+    pub(super) fn change_directory(&self) -> Result<CallAnswer, Errno> {
+        let located = match self.subject(libc::AT_FDCWD, 0, true)? {
+            Subject::Name(located) => located,
+            Subject::Elsewhere(_) => return Err(Errno::ACCESS),
+            _ => return Ok(CallAnswer::Continue),
+        };
+        let inode = located.inode()?;
+        if inode.kind() != Some(FileKind::Directory) {
+            return Err(Errno::NOTDIR);
+        }
+        let checked = located.view.namespace().identity().check(EXECUTE, inode, &located.name);
+        checked.map_err(|error| errno(&error))?;
+        let dir = located.opened()?;
+        self.make_links(&located)?;
+        self.supervisor.skeleton().make_directory(&dir).map_err(|error| errno_of(&error))?;
+        Ok(CallAnswer::Continue)
+    }
+
+    /// Makes what the kernel needs to follow a path by itself.
+    pub(super) fn make_links(&self, located: &Located) -> Result<(), Errno> {
+        for (dir, name, target) in &located.links {
+            let placed = self.supervisor.skeleton().make_link(dir, name, target);
+            placed.map_err(|error| errno_of(&error))?;
+        }
+        Ok(())
+    }
+
+    /// The session, acting as a superuser.
+    pub(super) fn superuser_session(
+        &self,
+    ) -> Result<std::sync::Arc<esker_fs::session::Session>, Errno> {
+        session(self.supervisor.identities().superuser()).cloned()
+    }
+}
+
+/// Refuses what would promise that each write survives power loss: writes are to the spool.
+fn check_synchronous(flags: i32) -> Result<(), Errno> {
+    if flags & libc::O_DSYNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Filter: makes the kernel hand the system calls that name files to a supervisor.
+//!
+//! The filter is a classic BPF program that compares the number of a call with those of a list. It
+//! applies to the thread that installs it and to all processes and threads that the thread starts, for ever.
+//! Source: seccomp(2), seccomp_unotify(2).
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use esker_base::{Error, Kind, Result};
+
+use crate::calls::TRAPPED;
+
+/// The architecture whose calls are handed over; see `linux/audit.h`.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// Calls from here on are those of the x32 ABI, whose numbers differ.
+const X32_CALLS: u32 = 0x4000_0000;
+
+/// Offsets in `struct seccomp_data`.
+const NUMBER_OFFSET: u32 = 0;
+const ARCHITECTURE_OFFSET: u32 = 4;
+
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+/// What the kernel answers to calls that cannot be handed over: programs of another architecture, whose
+/// calls this crate does not know, and io_uring, whose requests are no calls.
+const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+
+const fn instruction(code: u16, value: u32, if_true: u8, if_false: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt: if_true, jf: if_false, k: value }
+}
+
+fn program() -> Vec<libc::sock_filter> {
+    let mut program = vec![
+        instruction(LOAD, ARCHITECTURE_OFFSET, 0, 0),
+        instruction(JUMP_IF_EQUAL, ARCHITECTURE, 1, 0),
+        instruction(RETURN, REFUSE, 0, 0),
+        instruction(LOAD, NUMBER_OFFSET, 0, 0),
+        instruction(JUMP_IF_AT_LEAST, X32_CALLS, 0, 1),
+        instruction(RETURN, REFUSE, 0, 0),
+        instruction(JUMP_IF_EQUAL, libc::SYS_io_uring_setup as u32, 0, 1),
+        instruction(RETURN, REFUSE, 0, 0),
+    ];
+    for (at, &number) in TRAPPED.iter().enumerate() {
+        // Over the rest of the list and the return behind it.
+        let distance = u8::try_from(TRAPPED.len() - at).expect("less than 256 calls are trapped");
+        program.push(instruction(JUMP_IF_EQUAL, number as u32, distance, 0));
+    }
+    program.push(instruction(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));
+    program.push(instruction(RETURN, libc::SECCOMP_RET_USER_NOTIF, 0, 0));
+    program
+}
+
+/// Installs the filter in this thread, and returns the descriptor from which a supervisor receives calls.
+/// Programs that this thread starts gain no privileges any more (`no_new_privs`).
+///
+/// # Errors
+/// `Conflict` if the thread has a supervisor already; `Unsupported` if the kernel, or a container,
+/// does not allow it.
+pub(crate) fn install() -> Result<OwnedFd> {
+    let program = program();
+    let filter =
+        libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the call takes no pointers.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        return Err(refused(&io::Error::last_os_error()));
+    }
+    // Without the second flag, which Linux has since 5.19, a signal may interrupt a call whose effect the
+    // supervisor has already had.
+    let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    let flags = [listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, listener];
+    let mut error = io::Error::from_raw_os_error(libc::EINVAL);
+    for flags in flags {
+        // SAFETY: `filter` points to `program`, which lives until the call returns.
+        let descriptor = unsafe {
+            libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                flags,
+                &raw const filter,
+            )
+        };
+        if descriptor >= 0 {
+            // SAFETY: the kernel has just made this descriptor for the caller.
+            return Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) });
+        }
+        error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            break;
+        }
+    }
+    Err(refused(&error))
+}
+
+fn refused(error: &io::Error) -> Error {
+    if error.raw_os_error() == Some(libc::EBUSY) {
+        let what = "another supervisor receives the system calls of this process already, and there can be \
+                    one: leave `esker run --at` out inside of another one";
+        return Error::new(Kind::Conflict, what);
+    }
+    let what = format!(
+        "the kernel, or the container, hands no system calls to a supervisor ({error}): Linux 5.14 or later \
+         with seccomp can; `esker mount` is another way"
+    );
+    Error::new(Kind::Unsupported, what)
+}
+
+/// Fails unless this kernel hands system calls to supervisors.
+///
+/// # Errors
+/// `Unsupported`, with the reason.
+pub fn is_available() -> Result<()> {
+    // The filter stays with its thread, which ends.
+    let installed = std::thread::scope(|scope| scope.spawn(install).join());
+    installed.expect("installing a filter does not panic").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_trapped_call_leads_to_the_last_return() {
+        let program = program();
+        let last = program.len() - 1;
+        assert_eq!(program[last].k, libc::SECCOMP_RET_USER_NOTIF);
+        let jumps = program.iter().enumerate().filter(|(_, step)| step.jt > 1);
+        for (at, jump) in jumps {
+            assert_eq!(at + 1 + usize::from(jump.jt), last, "of call {}", jump.k);
+        }
+    }
+}

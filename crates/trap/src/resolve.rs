@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Resolve: finds what a path of a program leads to, in the shown namespace or outside of it.
+
+use esker_base::{Error, Kind};
+use esker_fs::dir::Dir;
+use esker_fs::inode::{FileKind, Inode};
+use esker_fs::path::SYMLINKS_MAX;
+use esker_fs::view::NamespaceView;
+use rustix::io::Errno;
+
+use crate::caller::Caller;
+use crate::supervisor::Supervisor;
+
+/// What the kernel appends to the path of a directory that was removed.
+const REMOVED: &[u8] = b" (deleted)";
+
+/// What a path leads to.
+#[derive(Debug)]
+pub(crate) enum Resolved {
+    /// Out of the namespace, on a way that the kernel can take.
+    Outside,
+    /// Out of the namespace, to this path, through symbolic links of the namespace.
+    Elsewhere(Vec<u8>),
+    /// Into the namespace.
+    Inside(Box<Located>),
+}
+
+/// A name in the namespace.
+#[derive(Debug)]
+pub(crate) struct Located {
+    /// The namespace for the user who asks.
+    pub(crate) view: NamespaceView,
+    /// The directory; for the root, the root.
+    pub(crate) dir: Dir,
+    /// The name in it; empty for the root.
+    pub(crate) name: Vec<u8>,
+    /// What is there.
+    pub(crate) inode: Option<Inode>,
+    /// True if the path requires a directory, as one that ends in a slash does.
+    pub(crate) wants_directory: bool,
+    /// Symbolic links on the way: directory, name and target.
+    pub(crate) links: Vec<(Dir, Vec<u8>, Vec<u8>)>,
+}
+
+impl Located {
+    /// What is there.
+    ///
+    /// # Errors
+    /// `NOENT`.
+    pub(crate) fn inode(&self) -> Result<&Inode, Errno> {
+        self.inode.as_ref().ok_or(Errno::NOENT)
+    }
+
+    /// The directory that is there.
+    ///
+    /// # Errors
+    /// `NOENT`, `NOTDIR`.
+    pub(crate) fn opened(&self) -> Result<Dir, Errno> {
+        if self.name.is_empty() {
+            return Ok(self.dir.clone());
+        }
+        let opened = self.view.namespace().open_dir(&self.dir, &self.name, self.inode()?);
+        opened.map_err(|error| errno(&error))
+    }
+
+    /// Fails unless a file can be made there.
+    ///
+    /// # Errors
+    /// `EXIST`; `NOENT` if the path requires a directory and `is_directory` is false.
+    pub(crate) fn check_vacant(&self, is_directory: bool) -> Result<(), Errno> {
+        match (&self.inode, self.wants_directory && !is_directory) {
+            (Some(_), _) => Err(Errno::EXIST),
+            (None, true) => Err(Errno::NOENT),
+            (None, false) => Ok(()),
+        }
+    }
+}
+
+/// The errno of an error.
+pub(crate) fn errno(error: &Error) -> Errno {
+    Errno::from_raw_os_error(error.kind().errno())
+}
+
+/// The place at which a namespace is shown.
+#[derive(Debug)]
+pub(crate) struct ShownPlace {
+    components: Vec<Vec<u8>>,
+    path: Vec<u8>,
+}
+
+impl ShownPlace {
+    /// The place at `path`, an absolute path without symbolic links.
+    pub(crate) fn new(path: &[u8]) -> Self {
+        let components = components(path).map(<[u8]>::to_vec).collect();
+        Self { components, path: path.to_vec() }
+    }
+
+    /// Returns what follows the place in `path`, if `path` leads there by its text alone.
+    pub(crate) fn within<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
+        // Components that are those of the place, and further ones that are not.
+        let (mut same, mut other) = (0_usize, 0_usize);
+        let mut at = 0;
+        while at < path.len() {
+            let end =
+                path[at..].iter().position(|&byte| byte == b'/').map_or(path.len(), |to| at + to);
+            match &path[at..end] {
+                b"" | b"." => {}
+                b".." if other > 0 => other -= 1,
+                b".." => same = same.saturating_sub(1),
+                name if other == 0 && *name == self.components[same] => same += 1,
+                _ => other += 1,
+            }
+            if other == 0 && same == self.components.len() {
+                return Some(&path[end..]);
+            }
+            at = end + 1;
+        }
+        None
+    }
+}
+
+fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".")
+}
+
+/// Where a path starts.
+enum Start {
+    Outside,
+    /// In the namespace: a directory, and the rest of the path.
+    Inside(Dir, Vec<u8>),
+}
+
+impl Supervisor {
+    /// Finds what `path` leads `caller` to, who names it relative to the directory of a `descriptor`.
+    /// Follows a symbolic link at its end if `follows`.
+    ///
+    /// # Errors
+    /// Those of a system call that names a file.
+    pub(crate) fn resolve(
+        &self,
+        caller: Caller,
+        descriptor: i32,
+        path: &[u8],
+        follows: bool,
+    ) -> Result<Resolved, Errno> {
+        if path.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        match self.start(caller, descriptor, path)? {
+            Start::Outside => Ok(Resolved::Outside),
+            Start::Inside(from, rest) => {
+                let view = self.identities().of(caller)?;
+                self.walk(view, from, &rest, follows)
+            }
+        }
+    }
+
+    fn start(&self, caller: Caller, descriptor: i32, path: &[u8]) -> Result<Start, Errno> {
+        let root = || self.identities().superuser().namespace().root().clone();
+        if path.starts_with(b"/") {
+            return Ok(match self.shown_at().within(path) {
+                Some(rest) => Start::Inside(root(), rest.to_vec()),
+                None => Start::Outside,
+            });
+        }
+        let base = if descriptor == libc::AT_FDCWD {
+            caller.working_directory()?
+        } else {
+            match caller.descriptor_path(descriptor) {
+                Ok(base) => base,
+                // The kernel has the right error.
+                Err(_) => return Ok(Start::Outside),
+            }
+        };
+        if let Some(below) = self.shown_at().within(&base) {
+            let dir = self.dir_below(below)?;
+            return Ok(dir.map_or(Start::Outside, |dir| Start::Inside(dir, path.to_vec())));
+        }
+        if self.spool().is_within(&base) {
+            return Err(Errno::NOTDIR);
+        }
+        let joined = [base.as_slice(), b"/", path].concat();
+        Ok(match self.shown_at().within(&joined) {
+            Some(rest) => Start::Inside(root(), rest.to_vec()),
+            None => Start::Outside,
+        })
+    }
+
+    /// The directory at `below`, the rest of the path of a directory of the skeleton; `None` if both were
+    /// removed: what can still be done in it, the kernel does.
+    pub(crate) fn dir_below(&self, below: &[u8]) -> Result<Option<Dir>, Errno> {
+        let namespace = self.identities().superuser().namespace();
+        match namespace.dir_at(namespace.root(), [b".", below].concat()) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(_) if below.ends_with(REMOVED) => Ok(None),
+            Err(error) => Err(errno(&error)),
+        }
+    }
+
+    fn walk(
+        &self,
+        view: NamespaceView,
+        from: Dir,
+        path: &[u8],
+        follows: bool,
+    ) -> Result<Resolved, Errno> {
+        let namespace = view.namespace();
+        // The next component last.
+        let mut ahead: Vec<Vec<u8>> = components(path).rev().map(<[u8]>::to_vec).collect();
+        let mut wants_directory = wants_directory(path);
+        let mut goes_up_only = true;
+        let (mut dir, mut links) = (from, Vec::new());
+        while let Some(name) = ahead.pop() {
+            if name == b".." {
+                match dir.location() {
+                    Some((parent, _)) => dir = parent,
+                    None if goes_up_only => return Ok(Resolved::Outside),
+                    None => return Ok(Resolved::Elsewhere(self.above(&ahead))),
+                }
+                continue;
+            }
+            goes_up_only = false;
+            let is_last = ahead.is_empty();
+            let inode = match namespace.lookup(&dir, &name, true) {
+                Ok(inode) => inode,
+                Err(error) if error.kind() == Kind::NotFound && is_last => {
+                    let inode = None;
+                    let located = Located { view, dir, name, inode, wants_directory, links };
+                    return Ok(Resolved::Inside(Box::new(located)));
+                }
+                Err(error) => return Err(errno(&error)),
+            };
+            if inode.kind() == Some(FileKind::Symlink) && (!is_last || follows || wants_directory) {
+                if links.len() == SYMLINKS_MAX {
+                    return Err(Errno::LOOP);
+                }
+                let target = inode.content;
+                links.push((dir.clone(), name, target.clone()));
+                wants_directory |= is_last && self::wants_directory(&target);
+                let mut rest = target.as_slice();
+                if target.starts_with(b"/") {
+                    let Some(below) = self.shown_at().within(&target) else {
+                        return Ok(Resolved::Elsewhere(joined(target, &ahead)));
+                    };
+                    (dir, rest) = (namespace.root().clone(), below);
+                }
+                ahead.extend(components(rest).rev().map(<[u8]>::to_vec));
+                continue;
+            }
+            if is_last {
+                if wants_directory && !inode.kind().is_some_and(FileKind::is_shown_as_directory) {
+                    return Err(Errno::NOTDIR);
+                }
+                let inode = Some(inode);
+                let located = Located { view, dir, name, inode, wants_directory, links };
+                return Ok(Resolved::Inside(Box::new(located)));
+            }
+            dir = namespace.open_dir(&dir, &name, &inode).map_err(|error| errno(&error))?;
+        }
+        let inode = Some(namespace.stat_dir(&dir).map_err(|error| errno(&error))?);
+        let (dir, name) = dir.location().unwrap_or((dir, Vec::new()));
+        Ok(Resolved::Inside(Box::new(Located { view, dir, name, inode, wants_directory, links })))
+    }
+
+    /// The path that leads from the place of the namespace one directory up, and then `ahead`.
+    fn above(&self, ahead: &[Vec<u8>]) -> Vec<u8> {
+        joined([self.shown_at().path.as_slice(), b"/.."].concat(), ahead)
+    }
+}
+
+fn wants_directory(path: &[u8]) -> bool {
+    path.ends_with(b"/") || path.ends_with(b"/.") || path == b"."
+}
+
+/// Appends the components `ahead`, of which the next one is last.
+fn joined(mut path: Vec<u8>, ahead: &[Vec<u8>]) -> Vec<u8> {
+    for name in ahead.iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_to_the_place_by_their_text() {
+        let place = ShownPlace::new(b"/tmp/shown");
+        let cases: [(&[u8], Option<&[u8]>); 10] = [
+            (b"/tmp/shown", Some(b"")),
+            (b"/tmp/shown/", Some(b"/")),
+            (b"//tmp/./shown/a/../..", Some(b"/a/../..")),
+            (b"/tmp/x/../shown/a", Some(b"/a")),
+            (b"/../tmp/shown", Some(b"")),
+            (b"/tmp/shown2/a", None),
+            (b"/tmp", None),
+            (b"/usr/tmp/shown", None),
+            (b"/tmp/x/y/../../shown/z", Some(b"/z")),
+            (b"/", None),
+        ];
+        for (path, rest) in cases {
+            assert_eq!(place.within(path), rest, "{}", String::from_utf8_lossy(path));
+        }
+    }
+}

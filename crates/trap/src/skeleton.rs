@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Skeleton: real, empty directories that stand for directories of the namespace which a process has
+//! open or works in.
+//!
+//! The kernel keeps working directories and resolves relative paths of its own with them. Symbolic links on
+//! the way to a working directory, and programs while they are executed, are there as well. The supervisor
+//! moves and removes what is here with what it stands for.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use esker_fs::dir::Dir;
+use parking_lot::RwLock;
+
+/// The real directories below the place at which a namespace is shown.
+#[derive(Debug)]
+pub(crate) struct Skeleton {
+    root: PathBuf,
+    /// True once it has anything but directories.
+    has_files: AtomicBool,
+    /// Taken for writing while names change in the namespace and here.
+    pub(crate) structure: RwLock<()>,
+}
+
+impl Skeleton {
+    pub(crate) fn new(root: PathBuf) -> Self {
+        Self { root, has_files: AtomicBool::new(false), structure: RwLock::default() }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The path that stands for `name` in `dir`; for the root, of an empty name.
+    fn path(&self, dir: &Dir, name: &[u8]) -> PathBuf {
+        let mut names = vec![name.to_vec()];
+        let mut at = dir.clone();
+        while let Some((parent, name)) = at.location() {
+            names.push(name);
+            at = parent;
+        }
+        let mut path = self.root.clone();
+        path.extend(names.iter().rev().map(|name| std::ffi::OsStr::from_bytes(name)));
+        path
+    }
+
+    /// Makes the directory that stands for `dir`, and returns its path.
+    pub(crate) fn make_directory(&self, dir: &Dir) -> io::Result<PathBuf> {
+        let _shape = self.structure.read();
+        self.make_directory_locked(dir)
+    }
+
+    fn make_directory_locked(&self, dir: &Dir) -> io::Result<PathBuf> {
+        // An empty name would append a slash.
+        let path = match dir.location() {
+            Some((parent, name)) => self.path(&parent, &name),
+            None => self.root.clone(),
+        };
+        DirBuilder::new().recursive(true).mode(0o755).create(&path)?;
+        Ok(path)
+    }
+
+    /// Makes the symbolic link `name` in `dir`.
+    pub(crate) fn make_link(&self, dir: &Dir, name: &[u8], target: &[u8]) -> io::Result<()> {
+        let _shape = self.structure.read();
+        self.expect_files();
+        let path = self.make_directory_locked(dir)?.join(std::ffi::OsStr::from_bytes(name));
+        let target = std::ffi::OsStr::from_bytes(target);
+        match std::os::unix::fs::symlink(target, &path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if std::fs::read_link(&path).is_ok_and(|known| known == target) {
+                    return Ok(());
+                }
+                std::fs::remove_file(&path)?;
+                std::os::unix::fs::symlink(target, &path)
+            }
+            made => made,
+        }
+    }
+
+    /// Makes the program `name` in `dir`, with the bytes of `content`.
+    pub(crate) fn make_program(&self, dir: &Dir, name: &[u8], content: &File) -> io::Result<()> {
+        let _shape = self.structure.read();
+        self.expect_files();
+        let parent = self.make_directory_locked(dir)?;
+        let path = parent.join(std::ffi::OsStr::from_bytes(name));
+        let wanted = content.metadata()?;
+        let is_same = |known: &std::fs::Metadata| {
+            known.len() == wanted.len() && known.modified().ok() == wanted.modified().ok()
+        };
+        if std::fs::symlink_metadata(&path).is_ok_and(|known| known.is_file() && is_same(&known)) {
+            return Ok(());
+        }
+        // A program that runs cannot be written.
+        let mut copy = tempfile::Builder::new().prefix(".esker-").tempfile_in(&parent)?;
+        copy_content(content, copy.as_file_mut())?;
+        rustix::fs::fchmod(copy.as_file(), rustix::fs::Mode::from_raw_mode(0o755))?;
+        copy.as_file().set_modified(wanted.modified()?)?;
+        // The kernel executes no file that is open for writing.
+        copy.into_temp_path().persist(&path).map_err(|error| error.error)
+    }
+
+    /// Says that the kernel is about to make something but a directory here.
+    pub(crate) fn expect_files(&self) {
+        self.has_files.store(true, Ordering::Release);
+    }
+
+    /// Removes what stands for `name` in `dir`, which is gone. The caller holds `structure`.
+    pub(crate) fn removed(&self, dir: &Dir, name: &[u8], is_directory: bool) {
+        let removed = match is_directory {
+            true => std::fs::remove_dir(self.path(dir, name)),
+            false if self.has_files.load(Ordering::Acquire) => {
+                std::fs::remove_file(self.path(dir, name))
+            }
+            false => return,
+        };
+        // Most names have nothing here.
+        drop(removed);
+    }
+
+    /// The path that stands for `name` in `dir` before it is moved.
+    pub(crate) fn before(&self, dir: &Dir, name: &[u8]) -> PathBuf {
+        self.path(dir, name)
+    }
+
+    /// Moves what was at `before` to `name` in `dir`, or exchanges the two. The caller holds `structure`.
+    pub(crate) fn moved(
+        &self,
+        before: &Path,
+        dir: &Dir,
+        name: &[u8],
+        is_exchange: bool,
+    ) -> io::Result<()> {
+        let after = self.path(dir, name);
+        let has = |path: &Path| std::fs::symlink_metadata(path).is_ok();
+        let (has_before, has_after) = (has(before), has(&after));
+        if !has_before && !has_after {
+            return Ok(());
+        }
+        self.make_directory_locked(dir)?;
+        if is_exchange && has_before && has_after {
+            let flags = rustix::fs::RenameFlags::EXCHANGE;
+            let cwd = rustix::fs::CWD;
+            return Ok(rustix::fs::renameat_with(cwd, before, cwd, &after, flags)?);
+        }
+        if is_exchange && has_after {
+            if let Some(parent) = before.parent() {
+                DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+            }
+            return std::fs::rename(&after, before);
+        }
+        if has_after && std::fs::remove_file(&after).is_err() {
+            drop(std::fs::remove_dir(&after));
+        }
+        if has_before { std::fs::rename(before, &after) } else { Ok(()) }
+    }
+
+    /// Removes everything below the place.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.root)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => std::fs::remove_dir_all(entry.path())?,
+                false => std::fs::remove_file(entry.path())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies all bytes of `from`, wherever its offset is, to the empty file `to`.
+fn copy_content(from: &File, to: &mut File) -> io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+    let (mut at, mut piece) = (0, vec![0; 1 << 18]);
+    loop {
+        match from.read_at(&mut piece, at)? {
+            0 => return Ok(()),
+            read => {
+                to.write_all(&piece[..read])?;
+                at += read as u64;
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Supervisor: the threads that answer suspended system calls, from the first to the last one.
+
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use esker_base::{Error, Kind, Result};
+use esker_fs::view::NamespaceView;
+use rustix::io::Errno;
+
+use crate::calls::TrappedCall;
+use crate::filter;
+use crate::identities::Identities;
+use crate::listener::{CallAnswer, Listener, SuspendedCall};
+use crate::listing::Listings;
+use crate::resolve::ShownPlace;
+use crate::skeleton::Skeleton;
+use crate::spool::Spool;
+
+/// Where and how a namespace is shown.
+pub struct TrapOptions {
+    /// The namespace.
+    pub view: NamespaceView,
+    /// The directory at which programs see it: a new or an empty one.
+    pub place: PathBuf,
+    /// The directory for files while programs have them open, which needs room for all of them.
+    pub spool: PathBuf,
+    /// Threads that answer system calls.
+    pub threads: usize,
+    /// Hears of files that could not be written back to the session; their content stays in the spool.
+    pub report: Box<dyn Fn(&Error) + Send + Sync>,
+}
+
+/// What the threads of a supervisor share.
+pub(crate) struct Supervisor {
+    identities: Identities,
+    place: ShownPlace,
+    skeleton: Skeleton,
+    spool: Spool,
+    listings: Listings,
+    report: Box<dyn Fn(&Error) + Send + Sync>,
+}
+
+impl Supervisor {
+    fn new(options: TrapOptions) -> Result<Self> {
+        let place = prepare(&options.place)?;
+        Ok(Self {
+            identities: Identities::new(&options.view),
+            place: ShownPlace::new(place.as_os_str().as_bytes()),
+            skeleton: Skeleton::new(place),
+            spool: Spool::new(&options.spool)?,
+            listings: Listings::default(),
+            report: options.report,
+        })
+    }
+
+    pub(crate) fn identities(&self) -> &Identities {
+        &self.identities
+    }
+
+    pub(crate) fn shown_at(&self) -> &ShownPlace {
+        &self.place
+    }
+
+    pub(crate) fn skeleton(&self) -> &Skeleton {
+        &self.skeleton
+    }
+
+    pub(crate) fn spool(&self) -> &Spool {
+        &self.spool
+    }
+
+    pub(crate) fn listings(&self) -> &Listings {
+        &self.listings
+    }
+
+    /// Answers calls until the one of thread `starter` that ends this thread, once `is_ending` is set.
+    fn serve(&self, listener: &Listener, starter: u32, is_ending: &AtomicBool) {
+        loop {
+            let call = match listener.receive() {
+                Ok(call) => call,
+                Err(error) => {
+                    (self.report)(&Error::io(error, "receive system calls"));
+                    return;
+                }
+            };
+            if call.caller.thread() == starter && is_ending.load(Ordering::SeqCst) {
+                listener.answer(&call, CallAnswer::Continue);
+                return;
+            }
+            let answer = self.answer(listener, &call);
+            listener.answer(&call, answer);
+        }
+    }
+
+    fn answer(&self, listener: &Listener, call: &SuspendedCall) -> CallAnswer {
+        let trapped = TrappedCall::new(self, listener, call);
+        // A caller that gets no answer waits for ever.
+        let answered = catch_unwind(AssertUnwindSafe(|| trapped.answer(call.number)));
+        answered.map_or(CallAnswer::Failure(Errno::IO), CallAnswer::from)
+    }
+}
+
+/// Makes the place at which a namespace is shown, and returns its path without symbolic links.
+fn prepare(place: &Path) -> Result<PathBuf> {
+    let failed = |error: std::io::Error| Error::io(error, place.to_string_lossy());
+    std::fs::create_dir_all(place).map_err(failed)?;
+    if std::fs::read_dir(place).map_err(failed)?.next().is_some() {
+        let what = format!(
+            "{}: has entries, which would be hidden: name a new or an empty directory",
+            place.display()
+        );
+        return Err(Error::new(Kind::NotEmpty, what));
+    }
+    let place = place.canonicalize().map_err(failed)?;
+    if place == Path::new("/") {
+        return Err(Error::new(Kind::Invalid, "a namespace cannot be shown at /"));
+    }
+    Ok(place)
+}
+
+/// Runs `work` in a thread that sees a namespace at a place, as does every process that it starts, and
+/// returns what it returns. What programs have written to files is in the session then; the session is
+/// not ended. Processes that `work` leaves behind fail in their further system calls that name files
+/// (`ENOSYS`).
+///
+/// # Errors
+/// `NotEmpty` if the place has entries; `Unsupported` where the kernel does not allow it; `Conflict`
+/// inside of another such thread; errors of the store, once all has ended, if files could not be
+/// written back.
+pub fn run<T: Send>(options: TrapOptions, work: impl FnOnce() -> T + Send) -> Result<T> {
+    let threads = options.threads.max(1);
+    let supervisor = Supervisor::new(options)?;
+    let is_ending = AtomicBool::new(false);
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| supervisor.spool.write_back_closed(&*supervisor.report));
+        let (sender, receiver) = mpsc::channel();
+        let is_ending = &is_ending;
+        let starter = scope.spawn(move || {
+            let installed = filter::install();
+            let is_installed = installed.is_ok();
+            let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+            let sent = sender.send(installed.map(|listener| (listener, thread)));
+            if sent.is_err() || !is_installed {
+                return None;
+            }
+            // A panic goes on once the others have ended.
+            let done = catch_unwind(AssertUnwindSafe(work));
+            is_ending.store(true, Ordering::SeqCst);
+            for _ in 0..threads {
+                // One of them receives this call, and ends.
+                let _ = rustix::fs::access("/", rustix::fs::Access::EXISTS);
+            }
+            Some(done)
+        });
+        let installed = receiver.recv().expect("the thread sends before all else");
+        let failed = match installed {
+            Ok((listener, thread)) => {
+                let listener = Listener::new(listener);
+                std::thread::scope(|servers| {
+                    for _ in 0..threads {
+                        servers.spawn(|| supervisor.serve(&listener, thread, is_ending));
+                    }
+                });
+                None
+            }
+            Err(error) => Some(error),
+        };
+        let done = starter.join().expect("panics are caught");
+        supervisor.spool.end()?;
+        failed.map_or(Ok(done), Err)
+    });
+    let Supervisor { spool, skeleton, .. } = supervisor;
+    let written = spool.close();
+    let cleared =
+        skeleton.clear().map_err(|error| Error::io(error, skeleton.root().to_string_lossy()));
+    let done = result?.expect("ran, since the filter is installed");
+    let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    written.and(cleared).map(|()| done)
+}

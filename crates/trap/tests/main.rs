@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of namespaces that programs see without a mount.
+
+mod crashes;
+mod directories;
+mod files;
+mod names;
+mod programs;
+mod shown;

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Names, paths, links, and working directories.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use crate::shown::{can_show, of, session, shell, show, try_show};
+
+#[test]
+fn working_directories_follow_renames_and_paths_lead_out() {
+    if !can_show() {
+        return;
+    }
+    show(of(&session()), |place| {
+        let said = shell(
+            place,
+            "mkdir -p a/b/c; ln -s a/b/c link; cd -P link; /bin/pwd; mv ../../../a ../../../d; /bin/pwd; \
+             echo x > file; cd -P ..; ls; cd -P ../../..; test -d place; ls place; \
+             cd -P place/d/../d/b/c; cat file",
+        );
+        let place = place.canonicalize().expect("a path");
+        let place = place.display();
+        assert_eq!(said, format!("{place}/a/b/c\n{place}/d/b/c\nc\nd\nlink\nx\n"));
+    });
+}
+
+#[test]
+fn symbolic_links_lead_in_and_out() {
+    if !can_show() {
+        return;
+    }
+    let outside = tempfile::tempdir().expect("a directory");
+    fs::write(outside.path().join("file"), "outside").expect("write");
+    show(of(&session()), |place| {
+        fs::create_dir(place.join("a")).expect("mkdir");
+        fs::write(place.join("a/file"), "inside").expect("write");
+        symlink(place.join("a"), place.join("absolute")).expect("symlink");
+        symlink("absolute/../a/./file", place.join("relative")).expect("symlink");
+        symlink(outside.path(), place.join("out")).expect("symlink");
+        symlink("loop", place.join("loop")).expect("symlink");
+        assert_eq!(fs::read(place.join("relative")).expect("read"), b"inside");
+        assert_eq!(fs::read(place.join("out/file")).expect("read"), b"outside");
+        assert_eq!(fs::metadata(place.join("out/file")).expect("stat").len(), 7);
+        fs::write(place.join("out/new"), "made").expect("write");
+        assert_eq!(
+            fs::read_link(place.join("relative")).expect("readlink").to_str(),
+            Some("absolute/../a/./file")
+        );
+        let looped = fs::read(place.join("loop")).expect_err("a loop");
+        assert_eq!(looped.raw_os_error(), Some(libc::ELOOP));
+        let crossed =
+            fs::rename(place.join("a/file"), place.join("out/file")).expect_err("two file systems");
+        assert_eq!(crossed.kind(), ErrorKind::CrossesDevices);
+        assert_eq!(
+            fs::canonicalize(place.join("relative")).expect("realpath"),
+            place.canonicalize().expect("realpath").join("a/file")
+        );
+    });
+    assert_eq!(fs::read(outside.path().join("new")).expect("read"), b"made");
+}
+
+#[test]
+fn errors_are_those_of_other_file_systems() {
+    if !can_show() {
+        return;
+    }
+    let check = |place: &std::path::Path| {
+        fs::create_dir(place.join("dir")).expect("mkdir");
+        fs::write(place.join("dir/file"), "x").expect("write");
+        fs::write(place.join("file"), "x").expect("write");
+        let path = |name: &str| place.join(name);
+        let long = "x".repeat(256);
+        let results: Vec<std::io::Result<()>> = vec![
+            fs::read(path("absent")).map(drop),
+            fs::read(path("dir")).map(drop),
+            fs::read(path("file/below")).map(drop),
+            fs::read(path("file/")).map(drop),
+            fs::metadata(path("absent/below")).map(drop),
+            fs::metadata(path(&long)).map(drop),
+            fs::create_dir(path("dir")),
+            fs::create_dir(path("absent/dir")),
+            fs::remove_dir(path("dir")),
+            fs::remove_dir(path("file")),
+            fs::remove_dir(path("dir/.")),
+            fs::remove_file(path("dir")),
+            fs::remove_file(path("absent")),
+            fs::rename(path("dir"), path("dir/below")),
+            fs::rename(path("file"), path("dir")),
+            fs::rename(path("dir"), path("file")),
+            fs::rename(path("absent"), path("new")),
+            fs::hard_link(path("dir"), path("link")),
+            fs::hard_link(path("file"), path("dir")),
+            fs::hard_link(path("absent"), path("link")),
+            symlink("target", path("file")),
+            symlink("target", path("absent/link")),
+            fs::read_link(path("file")).map(drop),
+            fs::read_link(path("absent")).map(drop),
+            fs::write(path("new/"), "x"),
+            fs::write(path("dir"), "x"),
+            fs::OpenOptions::new().write(true).create_new(true).open(path("file")).map(drop),
+            std::env::set_current_dir(path("file")),
+            std::env::set_current_dir(path("absent")),
+            fs::read_dir(path("file")).map(drop),
+        ];
+        let errors =
+            results.into_iter().map(|result| result.err().and_then(|error| error.raw_os_error()));
+        errors.collect::<Vec<_>>()
+    };
+    let real = tempfile::tempdir().expect("a directory");
+    let wanted = check(real.path());
+    let found = show(of(&session()), check);
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn hard_links_and_exchanges_keep_identities() {
+    if !can_show() {
+        return;
+    }
+    show(of(&session()), |place| {
+        let number = |name: &str| fs::metadata(place.join(name)).expect("stat").ino();
+        fs::write(place.join("a"), "a").expect("write");
+        fs::hard_link(place.join("a"), place.join("b")).expect("link");
+        assert_eq!(number("a"), number("b"));
+        assert_eq!(fs::metadata(place.join("a")).expect("stat").nlink(), 2);
+        shell(place, "mkdir d; cd d; touch f");
+        let (a, d) = (number("a"), number("d"));
+        let cwd = rustix::fs::CWD;
+        let flags = rustix::fs::RenameFlags::EXCHANGE;
+        rustix::fs::renameat_with(cwd, place.join("a"), cwd, place.join("d"), flags)
+            .expect("exchange");
+        assert_eq!((number("a"), number("d")), (d, a));
+        assert_eq!(shell(place, "ls a; cat d b"), "f\naa");
+    });
+}
+
+#[test]
+fn sockets_have_names() {
+    if !can_show() {
+        return;
+    }
+    show(of(&session()), |place| {
+        let path = place.join("dir/socket");
+        fs::create_dir(place.join("dir")).expect("mkdir");
+        let listener = UnixListener::bind(&path).expect("bind");
+        assert!(fs::symlink_metadata(&path).expect("stat").mode() & libc::S_IFMT == libc::S_IFSOCK);
+        UnixListener::bind(&path).expect_err("taken");
+        std::thread::scope(|scope| {
+            scope.spawn(|| listener.accept().expect("accept"));
+            UnixStream::connect(&path).expect("connect");
+        });
+        fs::remove_file(&path).expect("unlink");
+        assert_eq!(UnixStream::connect(&path).expect_err("gone").kind(), ErrorKind::NotFound);
+        UnixListener::bind(&path).expect("the name is free again");
+    });
+}
+
+#[test]
+fn a_place_with_entries_is_refused_and_kept() {
+    if !can_show() {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    fs::write(place.path().join("file"), "mine").expect("write");
+    let options = esker_trap::TrapOptions {
+        view: of(&session()),
+        place: place.path().to_owned(),
+        spool: std::env::temp_dir(),
+        threads: 1,
+        report: Box::new(|_| {}),
+    };
+    let refused = esker_trap::run(options, || ()).expect_err("it would hide a file");
+    assert_eq!(refused.kind(), esker_base::Kind::NotEmpty);
+    assert_eq!(fs::read(place.path().join("file")).expect("read"), b"mine");
+}
+
+#[test]
+fn one_namespace_cannot_be_shown_inside_of_another() {
+    if !can_show() {
+        return;
+    }
+    let inner = show(of(&session()), |_| try_show(of(&session()), |_| ()).err());
+    assert_eq!(inner.expect("refused").kind(), esker_base::Kind::Conflict);
+}

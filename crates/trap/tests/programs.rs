@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Programs that know nothing of this do what they do elsewhere.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::shown::{can_show, of, session, shell, show, text_of};
+
+/// True if a program is installed; prints a message if not.
+fn has(program: &str) -> bool {
+    let found = Command::new("sh").arg("-c").arg(format!("command -v {program}")).output();
+    let is_there = found.is_ok_and(|output| output.status.success());
+    if !is_there {
+        println!("skipped: {program} is not installed");
+    }
+    is_there
+}
+
+/// Runs `script` in a directory of the machine and in a namespace; both must say the same.
+fn compare(script: &str) {
+    if !can_show() {
+        return;
+    }
+    let real = tempfile::tempdir().expect("a directory");
+    let wanted = shell(real.path(), script);
+    let session = session();
+    let found = show(of(&session), |place| shell(place, script));
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn the_shell() {
+    compare(
+        "umask 027; mkdir -p a/b; echo one > a/one; echo two >> a/one; cp a/one a/b/two; \
+         mv a/b/two a/b/three; ln a/one a/link; ln -s b/three a/soft; cat a/soft a/link; \
+         ls -l a | awk 'NR > 1 {print $1, $NF}'; stat -c '%A %F %n' a; stat -c '%A %s %F %n' a/one a/soft; test -x a; \
+         exec 3<a/one; read line <&3; echo $line; rm a/one; cat <&3; rm -r a; ls -A; \
+         printf '#!/bin/sh\\necho ran $1\\n' > s; chmod +x s; ./s 1; ln -s s t; ./t 2; PATH=.:$PATH; s 3; \
+         (cd / && ls -d etc); mktemp -d -p . | wc -l; echo x | tee f g > h; cat f g h; \
+         dd if=f of=i bs=1 count=1 2>/dev/null; wc -c < i; find . -name '[fgh]' -newer s | sort",
+    );
+}
+
+#[test]
+fn archives() {
+    compare(
+        "cp -a /usr/include/asm-generic src; tar cf all.tar src; mkdir out; tar xf all.tar -C out; \
+         diff -r src out/src; diff -r /usr/include/asm-generic out/src; find out | sort | cksum; \
+         grep -rl define src | sort | cksum; cp -r src other; touch -d 2001-01-01 src/types.h; \
+         cp -p src/types.h other/; stat -c %Y other/types.h; du -s --apparent-size other/types.h | wc -l; \
+         rm -rf src out other; ls",
+    );
+}
+
+#[test]
+fn version_control() {
+    if has("git") {
+        compare(
+            "export HOME=$PWD; git init -q r; cd r; cp /usr/include/asm-generic/*.h .; git add .; \
+             git -c user.name=a -c user.email=b commit -qm first; git status --short; \
+             echo x >> types.h; git status --short; git checkout -q types.h; git checkout -q -b other; \
+             git mv types.h moved.h; git -c user.name=a -c user.email=b commit -qam second; \
+             git log --oneline | wc -l; git fsck 2>/dev/null; git gc -q; git diff --stat HEAD~1 | tail -n1",
+        );
+    }
+}
+
+#[test]
+fn compilers_and_what_they_make() {
+    if has("cc") && has("make") {
+        compare(
+            "mkdir lib; echo 'int two(void) { return 2; }' > lib/two.c; \
+             printf '#include <stdio.h>\\nint two(void);\\nint main(void) { printf(\"%d\\\\n\", two()); }\\n' > main.c; \
+             printf 'all: main\\nmain: main.o lib/libtwo.so\\n\\tcc -o main main.o -Llib -ltwo -Wl,-rpath,lib\\nlib/libtwo.so: lib/two.c\\n\\tcc -shared -fPIC -o $@ $<\\n' > Makefile; \
+             make -s -j2; ./main; make -s; touch lib/two.c; make -q || echo again; make -s; ./main",
+        );
+    }
+}
+
+#[test]
+fn static_programs() {
+    if has("cc") {
+        compare(
+            "printf '#include <stdio.h>\\n#include <sys/stat.h>\\nint main(void) { struct stat s; \
+             FILE *f = fopen(\"made\", \"w\"); fputs(\"text\", f); fclose(f); stat(\"made\", &s); \
+             printf(\"%%ld\\\\n\", (long)s.st_size); return rename(\"made\", \"moved\"); }' > p.c; \
+             cc -static p.c -o p; ./p; cat moved",
+        );
+    }
+}
+
+#[test]
+fn python() {
+    if !has("python3") {
+        return;
+    }
+    let script = r#"
+import mmap, multiprocessing, os, shutil, sqlite3, tempfile
+def work(number):
+    with open(f"part-{number}", "w") as file:
+        file.write("x" * number)
+    return os.path.getsize(f"part-{number}")
+if __name__ == "__main__":
+    with multiprocessing.Pool(2) as pool:
+        print(pool.map(work, range(20)))
+    data = sqlite3.connect("data")
+    data.execute("create table t (a)")
+    data.executemany("insert into t values (?)", [(i,) for i in range(1000)])
+    data.commit()
+    print(data.execute("select sum(a) from t").fetchone())
+    data.close()
+    with open("map", "w+b") as file:
+        file.truncate(10000)
+        with mmap.mmap(file.fileno(), 10000) as memory:
+            memory[5000] = 7
+    print(open("map", "rb").read()[5000], os.path.getsize("map"))
+    os.makedirs("a/b/c")
+    os.chdir("a/b")
+    open("../up", "w").write("1")
+    print(os.listdir(".."), os.path.realpath("c").endswith("a/b/c"))
+    os.chdir("../..")
+    with tempfile.TemporaryDirectory(dir=".") as directory:
+        shutil.copytree("a", directory + "/a")
+        print(sorted(os.walk(directory + "/a"))[0][1:])
+    with open("module.py", "w") as file:
+        file.write("value = 42\n")
+    import sys
+    sys.path.insert(0, ".")
+    import module
+    print(module.value, sorted(entry.name for entry in os.scandir("__pycache__"))[0][:6])
+    os.setxattr("map", "user.a", b"value")
+    print(os.getxattr("map", "user.a"), os.listxattr("map"))
+    descriptor = os.open("map", os.O_RDONLY)
+    print(os.getxattr(descriptor, "user.a"), os.fstat(descriptor).st_size)
+    print(sorted(os.listdir(".")))
+"#;
+    let script = format!(
+        "cat > program.py <<'END'\n{script}\nEND\nunset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; python3 program.py"
+    );
+    compare_with_attributes(&script);
+}
+
+/// As [`compare`], where the machine's directory has extended attributes.
+fn compare_with_attributes(script: &str) {
+    let has_attributes = |place: &Path| {
+        let path = place.join("probe");
+        std::fs::write(&path, "").expect("write");
+        let set = rustix::fs::setxattr(&path, "user.a", b"", rustix::fs::XattrFlags::empty());
+        std::fs::remove_file(&path).expect("unlink");
+        set.is_ok()
+    };
+    if has_attributes(tempfile::tempdir().expect("a directory").path()) {
+        compare(script);
+    } else {
+        println!("skipped: the directory for temporary files has no extended attributes");
+    }
+}
+
+#[test]
+fn programs_of_the_go_language() {
+    if !has("go") {
+        return;
+    }
+    let source = r#"
+package main
+import ("fmt"; "os"; "path/filepath"; "sync")
+func main() {
+    var group sync.WaitGroup
+    for i := 0; i < 50; i++ {
+        group.Add(1)
+        go func() {
+            defer group.Done()
+            os.MkdirAll(fmt.Sprintf("go/%d", i%5), 0755)
+            os.WriteFile(fmt.Sprintf("go/%d/%d", i%5, i), []byte(fmt.Sprint(i)), 0644)
+        }()
+    }
+    group.Wait()
+    count := 0
+    filepath.WalkDir("go", func(string, os.DirEntry, error) error { count++; return nil })
+    text, err := os.ReadFile("go/3/48")
+    fmt.Println(count, string(text), err)
+}
+"#;
+    // Compiled outside, since the compiler is slow; statically linked, with raw system calls.
+    let built = tempfile::tempdir().expect("a directory");
+    std::fs::write(built.path().join("main.go"), source).expect("write");
+    let compiled = Command::new("go")
+        .args(["build", "-o", "program", "main.go"])
+        .env("CGO_ENABLED", "0")
+        .env("GO111MODULE", "off")
+        .env("GOCACHE", built.path().join("cache"))
+        .current_dir(built.path())
+        .output();
+    text_of(&compiled.expect("a compiler"), "go build");
+    compare(&built.path().join("program").display().to_string());
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A session that a thread of the test, and what it starts, see at a directory.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use esker_base::clock::SystemClock;
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_base::{Error, Result};
+use esker_fs::identity::Identity;
+use esker_fs::repository::Repository;
+use esker_fs::session::{NewRoot, Session, SessionOptions};
+use esker_fs::view::NamespaceView;
+use esker_trap::TrapOptions;
+use tempfile::TempDir;
+
+/// True if namespaces can be shown here; prints a message if not.
+pub fn can_show() -> bool {
+    match esker_trap::is_available() {
+        Ok(()) => true,
+        Err(error) => {
+            println!("skipped: {error}");
+            false
+        }
+    }
+}
+
+/// The repository in `store`.
+pub fn repository(store: SharedStore) -> Repository {
+    Repository::with(store, 1 << 20, Arc::new(SystemClock))
+}
+
+/// The options of a session of this user.
+pub fn options() -> SessionOptions {
+    let identity = Identity::of_process();
+    let new_root = NewRoot { owner: Some((identity.uid, identity.gid)), mode: 0o755 };
+    SessionOptions { identity, new_root, ..SessionOptions::default() }
+}
+
+/// A new session in memory.
+pub fn session() -> Arc<Session> {
+    let repository = repository(Arc::new(MemoryStore::new()));
+    Arc::new(repository.begin(&[], options()).expect("begin"))
+}
+
+/// The session as it is shown.
+pub fn of(session: &Arc<Session>) -> NamespaceView {
+    NamespaceView::Session(session.clone())
+}
+
+/// Shows `view` to `work`, which gets the place.
+pub fn try_show<T: Send>(view: NamespaceView, work: impl FnOnce(&Path) -> T + Send) -> Result<T> {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let place = scratch.path().join("place");
+    let report = |error: &Error| println!("reported: {error}");
+    let options = TrapOptions {
+        view,
+        place: place.clone(),
+        spool: scratch.path().to_owned(),
+        threads: 3,
+        report: Box::new(report),
+    };
+    let done = esker_trap::run(options, || work(&place));
+    let left = left_in(&scratch);
+    assert_eq!(left, [place], "nothing but the empty place is left");
+    done
+}
+
+/// As [`try_show`], which must succeed.
+pub fn show<T: Send>(view: NamespaceView, work: impl FnOnce(&Path) -> T + Send) -> T {
+    try_show(view, work).expect("show")
+}
+
+fn left_in(scratch: &TempDir) -> Vec<PathBuf> {
+    let entries = |path: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(path).expect("list");
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    };
+    let left = entries(scratch.path());
+    left.iter().for_each(|path| assert!(entries(path).is_empty()));
+    left
+}
+
+/// Runs a script of the shell in `place`; returns what it says.
+pub fn shell(place: &Path, script: &str) -> String {
+    let output = Command::new("sh").arg("-ec").arg(script).current_dir(place).output();
+    text_of(&output.expect("a shell"), script)
+}
+
+/// The output of a program that succeeded.
+pub fn text_of(output: &Output, what: &str) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {}: {errors}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned() + &errors
+}
+
+/// The bytes of the file at `path` of the session.
+pub fn content(session: &Session, path: &str) -> Vec<u8> {
+    let found = session.find(path, esker_fs::namespace::FollowLinks::Yes).expect("find");
+    let mut bytes = Vec::new();
+    let read = session.read_all(&found.inode, &mut |piece| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    });
+    read.expect("read");
+    bytes
+}
