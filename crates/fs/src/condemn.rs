@@ -348,20 +348,20 @@ pub(crate) fn doom_unreadable(
     if kept(store, set, stale, &stands_for)? != KeptContent::Nothing {
         return Ok(CondemnVerdict::Kept);
     }
-    let newest = match Manifest::newest_number(store, set) {
+    match doom_damaged(store, set, now_ns) {
         Err(error) if error.kind() == Kind::NotFound => return Ok(CondemnVerdict::Gone),
-        newest => newest?,
-    };
-    if newest >= NUMBER_MAX {
-        // No writer gets that far, and there is no next number. The unreadable manifest is
-        // reported.
-        return Ok(CondemnVerdict::Kept);
-    }
-    // Above the epoch of any writer that is still running.
-    if !doom_after(store, set, newest, EPOCH_MAX - 1, now_ns)? {
-        return Ok(CondemnVerdict::Kept);
+        Ok(true) => {}
+        kept => return kept.map(|_| CondemnVerdict::Kept),
     }
     Manifest::load(store, set).map(|manifest| CondemnVerdict::Doomed(Box::new(manifest)))
+}
+
+/// Dooms `set`, whose newest manifest cannot be read, whoever holds it; false if another process committed
+/// first, or if there is no next number: no writer gets that far.
+pub(crate) fn doom_damaged(store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
+    let newest = Manifest::newest_number(store, set)?;
+    // Above the epoch of any writer that is still running.
+    Ok(newest < NUMBER_MAX && doom_after(store, set, newest, EPOCH_MAX - 1, now_ns)?)
 }
 
 /// Commits the doom of `set` as the manifest after `number`, under the epoch after `epoch`; false

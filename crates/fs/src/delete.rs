@@ -108,8 +108,12 @@ impl Repository {
         let store = &**self.store();
         for _ in 0..TRIES_MAX {
             let mut manifest = match Manifest::load(store, set) {
-                // Nobody can resume it.
+                // Nobody can resume it; its writer, if there is one, can commit no more.
                 Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
+                    let doom = || condemn::doom_damaged(store, set, self.clock().now_ns());
+                    if !self.with_reserve(doom)? {
+                        continue;
+                    }
                     return session_marker::release_given_up(store, set);
                 }
                 loaded => loaded?,
@@ -128,18 +132,37 @@ impl Repository {
                     committed => committed?,
                 }
             }
+            if manifest.state == SetState::Sealed && manifest.job.is_some() {
+                self.fence_names(set)?;
+            }
             return best_effort(session_marker::release_given_up(store, set));
         }
         Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
     }
 
+    /// Makes processes that are about to name `set`, a part of a job that was just given up, look at it again.
+    fn fence_names(&self, set: SetId) -> Result<()> {
+        let store = &**self.store();
+        for holder in marker::holders(store, set)? {
+            if let MarkerHolder::Name(name) = holder {
+                let fence = || names::fence_publications(store, &**self.clock(), &name, set);
+                self.with_reserve(fence)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes a complete set that a command began for its own use ([`SessionOptions::private`])
-    /// independent of the command: it stays if the command dies. Cost: a commit.
+    /// independent of the command: it stays if the command dies. Does nothing to a part that was reopened
+    /// meanwhile, which is another process's. Cost: a commit.
     ///
     /// # Errors
     /// `Conflict` if another process commits to it; errors of the store.
     pub fn keep_complete(&self, set: SetId) -> Result<()> {
-        let mut manifest = Manifest::load(&**self.store(), set)?;
+        let mut manifest = condemn::load_live(&**self.store(), set)?;
+        if manifest.state != SetState::Sealed {
+            return Ok(());
+        }
         manifest.epoch += 1;
         manifest.writer = manifest.writer.take().map(SetWriter::released);
         manifest.claim(&**self.store(), set, self.clock().now_ns())
@@ -229,11 +252,15 @@ impl Repository {
     /// # Errors
     /// `NoSpace`, without a change, if the store and its reserve are full; errors of the store.
     pub fn abandon(&self, set: SetId) -> Result<()> {
+        let store = &**self.store();
+        let doom = || condemn::doom_missing(store, set, self.clock().now_ns());
         match self.give_up_if(set, &|_| Ok(true)) {
-            // It has not begun.
-            Err(error) if error.kind() == Kind::NotFound => {
-                session_marker::release_given_up(&**self.store(), set)
+            // It has not begun, and does not any more.
+            Err(error) if error.kind() == Kind::NotFound && self.with_reserve(doom)? => {
+                session_marker::release_given_up(store, set)
             }
+            // It has just begun.
+            Err(error) if error.kind() == Kind::NotFound => self.give_up_if(set, &|_| Ok(true)),
             done => done,
         }
     }
@@ -245,7 +272,11 @@ impl Repository {
     /// As [`Repository::abandon`].
     pub fn abandon_session(&self, session: &Session) -> Result<()> {
         let epoch = session.epoch();
-        match self.give_up_if(session.set(), &|newest| Ok(newest.epoch == epoch)) {
+        // Nobody takes a complete set over, unless it is a part that is reopened.
+        let is_own = |newest: &Manifest| {
+            newest.epoch == epoch || (newest.state == SetState::Sealed && newest.job.is_none())
+        };
+        match self.give_up_if(session.set(), &|newest| Ok(is_own(newest))) {
             // It was collected.
             Err(error) if error.kind() == Kind::NotFound => Ok(()),
             done => done,

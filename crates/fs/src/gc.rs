@@ -123,6 +123,7 @@ impl Repository {
         loop {
             let freed = collection.report.objects;
             collection.sweep_markers()?;
+            collection.restore_held()?;
             collection.restore_markers()?;
             collection.collect_sets()?;
             collection.sweep_claims()?;

@@ -41,6 +41,7 @@ use crate::layers::{LayerStack, dir_of, load_stack};
 use crate::marker::{self, MarkerHolder};
 use crate::names;
 use crate::provisional_markers::ProvisionalMarkers;
+use crate::publication::check_part_stays;
 use crate::repository::{Repository, best_effort, complete_manifest};
 use crate::session_marker;
 
@@ -209,6 +210,14 @@ impl Repository {
         // Commit before anything is written to the set: from here on a manifest needs its markers,
         // its tables and those of the parts. If a collector swept the markers, this fails.
         manifest.claim(store, set, self.clock().now_ns())?;
+        // From here on the parts are parts because of this set, so no rank begins another one. One that was
+        // given up before may have a successor.
+        let stay = |part: &SetId| check_part_stays(*part, &condemn::load_live(store, *part)?);
+        if let Err(error) = parts.iter().try_for_each(stay) {
+            // The parts are none because of this set then.
+            drop(condemn::doom_now(&mut manifest, store, set, self.clock().now_ns()));
+            return Err(error);
+        }
         let top = self.write_top(set, runs + 1, &resolved, &manifests)?;
         // Records above the parts may come from sets below them.
         let highest = top.iter().map(|table| table.seq_max).max().unwrap_or(0);

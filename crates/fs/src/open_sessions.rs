@@ -57,7 +57,7 @@ impl OpenSession {
     /// True if it takes no more changes, and only its name is missing.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.node.state() == Some(SetState::Sealed)
+        matches!(self.node.state(), Some(SetState::Sealed | SetState::CondemnedSealed))
     }
 
     /// Time of the last write or beat, in nanoseconds since the Unix epoch.
@@ -112,9 +112,10 @@ impl Repository {
             MarkerHolder::Name(name) => names::stands_for(&**self.store(), name, set),
             _ => Ok(false),
         };
+        // A process that was stopped while it reopened a part has left it condemned; who uses it restores it.
         let is_session = match manifest.state {
-            SetState::Open => true,
-            SetState::Sealed => {
+            SetState::Open | SetState::CondemnedOpen => true,
+            SetState::Sealed | SetState::CondemnedSealed => {
                 let named: Result<Vec<bool>> = node.holders.iter().map(is_named).collect();
                 !named?.contains(&true)
             }

@@ -7,12 +7,19 @@
 //! (`marker.rs`), commits a manifest that needs them, and then keeps them, which ends the value. If
 //! it fails before, dropping the value releases all markers, as well as the store permits: a leftover
 //! keeps garbage until it is abandoned or swept. A process that dies releases nothing.
+//! The commit of a session's first manifest may take effect although its maker fails, and another process
+//! may take the session over then. So the value is told before that commit, and once it was, it releases
+//! markers only after a commit has made sure that nobody uses the session: the set cannot begin any more,
+//! or was given up by its first writer.
 
-use esker_base::Result;
 use esker_base::store::{Store, concurrent};
-use esker_table::manifest::SetId;
+use esker_base::{Clock, Kind, Result};
+use esker_table::manifest::{Manifest, SetId};
+use esker_table::set_writer::SetWriter;
 
+use crate::condemn;
 use crate::marker::{self, MarkerHolder};
+use crate::session_marker::{self, FIRST_EPOCH};
 
 /// Markers that have been put, and that are released when dropped, unless they are kept.
 #[must_use = "markers are released when dropped"]
@@ -20,19 +27,53 @@ pub struct ProvisionalMarkers<'a> {
     store: &'a dyn Store,
     set: SetId,
     bases: &'a [SetId],
+    /// Set once the set may begin, and others may resume it.
+    clock: Option<&'a dyn Clock>,
 }
 
 impl<'a> ProvisionalMarkers<'a> {
     /// Puts the markers of `set`, which builds on `bases`. If that fails, releases those that were
     /// put. Cost: a write for each, concurrent on a far store.
     pub fn hold(store: &'a dyn Store, set: SetId, bases: &'a [SetId]) -> Result<Self> {
-        let markers = Self { store, set, bases };
+        let markers = Self { store, set, bases, clock: None };
         let own = (set, MarkerHolder::Session);
         let bases = bases.iter().map(|base| (*base, MarkerHolder::Set(set)));
         let held: Vec<(SetId, MarkerHolder)> = std::iter::once(own).chain(bases).collect();
         let put = |(set, holder): &(SetId, MarkerHolder)| marker::hold(store, *set, holder);
         concurrent::try_map(store, &held, put)?;
         Ok(markers)
+    }
+
+    /// Says that the set may begin from now on, and that other processes may resume it then.
+    pub fn may_begin(&mut self, clock: &'a dyn Clock) {
+        self.clock = Some(clock);
+    }
+
+    /// Makes sure that nobody uses the set, whose maker has failed; true if it has not begun, so that it
+    /// needs no markers.
+    fn give_up(&self, clock: &dyn Clock) -> Result<bool> {
+        let (store, set, now_ns) = (self.store, self.set, clock.now_ns());
+        match condemn::doom_missing(store, set, now_ns) {
+            Ok(false) => {}
+            // Nobody else begins it, and its maker's attempt has ended.
+            Err(error) if error.kind() == Kind::NoSpace => {
+                return match Manifest::newest_number(store, set) {
+                    Err(error) if error.kind() == Kind::NotFound => Ok(true),
+                    begun => begun.map(|_| false),
+                };
+            }
+            doomed => return doomed,
+        }
+        let mut manifest = Manifest::load(store, set)?;
+        // A process that has taken it over has a higher epoch, and keeps it.
+        if manifest.epoch == FIRST_EPOCH {
+            manifest.epoch += 1;
+            manifest.is_given_up = true;
+            manifest.writer = manifest.writer.take().map(SetWriter::released);
+            manifest.claim(store, set, now_ns)?;
+            session_marker::release_given_up(store, set)?;
+        }
+        Ok(false)
     }
 
     /// Keeps all markers: the set has begun.
@@ -53,6 +94,11 @@ impl Drop for ProvisionalMarkers<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // The cause of a panic may be in the store.
+            return;
+        }
+        if let Some(clock) = self.clock
+            && !self.give_up(clock).unwrap_or(false)
+        {
             return;
         }
         let _ = marker::release(self.store, self.set, &MarkerHolder::Session);

@@ -23,7 +23,7 @@ use crate::graph::is_of_manifest;
 use crate::marker::{self, MarkerHolder};
 use crate::name_table::{self, NameEntry, SeenPart};
 use crate::names::{self, IfTaken};
-use crate::repository::{Repository, best_effort};
+use crate::repository::{Repository, best_effort, given_up};
 use crate::session_marker;
 
 impl Repository {
@@ -105,18 +105,27 @@ impl Repository {
         let store = &**self.store();
         marker::hold(store, set, &MarkerHolder::Name(name.to_owned()))?;
         let known = condemn::load_live(store, set)?;
-        check_complete(set, &known, "resume and publish it")?;
+        check_publishable(set, &known, "resume and publish it")?;
         let publication =
             PendingPublication { set, known: &known, name, if_taken, seen, was_session: true };
         publish_held(store, &**self.clock(), publication)
     }
 }
 
-fn check_complete(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
-    if manifest.state == SetState::Sealed {
-        return Ok(());
+/// Fails unless `set` is complete and, if it is a part of a job, was not given up: its rank may have begun
+/// another part.
+fn check_publishable(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
+    if manifest.state != SetState::Sealed {
+        let what = format!("change set {set} is not complete; {advice}");
+        return Err(Error::new(Kind::Invalid, what));
     }
-    Err(Error::new(Kind::Invalid, format!("change set {set} is not complete; {advice}")))
+    check_part_stays(set, manifest)
+}
+
+/// Fails for a part of a job that was given up.
+pub(crate) fn check_part_stays(set: SetId, manifest: &Manifest) -> Result<()> {
+    let is_part = manifest.job.is_some_and(|membership| membership.rank.is_some());
+    if is_part && manifest.is_given_up { Err(given_up(set)) } else { Ok(()) }
 }
 
 /// A complete set with the marker of a name, and how to give it the name.
@@ -144,6 +153,8 @@ pub(crate) fn publish_held(
     publication: PendingPublication<'_>,
 ) -> Result<Option<SetId>> {
     let PendingPublication { set, known, name, if_taken, seen, was_session } = publication;
+    let advice = "it was reopened meanwhile; complete it first";
+    check_publishable(set, known, advice)?;
     let entry = NameEntry { set, published_ns: clock.now_ns() };
     let keep = &mut |former| {
         if if_taken == IfTaken::ReplaceUnlessMoved {
@@ -151,10 +162,7 @@ pub(crate) fn publish_held(
         }
         hold_former(store, clock, former, name)
     };
-    let check_live = || {
-        let advice = "it was reopened meanwhile; complete it first";
-        check_complete(set, &condemn::reload_live(store, set, known)?, advice)
-    };
+    let check_live = || check_publishable(set, &condemn::reload_live(store, set, known)?, advice);
     let replaced = names::publish(store, clock, (name, seen), entry, if_taken, &check_live, keep)?;
     if was_session {
         best_effort(session_marker::release_published(store, set, known))?;

@@ -161,8 +161,9 @@ impl Repository {
         store.keep_reserve();
         // Put markers first, then check what they hold: see `marker.rs`. If a collector swept them
         // meanwhile, the set cannot begin: see `condemn.rs`.
-        let (markers, expected) = self.hold_bases(set, bases)?;
+        let (mut markers, expected) = self.hold_bases(set, bases)?;
         let stack = load_stack_expecting(&self.source, bases, &expected)?;
+        markers.may_begin(&*self.clock);
         let mut manifest = Manifest::new(bases.to_vec(), self.clock.now_ns());
         manifest.job = job;
         manifest.properties.clone_from(&options.properties);
@@ -347,7 +348,7 @@ pub(crate) fn best_effort(done: Result<()>) -> Result<()> {
 /// deletes the logs that are still being replayed.
 fn fenced_or(error: Error, store: &dyn Store, set: SetId, epoch: u64) -> Error {
     match Manifest::load(store, set) {
-        Ok(now) if error.kind() == Kind::NotFound && now.epoch > epoch => {
+        Ok(now) if error.kind() != Kind::Conflict && now.epoch > epoch => {
             let what = format!("another process took over @{set} while it was resumed");
             Error::new(Kind::Fenced, what)
         }

@@ -16,7 +16,7 @@ use esker_table::manifest::{Manifest, SetId};
 use crate::marker::{self, MarkerHolder};
 
 /// Epoch of the writer that begins a set; a part that was reopened has a higher one.
-const FIRST_EPOCH: u64 = 1;
+pub(crate) const FIRST_EPOCH: u64 = 1;
 
 /// True if `set` has a marker of a session. Cost: a listing.
 pub(crate) fn is_held(store: &dyn Store, set: SetId) -> Result<bool> {

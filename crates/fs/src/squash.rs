@@ -115,8 +115,10 @@ impl Repository {
         let store = &**self.store();
         let set = self.draw_set_id();
         // The bases are held as by a session until the new set no longer needs them.
-        let markers = ProvisionalMarkers::hold(store, set, bases)?;
-        let report = self.squash_into(set, bases, options)?;
+        let mut markers = ProvisionalMarkers::hold(store, set, bases)?;
+        let stack = LayerStack::new(self.source().clone(), load_stack(self.source(), bases)?, None);
+        markers.may_begin(&**self.clock());
+        let report = self.squash_into(set, (bases, &stack), options)?;
         markers.keep_own()?;
         Ok((set, report))
     }
@@ -124,7 +126,7 @@ impl Repository {
     fn squash_into(
         &self,
         set: SetId,
-        bases: &[SetId],
+        (bases, stack): (&[SetId], &LayerStack),
         options: &SquashOptions,
     ) -> Result<SquashReport> {
         let store = &**self.store();
@@ -134,7 +136,6 @@ impl Repository {
         let now_ns = self.clock().now_ns();
         manifest.writer = options.writer.as_ref().map(|writer| writer.beginning(now_ns));
         manifest.claim(store, set, self.clock().now_ns())?;
-        let stack = LayerStack::new(self.source().clone(), load_stack(self.source(), bases)?, None);
         let layers: Vec<&TableRuns> = stack.bases().iter().map(|base| &base.tables).collect();
         let shape = DirTree::of(&layers, options.threads)?;
         let job = SquashJob {
@@ -144,11 +145,7 @@ impl Repository {
             run: 1,
             layers: &layers,
             bottom: true,
-            squash: Some(SquashPlan {
-                shape: &shape,
-                stack: &stack,
-                copies_data: options.copy_data,
-            }),
+            squash: Some(SquashPlan { shape: &shape, stack, copies_data: options.copy_data }),
         };
         let MergedRanges { mut tables, mut counts, mapped, mut references } =
             merge_all(&job, options.threads)?;

@@ -9,6 +9,7 @@ use esker_table::LOG_MAGIC;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::tables::TableRuns;
 
+use crate::condemn::{self, DeletionPhase};
 use crate::gc::SetObject;
 use crate::identity::Identity;
 use crate::inode::INODE;
@@ -26,7 +27,8 @@ impl Repository {
     /// `NotFound` if the set is gone or being deleted; as [`Repository::open`].
     pub fn open_unsealed(&self, set: SetId, identity: Identity) -> Result<Namespace> {
         let manifest = Manifest::load(&**self.store(), set)?;
-        if manifest.state.is_condemned() {
+        // A condemned set is whole; one that is held is restored by those who use it.
+        if !matches!(condemn::phase(&manifest), DeletionPhase::Live | DeletionPhase::Condemned) {
             let context = format!("change set {set} is being deleted");
             return Err(Error::new(Kind::NotFound, context));
         }

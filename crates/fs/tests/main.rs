@@ -12,6 +12,7 @@ mod crash;
 mod data_logs;
 mod emptying;
 mod export;
+mod failed_begins;
 mod far_store;
 #[cfg(feature = "s3")]
 #[expect(dead_code, reason = "the tests of the stores use the rest")]
@@ -67,4 +68,5 @@ mod stores;
 mod subject;
 mod transfer;
 mod trees;
+mod used_parts;
 mod verify;

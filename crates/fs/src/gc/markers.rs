@@ -132,10 +132,12 @@ impl GarbageCollection<'_> {
         self.markers.get(&set).into_iter().flat_map(BTreeMap::keys)
     }
 
-    /// Returns the manifest of `set` if it is sealed.
+    /// Returns the manifest of `set` if it is sealed, or was when its reopening was stopped.
     fn sealed(&self, set: SetId) -> Option<&Manifest> {
         match self.sets.get(&set) {
-            Some(KnownSet::Manifest(manifest)) if manifest.state == SetState::Sealed => {
+            Some(KnownSet::Manifest(manifest))
+                if matches!(manifest.state, SetState::Sealed | SetState::CondemnedSealed) =>
+            {
                 Some(manifest)
             }
             _ => None,

@@ -15,6 +15,33 @@ use crate::marker::MarkerHolder;
 use crate::names;
 
 impl GarbageCollection<'_> {
+    /// Restores sets that are condemned and held: a process that was reopening a part of a job was stopped.
+    pub(super) fn restore_held(&mut self) -> Result<()> {
+        let keeps = |set: SetId| {
+            self.markers
+                .get(&set)
+                .is_some_and(|holders| holders.keys().any(MarkerHolder::keeps_tables))
+        };
+        let sets = self.sets.keys().copied();
+        let condemned: Vec<SetId> = sets
+            .filter(|set| self.phase(*set) == Some(DeletionPhase::Condemned) && keeps(*set))
+            .collect();
+        for set in condemned {
+            if self.options.dry_run {
+                continue;
+            }
+            match condemn::load_live(self.store(), set) {
+                Ok(manifest) => {
+                    self.sets.insert(set, KnownSet::Manifest(Box::new(manifest)));
+                }
+                // Another collection has deleted it, or a process has it in hand.
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Conflict) => {}
+                Err(error) => self.put_off(Err(error))?,
+            }
+        }
+        Ok(())
+    }
+
     /// Deletes sets without markers, and then those that only they held.
     pub(super) fn collect_sets(&mut self) -> Result<()> {
         // A set whose deletion was decided is deleted regardless of markers that losers of the race

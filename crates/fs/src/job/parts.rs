@@ -119,6 +119,11 @@ impl Repository {
                 return error;
             }
             let _ = claim.remove(store);
+            let is_lost = condemn::is_race(&error)
+                || matches!(error.kind(), Kind::NotFound | Kind::Exists | Kind::Closed);
+            if !is_lost {
+                return error;
+            }
             let what = "another process began it, or a collection ran, at the same time; try again";
             Error::new(Kind::Conflict, format!("the part of rank {rank} of job {job}: {what}"))
         })
@@ -234,7 +239,8 @@ impl Repository {
     ///
     /// # Errors
     /// `Invalid` if parts were joined, have names, or are bases of other sets; `Conflict` if a part
-    /// keeps changing; `NotFound` if it is given up at the same time; as [`Repository::parts`].
+    /// keeps changing; `NotFound` if it is given up at the same time, `Exists` if its rank then begins another;
+    /// as [`Repository::parts`].
     pub fn reopen_parts(&self, job: JobId) -> Result<Vec<JobPart>> {
         let mut parts = self.parts(job)?;
         for part in parts.iter_mut().filter(|part| part.is_complete) {
@@ -255,10 +261,12 @@ impl Repository {
             if manifest.state == SetState::Open {
                 return Ok(());
             }
+            let rank = manifest.job.and_then(|membership| membership.rank);
+            let claim = rank.map(|rank| PartClaim { job, rank, set: part });
             let id = self.draw_set_id().0 as u64;
             let own = MarkerHolder::Reopened { epoch: manifest.epoch + 1, id };
             marker::hold(store, part, &own)?;
-            match self.reopen_under(job, part, manifest, &own) {
+            match self.reopen_under((job, part), claim, manifest, &own) {
                 Err(error) if condemn::is_race(&error) => {}
                 reopened => return reopened,
             }
@@ -274,8 +282,8 @@ impl Repository {
     /// finds it condemned and restores it: then the second commit fails.
     fn reopen_under(
         &self,
-        job: JobId,
-        part: SetId,
+        (job, part): (JobId, SetId),
+        claim: Option<PartClaim>,
         mut manifest: Manifest,
         own: &MarkerHolder,
     ) -> Result<()> {
@@ -289,10 +297,13 @@ impl Repository {
             return Err(error);
         }
         let fence = |name: &str| names::fence_publications(store, clock, name, part);
-        let unused = self.check_unused(job, part, &fence);
+        let unused = self
+            .check_unused(job, part, &fence)
+            // Its rank may have begun another part while it was one by a name only.
+            .and_then(|()| claim.map_or(Ok(()), |claim| self.check_claim(&claim)));
         manifest.state = if unused.is_ok() { SetState::Open } else { SetState::Sealed };
         manifest.epoch += 1;
-        let committed = manifest.claim(store, part, clock.now_ns());
+        let committed = self.with_reserve(|| manifest.claim(store, part, clock.now_ns()));
         if let Err(refused) = unused {
             // If the commit failed, who uses the part restores it.
             best_effort(marker::release(store, part, own))?;

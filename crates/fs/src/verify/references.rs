@@ -96,6 +96,10 @@ impl Verification<'_> {
             self.find(Finding::new(Severity::Error, &*object, expected, got));
         }
         let state = match Manifest::load(&*store, set) {
+            // A reopening that was refused, or stopped, left it so; readers and collections restore it.
+            Ok(manifest) if manifest.state == SetState::CondemnedSealed => {
+                SetState::Sealed.to_string()
+            }
             Ok(manifest) => manifest.state.to_string(),
             Err(error) if error.kind() == Kind::NotFound => "none".into(),
             // Found again, and reported, when the set is checked.
@@ -255,8 +259,8 @@ impl Verification<'_> {
                 }
                 let is_base = manifest.bases.contains(&needed);
                 let got = match self.manifests.get(&needed).map(|other| other.state) {
-                    Some(SetState::Sealed) => continue,
-                    Some(SetState::Open) if !is_base => continue,
+                    Some(SetState::Sealed | SetState::CondemnedSealed) => continue,
+                    Some(SetState::Open | SetState::CondemnedOpen) if !is_base => continue,
                     Some(_) if only_data => continue,
                     Some(state) => format!("{state:?}"),
                     None => "none that can be read".to_owned(),
