@@ -62,8 +62,8 @@ fn the_session_of_a_program_that_fails_stays() {
     let at = esker.path("at").display().to_string();
     let options = ["--at", &at, "--write", "new"];
     let said = esker.fails(42, shell(&options, &format!("echo x > {at}/file; exit 42")));
-    let set =
-        said.split("session @").nth(1).and_then(|rest| rest.split(' ').next()).expect("named");
+    assert!(said.contains("the program failed (exit code 42), so new was not published"), "{said}");
+    let set = said.split("session drop @").nth(1).map(str::trim_end).expect("named");
     assert_eq!(esker.ok(["cat", &format!("@{set}:/file")]), "x\n");
     esker.ok(["publish", &format!("@{set}"), "new"]);
     assert_eq!(esker.ok(["cat", "new:/file"]), "x\n");

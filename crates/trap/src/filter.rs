@@ -102,8 +102,8 @@ pub(crate) fn install() -> Result<OwnedFd> {
 
 fn refused(error: &io::Error) -> Error {
     if error.raw_os_error() == Some(libc::EBUSY) {
-        let what = "another supervisor receives the system calls of this process already, and there can be \
-                    one: leave `esker run --at` out inside of another one";
+        let what = "this process is already inside of an `esker run --at`, or of something else that supervises \
+                    its system calls; there can be one at a time";
         return Error::new(Kind::Conflict, what);
     }
     let what = format!(

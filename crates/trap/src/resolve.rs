@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Resolve: finds what a path of a program leads to, in the shown namespace or outside of it.
 
+use std::os::fd::AsRawFd;
+
 use esker_base::{Error, Kind};
 use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::path::SYMLINKS_MAX;
 use esker_fs::view::NamespaceView;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::caller::Caller;
@@ -19,11 +22,22 @@ const REMOVED: &[u8] = b" (deleted)";
 pub(crate) enum Resolved {
     /// Out of the namespace, on a way that the kernel can take.
     Outside,
-    /// Out of the namespace, to this path, through symbolic links of the namespace.
-    Elsewhere(Vec<u8>),
+    /// Out of the namespace, to a path, through symbolic links of the namespace.
+    Elsewhere(OutsidePath),
     /// Into the namespace.
     Inside(Box<Located>),
 }
+
+/// A path outside of the namespace.
+#[derive(Debug)]
+pub(crate) struct OutsidePath {
+    pub(crate) path: Vec<u8>,
+    /// Symbolic links on the way.
+    pub(crate) links: Vec<TraversedLink>,
+}
+
+/// A symbolic link of the namespace: directory, name and target.
+pub(crate) type TraversedLink = (Dir, Vec<u8>, Vec<u8>);
 
 /// A name in the namespace.
 #[derive(Debug)]
@@ -38,8 +52,8 @@ pub(crate) struct Located {
     pub(crate) inode: Option<Inode>,
     /// True if the path requires a directory, as one that ends in a slash does.
     pub(crate) wants_directory: bool,
-    /// Symbolic links on the way: directory, name and target.
-    pub(crate) links: Vec<(Dir, Vec<u8>, Vec<u8>)>,
+    /// Symbolic links on the way.
+    pub(crate) links: Vec<TraversedLink>,
 }
 
 impl Located {
@@ -146,7 +160,7 @@ impl Supervisor {
         if path.is_empty() {
             return Err(Errno::NOENT);
         }
-        match self.start(caller, descriptor, path)? {
+        match self.start(caller, descriptor, path, follows)? {
             Start::Outside => Ok(Resolved::Outside),
             Start::Inside(from, rest) => {
                 let view = self.identities().of(caller)?;
@@ -155,13 +169,23 @@ impl Supervisor {
         }
     }
 
-    fn start(&self, caller: Caller, descriptor: i32, path: &[u8]) -> Result<Start, Errno> {
-        let root = || self.identities().superuser().namespace().root().clone();
+    fn start(
+        &self,
+        caller: Caller,
+        descriptor: i32,
+        path: &[u8],
+        follows: bool,
+    ) -> Result<Start, Errno> {
+        let inside = |rest: &[u8]| {
+            let root = self.identities().superuser().namespace().root().clone();
+            Start::Inside(root, rest.to_vec())
+        };
         if path.starts_with(b"/") {
-            return Ok(match self.shown_at().within(path) {
-                Some(rest) => Start::Inside(root(), rest.to_vec()),
-                None => Start::Outside,
-            });
+            if let Some(rest) = self.shown_at().within(path) {
+                return Ok(inside(rest));
+            }
+            let found = self.followed(caller, b"root", path, follows);
+            return Ok(found.map_or(Start::Outside, |rest| inside(&rest)));
         }
         let base = if descriptor == libc::AT_FDCWD {
             caller.working_directory()?
@@ -180,10 +204,59 @@ impl Supervisor {
             return Err(Errno::NOTDIR);
         }
         let joined = [base.as_slice(), b"/", path].concat();
-        Ok(match self.shown_at().within(&joined) {
-            Some(rest) => Start::Inside(root(), rest.to_vec()),
-            None => Start::Outside,
-        })
+        if let Some(rest) = self.shown_at().within(&joined) {
+            return Ok(inside(rest));
+        }
+        let from = match descriptor {
+            libc::AT_FDCWD => "cwd".to_owned(),
+            descriptor => format!("fd/{descriptor}"),
+        };
+        let found = self.followed(caller, from.as_bytes(), path, follows);
+        Ok(found.map_or(Start::Outside, |rest| inside(&rest)))
+    }
+
+    /// Returns what follows the place if `path`, of which the text leads elsewhere, leads there through
+    /// symbolic links outside of the namespace. `from` is where the caller starts, in its folder of `/proc`.
+    fn followed(&self, caller: Caller, from: &[u8], path: &[u8], follows: bool) -> Option<Vec<u8>> {
+        let folder = format!("/proc/{}/", caller.thread()).into_bytes();
+        let own = b"/proc/self/";
+        let (from, path) = match path.strip_prefix(own) {
+            // What is the caller's own would be this process's.
+            Some(rest) => match rest.strip_prefix(b"cwd/") {
+                Some(rest) => (&b"cwd"[..], rest),
+                None => return None,
+            },
+            None if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") => return None,
+            None => (from, path),
+        };
+        let names: Vec<&[u8]> = components(path).collect();
+        // The longest part of the path that the kernel finds: the rest may be in the namespace only.
+        for count in (0..=names.len()).rev() {
+            let known = names[..count].join(&b'/');
+            let whole = [&folder[..], from, b"/", &known].concat();
+            let mut flags = OFlags::PATH | OFlags::CLOEXEC;
+            if count == names.len() && !follows {
+                flags |= OFlags::NOFOLLOW;
+            }
+            match rustix::fs::open(whole, flags, Mode::empty()) {
+                Ok(found) => {
+                    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
+                    let target = rustix::fs::readlink(link, Vec::new()).ok()?.into_bytes();
+                    let mut rest = self.shown_at().within(&target)?.to_vec();
+                    for name in &names[count..] {
+                        rest.push(b'/');
+                        rest.extend_from_slice(name);
+                    }
+                    if wants_directory(path) {
+                        rest.push(b'/');
+                    }
+                    return Some(rest);
+                }
+                Err(Errno::NOENT) => {}
+                Err(_) => return None,
+            }
+        }
+        None
     }
 
     /// The directory at `below`, the rest of the path of a directory of the skeleton; `None` if both were
@@ -215,7 +288,10 @@ impl Supervisor {
                 match dir.location() {
                     Some((parent, _)) => dir = parent,
                     None if goes_up_only => return Ok(Resolved::Outside),
-                    None => return Ok(Resolved::Elsewhere(self.above(&ahead))),
+                    None => {
+                        let path = self.above(&ahead);
+                        return Ok(Resolved::Elsewhere(OutsidePath { path, links }));
+                    }
                 }
                 continue;
             }
@@ -240,7 +316,8 @@ impl Supervisor {
                 let mut rest = target.as_slice();
                 if target.starts_with(b"/") {
                     let Some(below) = self.shown_at().within(&target) else {
-                        return Ok(Resolved::Elsewhere(joined(target, &ahead)));
+                        let path = joined(target, &ahead);
+                        return Ok(Resolved::Elsewhere(OutsidePath { path, links }));
                     };
                     (dir, rest) = (namespace.root().clone(), below);
                 }

@@ -6,15 +6,16 @@
 //! the way to a working directory, and programs while they are executed, are there as well. The supervisor
 //! moves and removes what is here with what it stands for.
 
+use std::collections::HashSet;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_fs::dir::Dir;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 /// The real directories below the place at which a namespace is shown.
 #[derive(Debug)]
@@ -22,13 +23,16 @@ pub(crate) struct Skeleton {
     root: PathBuf,
     /// True once it has anything but directories.
     has_files: AtomicBool,
+    /// Numbers of the real files and links that were made here.
+    made: Mutex<HashSet<u64>>,
     /// Taken for writing while names change in the namespace and here.
     pub(crate) structure: RwLock<()>,
 }
 
 impl Skeleton {
     pub(crate) fn new(root: PathBuf) -> Self {
-        Self { root, has_files: AtomicBool::new(false), structure: RwLock::default() }
+        let (has_files, made) = (AtomicBool::new(false), Mutex::default());
+        Self { root, has_files, made, structure: RwLock::default() }
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -70,7 +74,7 @@ impl Skeleton {
         self.expect_files();
         let path = self.make_directory_locked(dir)?.join(std::ffi::OsStr::from_bytes(name));
         let target = std::ffi::OsStr::from_bytes(target);
-        match std::os::unix::fs::symlink(target, &path) {
+        let made = match std::os::unix::fs::symlink(target, &path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 if std::fs::read_link(&path).is_ok_and(|known| known == target) {
                     return Ok(());
@@ -79,7 +83,15 @@ impl Skeleton {
                 std::os::unix::fs::symlink(target, &path)
             }
             made => made,
-        }
+        };
+        made.and_then(|()| self.record(&path))
+    }
+
+    /// Records that the file at `path` was made here.
+    fn record(&self, path: &Path) -> io::Result<()> {
+        let number = std::fs::symlink_metadata(path)?.ino();
+        self.made.lock().insert(number);
+        Ok(())
     }
 
     /// Makes the program `name` in `dir`, with the bytes of `content`.
@@ -101,7 +113,8 @@ impl Skeleton {
         rustix::fs::fchmod(copy.as_file(), rustix::fs::Mode::from_raw_mode(0o755))?;
         copy.as_file().set_modified(wanted.modified()?)?;
         // The kernel executes no file that is open for writing.
-        copy.into_temp_path().persist(&path).map_err(|error| error.error)
+        copy.into_temp_path().persist(&path).map_err(|error| error.error)?;
+        self.record(&path)
     }
 
     /// Says that the kernel is about to make something but a directory here.
@@ -159,16 +172,29 @@ impl Skeleton {
         if has_before { std::fs::rename(before, &after) } else { Ok(()) }
     }
 
-    /// Removes everything below the place.
-    pub(crate) fn clear(&self) -> io::Result<()> {
-        for entry in std::fs::read_dir(&self.root)? {
+    /// Removes what was made here below the place; returns how many files stay, which others have made.
+    pub(crate) fn clear(&self) -> io::Result<usize> {
+        self.clear_directory(&self.root)
+    }
+
+    fn clear_directory(&self, directory: &Path) -> io::Result<usize> {
+        let mut left = 0;
+        for entry in std::fs::read_dir(directory)? {
             let entry = entry?;
-            match entry.file_type()?.is_dir() {
-                true => std::fs::remove_dir_all(entry.path())?,
-                false => std::fs::remove_file(entry.path())?,
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                let below = self.clear_directory(&entry.path())?;
+                if below == 0 {
+                    std::fs::remove_dir(entry.path())?;
+                }
+                left += below;
+            } else if kind.is_socket() || self.made.lock().contains(&entry.metadata()?.ino()) {
+                std::fs::remove_file(entry.path())?;
+            } else {
+                left += 1;
             }
         }
-        Ok(())
+        Ok(left)
     }
 }
 

@@ -44,6 +44,7 @@ impl Spool {
     /// Makes a spool in a new directory of `parent`.
     pub(crate) fn new(parent: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io(error, parent.to_string_lossy());
+        std::fs::read_dir(parent).map_err(failed)?;
         let directory = tempfile::Builder::new().prefix("esker-spool-").tempdir_in(parent);
         let directory = directory.map_err(failed)?;
         let path = directory.path().canonicalize().map_err(failed)?;
@@ -182,7 +183,8 @@ impl Spool {
                 }
             };
             if let Err(error) = written.and_then(|()| self.trim()) {
-                report(&error);
+                let kept = self.path.display();
+                report(&error.within(format!("a file is only in {kept} yet")));
             }
         }
     }

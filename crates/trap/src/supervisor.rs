@@ -30,7 +30,8 @@ pub struct TrapOptions {
     pub spool: PathBuf,
     /// Threads that answer system calls.
     pub threads: usize,
-    /// Hears of files that could not be written back to the session; their content stays in the spool.
+    /// Hears of files that could not be written back to the session, whose content stays in the spool, and
+    /// of files that other processes made at the place.
     pub report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
@@ -104,9 +105,21 @@ impl Supervisor {
     }
 }
 
+/// Fails if `path` is there and no directory.
+fn check_directory(path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_dir() => {
+            let what = format!("{}: not a directory", path.display());
+            Err(Error::new(Kind::NotADirectory, what))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes the place at which a namespace is shown, and returns its path without symbolic links.
 fn prepare(place: &Path) -> Result<PathBuf> {
     let failed = |error: std::io::Error| Error::io(error, place.to_string_lossy());
+    check_directory(place)?;
     std::fs::create_dir_all(place).map_err(failed)?;
     if std::fs::read_dir(place).map_err(failed)?.next().is_some() {
         let what = format!(
@@ -173,11 +186,23 @@ pub fn run<T: Send>(options: TrapOptions, work: impl FnOnce() -> T + Send) -> Re
         supervisor.spool.end()?;
         failed.map_or(Ok(done), Err)
     });
-    let Supervisor { spool, skeleton, .. } = supervisor;
+    let Supervisor { spool, skeleton, report, .. } = supervisor;
     let written = spool.close();
-    let cleared =
-        skeleton.clear().map_err(|error| Error::io(error, skeleton.root().to_string_lossy()));
+    // What stays there matters less than what the program has done.
+    let left = match skeleton.clear() {
+        Ok(0) => None,
+        Ok(left) => {
+            let what = format!(
+                "{}: processes that did not see the namespace have made {left} files there; they stay, and \
+                 are not in it",
+                skeleton.root().display()
+            );
+            Some(Error::new(Kind::NotEmpty, what))
+        }
+        Err(error) => Some(Error::io(error, skeleton.root().to_string_lossy())),
+    };
+    left.iter().for_each(report);
     let done = result?.expect("ran, since the filter is installed");
     let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    written.and(cleared).map(|()| done)
+    written.map(|()| done)
 }

@@ -61,6 +61,96 @@ fn symbolic_links_lead_in_and_out() {
     assert_eq!(fs::read(outside.path().join("new")).expect("read"), b"made");
 }
 
+/// Symptom: files that a program made through a symbolic link to the place, as in a shell whose `$PWD` has one,
+/// succeeded and were lost.
+/// Cause: only the text of a path was compared with the place.
+#[test]
+fn links_from_outside_lead_in() {
+    if !can_show() {
+        return;
+    }
+    let outside = tempfile::tempdir().expect("a directory");
+    let session = session();
+    show(of(&session), |place| {
+        symlink(place, outside.path().join("link")).expect("symlink");
+        symlink(place.parent().expect("a parent"), outside.path().join("up")).expect("symlink");
+        fs::create_dir(outside.path().join("link/dir")).expect("mkdir");
+        fs::write(outside.path().join("link/dir/a"), "a").expect("write");
+        fs::write(outside.path().join("up/place/dir/b"), "b").expect("write");
+        assert_eq!(fs::read(place.join("dir/b")).expect("read"), b"b");
+        let said = shell(
+            outside.path(),
+            "cat link/dir/a; echo c > ./link/dir/c; cd link; echo d > $PWD/d; ls; mv $PWD/d dir; \
+             cd ..; ls up/place/dir; rm link/dir/a; cat /proc/self/cwd/link/dir/c; test -L link",
+        );
+        assert_eq!(said, "ad\ndir\na\nb\nc\nd\nc\n");
+    });
+    assert_eq!(
+        session
+            .read_dir(&session.dir("/dir").expect("dir"), &Default::default(), 9)
+            .expect("list")
+            .len(),
+        3
+    );
+    fs::remove_file(outside.path().join("link")).expect("unlink");
+}
+
+#[test]
+fn links_to_programs_outside_are_executed() {
+    if !can_show() {
+        return;
+    }
+    show(of(&session()), |place| {
+        let said = shell(
+            place,
+            "mkdir bin; ln -s /bin/echo bin/say; ln -s say bin/tell; bin/say 1; bin/tell 2; \
+             ln -s /usr up; cd -P up/bin; /bin/pwd; cd -; printf '#!%s/bin/say\n' $PWD > s; chmod +x s; ./s",
+        );
+        assert!(said.starts_with("1\n2\n/usr/bin\n") && said.ends_with("./s\n"), "{said}");
+    });
+}
+
+#[test]
+fn files_that_others_make_at_the_place_stay() {
+    if !can_show() {
+        return;
+    }
+    let scratch = tempfile::tempdir().expect("a directory");
+    let place = scratch.path().join("place");
+    let (reported, reports) = std::sync::mpsc::channel();
+    let reported = std::sync::Mutex::new(reported);
+    let options = esker_trap::TrapOptions {
+        view: of(&session()),
+        place: place.clone(),
+        spool: scratch.path().to_owned(),
+        threads: 1,
+        report: Box::new(move |error| {
+            reported.lock().expect("sound").send(error.kind()).expect("waits");
+        }),
+    };
+    let (go, wait) = std::sync::mpsc::channel();
+    let (done, finished) = std::sync::mpsc::channel();
+    let other = place.clone();
+    // A thread that was there before does not see the namespace.
+    let outsider = std::thread::spawn(move || {
+        wait.recv().expect("shown");
+        fs::create_dir_all(other.join("dir")).expect("mkdir");
+        fs::write(other.join("dir/foreign"), "mine").expect("write");
+        done.send(()).expect("waits");
+    });
+    let shown = place.clone();
+    esker_trap::run(options, move || {
+        shell(&shown, "cp /bin/true .; ./true; mkdir dir; cd dir");
+        go.send(()).expect("waits");
+        finished.recv().expect("made");
+    })
+    .expect("show");
+    outsider.join().expect("no panic");
+    assert_eq!(reports.try_recv(), Ok(esker_base::Kind::NotEmpty));
+    assert_eq!(fs::read(place.join("dir/foreign")).expect("read"), b"mine");
+    assert!(!place.join("true").exists());
+}
+
 #[test]
 fn errors_are_those_of_other_file_systems() {
     if !can_show() {

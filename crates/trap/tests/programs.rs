@@ -48,7 +48,8 @@ fn archives() {
          diff -r src out/src; diff -r /usr/include/asm-generic out/src; find out | sort | cksum; \
          grep -rl define src | sort | cksum; cp -r src other; touch -d 2001-01-01 src/types.h; \
          cp -p src/types.h other/; stat -c %Y other/types.h; du -s --apparent-size other/types.h | wc -l; \
-         rm -rf src out other; ls",
+         ln -s types.h src/link; umask 077; tar cf links.tar src/link src/types.h; rm -r out; mkdir out; \
+         tar xpf links.tar -C out; ls -l out/src | awk '{print $1}'; rm -rf src out other; ls",
     );
 }
 

@@ -15,7 +15,7 @@ use crate::commands::run_shown::ShownNamespace;
 use crate::context::CommandContext;
 use crate::{output, text};
 
-/// Run a program as the ranks of a job on this machine
+/// Run a program on files of the store without a mount, or as the ranks of a job on this machine
 ///
 /// ESKER_RANK, ESKER_RANKS, ESKER_JOB and ESKER_NODE identify each rank. Ranks find each other
 /// through the store; without --store, through a directory that is removed afterwards. Output and
@@ -36,7 +36,7 @@ Examples:
   esker run -n 16 --per-node 4 -- ./simulation --steps 100
   esker run --at src --base linux-6.12 -- grep -r spin_lock src/kernel
   esker run --at out --base headers --write build-1 -- make -C out
-  esker run --at work --write tree-1 -- bash          a shell to work in; exit publishes tree-1
+  esker run --at work --write tree-1 -- bash          a shell to work in; `exit 0` publishes tree-1
   esker run -n 4 --store /scratch/store -- esker imd write particles:/p")]
 pub struct RunCommand {
     /// Number of ranks; with --at and without this, the program is no rank, and has the terminal
@@ -69,7 +69,7 @@ impl RunCommand {
         match outcome {
             JobOutcome::Success => {}
             // A shell, too, says nothing of a program that failed.
-            JobOutcome::Exit(..) if ranks.is_none() => {}
+            JobOutcome::Exit(..) | JobOutcome::Killed(..) if ranks.is_none() => {}
             JobOutcome::Exit(rank, code) => {
                 output::notice(format!("{rank} failed first, with exit code {code}"));
             }

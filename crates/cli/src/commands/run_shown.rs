@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use esker_base::{Error, Kind, Result};
 use esker_comm::launch::JobOutcome;
-use esker_fs::names::spare_name;
+use esker_fs::names::{self, spare_name};
 use esker_fs::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
@@ -20,6 +20,9 @@ use crate::location::StackArgument;
 use crate::output::notice;
 use crate::usage;
 
+/// Digits of a set that messages show.
+const DIGITS_SHOWN: usize = 12;
+
 /// Threads that answer system calls: requests to a far store wait in some of them.
 const THREADS: usize = 8;
 
@@ -27,18 +30,19 @@ const THREADS: usize = 8;
 #[derive(Args)]
 #[command(next_help_heading = "Files")]
 pub struct ShownNamespace {
-    /// Show files of the store at DIR, a new or an empty directory, to the program and to all that it starts
+    /// Show files of the store at DIR, a new or an empty directory, to the program and to all that it starts,
+    /// without a mount
     #[arg(long, value_name = "DIR")]
     at: Option<PathBuf>,
-    /// Show this snapshot; of several, earlier ones win
+    /// Show this snapshot; of several, those named first win. Without one, the tree is empty
     #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser(), requires = "at")]
     bases: Vec<StackArgument>,
-    /// Accept changes, and publish them as NEWNAME if the program succeeds
+    /// Accept changes, and publish them as NEWNAME if the program succeeds (exit code 0)
     #[arg(long, value_name = "NEWNAME", requires = "at")]
     write: Option<String>,
     #[command(flatten)]
     message: MessageArgument,
-    /// Keep files in PATH while programs have them open; it needs room for all of them
+    /// Keep files in the directory PATH while programs have them open; it needs room for all of them
     #[arg(long, value_name = "PATH", requires = "at")]
     spool: Option<PathBuf>,
     #[command(flatten)]
@@ -68,14 +72,14 @@ impl ShownNamespace {
             place,
             spool: self.spool.unwrap_or_else(std::env::temp_dir),
             threads: THREADS,
-            report: Box::new(|error| notice(format!("a file could not be written back: {error}"))),
+            report: Box::new(|error| notice(error.to_string())),
         };
         let mut has_run = false;
         let outcome = esker_trap::run(options, || job().inspect(|_| has_run = true)).flatten();
         let Some((session, name)) = subject.session else { return outcome };
         match &outcome {
             Ok(JobOutcome::Success) => publish(context, &session, &name)?,
-            _ if has_run => keep(&session, &name),
+            _ if has_run => keep(context, &session, &name, &outcome),
             // The error says why; that a session could not be dropped matters less.
             _ => drop(repository.abandon_session(&session)),
         }
@@ -130,14 +134,29 @@ fn publish(context: &CommandContext, session: &Session, name: &str) -> Result<()
     published.and_then(|_| announce(context, name, set))
 }
 
-/// Leaves the session of a program that failed to its user.
-fn keep(session: &Session, name: &str) {
+/// Leaves the session of a program that failed, and says how to go on.
+fn keep(context: &CommandContext, session: &Session, name: &str, outcome: &Result<JobOutcome>) {
     let set = session.set();
     if let Err(error) = session.end() {
         notice(format!("changes of session @{set} could not be written: {error}"));
     }
+    let cause = match outcome {
+        Ok(JobOutcome::Exit(_, code)) => format!("the program failed (exit code {code})"),
+        Ok(JobOutcome::Killed(_, signal) | JobOutcome::Interrupted(signal)) => {
+            format!("the program was ended by signal {signal}")
+        }
+        _ => "what the program wrote could not all be written".to_owned(),
+    };
+    let is_free = context.repository().and_then(|repository| {
+        names::is_taken(&**repository.store(), name).map(|is_taken| !is_taken)
+    });
+    let other = spare_name(name, set);
+    let free = if is_free.unwrap_or(true) { name } else { &other };
+    let short = &set.to_string()[..DIGITS_SHOWN];
     notice(format!(
-        "nothing was published: session @{set} has what was changed; look at it by `esker ls @{set}:/`, \
-         publish it by `esker publish @{set} {name}`, or drop it by `esker session drop @{set}`"
+        "{cause}, so {name} was not published\n  \
+         look at the changes: esker ls @{short}:/\n  \
+         publish them:        esker publish @{short} {free}\n  \
+         drop them:           esker session drop @{short}"
     ));
 }

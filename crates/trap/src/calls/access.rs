@@ -20,8 +20,8 @@ impl TrappedCall<'_> {
     ) -> Result<CallAnswer, Errno> {
         let (view, inode) = match self.subject_at(descriptor, at, flags)? {
             Subject::Outside => return Ok(CallAnswer::Continue),
-            Subject::Elsewhere(path) => {
-                let path = self.elsewhere(path)?;
+            Subject::Elsewhere(outside) => {
+                let path = self.elsewhere(outside.path)?;
                 // SAFETY: `path` ends in a zero byte.
                 let result =
                     unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), wanted, flags) };
@@ -52,8 +52,8 @@ impl TrappedCall<'_> {
         };
         let target = match self.subject(descriptor, at, false)? {
             Subject::Outside => return Ok(CallAnswer::Continue),
-            Subject::Elsewhere(path) => {
-                let target = rustix::fs::readlink(self.elsewhere(path)?, Vec::new())?;
+            Subject::Elsewhere(outside) => {
+                let target = rustix::fs::readlink(self.elsewhere(outside.path)?, Vec::new())?;
                 target.into_bytes()
             }
             Subject::Name(located) => {

@@ -26,7 +26,9 @@ impl TrappedCall<'_> {
     ) -> Result<CallAnswer, Errno> {
         match self.subject_at(descriptor, at, flags)? {
             Subject::Name(located) => self.make_program(&located, INTERPRETERS_MAX)?,
-            Subject::Elsewhere(_) | Subject::Directory(..) => return Err(Errno::ACCESS),
+            // The kernel follows the links by itself, where they are real ones.
+            Subject::Elsewhere(outside) => self.make_links(&outside.links)?,
+            Subject::Directory(..) => return Err(Errno::ACCESS),
             // The real file of the spool cannot be executed.
             Subject::File(..) => return Err(Errno::ACCESS),
             Subject::Outside => {}
@@ -53,7 +55,7 @@ impl TrappedCall<'_> {
         };
         let file = self.supervisor.spool().put(superuser.namespace(), id, true, source);
         let file = file.map_err(|error| errno(&error))?;
-        self.make_links(located)?;
+        self.make_links(&located.links)?;
         let placed =
             self.supervisor.skeleton().make_program(&located.dir, &located.name, file.content());
         placed.map_err(|error| errno_of(&error))?;
@@ -67,7 +69,7 @@ impl TrappedCall<'_> {
                 self.make_program(&located, interpreters_max - 1)
             }
             Resolved::Inside(_) => Err(Errno::LOOP),
-            Resolved::Elsewhere(_) => Err(Errno::ACCESS),
+            Resolved::Elsewhere(outside) => self.make_links(&outside.links),
             Resolved::Outside => Ok(()),
         }
     }

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 use crate::caller::Caller;
 use crate::listener::{CallAnswer, Listener, SuspendedCall};
-use crate::resolve::{Located, Resolved, errno};
+use crate::resolve::{Located, OutsidePath, Resolved, errno};
 use crate::spooled_file::SpooledFile;
 use crate::supervisor::Supervisor;
 
@@ -137,7 +137,7 @@ enum Subject {
     /// Something outside of the namespace, which the kernel finds.
     Outside,
     /// This path outside of the namespace, to which symbolic links in it lead.
-    Elsewhere(Vec<u8>),
+    Elsewhere(OutsidePath),
     /// A name.
     Name(Box<Located>),
     /// An open file.

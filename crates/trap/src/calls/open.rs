@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::{Subject, TrappedCall, session};
 use crate::caller::errno_of;
 use crate::listener::CallAnswer;
-use crate::resolve::{Located, errno};
+use crate::resolve::{Located, TraversedLink, errno};
 use crate::spooled_file::FileSource;
 
 /// Attempts to create a file that others create and remove meanwhile.
@@ -31,7 +31,7 @@ impl TrappedCall<'_> {
         let follows = flags & libc::O_NOFOLLOW == 0 && !(creates && flags & libc::O_EXCL != 0);
         let file = match self.subject(descriptor, at, follows)? {
             Subject::Outside => return Ok(CallAnswer::Continue),
-            Subject::Elsewhere(path) => self.open_elsewhere(&path, flags, mode)?,
+            Subject::Elsewhere(outside) => self.open_elsewhere(&outside.path, flags, mode)?,
             Subject::Name(located) => self.open(*located, flags, mode)?,
             Subject::File(..) | Subject::Directory(..) => return Err(Errno::IO),
         };
@@ -74,7 +74,12 @@ impl TrappedCall<'_> {
         if flags & TEMPORARY != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        // The kernel hands out no descriptors that are good for paths only: it gets one to read from.
+        // The kernel hands on no descriptors that are good for paths only: the caller gets one to read from. Of
+        // a symbolic link there is none; programs do without if it is not supported.
+        let is_link = |inode: &Inode| inode.kind() == Some(FileKind::Symlink);
+        if flags & libc::O_PATH != 0 && located.inode.as_ref().is_some_and(is_link) {
+            return Err(Errno::OPNOTSUPP);
+        }
         let flags = match flags & libc::O_PATH {
             0 => flags,
             _ => flags & (libc::O_CLOEXEC | libc::O_DIRECTORY | libc::O_NOFOLLOW),
@@ -212,7 +217,10 @@ impl TrappedCall<'_> {
     pub(super) fn change_directory(&self) -> Result<CallAnswer, Errno> {
         let located = match self.subject(libc::AT_FDCWD, 0, true)? {
             Subject::Name(located) => located,
-            Subject::Elsewhere(_) => return Err(Errno::ACCESS),
+            Subject::Elsewhere(outside) => {
+                self.make_links(&outside.links)?;
+                return Ok(CallAnswer::Continue);
+            }
             _ => return Ok(CallAnswer::Continue),
         };
         let inode = located.inode()?;
@@ -222,14 +230,14 @@ impl TrappedCall<'_> {
         let checked = located.view.namespace().identity().check(EXECUTE, inode, &located.name);
         checked.map_err(|error| errno(&error))?;
         let dir = located.opened()?;
-        self.make_links(&located)?;
+        self.make_links(&located.links)?;
         self.supervisor.skeleton().make_directory(&dir).map_err(|error| errno_of(&error))?;
         Ok(CallAnswer::Continue)
     }
 
     /// Makes what the kernel needs to follow a path by itself.
-    pub(super) fn make_links(&self, located: &Located) -> Result<(), Errno> {
-        for (dir, name, target) in &located.links {
+    pub(super) fn make_links(&self, links: &[TraversedLink]) -> Result<(), Errno> {
+        for (dir, name, target) in links {
             let placed = self.supervisor.skeleton().make_link(dir, name, target);
             placed.map_err(|error| errno_of(&error))?;
         }

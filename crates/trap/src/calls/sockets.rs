@@ -55,7 +55,7 @@ impl TrappedCall<'_> {
 
     /// Makes the directories and links that the kernel needs on the way to a name in `dir`.
     fn make_way(&self, located: &Located, dir: &Dir) -> Result<(), Errno> {
-        self.make_links(located)?;
+        self.make_links(&located.links)?;
         let placed = self.supervisor.skeleton().make_directory(dir);
         placed.map(drop).map_err(|error| errno_of(&error))
     }

@@ -26,8 +26,8 @@ impl TrappedCall<'_> {
         flags: i32,
     ) -> Result<CallAnswer, Errno> {
         match self.subject_at(descriptor, at, flags)? {
-            Subject::Elsewhere(path) => {
-                let path = self.elsewhere(path)?;
+            Subject::Elsewhere(outside) => {
+                let path = self.elsewhere(outside.path)?;
                 // SAFETY: zeros are a value of this type.
                 let mut stat: libc::stat = unsafe { std::mem::zeroed() };
                 // SAFETY: `path` ends in a zero byte, and `stat` has the size of its type.
@@ -54,8 +54,8 @@ impl TrappedCall<'_> {
     pub(super) fn statx(&self) -> Result<CallAnswer, Errno> {
         let flags = self.int(2);
         match self.subject_at(self.int(0), 1, flags)? {
-            Subject::Elsewhere(path) => {
-                let path = self.elsewhere(path)?;
+            Subject::Elsewhere(outside) => {
+                let path = self.elsewhere(outside.path)?;
                 // SAFETY: zeros are a value of this type.
                 let mut stat: libc::statx = unsafe { std::mem::zeroed() };
                 // SAFETY: `path` ends in a zero byte, and `stat` has the size of its type.
