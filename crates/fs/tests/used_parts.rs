@@ -13,7 +13,7 @@ use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::verify::VerifyOptions;
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId};
 
 use crate::gc::{eager, later, options, write};
 use crate::interrupted_store::Interrupted;
@@ -185,6 +185,9 @@ fn a_job_that_is_published_beside_a_reopening_that_fails_is_sound_and_goes() {
                 let what = format!("{effect:?} {stop}, at {at}: {reopened:?}");
                 let found = repository(&store).verify(&VerifyOptions::default()).expect("verify");
                 assert!(found.is_sound(), "{what}: {:?}", found.findings);
+                collect(&store);
+                let state = Manifest::load(&*store, set).expect("a part").state;
+                assert!(!state.is_condemned(), "{what}: {state:?}");
                 if repository(&store).delete("job").is_err() {
                     continue;
                 }
