@@ -180,3 +180,22 @@ fn pjdfstest_passes_without_a_mount() {
         summary_of(&said)
     );
 }
+
+#[test]
+fn fsx_and_fio_pass_without_a_mount() {
+    if !can_show() {
+        return;
+    }
+    let esker = Esker::new();
+    let at = esker.path("at").display().to_string();
+    let fsx = format!("{} -P {} -f {}", suite("fsx"), at, beside("fsx.toml"));
+    let fio = "fio --output=/dev/null --rw=randrw --bs=4k --size=4M --verify=crc32c --fsync=100";
+    let script = format!(
+        "{fsx} -N 5000 -S 5 {at}/one; {fsx} -N 5000 -S 6 {at}/two; \
+         for engine in sync psync mmap libaio; do \
+         {fio} --name=$engine --ioengine=$engine --filename={at}/$engine; done"
+    );
+    let said = esker.ok(shell(&["--at", &at, "--write", "new"], &script));
+    assert!(said.contains("published new"), "{said}");
+    esker.ok(["verify"]);
+}

@@ -158,6 +158,62 @@ fn compare_with_attributes(script: &str) {
 }
 
 #[test]
+fn virtual_environments_of_python() {
+    if has("python3") && has_venv() {
+        compare(
+            "python3 -m venv v --without-pip; cd v; \
+             bin/python -c 'import sys; print(sys.prefix.rsplit(\"/\", 1)[1])'; ls bin | sort",
+        );
+    }
+}
+
+fn has_venv() -> bool {
+    let found = Command::new("python3").args(["-c", "import venv, ensurepip"]).output();
+    let is_there = found.is_ok_and(|output| output.status.success());
+    if !is_there {
+        println!("skipped: Python has no virtual environments here");
+    }
+    is_there
+}
+
+#[test]
+fn files_of_fortran() {
+    if has("gfortran") {
+        compare(
+            "cat > f.f90 <<'END'\n\
+             program p\n integer :: i\n\
+             open(10,file='formatted'); write(10,*) 1,2,3; close(10)\n\
+             open(11,file='unformatted',form='unformatted'); write(11) 5.0d0; close(11)\n\
+             open(12,file='direct',access='direct',recl=8); write(12,rec=3) 7.0d0; close(12)\n\
+             open(13,file='stream',access='stream'); write(13) 'abc'; close(13)\n\
+             open(10,file='formatted',status='old'); read(10,*) i; print *, i\n\
+             close(10,status='delete')\n\
+             end program\nEND\n\
+             gfortran f.f90 -o f; ./f; wc -c unformatted direct stream; ls",
+        );
+    }
+}
+
+#[test]
+fn programs_of_java() {
+    if has("javac") && has("java") {
+        compare(
+            "cat > T.java <<'END'\n\
+             import java.io.*; import java.nio.channels.FileChannel; import java.nio.file.*;\n\
+             public class T { public static void main(String[] a) throws Exception {\n\
+             Files.createDirectories(Path.of(\"x/y\")); Files.writeString(Path.of(\"x/y/f\"), \"hello\");\n\
+             try (var s = Files.walk(Path.of(\"x\"))) { System.out.println(s.count()); }\n\
+             System.out.println(Path.of(\"x/../x/y/f\").toRealPath().endsWith(\"x/y/f\"));\n\
+             try (RandomAccessFile r = new RandomAccessFile(\"ra\", \"rw\")) { r.setLength(100);\n\
+             var m = r.getChannel().map(FileChannel.MapMode.READ_WRITE, 0, 100); m.put(60, (byte) 2); m.force(); }\n\
+             Files.move(Path.of(\"ra\"), Path.of(\"rb\"));\n\
+             System.out.println(Files.readAllBytes(Path.of(\"rb\"))[60]); } }\nEND\n\
+             javac T.java; java T; ls",
+        );
+    }
+}
+
+#[test]
 fn programs_of_the_go_language() {
     if !has("go") {
         return;
