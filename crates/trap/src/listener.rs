@@ -4,8 +4,8 @@
 //! Source: seccomp_unotify(2).
 
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::{fmt, io};
 
 use rustix::io::Errno;
 
@@ -37,7 +37,22 @@ pub(crate) enum CallAnswer {
     /// It fails.
     Failure(Errno),
     /// It returns a new descriptor of this file.
-    Descriptor { file: File, closes_on_exec: bool },
+    Descriptor(NewDescriptor),
+}
+
+/// A descriptor for a caller.
+pub(crate) struct NewDescriptor {
+    pub(crate) file: File,
+    pub(crate) closes_on_exec: bool,
+    /// Is told whether the caller has it, before the call returns: what an open changes, it changes only
+    /// then.
+    pub(crate) then: Option<Box<dyn FnOnce(bool)>>,
+}
+
+impl fmt::Debug for NewDescriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewDescriptor").field("file", &self.file).finish_non_exhaustive()
+    }
 }
 
 impl From<Result<CallAnswer, Errno>> for CallAnswer {
@@ -106,9 +121,14 @@ impl Listener {
     /// Answers a call. A caller that was killed needs no answer.
     pub(crate) fn answer(&self, call: &SuspendedCall, answer: CallAnswer) {
         let answer = match answer {
-            CallAnswer::Descriptor { file, closes_on_exec } => {
-                match self.add_descriptor(call, &file, closes_on_exec) {
-                    Ok(()) => return,
+            CallAnswer::Descriptor(NewDescriptor { file, closes_on_exec, then }) => {
+                let added = self.add_descriptor(call, &file, closes_on_exec, then.is_none());
+                if let Some(then) = then {
+                    then(added.is_ok());
+                }
+                match added {
+                    Ok(None) => return,
+                    Ok(Some(number)) => CallAnswer::Value(number.into()),
                     Err(error) => CallAnswer::Failure(error),
                 }
             }
@@ -119,7 +139,7 @@ impl Listener {
             CallAnswer::Continue => response.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
             CallAnswer::Value(value) => response.val = value,
             CallAnswer::Failure(error) => response.error = -error.raw_os_error(),
-            CallAnswer::Descriptor { .. } => unreachable!("was answered above"),
+            CallAnswer::Descriptor(_) => unreachable!("was answered above"),
         }
         // SAFETY: the kernel reads `response`, which has the size of its type.
         unsafe {
@@ -127,16 +147,18 @@ impl Listener {
         };
     }
 
-    /// Gives the caller a descriptor, and answers the call with its number, in one step.
+    /// Gives the caller a descriptor and, if it `answers`, answers the call with its number in the same step;
+    /// otherwise returns the number.
     fn add_descriptor(
         &self,
         call: &SuspendedCall,
         file: &File,
         closes_on_exec: bool,
-    ) -> Result<(), Errno> {
+        answers: bool,
+    ) -> Result<Option<i32>, Errno> {
         let added = libc::seccomp_notif_addfd {
             id: call.id,
-            flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+            flags: if answers { libc::SECCOMP_ADDFD_FLAG_SEND as u32 } else { 0 },
             srcfd: file.as_raw_fd() as u32,
             newfd: 0,
             newfd_flags: if closes_on_exec { libc::O_CLOEXEC as u32 } else { 0 },
@@ -147,12 +169,12 @@ impl Listener {
                 libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const added)
             };
             if number >= 0 {
-                return Ok(());
+                return Ok((!answers).then_some(number));
             }
             match io::Error::last_os_error().raw_os_error() {
                 Some(libc::EINTR) => {}
                 // The caller is gone.
-                Some(libc::ENOENT | libc::EINPROGRESS) => return Ok(()),
+                Some(libc::ENOENT | libc::EINPROGRESS) => return Ok(None),
                 error => return Err(Errno::from_raw_os_error(error.unwrap_or(libc::EIO))),
             }
         }

@@ -25,7 +25,7 @@ const PLACE_BITS: u32 = 24;
 /// Numbers of listings, which start again at 1: real file systems allow offsets up to 2^43.
 const NUMBERS_MAX: u64 = 1 << 19;
 /// Listings that are kept, and the bytes of their names, however many there are at least one.
-const LISTINGS_MAX: usize = 256;
+const LISTINGS_MAX: usize = 4096;
 const NAME_BYTES_MAX: usize = 64 << 20;
 
 /// The listings that programs read.
@@ -34,7 +34,7 @@ pub(crate) struct Listings(Mutex<KnownListings>);
 
 #[derive(Debug, Default)]
 struct KnownListings {
-    /// The oldest first.
+    /// Those first that were read longest ago.
     known: VecDeque<(u64, Arc<Listing>)>,
     last_number: u64,
     name_bytes: usize,
@@ -94,9 +94,11 @@ impl Listings {
     }
 
     fn find(&self, number: u64) -> Option<Arc<Listing>> {
-        let listings = self.0.lock();
-        let known = listings.known.iter().rev().find(|(known, _)| *known == number);
-        known.map(|(_, listing)| listing.clone())
+        let mut listings = self.0.lock();
+        let at = listings.known.iter().rposition(|(known, _)| *known == number)?;
+        let found = listings.known.remove(at)?;
+        listings.known.push_back(found.clone());
+        Some(found.1)
     }
 
     fn add(&self, listing: Arc<Listing>) -> (u64, Arc<Listing>) {

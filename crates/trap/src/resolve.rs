@@ -2,16 +2,18 @@
 //! Resolve: finds what a path of a program leads to, in the shown namespace or outside of it.
 
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 
 use esker_base::{Error, Kind};
 use esker_fs::dir::Dir;
+use esker_fs::identity::EXECUTE;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::path::SYMLINKS_MAX;
 use esker_fs::view::NamespaceView;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, errno_of};
 use crate::supervisor::Supervisor;
 
 /// What the kernel appends to the path of a directory that was removed.
@@ -54,9 +56,16 @@ pub(crate) struct Located {
     pub(crate) wants_directory: bool,
     /// Symbolic links on the way.
     pub(crate) links: Vec<TraversedLink>,
+    /// True if the last component of the path was a symbolic link that was followed.
+    is_followed: bool,
 }
 
 impl Located {
+    /// True if the path ended in a symbolic link, which was followed.
+    pub(crate) fn follows_last(&self) -> bool {
+        self.is_followed
+    }
+
     /// What is there.
     ///
     /// # Errors
@@ -70,10 +79,18 @@ impl Located {
     /// # Errors
     /// `NOENT`, `NOTDIR`.
     pub(crate) fn opened(&self) -> Result<Dir, Errno> {
+        self.opened_as(self.inode()?)
+    }
+
+    /// The directory that is there, of which this is the inode.
+    ///
+    /// # Errors
+    /// `NOTDIR`.
+    pub(crate) fn opened_as(&self, inode: &Inode) -> Result<Dir, Errno> {
         if self.name.is_empty() {
             return Ok(self.dir.clone());
         }
-        let opened = self.view.namespace().open_dir(&self.dir, &self.name, self.inode()?);
+        let opened = self.view.namespace().open_dir(&self.dir, &self.name, inode);
         opened.map_err(|error| errno(&error))
     }
 
@@ -137,6 +154,11 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".")
 }
 
+/// The components of a path, the first one last.
+fn reversed(path: &[u8]) -> Vec<Vec<u8>> {
+    components(path).rev().map(<[u8]>::to_vec).collect()
+}
+
 /// Where a path starts.
 enum Start {
     Outside,
@@ -158,12 +180,16 @@ impl Supervisor {
         follows: bool,
     ) -> Result<Resolved, Errno> {
         if path.is_empty() {
-            return Err(Errno::NOENT);
+            // The kernel has the right error.
+            return Ok(Resolved::Outside);
         }
         match self.start(caller, descriptor, path, follows)? {
             Start::Outside => Ok(Resolved::Outside),
             Start::Inside(from, rest) => {
                 let view = self.identities().of(caller)?;
+                if !path_is_below(&from) {
+                    self.check_way(&view)?;
+                }
                 self.walk(view, from, &rest, follows)
             }
         }
@@ -279,19 +305,24 @@ impl Supervisor {
     ) -> Result<Resolved, Errno> {
         let namespace = view.namespace();
         // The next component last.
-        let mut ahead: Vec<Vec<u8>> = components(path).rev().map(<[u8]>::to_vec).collect();
+        let mut ahead = reversed(path);
         let mut wants_directory = wants_directory(path);
-        let mut goes_up_only = true;
+        let (mut goes_up_only, mut is_followed) = (true, false);
         let (mut dir, mut links) = (from, Vec::new());
-        while let Some(name) = ahead.pop() {
+        let (dir, name, inode) = loop {
+            let Some(name) = ahead.pop() else {
+                let inode = namespace.stat_dir(&dir).map_err(|error| errno(&error))?;
+                let (dir, name) = dir.location().unwrap_or((dir, Vec::new()));
+                break (dir, name, Some(inode));
+            };
             if name == b".." {
                 match dir.location() {
                     Some((parent, _)) => dir = parent,
-                    None if goes_up_only => return Ok(Resolved::Outside),
-                    None => {
-                        let path = self.above(&ahead);
-                        return Ok(Resolved::Elsewhere(OutsidePath { path, links }));
-                    }
+                    None => match self.leave(&ahead) {
+                        Ok(back) => ahead = back,
+                        Err(_) if goes_up_only => return Ok(Resolved::Outside),
+                        Err(path) => return Ok(Resolved::Elsewhere(OutsidePath { path, links })),
+                    },
                 }
                 continue;
             }
@@ -299,11 +330,7 @@ impl Supervisor {
             let is_last = ahead.is_empty();
             let inode = match namespace.lookup(&dir, &name, true) {
                 Ok(inode) => inode,
-                Err(error) if error.kind() == Kind::NotFound && is_last => {
-                    let inode = None;
-                    let located = Located { view, dir, name, inode, wants_directory, links };
-                    return Ok(Resolved::Inside(Box::new(located)));
-                }
+                Err(error) if error.kind() == Kind::NotFound && is_last => break (dir, name, None),
                 Err(error) => return Err(errno(&error)),
             };
             if inode.kind() == Some(FileKind::Symlink) && (!is_last || follows || wants_directory) {
@@ -313,6 +340,7 @@ impl Supervisor {
                 let target = inode.content;
                 links.push((dir.clone(), name, target.clone()));
                 wants_directory |= is_last && self::wants_directory(&target);
+                is_followed |= is_last;
                 let mut rest = target.as_slice();
                 if target.starts_with(b"/") {
                     let Some(below) = self.shown_at().within(&target) else {
@@ -321,28 +349,51 @@ impl Supervisor {
                     };
                     (dir, rest) = (namespace.root().clone(), below);
                 }
-                ahead.extend(components(rest).rev().map(<[u8]>::to_vec));
+                ahead.extend(reversed(rest));
                 continue;
             }
             if is_last {
                 if wants_directory && !inode.kind().is_some_and(FileKind::is_shown_as_directory) {
                     return Err(Errno::NOTDIR);
                 }
-                let inode = Some(inode);
-                let located = Located { view, dir, name, inode, wants_directory, links };
-                return Ok(Resolved::Inside(Box::new(located)));
+                break (dir, name, Some(inode));
             }
             dir = namespace.open_dir(&dir, &name, &inode).map_err(|error| errno(&error))?;
-        }
-        let inode = Some(namespace.stat_dir(&dir).map_err(|error| errno(&error))?);
-        let (dir, name) = dir.location().unwrap_or((dir, Vec::new()));
-        Ok(Resolved::Inside(Box::new(Located { view, dir, name, inode, wants_directory, links })))
+        };
+        let located = Located { view, dir, name, inode, wants_directory, links, is_followed };
+        Ok(Resolved::Inside(Box::new(located)))
     }
 
-    /// The path that leads from the place of the namespace one directory up, and then `ahead`.
-    fn above(&self, ahead: &[Vec<u8>]) -> Vec<u8> {
-        joined([self.shown_at().path.as_slice(), b"/.."].concat(), ahead)
+    /// Fails unless the user may search the directories that lead to the place. Nobody but a superuser's
+    /// supervisor has callers who may not.
+    fn check_way(&self, view: &NamespaceView) -> Result<(), Errno> {
+        let identity = view.namespace().identity();
+        if identity.is_root() || !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let place = self.skeleton().root();
+        for directory in place.ancestors().skip(1) {
+            let found = std::fs::metadata(directory).map_err(|error| errno_of(&error))?;
+            if !identity.may(EXECUTE, found.mode(), found.uid(), found.gid(), true) {
+                return Err(Errno::ACCESS);
+            }
+        }
+        Ok(())
     }
+
+    /// Goes from the place one directory up, and then `ahead`: returns what follows the place if that leads back
+    /// to it, otherwise the path.
+    fn leave(&self, ahead: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Vec<u8>> {
+        let place = &self.shown_at().path;
+        let end = place.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+        let path = joined(place[..end].to_vec(), ahead);
+        self.shown_at().within(&path).map(reversed).ok_or(path)
+    }
+}
+
+/// True if a caller is in a directory below the place already, and so need not get there.
+fn path_is_below(from: &Dir) -> bool {
+    from.location().is_some()
 }
 
 fn wants_directory(path: &[u8]) -> bool {
@@ -351,6 +402,9 @@ fn wants_directory(path: &[u8]) -> bool {
 
 /// Appends the components `ahead`, of which the next one is last.
 fn joined(mut path: Vec<u8>, ahead: &[Vec<u8>]) -> Vec<u8> {
+    if ahead.is_empty() && path.is_empty() {
+        path.push(b'/');
+    }
     for name in ahead.iter().rev() {
         path.push(b'/');
         path.extend_from_slice(name);

@@ -6,15 +6,16 @@
 //! the way to a working directory, and programs while they are executed, are there as well. The supervisor
 //! moves and removes what is here with what it stands for.
 
-use std::collections::HashSet;
-use std::fs::{DirBuilder, File};
+use std::collections::HashMap;
+use std::fs::{DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_fs::dir::Dir;
+use esker_fs::inode::Inode;
 use parking_lot::{Mutex, RwLock};
 
 /// The real directories below the place at which a namespace is shown.
@@ -23,8 +24,9 @@ pub(crate) struct Skeleton {
     root: PathBuf,
     /// True once it has anything but directories.
     has_files: AtomicBool,
-    /// Numbers of the real files and links that were made here.
-    made: Mutex<HashSet<u64>>,
+    /// Numbers of the real files and links that were made here, and the time of the last change of that of
+    /// which a program is a copy.
+    made: Mutex<HashMap<u64, (i64, i64)>>,
     /// Taken for writing while names change in the namespace and here.
     pub(crate) structure: RwLock<()>,
 }
@@ -64,8 +66,27 @@ impl Skeleton {
             Some((parent, name)) => self.path(&parent, &name),
             None => self.root.clone(),
         };
-        DirBuilder::new().recursive(true).mode(0o755).create(&path)?;
+        if !path.is_dir() {
+            if let Some((parent, _)) = dir.location() {
+                self.make_directory_locked(&parent)?;
+            }
+            self.make_as(dir, &path)?;
+        }
         Ok(path)
+    }
+
+    /// Makes the directory at `path` for others than this process to be in: whoever may search `dir` may.
+    fn make_as(&self, dir: &Dir, path: &Path) -> io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            made => made?,
+        }
+        if rustix::process::geteuid().is_root() {
+            let (uid, gid) = dir.owner();
+            std::os::unix::fs::chown(path, Some(uid), Some(gid))?;
+            std::fs::set_permissions(path, Permissions::from_mode(dir.mode() & 0o777))?;
+        }
+        Ok(())
     }
 
     /// Makes the symbolic link `name` in `dir`.
@@ -84,25 +105,33 @@ impl Skeleton {
             }
             made => made,
         };
-        made.and_then(|()| self.record(&path))
+        made.and_then(|()| self.record(&path, (0, 0)))
     }
 
-    /// Records that the file at `path` was made here.
-    fn record(&self, path: &Path) -> io::Result<()> {
+    /// Records that the file at `path` was made here, of this version of its content.
+    fn record(&self, path: &Path, version: (i64, i64)) -> io::Result<()> {
         let number = std::fs::symlink_metadata(path)?.ino();
-        self.made.lock().insert(number);
+        self.made.lock().insert(number, version);
         Ok(())
     }
 
-    /// Makes the program `name` in `dir`, with the bytes of `content`.
-    pub(crate) fn make_program(&self, dir: &Dir, name: &[u8], content: &File) -> io::Result<()> {
+    /// Makes the program `inode`, `name` in `dir`, with the bytes of `content`.
+    pub(crate) fn make_program(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        inode: &Inode,
+        content: &File,
+    ) -> io::Result<()> {
         let _shape = self.structure.read();
         self.expect_files();
         let parent = self.make_directory_locked(dir)?;
         let path = parent.join(std::ffi::OsStr::from_bytes(name));
         let wanted = content.metadata()?;
+        // Every change of the content, and of its time, changes this one.
+        let version = (wanted.ctime(), wanted.ctime_nsec());
         let is_same = |known: &std::fs::Metadata| {
-            known.len() == wanted.len() && known.modified().ok() == wanted.modified().ok()
+            known.len() == wanted.len() && self.made.lock().get(&known.ino()) == Some(&version)
         };
         if std::fs::symlink_metadata(&path).is_ok_and(|known| known.is_file() && is_same(&known)) {
             return Ok(());
@@ -110,11 +139,13 @@ impl Skeleton {
         // A program that runs cannot be written.
         let mut copy = tempfile::Builder::new().prefix(".esker-").tempfile_in(&parent)?;
         copy_content(content, copy.as_file_mut())?;
-        rustix::fs::fchmod(copy.as_file(), rustix::fs::Mode::from_raw_mode(0o755))?;
-        copy.as_file().set_modified(wanted.modified()?)?;
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::fchown(copy.as_file(), Some(inode.uid), Some(inode.gid))?;
+        }
+        copy.as_file().set_permissions(Permissions::from_mode(inode.mode & 0o777))?;
         // The kernel executes no file that is open for writing.
         copy.into_temp_path().persist(&path).map_err(|error| error.error)?;
-        self.record(&path)
+        self.record(&path, version)
     }
 
     /// Says that the kernel is about to make something but a directory here.
@@ -162,7 +193,7 @@ impl Skeleton {
         }
         if is_exchange && has_after {
             if let Some(parent) = before.parent() {
-                DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+                DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
             }
             return std::fs::rename(&after, before);
         }
@@ -188,7 +219,7 @@ impl Skeleton {
                     std::fs::remove_dir(entry.path())?;
                 }
                 left += below;
-            } else if kind.is_socket() || self.made.lock().contains(&entry.metadata()?.ino()) {
+            } else if kind.is_socket() || self.made.lock().contains_key(&entry.metadata()?.ino()) {
                 std::fs::remove_file(entry.path())?;
             } else {
                 left += 1;

@@ -21,7 +21,7 @@ use esker_fs::ops::AttributeChanges;
 use esker_fs::session::Session;
 use esker_fs::timestamp;
 use parking_lot::Mutex;
-use rustix::fs::SeekFrom;
+use rustix::fs::{AtFlags, SeekFrom, Timespec, Timestamps};
 
 /// `F_SETSIG` of fcntl(2).
 const SET_SIGNAL: i32 = 10;
@@ -65,20 +65,24 @@ enum Lease {
 }
 
 impl SpooledFile {
-    /// Puts a file into the spool at `path`, with its content if `has_content`.
+    /// Puts a file into the spool at `path`, with its content if `has_content`, which it gets at another path.
     ///
     /// # Errors
     /// Errors of the store; `NoSpace` and others of the spool.
     pub(crate) fn fill(
         namespace: &Namespace,
         source: FileSource,
-        path: PathBuf,
+        (filled, path): (PathBuf, PathBuf),
         has_content: bool,
     ) -> Result<Self> {
-        let file = match source.copy_out(namespace, &path, has_content) {
+        let file = source.copy_out(namespace, &filled, has_content).and_then(|file| {
+            let moved = std::fs::rename(&filled, &path).map(|()| file);
+            moved.map_err(|error| Error::io(error, path.to_string_lossy()))
+        });
+        let file = match file {
             Ok(file) => file,
             Err(error) => {
-                drop(std::fs::remove_file(&path));
+                drop(std::fs::remove_file(&filled));
                 // The first error matters more.
                 drop(source.close());
                 return Err(error);
@@ -132,8 +136,12 @@ impl SpooledFile {
 
     /// Sets the time of the last change of content, which the session has recorded.
     pub(crate) fn set_modified(&self, mtime_ns: i64) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(&self.path)?;
-        file.set_modified(timestamp::system_time(mtime_ns))
+        // Not by a descriptor that can write: closing one would be taken for the end of a change.
+        let (seconds, nanoseconds) = timestamp::parts(mtime_ns);
+        let omitted = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let modified = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+        let times = Timestamps { last_access: omitted, last_modification: modified };
+        Ok(rustix::fs::utimensat(rustix::fs::CWD, &self.path, &times, AtFlags::empty())?)
     }
 
     /// The attributes of the file, whose content may be newer than what the session has. Waits while it is
@@ -182,7 +190,11 @@ impl SpooledFile {
     /// a path of `/proc`.
     pub(crate) fn write_back_closed(&self) -> Result<()> {
         let _writing = self.writing.lock();
-        self.write_back_locked()
+        let written = self.write_back_locked();
+        if written.is_err() {
+            self.is_dirty.store(true, Ordering::Release);
+        }
+        written
     }
 
     fn write_back_locked(&self) -> Result<()> {
@@ -260,6 +272,12 @@ impl SpooledFile {
             Err(rustix::io::Errno::INVAL) => Ok((at, size)),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether nobody else has it open, and no name leads to it.
+    pub(crate) fn is_gone(&self) -> Result<bool> {
+        let _writing = self.writing.lock();
+        Ok(self.lease(Lease::Write) && self.source.inode()?.nlink == 0)
     }
 
     /// Whether nobody else has it open, and the session has all of it.

@@ -39,7 +39,7 @@ fn left(spool: &TempDir) -> Vec<Vec<u8>> {
     let spools = entries(spool.path()).filter(|path| !path.ends_with("place"));
     let mut left: Vec<Vec<u8>> = spools
         .flat_map(|spool| entries(&spool).collect::<Vec<_>>())
-        .filter(|path| !path.ends_with("end"))
+        .filter(|path| !path.ends_with("end") && path.is_file())
         .map(|path| fs::read(path).expect("read"))
         .collect();
     left.sort();

@@ -215,6 +215,113 @@ fn more_files_than_are_kept_are_all_written_back() {
     }
 }
 
+/// Symptom: a descriptor that was opened again by a path of `/proc` wrote to what nobody wrote back, also in
+/// snapshots and in files that its user may not write.
+/// Cause: the kernel opened the spool's file by itself.
+#[test]
+fn descriptors_are_opened_again_by_their_paths() {
+    if !can_show() {
+        return;
+    }
+    let repository = repository(Arc::new(MemoryStore::new()));
+    let session = Arc::new(repository.begin(&[], options()).expect("begin"));
+    show(of(&session), |place| {
+        let said = shell(
+            place,
+            "echo first > f; exec 3<f; echo second >> /proc/self/fd/3; stat -c %s f; cat /dev/fd/3; \
+             exec 4<f; chmod 640 /proc/self/fd/4; stat -c %a f; mkdir d; exec 5<d; chmod 710 /dev/fd/5; \
+             stat -c %a d; truncate -s 3 /proc/$$/fd/3; cat f; cat /dev/stdin < f; cd /proc/self/fd/5; /bin/pwd",
+        );
+        let place = place.canonicalize().expect("a path");
+        let wanted = format!("13\nfirst\nsecond\n640\n710\nfirfir{}/d\n", place.display());
+        assert_eq!(said, wanted);
+        let file = File::open(place.join("f")).expect("open");
+        let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let writer = OpenOptions::new().write(true).open(&again).expect("open");
+        writer.write_all_at(b"again", 0).expect("write");
+        writer.sync_all().expect("fsync");
+        assert_eq!(content(&session, "/f"), b"again");
+    });
+    session.publish("snapshot").expect("publish");
+    let (namespace, _markers) =
+        repository.open_held(&[session.set()], Identity::of_process()).expect("open");
+    show(NamespaceView::Snapshot(namespace), |place| {
+        let file = File::open(place.join("f")).expect("open");
+        let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let refused = OpenOptions::new().write(true).open(&again).expect_err("a snapshot");
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    });
+}
+
+/// Symptom: an open that failed since its process had no descriptor left truncated the file, or created one.
+/// Cause: the supervisor acted before it handed the descriptor out.
+#[test]
+fn an_open_for_which_there_is_no_descriptor_changes_nothing() {
+    if !can_show() || !std::path::Path::new("/usr/bin/python3").exists() {
+        return;
+    }
+    show(of(&session()), |place| {
+        fs::write(place.join("kept"), "content").expect("write");
+        let script = "import os, resource\n\
+            resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\n\
+            held = []\n\
+            try:\n    while True: held.append(os.open('/dev/null', os.O_RDONLY))\n\
+            except OSError: pass\n\
+            for flags in (os.O_WRONLY | os.O_TRUNC, os.O_WRONLY | os.O_CREAT | os.O_EXCL):\n    \
+            try: os.open('kept' if flags & os.O_TRUNC else 'new', flags)\n    \
+            except OSError as error: print(error.errno)\n";
+        fs::write(place.join("p.py"), script).expect("write");
+        assert_eq!(shell(place, "python3 p.py; cat kept; ls"), "24\n24\ncontentkept\np.py\n");
+    });
+}
+
+#[test]
+fn what_is_only_read_is_not_written() {
+    if !can_show() {
+        return;
+    }
+    let repository = repository(Arc::new(MemoryStore::new()));
+    let base = repository.begin(&[], options()).expect("begin");
+    let base = Arc::new(base);
+    show(of(&base), |place| {
+        (0..600).for_each(|file| fs::write(place.join(format!("{file}")), "x").expect("write"));
+    });
+    base.publish("base").expect("publish");
+    let session = Arc::new(repository.begin(&[base.set()], options()).expect("begin"));
+    let before = session.statistics().log_bytes;
+    show(of(&session), |place| {
+        assert_eq!(shell(place, "cat * | wc -c"), "600\n");
+    });
+    session.flush().expect("flush");
+    assert_eq!((session.statistics().table_rows, session.statistics().log_bytes), (0, before));
+}
+
+#[test]
+fn files_that_were_removed_leave_the_spool() {
+    if !can_show() {
+        return;
+    }
+    show(of(&session()), |place| {
+        let spool = fs::read_dir(place.parent().expect("a parent")).expect("list");
+        let spool = spool.map(|entry| entry.expect("an entry").path()).find(|path| path != place);
+        let spool = spool.expect("a spool");
+        assert_eq!(fs::metadata(&spool).expect("stat").mode() & 0o777, 0o700);
+        for _ in 0..20 {
+            fs::write(place.join("file"), vec![1; 1 << 20]).expect("write");
+            fs::remove_file(place.join("file")).expect("unlink");
+        }
+        let mut left = usize::MAX;
+        for _ in 0..200 {
+            left = fs::read_dir(&spool).expect("list").count();
+            if left == 1 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert_eq!(left, 1, "nothing but the folder in which files are filled");
+    });
+}
+
 #[test]
 fn writers_of_one_file_see_each_other() {
     if !can_show() {

@@ -61,6 +61,65 @@ fn symbolic_links_lead_in_and_out() {
     assert_eq!(fs::read(outside.path().join("new")).expect("read"), b"made");
 }
 
+/// Symptom: a path that leads out of the place and back in did not find files, and what was written was lost.
+#[test]
+fn paths_lead_out_and_back() {
+    if !can_show() {
+        return;
+    }
+    show(of(&session()), |place| {
+        let name = place.file_name().expect("a name").to_string_lossy().into_owned();
+        let said = shell(
+            place,
+            &format!(
+                "echo a > ../{name}/a; cat a; ln -s ../{name} l; cat l/a; echo b > l/b; mkdir d; cd d; \
+                 cat ../../{name}/b; mv ../l/b ../../{name}/d/c; ls; test -d ../../{name}/../{name}/d"
+            ),
+        );
+        assert_eq!(said, "a\na\nb\nc\n");
+    });
+}
+
+#[test]
+fn named_pipes_outside_keep_nobody_waiting() {
+    if !can_show() {
+        return;
+    }
+    let outside = tempfile::tempdir().expect("a directory");
+    let pipe = outside.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .expect("mkfifo");
+    show(of(&session()), |place| {
+        symlink(&pipe, place.join("link")).expect("symlink");
+        symlink("/dev/null", place.join("null")).expect("symlink");
+        for _ in 0..5 {
+            let refused = fs::read(place.join("link")).expect_err("is not opened");
+            assert_eq!(refused.raw_os_error(), Some(libc::ENXIO));
+        }
+        fs::write(place.join("null"), "x").expect("write");
+        assert_eq!(fs::read(place.join("null")).expect("read"), b"");
+    });
+}
+
+#[test]
+fn a_slash_behind_a_link_does_not_change_what_it_stands_for() {
+    if !can_show() {
+        return;
+    }
+    show(of(&session()), |place| {
+        fs::create_dir(place.join("dir")).expect("mkdir");
+        symlink("dir", place.join("link")).expect("symlink");
+        let results = [
+            fs::rename(place.join("link/"), place.join("moved")),
+            fs::remove_dir(place.join("link/")),
+        ];
+        for result in results {
+            assert_eq!(result.expect_err("refused").kind(), ErrorKind::NotADirectory);
+        }
+        assert!(fs::symlink_metadata(place.join("link/")).expect("stat").is_dir());
+    });
+}
+
 /// Symptom: files that a program made through a symbolic link to the place, as in a shell whose `$PWD` has one,
 /// succeeded and were lost.
 /// Cause: only the text of a path was compared with the place.

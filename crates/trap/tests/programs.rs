@@ -78,6 +78,24 @@ fn compilers_and_what_they_make() {
     }
 }
 
+/// Symptom: a program that was replaced by one of the same size and time was not executed, but its
+/// predecessor.
+#[test]
+fn the_newest_program_is_executed() {
+    compare(
+        "for n in 1 2 3; do printf '#!/bin/sh\\necho %s\\n' $n > p; chmod +x p; \
+         touch -d 2001-01-01 p; ./p; done",
+    );
+}
+
+#[test]
+fn trees_that_are_removed_while_they_are_listed() {
+    compare(
+        "mkdir t; i=0; while [ $i -lt 400 ]; do mkdir -p t/$i/a; touch t/$i/f t/$i/a/g; i=$((i + 1)); done; \
+         find t | wc -l; rm -r t; ls",
+    );
+}
+
 #[test]
 fn static_programs() {
     if has("cc") {

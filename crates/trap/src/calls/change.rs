@@ -109,7 +109,16 @@ impl TrappedCall<'_> {
         let located = match self.subject(libc::AT_FDCWD, 0, true)? {
             Subject::Outside => return Ok(CallAnswer::Continue),
             Subject::Name(located) => located,
-            _ => return Err(Errno::ACCESS),
+            Subject::File(view, file) => {
+                let inode = file.stat().map_err(|error| errno(&error))?;
+                session(&view)?;
+                let identity = view.namespace().identity();
+                identity.check(WRITE, &inode, b"file").map_err(|error| errno(&error))?;
+                let changed = file.set_size(size, identity.is_root());
+                return changed.map(|()| CallAnswer::Value(0)).map_err(|error| errno_of(&error));
+            }
+            Subject::Directory(..) => return Err(Errno::ISDIR),
+            Subject::Elsewhere(_) => return Err(Errno::ACCESS),
         };
         let inode = located.inode()?;
         match inode.kind() {

@@ -56,8 +56,12 @@ impl TrappedCall<'_> {
         let file = self.supervisor.spool().put(superuser.namespace(), id, true, source);
         let file = file.map_err(|error| errno(&error))?;
         self.make_links(&located.links)?;
-        let placed =
-            self.supervisor.skeleton().make_program(&located.dir, &located.name, file.content());
+        let placed = self.supervisor.skeleton().make_program(
+            &located.dir,
+            &located.name,
+            &inode,
+            file.content(),
+        );
         placed.map_err(|error| errno_of(&error))?;
         let mut first = [0; SCRIPT_BYTES];
         let read = std::os::unix::fs::FileExt::read_at(file.content(), &mut first, 0);

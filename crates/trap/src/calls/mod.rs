@@ -279,10 +279,17 @@ impl<'a> TrappedCall<'a> {
 
     /// What the path in argument `at` leads to.
     fn subject(&self, descriptor: i32, at: usize, follows: bool) -> Result<Subject, Errno> {
-        let path = self.path(at)?;
+        let path = match self.path(at) {
+            // A process that lets nobody read its memory is left to the kernel.
+            Err(Errno::PERM) => return Ok(Subject::Outside),
+            path => path?,
+        };
         // The number of a thread may be another one's by now.
         if !self.listener.is_waiting(self.call) {
             return Err(Errno::SRCH);
+        }
+        if follows && let Some((owner, number)) = descriptor_of(&path, self.caller()) {
+            return self.open_subject_of(owner, number);
         }
         let resolved = self.supervisor.resolve(self.caller(), descriptor, &path, follows)?;
         Ok(match resolved {
@@ -305,9 +312,14 @@ impl<'a> TrappedCall<'a> {
 
     /// What is open as `descriptor`.
     fn open_subject(&self, descriptor: i32) -> Result<Subject, Errno> {
+        self.open_subject_of(self.caller(), descriptor)
+    }
+
+    /// What `owner` has open as `descriptor`.
+    fn open_subject_of(&self, owner: Caller, descriptor: i32) -> Result<Subject, Errno> {
         let path = match descriptor {
-            AT_FDCWD => self.caller().working_directory()?,
-            _ => match self.caller().descriptor_path(descriptor) {
+            AT_FDCWD => owner.working_directory()?,
+            _ => match owner.descriptor_path(descriptor) {
                 Ok(path) => path,
                 // The kernel has the right error.
                 Err(_) => return Ok(Subject::Outside),
@@ -370,6 +382,22 @@ impl<'a> TrappedCall<'a> {
     }
 }
 
+/// The thread and its descriptor that `path` of `/proc` or `/dev` stands for.
+fn descriptor_of(path: &[u8], caller: Caller) -> Option<(Caller, i32)> {
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u32>().ok();
+    let standard: [&[u8]; 3] = [b"/dev/stdin", b"/dev/stdout", b"/dev/stderr"];
+    if let Some(at) = standard.iter().position(|name| *name == path) {
+        return Some((caller, at as i32));
+    }
+    let own = [&b"/dev/fd/"[..], b"/proc/self/fd/", b"/proc/thread-self/fd/"];
+    if let Some(rest) = own.iter().find_map(|folder| path.strip_prefix(*folder)) {
+        return Some((caller, i32::try_from(number(rest)?).ok()?));
+    }
+    let mut words = path.strip_prefix(b"/proc/")?.splitn(3, |&byte| byte == b'/');
+    let (process, folder, rest) = (number(words.next()?)?, words.next()?, words.next()?);
+    (folder == b"fd").then_some((Caller::new(process), i32::try_from(number(rest)?).ok()?))
+}
+
 /// The session of a view.
 ///
 /// # Errors
@@ -381,6 +409,24 @@ fn session(view: &NamespaceView) -> Result<&Arc<Session>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_stand_for_descriptors() {
+        let own = Caller::new(7);
+        let cases = [
+            (&b"/dev/fd/12"[..], Some((own, 12))),
+            (b"/proc/self/fd/3", Some((own, 3))),
+            (b"/proc/9/fd/0", Some((Caller::new(9), 0))),
+            (b"/dev/stderr", Some((own, 2))),
+            (b"/proc/self/fd/3/x", None),
+            (b"/proc/9/fd", None),
+            (b"/dev/fd/99999999999", None),
+            (b"/tmp/fd/1", None),
+        ];
+        for (path, wanted) in cases {
+            assert_eq!(descriptor_of(path, own), wanted, "{}", String::from_utf8_lossy(path));
+        }
+    }
 
     #[test]
     fn no_call_is_trapped_twice() {

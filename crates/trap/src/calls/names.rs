@@ -18,6 +18,10 @@ impl TrappedCall<'_> {
     fn name(&self, (descriptor, at): PathArgument) -> Result<Option<Box<Located>>, Errno> {
         match self.subject(descriptor, at, false)? {
             Subject::Outside => Ok(None),
+            // A slash behind a symbolic link leads to what it stands for, which has another name.
+            Subject::Name(located) if located.wants_directory && located.follows_last() => {
+                Err(Errno::NOTDIR)
+            }
             Subject::Name(located) => Ok(Some(located)),
             // The path of the call cannot be exchanged for the one that symbolic links lead to.
             _ => Err(Errno::XDEV),
@@ -121,7 +125,11 @@ impl TrappedCall<'_> {
             (false, Some(kind)) if kind.is_shown_as_directory() => return Err(Errno::ISDIR),
             (false, _) => session.unlink(&located.dir, &located.name),
         };
-        removed.map_err(|error| errno(&error))?;
+        let removed = removed.map_err(|error| errno(&error))?;
+        if removed.nlink == 0 && !is_directory {
+            // The next close tries again.
+            drop(self.supervisor.spool().discard_if_gone(removed.id));
+        }
         self.supervisor.skeleton().removed(&located.dir, &located.name, is_directory);
         Ok(CallAnswer::Value(0))
     }
@@ -154,6 +162,10 @@ impl TrappedCall<'_> {
             return Err(Errno::NOTDIR);
         }
         let session = session(&new.view)?;
+        // A name that replaces another one stands for all that was written.
+        if let Some(file) = self.supervisor.spool().file(old.inode()?.id) {
+            file.write_back().map_err(|error| errno(&error))?;
+        }
         let skeleton = self.supervisor.skeleton();
         let _shape = skeleton.structure.write();
         let before = skeleton.before(&old.dir, &old.name);

@@ -2,18 +2,25 @@
 //! Opening: a program gets a real descriptor, of a file of the spool or of a directory of the skeleton.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::sync::Arc;
 
 use esker_base::{Error, Kind};
+use esker_fs::dir::Dir;
 use esker_fs::identity::{EXECUTE, READ, WRITE};
 use esker_fs::inode::{FileKind, Inode};
+use esker_fs::view::NamespaceView;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall, session};
 use crate::caller::errno_of;
-use crate::listener::CallAnswer;
+use crate::listener::{CallAnswer, NewDescriptor};
 use crate::resolve::{Located, TraversedLink, errno};
-use crate::spooled_file::FileSource;
+use crate::spooled_file::{FileSource, SpooledFile};
+
+/// Bytes of a file that are copied even if it is about to be truncated.
+const KEPT_BYTES_MAX: u64 = 1 << 20;
 
 /// Attempts to create a file that others create and remove meanwhile.
 const ATTEMPTS_MAX: usize = 100;
@@ -29,13 +36,22 @@ impl TrappedCall<'_> {
     ) -> Result<CallAnswer, Errno> {
         let creates = flags & libc::O_CREAT != 0;
         let follows = flags & libc::O_NOFOLLOW == 0 && !(creates && flags & libc::O_EXCL != 0);
-        let file = match self.subject(descriptor, at, follows)? {
+        let (file, then) = match self.subject(descriptor, at, follows)? {
             Subject::Outside => return Ok(CallAnswer::Continue),
-            Subject::Elsewhere(outside) => self.open_elsewhere(&outside.path, flags, mode)?,
+            Subject::Elsewhere(outside) => (self.open_elsewhere(&outside.path, flags, mode)?, None),
             Subject::Name(located) => self.open(*located, flags, mode)?,
-            Subject::File(..) | Subject::Directory(..) => return Err(Errno::IO),
+            Subject::File(view, file) => {
+                let inode = file.stat().map_err(|error| errno(&error))?;
+                check_access(&view, &inode, flags)?;
+                open_spooled(&view, file, flags)?
+            }
+            Subject::Directory(view, dir) => {
+                let inode = view.namespace().stat_dir(&dir).map_err(|error| errno(&error))?;
+                (self.open_directory(&view, &dir, &inode, flags)?, None)
+            }
         };
-        Ok(CallAnswer::Descriptor { file, closes_on_exec: flags & libc::O_CLOEXEC != 0 })
+        let closes_on_exec = flags & libc::O_CLOEXEC != 0;
+        Ok(CallAnswer::Descriptor(NewDescriptor { file, closes_on_exec, then }))
     }
 
     /// openat2: as openat, unless it restricts what a path may lead to.
@@ -58,18 +74,28 @@ impl TrappedCall<'_> {
         if !self.may_act_elsewhere()? {
             return Err(Errno::ACCESS);
         }
-        let flags =
-            rustix::fs::OFlags::from_bits_retain(flags as u32) | rustix::fs::OFlags::CLOEXEC;
-        let umask = if flags.contains(rustix::fs::OFlags::CREATE) {
-            self.caller().status()?.umask
-        } else {
-            0
+        // What is this process's own would not be the caller's.
+        let path = match path.strip_prefix(b"/proc/self/") {
+            Some(rest) => [format!("/proc/{}/", self.caller().thread()).as_bytes(), rest].concat(),
+            None => path.to_vec(),
         };
-        let mode = rustix::fs::Mode::from_raw_mode(mode & !umask & 0o7777);
-        rustix::fs::open(path, flags, mode).map(File::from)
+        let flags = OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let umask = if flags.contains(OFlags::CREATE) { self.caller().status()?.umask } else { 0 };
+        let mode = Mode::from_raw_mode(mode & !umask & 0o7777);
+        // Opening a named pipe waits for others, and a thread that waits here answers nobody.
+        let file = rustix::fs::open(path, flags | OFlags::NONBLOCK, mode).map(File::from)?;
+        let kind = file.metadata().map_err(|error| errno_of(&error))?.file_type();
+        if kind.is_fifo() {
+            return Err(Errno::NXIO);
+        }
+        if !flags.contains(OFlags::NONBLOCK) {
+            let current = rustix::fs::fcntl_getfl(&file)?;
+            rustix::fs::fcntl_setfl(&file, current - OFlags::NONBLOCK)?;
+        }
+        Ok(file)
     }
 
-    fn open(&self, mut located: Located, flags: i32, mode: u32) -> Result<File, Errno> {
+    fn open(&self, mut located: Located, flags: i32, mode: u32) -> Result<OpenedFile, Errno> {
         const TEMPORARY: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
         if flags & TEMPORARY != 0 {
             return Err(Errno::OPNOTSUPP);
@@ -100,8 +126,8 @@ impl TrappedCall<'_> {
                 return Err(Errno::EXIST);
             }
             match self.open_existing(&located, inode, flags) {
-                // Somebody has removed it.
-                Err(Errno::NOENT) if creates => self.lookup_again(&mut located)?,
+                // Somebody has removed or replaced it.
+                Err(Errno::NOENT) => self.lookup_again(&mut located)?,
                 opened => return opened,
             }
         }
@@ -118,7 +144,12 @@ impl TrappedCall<'_> {
     }
 
     /// Creates a file and opens it; `None` if there is one by now.
-    fn create(&self, located: &Located, flags: i32, mode: u32) -> Result<Option<File>, Errno> {
+    fn create(
+        &self,
+        located: &Located,
+        flags: i32,
+        mode: u32,
+    ) -> Result<Option<OpenedFile>, Errno> {
         if located.wants_directory {
             return Err(Errno::ISDIR);
         }
@@ -139,17 +170,29 @@ impl TrappedCall<'_> {
         let file = self.supervisor.spool().put(namespace, id, false, source);
         let file = file.map_err(|error| errno(&error))?;
         let opened = file.open(flags & !libc::O_TRUNC, namespace.identity().is_root());
-        opened.map(Some).map_err(|error| errno_of(&error))
+        let opened = opened.map_err(|error| errno_of(&error))?;
+        let (session, dir, name) = (session.clone(), located.dir.clone(), located.name.clone());
+        let then = move |is_open: bool| {
+            if !is_open {
+                // The call fails, so it made no file.
+                drop(session.unlink(&dir, &name));
+            }
+        };
+        Ok(Some((opened, Some(Box::new(then)))))
     }
 
-    fn open_existing(&self, located: &Located, inode: Inode, flags: i32) -> Result<File, Errno> {
-        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    fn open_existing(
+        &self,
+        located: &Located,
+        inode: Inode,
+        flags: i32,
+    ) -> Result<OpenedFile, Errno> {
         match inode.kind() {
             Some(FileKind::Directory) => {
-                if writes || flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
-                    return Err(Errno::ISDIR);
-                }
-                return self.open_directory(located, inode, flags);
+                let dir = located.opened_as(&inode)?;
+                return self
+                    .open_directory(&located.view, &dir, &inode, flags)
+                    .map(|file| (file, None));
             }
             _ if flags & libc::O_DIRECTORY != 0 => return Err(Errno::NOTDIR),
             Some(FileKind::File) => {}
@@ -158,20 +201,10 @@ impl TrappedCall<'_> {
             Some(FileKind::Indexed) => return Err(Errno::OPNOTSUPP),
             _ => return Err(Errno::NXIO),
         }
-        let namespace = located.view.namespace();
+        check_access(&located.view, &inode, flags)?;
+        // What is truncated need not be copied, but then nothing is left if the open fails after all.
         let truncates = flags & libc::O_TRUNC != 0;
-        let wanted = match flags & libc::O_ACCMODE {
-            libc::O_RDONLY if truncates => READ | WRITE,
-            libc::O_RDONLY => READ,
-            libc::O_WRONLY => WRITE,
-            _ => READ | WRITE,
-        };
-        let checked = namespace.identity().check(wanted, &inode, &located.name);
-        checked.map_err(|error| errno(&error))?;
-        if writes || truncates {
-            session(&located.view)?;
-            check_synchronous(flags)?;
-        }
+        let has_content = !truncates || inode.size <= KEPT_BYTES_MAX;
         let id = inode.id;
         let source = || match self.supervisor.identities().superuser().session() {
             Some(session) => {
@@ -186,27 +219,30 @@ impl TrappedCall<'_> {
         };
         // The superuser's: a caller may write what it cannot read.
         let everything = self.supervisor.identities().superuser().namespace();
-        let file = self.supervisor.spool().put(everything, id, !truncates, source);
+        let file = self.supervisor.spool().put(everything, id, has_content, source);
         let file = file.map_err(|error| errno(&error))?;
-        let is_superuser = namespace.identity().is_root();
-        if truncates {
+        if !has_content {
+            let is_superuser = located.view.namespace().identity().is_root();
             file.set_size(0, is_superuser).map_err(|error| errno_of(&error))?;
         }
-        file.open(flags & !libc::O_TRUNC, is_superuser).map_err(|error| errno_of(&error))
+        open_spooled(&located.view, file, flags)
     }
 
-    fn open_directory(&self, located: &Located, inode: Inode, flags: i32) -> Result<File, Errno> {
-        let namespace = located.view.namespace();
-        let checked = namespace.identity().check(READ, &inode, &located.name);
+    fn open_directory(
+        &self,
+        view: &NamespaceView,
+        dir: &Dir,
+        inode: &Inode,
+        flags: i32,
+    ) -> Result<File, Errno> {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        if writes || flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
+            return Err(Errno::ISDIR);
+        }
+        let checked = view.namespace().identity().check(READ, inode, b"directory");
         checked.map_err(|error| errno(&error))?;
-        let dir = if located.name.is_empty() {
-            located.dir.clone()
-        } else {
-            let opened = namespace.open_dir(&located.dir, &located.name, &inode);
-            opened.map_err(|error| errno(&error))?
-        };
-        let path =
-            self.supervisor.skeleton().make_directory(&dir).map_err(|error| errno_of(&error))?;
+        let path = self.supervisor.skeleton().make_directory(dir);
+        let path = path.map_err(|error| errno_of(&error))?;
         let kept = flags & libc::O_NONBLOCK;
         let opened =
             OpenOptions::new().read(true).custom_flags(kept | libc::O_DIRECTORY).open(path);
@@ -250,6 +286,48 @@ impl TrappedCall<'_> {
     ) -> Result<std::sync::Arc<esker_fs::session::Session>, Errno> {
         session(self.supervisor.identities().superuser()).cloned()
     }
+}
+
+/// A file for a caller, and what is to be done once the caller has it.
+type OpenedFile = (File, Option<Box<dyn FnOnce(bool)>>);
+
+/// Fails unless the user may open the file `inode` with `flags`.
+fn check_access(view: &NamespaceView, inode: &Inode, flags: i32) -> Result<(), Errno> {
+    let truncates = flags & libc::O_TRUNC != 0;
+    let wanted = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY if truncates => READ | WRITE,
+        libc::O_RDONLY => READ,
+        libc::O_WRONLY => WRITE,
+        _ => READ | WRITE,
+    };
+    let checked = view.namespace().identity().check(wanted, inode, b"file");
+    checked.map_err(|error| errno(&error))?;
+    if wanted & WRITE != 0 {
+        session(view)?;
+        check_synchronous(flags)?;
+    }
+    Ok(())
+}
+
+/// Opens a file of the spool for a user who may. It is truncated once the caller has it.
+fn open_spooled(
+    view: &NamespaceView,
+    file: Arc<SpooledFile>,
+    flags: i32,
+) -> Result<OpenedFile, Errno> {
+    let is_superuser = view.namespace().identity().is_root();
+    let opened = file.open(flags & !libc::O_TRUNC, is_superuser);
+    let opened = opened.map_err(|error| errno_of(&error))?;
+    if flags & libc::O_TRUNC == 0 {
+        return Ok((opened, None));
+    }
+    let then = move |is_open: bool| {
+        if is_open {
+            // The spool has room for less.
+            drop(file.set_size(0, is_superuser));
+        }
+    };
+    Ok((opened, Some(Box::new(then))))
 }
 
 /// Refuses what would promise that each write survives power loss: writes are to the spool.
