@@ -77,7 +77,7 @@ fn a_command_that_cannot_begin_leaves_nothing() {
     }
     let esker = Esker::new();
     let at = esker.path("at").display().to_string();
-    esker.fails(3, ["run", "--at", &at, "--write", "new", "--", "no-such-program"]);
+    esker.fails(3, ["run", "--at", &at, "--write", "new", "--", "/no/such/program"]);
     fs::write(esker.path("at/mine"), "kept").expect("write");
     let said = esker.fails(7, shell(&["--at", &at, "--write", "new"], "true"));
     assert!(said.contains("name a new or an empty directory"), "{said}");
