@@ -19,23 +19,28 @@ use esker_table::tree::Durability;
 use crate::gc::{eager, options, publish, write};
 use crate::interrupted_store::Interrupted;
 
-const JOB: JobId = JobId(77);
+/// A job.
+pub const JOB: JobId = JobId(77);
 /// Requests of the longest operation here.
 const REQUESTS_MAX: u64 = 40;
 
-fn memory() -> SharedStore {
+/// An empty store.
+pub fn memory() -> SharedStore {
     Arc::new(MemoryStore::new())
 }
 
-fn repository(store: &SharedStore) -> Repository {
+/// The repository in `store`.
+pub fn repository(store: &SharedStore) -> Repository {
     Repository::new(store.clone())
 }
 
-fn taking_over() -> SessionOptions {
+/// Options that take a session over from its writer.
+pub fn taking_over() -> SessionOptions {
     SessionOptions { take_over: true, ..options() }
 }
 
-fn collect(store: &SharedStore) -> Vec<SetId> {
+/// Collects all garbage; returns the sets that were deleted.
+pub fn collect(store: &SharedStore) -> Vec<SetId> {
     repository(store).gc(&eager()).expect("gc").sets
 }
 

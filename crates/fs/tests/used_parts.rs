@@ -6,37 +6,20 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use esker_base::Kind;
-use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultEffect, FaultStore, SharedStore};
 use esker_fs::identity::Identity;
-use esker_fs::job::JobId;
 use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
-use esker_fs::session::{Session, SessionOptions};
+use esker_fs::session::Session;
 use esker_fs::verify::VerifyOptions;
 use esker_table::manifest::{Manifest, SetId};
 
+use crate::failed_begins::{JOB, collect, memory, repository, taking_over};
 use crate::gc::{eager, later, options, write};
 use crate::interrupted_store::Interrupted;
 
-const JOB: JobId = JobId(77);
 /// Requests of the longest operation here.
 const REQUESTS_MAX: u64 = 60;
-
-fn memory() -> SharedStore {
-    Arc::new(MemoryStore::new())
-}
-
-fn repository(store: &SharedStore) -> Repository {
-    Repository::new(store.clone())
-}
-
-fn taking_over() -> SessionOptions {
-    SessionOptions { take_over: true, ..options() }
-}
-
-fn collect(store: &SharedStore) -> Vec<SetId> {
-    repository(store).gc(&eager()).expect("gc").sets
-}
 
 /// A complete part of rank 0, and the session that completed it.
 fn completed(store: &SharedStore) -> Session {
