@@ -5,7 +5,7 @@ use esker_fs::inode::{FileKind, Inode};
 use esker_fs::timestamp;
 
 /// Preferred size of reads, by which programs size their buffers.
-const BLOCK_BYTES: u32 = 4096;
+const BLOCK_BYTES: u16 = 4096;
 /// Device number of files of a shown namespace, that of no device and of no other file system.
 const DEVICE: (u32, u32) = (0, 0xe_5ce5);
 
@@ -95,7 +95,7 @@ impl FileAttributes {
             time
         };
         stat.stx_mask = libc::STATX_BASIC_STATS;
-        stat.stx_blksize = BLOCK_BYTES;
+        stat.stx_blksize = BLOCK_BYTES.into();
         stat.stx_nlink = self.links;
         stat.stx_uid = self.uid;
         stat.stx_gid = self.gid;

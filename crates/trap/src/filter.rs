@@ -12,11 +12,15 @@ use esker_base::{Error, Kind, Result};
 
 use crate::calls::TRAPPED;
 
-/// The architecture whose calls are handed over; see `linux/audit.h`.
-#[cfg(target_arch = "x86_64")]
-const ARCHITECTURE: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: u32 = 0xc000_00b7;
+/// The architecture whose calls are handed over; see `linux/audit.h`. Of others the list of calls is not
+/// known.
+const ARCHITECTURE: Option<u32> = if cfg!(target_arch = "x86_64") {
+    Some(0xc000_003e)
+} else if cfg!(target_arch = "aarch64") {
+    Some(0xc000_00b7)
+} else {
+    None
+};
 
 /// Calls from here on are those of the x32 ABI, whose numbers differ.
 const X32_CALLS: u32 = 0x4000_0000;
@@ -38,10 +42,10 @@ const fn instruction(code: u16, value: u32, if_true: u8, if_false: u8) -> libc::
     libc::sock_filter { code, jt: if_true, jf: if_false, k: value }
 }
 
-fn program() -> Vec<libc::sock_filter> {
+fn program(architecture: u32) -> Vec<libc::sock_filter> {
     let mut program = vec![
         instruction(LOAD, ARCHITECTURE_OFFSET, 0, 0),
-        instruction(JUMP_IF_EQUAL, ARCHITECTURE, 1, 0),
+        instruction(JUMP_IF_EQUAL, architecture, 1, 0),
         instruction(RETURN, REFUSE, 0, 0),
         instruction(LOAD, NUMBER_OFFSET, 0, 0),
         instruction(JUMP_IF_AT_LEAST, X32_CALLS, 0, 1),
@@ -66,7 +70,9 @@ fn program() -> Vec<libc::sock_filter> {
 /// `Conflict` if the thread has a supervisor already; `Unsupported` if the kernel, or a container,
 /// does not allow it.
 pub(crate) fn install() -> Result<OwnedFd> {
-    let program = program();
+    let architecture =
+        ARCHITECTURE.ok_or_else(|| refused(&io::Error::from_raw_os_error(libc::ENOSYS)))?;
+    let program = program(architecture);
     let filter =
         libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: the call takes no pointers.
@@ -108,7 +114,7 @@ fn refused(error: &io::Error) -> Error {
     }
     let what = format!(
         "the kernel, or the container, hands no system calls to a supervisor ({error}): Linux 5.14 or later \
-         with seccomp can; `esker mount` is another way"
+         with seccomp can, on x86-64 and aarch64; `esker mount` is another way"
     );
     Error::new(Kind::Unsupported, what)
 }
@@ -129,7 +135,7 @@ mod tests {
 
     #[test]
     fn each_trapped_call_leads_to_the_last_return() {
-        let program = program();
+        let program = program(ARCHITECTURE.expect("tests run on x86-64 or aarch64"));
         let last = program.len() - 1;
         assert_eq!(program[last].k, libc::SECCOMP_RET_USER_NOTIF);
         let jumps = program.iter().enumerate().filter(|(_, step)| step.jt > 1);
