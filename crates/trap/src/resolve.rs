@@ -190,9 +190,39 @@ impl Supervisor {
                 if !path_is_below(&from) {
                     self.check_way(&view)?;
                 }
-                self.walk(view, from, &rest, follows)
+                let resolved = self.walk(view.clone(), from, &rest, follows)?;
+                self.walk_back(caller, &view, resolved, follows)
             }
         }
+    }
+
+    /// Goes on with what leads out of the place, if it leads back through symbolic links outside.
+    fn walk_back(
+        &self,
+        caller: Caller,
+        view: &NamespaceView,
+        mut resolved: Resolved,
+        follows: bool,
+    ) -> Result<Resolved, Errno> {
+        let mut links = Vec::new();
+        for _ in 0..=SYMLINKS_MAX {
+            match resolved {
+                Resolved::Elsewhere(mut outside) => {
+                    links.append(&mut outside.links);
+                    let Some(rest) = self.followed(caller, b"root", &outside.path, follows) else {
+                        return Ok(Resolved::Elsewhere(OutsidePath { links, ..outside }));
+                    };
+                    let root = view.namespace().root().clone();
+                    resolved = self.walk(view.clone(), root, &rest, follows)?;
+                }
+                Resolved::Inside(mut located) => {
+                    located.links.splice(0..0, links);
+                    return Ok(Resolved::Inside(located));
+                }
+                Resolved::Outside => return Ok(Resolved::Outside),
+            }
+        }
+        Err(Errno::LOOP)
     }
 
     fn start(

@@ -143,6 +143,14 @@ fn links_from_outside_lead_in() {
              cd ..; ls up/place/dir; rm link/dir/a; cat /proc/self/cwd/link/dir/c; test -L link",
         );
         assert_eq!(said, "ad\ndir\na\nb\nc\nd\nc\n");
+        // As a shell makes one whose working directory has a link in its name.
+        symlink(outside.path().join("link/dir/b"), place.join("back")).expect("symlink");
+        symlink(outside.path().join("link/loop"), place.join("loop")).expect("symlink");
+        symlink(outside.path().join("link/dir"), place.join("down")).expect("symlink");
+        assert_eq!(fs::read(place.join("back")).expect("read"), b"b");
+        assert_eq!(shell(place, "cd -P down; ls; echo e > ../down/e; cat e; rm e"), "b\nc\nd\ne\n");
+        let looped = fs::read(place.join("loop")).expect_err("a loop");
+        assert_eq!(looped.raw_os_error(), Some(libc::ELOOP));
     });
     assert_eq!(
         session
