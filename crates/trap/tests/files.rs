@@ -311,7 +311,7 @@ fn files_that_were_removed_leave_the_spool() {
             fs::remove_file(place.join("file")).expect("unlink");
         }
         let mut left = usize::MAX;
-        for _ in 0..200 {
+        for _ in 0..1500 {
             left = fs::read_dir(&spool).expect("list").count();
             if left == 1 {
                 break;
