@@ -2,6 +2,7 @@
 //! Resolve: finds what a path of a program leads to, in the shown namespace or outside of it.
 
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
 use esker_base::{Error, Kind};
@@ -22,24 +23,28 @@ const REMOVED: &[u8] = b" (deleted)";
 /// What a path leads to.
 #[derive(Debug)]
 pub(crate) enum Resolved {
-    /// Out of the namespace, on a way that the kernel can take.
-    Outside,
-    /// Out of the namespace, to a path, through symbolic links of the namespace.
-    Elsewhere(OutsidePath),
+    /// Out of the namespace, which the kernel finds once it can take the way.
+    Outside(Way),
     /// Into the namespace.
     Inside(Box<Located>),
 }
 
-/// A path outside of the namespace.
-#[derive(Debug)]
-pub(crate) struct OutsidePath {
-    pub(crate) path: Vec<u8>,
-    /// Symbolic links on the way.
-    pub(crate) links: Vec<TraversedLink>,
+/// The parts of the namespace through which a path leads, and which the kernel needs in the skeleton to follow
+/// the path by itself.
+#[derive(Debug, Default)]
+pub(crate) struct Way {
+    /// Symbolic links: directory, name and target.
+    pub(crate) links: Vec<(Dir, Vec<u8>, Vec<u8>)>,
+    /// Directories that the path leaves by `..`.
+    pub(crate) left: Vec<Dir>,
 }
 
-/// A symbolic link of the namespace: directory, name and target.
-pub(crate) type TraversedLink = (Dir, Vec<u8>, Vec<u8>);
+/// The end of a walk through the namespace.
+enum Walked {
+    Inside(Box<Located>),
+    /// A path outside of the namespace.
+    Outside(Vec<u8>, Way),
+}
 
 /// A name in the namespace.
 #[derive(Debug)]
@@ -50,23 +55,17 @@ pub(crate) struct Located {
     pub(crate) dir: Dir,
     /// The name in it; empty for the root.
     pub(crate) name: Vec<u8>,
-    /// What is there.
+    /// The inode at the name.
     pub(crate) inode: Option<Inode>,
     /// True if the path requires a directory, as one that ends in a slash does.
     pub(crate) wants_directory: bool,
-    /// Symbolic links on the way.
-    pub(crate) links: Vec<TraversedLink>,
+    pub(crate) way: Way,
     /// True if the last component of the path was a symbolic link that was followed.
-    is_followed: bool,
+    pub(crate) is_followed: bool,
 }
 
 impl Located {
-    /// True if the path ended in a symbolic link, which was followed.
-    pub(crate) fn follows_last(&self) -> bool {
-        self.is_followed
-    }
-
-    /// What is there.
+    /// The inode at the name.
     ///
     /// # Errors
     /// `NOENT`.
@@ -107,6 +106,13 @@ impl Located {
     }
 }
 
+impl Way {
+    fn append(&mut self, mut further: Self) {
+        self.links.append(&mut further.links);
+        self.left.append(&mut further.left);
+    }
+}
+
 /// The errno of an error.
 pub(crate) fn errno(error: &Error) -> Errno {
     Errno::from_raw_os_error(error.kind().errno())
@@ -116,14 +122,12 @@ pub(crate) fn errno(error: &Error) -> Errno {
 #[derive(Debug)]
 pub(crate) struct ShownPlace {
     components: Vec<Vec<u8>>,
-    path: Vec<u8>,
 }
 
 impl ShownPlace {
     /// The place at `path`, an absolute path without symbolic links.
     pub(crate) fn new(path: &[u8]) -> Self {
-        let components = components(path).map(<[u8]>::to_vec).collect();
-        Self { components, path: path.to_vec() }
+        Self { components: components(path).map(<[u8]>::to_vec).collect() }
     }
 
     /// Returns what follows the place in `path`, if `path` leads there by its text alone.
@@ -181,45 +185,44 @@ impl Supervisor {
     ) -> Result<Resolved, Errno> {
         if path.is_empty() {
             // The kernel has the right error.
-            return Ok(Resolved::Outside);
+            return Ok(Resolved::Outside(Way::default()));
         }
         match self.start(caller, descriptor, path, follows)? {
-            Start::Outside => Ok(Resolved::Outside),
+            Start::Outside => Ok(Resolved::Outside(Way::default())),
             Start::Inside(from, rest) => {
                 let view = self.identities().of(caller)?;
                 if !path_is_below(&from) {
                     self.check_way(&view)?;
                 }
-                let resolved = self.walk(view.clone(), from, &rest, follows)?;
-                self.walk_back(caller, &view, resolved, follows)
+                self.walk_all(caller, &view, (from, rest), follows)
             }
         }
     }
 
-    /// Goes on with what leads out of the place, if it leads back through symbolic links outside.
-    fn walk_back(
+    /// Walks from a directory, and on if the path leads out of the place and back in through symbolic links
+    /// outside.
+    fn walk_all(
         &self,
         caller: Caller,
         view: &NamespaceView,
-        mut resolved: Resolved,
+        (mut from, mut path): (Dir, Vec<u8>),
         follows: bool,
     ) -> Result<Resolved, Errno> {
-        let mut links = Vec::new();
+        let mut whole = Way::default();
         for _ in 0..=SYMLINKS_MAX {
-            match resolved {
-                Resolved::Elsewhere(mut outside) => {
-                    links.append(&mut outside.links);
-                    let Some(rest) = self.followed(caller, b"root", &outside.path, follows) else {
-                        return Ok(Resolved::Elsewhere(OutsidePath { links, ..outside }));
-                    };
-                    let root = view.namespace().root().clone();
-                    resolved = self.walk(view.clone(), root, &rest, follows)?;
-                }
-                Resolved::Inside(mut located) => {
-                    located.links.splice(0..0, links);
+            match self.walk(view.clone(), from, &path, follows)? {
+                Walked::Inside(mut located) => {
+                    whole.append(std::mem::take(&mut located.way));
+                    located.way = whole;
                     return Ok(Resolved::Inside(located));
                 }
-                Resolved::Outside => return Ok(Resolved::Outside),
+                Walked::Outside(outside, way) => {
+                    whole.append(way);
+                    let Some(back) = self.followed(caller, b"root", &outside, follows) else {
+                        return Ok(Resolved::Outside(whole));
+                    };
+                    (from, path) = (view.namespace().root().clone(), back);
+                }
             }
         }
         Err(Errno::LOOP)
@@ -332,13 +335,12 @@ impl Supervisor {
         from: Dir,
         path: &[u8],
         follows: bool,
-    ) -> Result<Resolved, Errno> {
+    ) -> Result<Walked, Errno> {
         let namespace = view.namespace();
         // The next component last.
         let mut ahead = reversed(path);
         let mut wants_directory = wants_directory(path);
-        let (mut goes_up_only, mut is_followed) = (true, false);
-        let (mut dir, mut links) = (from, Vec::new());
+        let (mut dir, mut way, mut is_followed) = (from, Way::default(), false);
         let (dir, name, inode) = loop {
             let Some(name) = ahead.pop() else {
                 let inode = namespace.stat_dir(&dir).map_err(|error| errno(&error))?;
@@ -346,17 +348,16 @@ impl Supervisor {
                 break (dir, name, Some(inode));
             };
             if name == b".." {
+                way.left.push(dir.clone());
                 match dir.location() {
                     Some((parent, _)) => dir = parent,
                     None => match self.leave(&ahead) {
                         Ok(back) => ahead = back,
-                        Err(_) if goes_up_only => return Ok(Resolved::Outside),
-                        Err(path) => return Ok(Resolved::Elsewhere(OutsidePath { path, links })),
+                        Err(path) => return Ok(Walked::Outside(path, way)),
                     },
                 }
                 continue;
             }
-            goes_up_only = false;
             let is_last = ahead.is_empty();
             let inode = match namespace.lookup(&dir, &name, true) {
                 Ok(inode) => inode,
@@ -364,18 +365,17 @@ impl Supervisor {
                 Err(error) => return Err(errno(&error)),
             };
             if inode.kind() == Some(FileKind::Symlink) && (!is_last || follows || wants_directory) {
-                if links.len() == SYMLINKS_MAX {
+                if way.links.len() == SYMLINKS_MAX {
                     return Err(Errno::LOOP);
                 }
                 let target = inode.content;
-                links.push((dir.clone(), name, target.clone()));
+                way.links.push((dir.clone(), name, target.clone()));
                 wants_directory |= is_last && self::wants_directory(&target);
                 is_followed |= is_last;
                 let mut rest = target.as_slice();
                 if target.starts_with(b"/") {
                     let Some(below) = self.shown_at().within(&target) else {
-                        let path = joined(target, &ahead);
-                        return Ok(Resolved::Elsewhere(OutsidePath { path, links }));
+                        return Ok(Walked::Outside(joined(target, &ahead), way));
                     };
                     (dir, rest) = (namespace.root().clone(), below);
                 }
@@ -390,8 +390,8 @@ impl Supervisor {
             }
             dir = namespace.open_dir(&dir, &name, &inode).map_err(|error| errno(&error))?;
         };
-        let located = Located { view, dir, name, inode, wants_directory, links, is_followed };
-        Ok(Resolved::Inside(Box::new(located)))
+        let located = Located { view, dir, name, inode, wants_directory, way, is_followed };
+        Ok(Walked::Inside(Box::new(located)))
     }
 
     /// Fails unless the user may search the directories that lead to the place. Nobody but a superuser's
@@ -414,7 +414,7 @@ impl Supervisor {
     /// Goes from the place one directory up, and then `ahead`: returns what follows the place if that leads back
     /// to it, otherwise the path.
     fn leave(&self, ahead: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Vec<u8>> {
-        let place = &self.shown_at().path;
+        let place = self.skeleton().root().as_os_str().as_bytes();
         let end = place.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
         let path = joined(place[..end].to_vec(), ahead);
         self.shown_at().within(&path).map(reversed).ok_or(path)

@@ -18,6 +18,8 @@ use esker_fs::dir::Dir;
 use esker_fs::inode::Inode;
 use parking_lot::{Mutex, RwLock};
 
+use crate::resolve::Way;
+
 /// The real directories below the place at which a namespace is shown.
 #[derive(Debug)]
 pub(crate) struct Skeleton {
@@ -42,7 +44,7 @@ impl Skeleton {
     }
 
     /// The path that stands for `name` in `dir`; for the root, of an empty name.
-    fn path(&self, dir: &Dir, name: &[u8]) -> PathBuf {
+    pub(crate) fn path(&self, dir: &Dir, name: &[u8]) -> PathBuf {
         let mut names = vec![name.to_vec()];
         let mut at = dir.clone();
         while let Some((parent, name)) = at.location() {
@@ -89,8 +91,16 @@ impl Skeleton {
         Ok(())
     }
 
+    /// Makes what the kernel needs to follow a path by itself.
+    pub(crate) fn make_way(&self, way: &Way) -> io::Result<()> {
+        for (dir, name, target) in &way.links {
+            self.make_link(dir, name, target)?;
+        }
+        way.left.iter().try_for_each(|dir| self.make_directory(dir).map(drop))
+    }
+
     /// Makes the symbolic link `name` in `dir`.
-    pub(crate) fn make_link(&self, dir: &Dir, name: &[u8], target: &[u8]) -> io::Result<()> {
+    fn make_link(&self, dir: &Dir, name: &[u8], target: &[u8]) -> io::Result<()> {
         let _shape = self.structure.read();
         self.expect_files();
         let path = self.make_directory_locked(dir)?.join(std::ffi::OsStr::from_bytes(name));
@@ -100,7 +110,7 @@ impl Skeleton {
                 if std::fs::read_link(&path).is_ok_and(|known| known == target) {
                     return Ok(());
                 }
-                std::fs::remove_file(&path)?;
+                self.remove_file(&path)?;
                 std::os::unix::fs::symlink(target, &path)
             }
             made => made,
@@ -113,6 +123,18 @@ impl Skeleton {
         let number = std::fs::symlink_metadata(path)?.ino();
         self.made.lock().insert(number, version);
         Ok(())
+    }
+
+    /// Forgets the file at `path`, which is about to go: another one may get its number.
+    fn forget(&self, path: &Path) {
+        if let Ok(known) = std::fs::symlink_metadata(path) {
+            self.made.lock().remove(&known.ino());
+        }
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.forget(path);
+        std::fs::remove_file(path)
     }
 
     /// Makes the program `inode`, `name` in `dir`, with the bytes of `content`.
@@ -143,6 +165,7 @@ impl Skeleton {
             std::os::unix::fs::fchown(copy.as_file(), Some(inode.uid), Some(inode.gid))?;
         }
         copy.as_file().set_permissions(Permissions::from_mode(inode.mode & 0o777))?;
+        self.forget(&path);
         // The kernel executes no file that is open for writing.
         copy.into_temp_path().persist(&path).map_err(|error| error.error)?;
         self.record(&path, version)
@@ -158,17 +181,12 @@ impl Skeleton {
         let removed = match is_directory {
             true => std::fs::remove_dir(self.path(dir, name)),
             false if self.has_files.load(Ordering::Acquire) => {
-                std::fs::remove_file(self.path(dir, name))
+                self.remove_file(&self.path(dir, name))
             }
             false => return,
         };
         // Most names have nothing here.
         drop(removed);
-    }
-
-    /// The path that stands for `name` in `dir` before it is moved.
-    pub(crate) fn before(&self, dir: &Dir, name: &[u8]) -> PathBuf {
-        self.path(dir, name)
     }
 
     /// Moves what was at `before` to `name` in `dir`, or exchanges the two. The caller holds `structure`.
@@ -197,7 +215,7 @@ impl Skeleton {
             }
             return std::fs::rename(&after, before);
         }
-        if has_after && std::fs::remove_file(&after).is_err() {
+        if has_after && self.remove_file(&after).is_err() {
             drop(std::fs::remove_dir(&after));
         }
         if has_before { std::fs::rename(before, &after) } else { Ok(()) }

@@ -95,7 +95,7 @@ impl SpooledFile {
             path,
             file,
             source,
-            is_dirty: AtomicBool::new(false),
+            is_dirty: AtomicBool::new(!has_content),
             drops_set_id: AtomicBool::new(false),
             last_use: AtomicU64::new(0),
             writing: Mutex::default(),

@@ -191,7 +191,7 @@ fn more_files_than_are_kept_are_all_written_back() {
     if !can_show() {
         return;
     }
-    const FILES: usize = 1500;
+    const FILES: usize = 2400;
     let session = session();
     show(of(&session), |place| {
         std::thread::scope(|scope| {

@@ -92,12 +92,39 @@ fn named_pipes_outside_keep_nobody_waiting() {
     show(of(&session()), |place| {
         symlink(&pipe, place.join("link")).expect("symlink");
         symlink("/dev/null", place.join("null")).expect("symlink");
-        for _ in 0..5 {
-            let refused = fs::read(place.join("link")).expect_err("is not opened");
-            assert_eq!(refused.raw_os_error(), Some(libc::ENXIO));
-        }
-        fs::write(place.join("null"), "x").expect("write");
-        assert_eq!(fs::read(place.join("null")).expect("read"), b"");
+        // More readers than threads of the supervisor.
+        let said = shell(
+            place,
+            "for i in 1 2 3 4 5; do cat link > out$i & done; echo x > null; wc -c < null; \
+             exec 3> link; echo data >&3; exec 3>&-; wait; cat out*",
+        );
+        assert_eq!(said, "0\ndata\n");
+    });
+}
+
+/// What the supervisor does not do itself, the kernel does through real links.
+#[test]
+fn everything_works_through_links_that_lead_out() {
+    if !can_show() {
+        return;
+    }
+    let outside = tempfile::tempdir().expect("a directory");
+    fs::create_dir(outside.path().join("dir")).expect("mkdir");
+    fs::write(outside.path().join("dir/file"), "text").expect("write");
+    show(of(&session()), |place| {
+        symlink(outside.path().join("dir"), place.join("out")).expect("symlink");
+        fs::create_dir_all(place.join("a/b")).expect("mkdir");
+        let said = shell(
+            place,
+            "chmod 604 out/file; touch -d @978307200 out/file; stat -L -c '%a %Y' a/b/../../out/file; \
+             mv out/file out/moved; ln out/moved out/linked; rm out/moved; mkdir out/made; rmdir out/made; \
+             truncate -s 2 out/linked; cat out/linked; stat -f out >/dev/null; cd -P out; /bin/pwd; ls",
+        );
+        let dir = outside.path().canonicalize().expect("a path").join("dir");
+        assert_eq!(said, format!("604 978307200\nte{}\nlinked\n", dir.display()));
+        let crossed =
+            fs::rename(place.join("out/linked"), place.join("x")).expect_err("two file systems");
+        assert_eq!(crossed.kind(), ErrorKind::CrossesDevices);
     });
 }
 

@@ -49,7 +49,7 @@ pub struct ShownNamespace {
     settings: SessionSettings,
 }
 
-/// What is shown, and what becomes of it.
+/// The namespace that a program sees, and the session in which it is changed.
 struct ShownSubject {
     view: NamespaceView,
     session: Option<(Arc<Session>, String)>,

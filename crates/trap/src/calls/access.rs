@@ -5,7 +5,6 @@ use esker_fs::inode::FileKind;
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall};
-use crate::caller::last_errno;
 use crate::listener::CallAnswer;
 use crate::resolve::errno;
 
@@ -20,13 +19,6 @@ impl TrappedCall<'_> {
     ) -> Result<CallAnswer, Errno> {
         let (view, inode) = match self.subject_at(descriptor, at, flags)? {
             Subject::Outside => return Ok(CallAnswer::Continue),
-            Subject::Elsewhere(outside) => {
-                let path = self.elsewhere(outside.path)?;
-                // SAFETY: `path` ends in a zero byte.
-                let result =
-                    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), wanted, flags) };
-                return if result == 0 { Ok(CallAnswer::Value(0)) } else { Err(last_errno()) };
-            }
             Subject::Name(located) => (located.view.clone(), self.inode(&located)?),
             Subject::File(view, file) => (view, file.stat().map_err(|error| errno(&error))?),
             Subject::Directory(view, dir) => {
@@ -52,10 +44,6 @@ impl TrappedCall<'_> {
         };
         let target = match self.subject(descriptor, at, false)? {
             Subject::Outside => return Ok(CallAnswer::Continue),
-            Subject::Elsewhere(outside) => {
-                let target = rustix::fs::readlink(self.elsewhere(outside.path)?, Vec::new())?;
-                target.into_bytes()
-            }
             Subject::Name(located) => {
                 let inode = located.inode()?;
                 if inode.kind() != Some(FileKind::Symlink) {

@@ -85,7 +85,7 @@ impl TrappedCall<'_> {
 
     fn set_times(&self, subject: Subject, times: [TimeArgument; 2]) -> Result<CallAnswer, Errno> {
         let view = match &subject {
-            Subject::Outside | Subject::Elsewhere(_) => return Ok(CallAnswer::Continue),
+            Subject::Outside => return Ok(CallAnswer::Continue),
             Subject::Name(located) => located.view.clone(),
             Subject::File(view, _) | Subject::Directory(view, _) => view.clone(),
         };
@@ -118,7 +118,6 @@ impl TrappedCall<'_> {
                 return changed.map(|()| CallAnswer::Value(0)).map_err(|error| errno_of(&error));
             }
             Subject::Directory(..) => return Err(Errno::ISDIR),
-            Subject::Elsewhere(_) => return Err(Errno::ACCESS),
         };
         let inode = located.inode()?;
         match inode.kind() {
@@ -146,7 +145,7 @@ impl TrappedCall<'_> {
         needs_write_only: bool,
     ) -> Result<CallAnswer, Errno> {
         let changed = match subject {
-            Subject::Outside | Subject::Elsewhere(_) => return Ok(CallAnswer::Continue),
+            Subject::Outside => return Ok(CallAnswer::Continue),
             Subject::Name(located) => {
                 let inode = located.inode()?;
                 let view = self.acting_view(&located.view, inode, needs_write_only)?;

@@ -8,8 +8,7 @@ use rustix::io::Errno;
 use super::{Subject, TrappedCall};
 use crate::caller::errno_of;
 use crate::listener::CallAnswer;
-use crate::resolve::{Located, Resolved, errno};
-use crate::spooled_file::FileSource;
+use crate::resolve::{Located, errno};
 
 /// Bytes of a script in which the kernel looks for its interpreter.
 const SCRIPT_BYTES: usize = 256;
@@ -26,11 +25,8 @@ impl TrappedCall<'_> {
     ) -> Result<CallAnswer, Errno> {
         match self.subject_at(descriptor, at, flags)? {
             Subject::Name(located) => self.make_program(&located, INTERPRETERS_MAX)?,
-            // The kernel follows the links by itself, where they are real ones.
-            Subject::Elsewhere(outside) => self.make_links(&outside.links)?,
-            Subject::Directory(..) => return Err(Errno::ACCESS),
             // The real file of the spool cannot be executed.
-            Subject::File(..) => return Err(Errno::ACCESS),
+            Subject::Directory(..) | Subject::File(..) => return Err(Errno::ACCESS),
             Subject::Outside => {}
         }
         Ok(CallAnswer::Continue)
@@ -44,18 +40,8 @@ impl TrappedCall<'_> {
         }
         let identity: &Identity = located.view.namespace().identity();
         identity.check(EXECUTE, &inode, &located.name).map_err(|error| errno(&error))?;
-        let superuser = self.supervisor.identities().superuser();
-        let (id, snapshot) = (inode.id, inode.clone());
-        let source = || match superuser.session() {
-            Some(session) => {
-                let open = session.open_file(&located.dir, &located.name)?;
-                Ok(FileSource::Session(session.clone(), open))
-            }
-            None => Ok(FileSource::Snapshot(Box::new(snapshot))),
-        };
-        let file = self.supervisor.spool().put(superuser.namespace(), id, true, source);
-        let file = file.map_err(|error| errno(&error))?;
-        self.make_links(&located.links)?;
+        let file = self.spool(located, &inode, true)?;
+        self.make_way(located)?;
         let placed = self.supervisor.skeleton().make_program(
             &located.dir,
             &located.name,
@@ -67,14 +53,12 @@ impl TrappedCall<'_> {
         let read = std::os::unix::fs::FileExt::read_at(file.content(), &mut first, 0);
         let read = read.map_err(|error| errno_of(&error))?;
         let Some(interpreter) = interpreter_of(&first[..read]) else { return Ok(()) };
-        let resolved = self.supervisor.resolve(self.caller(), libc::AT_FDCWD, interpreter, true)?;
-        match resolved {
-            Resolved::Inside(located) if interpreters_max > 0 => {
+        match self.subject_of(libc::AT_FDCWD, interpreter, true)? {
+            Subject::Name(located) if interpreters_max > 0 => {
                 self.make_program(&located, interpreters_max - 1)
             }
-            Resolved::Inside(_) => Err(Errno::LOOP),
-            Resolved::Elsewhere(outside) => self.make_links(&outside.links),
-            Resolved::Outside => Ok(()),
+            Subject::Name(_) => Err(Errno::LOOP),
+            _ => Ok(()),
         }
     }
 }

@@ -14,6 +14,7 @@ mod xattr;
 
 use std::sync::Arc;
 
+use esker_base::{Error, Kind};
 use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::session::Session;
@@ -21,10 +22,10 @@ use esker_fs::view::NamespaceView;
 use libc::AT_FDCWD;
 use rustix::io::Errno;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, errno_of};
 use crate::listener::{CallAnswer, Listener, SuspendedCall};
-use crate::resolve::{Located, OutsidePath, Resolved, errno};
-use crate::spooled_file::SpooledFile;
+use crate::resolve::{Located, Resolved, errno};
+use crate::spooled_file::{FileSource, SpooledFile};
 use crate::supervisor::Supervisor;
 
 /// Numbers of the calls that are handed to the supervisor.
@@ -136,8 +137,6 @@ pub(crate) struct TrappedCall<'a> {
 enum Subject {
     /// Something outside of the namespace, which the kernel finds.
     Outside,
-    /// This path outside of the namespace, to which symbolic links in it lead.
-    Elsewhere(OutsidePath),
     /// A name.
     Name(Box<Located>),
     /// An open file.
@@ -293,12 +292,55 @@ impl<'a> TrappedCall<'a> {
         if follows && let Some((owner, number)) = descriptor_of(&path, self.caller()) {
             return self.open_subject_of(owner, number);
         }
-        let resolved = self.supervisor.resolve(self.caller(), descriptor, &path, follows)?;
-        Ok(match resolved {
-            Resolved::Outside => Subject::Outside,
-            Resolved::Elsewhere(path) => Subject::Elsewhere(path),
-            Resolved::Inside(located) => Subject::Name(located),
-        })
+        self.subject_of(descriptor, &path, follows)
+    }
+
+    /// What `path` leads to; if that is outside, the kernel can follow the path from here on.
+    fn subject_of(&self, descriptor: i32, path: &[u8], follows: bool) -> Result<Subject, Errno> {
+        match self.supervisor.resolve(self.caller(), descriptor, path, follows)? {
+            Resolved::Outside(way) => {
+                let made = self.supervisor.skeleton().make_way(&way);
+                made.map(|()| Subject::Outside).map_err(|error| errno_of(&error))
+            }
+            Resolved::Inside(located) => Ok(Subject::Name(located)),
+        }
+    }
+
+    /// Makes what the kernel needs to follow the path to a name by itself, up to the directory of the name.
+    fn make_way(&self, located: &Located) -> Result<(), Errno> {
+        let skeleton = self.supervisor.skeleton();
+        let made =
+            skeleton.make_way(&located.way).and_then(|()| skeleton.make_directory(&located.dir));
+        made.map(drop).map_err(|error| errno_of(&error))
+    }
+
+    /// Puts the file `inode`, which was found at a name, into the spool unless it is there, and with its
+    /// content if `has_content`.
+    ///
+    /// # Errors
+    /// `NOENT` if another file has the name by now.
+    fn spool(
+        &self,
+        located: &Located,
+        inode: &Inode,
+        has_content: bool,
+    ) -> Result<Arc<SpooledFile>, Errno> {
+        // A superuser's: the caller may be allowed to write what it cannot read.
+        let everything = self.supervisor.identities().superuser();
+        let source = || match everything.session() {
+            Some(session) => {
+                let open = session.open_file(&located.dir, &located.name)?;
+                if open.id() != inode.id {
+                    session.close_file(open)?;
+                    return Err(Error::new(Kind::NotFound, "another file has its name"));
+                }
+                Ok(FileSource::Session(session.clone(), open))
+            }
+            None => Ok(FileSource::Snapshot(Box::new(inode.clone()))),
+        };
+        let spool = self.supervisor.spool();
+        let file = spool.put(everything.namespace(), inode.id, has_content, source);
+        file.map_err(|error| errno(&error))
     }
 
     /// What the path in argument `at` leads to, by `flags` of the calls that end in `at`; an empty path
@@ -312,7 +354,7 @@ impl<'a> TrappedCall<'a> {
         self.subject(descriptor, at, follows)
     }
 
-    /// What is open as `descriptor`.
+    /// The file or directory that is open as `descriptor`.
     fn open_subject(&self, descriptor: i32) -> Result<Subject, Errno> {
         self.open_subject_of(self.caller(), descriptor)
     }
@@ -352,15 +394,6 @@ impl<'a> TrappedCall<'a> {
         }
     }
 
-    /// Whether this process may do for the caller what it may do itself.
-    fn may_act_elsewhere(&self) -> Result<bool, Errno> {
-        let own = rustix::process::geteuid();
-        if !own.is_root() {
-            return Ok(true);
-        }
-        Ok(self.caller().status()?.identity.is_root())
-    }
-
     /// Writes `bytes` to the memory that argument `at` points to, and answers with 0.
     fn write(&self, at: usize, bytes: &[u8]) -> Result<CallAnswer, Errno> {
         self.caller().write(self.argument(at), bytes)?;
@@ -378,7 +411,7 @@ impl<'a> TrappedCall<'a> {
     /// Answers a call that does not work in the namespace.
     fn refuse(&self, subject: Subject) -> Result<CallAnswer, Errno> {
         match subject {
-            Subject::Outside | Subject::Elsewhere(_) => Ok(CallAnswer::Continue),
+            Subject::Outside => Ok(CallAnswer::Continue),
             _ => Err(Errno::OPNOTSUPP),
         }
     }

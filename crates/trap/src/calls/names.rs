@@ -19,12 +19,11 @@ impl TrappedCall<'_> {
         match self.subject(descriptor, at, false)? {
             Subject::Outside => Ok(None),
             // A slash behind a symbolic link leads to what it stands for, which has another name.
-            Subject::Name(located) if located.wants_directory && located.follows_last() => {
+            Subject::Name(located) if located.wants_directory && located.is_followed => {
                 Err(Errno::NOTDIR)
             }
             Subject::Name(located) => Ok(Some(located)),
-            // The path of the call cannot be exchanged for the one that symbolic links lead to.
-            _ => Err(Errno::XDEV),
+            Subject::File(..) | Subject::Directory(..) => Err(Errno::XDEV),
         }
     }
 
@@ -168,7 +167,7 @@ impl TrappedCall<'_> {
         }
         let skeleton = self.supervisor.skeleton();
         let _shape = skeleton.structure.write();
-        let before = skeleton.before(&old.dir, &old.name);
+        let before = skeleton.path(&old.dir, &old.name);
         let renamed = session.rename((&old.dir, &old.name), (&new.dir, &new.name), flags);
         // Two names of one file stay as they are.
         if renamed.map_err(|error| errno(&error))?.is_some() {

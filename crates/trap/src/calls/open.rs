@@ -2,21 +2,20 @@
 //! Opening: a program gets a real descriptor, of a file of the spool or of a directory of the skeleton.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
-use esker_base::{Error, Kind};
+use esker_base::Kind;
 use esker_fs::dir::Dir;
 use esker_fs::identity::{EXECUTE, READ, WRITE};
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::view::NamespaceView;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall, session};
 use crate::caller::errno_of;
 use crate::listener::{CallAnswer, NewDescriptor};
-use crate::resolve::{Located, TraversedLink, errno};
+use crate::resolve::{Located, errno};
 use crate::spooled_file::{FileSource, SpooledFile};
 
 /// Bytes of a file that are copied even if it is about to be truncated.
@@ -38,7 +37,6 @@ impl TrappedCall<'_> {
         let follows = flags & libc::O_NOFOLLOW == 0 && !(creates && flags & libc::O_EXCL != 0);
         let (file, then) = match self.subject(descriptor, at, follows)? {
             Subject::Outside => return Ok(CallAnswer::Continue),
-            Subject::Elsewhere(outside) => (self.open_elsewhere(&outside.path, flags, mode)?, None),
             Subject::Name(located) => self.open(*located, flags, mode)?,
             Subject::File(view, file) => {
                 let inode = file.stat().map_err(|error| errno(&error))?;
@@ -68,31 +66,6 @@ impl TrappedCall<'_> {
             };
         }
         self.open_at(self.int(0), 1, flags as i32, mode as u32)
-    }
-
-    fn open_elsewhere(&self, path: &[u8], flags: i32, mode: u32) -> Result<File, Errno> {
-        if !self.may_act_elsewhere()? {
-            return Err(Errno::ACCESS);
-        }
-        // What is this process's own would not be the caller's.
-        let path = match path.strip_prefix(b"/proc/self/") {
-            Some(rest) => [format!("/proc/{}/", self.caller().thread()).as_bytes(), rest].concat(),
-            None => path.to_vec(),
-        };
-        let flags = OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let umask = if flags.contains(OFlags::CREATE) { self.caller().status()?.umask } else { 0 };
-        let mode = Mode::from_raw_mode(mode & !umask & 0o7777);
-        // Opening a named pipe waits for others, and a thread that waits here answers nobody.
-        let file = rustix::fs::open(path, flags | OFlags::NONBLOCK, mode).map(File::from)?;
-        let kind = file.metadata().map_err(|error| errno_of(&error))?.file_type();
-        if kind.is_fifo() {
-            return Err(Errno::NXIO);
-        }
-        if !flags.contains(OFlags::NONBLOCK) {
-            let current = rustix::fs::fcntl_getfl(&file)?;
-            rustix::fs::fcntl_setfl(&file, current - OFlags::NONBLOCK)?;
-        }
-        Ok(file)
     }
 
     fn open(&self, mut located: Located, flags: i32, mode: u32) -> Result<OpenedFile, Errno> {
@@ -163,9 +136,9 @@ impl TrappedCall<'_> {
             }
             Err(error) => return Err(errno(&error)),
         };
-        let superuser = self.superuser_session()?;
+        let superuser = self::session(self.supervisor.identities().superuser())?;
         let id = open.id();
-        let source = || Ok(FileSource::Session(superuser, open));
+        let source = || Ok(FileSource::Session(superuser.clone(), open));
         let namespace = located.view.namespace();
         let file = self.supervisor.spool().put(namespace, id, false, source);
         let file = file.map_err(|error| errno(&error))?;
@@ -202,30 +175,9 @@ impl TrappedCall<'_> {
             _ => return Err(Errno::NXIO),
         }
         check_access(&located.view, &inode, flags)?;
-        // What is truncated need not be copied, but then nothing is left if the open fails after all.
-        let truncates = flags & libc::O_TRUNC != 0;
-        let has_content = !truncates || inode.size <= KEPT_BYTES_MAX;
-        let id = inode.id;
-        let source = || match self.supervisor.identities().superuser().session() {
-            Some(session) => {
-                let open = session.open_file(&located.dir, &located.name)?;
-                if open.id() != id {
-                    session.close_file(open)?;
-                    return Err(Error::new(Kind::NotFound, "another file has its name"));
-                }
-                Ok(FileSource::Session(session.clone(), open))
-            }
-            None => Ok(FileSource::Snapshot(Box::new(inode))),
-        };
-        // The superuser's: a caller may write what it cannot read.
-        let everything = self.supervisor.identities().superuser().namespace();
-        let file = self.supervisor.spool().put(everything, id, has_content, source);
-        let file = file.map_err(|error| errno(&error))?;
-        if !has_content {
-            let is_superuser = located.view.namespace().identity().is_root();
-            file.set_size(0, is_superuser).map_err(|error| errno_of(&error))?;
-        }
-        open_spooled(&located.view, file, flags)
+        // A large file that is truncated need not be copied; if the open fails after all, its content is gone.
+        let is_kept = flags & libc::O_TRUNC == 0 || inode.size <= KEPT_BYTES_MAX;
+        open_spooled(&located.view, self.spool(located, &inode, is_kept)?, flags)
     }
 
     fn open_directory(
@@ -253,10 +205,6 @@ impl TrappedCall<'_> {
     pub(super) fn change_directory(&self) -> Result<CallAnswer, Errno> {
         let located = match self.subject(libc::AT_FDCWD, 0, true)? {
             Subject::Name(located) => located,
-            Subject::Elsewhere(outside) => {
-                self.make_links(&outside.links)?;
-                return Ok(CallAnswer::Continue);
-            }
             _ => return Ok(CallAnswer::Continue),
         };
         let inode = located.inode()?;
@@ -266,25 +214,9 @@ impl TrappedCall<'_> {
         let checked = located.view.namespace().identity().check(EXECUTE, inode, &located.name);
         checked.map_err(|error| errno(&error))?;
         let dir = located.opened()?;
-        self.make_links(&located.links)?;
+        self.make_way(&located)?;
         self.supervisor.skeleton().make_directory(&dir).map_err(|error| errno_of(&error))?;
         Ok(CallAnswer::Continue)
-    }
-
-    /// Makes what the kernel needs to follow a path by itself.
-    pub(super) fn make_links(&self, links: &[TraversedLink]) -> Result<(), Errno> {
-        for (dir, name, target) in links {
-            let placed = self.supervisor.skeleton().make_link(dir, name, target);
-            placed.map_err(|error| errno_of(&error))?;
-        }
-        Ok(())
-    }
-
-    /// The session, acting as a superuser.
-    pub(super) fn superuser_session(
-        &self,
-    ) -> Result<std::sync::Arc<esker_fs::session::Session>, Errno> {
-        session(self.supervisor.identities().superuser()).cloned()
     }
 }
 

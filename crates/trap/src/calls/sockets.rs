@@ -4,15 +4,13 @@
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_fs::dir::Dir;
 use esker_fs::inode::FileKind;
 use esker_fs::session::Session;
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall, session};
-use crate::caller::errno_of;
 use crate::listener::CallAnswer;
-use crate::resolve::{Located, Resolved, errno};
+use crate::resolve::errno;
 
 /// Bytes of the family in `struct sockaddr_un`, before the path.
 const FAMILY_BYTES: usize = 2;
@@ -27,7 +25,7 @@ impl TrappedCall<'_> {
             return Err(Errno::ADDRINUSE);
         }
         let session: &Arc<Session> = session(&located.view)?;
-        self.make_way(&located, &located.dir)?;
+        self.make_way(&located)?;
         let mode = 0o777 & !self.caller().status()?.umask;
         let made = session.mknod(&located.dir, &located.name, FileKind::Socket, mode, 0);
         made.map_err(|error| match error.kind() {
@@ -49,15 +47,8 @@ impl TrappedCall<'_> {
         if inode.kind() != Some(FileKind::Socket) {
             return Err(Errno::CONNREFUSED);
         }
-        self.make_way(&located, &located.dir)?;
+        self.make_way(&located)?;
         Ok(CallAnswer::Continue)
-    }
-
-    /// Makes the directories and links that the kernel needs on the way to a name in `dir`.
-    fn make_way(&self, located: &Located, dir: &Dir) -> Result<(), Errno> {
-        self.make_links(&located.links)?;
-        let placed = self.supervisor.skeleton().make_directory(dir);
-        placed.map(drop).map_err(|error| errno_of(&error))
     }
 
     /// The name in the address that the second argument points to.
@@ -73,11 +64,6 @@ impl TrappedCall<'_> {
             return Ok(Subject::Outside);
         }
         let path = path.split(|&byte| byte == 0).next().unwrap_or_default();
-        let resolved = self.supervisor.resolve(self.caller(), libc::AT_FDCWD, path, true)?;
-        Ok(match resolved {
-            Resolved::Inside(located) => Subject::Name(located),
-            Resolved::Outside => Subject::Outside,
-            Resolved::Elsewhere(_) => return Err(Errno::ACCESS),
-        })
+        self.subject_of(libc::AT_FDCWD, path, true)
     }
 }

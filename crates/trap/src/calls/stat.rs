@@ -25,64 +25,34 @@ impl TrappedCall<'_> {
         to: usize,
         flags: i32,
     ) -> Result<CallAnswer, Errno> {
-        match self.subject_at(descriptor, at, flags)? {
-            Subject::Elsewhere(outside) => {
-                let path = self.elsewhere(outside.path)?;
-                // SAFETY: zeros are a value of this type.
-                let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-                // SAFETY: `path` ends in a zero byte, and `stat` has the size of its type.
-                let result =
-                    unsafe { libc::fstatat(libc::AT_FDCWD, path.as_ptr(), &raw mut stat, flags) };
-                if result == 0 { self.write(to, &bytes_of(&stat)) } else { Err(last_errno()) }
-            }
-            subject => match self.attributes(&subject)? {
-                Some(attributes) => self.write(to, &attributes.stat()),
-                None => Ok(CallAnswer::Continue),
-            },
-        }
+        let subject = self.subject_at(descriptor, at, flags)?;
+        self.answer_stat(&subject, to)
     }
 
     /// fstat.
     pub(super) fn stat_descriptor(&self) -> Result<CallAnswer, Errno> {
-        match self.attributes(&self.open_subject(self.int(0))?)? {
-            Some(attributes) => self.write(1, &attributes.stat()),
+        self.answer_stat(&self.open_subject(self.int(0))?, 1)
+    }
+
+    fn answer_stat(&self, subject: &Subject, to: usize) -> Result<CallAnswer, Errno> {
+        match self.attributes(subject)? {
+            Some(attributes) => self.write(to, &attributes.stat()),
             None => Ok(CallAnswer::Continue),
         }
     }
 
     /// statx.
     pub(super) fn statx(&self) -> Result<CallAnswer, Errno> {
-        let flags = self.int(2);
-        match self.subject_at(self.int(0), 1, flags)? {
-            Subject::Elsewhere(outside) => {
-                let path = self.elsewhere(outside.path)?;
-                // SAFETY: zeros are a value of this type.
-                let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-                // SAFETY: `path` ends in a zero byte, and `stat` has the size of its type.
-                let result = unsafe {
-                    libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, self.number(3), &raw mut stat)
-                };
-                if result == 0 { self.write(4, &bytes_of(&stat)) } else { Err(last_errno()) }
-            }
-            subject => match self.attributes(&subject)? {
-                Some(attributes) => self.write(4, &attributes.statx()),
-                None => Ok(CallAnswer::Continue),
-            },
+        match self.attributes(&self.subject_at(self.int(0), 1, self.int(2))?)? {
+            Some(attributes) => self.write(4, &attributes.statx()),
+            None => Ok(CallAnswer::Continue),
         }
-    }
-
-    /// The path as a C string, if the caller may see what is there.
-    pub(super) fn elsewhere(&self, path: Vec<u8>) -> Result<std::ffi::CString, Errno> {
-        if !self.may_act_elsewhere()? {
-            return Err(Errno::ACCESS);
-        }
-        std::ffi::CString::new(path).map_err(|_| Errno::NOENT)
     }
 
     /// The attributes of a subject; `None` if it is outside of the namespace.
     fn attributes(&self, subject: &Subject) -> Result<Option<FileAttributes>, Errno> {
         Ok(match subject {
-            Subject::Outside | Subject::Elsewhere(_) => None,
+            Subject::Outside => None,
             Subject::Name(located) => Some(self.attributes_of_name(located)?),
             Subject::File(_, file) => Some(attributes_of_file(file)?),
             Subject::Directory(view, dir) => Some(attributes_of_directory(view, dir)?),
@@ -103,7 +73,7 @@ impl TrappedCall<'_> {
 
     /// statfs, fstatfs: what the file system of the spool has room for.
     pub(super) fn statfs(&self, subject: Subject) -> Result<CallAnswer, Errno> {
-        if matches!(subject, Subject::Outside | Subject::Elsewhere(_)) {
+        if matches!(subject, Subject::Outside) {
             return Ok(CallAnswer::Continue);
         }
         if let Subject::Name(located) = &subject {

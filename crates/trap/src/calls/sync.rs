@@ -11,7 +11,7 @@ impl TrappedCall<'_> {
     /// fsync, fdatasync and syncfs: the call `number`.
     pub(super) fn sync_descriptor(&self, number: i64) -> Result<CallAnswer, Errno> {
         match self.open_subject(self.int(0))? {
-            Subject::Outside | Subject::Elsewhere(_) => return Ok(CallAnswer::Continue),
+            Subject::Outside => return Ok(CallAnswer::Continue),
             Subject::File(_, file) if number != libc::SYS_syncfs => {
                 file.write_back().map_err(|error| errno(&error))?;
             }

@@ -109,7 +109,7 @@ impl TrappedCall<'_> {
     fn attributed(&self, subject: Subject) -> Result<Option<AttributedFile>, Errno> {
         let failed = |error: esker_base::Error| errno(&error);
         Ok(Some(match subject {
-            Subject::Outside | Subject::Elsewhere(_) => return Ok(None),
+            Subject::Outside => return Ok(None),
             Subject::Name(located) => {
                 let inode = located.inode()?.clone();
                 let place = Some((located.dir, located.name)).filter(|(_, name)| !name.is_empty());
