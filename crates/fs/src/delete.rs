@@ -123,9 +123,7 @@ impl Repository {
                 if !may_give_up(&manifest)? {
                     return Ok(());
                 }
-                manifest.epoch += 1;
-                manifest.is_given_up = true;
-                manifest.writer = manifest.writer.take().map(SetWriter::released);
+                session_marker::give_up(&mut manifest);
                 let commit = || manifest.claim(store, set, self.clock().now_ns());
                 match self.with_reserve(commit) {
                     Err(error) if condemn::is_race(&error) => continue,

@@ -15,7 +15,6 @@
 use esker_base::store::{Store, concurrent};
 use esker_base::{Clock, Kind, Result};
 use esker_table::manifest::{Manifest, SetId};
-use esker_table::set_writer::SetWriter;
 
 use crate::condemn;
 use crate::marker::{self, MarkerHolder};
@@ -67,9 +66,7 @@ impl<'a> ProvisionalMarkers<'a> {
         let mut manifest = Manifest::load(store, set)?;
         // A process that has taken it over has a higher epoch, and keeps it.
         if manifest.epoch == FIRST_EPOCH {
-            manifest.epoch += 1;
-            manifest.is_given_up = true;
-            manifest.writer = manifest.writer.take().map(SetWriter::released);
+            session_marker::give_up(&mut manifest);
             manifest.claim(store, set, now_ns)?;
             session_marker::release_given_up(store, set)?;
         }

@@ -12,6 +12,7 @@
 use esker_base::Result;
 use esker_base::store::{Store, concurrent};
 use esker_table::manifest::{Manifest, SetId};
+use esker_table::set_writer::SetWriter;
 
 use crate::marker::{self, MarkerHolder};
 
@@ -42,6 +43,14 @@ pub(crate) fn release_published(store: &dyn Store, set: SetId, known: &Manifest)
 /// Removes the session's markers of a set that was given up. Cost: a listing, and a request for each.
 pub(crate) fn release_given_up(store: &dyn Store, set: SetId) -> Result<()> {
     release(store, set, &holders(store, set)?)
+}
+
+/// Changes the newest manifest of a set to the one that gives its session up. Its commit fences the writer, and
+/// every process that has read an earlier manifest.
+pub(crate) fn give_up(manifest: &mut Manifest) {
+    manifest.epoch += 1;
+    manifest.is_given_up = true;
+    manifest.writer = manifest.writer.take().map(SetWriter::released);
 }
 
 /// True if `holder` is the marker of a process that reopens a part, or has, under an epoch after `epoch`.
