@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the C library: headers, the shared library, the archive, the Fortran module's source, and
-# what pkg-config and CMake look for.
+# Installs the C library: headers, the shared library, the archive, the sources of the Fortran module
+# and of MPI-IO, and what pkg-config and CMake look for.
 #
 # usage: scripts/install_c.sh PREFIX [ARCHIVE]      below $DESTDIR, if that is set
 #
@@ -28,6 +28,8 @@ install -d "$root/lib/pkgconfig" "$root/lib/cmake/Esker" "$root/include" "$root/
 install -m 644 bindings/c/include/*.h bindings/c/include/*.hpp "$root/include/"
 install -Dm 644 bindings/c/include/esker/deltafs_api.h "$root/include/esker/deltafs_api.h"
 install -m 644 bindings/fortran/esker.f90 "$root/share/esker/"
+install -d "$root/share/esker/mpi-io"
+install -m 644 bindings/mpi-io/*.[ch] "$root/share/esker/mpi-io/"
 install -m 644 "$archive" "$root/lib/libesker.a"
 strip --strip-debug "$root/lib/libesker.a"
 # shellcheck disable=SC2086  # several libraries

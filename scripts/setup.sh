@@ -9,7 +9,7 @@
 #             server with MongoDB's protocol, Python, Chromium
 #   deny      cargo-deny, which is compiled
 #   soak      Python, stress-ng, fio, ext4 tools
-#   mpi       Open MPI, MPICH, libclang, which reads their headers, and Python
+#   mpi       Open MPI, MPICH, libclang, which reads their headers, Python, and what uses MPI-IO
 #   c         gfortran, CMake and valgrind, for programs that use the C library
 #   package   what makes Debian packages
 #   docs      mdbook
@@ -73,6 +73,11 @@ need() {
     have_all "$@" && return
     apt_install "$package" && have_all "$@" && return
     missing "$how" "Debian package $package ($why)"
+}
+
+# need_file optional WHY PACKAGE FILE: the same where FILE is absent.
+need_file() {
+    [ -e "$4" ] || apt_install "$3" && [ -e "$4" ] || missing "$1" "Debian package $3 ($2)"
 }
 
 have_all() {
@@ -177,6 +182,13 @@ setup_mpi() {
     need optional "starts MPI ranks" openmpi-bin mpirun.openmpi
     need optional "MPI ranks" libmpich-dev mpicc.mpich
     need optional "starts MPI ranks" mpich mpirun.mpich
+    local include=/usr/include
+    need_file optional "MPI-IO of HDF5" libhdf5-openmpi-dev $include/hdf5/openmpi/hdf5.h
+    need_file optional "MPI-IO of HDF5" libhdf5-mpich-dev $include/hdf5/mpich/hdf5.h
+    need_file optional "MPI-IO of PnetCDF" libpnetcdf-dev $include/pnetcdf.h
+    need_file optional "MPI-IO of h5py" python3-h5py-mpi \
+        /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi
+    need optional "compares files of HDF5" hdf5-tools h5diff
     have_libclang || apt_install libclang-dev || missing optional "libclang (reads the headers of MPI)"
 }
 

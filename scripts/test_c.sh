@@ -118,4 +118,5 @@ alone=$("$top/build/heat" "$(store)")
 together=$(ESKER_STORE=$(store) timeout 120 "$esker" run -n 3 -- "$top/build/heat" "$top/work/store")
 [ "${alone#*:}" = "${together#*:}" ] || { say "heat differs: $alone $together"; exit 1; }
 [ "$(ESKER_STORE=$top/work/store "$esker" ls heat:/step-200 | wc -l)" = 3 ]
+scripts/test_mpi_io.sh "$top/usr" "$esker"
 say "ok"

@@ -649,6 +649,8 @@ int esker_shared_root(esker_shared_job *shared, esker_dir **root);
 /* Opens a file, or makes it if `creates` is not 0. Collective. */
 int esker_shared_open(esker_shared_job *shared, const char *path, int creates,
                       esker_shared_file **file);
+/* Removes a file that no rank has open. Collective. */
+int esker_shared_unlink(esker_shared_job *shared, const char *path);
 /* Writes at `offset`. Other ranks see it after this rank's sync. */
 int64_t esker_shared_pwrite(esker_shared_file *file, const void *content, size_t content_bytes,
                             uint64_t offset);
@@ -671,12 +673,21 @@ int64_t esker_shared_io(esker_shared_file *file, esker_shared_request *requests,
                         size_t requests_count);
 /* Shows this rank's writes to the others, and makes them durable as the job's options say. */
 int esker_shared_sync(esker_shared_file *file);
+/* Shows each rank what all have written before, and gives each the index of the file: until the next
+ * collective call with the file, a rank reads that and what it writes itself, and waits for no other rank.
+ * For ranks that wait for each other in calls that are not Esker's. Of two writes of the same bytes, the
+ * one before an exchange loses to the one after it. From the first exchange on, esker_shared_sync is
+ * collective. A write takes some 100 bytes of memory until the next sync. Collective. */
+int esker_shared_exchange(esker_shared_file *file);
 /* Cuts or extends the file. Collective. */
 int esker_shared_truncate(esker_shared_file *file, uint64_t size);
 /* Ends all writing, so that every rank finds all bytes by itself. Collective. */
 int esker_shared_laminate(esker_shared_file *file);
 /* Size and time of the last write, which all ranks agree on. `mtime_ns` may be NULL. */
 int esker_shared_stat(esker_shared_file *file, uint64_t *size, int64_t *mtime_ns);
+/* The size as this rank knows it: of the last call in which all ranks agreed on it, or beyond, if this
+ * rank has written there. */
+int64_t esker_shared_known_size(esker_shared_file *file);
 /* Closes the file. Collective. */
 int esker_shared_close(esker_shared_file *file);
 int esker_shared_barrier(esker_shared_job *shared);

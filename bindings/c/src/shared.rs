@@ -231,6 +231,17 @@ pub unsafe extern "C" fn esker_shared_open(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn esker_shared_unlink(
+    shared: Handle<Arc<SharedJobRank>>,
+    name: *const c_char,
+) -> c_int {
+    call(|| unsafe {
+        let name = path(name, "path")?;
+        shared.with(|rank| rank.run(|open| open.job().remove_file(name)))
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn esker_shared_pwrite(
     file: Handle<SharedFileRank>,
     content: *const c_void,
@@ -341,6 +352,11 @@ pub extern "C" fn esker_shared_sync(file: Handle<SharedFileRank>) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn esker_shared_exchange(file: Handle<SharedFileRank>) -> c_int {
+    call(|| file.with(|file| file.run(SharedFile::exchange)))
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn esker_shared_truncate(file: Handle<SharedFileRank>, size: u64) -> c_int {
     call(|| file.with(|file| file.run(|file| file.set_len(size))))
 }
@@ -361,6 +377,11 @@ pub unsafe extern "C" fn esker_shared_stat(
         put_optional(mtime_ns, agreed.mtime_ns);
         put(size, agreed.size, "size")
     })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn esker_shared_known_size(file: Handle<SharedFileRank>) -> i64 {
+    count(|| file.with(|file| file.run(|file| Ok(file.known_size()))))
 }
 
 #[unsafe(no_mangle)]

@@ -31,6 +31,9 @@ pub mod ranks {}
 #[doc = include_str!("../guide/shared-files.md")]
 pub mod shared_files {}
 
+#[doc = include_str!("../guide/mpi-io.md")]
+pub mod mpi_io {}
+
 #[doc = include_str!("../guide/indexed-directories.md")]
 pub mod indexed_directories {}
 

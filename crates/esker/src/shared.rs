@@ -176,6 +176,15 @@ impl<T: Transport> SharedJob<T> {
         Ok(SharedFile { job: self, file })
     }
 
+    /// Removes a file that no rank has open. The removal survives power loss once this returns, unless
+    /// the job's durability is `None`. Collective.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`, `IsADirectory`, at all ranks; `Unavailable` names a lost rank.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.job.borrow_mut().unlink(bytes(path.as_ref()))
+    }
+
     /// Waits for all ranks, and answers them meanwhile. Collective.
     ///
     /// # Errors
@@ -243,12 +252,36 @@ impl<T: Transport> SharedFile<'_, T> {
         self.job.job.borrow_mut().sync(&mut self.file)
     }
 
+    /// Shows each rank what all have written before, and gives each the index of the file. Until the next
+    /// collective call with the file, a rank reads that and what it writes itself, and its reads and writes
+    /// neither send messages nor wait for other ranks (but [`RemoteReads::Ranks`] still fetches bytes from
+    /// them): for programs whose ranks wait for each other in other libraries. Of two writes of the same
+    /// bytes, the one before an exchange loses to the one after it. From the first exchange on,
+    /// [`SharedFile::sync`] is collective. Nothing survives the ranks that is not synced. Collective.
+    ///
+    /// Cost: a reduction, and a broadcast of the new segments by each rank that has some; the first also
+    /// as [`SharedFile::laminate`]. Each later write takes some 100 bytes of memory until the next sync,
+    /// unless it continues another one.
+    ///
+    /// # Errors
+    /// As [`SharedFile::sync`]; a failure at one rank fails all.
+    pub fn exchange(&mut self) -> Result<()> {
+        self.job.job.borrow_mut().exchange(&mut self.file)
+    }
+
     /// Returns size and time over all ranks. Collective.
     ///
     /// # Errors
     /// `Unavailable` names a lost rank.
     pub fn metadata(&mut self) -> Result<AgreedAttributes> {
         self.job.job.borrow_mut().stat(&mut self.file)
+    }
+
+    /// The size as this rank knows it, without asking others: of the last call in which all agreed on it,
+    /// or beyond, if this rank has written there.
+    #[must_use]
+    pub fn known_size(&self) -> u64 {
+        self.file.known_size()
     }
 
     /// Cuts the file to `bytes`, or extends it with zeros. Collective.

@@ -2,6 +2,7 @@
 //! Segment map: the non-overlapping segments of a memtable; a newer segment cuts older ones.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::{LogPlace, Segment};
 
@@ -72,23 +73,7 @@ impl SegmentMap {
     /// If it is empty.
     pub fn insert(&mut self, mut new: Segment) {
         assert!(new.length > 0, "a segment has bytes");
-        // Cheap and common: a write at the end of the existing segments.
-        let mut overlapping = Vec::new();
-        for (key, entry) in self.entries.range((new.file, new.offset + 1)..) {
-            if key.0 != new.file || entry.offset >= new.end() {
-                break;
-            }
-            overlapping.push(segment(*key, entry));
-        }
-        for old in overlapping {
-            self.entries.remove(&(old.file, old.end()));
-            if old.offset < new.offset {
-                self.put(&old.part(old.offset, new.offset));
-            }
-            if old.end() > new.end() {
-                self.put(&old.part(new.end(), old.end()));
-            }
-        }
+        self.remove(new.file, new.offset..new.end());
         let before = (new.file, new.offset);
         if let Some(entry) = self.entries.get(&before) {
             let old = segment(before, entry);
@@ -98,6 +83,21 @@ impl SegmentMap {
             }
         }
         self.put(&new);
+    }
+
+    /// Removes what segments of `file` have in `range`, which may be parts of them.
+    pub fn remove(&mut self, file: u128, range: Range<u64>) {
+        // Cheap and common: a write at the end of the existing segments.
+        let overlapping: Vec<Segment> = self.overlapping(file, range.start, range.end).collect();
+        for old in overlapping {
+            self.entries.remove(&(old.file, old.end()));
+            if old.offset < range.start {
+                self.put(&old.part(old.offset, range.start));
+            }
+            if old.end() > range.end {
+                self.put(&old.part(range.end, old.end()));
+            }
+        }
     }
 
     /// Removes and returns the segments of `file`, in order.

@@ -6,6 +6,9 @@
 //! are sent, so they survive as long as the segments do. A read overlays the rank's unsent segments
 //! over those of the owners, and these over the layers below the job, and reads the bytes from the
 //! logs.
+//! After [`SharedJob::exchange`] every rank holds the index of the file itself (`held_index`): until the
+//! next such call neither reads nor writes send messages. For callers whose ranks wait for each other in
+//! calls that answer nobody, as those of MPI do.
 //! Each rank knows the size and the time of the last write from its own calls, until all ranks
 //! reduce them along the log-ring in [`SharedJob::stat`] and [`SharedJob::close`]; rank 0 then
 //! writes them to the file's record.
@@ -19,12 +22,13 @@ use std::time::Duration;
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_comm::collective::{Collectives, Reduction};
 use esker_comm::{Rank, Transport};
-use esker_extent::{Segment, SegmentMap, SegmentOverlay, runs_among};
+use esker_extent::{Segment, SegmentLog, SegmentMap, SegmentOverlay, runs_among};
 use esker_fs::data::read_mapped;
 use esker_fs::file::{FILE_BYTES_MAX, OpenFile};
 use esker_fs::identity::{READ, WRITE};
 
 use crate::gather;
+use crate::held_index::HeldIndex;
 use crate::job::{RemoteReads, SharedJob};
 use crate::message::{FETCH_BYTES_MAX, RankReply, RankRequest, SEGMENTS_MAX, ones};
 use crate::migrate::extents;
@@ -46,13 +50,22 @@ pub struct SharedFile {
     /// As far as this rank knows.
     size: u64,
     mtime_ns: i64,
-    /// Segments that have not been sent to their owners.
+    /// Segments that have been neither sent to their owners nor exchanged.
     unsent: SegmentMap,
     writes: u64,
-    /// All segments, once the file is laminated.
-    sealed: Option<SegmentSnapshot>,
+    index: FileIndex,
     /// The file as rank 0 has it open, to store the attributes; `None` on other ranks.
     home: Option<Arc<OpenFile>>,
+}
+
+/// Where a rank looks up segments that it has sent, and those of others.
+#[derive(Debug)]
+enum FileIndex {
+    AtOwners,
+    /// As of the last exchange.
+    Held(HeldIndex),
+    /// All segments; the file is laminated.
+    Sealed(SegmentSnapshot),
 }
 
 /// Attributes on which all ranks agree.
@@ -69,6 +82,13 @@ impl SharedFile {
     #[must_use]
     pub fn id(&self) -> u128 {
         self.id
+    }
+
+    /// Bytes up to the end of the last write that this rank knows of: its own, and those of all ranks as
+    /// of the last call in which they agreed on the size, or read up to the end.
+    #[must_use]
+    pub fn known_size(&self) -> u64 {
+        self.size
     }
 }
 
@@ -100,7 +120,7 @@ impl<T: Transport> SharedJob<T> {
             mtime_ns,
             unsent: SegmentMap::default(),
             writes: 0,
-            sealed: None,
+            index: FileIndex::AtOwners,
             home,
         })
     }
@@ -172,7 +192,7 @@ impl<T: Transport> SharedJob<T> {
     /// a rank that is lost or took nothing before the deadline. This rank then keeps the segments,
     /// and the next write or sync sends them.
     pub fn write(&mut self, file: &mut SharedFile, offset: u64, bytes: &[u8]) -> Result<()> {
-        if file.sealed.is_some() {
+        if matches!(file.index, FileIndex::Sealed(_)) {
             return Err(Error::new(Kind::Denied, "a laminated file cannot be written"));
         }
         if bytes.is_empty() {
@@ -189,6 +209,9 @@ impl<T: Transport> SharedJob<T> {
         file.size = file.size.max(end);
         file.mtime_ns = file.mtime_ns.max(self.session.now_ns());
         file.writes += 1;
+        if matches!(file.index, FileIndex::Held(_)) {
+            return Ok(());
+        }
         if file.unsent.len() >= UNSENT_MAX {
             self.send(file)?;
         }
@@ -200,28 +223,45 @@ impl<T: Transport> SharedJob<T> {
 
     /// Sends the unsent segments to their owners.
     fn send(&mut self, file: &mut SharedFile) -> Result<()> {
-        if file.unsent.is_empty() {
+        let unsent = match &file.index {
+            FileIndex::Held(index) => index.unsent(),
+            FileIndex::AtOwners | FileIndex::Sealed(_) => &file.unsent,
+        };
+        if unsent.is_empty() {
             return Ok(());
         }
         if self.is_durable {
             self.session.shared_content().sync()?;
         }
-        let unsent: Vec<Segment> = file.unsent.iter().collect();
+        let unsent: Vec<Segment> = unsent.iter().collect();
         // The next sync reports whether the owners put them; before that nothing is promised. If
         // this fails, some owners may have them: the next try puts all of them again, which changes
         // nothing.
         let _ = self.segments.put_runs(&runs_among(&unsent))?;
-        file.unsent = SegmentMap::default();
+        match &mut file.index {
+            FileIndex::Held(index) => index.set_sent(),
+            FileIndex::AtOwners | FileIndex::Sealed(_) => file.unsent = SegmentMap::default(),
+        }
         Ok(())
     }
 
     /// Returns once other ranks can read this rank's writes, and these survive; at durability
     /// `async` or `always`, they survive power loss. Costs a sync of the data log, a message to
-    /// each owner, and a sync of its log.
+    /// each owner, and a sync of its log. After an [`SharedJob::exchange`] it is collective, and begins
+    /// with another one.
     ///
     /// # Errors
-    /// As [`SharedJob::write`].
+    /// As [`SharedJob::write`]; collective, a failure on one rank fails all.
     pub fn sync(&mut self, file: &mut SharedFile) -> Result<()> {
+        if !matches!(file.index, FileIndex::Held(_)) {
+            return self.sync_own(file);
+        }
+        self.exchange(file)?;
+        let synced = self.sync_own(file);
+        self.segments.agree(synced)
+    }
+
+    fn sync_own(&mut self, file: &mut SharedFile) -> Result<()> {
         self.send(file)?;
         if self.is_durable { self.segments.sync() } else { self.segments.drain() }
     }
@@ -240,14 +280,15 @@ impl<T: Transport> SharedJob<T> {
         }
         let mut overlay = SegmentOverlay::new(file.id, offset..end);
         overlay.add(file.unsent.overlapping(file.id, offset, end));
-        match &file.sealed {
-            Some(index) => index.fill(&mut overlay)?,
-            None => self.segments.fill(&mut overlay)?,
+        match &file.index {
+            FileIndex::Held(index) => index.fill(&mut overlay)?,
+            FileIndex::Sealed(index) => index.fill(&mut overlay)?,
+            FileIndex::AtOwners => self.segments.fill(&mut overlay)?,
         }
         self.session.shared_content().add_below(&mut overlay)?;
         let placed = overlay.pieces().iter().filter(|piece| piece.place.is_some());
         file.size = file.size.max(placed.map(Segment::end).max().unwrap_or(0));
-        if file.size < end && file.sealed.is_none() {
+        if file.size < end && matches!(file.index, FileIndex::AtOwners) {
             file.size = file.size.max(self.segments.end(file.id)?);
         }
         let end = end.min(file.size);
@@ -344,11 +385,14 @@ impl<T: Transport> SharedJob<T> {
     /// As [`SharedJob::sync`] and [`crate::SegmentService::truncate`]; a failure on one rank fails all
     /// ranks.
     pub fn truncate(&mut self, file: &mut SharedFile, size: u64) -> Result<u64> {
-        if file.sealed.is_some() {
+        if matches!(file.index, FileIndex::Sealed(_)) {
             return Err(Error::new(Kind::Denied, "a laminated file cannot be truncated"));
         }
         if size > FILE_BYTES_MAX {
             return Err(Error::new(Kind::FileTooLarge, "a size beyond the limit"));
+        }
+        if matches!(file.index, FileIndex::Held(_)) {
+            self.exchange(file)?;
         }
         let drained = self.send(file).and_then(|()| self.segments.drain());
         self.segments.agree(drained)?;
@@ -356,6 +400,9 @@ impl<T: Transport> SharedJob<T> {
         let told = freed_bytes.map(|bytes| bytes.to_le_bytes().to_vec());
         let told = gather::broadcast_result(self.segments.collectives(), Rank(0), told)?;
         file.size = size;
+        if matches!(file.index, FileIndex::Held(_)) {
+            file.index = FileIndex::Held(HeldIndex::new(self.segments.laminate(file.id)?));
+        }
         told.try_into().map(u64::from_le_bytes).map_err(|_| no_answer())
     }
 
@@ -376,11 +423,79 @@ impl<T: Transport> SharedJob<T> {
     /// # Errors
     /// As [`SharedJob::sync`]; a failure on one rank fails all ranks.
     pub fn laminate(&mut self, file: &mut SharedFile) -> Result<()> {
+        file.index = FileIndex::Sealed(self.sync_and_gather(file)?);
+        Ok(())
+    }
+
+    fn sync_and_gather(&mut self, file: &mut SharedFile) -> Result<SegmentSnapshot> {
         let synced = self.sync(file);
         self.segments.agree(synced)?;
         let index = self.segments.laminate(file.id)?;
         self.stat(file)?;
-        file.sealed = Some(index);
+        Ok(index)
+    }
+
+    /// Shows each rank what all have written before, and gives each the index of the file: until the
+    /// next call of this, or of another collective call with the file, a rank reads that and what it
+    /// writes itself, and neither its reads nor its writes send messages or wait for other ranks, but
+    /// for bytes that [`RemoteReads::Ranks`] fetches. Of two writes of the same bytes, the one before
+    /// an exchange loses to the one after it. Syncs nothing but what was written before the first
+    /// exchange. Does nothing to a laminated file. Collective.
+    ///
+    /// Costs a reduction, and a broadcast of the new segments by each rank that has some; the first
+    /// exchange also as [`SharedJob::laminate`]. A write afterwards takes some 100 bytes of memory until
+    /// the next sync, unless it continues another one.
+    ///
+    /// # Errors
+    /// As [`SharedJob::sync`]; `Unavailable` names a lost rank.
+    pub fn exchange(&mut self, file: &mut SharedFile) -> Result<()> {
+        let index = match &mut file.index {
+            FileIndex::Held(index) => index,
+            FileIndex::AtOwners => {
+                file.index = FileIndex::Held(HeldIndex::new(self.sync_and_gather(file)?));
+                return Ok(());
+            }
+            FileIndex::Sealed(_) => return Ok(()),
+        };
+        let unsent: Vec<Segment> = file.unsent.iter().collect();
+        let own = match &unsent[..] {
+            [] => Vec::new(),
+            unsent => SegmentLog::encode_batch(&runs_among(unsent)),
+        };
+        let written = gather::all_gather_bytes(self.segments.collectives(), &own)?;
+        index.add(file.id, &written, (self.segments.rank(), &file.unsent))?;
+        file.size = file.size.max(index.end());
+        file.unsent = SegmentMap::default();
+        Ok(())
+    }
+
+    /// Removes the file at `path`, which no rank has open. Collective. Once it returns, the removal
+    /// survives power loss, at durability `async` or `always`. Costs a sync of rank 0's log, a
+    /// broadcast, and as [`crate::SegmentService::remove`].
+    ///
+    /// # Errors
+    /// As [`esker_fs::session::Session::unlink`], at all ranks.
+    pub fn unlink(&mut self, path: impl AsRef<[u8]>) -> Result<()> {
+        let mut removed = Ok(Vec::new());
+        if self.segments.rank() == Rank(0) {
+            removed = self.unlink_home(path.as_ref()).map(|()| Vec::new());
+        }
+        gather::broadcast_result(self.segments.collectives(), Rank(0), removed).map(drop)
+    }
+
+    fn unlink_home(&mut self, path: &[u8]) -> Result<()> {
+        let (dir, name) = self.session.locate(&path)?;
+        let removed = self.session.unlink(&dir, name)?;
+        if self.is_durable {
+            self.session.sync()?;
+        }
+        // After the name: a crash between them leaves bytes that nothing shows.
+        if removed.nlink == 0 {
+            self.segments.remove(removed.id)?;
+            if self.is_durable {
+                self.segments.sync()?;
+            }
+        }
         Ok(())
     }
 

@@ -136,3 +136,18 @@ pub(crate) fn all_gather<T: Transport>(
     all.sort_unstable();
     Ok(all)
 }
+
+/// Returns the bytes of all ranks that have some at every rank, in order of ranks.
+pub(crate) fn all_gather_bytes<T: Transport>(
+    collectives: &mut Collectives<T>,
+    own: &[u8],
+) -> Result<Vec<(Rank, Vec<u8>)>> {
+    let me = collectives.transport().rank();
+    let announced: &[[u8; 20]] = if own.is_empty() { &[] } else { &[[0; 20]] };
+    let mut all = Vec::new();
+    for (rank, _) in all_gather(collectives, announced)? {
+        let bytes = if rank == me { own } else { &[] };
+        all.push((rank, broadcast(collectives, rank, bytes)?));
+    }
+    Ok(all)
+}

@@ -13,6 +13,7 @@ mod balance;
 mod exchange;
 mod file;
 mod gather;
+mod held_index;
 mod job;
 pub mod message;
 mod migrate;

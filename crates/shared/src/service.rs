@@ -453,8 +453,8 @@ impl<T: Transport> SegmentService<T> {
         Ok(segments.concat())
     }
 
-    /// Gives every rank all segments of `file`, so that look-ups need no further messages.
-    /// Collective. No rank may put segments of the file afterwards. Costs a broadcast along the
+    /// Gives every rank all segments of `file` as of this call, so that look-ups need no further
+    /// messages: they miss later puts, also of this rank. Collective. Costs a broadcast along the
     /// log-ring of each server's index of the file.
     ///
     /// # Errors

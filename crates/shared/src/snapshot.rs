@@ -7,7 +7,7 @@ use esker_extent::{Segment, SegmentBuffer, SegmentOverlay, SegmentRun};
 
 use crate::service::no_answer;
 
-/// All segments of a file at one moment; later puts do not change it.
+/// All segments of a file at one moment; puts of others do not change it.
 #[derive(Debug, Default)]
 pub struct SegmentSnapshot {
     buffer: SegmentBuffer,
@@ -21,11 +21,16 @@ impl SegmentSnapshot {
         if runs.iter().any(|run| run.first.file != file) {
             return Err(no_answer());
         }
-        let placed = runs.iter().filter(|run| run.first.place.is_some());
-        let end = placed.map(SegmentRun::end).max().unwrap_or(0);
-        let mut buffer = SegmentBuffer::default();
-        buffer.insert_batch(file, &runs);
-        Ok(Self { buffer, file, end })
+        let mut snapshot = Self { file, ..Self::default() };
+        snapshot.insert(&runs);
+        Ok(snapshot)
+    }
+
+    /// Adds `runs` of the same file, newer than all that are here.
+    pub(crate) fn insert(&mut self, runs: &[SegmentRun]) {
+        self.buffer.insert_batch(self.file, runs);
+        let ends = runs.iter().filter(|run| run.first.place.is_some()).map(SegmentRun::end);
+        self.end = ends.fold(self.end, u64::max);
     }
 
     /// The end of the last segment.

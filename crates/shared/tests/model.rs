@@ -3,8 +3,9 @@
 //! cuts, balanced load, a job that ends and continues with other numbers of ranks and servers,
 //! publication.
 //!
-//! Every rank draws the same steps from the seed, and so knows all bytes. Within a round no two
-//! ranks write the same bytes; at its end all sync and wait at a barrier.
+//! Every rank draws the same steps from the seed, and so knows all bytes. At the end of a round all sync and
+//! wait at a barrier, and within it no two ranks write the same bytes; or they exchange what they wrote,
+//! and then they may.
 
 use esker_base::{Random, Result};
 use esker_shared::{RemoteReads, SharedFile, SharedOptions};
@@ -20,8 +21,9 @@ struct Write {
     bytes: Vec<u8>,
 }
 
-/// The writes of one round, in order; those of different ranks do not overlap.
-fn round(random: &mut Random, ranks: u32) -> Vec<Write> {
+/// The writes of one round, in order. Those of different ranks overlap only if `may_overlap`: those of
+/// higher ranks are then the later ones.
+fn round(random: &mut Random, ranks: u32, may_overlap: bool) -> Vec<Write> {
     let mut writes: Vec<Write> = Vec::new();
     let is_strided = random.one_in(2);
     let (length, start) = (1 + random.below(400), random.below(2_000));
@@ -38,9 +40,12 @@ fn round(random: &mut Random, ranks: u32) -> Vec<Write> {
                 && other.offset < offset + length
                 && offset < other.offset + other.bytes.len() as u64
         };
-        if !writes.iter().any(overlaps) {
+        if may_overlap || !writes.iter().any(overlaps) {
             writes.push(Write { rank, offset, bytes });
         }
+    }
+    if may_overlap {
+        writes.sort_by_key(|write| write.rank);
     }
     writes
 }
@@ -65,16 +70,26 @@ fn check(job: &mut Job, file: &mut SharedFile, model: &[u8], random: &mut Random
 }
 
 /// One incarnation of the job: rounds of writes; then it ends abruptly, with everything synced.
-fn live(job: &mut Job, mut random: Random, ranks: u32, model: &mut Vec<u8>) -> Result<()> {
+fn live(
+    job: &mut Job,
+    mut random: Random,
+    (ranks, reads): (u32, RemoteReads),
+    model: &mut Vec<u8>,
+) -> Result<()> {
     let mut file = job.open("/shared", Some(0o644))?;
     let me = job.segments().rank();
+    let is_exchanged = random.one_in(2);
+    if is_exchanged {
+        job.exchange(&mut file)?;
+    }
     // Each rank checks different ranges.
     let mut own = Random::from_seed(random.next_u64() ^ u64::from(me.0));
     same(&job.read(&mut file, 0, 1 << 20)?, model, "as it was left");
     job.barrier()?;
     for _ in 0..1 + random.below(5) {
         let mut seen = model.clone();
-        for write in round(&mut random, ranks) {
+        let sent_before = job.segments().counters().sent_messages;
+        for write in round(&mut random, ranks, is_exchanged) {
             apply(model, &write);
             if write.rank == me.0 {
                 job.write(&mut file, write.offset, &write.bytes)?;
@@ -83,7 +98,20 @@ fn live(job: &mut Job, mut random: Random, ranks: u32, model: &mut Vec<u8>) -> R
                 same(&job.read(&mut file, offset, length)?, &write.bytes, "own writes are seen");
             }
         }
-        job.sync(&mut file)?;
+        if is_exchanged {
+            assert_eq!(job.segments().counters().sent_messages, sent_before, "writes send nothing");
+            // Rounds without a sync between: the later one wins all the same.
+            job.exchange(&mut file)?;
+            let before = job.segments().counters().sent_messages;
+            check(job, &mut file, model, &mut own)?;
+            let sent = job.segments().counters().sent_messages - before;
+            assert!(sent == 0 || reads == RemoteReads::Ranks, "reads send nothing");
+            if random.one_in(3) {
+                job.sync(&mut file)?;
+            }
+        } else {
+            job.sync(&mut file)?;
+        }
         job.barrier()?;
         check(job, &mut file, model, &mut own)?;
         let attributes = job.stat(&mut file)?;
@@ -121,7 +149,7 @@ fn history(seed: u64, reads: RemoteReads) {
         let steps = Random::from_seed(random.next_u64());
         let lived = run(&store, (ranks, per_node), &[], &options, |mut job| {
             let mut model = model.clone();
-            live(&mut job, steps.clone(), ranks, &mut model)?;
+            live(&mut job, steps.clone(), (ranks, reads), &mut model)?;
             job.barrier()?;
             Ok(model)
         });

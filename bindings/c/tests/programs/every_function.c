@@ -297,12 +297,19 @@ static void shared(esker_repository *repository)
     OK(esker_shared_sync(file));
     OK(esker_shared_stat(file, &size, &mtime_ns));
     CHECK(size == 122 && mtime_ns > 0);
+    OK(esker_shared_exchange(file));
+    CHECK(esker_shared_pwrite(file, "z", 1, 200) == 1 && esker_shared_known_size(file) == 201);
+    OK(esker_shared_sync(file));
     OK(esker_shared_truncate(file, 50));
     OK(esker_shared_barrier(job));
     OK(esker_shared_serve(job, 1));
     OK(esker_shared_laminate(file));
     FAILS(esker_shared_publish(job, "matrix", NULL, NULL), ESKER_INVALID, EINVAL);
     OK(esker_shared_close(file));
+    OK(esker_shared_open(job, "/out/short-lived", 1, &file));
+    OK(esker_shared_close(file));
+    OK(esker_shared_unlink(job, "/out/short-lived"));
+    FAILS(esker_shared_open(job, "/out/short-lived", 0, &file), ESKER_NOT_FOUND, ENOENT);
     OK(esker_dir_close(root));
     OK(esker_shared_publish(job, "matrix", &set, &report));
     /* The rank's files, and the index of the shared ones. */

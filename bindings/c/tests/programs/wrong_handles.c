@@ -312,6 +312,8 @@ static void shared(void)
     REFUSE_ALL(esker_shared_file, file, session, esker_shared_pread(x, NULL, 0, 0));
     REFUSE_ALL(esker_shared_file, file, session, esker_shared_io(x, NULL, 0));
     REFUSE_ALL(esker_shared_file, file, session, esker_shared_sync(x));
+    REFUSE_ALL(esker_shared_file, file, session, esker_shared_exchange(x));
+    REFUSE_ALL(esker_shared_file, file, session, esker_shared_known_size(x));
     REFUSE_ALL(esker_shared_file, file, session, esker_shared_truncate(x, 0));
     REFUSE_ALL(esker_shared_file, file, session, esker_shared_laminate(x));
     REFUSE_ALL(esker_shared_file, file, session, esker_shared_stat(x, &size, NULL));
@@ -319,6 +321,7 @@ static void shared(void)
     OK(esker_shared_leave(job));
     REFUSE_ALL(esker_shared_job, job, session, esker_shared_root(x, &(esker_dir *){ NULL }));
     REFUSE_ALL(esker_shared_job, job, session, esker_shared_open(x, "/s", 1, &file));
+    REFUSE_ALL(esker_shared_job, job, session, esker_shared_unlink(x, "/s"));
     REFUSE_ALL(esker_shared_job, job, session, esker_shared_barrier(x));
     REFUSE_ALL(esker_shared_job, job, session, esker_shared_serve(x, 1));
     REFUSE_ALL(esker_shared_job, job, session, esker_shared_publish(x, "s", NULL, NULL));
