@@ -34,7 +34,8 @@ impl Drop for SmallDisk {
     }
 }
 
-fn can_mount_small_disks() -> bool {
+/// True if [`SmallDisk`]s can be mounted; prints a message if not.
+pub fn can_mount_small_disks() -> bool {
     let can = can_mount() && rustix::process::geteuid().is_root();
     if !can {
         println!("skipped: a small disk takes the superuser");

@@ -2,9 +2,11 @@
 //! `esker run --at`: a program that sees a namespace, and what becomes of its changes.
 
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::esker::Esker;
+use crate::full_stores::{SmallDisk, can_mount_small_disks};
 use crate::suites::{beside, suite, summary_of};
 use crate::user::{User, is_root};
 
@@ -122,6 +124,77 @@ fn what_was_closed_survives_a_kill() {
     esker.ok(["publish", &format!("@{set}"), "new"]);
     assert_eq!(esker.ok(["cat", "new:/closed"]).lines().count(), 10_000);
     esker.ok(["verify"]);
+}
+
+/// Symptom: on a spool without inodes `esker run` never ended, and published empty files that no program had.
+/// Cause: the file that ends it was made at the end, and names of files were made before room was found.
+#[test]
+fn a_spool_that_is_full_ends_and_makes_no_names() {
+    let has_python = Path::new("/usr/bin/python3").exists();
+    if !can_show() || !can_mount_small_disks() || !has_python {
+        return;
+    }
+    let esker = Esker::new();
+    let (at, spool) = (esker.path("at").display().to_string(), esker.path("spool"));
+    fs::create_dir(&spool).expect("mkdir");
+    let disk = SmallDisk::at(&spool);
+    disk.resize("nr_inodes=20");
+    let options = ["--at", &at, "--write", "new", "--spool", disk.path()];
+    // All at once, so that none is idle.
+    let script = format!(
+        "cd {at}; python3 -c 'import os\nheld = []\ntry:\n  for i in range(40): held.append(open(str(i), \"w\"))\n\
+         except OSError: print(len(held), sorted(map(int, os.listdir())) == list(range(len(held))))'"
+    );
+    let said = esker.ok(shell(&options, &script));
+    let opened: usize =
+        said.split(' ').next().and_then(|text| text.parse().ok()).expect("a number");
+    assert!((10..20).contains(&opened) && said.contains("True\npublished new"), "{said}");
+    assert_eq!(esker.ok(["find", "new:/"]).lines().count(), opened + 1);
+    drop(disk);
+}
+
+#[test]
+fn idle_files_leave_a_small_spool_to_others() {
+    const FILES: usize = 6;
+    if !can_show() || !can_mount_small_disks() {
+        return;
+    }
+    let esker = Esker::new();
+    let (at, spool) = (esker.path("at").display().to_string(), esker.path("spool"));
+    fs::create_dir(&spool).expect("mkdir");
+    let disk = SmallDisk::at(&spool);
+    disk.resize("size=16m");
+    let options = ["--at", &at, "--write", "new", "--spool", disk.path()];
+    let script = format!(
+        "cd {at}; for i in $(seq {FILES}); do head -c 5000000 /dev/zero | tr '\\0' $i > $i; sync $i; done; \
+         for i in $(seq {FILES}); do tail -c1 $i; done"
+    );
+    assert!(esker.ok(shell(&options, &script)).starts_with("123456"));
+    let options = ["--at", &at, "--base", "new", "--spool", disk.path()];
+    assert_eq!(esker.ok(shell(&options, &format!("cat {at}/* | wc -c"))), "30000000\n");
+    drop(disk);
+}
+
+/// Symptom: with `ulimit -n 256` a program could open 230 files, one after the other, and then none.
+/// Cause: up to 512 files stayed open in the supervisor, whatever the limit.
+#[test]
+fn idle_files_leave_descriptors_to_others() {
+    if !can_show() {
+        return;
+    }
+    let esker = Esker::new();
+    let at = esker.path("at").display().to_string();
+    let script = format!(
+        "cd {at}; for i in $(seq 600); do echo $i > $i; done; for i in $(seq 600); do cat $i; done | wc -l"
+    );
+    let arguments = shell(&["--at", &at, "--write", "new"], &script);
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_esker")]);
+    limited.args(arguments).env("ESKER_STORE", esker.store());
+    let output = limited.output().expect("a shell");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.starts_with("600\n"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(esker.ok(["find", "new:/"]).lines().count(), 601);
 }
 
 #[test]

@@ -125,7 +125,9 @@ impl DirNode {
         self.is_removed.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_removed(&self) -> bool {
+    /// True if it was removed while it was open.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
         self.is_removed.load(Ordering::Relaxed)
     }
 

@@ -12,7 +12,7 @@ use esker_fs::path::PATH_BYTES_MAX;
 use rustix::io::Errno;
 
 /// Strings are read in pieces that do not cross pages, since the next page may not be there.
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// A thread that waits in a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(crate) struct Caller {
 pub(crate) struct CallerStatus {
     /// The user for whom it accesses files.
     pub(crate) identity: Identity,
+    /// The user who started it, for whom access(2) asks.
+    pub(crate) real_identity: Identity,
     /// Mode bits that files it makes do not get.
     pub(crate) umask: u32,
     /// Its process.
@@ -152,7 +154,10 @@ impl Caller {
     /// `BADF`.
     pub(crate) fn descriptor_path(self, descriptor: i32) -> Result<Vec<u8>, Errno> {
         let link = format!("/proc/{}/fd/{descriptor}", self.thread);
-        let path = std::fs::read_link(link).map_err(|_| Errno::BADF)?;
+        let path = std::fs::read_link(link).map_err(|error| match errno_of(&error) {
+            Errno::NAMETOOLONG => Errno::NAMETOOLONG,
+            _ => Errno::BADF,
+        })?;
         Ok(path.into_os_string().into_vec())
     }
 
@@ -161,8 +166,11 @@ impl Caller {
     /// # Errors
     /// `NOENT` if the thread is gone.
     pub(crate) fn working_directory(self) -> Result<Vec<u8>, Errno> {
-        let path =
-            std::fs::read_link(format!("/proc/{}/cwd", self.thread)).map_err(|_| Errno::NOENT)?;
+        let link = format!("/proc/{}/cwd", self.thread);
+        let path = std::fs::read_link(link).map_err(|error| match errno_of(&error) {
+            Errno::NAMETOOLONG => Errno::NAMETOOLONG,
+            _ => Errno::NOENT,
+        })?;
         Ok(path.into_os_string().into_vec())
     }
 
@@ -203,6 +211,17 @@ impl Caller {
         }
     }
 
+    /// Size up to which the process may extend files; `u64::MAX` without a limit.
+    pub(crate) fn file_bytes_max(self) -> u64 {
+        let mut limit =
+            libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: the kernel writes to `limit`, which has the size of its type.
+        unsafe {
+            libc::prlimit(self.thread as i32, libc::RLIMIT_FSIZE, std::ptr::null(), &raw mut limit)
+        };
+        limit.rlim_cur
+    }
+
     /// What the kernel says of the thread. Cost: a file of `/proc` is read.
     ///
     /// # Errors
@@ -223,10 +242,14 @@ impl CallerStatus {
         };
         let number = |name: &[u8], at: usize| field(name)?.nth(at)?.parse::<u32>().ok();
         // Real, effective, saved, and for files.
-        let (uid, gid) = (number(b"Uid:", 3)?, number(b"Gid:", 3)?);
-        let groups = field(b"Groups:")?.filter_map(|group| group.parse().ok()).collect();
+        let groups: Vec<u32> = field(b"Groups:")?.filter_map(|group| group.parse().ok()).collect();
+        let identity = |at: usize| {
+            let (uid, gid) = (number(b"Uid:", at)?, number(b"Gid:", at)?);
+            Some(Identity { uid, gid, groups: groups.clone() })
+        };
         Some(Self {
-            identity: Identity { uid, gid, groups },
+            identity: identity(3)?,
+            real_identity: identity(0)?,
             umask: u32::from_str_radix(field(b"Umask:")?.next()?, 8).ok()?,
             process: number(b"Tgid:", 0)?,
         })

@@ -25,6 +25,10 @@ const ARCHITECTURE: Option<u32> = if cfg!(target_arch = "x86_64") {
 /// Calls from here on are those of the x32 ABI, whose numbers differ.
 const X32_CALLS: u32 = 0x4000_0000;
 
+/// Calls of Linux 6.13 to 6.17 that name files, from setxattrat to file_setattr: programs use older ones where
+/// there are none.
+const REFUSED_CALLS: std::ops::Range<u32> = 463..470;
+
 /// Offsets in `struct seccomp_data`.
 const NUMBER_OFFSET: u32 = 0;
 const ARCHITECTURE_OFFSET: u32 = 4;
@@ -51,6 +55,9 @@ fn program(architecture: u32) -> Vec<libc::sock_filter> {
         instruction(JUMP_IF_AT_LEAST, X32_CALLS, 0, 1),
         instruction(RETURN, REFUSE, 0, 0),
         instruction(JUMP_IF_EQUAL, libc::SYS_io_uring_setup as u32, 0, 1),
+        instruction(RETURN, REFUSE, 0, 0),
+        instruction(JUMP_IF_AT_LEAST, REFUSED_CALLS.end, 2, 0),
+        instruction(JUMP_IF_AT_LEAST, REFUSED_CALLS.start, 0, 1),
         instruction(RETURN, REFUSE, 0, 0),
     ];
     for (at, &number) in TRAPPED.iter().enumerate() {
@@ -138,7 +145,10 @@ mod tests {
         let program = program(ARCHITECTURE.expect("tests run on x86-64 or aarch64"));
         let last = program.len() - 1;
         assert_eq!(program[last].k, libc::SECCOMP_RET_USER_NOTIF);
-        let jumps = program.iter().enumerate().filter(|(_, step)| step.jt > 1);
+        let jumps = program
+            .iter()
+            .enumerate()
+            .filter(|(_, step)| step.code == JUMP_IF_EQUAL && step.jt > 1);
         for (at, jump) in jumps {
             assert_eq!(at + 1 + usize::from(jump.jt), last, "of call {}", jump.k);
         }

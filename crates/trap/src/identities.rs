@@ -36,6 +36,14 @@ impl Identities {
         &self.superuser
     }
 
+    /// The user who started `caller`, whatever user it has become.
+    pub(crate) fn real_of(&self, caller: Caller) -> Result<Identity, Errno> {
+        match &self.only {
+            Some(only) => Ok(only.namespace().identity().clone()),
+            None => Ok(caller.status()?.real_identity),
+        }
+    }
+
     /// The namespace for the user of `caller`.
     pub(crate) fn of(&self, caller: Caller) -> Result<NamespaceView, Errno> {
         if let Some(only) = &self.only {

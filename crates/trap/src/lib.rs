@@ -22,6 +22,7 @@ mod filter;
 mod identities;
 mod listener;
 mod listing;
+mod outside;
 mod resolve;
 mod skeleton;
 mod spool;

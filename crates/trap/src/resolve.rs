@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Resolve: finds what a path of a program leads to, in the shown namespace or outside of it.
 
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
@@ -11,7 +10,6 @@ use esker_fs::identity::EXECUTE;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::path::SYMLINKS_MAX;
 use esker_fs::view::NamespaceView;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::caller::{Caller, errno_of};
@@ -42,8 +40,8 @@ pub(crate) struct Way {
 /// The end of a walk through the namespace.
 enum Walked {
     Inside(Box<Located>),
-    /// A path outside of the namespace.
-    Outside(Vec<u8>, Way),
+    /// A path outside of the namespace, and whether a symbolic link at the end of the walk led to it.
+    Outside(Vec<u8>, Way, bool),
 }
 
 /// A name in the namespace.
@@ -130,23 +128,18 @@ impl ShownPlace {
         Self { components: components(path).map(<[u8]>::to_vec).collect() }
     }
 
-    /// Returns what follows the place in `path`, if `path` leads there by its text alone.
+    /// Returns what follows the place in `path`, if `path` leads there by its text alone: without `..`, which
+    /// leads elsewhere behind a symbolic link.
     pub(crate) fn within<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
-        // Components that are those of the place, and further ones that are not.
-        let (mut same, mut other) = (0_usize, 0_usize);
-        let mut at = 0;
+        let (mut wanted, mut at) = (self.components.iter(), 0);
         while at < path.len() {
             let end =
                 path[at..].iter().position(|&byte| byte == b'/').map_or(path.len(), |to| at + to);
             match &path[at..end] {
                 b"" | b"." => {}
-                b".." if other > 0 => other -= 1,
-                b".." => same = same.saturating_sub(1),
-                name if other == 0 && *name == self.components[same] => same += 1,
-                _ => other += 1,
-            }
-            if other == 0 && same == self.components.len() {
-                return Some(&path[end..]);
+                name if wanted.next()? != name => return None,
+                _ if wanted.len() == 0 => return Some(&path[end..]),
+                _ => {}
             }
             at = end + 1;
         }
@@ -154,20 +147,34 @@ impl ShownPlace {
     }
 }
 
+/// True if a path has a component that leads to a parent.
+pub(crate) fn has_parent(path: &[u8]) -> bool {
+    components(path).any(|name| name == b"..")
+}
+
 fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".")
 }
 
 /// The components of a path, the first one last.
-fn reversed(path: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn reversed(path: &[u8]) -> Vec<Vec<u8>> {
     components(path).rev().map(<[u8]>::to_vec).collect()
 }
 
 /// Where a path starts.
 enum Start {
     Outside,
-    /// In the namespace: a directory, and the rest of the path.
-    Inside(Dir, Vec<u8>),
+    /// In the namespace.
+    Inside(WalkStart),
+}
+
+/// Where a walk through the namespace starts.
+struct WalkStart {
+    from: Dir,
+    /// The rest of the path.
+    path: Vec<u8>,
+    /// True if the last component of the caller's path was a symbolic link, which led here.
+    is_followed: bool,
 }
 
 impl Supervisor {
@@ -189,12 +196,12 @@ impl Supervisor {
         }
         match self.start(caller, descriptor, path, follows)? {
             Start::Outside => Ok(Resolved::Outside(Way::default())),
-            Start::Inside(from, rest) => {
+            Start::Inside(start) => {
                 let view = self.identities().of(caller)?;
-                if !path_is_below(&from) {
+                if !path_is_below(&start.from) {
                     self.check_way(&view)?;
                 }
-                self.walk_all(caller, &view, (from, rest), follows)
+                self.walk_all(caller, &view, start, follows)
             }
         }
     }
@@ -205,23 +212,26 @@ impl Supervisor {
         &self,
         caller: Caller,
         view: &NamespaceView,
-        (mut from, mut path): (Dir, Vec<u8>),
+        mut start: WalkStart,
         follows: bool,
     ) -> Result<Resolved, Errno> {
         let mut whole = Way::default();
         for _ in 0..=SYMLINKS_MAX {
-            match self.walk(view.clone(), from, &path, follows)? {
+            match self.walk(view.clone(), start.from, &start.path, follows)? {
                 Walked::Inside(mut located) => {
                     whole.append(std::mem::take(&mut located.way));
                     located.way = whole;
+                    located.is_followed |= start.is_followed;
                     return Ok(Resolved::Inside(located));
                 }
-                Walked::Outside(outside, way) => {
+                Walked::Outside(outside, way, is_followed) => {
                     whole.append(way);
-                    let Some(back) = self.followed(caller, b"root", &outside, follows) else {
+                    let Some(back) = self.way_back(caller, "root", &outside, follows)? else {
                         return Ok(Resolved::Outside(whole));
                     };
-                    (from, path) = (view.namespace().root().clone(), back);
+                    let is_followed = start.is_followed | is_followed | back.is_followed;
+                    let from = view.namespace().root().clone();
+                    start = WalkStart { from, path: back.rest, is_followed };
                 }
             }
         }
@@ -236,28 +246,29 @@ impl Supervisor {
         follows: bool,
     ) -> Result<Start, Errno> {
         let inside = |rest: &[u8]| {
-            let root = self.identities().superuser().namespace().root().clone();
-            Start::Inside(root, rest.to_vec())
+            let from = self.identities().superuser().namespace().root().clone();
+            Start::Inside(WalkStart { from, path: rest.to_vec(), is_followed: false })
         };
         if path.starts_with(b"/") {
             if let Some(rest) = self.shown_at().within(path) {
                 return Ok(inside(rest));
             }
-            let found = self.followed(caller, b"root", path, follows);
-            return Ok(found.map_or(Start::Outside, |rest| inside(&rest)));
+            return self.start_outside(caller, "root", path, follows);
         }
         let base = if descriptor == libc::AT_FDCWD {
             caller.working_directory()?
         } else {
             match caller.descriptor_path(descriptor) {
                 Ok(base) => base,
+                Err(Errno::NAMETOOLONG) => return Err(Errno::NAMETOOLONG),
                 // The kernel has the right error.
                 Err(_) => return Ok(Start::Outside),
             }
         };
         if let Some(below) = self.shown_at().within(&base) {
+            let start = |from| WalkStart { from, path: path.to_vec(), is_followed: false };
             let dir = self.dir_below(below)?;
-            return Ok(dir.map_or(Start::Outside, |dir| Start::Inside(dir, path.to_vec())));
+            return Ok(dir.map_or(Start::Outside, |dir| Start::Inside(start(dir))));
         }
         if self.spool().is_within(&base) {
             return Err(Errno::NOTDIR);
@@ -266,56 +277,24 @@ impl Supervisor {
         if let Some(rest) = self.shown_at().within(&joined) {
             return Ok(inside(rest));
         }
-        let from = match descriptor {
-            libc::AT_FDCWD => "cwd".to_owned(),
-            descriptor => format!("fd/{descriptor}"),
-        };
-        let found = self.followed(caller, from.as_bytes(), path, follows);
-        Ok(found.map_or(Start::Outside, |rest| inside(&rest)))
+        match descriptor {
+            libc::AT_FDCWD => self.start_outside(caller, "cwd", path, follows),
+            descriptor => self.start_outside(caller, &format!("fd/{descriptor}"), path, follows),
+        }
     }
 
-    /// Returns what follows the place if `path`, of which the text leads elsewhere, leads there through
-    /// symbolic links outside of the namespace. `from` is where the caller starts, in its folder of `/proc`.
-    fn followed(&self, caller: Caller, from: &[u8], path: &[u8], follows: bool) -> Option<Vec<u8>> {
-        let folder = format!("/proc/{}/", caller.thread()).into_bytes();
-        let own = b"/proc/self/";
-        let (from, path) = match path.strip_prefix(own) {
-            // What is the caller's own would be this process's.
-            Some(rest) => match rest.strip_prefix(b"cwd/") {
-                Some(rest) => (&b"cwd"[..], rest),
-                None => return None,
-            },
-            None if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") => return None,
-            None => (from, path),
-        };
-        let names: Vec<&[u8]> = components(path).collect();
-        // The longest part of the path that the kernel finds: the rest may be in the namespace only.
-        for count in (0..=names.len()).rev() {
-            let known = names[..count].join(&b'/');
-            let whole = [&folder[..], from, b"/", &known].concat();
-            let mut flags = OFlags::PATH | OFlags::CLOEXEC;
-            if count == names.len() && !follows {
-                flags |= OFlags::NOFOLLOW;
-            }
-            match rustix::fs::open(whole, flags, Mode::empty()) {
-                Ok(found) => {
-                    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
-                    let target = rustix::fs::readlink(link, Vec::new()).ok()?.into_bytes();
-                    let mut rest = self.shown_at().within(&target)?.to_vec();
-                    for name in &names[count..] {
-                        rest.push(b'/');
-                        rest.extend_from_slice(name);
-                    }
-                    if wants_directory(path) {
-                        rest.push(b'/');
-                    }
-                    return Some(rest);
-                }
-                Err(Errno::NOENT) => {}
-                Err(_) => return None,
-            }
-        }
-        None
+    fn start_outside(
+        &self,
+        caller: Caller,
+        from: &str,
+        path: &[u8],
+        follows: bool,
+    ) -> Result<Start, Errno> {
+        let back = self.way_back(caller, from, path, follows)?;
+        Ok(back.map_or(Start::Outside, |back| {
+            let from = self.identities().superuser().namespace().root().clone();
+            Start::Inside(WalkStart { from, path: back.rest, is_followed: back.is_followed })
+        }))
     }
 
     /// The directory at `below`, the rest of the path of a directory of the skeleton; `None` if both were
@@ -353,7 +332,10 @@ impl Supervisor {
                     Some((parent, _)) => dir = parent,
                     None => match self.leave(&ahead) {
                         Ok(back) => ahead = back,
-                        Err(path) => return Ok(Walked::Outside(path, way)),
+                        Err(path) => {
+                            let path = ending(path, wants_directory);
+                            return Ok(Walked::Outside(path, way, is_followed));
+                        }
                     },
                 }
                 continue;
@@ -375,7 +357,8 @@ impl Supervisor {
                 let mut rest = target.as_slice();
                 if target.starts_with(b"/") {
                     let Some(below) = self.shown_at().within(&target) else {
-                        return Ok(Walked::Outside(joined(target, &ahead), way));
+                        let path = ending(joined(target, &ahead), wants_directory);
+                        return Ok(Walked::Outside(path, way, is_followed));
                     };
                     (dir, rest) = (namespace.root().clone(), below);
                 }
@@ -426,7 +409,7 @@ fn path_is_below(from: &Dir) -> bool {
     from.location().is_some()
 }
 
-fn wants_directory(path: &[u8]) -> bool {
+pub(crate) fn wants_directory(path: &[u8]) -> bool {
     path.ends_with(b"/") || path.ends_with(b"/.") || path == b"."
 }
 
@@ -442,6 +425,14 @@ fn joined(mut path: Vec<u8>, ahead: &[Vec<u8>]) -> Vec<u8> {
     path
 }
 
+/// The path, with a slash at its end if it must lead to a directory.
+fn ending(mut path: Vec<u8>, wants_directory: bool) -> Vec<u8> {
+    if wants_directory {
+        path.push(b'/');
+    }
+    path
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -449,16 +440,18 @@ mod tests {
     #[test]
     fn paths_lead_to_the_place_by_their_text() {
         let place = ShownPlace::new(b"/tmp/shown");
-        let cases: [(&[u8], Option<&[u8]>); 10] = [
+        let cases: [(&[u8], Option<&[u8]>); 11] = [
             (b"/tmp/shown", Some(b"")),
             (b"/tmp/shown/", Some(b"/")),
             (b"//tmp/./shown/a/../..", Some(b"/a/../..")),
-            (b"/tmp/x/../shown/a", Some(b"/a")),
-            (b"/../tmp/shown", Some(b"")),
+            // Of which the kernel knows where they lead.
+            (b"/tmp/x/../shown/a", None),
+            (b"/../tmp/shown", None),
+            (b"tmp/shown/b", Some(b"/b")),
             (b"/tmp/shown2/a", None),
             (b"/tmp", None),
             (b"/usr/tmp/shown", None),
-            (b"/tmp/x/y/../../shown/z", Some(b"/z")),
+            (b"/tmp/x/y/../../shown/z", None),
             (b"/", None),
         ];
         for (path, rest) in cases {

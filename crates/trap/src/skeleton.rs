@@ -5,18 +5,28 @@
 //! The kernel keeps working directories and resolves relative paths of its own with them. Symbolic links on
 //! the way to a working directory, and programs while they are executed, are there as well. The supervisor
 //! moves and removes what is here with what it stands for.
+//!
+//! Programs can plant links here, and links that were made here may be stale for a moment: the supervisor,
+//! which may have more rights than they, follows none. It reaches every name from the descriptor of the
+//! root, within its mount. Permissions are those of the namespace, and are checked there: a directory here
+//! belongs to the supervisor, and anyone may search it.
 
 use std::collections::HashMap;
-use std::fs::{DirBuilder, File, Permissions};
+use std::ffi::OsStr;
+use std::fs::{File, Permissions};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use esker_fs::dir::Dir;
-use esker_fs::inode::Inode;
+use esker_fs::inode::{FileKind, Inode};
+use esker_fs::namespace::Namespace;
 use parking_lot::{Mutex, RwLock};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
 
 use crate::resolve::Way;
 
@@ -24,117 +34,205 @@ use crate::resolve::Way;
 #[derive(Debug)]
 pub(crate) struct Skeleton {
     root: PathBuf,
+    /// The directory at `root`, which this supervisor holds locked.
+    top: OwnedFd,
     /// True once it has anything but directories.
     has_files: AtomicBool,
     /// Numbers of the real files and links that were made here, and the time of the last change of that of
     /// which a program is a copy.
     made: Mutex<HashMap<u64, (i64, i64)>>,
+    /// For names of copies that are being written.
+    copies: AtomicU64,
     /// Taken for writing while names change in the namespace and here.
     pub(crate) structure: RwLock<()>,
 }
 
 impl Skeleton {
-    pub(crate) fn new(root: PathBuf) -> Self {
-        let (has_files, made) = (AtomicBool::new(false), Mutex::default());
-        Self { root, has_files, made, structure: RwLock::default() }
+    /// The skeleton in the directory `root`.
+    ///
+    /// # Errors
+    /// `WouldBlock` if another supervisor shows a namespace there.
+    pub(crate) fn new(root: PathBuf) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let top = rustix::fs::open(&root, flags, Mode::empty())?;
+        match rustix::fs::flock(&top, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            // Some network file systems lock no directories.
+            Ok(()) | Err(Errno::BADF | Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(Self {
+            root,
+            top,
+            has_files: AtomicBool::new(false),
+            made: Mutex::default(),
+            copies: AtomicU64::new(0),
+            structure: RwLock::default(),
+        })
     }
 
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The path that stands for `name` in `dir`; for the root, of an empty name.
-    pub(crate) fn path(&self, dir: &Dir, name: &[u8]) -> PathBuf {
-        let mut names = vec![name.to_vec()];
-        let mut at = dir.clone();
-        while let Some((parent, name)) = at.location() {
-            names.push(name);
-            at = parent;
-        }
-        let mut path = self.root.clone();
-        path.extend(names.iter().rev().map(|name| std::ffi::OsStr::from_bytes(name)));
-        path
+    /// The real directory at the root.
+    pub(crate) fn top(&self) -> &OwnedFd {
+        &self.top
     }
 
-    /// Makes the directory that stands for `dir`, and returns its path.
-    pub(crate) fn make_directory(&self, dir: &Dir) -> io::Result<PathBuf> {
+    /// Opens the directory that stands for `dir` to be read, after making it unless it is there.
+    ///
+    /// # Errors
+    /// `NotFound` if `dir` was removed.
+    pub(crate) fn open_directory(&self, dir: &Dir, flags: OFlags) -> io::Result<File> {
         let _shape = self.structure.read();
-        self.make_directory_locked(dir)
+        let directory = self.directory(dir)?;
+        Ok(open_below(&directory, b".", flags | OFlags::RDONLY)?.into())
     }
 
-    fn make_directory_locked(&self, dir: &Dir) -> io::Result<PathBuf> {
-        // An empty name would append a slash.
-        let path = match dir.location() {
-            Some((parent, name)) => self.path(&parent, &name),
-            None => self.root.clone(),
-        };
-        if !path.is_dir() {
-            if let Some((parent, _)) = dir.location() {
-                self.make_directory_locked(&parent)?;
-            }
-            self.make_as(dir, &path)?;
-        }
-        Ok(path)
+    /// Makes the directory that stands for `dir`.
+    ///
+    /// # Errors
+    /// As [`Skeleton::open_directory`].
+    pub(crate) fn make_directory(&self, dir: &Dir) -> io::Result<()> {
+        let _shape = self.structure.read();
+        self.directory(dir).map(drop)
     }
 
-    /// Makes the directory at `path` for others than this process to be in: whoever may search `dir` may.
-    fn make_as(&self, dir: &Dir, path: &Path) -> io::Result<()> {
-        match DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-            made => made?,
-        }
+    /// Makes the directory that stands for `dir`, in which the kernel is about to make something for the
+    /// user `uid`.
+    pub(crate) fn make_writable_directory(&self, dir: &Dir, uid: u32) -> io::Result<()> {
+        let _shape = self.structure.read();
+        let directory = self.directory(dir)?;
+        self.has_files.store(true, Ordering::Release);
         if rustix::process::geteuid().is_root() {
-            let (uid, gid) = dir.owner();
-            std::os::unix::fs::chown(path, Some(uid), Some(gid))?;
-            std::fs::set_permissions(path, Permissions::from_mode(dir.mode() & 0o777))?;
+            let owner = rustix::fs::Uid::from_raw(uid);
+            rustix::fs::chownat(&directory, "", Some(owner), None, AtFlags::EMPTY_PATH)?;
         }
         Ok(())
     }
 
-    /// Makes what the kernel needs to follow a path by itself.
-    pub(crate) fn make_way(&self, way: &Way) -> io::Result<()> {
-        for (dir, name, target) in &way.links {
-            self.make_link(dir, name, target)?;
+    /// The directory that stands for `dir`, if it is there.
+    fn existing(&self, dir: &Dir) -> Option<OwnedFd> {
+        let mut at = open_below(&self.top, b".", OFlags::PATH).ok()?;
+        for name in names_of(dir) {
+            at = open_below(&at, &name, OFlags::PATH).ok()?;
         }
-        way.left.iter().try_for_each(|dir| self.make_directory(dir).map(drop))
+        Some(at)
     }
 
-    /// Makes the symbolic link `name` in `dir`.
-    fn make_link(&self, dir: &Dir, name: &[u8], target: &[u8]) -> io::Result<()> {
+    /// The directory that stands for `dir`, which is made unless it is there. The caller holds `structure`.
+    fn directory(&self, dir: &Dir) -> io::Result<OwnedFd> {
+        if dir.is_removed() {
+            return Err(Errno::NOENT.into());
+        }
+        let mut at = open_below(&self.top, b".", OFlags::PATH)?;
+        for name in names_of(dir) {
+            at = self.enter(&at, &name)?;
+        }
+        Ok(at)
+    }
+
+    fn enter(&self, parent: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
+        match open_below(parent, name, OFlags::PATH) {
+            Err(Errno::NOENT) => {}
+            // It stood for something else before.
+            Err(Errno::NOTDIR | Errno::LOOP) => self.remove_made(parent, name)?,
+            opened => return Ok(opened?),
+        }
+        let mode = if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 };
+        match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode)) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(open_below(parent, name, OFlags::PATH)?),
+            Err(errno) => return Err(errno.into()),
+        }
+        // Whatever the umask is.
+        let made = open_below(parent, name, OFlags::RDONLY)?;
+        rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))?;
+        Ok(made)
+    }
+
+    /// Removes `name` if it is no directory and was made here, or is a socket that was bound here.
+    fn remove_made(&self, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
+        let found = stat(parent, name)?;
+        if !is_socket(&found) && !self.made.lock().contains_key(&found.st_ino) {
+            return Err(Errno::EXIST.into());
+        }
+        self.remove_file(parent, name)
+    }
+
+    /// Removes `name`, which stands for something else than before.
+    fn remove_stale(&self, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
+        match stat(parent, name) {
+            Ok(found) if is_directory(&found) => self.remove_directory(parent, name),
+            Ok(_) => self.remove_made(parent, name),
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Removes a directory, with what was left in it.
+    fn remove_directory(&self, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
+        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY) => {
+                self.clear_directory(&open_below(parent, name, OFlags::RDONLY)?)?;
+                Ok(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+            }
+            removed => Ok(removed?),
+        }
+    }
+
+    fn remove_file(&self, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
+        // Another file may get its number.
+        if let Ok(known) = stat(parent, name) {
+            self.made.lock().remove(&known.st_ino);
+        }
+        Ok(rustix::fs::unlinkat(parent, name, AtFlags::empty())?)
+    }
+
+    /// Makes what the kernel needs to follow a path by itself, as far as it still is in `namespace`.
+    pub(crate) fn make_way(&self, namespace: &Namespace, way: &Way) -> io::Result<()> {
+        for (dir, name, target) in &way.links {
+            self.make_link(namespace, dir, (name, target))?;
+        }
+        way.left.iter().try_for_each(|dir| self.make_directory(dir))
+    }
+
+    /// Makes the symbolic link `name` in `dir`, which leads to `target`.
+    fn make_link(
+        &self,
+        namespace: &Namespace,
+        dir: &Dir,
+        (name, target): (&[u8], &[u8]),
+    ) -> io::Result<()> {
         let _shape = self.structure.read();
-        self.expect_files();
-        let path = self.make_directory_locked(dir)?.join(std::ffi::OsStr::from_bytes(name));
-        let target = std::ffi::OsStr::from_bytes(target);
-        let made = match std::os::unix::fs::symlink(target, &path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if std::fs::read_link(&path).is_ok_and(|known| known == target) {
+        let is_there = namespace
+            .lookup(dir, name, true)
+            .is_ok_and(|inode| inode.kind() == Some(FileKind::Symlink) && inode.content == target);
+        if !is_there {
+            // Names have changed since the path was followed.
+            return Err(Errno::NOENT.into());
+        }
+        self.has_files.store(true, Ordering::Release);
+        let parent = self.directory(dir)?;
+        match rustix::fs::symlinkat(target, &parent, name) {
+            Err(Errno::EXIST) => {
+                let known = rustix::fs::readlinkat(&parent, name, Vec::new());
+                if known.is_ok_and(|known| known.as_bytes() == target) {
                     return Ok(());
                 }
-                self.remove_file(&path)?;
-                std::os::unix::fs::symlink(target, &path)
+                self.remove_stale(&parent, name)?;
+                rustix::fs::symlinkat(target, &parent, name)?;
             }
-            made => made,
-        };
-        made.and_then(|()| self.record(&path, (0, 0)))
+            made => made?,
+        }
+        self.record(&parent, name, (0, 0))
     }
 
-    /// Records that the file at `path` was made here, of this version of its content.
-    fn record(&self, path: &Path, version: (i64, i64)) -> io::Result<()> {
-        let number = std::fs::symlink_metadata(path)?.ino();
+    /// Records that the file `name` was made here, of this version of its content.
+    fn record(&self, parent: &OwnedFd, name: &[u8], version: (i64, i64)) -> io::Result<()> {
+        let number = stat(parent, name)?.st_ino;
         self.made.lock().insert(number, version);
         Ok(())
-    }
-
-    /// Forgets the file at `path`, which is about to go: another one may get its number.
-    fn forget(&self, path: &Path) {
-        if let Ok(known) = std::fs::symlink_metadata(path) {
-            self.made.lock().remove(&known.ino());
-        }
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.forget(path);
-        std::fs::remove_file(path)
     }
 
     /// Makes the program `inode`, `name` in `dir`, with the bytes of `content`.
@@ -146,105 +244,178 @@ impl Skeleton {
         content: &File,
     ) -> io::Result<()> {
         let _shape = self.structure.read();
-        self.expect_files();
-        let parent = self.make_directory_locked(dir)?;
-        let path = parent.join(std::ffi::OsStr::from_bytes(name));
+        self.has_files.store(true, Ordering::Release);
+        let parent = self.directory(dir)?;
         let wanted = content.metadata()?;
         // Every change of the content, and of its time, changes this one.
         let version = (wanted.ctime(), wanted.ctime_nsec());
-        let is_same = |known: &std::fs::Metadata| {
-            known.len() == wanted.len() && self.made.lock().get(&known.ino()) == Some(&version)
+        let is_root = rustix::process::geteuid().is_root();
+        let is_same = |known: &Stat| {
+            FileType::from_raw_mode(known.st_mode) == FileType::RegularFile
+                && known.st_size.cast_unsigned() == wanted.len()
+                && known.st_mode & 0o777 == inode.mode & 0o777
+                && (!is_root || (known.st_uid, known.st_gid) == (inode.uid, inode.gid))
+                && self.made.lock().get(&known.st_ino) == Some(&version)
         };
-        if std::fs::symlink_metadata(&path).is_ok_and(|known| known.is_file() && is_same(&known)) {
+        if stat(&parent, name).is_ok_and(|known| is_same(&known)) {
             return Ok(());
         }
-        // A program that runs cannot be written.
-        let mut copy = tempfile::Builder::new().prefix(".esker-").tempfile_in(&parent)?;
-        copy_content(content, copy.as_file_mut())?;
-        if rustix::process::geteuid().is_root() {
-            std::os::unix::fs::fchown(copy.as_file(), Some(inode.uid), Some(inode.gid))?;
-        }
-        copy.as_file().set_permissions(Permissions::from_mode(inode.mode & 0o777))?;
-        self.forget(&path);
-        // The kernel executes no file that is open for writing.
-        copy.into_temp_path().persist(&path).map_err(|error| error.error)?;
-        self.record(&path, version)
-    }
-
-    /// Says that the kernel is about to make something but a directory here.
-    pub(crate) fn expect_files(&self) {
-        self.has_files.store(true, Ordering::Release);
-    }
-
-    /// Removes what stands for `name` in `dir`, which is gone. The caller holds `structure`.
-    pub(crate) fn removed(&self, dir: &Dir, name: &[u8], is_directory: bool) {
-        let removed = match is_directory {
-            true => std::fs::remove_dir(self.path(dir, name)),
-            false if self.has_files.load(Ordering::Acquire) => {
-                self.remove_file(&self.path(dir, name))
+        // A program that runs cannot be written, so the copy is another file.
+        let (temporary, copy) = self.create_copy(&parent)?;
+        let placed = fill_copy(content, copy, inode).and_then(|()| {
+            if stat(&parent, name).is_ok() {
+                self.remove_stale(&parent, name)?;
             }
-            false => return,
-        };
+            Ok(rustix::fs::renameat(&parent, &temporary, &parent, name)?)
+        });
+        if placed.is_err() {
+            let _ = rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty());
+        }
+        placed?;
+        self.record(&parent, name, version)
+    }
+
+    /// Makes a new file under a name that no program uses.
+    fn create_copy(&self, parent: &OwnedFd) -> io::Result<(String, File)> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        loop {
+            let number = self.copies.fetch_add(1, Ordering::Relaxed);
+            let name = format!(".esker-{}-{number}", std::process::id());
+            match rustix::fs::openat(parent, &name, flags, Mode::from_raw_mode(0o600)) {
+                Ok(file) => return Ok((name, file.into())),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Removes what stands for `name` in `dir`, which is gone. The caller holds `structure` for writing.
+    pub(crate) fn removed(&self, dir: &Dir, name: &[u8], is_directory: bool) {
+        if !is_directory && !self.has_files.load(Ordering::Acquire) {
+            return;
+        }
         // Most names have nothing here.
+        let Some(parent) = self.existing(dir) else { return };
+        let removed = match is_directory {
+            true => self.remove_directory(&parent, name),
+            false => self.remove_file(&parent, name),
+        };
         drop(removed);
     }
 
-    /// Moves what was at `before` to `name` in `dir`, or exchanges the two. The caller holds `structure`.
+    /// Moves what stands for `old` to `new`, each a name in a directory, or exchanges the two. The caller
+    /// holds `structure` for writing.
     pub(crate) fn moved(
         &self,
-        before: &Path,
-        dir: &Dir,
-        name: &[u8],
+        old: (&Dir, &[u8]),
+        new: (&Dir, &[u8]),
         is_exchange: bool,
     ) -> io::Result<()> {
-        let after = self.path(dir, name);
-        let has = |path: &Path| std::fs::symlink_metadata(path).is_ok();
-        let (has_before, has_after) = (has(before), has(&after));
-        if !has_before && !has_after {
+        let has = |parent: &Option<OwnedFd>, name: &[u8]| {
+            parent.as_ref().is_some_and(|parent| stat(parent, name).is_ok())
+        };
+        let has_old = has(&self.existing(old.0), old.1);
+        let has_new = has(&self.existing(new.0), new.1);
+        if !has_old && !has_new {
             return Ok(());
         }
-        self.make_directory_locked(dir)?;
-        if is_exchange && has_before && has_after {
-            let flags = rustix::fs::RenameFlags::EXCHANGE;
-            let cwd = rustix::fs::CWD;
-            return Ok(rustix::fs::renameat_with(cwd, before, cwd, &after, flags)?);
+        let (from, to) = (self.directory(old.0)?, self.directory(new.0)?);
+        if is_exchange && has_old && has_new {
+            return Ok(rustix::fs::renameat_with(&from, old.1, &to, new.1, RenameFlags::EXCHANGE)?);
         }
-        if is_exchange && has_after {
-            if let Some(parent) = before.parent() {
-                DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-            }
-            return std::fs::rename(&after, before);
+        if is_exchange && has_new {
+            return Ok(rustix::fs::renameat(&to, new.1, &from, old.1)?);
         }
-        if has_after && self.remove_file(&after).is_err() {
-            drop(std::fs::remove_dir(&after));
+        if has_new && self.remove_file(&to, new.1).is_err() {
+            drop(self.remove_directory(&to, new.1));
         }
-        if has_before { std::fs::rename(before, &after) } else { Ok(()) }
+        if has_old {
+            rustix::fs::renameat(&from, old.1, &to, new.1)?;
+        }
+        Ok(())
     }
 
     /// Removes what was made here below the place; returns how many files stay, which others have made.
     pub(crate) fn clear(&self) -> io::Result<usize> {
-        self.clear_directory(&self.root)
+        self.clear_directory(&open_below(&self.top, b".", OFlags::RDONLY)?)
     }
 
-    fn clear_directory(&self, directory: &Path) -> io::Result<usize> {
+    fn clear_directory(&self, directory: &OwnedFd) -> io::Result<usize> {
         let mut left = 0;
-        for entry in std::fs::read_dir(directory)? {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                let below = self.clear_directory(&entry.path())?;
+        let entries: Vec<_> = rustix::fs::Dir::read_from(directory)?.collect::<Result<_, _>>()?;
+        for entry in entries {
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let found = stat(directory, name)?;
+            if is_directory(&found) {
+                let below = match open_below(directory, name, OFlags::RDONLY) {
+                    Ok(below) => self.clear_directory(&below)?,
+                    // Something was mounted there.
+                    Err(Errno::XDEV) => 1,
+                    Err(errno) => return Err(errno.into()),
+                };
                 if below == 0 {
-                    std::fs::remove_dir(entry.path())?;
+                    rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?;
                 }
                 left += below;
-            } else if kind.is_socket() || self.made.lock().contains_key(&entry.metadata()?.ino()) {
-                std::fs::remove_file(entry.path())?;
+            } else if is_socket(&found) || self.made.lock().contains_key(&found.st_ino) {
+                rustix::fs::unlinkat(directory, name, AtFlags::empty())?;
             } else {
                 left += 1;
             }
         }
         Ok(left)
     }
+}
+
+/// The names that lead from the root to `dir`.
+fn names_of(dir: &Dir) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    let mut at = dir.clone();
+    while let Some((parent, name)) = at.location() {
+        names.push(name);
+        at = parent;
+    }
+    names.reverse();
+    names
+}
+
+/// Opens the directory `name` in `parent`, by no link and in the same mount.
+fn open_below(parent: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    loop {
+        match rustix::fs::openat2(&parent, OsStr::from_bytes(name), flags, Mode::empty(), within) {
+            // Names outside changed meanwhile.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// The attributes of `name` itself.
+fn stat(parent: &OwnedFd, name: &[u8]) -> Result<Stat, Errno> {
+    rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn is_directory(found: &Stat) -> bool {
+    FileType::from_raw_mode(found.st_mode) == FileType::Directory
+}
+
+fn is_socket(found: &Stat) -> bool {
+    FileType::from_raw_mode(found.st_mode) == FileType::Socket
+}
+
+/// Makes `copy` the program `inode` with the bytes of `content`. The kernel executes no file that is open for
+/// writing.
+fn fill_copy(content: &File, mut copy: File, inode: &Inode) -> io::Result<()> {
+    copy_content(content, &mut copy)?;
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::fchown(&copy, Some(inode.uid), Some(inode.gid))?;
+    }
+    copy.set_permissions(Permissions::from_mode(inode.mode & 0o777))
 }
 
 /// Copies all bytes of `from`, wherever its offset is, to the empty file `to`.

@@ -14,24 +14,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use esker_base::{Error, Result};
+use esker_base::{Error, Kind, Result};
 use esker_fs::namespace::Namespace;
 use parking_lot::Mutex;
 use rustix::fs::inotify;
+use rustix::process::{Resource, getrlimit};
 use tempfile::TempDir;
 
 use crate::spooled_file::{FileSource, SpooledFile};
 
-/// Files that stay in the spool although nobody has them open.
+/// Files that stay in the spool although nobody has them open, and the share of the descriptors that this
+/// process may have that they take at most.
 const IDLE_FILES_MAX: usize = 512;
-/// Bytes of all files, beyond which those that nobody has open go.
+const IDLE_FILES_SHARE: usize = 4;
+/// Bytes of all files beyond which those that nobody has open go, and the share of the room that was there at
+/// the beginning. They also go if less room than that is left: writes of programs cannot make room.
 const IDLE_BYTES_MAX: u64 = 1 << 30;
-/// Files beyond which an open first writes others back: each takes a descriptor.
+const IDLE_BYTES_SHARE: u64 = 2;
+/// Files beyond which an open first writes others back: each takes a descriptor. Also as a share of them.
 const FILES_MAX: usize = 2048;
-/// Files closed, or opened, between two looks at the limits, and bytes of one after which to look at once.
-const CLOSES_PER_TRIM: u32 = 64;
-const OPENS_PER_TRIM: u64 = 64;
-const LARGE_BYTES: u64 = 64 << 20;
+const FILES_SHARE: usize = 2;
+/// Files put there, or closed, between two looks at the limits, and bytes of these, also as a share of the
+/// room.
+const FILES_PER_TRIM: u32 = 64;
+const BYTES_PER_TRIM: u64 = 64 << 20;
+const BYTES_PER_TRIM_SHARE: u64 = 8;
 /// Name of the folder in which files get their content: nobody watches it.
 const FILLING: &str = "filling";
 /// Name whose closing ends [`Spool::write_back_closed`].
@@ -43,12 +50,32 @@ pub(crate) struct Spool {
     directory: TempDir,
     path: PathBuf,
     files: Mutex<HashMap<u128, Arc<Slot>>>,
+    limits: SpoolLimits,
+    growth: Mutex<SpoolGrowth>,
     opens: AtomicU64,
     closes: rustix::fd::OwnedFd,
+    /// The file [`END`], until it is closed: it is made when there is room.
+    end: Mutex<Option<File>>,
     /// Set before the last file is closed.
     is_ending: AtomicBool,
     /// Number of files beyond which an open writes others back; held by the one that does.
     relieved_from: Mutex<usize>,
+}
+
+/// What a spool may hold.
+#[derive(Clone, Copy, Debug)]
+struct SpoolLimits {
+    idle_files_max: usize,
+    idle_bytes_max: u64,
+    files_max: usize,
+    bytes_per_trim: u64,
+}
+
+/// Files that were put into the spool, or closed there, since it was last compared with its limits.
+#[derive(Debug, Default)]
+struct SpoolGrowth {
+    files: u32,
+    bytes: u64,
 }
 
 /// A file that is in the spool, or is being put there.
@@ -70,9 +97,22 @@ impl Spool {
             inotify::init(inotify::CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         inotify::add_watch(&closes, &path, inotify::WatchFlags::CLOSE_WRITE)
             .map_err(|error| failed(error.into()))?;
-        let (files, opens) = (Mutex::default(), AtomicU64::new(0));
-        let (is_ending, relieved_from) = (AtomicBool::new(false), Mutex::new(FILES_MAX));
-        Ok(Self { directory, path, files, opens, closes, is_ending, relieved_from })
+        let end = Mutex::new(Some(File::create(path.join(END)).map_err(failed)?));
+        let limits = SpoolLimits::at(&path).map_err(failed)?;
+        let (files, growth, opens) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        let (is_ending, relieved_from) = (AtomicBool::new(false), Mutex::new(limits.files_max));
+        Ok(Self {
+            directory,
+            path,
+            files,
+            limits,
+            growth,
+            opens,
+            closes,
+            end,
+            is_ending,
+            relieved_from,
+        })
     }
 
     /// True if `path` is that of a file of the spool.
@@ -95,6 +135,26 @@ impl Spool {
         known.clone()
     }
 
+    /// Calls `change` with the file `id`, or with `None` if it is not in the spool: nobody puts it there
+    /// before `change` returns.
+    pub(crate) fn with_file<T>(
+        &self,
+        id: u128,
+        change: impl FnOnce(Option<&SpooledFile>) -> T,
+    ) -> T {
+        let slot = self.files.lock().entry(id).or_default().clone();
+        let known = slot.0.lock();
+        if let Some(file) = known.clone() {
+            // It may be being written back, for which others need not wait.
+            drop(known);
+            return change(Some(&file));
+        }
+        let changed = change(None);
+        drop(known);
+        self.remove_vacant(id, &slot);
+        changed
+    }
+
     /// Puts the file `id` into the spool unless it is there; `source` opens it in the namespace, and it
     /// gets its content if `has_content`.
     pub(crate) fn put(
@@ -109,22 +169,124 @@ impl Spool {
         let mut known = slot.0.lock();
         let is_new = known.is_none();
         let file = match &*known {
-            Some(file) => file.clone(),
-            None => {
-                let name = format!("{id:032x}");
-                let (filled, path) = (self.path.join(FILLING).join(&name), self.path.join(&name));
-                let file = SpooledFile::fill(namespace, source()?, (filled, path), has_content)?;
-                known.insert(Arc::new(file)).clone()
-            }
+            Some(file) => Ok(file.clone()),
+            None => self.copy(namespace, id, has_content, source),
         };
-        let opens = self.opens.fetch_add(1, Ordering::Relaxed);
-        file.last_use.store(opens, Ordering::Relaxed);
+        let filled = file.and_then(|file| {
+            let file = known.insert(file);
+            if has_content {
+                self.with_room(|| file.fill(namespace), is_exhausted)?;
+            }
+            Ok(file.clone())
+        });
         drop(known);
-        let is_large = || file.content().metadata().is_ok_and(|known| known.len() > LARGE_BYTES);
-        if is_new && (opens.is_multiple_of(OPENS_PER_TRIM) || is_large()) {
+        let Ok(file) = filled else {
+            self.remove_vacant(id, &slot);
+            return filled;
+        };
+        file.last_use.store(self.opens.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        if is_new && self.has_grown_by(&file) {
             self.trim()?;
         }
         Ok(file)
+    }
+
+    fn copy(
+        &self,
+        namespace: &Namespace,
+        id: u128,
+        has_content: bool,
+        source: impl FnOnce() -> Result<FileSource>,
+    ) -> Result<Arc<SpooledFile>> {
+        let name = format!("{id:032x}");
+        let (filled, path) = (self.path.join(FILLING).join(&name), self.path.join(&name));
+        let source = source()?;
+        let copy = || SpooledFile::copy(namespace, &source, (&filled, &path), has_content);
+        match self.with_room(copy, is_exhausted) {
+            Ok(copied) => Ok(Arc::new(SpooledFile::new(source, copied, path))),
+            Err(error) => {
+                // The first error matters more.
+                drop(source.close());
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a file of the spool with `flags` of open(2).
+    pub(crate) fn open(&self, file: &SpooledFile, flags: i32) -> std::io::Result<File> {
+        self.with_room(|| file.open(flags), |error| is_exhausted_kind(Kind::of_io(error)))
+    }
+
+    /// Fails if no file of the spool can have `size` bytes.
+    ///
+    /// # Errors
+    /// `FileTooLarge`.
+    pub(crate) fn check_size(&self, size: u64) -> Result<()> {
+        let probe = tempfile::tempfile_in(self.path.join(FILLING));
+        match probe.and_then(|file| file.set_len(size)) {
+            Err(error) if Kind::of_io(&error) == Kind::FileTooLarge => {
+                Err(Error::io(error, format!("a file of {size} bytes")))
+            }
+            // There may be room once it is opened.
+            _ => Ok(()),
+        }
+    }
+
+    /// Attempts something that takes room or descriptors. If these are `exhausted`, idle files go, at first
+    /// only those that need not be written back.
+    fn with_room<T, E>(
+        &self,
+        attempt: impl Fn() -> std::result::Result<T, E>,
+        is_exhausted: impl Fn(&E) -> bool,
+    ) -> std::result::Result<T, E> {
+        for writes_back in [false, true] {
+            match attempt() {
+                Err(error) if is_exhausted(&error) => {}
+                done => return done,
+            }
+            if writes_back {
+                self.write_back_known();
+            }
+            // The attempt fails again if this has no effect.
+            drop(self.take_idle(0));
+        }
+        attempt()
+    }
+
+    /// Writes back what can be, of files that no thread puts into the spool or waits for: this one may be
+    /// doing that.
+    fn write_back_known(&self) {
+        let files: Vec<Arc<Slot>> = self.files.lock().values().cloned().collect();
+        for slot in files {
+            let file = slot.0.try_lock().and_then(|known| known.clone());
+            if let Some(file) = file {
+                drop(file.write_back());
+            }
+        }
+    }
+
+    /// Removes the slot `id` if it has no file, and nobody but the caller has it.
+    fn remove_vacant(&self, id: u128, slot: &Arc<Slot>) {
+        let mut files = self.files.lock();
+        let is_known = files.get(&id).is_some_and(|known| Arc::ptr_eq(known, slot));
+        if is_known && Arc::strong_count(slot) == 2 && slot.0.lock().is_none() {
+            files.remove(&id);
+        }
+    }
+
+    /// Counts `file`, which was put there or closed; true if the limits are to be looked at.
+    fn has_grown_by(&self, file: &SpooledFile) -> bool {
+        let bytes = file.content().metadata().map_or(0, |known| known.len());
+        let mut growth = self.growth.lock();
+        growth.files += 1;
+        growth.bytes = growth.bytes.saturating_add(bytes);
+        let is_due = growth.files >= FILES_PER_TRIM
+            || growth.bytes > self.limits.bytes_per_trim
+            || self.is_short_of_room();
+        if is_due {
+            *growth = SpoolGrowth::default();
+        }
+        is_due
     }
 
     /// Takes files out of the spool that nobody has open, those first that were opened longest ago, if there
@@ -135,19 +297,25 @@ impl Spool {
             let file = slot.0.try_lock()?.clone();
             file.and_then(|file| file.content().metadata().ok()).map(|known| known.len())
         };
-        let is_large = files.iter().filter_map(bytes).sum::<u64>() > IDLE_BYTES_MAX;
+        let is_large = files.iter().filter_map(bytes).sum::<u64>() > self.limits.idle_bytes_max
+            || self.is_short_of_room();
         let count = files.len();
         drop(files);
-        match (is_large, count > IDLE_FILES_MAX) {
+        match (is_large, count > self.limits.idle_files_max) {
             (false, false) => Ok(()),
             (true, _) => self.take_idle(0),
-            (false, true) => self.take_idle(IDLE_FILES_MAX / 2),
+            (false, true) => self.take_idle(self.limits.idle_files_max / 2),
         }
+    }
+
+    fn is_short_of_room(&self) -> bool {
+        room_at(&self.path).is_ok_and(|room| room < self.limits.idle_bytes_max)
     }
 
     /// Waits, if there are very many files, until some are written back and out of the spool.
     fn relieve(&self) -> Result<()> {
-        if self.files.lock().len() <= FILES_MAX {
+        let files_max = self.limits.files_max;
+        if self.files.lock().len() <= files_max {
             return Ok(());
         }
         let mut relieved_from = self.relieved_from.lock();
@@ -155,9 +323,9 @@ impl Spool {
             return Ok(());
         }
         self.write_back_all()?;
-        self.take_idle(FILES_MAX / 2)?;
+        self.take_idle(files_max / 2)?;
         // Programs may have as many open as this: looking again would not help.
-        *relieved_from = FILES_MAX.max(self.files.lock().len() * 2);
+        *relieved_from = files_max.max(self.files.lock().len() * 2);
         Ok(())
     }
 
@@ -238,7 +406,6 @@ impl Spool {
     pub(crate) fn write_back_closed(&self, report: &dyn Fn(&Error)) {
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
         let mut events = inotify::Reader::new(&self.closes, &mut buffer);
-        let mut closes = 0_u32;
         loop {
             let written = match events.next() {
                 Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => {
@@ -246,18 +413,14 @@ impl Spool {
                     if self.is_ending.load(Ordering::SeqCst) {
                         return;
                     }
-                    self.write_back_all()
+                    self.write_back_all().and_then(|()| self.trim())
                 }
                 Ok(event) => {
                     let name = event.file_name().map_or(&b""[..], |name| name.to_bytes());
                     if name == END.as_bytes() {
                         return;
                     }
-                    let path = [self.path.as_os_str().as_bytes(), b"/", name].concat();
-                    let closed = self.file_at(&path);
-                    let written = closed.map_or(Ok(()), |file| file.write_back_closed());
-                    let id = id_of(name);
-                    written.and_then(|()| id.map_or(Ok(()), |id| self.discard_if_gone(id)))
+                    id_of(name).map_or(Ok(()), |id| self.write_back_closed_file(id))
                 }
                 Err(rustix::io::Errno::INTR) => Ok(()),
                 Err(error) => {
@@ -265,20 +428,27 @@ impl Spool {
                     return;
                 }
             };
-            closes = closes.wrapping_add(1);
-            let trim = || if closes.is_multiple_of(CLOSES_PER_TRIM) { self.trim() } else { Ok(()) };
-            if let Err(error) = written.and_then(|()| trim()) {
+            if let Err(error) = written {
                 let kept = self.path.display();
                 report(&error.within(format!("a file is only in {kept} yet")));
             }
         }
     }
 
+    /// Writes back the file `id`, which a writer has closed, and takes it out if it has no names.
+    fn write_back_closed_file(&self, id: u128) -> Result<()> {
+        let Some(file) = self.file(id) else { return Ok(()) };
+        file.write_back_closed()?;
+        let is_due = self.has_grown_by(&file);
+        drop(file);
+        self.discard_if_gone(id)?;
+        if is_due { self.trim() } else { Ok(()) }
+    }
+
     /// Ends [`Spool::write_back_closed`].
-    pub(crate) fn end(&self) -> Result<()> {
+    pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::SeqCst);
-        let path = self.path.join(END);
-        File::create(&path).map(drop).map_err(|error| Error::io(error, path.to_string_lossy()))
+        drop(self.end.lock().take());
     }
 
     /// Writes everything back, takes it out, and removes the directory.
@@ -301,7 +471,86 @@ impl Spool {
     }
 }
 
+impl SpoolLimits {
+    /// Those of a spool at `path`.
+    fn at(path: &Path) -> std::io::Result<Self> {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+        let room = room_at(path)?;
+        Ok(Self {
+            idle_files_max: IDLE_FILES_MAX.min(descriptors / IDLE_FILES_SHARE),
+            idle_bytes_max: IDLE_BYTES_MAX.min(room / IDLE_BYTES_SHARE),
+            files_max: FILES_MAX.min(descriptors / FILES_SHARE),
+            bytes_per_trim: BYTES_PER_TRIM.min(room / BYTES_PER_TRIM_SHARE),
+        })
+    }
+}
+
+/// Bytes for which the file system of `path` has room.
+fn room_at(path: &Path) -> std::io::Result<u64> {
+    let known = rustix::fs::statvfs(path)?;
+    Ok(known.f_bavail.saturating_mul(known.f_frsize))
+}
+
+fn is_exhausted(error: &Error) -> bool {
+    is_exhausted_kind(error.kind())
+}
+
+/// True if an attempt may succeed once files are out of the spool.
+fn is_exhausted_kind(kind: Kind) -> bool {
+    matches!(kind, Kind::NoSpace | Kind::TooManyOpenFiles)
+}
+
 /// The identity that a file's name begins with.
 fn id_of(name: &[u8]) -> Option<u128> {
     u128::from_str_radix(std::str::from_utf8(name.get(..32)?).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_base::clock::SystemClock;
+    use esker_base::store::MemoryStore;
+    use esker_fs::ops::AttributeChanges;
+    use esker_fs::repository::Repository;
+    use esker_fs::session::SessionOptions;
+
+    use super::*;
+
+    /// Symptom: a file that was truncated by its name while another thread opened it had its former content.
+    /// Cause: the open copied the content to the spool after the truncation had not found the file there.
+    /// Fix: nobody puts a file into the spool while it is truncated in the session.
+    #[test]
+    fn a_file_is_put_there_before_or_after_it_is_changed_elsewhere() {
+        let repository =
+            Repository::with(Arc::new(MemoryStore::new()), 1 << 20, Arc::new(SystemClock));
+        let session = Arc::new(repository.begin(&[], SessionOptions::default()).expect("begin"));
+        let root = session.root();
+        let made = session.create_file(root, b"file", 0o600).expect("create");
+        session.file(&made).write(0, &[7; 99]).expect("write");
+        let parent = tempfile::tempdir().expect("a directory");
+        let spool = Spool::new(parent.path()).expect("a spool");
+        let (id, is_changed) = (made.id(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let put = spool.with_file(id, |file| {
+                assert!(file.is_none());
+                let put = scope.spawn(|| {
+                    spool.put(&session, id, true, || {
+                        assert!(is_changed.load(Ordering::SeqCst), "the change comes first");
+                        let open = session.open_file(root, b"file")?;
+                        Ok(FileSource::Session(session.clone(), open))
+                    })
+                });
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                let changes = AttributeChanges { size: Some(10), ..AttributeChanges::default() };
+                session.setattr(root, b"file", &changes).expect("truncate");
+                is_changed.store(true, Ordering::SeqCst);
+                put
+            });
+            let file = put.join().expect("no panic").expect("put");
+            assert_eq!(file.content().metadata().expect("stat").len(), 10);
+        });
+        spool.with_file(id, |file| assert!(file.is_some()));
+        session.close_file(made).expect("close");
+        spool.close().expect("close");
+    }
 }

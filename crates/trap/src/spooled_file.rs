@@ -4,11 +4,14 @@
 //! Invariant: once nobody has it open for writing and `is_dirty` is false, the session has its bytes.
 //! Whether anybody does is known by leases (fcntl(2), `F_SETLEASE`): the kernel grants a read lease if no
 //! descriptor and no map can write, and a write lease if there is no other descriptor or map at all.
+//! Whether a user has written is known by a set-user-id bit of the real file, which the kernel takes off then.
 
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,6 +30,13 @@ use rustix::fs::{AtFlags, SeekFrom, Timespec, Timestamps};
 const SET_SIGNAL: i32 = 10;
 /// Bytes that are copied at once.
 const PIECE_BYTES: usize = 1 << 20;
+/// Set-id bits of a mode.
+const SET_ID: u32 = 0o6000;
+/// Mode of real files.
+const MODE: u32 = 0o600;
+/// Mode of real files of those that have set-id bits: nobody executes them, and the kernel takes the bit off
+/// when a process writes that may not keep it.
+const MODE_UNTIL_WRITTEN: u32 = 0o4600;
 
 /// A file of the namespace that is in the spool.
 #[derive(Debug)]
@@ -37,12 +47,12 @@ pub(crate) struct SpooledFile {
     source: FileSource,
     /// True if it may have bytes that the session lacks.
     is_dirty: AtomicBool,
-    /// True if set-id bits go with the next bytes that are written back: a user other than a superuser
-    /// opened it for writing.
-    drops_set_id: AtomicBool,
+    /// True if it is empty, and not yet as long as in the session: it was put here to be truncated.
+    lacks_content: AtomicBool,
     /// When it was opened last, in opens of the spool.
     pub(crate) last_use: AtomicU64,
-    /// Held while it is opened for writing, and while it is written back.
+    /// Held while it is opened for writing, while it gets its content, while its attributes are changed, and
+    /// while it is written back: that sets attributes, which must not be older ones.
     writing: Mutex<()>,
 }
 
@@ -55,6 +65,14 @@ pub(crate) enum FileSource {
     Snapshot(Box<Inode>),
 }
 
+/// A copy of a file of the namespace.
+#[derive(Debug)]
+pub(crate) struct CopiedFile {
+    /// Open for reading.
+    file: File,
+    lacks_content: bool,
+}
+
 /// A kind of lease.
 #[derive(Clone, Copy)]
 enum Lease {
@@ -65,41 +83,65 @@ enum Lease {
 }
 
 impl SpooledFile {
-    /// Puts a file into the spool at `path`, with its content if `has_content`, which it gets at another path.
+    /// Copies the file `source` to `filled`, with its content if `has_content`, and moves it to `path` then.
     ///
     /// # Errors
-    /// Errors of the store; `NoSpace` and others of the spool.
-    pub(crate) fn fill(
+    /// Errors of the store; `NoSpace`, `TooManyOpenFiles` and others of the spool.
+    pub(crate) fn copy(
         namespace: &Namespace,
-        source: FileSource,
-        (filled, path): (PathBuf, PathBuf),
+        source: &FileSource,
+        (filled, path): (&Path, &Path),
         has_content: bool,
-    ) -> Result<Self> {
-        let file = source.copy_out(namespace, &filled, has_content).and_then(|file| {
-            let moved = std::fs::rename(&filled, &path).map(|()| file);
+    ) -> Result<CopiedFile> {
+        let copied = source.copy_out(namespace, filled, has_content).and_then(|copied| {
+            let moved = std::fs::rename(filled, path).map(|()| copied);
             moved.map_err(|error| Error::io(error, path.to_string_lossy()))
         });
-        let file = match file {
-            Ok(file) => file,
-            Err(error) => {
-                drop(std::fs::remove_file(&filled));
-                // The first error matters more.
-                drop(source.close());
-                return Err(error);
-            }
-        };
+        if copied.is_err() {
+            drop(std::fs::remove_file(filled));
+        }
+        copied
+    }
+
+    /// The file `source`, which was copied to `path`.
+    pub(crate) fn new(source: FileSource, copied: CopiedFile, path: PathBuf) -> Self {
+        let CopiedFile { file, lacks_content } = copied;
         // A lease that somebody breaks is told by a signal, by default one that ends the process.
         // SAFETY: the call takes numbers.
         unsafe { libc::fcntl(file.as_raw_fd(), SET_SIGNAL, libc::SIGURG) };
-        Ok(Self {
+        Self {
             path,
             file,
             source,
-            is_dirty: AtomicBool::new(!has_content),
-            drops_set_id: AtomicBool::new(false),
+            is_dirty: AtomicBool::new(false),
+            lacks_content: AtomicBool::new(lacks_content),
             last_use: AtomicU64::new(0),
             writing: Mutex::default(),
-        })
+        }
+    }
+
+    /// Copies the content here if that was left out.
+    ///
+    /// # Errors
+    /// As [`SpooledFile::copy`].
+    pub(crate) fn fill(&self, namespace: &Namespace) -> Result<()> {
+        if !self.lacks_content() {
+            return Ok(());
+        }
+        let _writing = self.writing.lock();
+        self.fill_locked(namespace)
+    }
+
+    fn fill_locked(&self, namespace: &Namespace) -> Result<()> {
+        if self.lacks_content() {
+            let file = OpenOptions::new().write(true).open(&self.path);
+            let file = file.map_err(|error| self.failed(error))?;
+            let inode = self.source.inode()?;
+            self.source.copy_content(namespace, &inode, &file)?;
+            set_attributes(&file, &inode).map_err(|error| self.failed(error))?;
+            self.lacks_content.store(false, Ordering::Release);
+        }
+        Ok(())
     }
 
     pub(crate) fn source(&self) -> &FileSource {
@@ -111,10 +153,15 @@ impl SpooledFile {
     }
 
     /// Opens the real file with `flags` of open(2).
-    pub(crate) fn open(&self, flags: i32, is_superuser: bool) -> io::Result<File> {
+    pub(crate) fn open(&self, flags: i32) -> io::Result<File> {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let _writing = writes.then(|| self.writing.lock());
+        self.open_locked(flags)
+    }
+
+    fn open_locked(&self, flags: i32) -> io::Result<File> {
         let accesses = flags & libc::O_ACCMODE;
         let writes = accesses != libc::O_RDONLY;
-        let _writing = writes.then(|| self.writing.lock());
         let opened = OpenOptions::new()
             .read(accesses != libc::O_WRONLY)
             .write(writes)
@@ -124,24 +171,63 @@ impl SpooledFile {
             .open(&self.path)?;
         if writes {
             self.is_dirty.store(true, Ordering::Release);
-            self.drops_set_id.fetch_or(!is_superuser, Ordering::AcqRel);
         }
         Ok(opened)
     }
 
-    /// Changes the size.
-    pub(crate) fn set_size(&self, size: u64, is_superuser: bool) -> io::Result<()> {
-        self.open(libc::O_WRONLY, is_superuser)?.set_len(size)
+    /// Changes the size, for a user who may write it.
+    ///
+    /// # Errors
+    /// `FileTooLarge`; as [`SpooledFile::copy`].
+    pub(crate) fn set_size(&self, namespace: &Namespace, size: u64) -> Result<()> {
+        let _writing = self.writing.lock();
+        if size > 0 {
+            self.fill_locked(namespace)?;
+        }
+        // By its path, which takes no descriptor.
+        truncate(&self.path, size).map_err(|error| self.failed(error))?;
+        self.is_dirty.store(true, Ordering::Release);
+        self.lacks_content.store(false, Ordering::Release);
+        if !namespace.identity().is_root() {
+            self.set_mode(MODE).map_err(|error| self.failed(error))?;
+        }
+        // Closing it has it written back; without a descriptor for that, it is at the end.
+        drop(self.open_locked(libc::O_WRONLY));
+        Ok(())
     }
 
-    /// Sets the time of the last change of content, which the session has recorded.
-    pub(crate) fn set_modified(&self, mtime_ns: i64) -> io::Result<()> {
+    /// Changes attributes in the session by `change`, and here what `changes` says of them.
+    ///
+    /// # Errors
+    /// Those of `change`; errors of the spool.
+    pub(crate) fn change(
+        &self,
+        changes: &AttributeChanges,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _writing = self.writing.lock();
+        change()?;
+        if let Some(mtime_ns) = changes.mtime_ns {
+            self.set_modified(mtime_ns).map_err(|error| self.failed(error))?;
+        }
+        if changes.mode.is_some_and(|mode| mode & SET_ID != 0) {
+            self.set_mode(MODE_UNTIL_WRITTEN).map_err(|error| self.failed(error))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the time of the last change of content.
+    fn set_modified(&self, mtime_ns: i64) -> io::Result<()> {
         // Not by a descriptor that can write: closing one would be taken for the end of a change.
         let (seconds, nanoseconds) = timestamp::parts(mtime_ns);
         let omitted = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
         let modified = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
         let times = Timestamps { last_access: omitted, last_modification: modified };
         Ok(rustix::fs::utimensat(rustix::fs::CWD, &self.path, &times, AtFlags::empty())?)
+    }
+
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.file.set_permissions(std::fs::Permissions::from_mode(mode))
     }
 
     /// The attributes of the file, whose content may be newer than what the session has. Waits while it is
@@ -152,8 +238,9 @@ impl SpooledFile {
         };
         let _writing = self.writing.lock();
         let mut inode = session.file(open).stat()?;
-        if self.is_dirty() {
+        if self.is_dirty() && !self.lacks_content() {
             let known = self.metadata()?;
+            inode.mode = mode_after(inode.mode, &known);
             inode.size = known.len();
             inode.mtime_ns = modified_ns(&known);
             inode.ctime_ns = inode.ctime_ns.max(inode.mtime_ns);
@@ -163,6 +250,9 @@ impl SpooledFile {
 
     /// Bytes of content without holes.
     pub(crate) fn stored_bytes(&self) -> Result<u64> {
+        if self.lacks_content() {
+            return Ok(self.source.inode()?.size);
+        }
         Ok(self.metadata()?.blocks() * 512)
     }
 
@@ -170,8 +260,16 @@ impl SpooledFile {
         self.is_dirty.load(Ordering::Acquire)
     }
 
+    fn lacks_content(&self) -> bool {
+        self.lacks_content.load(Ordering::Acquire)
+    }
+
     fn metadata(&self) -> Result<std::fs::Metadata> {
-        self.file.metadata().map_err(|error| Error::io(error, self.path.to_string_lossy()))
+        self.file.metadata().map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        Error::io(error, self.path.to_string_lossy())
     }
 
     /// Writes the content back to the session if it may have changed.
@@ -203,26 +301,22 @@ impl SpooledFile {
         let has_no_writers = self.lease(Lease::Read);
         let file = session.file(open);
         let recorded = file.stat()?;
-        if recorded.nlink > 0 {
+        if recorded.nlink > 0 && !self.lacks_content() {
+            self.copy_from_spool(session, open, recorded.size, self.metadata()?.len())?;
+            // As programs have seen them since the file was written. A writer may have changed it meanwhile.
             let known = self.metadata()?;
-            self.copy_from_spool(session, open, recorded.size, known.len())?;
-            // As programs have seen them since the file was written.
             let mtime_ns = modified_ns(&known);
-            let mut changes = AttributeChanges {
+            let mode = mode_after(recorded.mode, &known);
+            file.setattr(&AttributeChanges {
+                mode: (mode != recorded.mode).then_some(mode),
                 mtime_ns: Some(mtime_ns),
                 ctime_ns: Some(recorded.ctime_ns.max(mtime_ns)),
                 ..AttributeChanges::default()
-            };
-            if self.drops_set_id.load(Ordering::Acquire) && recorded.mode & 0o6000 != 0 {
-                let dropped = if recorded.mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
-                changes.mode = Some(recorded.mode & !dropped);
-            }
-            file.setattr(&changes)?;
+            })?;
             file.flush()?;
         }
         if has_no_writers {
             self.is_dirty.store(false, Ordering::Release);
-            self.drops_set_id.store(false, Ordering::Release);
         }
         Ok(())
     }
@@ -235,7 +329,7 @@ impl SpooledFile {
         size: u64,
     ) -> Result<()> {
         let to = session.file(open);
-        let failed = |error: io::Error| Error::io(error, self.path.to_string_lossy());
+        let failed = |error: io::Error| self.failed(error);
         let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(size).unwrap_or(PIECE_BYTES))];
         let mut at = 0;
         while at < size {
@@ -314,6 +408,33 @@ fn modified_ns(metadata: &std::fs::Metadata) -> i64 {
     timestamp::of_parts(metadata.mtime(), metadata.mtime_nsec())
 }
 
+/// The mode of a file of mode `mode`, whose set-id bits go if a user has written to the real file.
+fn mode_after(mode: u32, real: &std::fs::Metadata) -> u32 {
+    match mode {
+        _ if real.mode() & SET_ID != 0 => mode,
+        // Without the group's execute bit, the other one is no set-group-id bit.
+        _ if mode & 0o010 == 0 => mode & !0o4000,
+        _ => mode & !SET_ID,
+    }
+}
+
+/// Gives a new real file the attributes that tell later whether it has changed.
+fn set_attributes(file: &File, inode: &Inode) -> io::Result<()> {
+    file.set_modified(timestamp::system_time(inode.mtime_ns))?;
+    let mode = if inode.mode & SET_ID != 0 { MODE_UNTIL_WRITTEN } else { MODE };
+    file.set_permissions(std::fs::Permissions::from_mode(mode))
+}
+
+fn truncate(path: &Path, size: u64) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let size = i64::try_from(size).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+    // SAFETY: `path` ends with a zero byte, and lives until the call returns.
+    match unsafe { libc::truncate(path.as_ptr(), size) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 impl FileSource {
     /// The file's record.
     fn inode(&self) -> Result<Inode> {
@@ -323,29 +444,38 @@ impl FileSource {
         }
     }
 
-    /// Copies the file to a new one at `path`; returns that, open for reading.
-    fn copy_out(&self, namespace: &Namespace, path: &Path, has_content: bool) -> Result<File> {
+    /// Copies the file to a new one at `path`, with its content if `has_content`.
+    fn copy_out(
+        &self,
+        namespace: &Namespace,
+        path: &Path,
+        has_content: bool,
+    ) -> Result<CopiedFile> {
         let failed = |error: io::Error| Error::io(error, path.to_string_lossy());
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
         let file = file.map_err(failed)?;
         let inode = self.inode()?;
         if has_content {
-            file.set_len(inode.size).map_err(failed)?;
-            self.copy_to(namespace, inode.size, &file)?;
+            self.copy_content(namespace, &inode, &file)?;
         }
-        file.set_modified(timestamp::system_time(inode.mtime_ns)).map_err(failed)?;
-        File::open(path).map_err(failed)
+        set_attributes(&file, &inode).map_err(failed)?;
+        let file = File::open(path).map_err(failed)?;
+        Ok(CopiedFile { file, lacks_content: !has_content && inode.size > 0 })
     }
 
     /// Gives the file back to the session.
-    fn close(self) -> Result<()> {
+    pub(crate) fn close(self) -> Result<()> {
         match self {
             Self::Session(session, open) => session.close_file(open),
             Self::Snapshot(_) => Ok(()),
         }
     }
 
-    fn copy_to(&self, namespace: &Namespace, size: u64, to: &File) -> Result<()> {
+    fn copy_content(&self, namespace: &Namespace, inode: &Inode, to: &File) -> Result<()> {
+        let failed = |error| Error::io(error, "spool");
+        let size = inode.size;
+        // What an attempt that failed has left must not show in a hole.
+        to.set_len(0).and_then(|()| to.set_len(size)).map_err(failed)?;
         let mut at = 0;
         while at < size {
             let bytes = match self {
@@ -364,7 +494,7 @@ impl FileSource {
                 let what = format!("a file of {size} bytes ends at byte {at}");
                 return Err(Error::new(Kind::Corrupt, what));
             }
-            to.write_all_at(&bytes, at).map_err(|error| Error::io(error, "spool"))?;
+            to.write_all_at(&bytes, at).map_err(failed)?;
             at += bytes.len() as u64;
         }
         Ok(())

@@ -47,11 +47,11 @@ pub(crate) struct Supervisor {
 
 impl Supervisor {
     fn new(options: TrapOptions) -> Result<Self> {
-        let place = prepare(&options.place)?;
+        let skeleton = prepare(&options.place)?;
         Ok(Self {
             identities: Identities::new(&options.view),
-            place: ShownPlace::new(place.as_os_str().as_bytes()),
-            skeleton: Skeleton::new(place),
+            place: ShownPlace::new(skeleton.root().as_os_str().as_bytes()),
+            skeleton,
             spool: Spool::new(&options.spool)?,
             listings: Listings::default(),
             report: options.report,
@@ -116,11 +116,25 @@ fn check_directory(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes the place at which a namespace is shown, and returns its path without symbolic links.
-fn prepare(place: &Path) -> Result<PathBuf> {
+/// Makes the place at which a namespace is shown, which no other supervisor may use meanwhile.
+fn prepare(place: &Path) -> Result<Skeleton> {
     let failed = |error: std::io::Error| Error::io(error, place.to_string_lossy());
     check_directory(place)?;
     std::fs::create_dir_all(place).map_err(failed)?;
+    let path = place.canonicalize().map_err(failed)?;
+    if path == Path::new("/") {
+        return Err(Error::new(Kind::Invalid, "a namespace cannot be shown at /"));
+    }
+    let skeleton = Skeleton::new(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            let what = format!(
+                "{}: another command shows a namespace there; name another directory",
+                place.display()
+            );
+            Error::new(Kind::Conflict, what)
+        }
+        _ => failed(error),
+    })?;
     if std::fs::read_dir(place).map_err(failed)?.next().is_some() {
         let what = format!(
             "{}: has entries, which would be hidden: name a new or an empty directory",
@@ -128,11 +142,7 @@ fn prepare(place: &Path) -> Result<PathBuf> {
         );
         return Err(Error::new(Kind::NotEmpty, what));
     }
-    let place = place.canonicalize().map_err(failed)?;
-    if place == Path::new("/") {
-        return Err(Error::new(Kind::Invalid, "a namespace cannot be shown at /"));
-    }
-    Ok(place)
+    Ok(skeleton)
 }
 
 /// Runs `work` in a thread that sees a namespace at a place, as does every process that it starts, and
@@ -183,7 +193,7 @@ pub fn run<T: Send>(options: TrapOptions, work: impl FnOnce() -> T + Send) -> Re
             Err(error) => Some(error),
         };
         let done = starter.join().expect("panics are caught");
-        supervisor.spool.end()?;
+        supervisor.spool.end();
         failed.map_or(Ok(done), Err)
     });
     let Supervisor { spool, skeleton, report, .. } = supervisor;

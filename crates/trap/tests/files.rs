@@ -3,14 +3,20 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_base::store::MemoryStore;
 use esker_fs::identity::Identity;
 use esker_fs::view::NamespaceView;
+use rustix::io::Errno;
 
-use crate::shown::{can_show, content, of, options, repository, session, shell, show};
+use crate::shown::{
+    can_show, content, of, options, repository, session, shell, show, spool_beside,
+};
 
 #[test]
 fn what_is_written_is_read_back_by_others_and_by_the_session() {
@@ -236,7 +242,7 @@ fn descriptors_are_opened_again_by_their_paths() {
         let wanted = format!("13\nfirst\nsecond\n640\n710\nfirfir{}/d\n", place.display());
         assert_eq!(said, wanted);
         let file = File::open(place.join("f")).expect("open");
-        let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let writer = OpenOptions::new().write(true).open(&again).expect("open");
         writer.write_all_at(b"again", 0).expect("write");
         writer.sync_all().expect("fsync");
@@ -247,7 +253,7 @@ fn descriptors_are_opened_again_by_their_paths() {
         repository.open_held(&[session.set()], Identity::of_process()).expect("open");
     show(NamespaceView::Snapshot(namespace), |place| {
         let file = File::open(place.join("f")).expect("open");
-        let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let refused = OpenOptions::new().write(true).open(&again).expect_err("a snapshot");
         assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
     });
@@ -257,7 +263,7 @@ fn descriptors_are_opened_again_by_their_paths() {
 /// Cause: the supervisor acted before it handed the descriptor out.
 #[test]
 fn an_open_for_which_there_is_no_descriptor_changes_nothing() {
-    if !can_show() || !std::path::Path::new("/usr/bin/python3").exists() {
+    if !can_show() || !Path::new("/usr/bin/python3").exists() {
         return;
     }
     show(of(&session()), |place| {
@@ -302,9 +308,7 @@ fn files_that_were_removed_leave_the_spool() {
         return;
     }
     show(of(&session()), |place| {
-        let spool = fs::read_dir(place.parent().expect("a parent")).expect("list");
-        let spool = spool.map(|entry| entry.expect("an entry").path()).find(|path| path != place);
-        let spool = spool.expect("a spool");
+        let spool = spool_beside(place);
         assert_eq!(fs::metadata(&spool).expect("stat").mode() & 0o777, 0o700);
         for _ in 0..20 {
             fs::write(place.join("file"), vec![1; 1 << 20]).expect("write");
@@ -313,12 +317,12 @@ fn files_that_were_removed_leave_the_spool() {
         let mut left = usize::MAX;
         for _ in 0..1500 {
             left = fs::read_dir(&spool).expect("list").count();
-            if left == 1 {
+            if left == 2 {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        assert_eq!(left, 1, "nothing but the folder in which files are filled");
+        assert_eq!(left, 2, "the folder in which files are filled, and the file that ends all");
     });
 }
 
@@ -349,4 +353,104 @@ fn writers_of_one_file_see_each_other() {
     });
     let wanted: Vec<u8> = (0..400).map(|at| (at % 4) as u8 + 1).collect();
     assert_eq!(content(&session, "/file"), wanted);
+}
+
+/// `struct open_how` of openat2(2), with a part that no kernel knows yet.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct OpenHow {
+    flags: u64,
+    mode: u64,
+    restrictions: u64,
+    later: u64,
+}
+
+fn open_how(directory: i32, path: &Path, how: OpenHow, bytes: usize) -> Result<OwnedFd, Errno> {
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("no zero");
+    // SAFETY: `path` ends with a zero byte, and `how` has at least `bytes` bytes.
+    let opened = unsafe {
+        libc::syscall(libc::SYS_openat2, directory, path.as_ptr(), &raw const how, bytes)
+    };
+    if opened < 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(Errno::from_io_error(&error).expect("of the kernel"));
+    }
+    // SAFETY: the kernel has just made this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened as i32) })
+}
+
+/// Symptom: openat2 with restrictions acted on what is really at the place, which a link or a root led to.
+/// Cause: the supervisor did not follow the last link, nor begin absolute paths at the descriptor.
+#[test]
+fn openat2_restricts_and_checks_its_arguments() {
+    if !can_show() {
+        return;
+    }
+    let outside = tempfile::tempdir().expect("a directory");
+    show(of(&session()), |place| {
+        fs::write(place.join("file"), "text").expect("write");
+        let link = outside.path().join("link");
+        std::os::unix::fs::symlink(place, &link).expect("symlink");
+        let creates = (libc::O_CREAT | libc::O_WRONLY) as u64;
+        let make = |flags: i32, mode, restrictions, later| OpenHow {
+            flags: creates | flags as u64,
+            mode,
+            restrictions,
+            later,
+        };
+        let above = File::open(place.parent().expect("a parent")).expect("open");
+        let rooted = PathBuf::from("/").join(place.file_name().expect("a name"));
+        let (cwd, above) = (libc::AT_FDCWD, above.as_raw_fd());
+        let (new, file) = (place.join("new"), place.join("file"));
+        let read = OpenHow::default();
+        let cases = [
+            (cwd, &link, make(0, 0o600, libc::RESOLVE_NO_MAGICLINKS, 0), 24, Errno::NOSYS),
+            (
+                above,
+                &rooted.join("new"),
+                make(0, 0o600, libc::RESOLVE_IN_ROOT, 0),
+                24,
+                Errno::NOSYS,
+            ),
+            (cwd, &new, make(libc::O_DIRECTORY, 0o600, 0, 0), 24, Errno::INVAL),
+            (cwd, &new, make(0, 0o100_600, 0, 0), 24, Errno::INVAL),
+            (cwd, &new, make(0, 0o600, 0, 1), 32, Errno::TOOBIG),
+            (cwd, &new, make(0, 0o600, 0, 0), 16, Errno::INVAL),
+            (cwd, &new, make(0, 0o600, 1 << 40, 0), 24, Errno::INVAL),
+            (cwd, &file, OpenHow { mode: 0o600, ..read }, 24, Errno::INVAL),
+            (cwd, &file, OpenHow { flags: 1 << 40, ..read }, 24, Errno::INVAL),
+        ];
+        for (at, (directory, path, how, bytes, wanted)) in cases.into_iter().enumerate() {
+            let opened = open_how(directory, path, how, bytes).map(drop);
+            assert_eq!(opened, Err(wanted), "case {at}");
+        }
+        open_how(cwd, &file, read, 32).expect("nothing is said in the later part");
+        let refused = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .custom_flags(libc::O_DIRECTORY)
+            .open(&new);
+        assert_eq!(
+            refused.map(drop).map_err(|error| error.raw_os_error()),
+            Err(Some(libc::EINVAL))
+        );
+        assert!(!new.exists());
+    });
+}
+
+/// Calls since Linux 6.13 act on what is really at the place.
+#[test]
+fn calls_that_are_newer_than_this_are_refused() {
+    if !can_show() {
+        return;
+    }
+    show(of(&session()), |place| {
+        let place = std::ffi::CString::new(place.as_os_str().as_bytes()).expect("no zero");
+        for number in 463..470 {
+            // SAFETY: `place` ends with a zero byte, and the call gets no other address.
+            let done = unsafe { libc::syscall(number, libc::AT_FDCWD, place.as_ptr(), 0, 0, 0, 0) };
+            let error = std::io::Error::last_os_error();
+            assert_eq!((done, error.raw_os_error()), (-1, Some(libc::ENOSYS)), "call {number}");
+        }
+    });
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of namespaces that programs see without a mount.
 
+mod attributes;
 mod crashes;
 mod directories;
 mod files;
 mod names;
 mod programs;
 mod shown;
+mod spool;
+mod surroundings;

@@ -92,11 +92,11 @@ fn named_pipes_outside_keep_nobody_waiting() {
     show(of(&session()), |place| {
         symlink(&pipe, place.join("link")).expect("symlink");
         symlink("/dev/null", place.join("null")).expect("symlink");
-        // More readers than threads of the supervisor.
+        // More readers than threads of the supervisor; some open it while there is a writer.
         let said = shell(
             place,
             "for i in 1 2 3 4 5; do cat link > out$i & done; echo x > null; wc -c < null; \
-             exec 3> link; echo data >&3; exec 3>&-; wait; cat out*",
+             exec 3> link; sleep 1; echo data >&3; exec 3>&-; wait; cat out*",
         );
         assert_eq!(said, "0\ndata\n");
     });

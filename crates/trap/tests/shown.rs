@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A session that a thread of the test, and what it starts, see at a directory.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -9,6 +10,8 @@ use esker_base::clock::SystemClock;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Error, Result};
 use esker_fs::identity::Identity;
+use esker_fs::inode::Inode;
+use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{NewRoot, Session, SessionOptions};
 use esker_fs::view::NamespaceView;
@@ -49,19 +52,29 @@ pub fn of(session: &Arc<Session>) -> NamespaceView {
     NamespaceView::Session(session.clone())
 }
 
-/// Shows `view` to `work`, which gets the place.
-pub fn try_show<T: Send>(view: NamespaceView, work: impl FnOnce(&Path) -> T + Send) -> Result<T> {
-    let scratch = tempfile::tempdir().expect("a directory");
-    let place = scratch.path().join("place");
+/// Shows `view` to `work`, which gets the place, a directory in `scratch`.
+pub fn show_in<T: Send>(
+    scratch: &Path,
+    view: NamespaceView,
+    work: impl FnOnce(&Path) -> T + Send,
+) -> Result<T> {
+    let place = scratch.join("place");
     let report = |error: &Error| println!("reported: {error}");
     let options = TrapOptions {
         view,
         place: place.clone(),
-        spool: scratch.path().to_owned(),
+        spool: scratch.to_owned(),
         threads: 3,
         report: Box::new(report),
     };
-    let done = esker_trap::run(options, || work(&place));
+    esker_trap::run(options, || work(&place))
+}
+
+/// Shows `view` to `work`, which gets the place.
+pub fn try_show<T: Send>(view: NamespaceView, work: impl FnOnce(&Path) -> T + Send) -> Result<T> {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let place = scratch.path().join("place");
+    let done = show_in(scratch.path(), view, work);
     let left = left_in(&scratch);
     assert_eq!(left, [place], "nothing but the empty place is left");
     done
@@ -97,12 +110,24 @@ pub fn text_of(output: &Output, what: &str) -> String {
 
 /// The bytes of the file at `path` of the session.
 pub fn content(session: &Session, path: &str) -> Vec<u8> {
-    let found = session.find(path, esker_fs::namespace::FollowLinks::Yes).expect("find");
+    let inode = inode(session, path);
     let mut bytes = Vec::new();
-    let read = session.read_all(&found.inode, &mut |piece| {
+    let read = session.read_all(&inode, &mut |piece| {
         bytes.extend_from_slice(piece);
         Ok(())
     });
     read.expect("read");
     bytes
+}
+
+/// The record of the file at `path` of the session.
+pub fn inode(session: &Session, path: &str) -> Inode {
+    session.find(path, FollowLinks::Yes).expect("find").inode
+}
+
+/// The spool of what is shown at `place`.
+pub fn spool_beside(place: &Path) -> PathBuf {
+    let beside = fs::read_dir(place.parent().expect("a parent")).expect("list");
+    let mut beside = beside.map(|entry| entry.expect("an entry").path());
+    beside.find(|path| path != place).expect("a spool")
 }

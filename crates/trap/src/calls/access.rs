@@ -28,7 +28,12 @@ impl TrappedCall<'_> {
         };
         // Bits of access(2) are those of modes.
         let wanted = (wanted & 7) as u32;
-        let checked = view.namespace().identity().check(wanted, &inode, b"file");
+        let checked = if flags & libc::AT_EACCESS != 0 {
+            view.namespace().identity().check(wanted, &inode, b"file")
+        } else {
+            let real = self.supervisor.identities().real_of(self.caller())?;
+            real.check(wanted, &inode, b"file")
+        };
         checked.map_err(|error| errno(&error))?;
         if wanted as i32 & libc::W_OK != 0 && view.session().is_none() {
             return Err(Errno::ROFS);

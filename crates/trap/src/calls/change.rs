@@ -11,7 +11,6 @@ use esker_fs::timestamp;
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall, session};
-use crate::caller::errno_of;
 use crate::listener::CallAnswer;
 use crate::resolve::errno;
 use crate::spooled_file::FileSource;
@@ -112,10 +111,12 @@ impl TrappedCall<'_> {
             Subject::File(view, file) => {
                 let inode = file.stat().map_err(|error| errno(&error))?;
                 session(&view)?;
-                let identity = view.namespace().identity();
-                identity.check(WRITE, &inode, b"file").map_err(|error| errno(&error))?;
-                let changed = file.set_size(size, identity.is_root());
-                return changed.map(|()| CallAnswer::Value(0)).map_err(|error| errno_of(&error));
+                let namespace = view.namespace();
+                let checked = namespace.identity().check(WRITE, &inode, b"file");
+                checked.map_err(|error| errno(&error))?;
+                self.check_limit(&inode, size)?;
+                let changed = file.set_size(namespace, size);
+                return changed.map(|()| CallAnswer::Value(0)).map_err(|error| errno(&error));
             }
             Subject::Directory(..) => return Err(Errno::ISDIR),
         };
@@ -126,15 +127,28 @@ impl TrappedCall<'_> {
             _ => return Err(Errno::INVAL),
         }
         let session = session(&located.view)?;
-        let identity = located.view.namespace().identity();
-        identity.check(WRITE, inode, &located.name).map_err(|error| errno(&error))?;
-        if let Some(file) = self.supervisor.spool().file(inode.id) {
-            let changed = file.set_size(size, identity.is_root());
-            return changed.map(|()| CallAnswer::Value(0)).map_err(|error| errno_of(&error));
-        }
+        let namespace = located.view.namespace();
+        let checked = namespace.identity().check(WRITE, inode, &located.name);
+        checked.map_err(|error| errno(&error))?;
+        self.check_limit(inode, size)?;
         let changes = AttributeChanges { size: Some(size), ..AttributeChanges::default() };
-        let changed = session.setattr(&located.dir, &located.name, &changes);
-        changed.map(|_| CallAnswer::Value(0)).map_err(|error| errno(&error))
+        let spool = self.supervisor.spool();
+        let changed = spool.with_file(inode.id, |file| match file {
+            Some(file) => file.set_size(namespace, size),
+            None => {
+                if size > inode.size {
+                    spool.check_size(size)?;
+                }
+                session.setattr(&located.dir, &located.name, &changes).map(drop)
+            }
+        });
+        changed.map(|()| CallAnswer::Value(0)).map_err(|error| errno(&error))
+    }
+
+    /// Fails if the caller may not extend the file `inode` to `size`.
+    fn check_limit(&self, inode: &Inode, size: u64) -> Result<(), Errno> {
+        let is_within = size <= inode.size || size <= self.caller().file_bytes_max();
+        if is_within { Ok(()) } else { Err(Errno::FBIG) }
     }
 
     /// Changes attributes of a subject other than its size; `needs_write_only` if who may write it may.
@@ -150,24 +164,19 @@ impl TrappedCall<'_> {
                 let inode = located.inode()?;
                 let view = self.acting_view(&located.view, inode, needs_write_only)?;
                 let place = (!located.name.is_empty()).then_some((&located.dir, &located.name[..]));
-                let changed = change_name(session(&view)?, place, changes);
-                if let (Some(file), Some(mtime_ns), Ok(())) =
-                    (self.supervisor.spool().file(inode.id), changes.mtime_ns, &changed)
-                {
-                    file.set_modified(mtime_ns).map_err(|error| errno_of(&error))?;
-                }
-                changed
+                let session = session(&view)?;
+                let change = || change_name(session, place, changes);
+                self.supervisor.spool().with_file(inode.id, |file| match file {
+                    Some(file) => file.change(changes, change),
+                    None => change(),
+                })
             }
             Subject::File(view, file) => {
                 let inode = file.stat().map_err(|error| errno(&error))?;
                 let view = self.acting_view(&view, &inode, needs_write_only)?;
                 let session = session(&view)?;
                 let FileSource::Session(_, open) = file.source() else { return Err(Errno::ROFS) };
-                let changed = session.file(open).setattr(changes).map(drop);
-                if let (Some(mtime_ns), Ok(())) = (changes.mtime_ns, &changed) {
-                    file.set_modified(mtime_ns).map_err(|error| errno_of(&error))?;
-                }
-                changed
+                file.change(changes, || session.file(open).setattr(changes).map(drop))
             }
             Subject::Directory(view, dir) => {
                 let inode = view.namespace().stat_dir(&dir).map_err(|error| errno(&error))?;

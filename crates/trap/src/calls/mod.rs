@@ -290,6 +290,7 @@ impl<'a> TrappedCall<'a> {
             return Err(Errno::SRCH);
         }
         if follows && let Some((owner, number)) = descriptor_of(&path, self.caller()) {
+            self.check_owner(owner)?;
             return self.open_subject_of(owner, number);
         }
         self.subject_of(descriptor, &path, follows)
@@ -299,7 +300,8 @@ impl<'a> TrappedCall<'a> {
     fn subject_of(&self, descriptor: i32, path: &[u8], follows: bool) -> Result<Subject, Errno> {
         match self.supervisor.resolve(self.caller(), descriptor, path, follows)? {
             Resolved::Outside(way) => {
-                let made = self.supervisor.skeleton().make_way(&way);
+                let everything = self.supervisor.identities().superuser().namespace();
+                let made = self.supervisor.skeleton().make_way(everything, &way);
                 made.map(|()| Subject::Outside).map_err(|error| errno_of(&error))
             }
             Resolved::Inside(located) => Ok(Subject::Name(located)),
@@ -309,9 +311,9 @@ impl<'a> TrappedCall<'a> {
     /// Makes what the kernel needs to follow the path to a name by itself, up to the directory of the name.
     fn make_way(&self, located: &Located) -> Result<(), Errno> {
         let skeleton = self.supervisor.skeleton();
-        let made =
-            skeleton.make_way(&located.way).and_then(|()| skeleton.make_directory(&located.dir));
-        made.map(drop).map_err(|error| errno_of(&error))
+        let everything = self.supervisor.identities().superuser().namespace();
+        let made = skeleton.make_way(everything, &located.way);
+        made.and_then(|()| skeleton.make_directory(&located.dir)).map_err(|error| errno_of(&error))
     }
 
     /// Puts the file `inode`, which was found at a name, into the spool unless it is there, and with its
@@ -359,12 +361,24 @@ impl<'a> TrappedCall<'a> {
         self.open_subject_of(self.caller(), descriptor)
     }
 
+    /// Fails unless the caller may look at what `owner` has open.
+    fn check_owner(&self, owner: Caller) -> Result<(), Errno> {
+        let uid = |caller: Caller| Ok(caller.status()?.identity.uid);
+        let own = if owner == self.caller() { 0 } else { uid(self.caller())? };
+        match own {
+            0 => Ok(()),
+            own if uid(owner).is_ok_and(|other| other != own) => Err(Errno::ACCESS),
+            _ => Ok(()),
+        }
+    }
+
     /// What `owner` has open as `descriptor`.
     fn open_subject_of(&self, owner: Caller, descriptor: i32) -> Result<Subject, Errno> {
         let path = match descriptor {
             AT_FDCWD => owner.working_directory()?,
             _ => match owner.descriptor_path(descriptor) {
                 Ok(path) => path,
+                Err(Errno::NAMETOOLONG) => return Err(Errno::NAMETOOLONG),
                 // The kernel has the right error.
                 Err(_) => return Ok(Subject::Outside),
             },
@@ -424,13 +438,22 @@ fn descriptor_of(path: &[u8], caller: Caller) -> Option<(Caller, i32)> {
     if let Some(at) = standard.iter().position(|name| *name == path) {
         return Some((caller, at as i32));
     }
-    let own = [&b"/dev/fd/"[..], b"/proc/self/fd/", b"/proc/thread-self/fd/"];
-    if let Some(rest) = own.iter().find_map(|folder| path.strip_prefix(*folder)) {
-        return Some((caller, i32::try_from(number(rest)?).ok()?));
-    }
-    let mut words = path.strip_prefix(b"/proc/")?.splitn(3, |&byte| byte == b'/');
-    let (process, folder, rest) = (number(words.next()?)?, words.next()?, words.next()?);
-    (folder == b"fd").then_some((Caller::new(process), i32::try_from(number(rest)?).ok()?))
+    let rest = match path.strip_prefix(b"/dev/fd/") {
+        Some(rest) => [b"self/fd/", rest].concat(),
+        None => path.strip_prefix(b"/proc/")?.to_vec(),
+    };
+    let words: Vec<&[u8]> = rest.split(|&byte| byte == b'/').collect();
+    let (process, words) = words.split_first()?;
+    let owner = match *process {
+        b"self" | b"thread-self" => caller,
+        process => Caller::new(number(process)?),
+    };
+    let (owner, descriptor) = match words {
+        [b"fd", descriptor] => (owner, descriptor),
+        [b"task", thread, b"fd", descriptor] => (Caller::new(number(thread)?), descriptor),
+        _ => return None,
+    };
+    Some((owner, i32::try_from(number(descriptor)?).ok()?))
 }
 
 /// The session of a view.
@@ -452,6 +475,7 @@ mod tests {
             (&b"/dev/fd/12"[..], Some((own, 12))),
             (b"/proc/self/fd/3", Some((own, 3))),
             (b"/proc/9/fd/0", Some((Caller::new(9), 0))),
+            (b"/proc/self/task/8/fd/1", Some((Caller::new(8), 1))),
             (b"/dev/stderr", Some((own, 2))),
             (b"/proc/self/fd/3/x", None),
             (b"/proc/9/fd", None),

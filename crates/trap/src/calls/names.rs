@@ -141,8 +141,17 @@ impl TrappedCall<'_> {
         flags: u32,
     ) -> Result<CallAnswer, Errno> {
         let paths = [self.path(old.1)?, self.path(new.1)?];
+        let sources = [(old.0, &paths[0]), (new.0, &paths[1])];
         let (old, new) = match (self.name(old)?, self.name(new)?) {
-            (None, None) => return Ok(CallAnswer::Continue),
+            (None, None) => {
+                let is_above = |(descriptor, path): (i32, &Vec<u8>)| {
+                    self.supervisor.is_above_place(self.caller(), descriptor, path)
+                };
+                return match sources.into_iter().any(is_above) {
+                    true => Err(Errno::BUSY),
+                    false => Ok(CallAnswer::Continue),
+                };
+            }
             (Some(old), Some(new)) => (old, new),
             _ => return Err(Errno::XDEV),
         };
@@ -167,12 +176,11 @@ impl TrappedCall<'_> {
         }
         let skeleton = self.supervisor.skeleton();
         let _shape = skeleton.structure.write();
-        let before = skeleton.path(&old.dir, &old.name);
         let renamed = session.rename((&old.dir, &old.name), (&new.dir, &new.name), flags);
         // Two names of one file stay as they are.
         if renamed.map_err(|error| errno(&error))?.is_some() {
             let is_exchange = flags == RenameFlags::Exchange;
-            let moved = skeleton.moved(&before, &new.dir, &new.name, is_exchange);
+            let moved = skeleton.moved((&old.dir, &old.name), (&new.dir, &new.name), is_exchange);
             moved.map_err(|error| crate::caller::errno_of(&error))?;
         }
         Ok(CallAnswer::Value(0))

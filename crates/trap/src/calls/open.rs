@@ -1,25 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opening: a program gets a real descriptor, of a file of the spool or of a directory of the skeleton.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_fs::dir::Dir;
+use esker_fs::file::OpenFile;
 use esker_fs::identity::{EXECUTE, READ, WRITE};
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::view::NamespaceView;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall, session};
-use crate::caller::errno_of;
+use crate::caller::{Caller, PAGE_BYTES, errno_of};
 use crate::listener::{CallAnswer, NewDescriptor};
 use crate::resolve::{Located, errno};
 use crate::spooled_file::{FileSource, SpooledFile};
 
-/// Bytes of a file that are copied even if it is about to be truncated.
-const KEPT_BYTES_MAX: u64 = 1 << 20;
+/// `__O_TMPFILE` of `fcntl.h`.
+const TEMPORARY: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
+/// `O_LARGEFILE`, which the C library defines as 0 where all files are large.
+const LARGE_FILE: i32 = if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 };
+/// Flags that go with `O_PATH` in openat2(2).
+const PATH_FLAGS: i32 = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+/// Flags that openat2(2) knows.
+const OPEN_FLAGS: i32 = PATH_FLAGS
+    | TEMPORARY
+    | LARGE_FILE
+    | libc::O_ACCMODE
+    | libc::O_CREAT
+    | libc::O_EXCL
+    | libc::O_NOCTTY
+    | libc::O_TRUNC
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_ASYNC
+    | libc::O_DIRECT
+    | libc::O_NOATIME;
+/// Restrictions of openat2(2), of which there can be one.
+const SCOPES: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
+/// Restrictions that openat2(2) knows.
+const RESTRICTIONS: u64 = SCOPES
+    | libc::RESOLVE_NO_XDEV
+    | libc::RESOLVE_NO_MAGICLINKS
+    | libc::RESOLVE_NO_SYMLINKS
+    | libc::RESOLVE_CACHED;
+/// Bytes of the first form of `struct open_how`.
+const OPEN_HOW_BYTES: usize = 24;
 
 /// Attempts to create a file that others create and remove meanwhile.
 const ATTEMPTS_MAX: usize = 100;
@@ -35,13 +65,20 @@ impl TrappedCall<'_> {
     ) -> Result<CallAnswer, Errno> {
         let creates = flags & libc::O_CREAT != 0;
         let follows = flags & libc::O_NOFOLLOW == 0 && !(creates && flags & libc::O_EXCL != 0);
-        let (file, then) = match self.subject(descriptor, at, follows)? {
+        let subject = self.subject(descriptor, at, follows)?;
+        if matches!(subject, Subject::Outside) {
+            return Ok(CallAnswer::Continue);
+        }
+        if creates && flags & libc::O_DIRECTORY != 0 {
+            return Err(Errno::INVAL);
+        }
+        let (file, then) = match subject {
             Subject::Outside => return Ok(CallAnswer::Continue),
             Subject::Name(located) => self.open(*located, flags, mode)?,
             Subject::File(view, file) => {
                 let inode = file.stat().map_err(|error| errno(&error))?;
                 check_access(&view, &inode, flags)?;
-                open_spooled(&view, file, flags)?
+                self.open_spooled(&view, file, flags)?
             }
             Subject::Directory(view, dir) => {
                 let inode = view.namespace().stat_dir(&dir).map_err(|error| errno(&error))?;
@@ -54,22 +91,38 @@ impl TrappedCall<'_> {
 
     /// openat2: as openat, unless it restricts what a path may lead to.
     pub(super) fn open_how(&self) -> Result<CallAnswer, Errno> {
-        let how: [u8; 24] = self.caller().bytes(self.argument(2))?;
-        let part =
-            |at: usize| u64::from_ne_bytes(how[at..at + 8].try_into().expect("eight bytes of 24"));
-        let (flags, mode, restrictions) = (part(0), part(8), part(16));
-        if restrictions != 0 {
-            // Programs that ask for it do without where it is not to be had.
-            return match self.subject(self.int(0), 1, false)? {
-                Subject::Outside => Ok(CallAnswer::Continue),
-                _ => Err(Errno::NOSYS),
-            };
+        let how = match OpenHow::read(self.caller(), self.argument(2), self.argument(3)) {
+            // A process that lets nobody read its memory is left to the kernel.
+            Err(Errno::PERM) => return Ok(CallAnswer::Continue),
+            how => how?,
+        };
+        how.check()?;
+        if how.restrictions == 0 {
+            return self.open_at(self.int(0), 1, how.flags as i32, how.mode as u32);
         }
-        self.open_at(self.int(0), 1, flags as i32, mode as u32)
+        // Programs that ask for it do without where it is not to be had.
+        match self.restricted_subject(&how)? {
+            Subject::Outside => Ok(CallAnswer::Continue),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// What the path of openat2 may lead to, at least.
+    fn restricted_subject(&self, how: &OpenHow) -> Result<Subject, Errno> {
+        let has = |flag: i32| how.flags & flag as u64 != 0;
+        let creates_anew = has(libc::O_CREAT) && has(libc::O_EXCL);
+        let follows = !has(libc::O_NOFOLLOW) && !creates_anew;
+        let subject = self.subject(self.int(0), 1, follows)?;
+        let is_outside = matches!(subject, Subject::Outside);
+        if !is_outside || how.restrictions & libc::RESOLVE_IN_ROOT == 0 {
+            return Ok(subject);
+        }
+        // An absolute path begins at the descriptor, too.
+        let Ok(path) = self.path(1) else { return Ok(subject) };
+        self.subject_of(self.int(0), &[b"./", &path[..]].concat(), follows)
     }
 
     fn open(&self, mut located: Located, flags: i32, mode: u32) -> Result<OpenedFile, Errno> {
-        const TEMPORARY: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
         if flags & TEMPORARY != 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -136,22 +189,57 @@ impl TrappedCall<'_> {
             }
             Err(error) => return Err(errno(&error)),
         };
-        let superuser = self::session(self.supervisor.identities().superuser())?;
         let id = open.id();
-        let source = || Ok(FileSource::Session(superuser.clone(), open));
-        let namespace = located.view.namespace();
-        let file = self.supervisor.spool().put(namespace, id, false, source);
-        let file = file.map_err(|error| errno(&error))?;
-        let opened = file.open(flags & !libc::O_TRUNC, namespace.identity().is_root());
-        let opened = opened.map_err(|error| errno_of(&error))?;
-        let (session, dir, name) = (session.clone(), located.dir.clone(), located.name.clone());
-        let then = move |is_open: bool| {
-            if !is_open {
-                // The call fails, so it made no file.
-                drop(session.unlink(&dir, &name));
+        let created = CreatedName {
+            view: located.view.clone(),
+            dir: located.dir.clone(),
+            name: located.name.clone(),
+            id,
+        };
+        let spool = self.supervisor.spool();
+        let file = match self.spool_created(&located.view, open) {
+            Ok(file) => file,
+            Err(error) => {
+                spool.with_file(id, |file| created.remove(file));
+                return Err(error);
             }
         };
-        Ok(Some((opened, Some(Box::new(then)))))
+        match spool.open(&file, flags & !libc::O_TRUNC) {
+            Ok(opened) => {
+                let then = move |is_open: bool| {
+                    if !is_open {
+                        created.remove(Some(&file));
+                    }
+                };
+                Ok(Some((opened, Some(Box::new(then)))))
+            }
+            Err(error) => {
+                created.remove(Some(&file));
+                drop(file);
+                drop(spool.discard_if_gone(id));
+                Err(errno_of(&error))
+            }
+        }
+    }
+
+    /// Puts a file into the spool that was just created.
+    fn spool_created(
+        &self,
+        view: &NamespaceView,
+        open: Arc<OpenFile>,
+    ) -> Result<Arc<SpooledFile>, Errno> {
+        let superuser = session(self.supervisor.identities().superuser())?;
+        let (id, mut open) = (open.id(), Some(open));
+        let source = || {
+            let open = open.take().expect("a source is opened once");
+            Ok(FileSource::Session(superuser.clone(), open))
+        };
+        let file = self.supervisor.spool().put(view.namespace(), id, false, source);
+        if let Some(open) = open {
+            // Another call has put it there, or none could.
+            superuser.close_file(open).map_err(|error| errno(&error))?;
+        }
+        file.map_err(|error| errno(&error))
     }
 
     fn open_existing(
@@ -175,9 +263,31 @@ impl TrappedCall<'_> {
             _ => return Err(Errno::NXIO),
         }
         check_access(&located.view, &inode, flags)?;
-        // A large file that is truncated need not be copied; if the open fails after all, its content is gone.
-        let is_kept = flags & libc::O_TRUNC == 0 || inode.size <= KEPT_BYTES_MAX;
-        open_spooled(&located.view, self.spool(located, &inode, is_kept)?, flags)
+        // What is truncated need not be copied before.
+        let is_kept = flags & libc::O_TRUNC == 0;
+        self.open_spooled(&located.view, self.spool(located, &inode, is_kept)?, flags)
+    }
+
+    /// Opens a file of the spool for a user who may. It is truncated once the caller has it.
+    fn open_spooled(
+        &self,
+        view: &NamespaceView,
+        file: Arc<SpooledFile>,
+        flags: i32,
+    ) -> Result<OpenedFile, Errno> {
+        let opened = self.supervisor.spool().open(&file, flags & !libc::O_TRUNC);
+        let opened = opened.map_err(|error| errno_of(&error))?;
+        if flags & libc::O_TRUNC == 0 {
+            return Ok((opened, None));
+        }
+        let view = view.clone();
+        let then = move |is_open: bool| {
+            if is_open {
+                // The spool has room for less.
+                drop(file.set_size(view.namespace(), 0));
+            }
+        };
+        Ok((opened, Some(Box::new(then))))
     }
 
     fn open_directory(
@@ -193,11 +303,8 @@ impl TrappedCall<'_> {
         }
         let checked = view.namespace().identity().check(READ, inode, b"directory");
         checked.map_err(|error| errno(&error))?;
-        let path = self.supervisor.skeleton().make_directory(dir);
-        let path = path.map_err(|error| errno_of(&error))?;
-        let kept = flags & libc::O_NONBLOCK;
-        let opened =
-            OpenOptions::new().read(true).custom_flags(kept | libc::O_DIRECTORY).open(path);
+        let kept = OFlags::from_bits_retain((flags & libc::O_NONBLOCK).cast_unsigned());
+        let opened = self.supervisor.skeleton().open_directory(dir, kept);
         opened.map_err(|error| errno_of(&error))
     }
 
@@ -223,6 +330,74 @@ impl TrappedCall<'_> {
 /// A file for a caller, and what is to be done once the caller has it.
 type OpenedFile = (File, Option<Box<dyn FnOnce(bool)>>);
 
+/// A name that a call has made.
+struct CreatedName {
+    view: NamespaceView,
+    dir: Dir,
+    name: Vec<u8>,
+    /// Identity of its file.
+    id: u128,
+}
+
+impl CreatedName {
+    /// Removes the name again, since the call fails, unless it stands for another file by now, or others have
+    /// written to `file`, which is in the spool.
+    fn remove(&self, file: Option<&SpooledFile>) {
+        let size = file.and_then(|file| file.content().metadata().ok()).map(|known| known.len());
+        let found = self.view.namespace().lookup(&self.dir, &self.name, true);
+        let is_unused = size.is_none_or(|size| size == 0);
+        if is_unused && found.is_ok_and(|inode| inode.id == self.id) {
+            let removed = self.view.session().map(|session| session.unlink(&self.dir, &self.name));
+            drop(removed);
+        }
+    }
+}
+
+/// `struct open_how` of openat2(2).
+struct OpenHow {
+    flags: u64,
+    mode: u64,
+    restrictions: u64,
+}
+
+impl OpenHow {
+    /// Reads the structure of `bytes` bytes at `address`.
+    ///
+    /// # Errors
+    /// `INVAL` for one that is too short; `TOOBIG` for one that says more than is known here; `FAULT`; `PERM`.
+    fn read(caller: Caller, address: u64, bytes: u64) -> Result<Self, Errno> {
+        if bytes < OPEN_HOW_BYTES as u64 {
+            return Err(Errno::INVAL);
+        }
+        if bytes > PAGE_BYTES {
+            return Err(Errno::TOOBIG);
+        }
+        let how = caller.byte_vec(address, bytes as usize)?;
+        let (known, unknown) = how.split_at(OPEN_HOW_BYTES);
+        if unknown.iter().any(|&byte| byte != 0) {
+            return Err(Errno::TOOBIG);
+        }
+        let part = |at: usize| {
+            u64::from_ne_bytes(known[at..at + 8].try_into().expect("eight bytes of 24"))
+        };
+        Ok(Self { flags: part(0), mode: part(8), restrictions: part(16) })
+    }
+
+    /// Fails for what openat2 refuses and openat ignores.
+    fn check(&self) -> Result<(), Errno> {
+        let has = |flags: i32| self.flags & flags as u64 != 0;
+        let mode_max = if has(libc::O_CREAT | TEMPORARY) { 0o7777 } else { 0 };
+        let is_path_of_more = has(libc::O_PATH) && has(!PATH_FLAGS);
+        let is_of_two_kinds = self.restrictions & SCOPES == SCOPES;
+        let is_known =
+            self.flags & !(OPEN_FLAGS as u64) == 0 && self.restrictions & !RESTRICTIONS == 0;
+        if !is_known || is_path_of_more || is_of_two_kinds || self.mode & !mode_max != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+}
+
 /// Fails unless the user may open the file `inode` with `flags`.
 fn check_access(view: &NamespaceView, inode: &Inode, flags: i32) -> Result<(), Errno> {
     let truncates = flags & libc::O_TRUNC != 0;
@@ -239,27 +414,6 @@ fn check_access(view: &NamespaceView, inode: &Inode, flags: i32) -> Result<(), E
         check_synchronous(flags)?;
     }
     Ok(())
-}
-
-/// Opens a file of the spool for a user who may. It is truncated once the caller has it.
-fn open_spooled(
-    view: &NamespaceView,
-    file: Arc<SpooledFile>,
-    flags: i32,
-) -> Result<OpenedFile, Errno> {
-    let is_superuser = view.namespace().identity().is_root();
-    let opened = file.open(flags & !libc::O_TRUNC, is_superuser);
-    let opened = opened.map_err(|error| errno_of(&error))?;
-    if flags & libc::O_TRUNC == 0 {
-        return Ok((opened, None));
-    }
-    let then = move |is_open: bool| {
-        if is_open {
-            // The spool has room for less.
-            drop(file.set_size(0, is_superuser));
-        }
-    };
-    Ok((opened, Some(Box::new(then))))
 }
 
 /// Refuses what would promise that each write survives power loss: writes are to the spool.

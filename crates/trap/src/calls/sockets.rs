@@ -9,6 +9,7 @@ use esker_fs::session::Session;
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall, session};
+use crate::caller::errno_of;
 use crate::listener::CallAnswer;
 use crate::resolve::errno;
 
@@ -32,8 +33,11 @@ impl TrappedCall<'_> {
             Kind::Exists => Errno::ADDRINUSE,
             _ => errno(&error),
         })?;
-        self.supervisor.skeleton().removed(&located.dir, &located.name, false);
-        self.supervisor.skeleton().expect_files();
+        let skeleton = self.supervisor.skeleton();
+        skeleton.removed(&located.dir, &located.name, false);
+        let made =
+            skeleton.make_writable_directory(&located.dir, self.caller().status()?.identity.uid);
+        made.map_err(|error| errno_of(&error))?;
         Ok(CallAnswer::Continue)
     }
 

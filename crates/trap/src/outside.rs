@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Outside: follows paths of a program outside of the place, to find those that lead there after all.
+//!
+//! Most have no symbolic link, which one call to the kernel shows. Others are followed name by name, as the
+//! kernel does for the caller: from its root or directory, and through its own links of `/proc`, which stand
+//! for what it has open.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use esker_fs::path::SYMLINKS_MAX;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use crate::caller::Caller;
+use crate::resolve::{has_parent, reversed, wants_directory};
+use crate::supervisor::Supervisor;
+
+/// `f_type` of `/proc`.
+const PROC_MAGIC: u64 = 0x9fa0;
+/// For descriptors that stand for a path alone.
+const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// A path that leads into the namespace.
+#[derive(Debug)]
+pub(crate) struct WayBack {
+    /// What follows the place.
+    pub(crate) rest: Vec<u8>,
+    /// True if the last component of the path was a symbolic link.
+    pub(crate) is_followed: bool,
+}
+
+/// A walk of which the rest is ahead.
+struct OutsideWalk {
+    at: OwnedFd,
+    /// The caller's root.
+    root: OwnedFd,
+    /// The next component last.
+    ahead: Vec<Vec<u8>>,
+    wants_directory: bool,
+    is_followed: bool,
+}
+
+impl Supervisor {
+    /// Returns where `path` enters the namespace, of which the text leads elsewhere; `None` if it does not.
+    /// `from` is where the caller starts, in its folder of `/proc`: `root`, `cwd` or a descriptor.
+    ///
+    /// # Errors
+    /// `LOOP`.
+    pub(crate) fn way_back(
+        &self,
+        caller: Caller,
+        from: &str,
+        path: &[u8],
+        follows: bool,
+    ) -> Result<Option<WayBack>, Errno> {
+        let Some(start) = open_own(caller, from) else { return Ok(None) };
+        let (ahead, wants_directory) = (reversed(path), wants_directory(path));
+        if !has_parent(path) {
+            let joined = ahead.iter().rev().map(Vec::as_slice).collect::<Vec<_>>().join(&b'/');
+            let joined = if joined.is_empty() { b".".to_vec() } else { joined };
+            let flags = if follows || wants_directory { PATH } else { PATH | OFlags::NOFOLLOW };
+            let without_links = ResolveFlags::NO_SYMLINKS;
+            match rustix::fs::openat2(&start, &joined[..], flags, Mode::empty(), without_links) {
+                // The path has a link.
+                Err(Errno::LOOP) => {}
+                // Too long for one call, or the kernel is to try again.
+                Err(Errno::NAMETOOLONG | Errno::AGAIN | Errno::NOSYS) => {}
+                // The kernel finds the same, or has the right error.
+                _ => return Ok(None),
+            }
+        }
+        let Some(root) = open_own(caller, "root") else { return Ok(None) };
+        let mut walk = OutsideWalk { at: start, root, ahead, wants_directory, is_followed: false };
+        for _ in 0..=SYMLINKS_MAX {
+            match self.next_link(caller, &mut walk, follows)? {
+                Step::Link => {}
+                Step::End => return Ok(None),
+                Step::Inside(below) => return Ok(Some(walk.into_way_back(below))),
+            }
+        }
+        Err(Errno::LOOP)
+    }
+
+    /// Goes on until the next symbolic link, and follows that.
+    fn next_link(
+        &self,
+        caller: Caller,
+        walk: &mut OutsideWalk,
+        follows: bool,
+    ) -> Result<Step, Errno> {
+        loop {
+            if self.is_place(&walk.at) {
+                return Ok(Step::Inside(Vec::new()));
+            }
+            let Some(name) = walk.ahead.pop() else { return Ok(Step::End) };
+            if name == b".." {
+                if !is_same(&walk.at, &walk.root)
+                    && let Ok(above) = rustix::fs::openat(&walk.at, "..", PATH, Mode::empty())
+                {
+                    walk.at = above;
+                }
+                continue;
+            }
+            let own = PATH | OFlags::NOFOLLOW;
+            // What is not there the kernel makes, or has the right error.
+            let Ok(found) = rustix::fs::openat(&walk.at, &name[..], own, Mode::empty()) else {
+                return Ok(Step::End);
+            };
+            let is_last = walk.ahead.is_empty();
+            if kind_of(&found) != Some(FileType::Symlink) {
+                walk.at = found;
+                continue;
+            }
+            if is_last && !follows && !walk.wants_directory {
+                return Ok(Step::End);
+            }
+            walk.is_followed |= is_last;
+            let is_of_proc =
+                rustix::fs::fstatfs(&walk.at).is_ok_and(|found| found.f_type as u64 == PROC_MAGIC);
+            return match is_of_proc {
+                true => Ok(self.follow_proc(caller, walk, &name)),
+                false => self.follow(walk, &found),
+            };
+        }
+    }
+
+    /// Follows the symbolic link `link`, which is in the directory of the walk.
+    fn follow(&self, walk: &mut OutsideWalk, link: &OwnedFd) -> Result<Step, Errno> {
+        let target = rustix::fs::readlinkat(link, "", Vec::new())?.into_bytes();
+        if walk.ahead.is_empty() {
+            walk.wants_directory |= wants_directory(&target);
+        }
+        if target.starts_with(b"/") {
+            if let Some(below) = self.shown_at().within(&target) {
+                return Ok(Step::Inside(below.to_vec()));
+            }
+            walk.at = walk.root.try_clone().map_err(|_| Errno::MFILE)?;
+        }
+        walk.ahead.extend(reversed(&target));
+        Ok(Step::Link)
+    }
+
+    /// Follows `name` in a directory of `/proc`: `self`, which is the caller's, or one of what a process has
+    /// open, which leads there without a path.
+    fn follow_proc(&self, caller: Caller, walk: &mut OutsideWalk, name: &[u8]) -> Step {
+        if matches!(name, b"self" | b"thread-self") {
+            walk.ahead.push(caller.thread().to_string().into_bytes());
+            return Step::Link;
+        }
+        let Ok(opened) = rustix::fs::openat(&walk.at, name, PATH, Mode::empty()) else {
+            return Step::End;
+        };
+        let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        let Ok(path) = rustix::fs::readlink(link, Vec::new()) else { return Step::End };
+        walk.at = opened;
+        match self.shown_at().within(path.as_bytes()) {
+            Some(below) => Step::Inside(below.to_vec()),
+            None => Step::Link,
+        }
+    }
+
+    fn is_place(&self, directory: &OwnedFd) -> bool {
+        is_same(directory, self.skeleton().top())
+    }
+
+    /// True if `path` names a directory above the place, which cannot be moved while the place is in use.
+    pub(crate) fn is_above_place(&self, caller: Caller, descriptor: i32, path: &[u8]) -> bool {
+        let from = match descriptor {
+            _ if path.starts_with(b"/") => "root".to_owned(),
+            libc::AT_FDCWD => "cwd".to_owned(),
+            descriptor => format!("fd/{descriptor}"),
+        };
+        let Some(start) = open_own(caller, &from) else { return false };
+        let path = match path.iter().position(|&byte| byte != b'/') {
+            Some(first) => &path[first..],
+            None => b".",
+        };
+        let own = PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY;
+        let found = rustix::fs::openat(&start, path, own, Mode::empty());
+        found.is_ok_and(|found| {
+            let above = self.skeleton().root().ancestors().skip(1);
+            above.into_iter().any(|above| {
+                let above = rustix::fs::stat(above).ok();
+                above.zip(stat(&found)).is_some_and(|(above, found)| same(&above, &found))
+            })
+        })
+    }
+}
+
+/// How a walk goes on.
+enum Step {
+    /// Behind a symbolic link.
+    Link,
+    /// Outside of the namespace.
+    End,
+    /// In the namespace, at this path.
+    Inside(Vec<u8>),
+}
+
+impl OutsideWalk {
+    fn into_way_back(self, mut rest: Vec<u8>) -> WayBack {
+        for name in self.ahead.iter().rev() {
+            rest.push(b'/');
+            rest.extend_from_slice(name);
+        }
+        if self.wants_directory {
+            rest.push(b'/');
+        }
+        WayBack { rest, is_followed: self.is_followed }
+    }
+}
+
+/// Opens what is `name` in the caller's folder of `/proc`.
+fn open_own(caller: Caller, name: &str) -> Option<OwnedFd> {
+    let path = format!("/proc/{}/{name}", caller.thread());
+    rustix::fs::open(path, PATH, Mode::empty()).ok()
+}
+
+fn stat(found: &OwnedFd) -> Option<Stat> {
+    rustix::fs::statat(found, "", AtFlags::EMPTY_PATH).ok()
+}
+
+fn kind_of(found: &OwnedFd) -> Option<FileType> {
+    stat(found).map(|found| FileType::from_raw_mode(found.st_mode))
+}
+
+fn is_same(one: &OwnedFd, other: &OwnedFd) -> bool {
+    stat(one).zip(stat(other)).is_some_and(|(one, other)| same(&one, &other))
+}
+
+fn same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
