@@ -22,50 +22,69 @@
 
 #include "esker.h"
 
-/* A file that is open, or was closed by the program and is kept: it is synced, and this rank has its
- * index, so that it is opened again at once, and that libraries may look at it by POSIX calls. */
-struct mpiio_file {
-    struct mpiio_file *next;
-    MPI_File handle;         /* MPI_FILE_NULL while it is being opened, and once it is closed */
+/* A file of the job that is open, once for all handles of it, or was open and is kept: it is synced, and
+ * this rank has its index, so that it is opened again at once, and that libraries may look at it by POSIX
+ * calls. */
+struct mpiio_shared {
+    struct mpiio_shared *next;
     esker_shared_file *file;
     char *path;              /* within the namespace */
-    int amode;
+    int handles;             /* that are open; 0: it is kept */
     int is_written;          /* since ranks last exchanged what they wrote */
-    int is_kept;
+    int has_failed;          /* a write to it failed, and no sync has said so yet */
+    int is_deleted;          /* it is removed when its last handle is closed */
     int descriptor;          /* its descriptors are duplicates of this one */
+};
+
+/* An open file of the program. */
+struct mpiio_file {
+    struct mpiio_file *next;
+    MPI_File handle;         /* MPI_FILE_NULL while it is being opened */
+    int amode;
+    struct mpiio_shared *shared;
 };
 
 /* ---- files.c ---- */
 
-/* Adds a file that is opened in a mode; NULL if memory or descriptors run out. */
-struct mpiio_file *mpiio_files_add(esker_shared_file *file, const char *path, int amode);
-/* Keeps a file that is closed, and removes and closes others if too many are kept. Collective; returns a
- * class of MPI's errors. */
-int mpiio_files_keep(struct mpiio_file *file);
-/* Takes a kept file of this path out; NULL if there is none. Gives up its descriptors. */
-esker_shared_file *mpiio_files_take_kept(const char *path);
-/* Removes a file, and gives up its descriptors. Its Esker file stays open. */
+/* Adds a file of the job, without handles; NULL if memory or descriptors run out. */
+struct mpiio_shared *mpiio_shared_add(esker_shared_file *file, const char *path);
+/* The file with this path, or NULL. */
+struct mpiio_shared *mpiio_shared_find(const char *path);
+/* Closes a file without handles, and removes it from the job if it is deleted. Collective, as the next
+ * one; returns a class of MPI's errors. */
+int mpiio_shared_close(struct mpiio_shared *shared);
+/* Closes all files without handles but the `count_max` that were added last. */
+int mpiio_shared_close_kept(int count_max);
+/* Adds a handle of a file; NULL without memory. */
+struct mpiio_file *mpiio_files_add(struct mpiio_shared *shared, int amode);
 void mpiio_files_remove(struct mpiio_file *file);
-/* Closes all kept files. Collective; returns a class of MPI's errors. */
-int mpiio_files_close_kept(void);
 /* The open file with this handle, or NULL. */
 struct mpiio_file *mpiio_files_of_handle(MPI_File handle);
-/* Files that are open, not counting kept ones. */
-int mpiio_files_count_open(void);
-/* Shows all ranks of `comm`, which has all, what others wrote to open files, and waits for all of them.
- * Collective. */
-int mpiio_files_exchange(MPI_Comm comm);
+int mpiio_files_is_any_open(void);
+/* Shows all ranks what others wrote to open files, and waits for all of them. Collective. */
+int mpiio_files_exchange(void);
+/* True if the file of this path is open or kept: what a rank knows of files without asking others. */
+int mpiio_files_has(const char *path);
 /* Makes a descriptor of the file that is opened by `name`: -1 with errno ENOENT if it is none of these
  * files. */
 int mpiio_descriptor_open(const char *name);
 /* The file of a descriptor, or NULL, and the descriptor's place in the file. */
-struct mpiio_file *mpiio_descriptor_file(int descriptor, off_t **position);
+struct mpiio_shared *mpiio_descriptor_file(int descriptor, off_t **position);
+/* Forgets a descriptor that is closed. Takes no lock, since signal handlers and children close files. */
 void mpiio_descriptor_close(int descriptor);
 
 /* ---- job.c ---- */
 
-/* The path within the namespace of a file name that lies in it; NULL for all others. */
-const char *mpiio_path_within(const char *name);
+#define MPIIO_PATH_BYTES 4096
+/* Finds the path within the namespace of a file name that lies in it, without `.`, `..` and doubled
+ * slashes; returns 0 for all others. */
+int mpiio_path_within(const char *name, char path[MPIIO_PATH_BYTES]);
+/* All ranks, by a communicator of this library. */
+MPI_Comm mpiio_world(void);
+/* Collective: true if `truth` is, at all ranks. */
+int mpiio_is_true_for_all(int truth);
+/* Has the job published at the end of MPI. Called after MPI_Init, or at the first open. */
+int mpiio_job_expect(void);
 /* Begins the job at the first call. Collective over MPI_COMM_WORLD. Returns a class of MPI's errors. */
 int mpiio_job_begin(void);
 esker_shared_job *mpiio_job(void);
@@ -77,6 +96,8 @@ int mpiio_job_make_parents(const char *path);
 int mpiio_job_delete_pending(void);
 /* Notes a file for that; returns 0, or -1 without memory. */
 int mpiio_job_delete_later(const char *path);
+/* Keeps the job from being published, since bytes are missing. */
+void mpiio_job_spoil(void);
 /* Held during each call of Esker, since threads may read and write at once. */
 void mpiio_lock(void);
 void mpiio_unlock(void);

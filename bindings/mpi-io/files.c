@@ -20,17 +20,41 @@
 
 /* Descriptors from this number on are refused. */
 #define DESCRIPTORS_MAX 65536
-/* Closed files that are kept. */
-#define KEPT_MAX 16
 
 struct descriptor {
-    struct mpiio_file *file;
+    struct mpiio_shared *shared;
     off_t position;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* The lists are the same at all ranks, since they open and close files together; new ones come first. */
+static struct mpiio_shared *shared_files;
 static struct mpiio_file *files;
 static struct descriptor *descriptors[DESCRIPTORS_MAX];
+/* The process to which the descriptors belong: not a child by vfork, which has this memory, too. */
+static pid_t owner;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void after_fork_in_child(void)
+{
+    owner = getpid();
+    pthread_mutex_unlock(&lock);
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    owner = getpid();
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
 
 static int sealed_file(void)
 {
@@ -50,15 +74,13 @@ static int sealed_file(void)
     return descriptor;
 }
 
-struct mpiio_file *mpiio_files_add(esker_shared_file *file, const char *path, int amode)
+struct mpiio_shared *mpiio_shared_add(esker_shared_file *file, const char *path)
 {
-    struct mpiio_file *added = calloc(1, sizeof *added);
+    struct mpiio_shared *added = calloc(1, sizeof *added);
 
     if (added == NULL)
         return NULL;
-    added->handle = MPI_FILE_NULL;
     added->file = file;
-    added->amode = amode;
     added->path = strdup(path);
     added->descriptor = sealed_file();
     if (added->path == NULL || added->descriptor < 0) {
@@ -69,21 +91,109 @@ struct mpiio_file *mpiio_files_add(esker_shared_file *file, const char *path, in
         return NULL;
     }
     pthread_mutex_lock(&lock);
-    added->next = files;
-    files = added;
+    added->next = shared_files;
+    shared_files = added;
     pthread_mutex_unlock(&lock);
     return added;
 }
 
-/* Gives up the descriptors of a file. */
-static void forget_descriptors(const struct mpiio_file *file)
+/* The file with this path. The caller holds the lock. */
+static struct mpiio_shared *find(const char *path)
 {
+    struct mpiio_shared *shared = shared_files;
+
+    while (shared != NULL && strcmp(shared->path, path) != 0)
+        shared = shared->next;
+    return shared;
+}
+
+struct mpiio_shared *mpiio_shared_find(const char *path)
+{
+    struct mpiio_shared *shared;
+
+    pthread_mutex_lock(&lock);
+    shared = find(path);
+    pthread_mutex_unlock(&lock);
+    return shared;
+}
+
+int mpiio_files_has(const char *path)
+{
+    return mpiio_shared_find(path) != NULL;
+}
+
+/* Takes a file out of the list, and gives up its descriptors. */
+static void take_out(struct mpiio_shared *shared)
+{
+    struct mpiio_shared **at;
+
+    pthread_mutex_lock(&lock);
+    for (at = &shared_files; *at != shared; at = &(*at)->next)
+        ;
+    *at = shared->next;
     for (int i = 0; i < DESCRIPTORS_MAX; i++) {
-        if (descriptors[i] != NULL && descriptors[i]->file == file) {
+        if (descriptors[i] != NULL && descriptors[i]->shared == shared) {
             free(descriptors[i]);
             descriptors[i] = NULL;
         }
     }
+    pthread_mutex_unlock(&lock);
+    close(shared->descriptor);
+}
+
+int mpiio_shared_close(struct mpiio_shared *shared)
+{
+    int code = MPI_SUCCESS;
+
+    take_out(shared);
+    if (esker_shared_close(shared->file) < 0)
+        code = mpiio_failed("close", shared->path);
+    else if (shared->is_deleted && esker_shared_unlink(mpiio_job(), shared->path) < 0
+             && esker_error_kind() != ESKER_NOT_FOUND)
+        code = mpiio_failed("delete", shared->path);
+    free(shared->path);
+    free(shared);
+    return code;
+}
+
+int mpiio_shared_close_kept(int count_max)
+{
+    struct mpiio_shared *oldest;
+    int code = MPI_SUCCESS, count;
+
+    do {
+        oldest = NULL;
+        count = 0;
+        for (struct mpiio_shared *shared = shared_files; shared != NULL; shared = shared->next) {
+            if (shared->handles == 0) {
+                oldest = shared;
+                count++;
+            }
+        }
+        if (count > count_max) {
+            int closed = mpiio_shared_close(oldest);
+
+            code = code == MPI_SUCCESS ? closed : code;
+        }
+    } while (count > count_max);
+    return code;
+}
+
+struct mpiio_file *mpiio_files_add(struct mpiio_shared *shared, int amode)
+{
+    struct mpiio_file *added = calloc(1, sizeof *added);
+
+    if (added == NULL)
+        return NULL;
+    added->handle = MPI_FILE_NULL;
+    added->amode = amode;
+    added->shared = shared;
+    pthread_mutex_lock(&lock);
+    added->next = files;
+    files = added;
+    shared->handles++;
+    pthread_mutex_unlock(&lock);
+    return added;
 }
 
 void mpiio_files_remove(struct mpiio_file *file)
@@ -94,66 +204,9 @@ void mpiio_files_remove(struct mpiio_file *file)
     for (at = &files; *at != file; at = &(*at)->next)
         ;
     *at = file->next;
-    forget_descriptors(file);
+    file->shared->handles--;
     pthread_mutex_unlock(&lock);
-    close(file->descriptor);
-    free(file->path);
     free(file);
-}
-
-/* The file that has been kept longest, if more than `count_max` are. New files are the first in the
- * list, and the list is the same at all ranks, since they open and close files together. */
-static struct mpiio_file *oldest_kept(int count_max)
-{
-    struct mpiio_file *oldest = NULL;
-    int count = 0;
-
-    for (struct mpiio_file *file = files; file != NULL; file = file->next) {
-        if (file->is_kept) {
-            oldest = file;
-            count++;
-        }
-    }
-    return count > count_max ? oldest : NULL;
-}
-
-static int close_kept(int count_max)
-{
-    struct mpiio_file *file;
-    int code = MPI_SUCCESS;
-
-    while ((file = oldest_kept(count_max)) != NULL) {
-        if (esker_shared_close(file->file) < 0)
-            code = mpiio_failed("close", file->path);
-        mpiio_files_remove(file);
-    }
-    return code;
-}
-
-int mpiio_files_keep(struct mpiio_file *file)
-{
-    file->handle = MPI_FILE_NULL;
-    file->is_kept = 1;
-    return close_kept(KEPT_MAX);
-}
-
-int mpiio_files_close_kept(void)
-{
-    return close_kept(0);
-}
-
-esker_shared_file *mpiio_files_take_kept(const char *path)
-{
-    esker_shared_file *kept;
-
-    for (struct mpiio_file *file = files; file != NULL; file = file->next) {
-        if (file->is_kept && strcmp(file->path, path) == 0) {
-            kept = file->file;
-            mpiio_files_remove(file);
-            return kept;
-        }
-    }
-    return NULL;
 }
 
 struct mpiio_file *mpiio_files_of_handle(MPI_File handle)
@@ -161,44 +214,36 @@ struct mpiio_file *mpiio_files_of_handle(MPI_File handle)
     struct mpiio_file *file;
 
     pthread_mutex_lock(&lock);
-    for (file = files; file != NULL && (file->is_kept || file->handle != handle); file = file->next)
+    for (file = files; file != NULL && file->handle != handle; file = file->next)
         ;
     pthread_mutex_unlock(&lock);
     return file;
 }
 
-int mpiio_files_count_open(void)
+int mpiio_files_is_any_open(void)
 {
-    int count = 0;
-
-    if (__atomic_load_n(&files, __ATOMIC_ACQUIRE) == NULL)
-        return 0;
-    pthread_mutex_lock(&lock);
-    for (struct mpiio_file *file = files; file != NULL; file = file->next)
-        count += !file->is_kept;
-    pthread_mutex_unlock(&lock);
-    return count;
+    return __atomic_load_n(&files, __ATOMIC_ACQUIRE) != NULL;
 }
 
-int mpiio_files_exchange(MPI_Comm comm)
+int mpiio_files_exchange(void)
 {
     int count = 0, i = 0, code;
-    struct mpiio_file *file;
+    struct mpiio_shared *shared;
     int *written;
 
-    for (file = files; file != NULL; file = file->next)
+    for (shared = shared_files; shared != NULL; shared = shared->next)
         count++;
     written = malloc((size_t)(count + 1) * sizeof *written);
     if (written == NULL)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    for (file = files; file != NULL; file = file->next)
-        written[i++] = file->is_written;
-    code = PMPI_Allreduce(MPI_IN_PLACE, written, count, MPI_INT, MPI_MAX, comm);
+    for (shared = shared_files; shared != NULL; shared = shared->next)
+        written[i++] = shared->is_written;
+    code = PMPI_Allreduce(MPI_IN_PLACE, written, count, MPI_INT, MPI_MAX, mpiio_world());
     i = 0;
-    for (file = files; file != NULL && code == MPI_SUCCESS; file = file->next) {
-        if (written[i++] && esker_shared_exchange(file->file) < 0)
-            code = mpiio_failed("exchange", file->path);
-        file->is_written = 0;
+    for (shared = shared_files; shared != NULL && code == MPI_SUCCESS; shared = shared->next) {
+        if (written[i++] && esker_shared_exchange(shared->file) < 0)
+            code = mpiio_failed("exchange", shared->path);
+        shared->is_written = 0;
     }
     free(written);
     return code;
@@ -206,28 +251,23 @@ int mpiio_files_exchange(MPI_Comm comm)
 
 int mpiio_descriptor_open(const char *name)
 {
+    char path[MPIIO_PATH_BYTES];
+    struct mpiio_shared *shared;
     struct descriptor *made;
-    struct mpiio_file *file;
-    const char *path;
     int number;
 
     errno = ENOENT;
-    if (__atomic_load_n(&files, __ATOMIC_ACQUIRE) == NULL)
+    if (__atomic_load_n(&shared_files, __ATOMIC_ACQUIRE) == NULL || !mpiio_path_within(name, path))
         return -1;
-    path = mpiio_path_within(name);
-
     pthread_mutex_lock(&lock);
-    for (file = path == NULL ? NULL : files; file != NULL; file = file->next) {
-        if (strcmp(file->path, path) == 0)
-            break;
-    }
-    if (file == NULL) {
+    shared = find(path);
+    if (shared == NULL) {
         pthread_mutex_unlock(&lock);
         errno = ENOENT;
         return -1;
     }
     made = calloc(1, sizeof *made);
-    number = made == NULL ? -1 : fcntl(file->descriptor, F_DUPFD_CLOEXEC, 0);
+    number = made == NULL ? -1 : fcntl(shared->descriptor, F_DUPFD_CLOEXEC, 0);
     if (number < 0 || number >= DESCRIPTORS_MAX) {
         pthread_mutex_unlock(&lock);
         if (number >= 0)
@@ -236,13 +276,13 @@ int mpiio_descriptor_open(const char *name)
         free(made);
         return -1;
     }
-    made->file = file;
-    descriptors[number] = made;
+    made->shared = shared;
+    __atomic_store_n(&descriptors[number], made, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
     return number;
 }
 
-struct mpiio_file *mpiio_descriptor_file(int number, off_t **position)
+struct mpiio_shared *mpiio_descriptor_file(int number, off_t **position)
 {
     struct descriptor *found;
 
@@ -253,18 +293,13 @@ struct mpiio_file *mpiio_descriptor_file(int number, off_t **position)
         return NULL;
     if (position != NULL)
         *position = &found->position;
-    return found->file;
+    return found->shared;
 }
 
 void mpiio_descriptor_close(int number)
 {
-    struct descriptor *found;
-
-    if (number < 0 || number >= DESCRIPTORS_MAX)
+    if (number < 0 || number >= DESCRIPTORS_MAX
+        || __atomic_load_n(&descriptors[number], __ATOMIC_RELAXED) == NULL || getpid() != owner)
         return;
-    pthread_mutex_lock(&lock);
-    found = descriptors[number];
-    descriptors[number] = NULL;
-    pthread_mutex_unlock(&lock);
-    free(found);
+    free(__atomic_exchange_n(&descriptors[number], NULL, __ATOMIC_ACQ_REL));
 }

@@ -41,6 +41,20 @@ static int put_error(MPI_Fint *error, int code)
     return code;
 }
 
+FORTRAN(init, (MPI_Fint * error), (error))
+{
+    put_error(error, MPI_Init(NULL, NULL));
+}
+
+FORTRAN(init_thread, (MPI_Fint * required, MPI_Fint *provided, MPI_Fint *error),
+        (required, provided, error))
+{
+    int level = 0;
+
+    put_error(error, MPI_Init_thread(NULL, NULL, *required, &level));
+    *provided = level;
+}
+
 FORTRAN(barrier, (MPI_Fint * comm, MPI_Fint *error), (comm, error))
 {
     put_error(error, MPI_Barrier(MPI_Comm_f2c(*comm)));

@@ -20,6 +20,8 @@ static esker_shared_job *job;
 static char job_id[ESKER_ID_BYTES];
 static char **deleted;
 static int deleted_count;
+static MPI_Comm world = MPI_COMM_NULL;
+static int is_spoiled;
 
 void mpiio_lock(void)
 {
@@ -29,6 +31,16 @@ void mpiio_lock(void)
 void mpiio_unlock(void)
 {
     pthread_mutex_unlock(&calls);
+}
+
+MPI_Comm mpiio_world(void)
+{
+    return world;
+}
+
+void mpiio_job_spoil(void)
+{
+    is_spoiled = 1;
 }
 
 static int world_rank(void)
@@ -96,22 +108,39 @@ int mpiio_refuse(const char *call, const char *path, const char *why, int class_
     return class_;
 }
 
-const char *mpiio_path_within(const char *name)
+int mpiio_path_within(const char *name, char path[MPIIO_PATH_BYTES])
 {
-    const char *at = getenv("ESKER_MPIIO_AT"), *colon = strchr(name, ':');
-    size_t length;
+    const char *at = getenv("ESKER_MPIIO_AT"), *colon;
+    size_t length = 0, at_length;
 
-    if (at == NULL || at[0] != '/')
-        return NULL;
+    if (at == NULL || at[0] != '/' || name == NULL)
+        return 0;
     /* Prefixes such as "ufs:" choose a driver of the MPI library. */
+    colon = strchr(name, ':');
     if (colon != NULL && colon[1] == '/' && memchr(name, '/', (size_t)(colon - name)) == NULL)
         name = colon + 1;
-    length = strlen(at);
-    while (length > 0 && at[length - 1] == '/')
-        length--;
-    if (strncmp(name, at, length) != 0 || name[length] != '/')
-        return NULL;
-    return name + length;
+    if (name[0] != '/' || strlen(name) >= MPIIO_PATH_BYTES)
+        return 0;
+    while (*name != 0) {
+        size_t word = strcspn(name, "/");
+
+        if (word == 2 && name[0] == '.' && name[1] == '.') {
+            while (length > 0 && path[--length] != '/')
+                ;
+        } else if (word > 0 && !(word == 1 && name[0] == '.')) {
+            path[length++] = '/';
+            memcpy(path + length, name, word);
+            length += word;
+        }
+        name += word + (name[word] == '/');
+    }
+    path[length] = 0;
+    for (at_length = strlen(at); at_length > 0 && at[at_length - 1] == '/'; at_length--)
+        ;
+    if (strncmp(path, at, at_length) != 0 || path[at_length] != '/')
+        return 0;
+    memmove(path, path + at_length, length - at_length + 1);
+    return 1;
 }
 
 int mpiio_job_writes(void)
@@ -138,6 +167,15 @@ static size_t split(char *list, const char **names, size_t names_max)
     return count;
 }
 
+/* The code of the first rank that has one: all ranks go on, or none. */
+static int agreed(int code)
+{
+    int worst = code;
+
+    MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MAX, world);
+    return worst;
+}
+
 /* Publishes the job. MPI calls it at the start of MPI_Finalize, while it still works. */
 static int end_job(MPI_Comm self, int key, void *attribute, void *state)
 {
@@ -149,12 +187,17 @@ static int end_job(MPI_Comm self, int key, void *attribute, void *state)
     (void)key;
     (void)attribute;
     (void)state;
-    if (job == NULL)
+    if (job == NULL) {
+        MPI_Comm_free(&world);
         return MPI_SUCCESS;
-    if (mpiio_files_count_open() > 0) {
+    }
+    if (mpiio_files_is_any_open()) {
         say("files are open at MPI_Finalize, so nothing is published");
         failed = 1;
-    } else if (mpiio_job_delete_pending() != MPI_SUCCESS || mpiio_files_close_kept() != MPI_SUCCESS) {
+    } else if (mpiio_job_delete_pending() != MPI_SUCCESS || mpiio_shared_close_kept(0) != MPI_SUCCESS) {
+        failed = 1;
+    } else if (agreed(is_spoiled)) {
+        say("writes have failed, so nothing is published");
         failed = 1;
     } else if (!mpiio_job_writes()) {
         failed = esker_shared_leave(job) < 0;
@@ -176,6 +219,22 @@ static int end_job(MPI_Comm self, int key, void *attribute, void *state)
     }
     esker_comm_close(comm);
     esker_repository_close(repository);
+    MPI_Comm_free(&world);
+    return MPI_SUCCESS;
+}
+
+int mpiio_job_expect(void)
+{
+    int key;
+
+    if (world != MPI_COMM_NULL)
+        return MPI_SUCCESS;
+    /* Attributes are deleted in the reverse order: what other libraries do at the end, such as closing
+     * files, comes first. */
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &world) != MPI_SUCCESS
+        || MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end_job, &key, NULL) != MPI_SUCCESS
+        || MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL) != MPI_SUCCESS)
+        return MPI_ERR_OTHER;
     return MPI_SUCCESS;
 }
 
@@ -215,30 +274,28 @@ static int begin(char *bases)
     return MPI_SUCCESS;
 }
 
-/* The code of the first rank that has one: all ranks go on, or none. */
-static int agreed(int code)
+int mpiio_is_true_for_all(int truth)
 {
-    int worst = code;
-
-    MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    return worst;
+    return agreed(!truth) == 0;
 }
 
 int mpiio_job_begin(void)
 {
     const char *given = getenv("ESKER_MPIIO_JOB"), *list = getenv("ESKER_MPIIO_BASE");
     char *bases;
-    int code, key;
+    int code;
 
     if (job != NULL)
         return MPI_SUCCESS;
+    if (mpiio_job_expect() != MPI_SUCCESS)
+        return MPI_ERR_OTHER;
     code = agreed(open_store());
     if (code == MPI_SUCCESS) {
         if (world_rank() == 0 && given == NULL && esker_job_id(&job_id) < 0)
             code = MPI_ERR_OTHER;
         if (world_rank() == 0 && given != NULL)
             snprintf(job_id, sizeof job_id, "%s", given);
-        MPI_Bcast(job_id, sizeof job_id, MPI_CHAR, 0, MPI_COMM_WORLD);
+        MPI_Bcast(job_id, sizeof job_id, MPI_CHAR, 0, world);
         code = agreed(code);
     }
     if (code == MPI_SUCCESS && esker_comm_from_mpi(MPI_COMM_WORLD, &comm) < 0)
@@ -256,12 +313,7 @@ int mpiio_job_begin(void)
     bases = list == NULL ? NULL : strdup(list);
     code = begin(bases);
     free(bases);
-    if (code != MPI_SUCCESS)
-        return code;
-    if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end_job, &key, NULL) != MPI_SUCCESS
-        || MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL) != MPI_SUCCESS)
-        return MPI_ERR_OTHER;
-    return MPI_SUCCESS;
+    return code;
 }
 
 int mpiio_job_make_parents(const char *path)
@@ -285,7 +337,7 @@ int mpiio_job_make_parents(const char *path)
         }
         free(parent);
     }
-    MPI_Bcast(&code, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    MPI_Bcast(&code, 1, MPI_INT, 0, world);
     return code;
 }
 
@@ -308,21 +360,25 @@ int mpiio_job_delete_later(const char *path)
 static int delete_of(int from, const char *path)
 {
     int length = path == NULL ? 0 : (int)strlen(path) + 1, code = MPI_SUCCESS;
-    esker_shared_file *kept;
+    struct mpiio_shared *shared;
     char *name;
 
-    MPI_Bcast(&length, 1, MPI_INT, from, MPI_COMM_WORLD);
+    MPI_Bcast(&length, 1, MPI_INT, from, world);
     name = malloc((size_t)length);
     if (name == NULL)
         MPI_Abort(MPI_COMM_WORLD, 1);
     if (path != NULL)
         memcpy(name, path, (size_t)length);
-    MPI_Bcast(name, length, MPI_CHAR, from, MPI_COMM_WORLD);
-    kept = mpiio_files_take_kept(name);
-    if (kept != NULL && esker_shared_close(kept) < 0)
-        code = mpiio_failed("close", name);
-    if (esker_shared_unlink(job, name) < 0 && esker_error_kind() != ESKER_NOT_FOUND)
+    MPI_Bcast(name, length, MPI_CHAR, from, world);
+    shared = mpiio_shared_find(name);
+    if (shared != NULL) {
+        /* It is removed when it is closed, as it may be now. */
+        shared->is_deleted = 1;
+        if (shared->handles == 0)
+            code = mpiio_shared_close(shared);
+    } else if (esker_shared_unlink(job, name) < 0 && esker_error_kind() != ESKER_NOT_FOUND) {
         code = mpiio_failed("delete", name);
+    }
     free(name);
     return code;
 }
@@ -332,14 +388,14 @@ int mpiio_job_delete_pending(void)
     int code = MPI_SUCCESS, most, rank = world_rank(), size;
     int *counts;
 
-    MPI_Allreduce(&deleted_count, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Allreduce(&deleted_count, &most, 1, MPI_INT, MPI_MAX, world);
     if (most == 0)
         return MPI_SUCCESS;
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm_size(world, &size);
     counts = calloc((size_t)size, sizeof *counts);
     if (counts == NULL)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    MPI_Allgather(&deleted_count, 1, MPI_INT, counts, 1, MPI_INT, MPI_COMM_WORLD);
+    MPI_Allgather(&deleted_count, 1, MPI_INT, counts, 1, MPI_INT, world);
     for (int from = 0; from < size; from++) {
         for (int i = 0; i < counts[from]; i++) {
             int one = delete_of(from, from == rank ? deleted[i] : NULL);

@@ -7,6 +7,9 @@
 
 #include "esker_mpiio.h"
 
+/* Files without handles that are kept open. */
+#define KEPT_MAX 16
+
 
 /* Calls the error handler of a file, which by default does nothing. Without a file it is that of
  * MPI_FILE_NULL, which only MPI itself can call: of these, the one that ends the job is known. */
@@ -48,35 +51,56 @@ __attribute__((constructor)) static void choose_ompio(void)
 }
 #endif
 
-/* Opens the file in Esker. */
-static int open_shared(const char *path, int amode, esker_shared_file **file)
+/* Opens the file in Esker, once for all its handles. */
+static int open_shared(const char *path, int amode, struct mpiio_shared **shared)
 {
-    int creates = (amode & MPI_MODE_CREATE) != 0;
+    int creates = (amode & MPI_MODE_CREATE) != 0, code = MPI_SUCCESS;
+    esker_shared_file *file;
 
-    *file = mpiio_files_take_kept(path);
-    if (*file == NULL && esker_shared_open(mpiio_job(), path, 0, file) < 0) {
-        if (!creates || esker_error_kind() != ESKER_NOT_FOUND)
+    *shared = mpiio_shared_find(path);
+    if (*shared != NULL && (*shared)->is_deleted)
+        return mpiio_refuse("open", path, "it is deleted, and still open", MPI_ERR_FILE_IN_USE);
+    if (*shared == NULL) {
+        int is_new = esker_shared_open(mpiio_job(), path, 0, &file) < 0;
+
+        if (is_new && (!creates || esker_error_kind() != ESKER_NOT_FOUND))
             return mpiio_failed("open", path);
-        if (esker_shared_open(mpiio_job(), path, 1, file) < 0)
+        if (is_new && esker_shared_open(mpiio_job(), path, 1, &file) < 0)
             return mpiio_failed("create", path);
-    } else if ((amode & MPI_MODE_EXCL) != 0) {
-        esker_shared_close(*file);
-        return MPI_ERR_FILE_EXISTS;
+        /* From here on no read and no write needs another rank. */
+        if (esker_shared_exchange(file) < 0)
+            code = mpiio_failed("open", path);
+        if (code == MPI_SUCCESS)
+            *shared = mpiio_shared_add(file, path);
+        if (mpiio_is_true_for_all(*shared != NULL)) {
+            amode &= is_new ? ~MPI_MODE_EXCL : ~0;
+        } else {
+            if (*shared != NULL)
+                return mpiio_shared_close(*shared) == MPI_SUCCESS ? MPI_ERR_NO_MEM : MPI_ERR_IO;
+            esker_shared_close(file);
+            return code == MPI_SUCCESS ? MPI_ERR_NO_MEM : code;
+        }
     }
-    /* From here on no read and no write needs another rank. */
-    if (esker_shared_exchange(*file) < 0) {
-        int code = mpiio_failed("open", path);
+    return (amode & MPI_MODE_EXCL) != 0 ? MPI_ERR_FILE_EXISTS : MPI_SUCCESS;
+}
 
-        esker_shared_close(*file);
-        return code;
-    }
+/* Fails for modes that exclude each other, before anything is made. */
+static int check_amode(int amode)
+{
+    int is_read_only = (amode & MPI_MODE_RDONLY) != 0;
+    int modes = is_read_only + ((amode & MPI_MODE_WRONLY) != 0) + ((amode & MPI_MODE_RDWR) != 0);
+
+    if (modes != 1 || (is_read_only && (amode & (MPI_MODE_CREATE | MPI_MODE_EXCL)) != 0))
+        return MPI_ERR_AMODE;
     return MPI_SUCCESS;
 }
 
-static int open_within(MPI_Comm comm, const char *path, int amode, esker_shared_file **file)
+static int open_within(MPI_Comm comm, const char *path, int amode, struct mpiio_shared **shared)
 {
-    int code, relation, writes = (amode & (MPI_MODE_WRONLY | MPI_MODE_RDWR)) != 0;
+    int code = check_amode(amode), relation;
 
+    if (code != MPI_SUCCESS)
+        return code;
     MPI_Comm_compare(comm, MPI_COMM_WORLD, &relation);
     if (relation == MPI_UNEQUAL)
         return mpiio_refuse("open", path, "only all processes of MPI_COMM_WORLD together open a file",
@@ -84,7 +108,7 @@ static int open_within(MPI_Comm comm, const char *path, int amode, esker_shared_
     if ((amode & MPI_MODE_SEQUENTIAL) != 0)
         return mpiio_refuse("open", path, "MPI_MODE_SEQUENTIAL needs shared file pointers",
                             MPI_ERR_UNSUPPORTED_OPERATION);
-    if (writes && !mpiio_job_writes())
+    if ((amode & MPI_MODE_RDONLY) == 0 && !mpiio_job_writes())
         return mpiio_refuse("open", path, "ESKER_MPIIO_WRITE must name what is published",
                             MPI_ERR_READ_ONLY);
     code = mpiio_job_begin();
@@ -92,7 +116,7 @@ static int open_within(MPI_Comm comm, const char *path, int amode, esker_shared_
         code = mpiio_job_delete_pending();
     if (code == MPI_SUCCESS && (amode & MPI_MODE_CREATE) != 0)
         code = mpiio_job_make_parents(path);
-    return code == MPI_SUCCESS ? open_shared(path, amode, file) : code;
+    return code == MPI_SUCCESS ? open_shared(path, amode, shared) : code;
 }
 
 /* Opens the descriptors of the MPI library, by the driver of plain files: no other would find out what
@@ -102,10 +126,9 @@ static int open_mpi(MPI_Comm comm, const char *filename, MPI_Info info, struct m
 {
     const int done = MPI_MODE_EXCL | MPI_MODE_DELETE_ON_CLOSE | MPI_MODE_APPEND;
     char *name = malloc(strlen(filename) + sizeof "ufs:");
-    int code = MPI_ERR_NO_MEM, has_name = name != NULL, failed;
+    int code = MPI_ERR_NO_MEM, failed;
 
-    MPI_Allreduce(MPI_IN_PLACE, &has_name, 1, MPI_INT, MPI_MIN, comm);
-    if (has_name) {
+    if (mpiio_is_true_for_all(name != NULL)) {
         sprintf(name, "ufs:%s", strchr(filename, '/'));
         info = without_sieving(info);
         code = PMPI_File_open(comm, name, file->amode & ~done, info, &file->handle);
@@ -113,10 +136,9 @@ static int open_mpi(MPI_Comm comm, const char *filename, MPI_Info info, struct m
     }
     free(name);
     failed = code != MPI_SUCCESS;
-    MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, comm);
-    if (failed && code == MPI_SUCCESS) {
+    if (!mpiio_is_true_for_all(!failed) && code == MPI_SUCCESS) {
         /* It cannot be closed here alone. */
-        fprintf(stderr, "esker: open of %s: MPI opened it at some ranks only\n", file->path);
+        fprintf(stderr, "esker: open of %s: MPI opened it at some ranks only\n", file->shared->path);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     if (code == MPI_SUCCESS && (file->amode & MPI_MODE_APPEND) != 0)
@@ -124,34 +146,59 @@ static int open_mpi(MPI_Comm comm, const char *filename, MPI_Info info, struct m
     return code;
 }
 
+int MPI_Init(int *argc, char ***argv)
+{
+    int code = PMPI_Init(argc, argv);
+
+    return code == MPI_SUCCESS && getenv("ESKER_MPIIO_AT") != NULL ? mpiio_job_expect() : code;
+}
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
+{
+    int code = PMPI_Init_thread(argc, argv, required, provided);
+
+    return code == MPI_SUCCESS && getenv("ESKER_MPIIO_AT") != NULL ? mpiio_job_expect() : code;
+}
+
+/* Removes a handle; the file is kept, or closed if it is deleted. */
+static int remove_handle(struct mpiio_file *file)
+{
+    struct mpiio_shared *shared = file->shared;
+
+    mpiio_files_remove(file);
+    if (shared->handles == 0 && shared->is_deleted)
+        return mpiio_shared_close(shared);
+    return mpiio_shared_close_kept(KEPT_MAX);
+}
+
 int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *handle)
 {
-    const char *path = mpiio_path_within(filename);
-    esker_shared_file *shared;
-    struct mpiio_file *file;
-    int code, has_all;
+    struct mpiio_shared *shared = NULL;
+    struct mpiio_file *file = NULL;
+    char path[MPIIO_PATH_BYTES];
+    int code;
 
-    if (path == NULL)
+    if (!mpiio_path_within(filename, path))
         return PMPI_File_open(comm, filename, amode, info, handle);
     *handle = MPI_FILE_NULL;
     mpiio_lock();
     code = open_within(comm, path, amode, &shared);
+    if (code == MPI_SUCCESS) {
+        file = mpiio_files_add(shared, amode);
+        code = mpiio_is_true_for_all(file != NULL) ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+    }
     mpiio_unlock();
-    if (code != MPI_SUCCESS)
-        return raise_error(MPI_FILE_NULL, code);
-    file = mpiio_files_add(shared, path, amode);
-    has_all = file != NULL;
-    MPI_Allreduce(MPI_IN_PLACE, &has_all, 1, MPI_INT, MPI_MIN, comm);
-    code = has_all ? open_mpi(comm, filename, info, file) : MPI_ERR_NO_MEM;
+    if (code == MPI_SUCCESS)
+        code = open_mpi(comm, filename, info, file);
     if (code == MPI_SUCCESS) {
         *handle = file->handle;
         return MPI_SUCCESS;
     }
-    if (file != NULL)
-        mpiio_files_remove(file);
-    mpiio_lock();
-    esker_shared_close(shared);
-    mpiio_unlock();
+    if (file != NULL) {
+        mpiio_lock();
+        remove_handle(file);
+        mpiio_unlock();
+    }
     return raise_error(MPI_FILE_NULL, code);
 }
 
@@ -165,35 +212,47 @@ int MPI_File_get_amode(MPI_File handle, int *amode)
     return MPI_SUCCESS;
 }
 
+/* Syncs a file; fails at all ranks if a write of one has failed since the last sync. */
+static int sync_shared(const char *call, struct mpiio_shared *shared)
+{
+    int code = MPI_SUCCESS;
+
+    /* Esker waits for late ranks for some minutes only. */
+    if (!mpiio_is_true_for_all(!shared->has_failed)) {
+        mpiio_job_spoil();
+        code = MPI_ERR_IO;
+    }
+    shared->has_failed = 0;
+    if (esker_shared_sync(shared->file) < 0)
+        code = mpiio_failed(call, shared->path);
+    shared->is_written = 0;
+    return code;
+}
+
 int MPI_File_close(MPI_File *handle)
 {
     struct mpiio_file *file = mpiio_files_of_handle(*handle);
-    int code, closed = MPI_SUCCESS;
+    int code, closed, removed;
 
     if (file == NULL)
         return PMPI_File_close(handle);
     /* The MPI library may still write. */
     code = PMPI_File_close(handle);
     mpiio_lock();
-    if (esker_shared_sync(file->file) < 0)
-        closed = mpiio_failed("close", file->path);
-    if (closed == MPI_SUCCESS && (file->amode & MPI_MODE_DELETE_ON_CLOSE) == 0) {
-        closed = mpiio_files_keep(file);
-    } else {
-        esker_shared_close(file->file);
-        if (closed == MPI_SUCCESS && esker_shared_unlink(mpiio_job(), file->path) < 0)
-            closed = mpiio_failed("delete", file->path);
-        mpiio_files_remove(file);
-    }
+    closed = sync_shared("close", file->shared);
+    file->shared->is_deleted |= (file->amode & MPI_MODE_DELETE_ON_CLOSE) != 0;
+    removed = remove_handle(file);
     mpiio_unlock();
-    return raise_error(MPI_FILE_NULL, code == MPI_SUCCESS ? closed : code);
+    if (code == MPI_SUCCESS)
+        code = closed == MPI_SUCCESS ? removed : closed;
+    return raise_error(MPI_FILE_NULL, code);
 }
 
 int MPI_File_delete(const char *filename, MPI_Info info)
 {
-    const char *path = mpiio_path_within(filename);
+    char path[MPIIO_PATH_BYTES];
 
-    if (path == NULL)
+    if (!mpiio_path_within(filename, path))
         return PMPI_File_delete(filename, info);
     if (!mpiio_job_writes())
         return raise_error(MPI_FILE_NULL, mpiio_refuse("delete", path, "ESKER_MPIIO_WRITE is not set",
@@ -207,16 +266,14 @@ int MPI_File_delete(const char *filename, MPI_Info info)
 int MPI_File_sync(MPI_File handle)
 {
     struct mpiio_file *file = mpiio_files_of_handle(handle);
-    int code;
+    int code = PMPI_File_sync(handle), synced;
 
-    code = PMPI_File_sync(handle);
     if (file == NULL)
         return code;
     mpiio_lock();
-    if (esker_shared_sync(file->file) < 0)
-        code = mpiio_failed("sync", file->path);
+    synced = sync_shared("sync", file->shared);
     mpiio_unlock();
-    return raise_error(handle, code);
+    return raise_error(handle, code == MPI_SUCCESS ? synced : code);
 }
 
 /* Libraries order their writes by barriers: HDF5 fills a chunk at one rank, waits, and writes to it at
@@ -225,7 +282,7 @@ int MPI_Barrier(MPI_Comm comm)
 {
     int code, is_inter = 1, size = 0, all = -1;
 
-    if (mpiio_files_count_open() == 0)
+    if (!mpiio_files_is_any_open())
         return PMPI_Barrier(comm);
     PMPI_Comm_test_inter(comm, &is_inter);
     PMPI_Comm_size(comm, &size);
@@ -233,44 +290,45 @@ int MPI_Barrier(MPI_Comm comm)
     if (is_inter || size != all)
         return PMPI_Barrier(comm);
     mpiio_lock();
-    code = mpiio_files_exchange(comm);
+    code = mpiio_files_exchange();
     mpiio_unlock();
     return code;
 }
 
-int MPI_File_set_size(MPI_File handle, MPI_Offset size)
+/* Changes the size to `size`, or to that only if it is smaller. */
+static int resize(const char *call, MPI_File handle, MPI_Offset size, int only_grows)
 {
     struct mpiio_file *file = mpiio_files_of_handle(handle);
     int code = MPI_SUCCESS;
+    uint64_t now = 0;
 
-    if (file == NULL)
-        return PMPI_File_set_size(handle, size);
     if (size < 0)
         return raise_error(handle, MPI_ERR_ARG);
+    if ((file->amode & MPI_MODE_RDONLY) != 0)
+        return raise_error(handle, MPI_ERR_READ_ONLY);
+    PMPI_Barrier(mpiio_world());
     mpiio_lock();
-    if (esker_shared_truncate(file->file, (uint64_t)size) < 0)
-        code = mpiio_failed("set_size", file->path);
+    if ((only_grows && esker_shared_stat(file->shared->file, &now, NULL) < 0)
+        || ((!only_grows || now < (uint64_t)size)
+            && esker_shared_truncate(file->shared->file, (uint64_t)size) < 0))
+        code = mpiio_failed(call, file->shared->path);
     mpiio_unlock();
     return raise_error(handle, code);
 }
 
+int MPI_File_set_size(MPI_File handle, MPI_Offset size)
+{
+    if (mpiio_files_of_handle(handle) == NULL)
+        return PMPI_File_set_size(handle, size);
+    return resize("set_size", handle, size, 0);
+}
+
 int MPI_File_preallocate(MPI_File handle, MPI_Offset size)
 {
-    struct mpiio_file *file = mpiio_files_of_handle(handle);
-    int code = MPI_SUCCESS;
-    uint64_t now;
-
-    if (file == NULL)
+    if (mpiio_files_of_handle(handle) == NULL)
         return PMPI_File_preallocate(handle, size);
-    if (size < 0)
-        return raise_error(handle, MPI_ERR_ARG);
     /* Logs take no space before they are written, but the size must be what it would be. */
-    mpiio_lock();
-    if (esker_shared_stat(file->file, &now, NULL) < 0
-        || (now < (uint64_t)size && esker_shared_truncate(file->file, (uint64_t)size) < 0))
-        code = mpiio_failed("preallocate", file->path);
-    mpiio_unlock();
-    return raise_error(handle, code);
+    return resize("preallocate", handle, size, 1);
 }
 
 int MPI_File_set_view(MPI_File handle, MPI_Offset displacement, MPI_Datatype element,
@@ -304,7 +362,7 @@ int MPI_File_set_atomicity(MPI_File handle, int flag)
 
     if (file == NULL || !flag)
         return PMPI_File_set_atomicity(handle, flag);
-    return raise_error(handle, mpiio_refuse("set_atomicity", file->path,
+    return raise_error(handle, mpiio_refuse("set_atomicity", file->shared->path,
                                             "ranks see each other's writes after MPI_File_sync only",
                                             MPI_ERR_UNSUPPORTED_OPERATION));
 }
@@ -316,7 +374,7 @@ static int is_refused(MPI_File handle, const char *call)
 
     if (file == NULL)
         return 0;
-    mpiio_refuse(call, file->path, "shared file pointers are not supported; use offsets",
+    mpiio_refuse(call, file->shared->path, "shared file pointers are not supported; use offsets",
                  MPI_ERR_UNSUPPORTED_OPERATION);
     return 1;
 }

@@ -4,7 +4,7 @@
  *
  * What ROMIO (of MPICH, Intel MPI, Cray MPICH and Open MPI) and OMPIO (of Open MPI) call: open, close,
  * pread, pwrite, preadv, pwritev, read, write, lseek, fsync, ftruncate, fcntl for locks, aio_read and
- * aio_write. PnetCDF also reads the first bytes of a file. Sync and truncation have happened at all ranks
+ * aio_write. PnetCDF also asks for files, reads their first bytes and empties them. Sync and truncation have happened at all ranks
  * in mpi_file.c; locks are not needed, since
  * a write never reads what it leaves as it is. Asynchronous calls are carried out at once. */
 #ifndef _GNU_SOURCE
@@ -36,7 +36,7 @@
     }
 
 /* Reads or writes at an offset. Returns the bytes, or -1 with errno. */
-static ssize_t transfer(struct mpiio_file *file, void *buffer, size_t bytes, off_t offset, int writes)
+static ssize_t transfer(struct mpiio_shared *file, void *buffer, size_t bytes, off_t offset, int writes)
 {
     int64_t moved;
 
@@ -44,7 +44,7 @@ static ssize_t transfer(struct mpiio_file *file, void *buffer, size_t bytes, off
         errno = EINVAL;
         return -1;
     }
-    if (writes && file->is_kept) {
+    if (writes && file->handles == 0) {
         errno = EBADF;
         return -1;
     }
@@ -55,8 +55,11 @@ static ssize_t transfer(struct mpiio_file *file, void *buffer, size_t bytes, off
                    : esker_shared_pread(file->file, buffer, bytes, (uint64_t)offset);
     if (writes)
         file->is_written = 1;
-    if (moved < 0)
+    if (moved < 0) {
         mpiio_failed(writes ? "write" : "read", file->path);
+        /* The MPI library does not always tell the program. */
+        file->has_failed |= writes;
+    }
     mpiio_unlock();
     if (moved < 0) {
         errno = (int)-moved;
@@ -65,7 +68,7 @@ static ssize_t transfer(struct mpiio_file *file, void *buffer, size_t bytes, off
     return (ssize_t)moved;
 }
 
-static ssize_t transfer_all(struct mpiio_file *file, const struct iovec *pieces, int count,
+static ssize_t transfer_all(struct mpiio_shared *file, const struct iovec *pieces, int count,
                             off_t offset, int writes)
 {
     ssize_t moved = 0;
@@ -107,7 +110,7 @@ static ssize_t transfer_all(struct mpiio_file *file, const struct iovec *pieces,
     LIBC(name, ssize_t (*)(int, void *, size_t, offset_type))                                       \
     ssize_t name(int descriptor, void *buffer, size_t bytes, offset_type offset)                   \
     {                                                                                              \
-        struct mpiio_file *file = mpiio_descriptor_file(descriptor, NULL);                         \
+        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, NULL);                         \
         return file == NULL ? load_##name()(descriptor, buffer, bytes, offset)                     \
                             : transfer(file, buffer, bytes, offset, 0);                            \
     }
@@ -116,7 +119,7 @@ static ssize_t transfer_all(struct mpiio_file *file, const struct iovec *pieces,
     LIBC(name, ssize_t (*)(int, const void *, size_t, offset_type))                                 \
     ssize_t name(int descriptor, const void *buffer, size_t bytes, offset_type offset)             \
     {                                                                                              \
-        struct mpiio_file *file = mpiio_descriptor_file(descriptor, NULL);                         \
+        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, NULL);                         \
         return file == NULL ? load_##name()(descriptor, buffer, bytes, offset)                     \
                             : transfer(file, (void *)(uintptr_t)buffer, bytes, offset, 1);         \
     }
@@ -125,7 +128,7 @@ static ssize_t transfer_all(struct mpiio_file *file, const struct iovec *pieces,
     LIBC(name, ssize_t (*)(int, const struct iovec *, int, offset_type))                            \
     ssize_t name(int descriptor, const struct iovec *pieces, int count, offset_type offset)        \
     {                                                                                              \
-        struct mpiio_file *file = mpiio_descriptor_file(descriptor, NULL);                         \
+        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, NULL);                         \
         return file == NULL ? load_##name()(descriptor, pieces, count, offset)                     \
                             : transfer_all(file, pieces, count, offset, writes);                   \
     }
@@ -135,7 +138,7 @@ static ssize_t transfer_all(struct mpiio_file *file, const struct iovec *pieces,
     offset_type name(int descriptor, offset_type offset, int whence)                               \
     {                                                                                              \
         off_t *position;                                                                           \
-        struct mpiio_file *file = mpiio_descriptor_file(descriptor, &position);                    \
+        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, &position);                    \
         return file == NULL ? load_##name()(descriptor, offset, whence)                            \
                             : move(file, position, offset, whence);                                \
     }
@@ -165,7 +168,7 @@ static ssize_t transfer_all(struct mpiio_file *file, const struct iovec *pieces,
         return load_##name()(descriptor, command, argument);                                       \
     }
 
-static off_t move(struct mpiio_file *file, off_t *position, off_t offset, int whence)
+static off_t move(struct mpiio_shared *file, off_t *position, off_t offset, int whence)
 {
     off_t from = 0, to;
 
@@ -216,11 +219,67 @@ int close(int descriptor)
     return load_close()(descriptor);
 }
 
+/* Other descriptors take the numbers. */
+LIBC(dup2, int (*)(int, int))
+int dup2(int from, int to)
+{
+    int made = load_dup2()(from, to);
+
+    if (made >= 0 && from != to)
+        mpiio_descriptor_close(to);
+    return made;
+}
+
+LIBC(dup3, int (*)(int, int, int))
+int dup3(int from, int to, int flags)
+{
+    int made = load_dup3()(from, to, flags);
+
+    if (made >= 0)
+        mpiio_descriptor_close(to);
+    return made;
+}
+
+/* Of files of earlier runs that this one has not opened, a rank alone knows nothing. */
+LIBC(access, int (*)(const char *, int))
+int access(const char *name, int mode)
+{
+    char path[MPIIO_PATH_BYTES];
+
+    if (!mpiio_path_within(name, path))
+        return load_access()(name, mode);
+    if (mpiio_files_has(path))
+        return 0;
+    errno = ENOENT;
+    return -1;
+}
+
+/* Emptying a file takes all ranks: as with one that is deleted, the next open finds a new one. */
+static int empty(const char *path, off_t size)
+{
+    if (size != 0 || !mpiio_files_has(path)) {
+        errno = size != 0 ? EOPNOTSUPP : ENOENT;
+        return -1;
+    }
+    return mpiio_job_delete_later(path);
+}
+
+#define TRUNCATE(name, offset_type)                                                                \
+    LIBC(name, int (*)(const char *, offset_type))                                                  \
+    int name(const char *file, offset_type size)                                                   \
+    {                                                                                              \
+        char path[MPIIO_PATH_BYTES];                                                               \
+        return mpiio_path_within(file, path) ? empty(path, size) : load_##name()(file, size);      \
+    }
+
+TRUNCATE(truncate, off_t)
+TRUNCATE(truncate64, off64_t)
+
 LIBC(read, ssize_t (*)(int, void *, size_t))
 ssize_t read(int descriptor, void *buffer, size_t bytes)
 {
     off_t *position;
-    struct mpiio_file *file = mpiio_descriptor_file(descriptor, &position);
+    struct mpiio_shared *file = mpiio_descriptor_file(descriptor, &position);
     ssize_t moved;
 
     if (file == NULL)
@@ -234,7 +293,7 @@ LIBC(write, ssize_t (*)(int, const void *, size_t))
 ssize_t write(int descriptor, const void *buffer, size_t bytes)
 {
     off_t *position;
-    struct mpiio_file *file = mpiio_descriptor_file(descriptor, &position);
+    struct mpiio_shared *file = mpiio_descriptor_file(descriptor, &position);
     ssize_t moved;
 
     if (file == NULL)
@@ -257,7 +316,7 @@ int fdatasync(int descriptor)
 }
 
 /* glibc's aio_error, aio_return and aio_suspend look no further than at these two fields. */
-static int carry_out(struct mpiio_file *file, struct aiocb *request, int writes)
+static int carry_out(struct mpiio_shared *file, struct aiocb *request, int writes)
 {
     ssize_t moved = transfer(file, (void *)(uintptr_t)request->aio_buf, request->aio_nbytes,
                              request->aio_offset, writes);
@@ -271,7 +330,7 @@ static int carry_out(struct mpiio_file *file, struct aiocb *request, int writes)
     LIBC(name, int (*)(struct control *))                                                           \
     int name(struct control *request)                                                              \
     {                                                                                              \
-        struct mpiio_file *file = mpiio_descriptor_file(request->aio_fildes, NULL);                \
+        struct mpiio_shared *file = mpiio_descriptor_file(request->aio_fildes, NULL);                \
         return file == NULL ? load_##name()(request)                                               \
                             : carry_out(file, (struct aiocb *)request, writes);                    \
     }

@@ -646,7 +646,7 @@ int esker_shared_begin(esker_comm *comm, esker_repository *repository, const cha
                        const esker_shared_options *options, esker_shared_job **shared);
 /* Opens the root of this rank's own part, in which other files are made as in a session. */
 int esker_shared_root(esker_shared_job *shared, esker_dir **root);
-/* Opens a file, or makes it if `creates` is not 0. Collective. */
+/* Opens a file, or makes it if `creates` is not 0. Collective. Fails with ESKER_INVALID if it is open. */
 int esker_shared_open(esker_shared_job *shared, const char *path, int creates,
                       esker_shared_file **file);
 /* Removes a file that no rank has open. Collective. */

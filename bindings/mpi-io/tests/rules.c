@@ -241,6 +241,73 @@ static void nonblocking(const char *directory)
     OK(MPI_File_close(&file));
 }
 
+static void expect(MPI_File file, MPI_Offset bytes_wanted, const char *wanted)
+{
+    MPI_Offset bytes;
+    char found[64] = "";
+
+    OK(MPI_File_get_size(file, &bytes));
+    CHECK(bytes == bytes_wanted);
+    OK(MPI_File_read_at(file, 0, found, sizeof found - 1, MPI_CHAR, MPI_STATUS_IGNORE));
+    CHECK(strcmp(found, wanted) == 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* Two handles are of one file, also under another spelling of its name. */
+static void handles(const char *directory)
+{
+    MPI_File one, two;
+
+    OK(opened(in(directory, "handles"), MPI_MODE_CREATE | MPI_MODE_RDWR, &one));
+    OK(opened(in(directory, ".//handles"), MPI_MODE_RDWR, &two));
+    if (rank == 0)
+        OK(MPI_File_write_at(one, 0, "first", 5, MPI_CHAR, MPI_STATUS_IGNORE));
+    MPI_Barrier(MPI_COMM_WORLD);
+    expect(two, 5, "first");
+    if (rank == size - 1)
+        OK(MPI_File_write_at(two, 2, "second", 6, MPI_CHAR, MPI_STATUS_IGNORE));
+    MPI_Barrier(MPI_COMM_WORLD);
+    OK(MPI_File_sync(two));
+    OK(MPI_File_close(&one));
+    expect(two, 8, "fisecond");
+    OK(MPI_File_close(&two));
+    OK(opened(in(directory, "many/../handles"), MPI_MODE_RDONLY, &one));
+    expect(one, 8, "fisecond");
+    CHECK(class_of(MPI_File_set_size(one, 3)) != MPI_SUCCESS);
+    MPI_Barrier(MPI_COMM_WORLD);
+    expect(one, 8, "fisecond");
+    OK(MPI_File_close(&one));
+}
+
+/* What is deleted while it is open is gone once it is closed, and its name is free. */
+static void deletions(const char *directory)
+{
+    MPI_File open_file, other;
+
+    OK(opened(in(directory, "gone"), MPI_MODE_CREATE | MPI_MODE_RDWR, &open_file));
+    OK(MPI_File_write_at(open_file, 0, "old", 3, MPI_CHAR, MPI_STATUS_IGNORE));
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0)
+        OK(MPI_File_delete(in(directory, "gone"), MPI_INFO_NULL));
+    MPI_Barrier(MPI_COMM_WORLD);
+    OK(opened(in(directory, "other"), MPI_MODE_CREATE | MPI_MODE_RDWR, &other));
+    expect(open_file, 3, "old");
+    OK(MPI_File_close(&open_file));
+    OK(MPI_File_close(&other));
+    CHECK(class_of(opened(in(directory, "gone"), MPI_MODE_RDONLY, &open_file)) == MPI_ERR_NO_SUCH_FILE);
+    OK(opened(in(directory, "gone"), MPI_MODE_CREATE | MPI_MODE_RDWR, &open_file));
+    expect(open_file, 0, "");
+    if (rank == 0)
+        OK(MPI_File_write_at(open_file, 0, "new", 3, MPI_CHAR, MPI_STATUS_IGNORE));
+    OK(MPI_File_close(&open_file));
+    OK(opened(in(directory, "gone"), MPI_MODE_RDONLY, &open_file));
+    expect(open_file, 3, "new");
+    OK(MPI_File_close(&open_file));
+    /* Modes that exclude each other make nothing. */
+    CHECK(opened(in(directory, "nothing"), MPI_MODE_CREATE | MPI_MODE_RDONLY, &open_file) != MPI_SUCCESS);
+    CHECK(opened(in(directory, "nothing"), MPI_MODE_RDONLY, &open_file) != MPI_SUCCESS);
+}
+
 /* Two handles of one file, and many files; descriptors do not leak. */
 static void many(const char *directory)
 {
@@ -305,6 +372,8 @@ int main(int argc, char **argv)
     holes(argv[1]);
     turns(argv[1]);
     nonblocking(argv[1]);
+    handles(argv[1]);
+    deletions(argv[1]);
     many(argv[1]);
     if (getenv("ESKER_MPIIO_AT") != NULL)
         refusals(argv[1]);

@@ -157,7 +157,8 @@ impl<T: Transport> SharedJob<T> {
     /// Opens a file for all ranks. Collective.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `IsADirectory`, at all ranks; `Unavailable` names a lost rank.
+    /// `NotFound`, `Denied`, `IsADirectory`, `Invalid` if it is open already, at all ranks; `Unavailable`
+    /// names a lost rank.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<SharedFile<'_, T>> {
         self.open_file(path.as_ref(), None)
     }

@@ -56,6 +56,8 @@ pub struct SharedFile {
     index: FileIndex,
     /// The file as rank 0 has it open, to store the attributes; `None` on other ranks.
     home: Option<Arc<OpenFile>>,
+    /// Shows the job that it is open.
+    _open: Arc<()>,
 }
 
 /// Where a rank looks up segments that it has sent, and those of others.
@@ -100,7 +102,7 @@ impl<T: Transport> SharedJob<T> {
     ///
     /// # Errors
     /// As [`esker_fs::session::Session::open_file`], at all ranks; `Denied` unless the caller may
-    /// read and write the file.
+    /// read and write the file; `Invalid` if it is open already.
     pub fn open(&mut self, path: impl AsRef<[u8]>, mode: Option<u32>) -> Result<SharedFile> {
         let mut home = None;
         let mut told = Ok(Vec::new());
@@ -114,14 +116,18 @@ impl<T: Transport> SharedJob<T> {
         let told = gather::broadcast_result(self.segments.collectives(), Rank(0), told)?;
         let (id, attributes) = told.split_first_chunk::<16>().ok_or_else(no_answer)?;
         let AgreedAttributes { size, mtime_ns } = AgreedAttributes::decode(attributes)?;
+        let (id, open) = (u128::from_le_bytes(*id), Arc::new(()));
+        self.open_files.retain(|_, open| open.strong_count() > 0);
+        self.open_files.insert(id, Arc::downgrade(&open));
         Ok(SharedFile {
-            id: u128::from_le_bytes(*id),
+            id,
             size,
             mtime_ns,
             unsent: SegmentMap::default(),
             writes: 0,
             index: FileIndex::AtOwners,
             home,
+            _open: open,
         })
     }
 
@@ -148,6 +154,12 @@ impl<T: Transport> SharedJob<T> {
                 file
             }
         };
+        // Two open files of one name would each know a part of what a rank wrote.
+        if self.open_files.get(&file.id()).is_some_and(|open| open.strong_count() > 0) {
+            drop(session.close_file(file));
+            let what = format!("{}: it is open already", String::from_utf8_lossy(path));
+            return Err(Error::new(Kind::Invalid, what));
+        }
         let handed = session.shared_content().hand_over(&file)?;
         if handed.hides_older {
             self.segments.remove(file.id())?;

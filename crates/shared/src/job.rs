@@ -9,7 +9,7 @@
 //! whose rank no longer exists goes to the rank with its number modulo the new size (`migrate_segments.rs`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use esker_base::Result;
 use esker_comm::collective::{CollectiveOptions, Collectives};
@@ -77,6 +77,8 @@ pub struct SharedJob<T> {
     repository: Repository,
     /// The process that joins the parts.
     writer: Option<SetWriter>,
+    /// Shared files that are open, by identity.
+    pub(crate) open_files: BTreeMap<u128, Weak<()>>,
 }
 
 /// The parts that one rank writes; inherited ones with their rank.
@@ -126,6 +128,7 @@ impl<T: Transport> SharedJob<T> {
             parts: Vec::new(),
             repository: repository.clone(),
             writer: options.session.heartbeat.as_ref().map(|heartbeat| heartbeat.writer.clone()),
+            open_files: BTreeMap::new(),
         };
         job.exchange_parts()?;
         if !left.is_empty() {
