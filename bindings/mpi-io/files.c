@@ -213,6 +213,9 @@ struct mpiio_file *mpiio_files_of_handle(MPI_File handle)
 {
     struct mpiio_file *file;
 
+    /* Those that are being opened have no handle yet. */
+    if (handle == MPI_FILE_NULL)
+        return NULL;
     pthread_mutex_lock(&lock);
     for (file = files; file != NULL && file->handle != handle; file = file->next)
         ;

@@ -51,37 +51,44 @@ __attribute__((constructor)) static void choose_ompio(void)
 }
 #endif
 
-/* Opens the file in Esker, once for all its handles. */
+/* Opens a file in Esker that is not open, or makes it. */
+static int open_in_job(const char *path, int creates, int *is_new, struct mpiio_shared **shared)
+{
+    esker_shared_file *file;
+    int code = MPI_SUCCESS;
+
+    *is_new = esker_shared_open(mpiio_job(), path, 0, &file) < 0;
+    if (*is_new && (!creates || esker_error_kind() != ESKER_NOT_FOUND))
+        return mpiio_failed("open", path);
+    if (*is_new && esker_shared_open(mpiio_job(), path, 1, &file) < 0)
+        return mpiio_failed("create", path);
+    /* From here on no read and no write needs another rank. */
+    if (esker_shared_exchange(file) < 0)
+        code = mpiio_failed("open", path);
+    else if ((*shared = mpiio_shared_add(file, path)) == NULL)
+        code = MPI_ERR_NO_MEM;
+    if (mpiio_is_true_for_all(code == MPI_SUCCESS))
+        return MPI_SUCCESS;
+    if (*shared != NULL)
+        mpiio_shared_close(*shared);
+    else
+        esker_shared_close(file);
+    return code == MPI_SUCCESS ? MPI_ERR_IO : code;
+}
+
+/* Opens a file once for all its handles. */
 static int open_shared(const char *path, int amode, struct mpiio_shared **shared)
 {
-    int creates = (amode & MPI_MODE_CREATE) != 0, code = MPI_SUCCESS;
-    esker_shared_file *file;
+    int code = MPI_SUCCESS, is_new = 0;
 
     *shared = mpiio_shared_find(path);
     if (*shared != NULL && (*shared)->is_deleted)
         return mpiio_refuse("open", path, "it is deleted, and still open", MPI_ERR_FILE_IN_USE);
-    if (*shared == NULL) {
-        int is_new = esker_shared_open(mpiio_job(), path, 0, &file) < 0;
-
-        if (is_new && (!creates || esker_error_kind() != ESKER_NOT_FOUND))
-            return mpiio_failed("open", path);
-        if (is_new && esker_shared_open(mpiio_job(), path, 1, &file) < 0)
-            return mpiio_failed("create", path);
-        /* From here on no read and no write needs another rank. */
-        if (esker_shared_exchange(file) < 0)
-            code = mpiio_failed("open", path);
-        if (code == MPI_SUCCESS)
-            *shared = mpiio_shared_add(file, path);
-        if (mpiio_is_true_for_all(*shared != NULL)) {
-            amode &= is_new ? ~MPI_MODE_EXCL : ~0;
-        } else {
-            if (*shared != NULL)
-                return mpiio_shared_close(*shared) == MPI_SUCCESS ? MPI_ERR_NO_MEM : MPI_ERR_IO;
-            esker_shared_close(file);
-            return code == MPI_SUCCESS ? MPI_ERR_NO_MEM : code;
-        }
-    }
-    return (amode & MPI_MODE_EXCL) != 0 ? MPI_ERR_FILE_EXISTS : MPI_SUCCESS;
+    if (*shared == NULL)
+        code = open_in_job(path, (amode & MPI_MODE_CREATE) != 0, &is_new, shared);
+    if (code == MPI_SUCCESS && !is_new && (amode & MPI_MODE_EXCL) != 0)
+        code = MPI_ERR_FILE_EXISTS;
+    return code;
 }
 
 /* Fails for modes that exclude each other, before anything is made. */

@@ -185,3 +185,33 @@ fn all_ranks_are_told_why_a_job_is_not_published() {
     assert_eq!(done.expect("job"), [esker_base::Kind::Fenced; 3]);
     assert!(repository(&store).resolve("none").is_err());
 }
+
+#[test]
+fn a_file_is_open_once_and_removed_with_its_bytes() {
+    let store = memory();
+    let published = run(&store, (3, 3), &[], &options(2, 1_000), |mut job| {
+        let me = job.segments().rank().0;
+        let mut file = job.open("/f", Some(0o644))?;
+        let again = job.open("/f", Some(0o644)).expect_err("it is open");
+        assert_eq!(again.kind(), esker_base::Kind::Invalid);
+        job.exchange(&mut file)?;
+        job.write(&mut file, u64::from(me) * 2_000, &bytes(me, 1, 2_000))?;
+        job.close(file)?;
+        job.unlink("/f")?;
+        let gone = job.open("/f", None).expect_err("it was removed");
+        assert_eq!(gone.kind(), esker_base::Kind::NotFound);
+        // A new file has nothing of the old one, which has another identity.
+        let mut file = job.open("/f", Some(0o644))?;
+        assert_eq!(job.read(&mut file, 0, 10_000)?.len(), 0);
+        job.barrier()?;
+        if me == 0 {
+            job.write(&mut file, 10, b"new")?;
+        }
+        assert_eq!(job.close(file)?.size, 13);
+        Ok(job.publish("f")?.0)
+    });
+    let set = published.expect("job")[0];
+    let repository = repository(&store);
+    assert_sound(&repository);
+    same(&content(&repository, set, "/f"), b"\0\0\0\0\0\0\0\0\0\0new", "published");
+}
