@@ -279,7 +279,7 @@ static void handles(const char *directory)
     OK(MPI_File_close(&one));
 }
 
-/* What is deleted while it is open is gone once it is closed, and its name is free. */
+/* A file that is deleted while it is open is gone once it is closed, and its name is free. */
 static void deletions(const char *directory)
 {
     MPI_File open_file, other;
@@ -340,7 +340,7 @@ static void many(const char *directory)
     CHECK(last <= first + 8);
 }
 
-/* What a file system does, and this library does not. */
+/* Calls that work on a file system, and not here. */
 static void refusals(const char *directory)
 {
     MPI_File file;

@@ -2,9 +2,10 @@
 //! Held index: the index of a shared file that every rank holds itself.
 //!
 //! In an exchange every rank gets the segments that each of them has written since the last one, and adds
-//! them in order of ranks: all ranks then hold the same index. What a rank wrote goes to the owners in the
-//! next sync, without what others have overwritten in a later exchange, or in the same one as a higher
-//! rank: so no two ranks send the same bytes, and the order in which segments arrive does not matter.
+//! them in order of ranks: all ranks then hold the same index. A rank sends its segments to the owners in
+//! the next sync, without the parts that others have overwritten in a later exchange, or in the same one
+//! as a higher rank. So no two ranks send the same bytes, and the order in which segments arrive does not
+//! matter.
 
 use esker_base::Result;
 use esker_comm::Rank;

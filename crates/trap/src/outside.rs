@@ -23,7 +23,7 @@ const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// A path that leads into the namespace.
 #[derive(Debug)]
 pub(crate) struct WayBack {
-    /// What follows the place.
+    /// The part of the path behind the place.
     pub(crate) rest: Vec<u8>,
     /// True if the last component of the path was a symbolic link.
     pub(crate) is_followed: bool,
@@ -102,7 +102,7 @@ impl Supervisor {
                 continue;
             }
             let own = PATH | OFlags::NOFOLLOW;
-            // What is not there the kernel makes, or has the right error.
+            // The kernel makes a missing file, or has the right error.
             let Ok(found) = rustix::fs::openat(&walk.at, &name[..], own, Mode::empty()) else {
                 return Ok(Step::End);
             };
