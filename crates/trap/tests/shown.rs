@@ -97,7 +97,10 @@ fn left_in(scratch: &TempDir) -> Vec<PathBuf> {
 
 /// Runs a script of the shell in `place`; returns what it says.
 pub fn shell(place: &Path, script: &str) -> String {
-    let output = Command::new("sh").arg("-ec").arg(script).current_dir(place).output();
+    let mut shell = Command::new("sh");
+    // Where make runs the tests, it tells makes below about itself, and they say where they are.
+    shell.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    let output = shell.arg("-ec").arg(script).current_dir(place).output();
     text_of(&output.expect("a shell"), script)
 }
 
