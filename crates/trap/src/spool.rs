@@ -34,9 +34,8 @@ const IDLE_BYTES_SHARE: u64 = 2;
 /// Files beyond which an open first writes others back: each takes a descriptor. Also as a share of them.
 const FILES_MAX: usize = 2048;
 const FILES_SHARE: usize = 2;
-/// Files put there, or closed, between two looks at the limits, and bytes of these, also as a share of the
-/// room.
-const FILES_PER_TRIM: u32 = 64;
+/// Bytes of files put there, or closed, between two looks at the limits, also as a share of the room. A look
+/// asks for the size of each file, so as many files go by between two as the last one has left at least.
 const BYTES_PER_TRIM: u64 = 64 << 20;
 const BYTES_PER_TRIM_SHARE: u64 = 8;
 /// Name of the folder in which files get their content: nobody watches it.
@@ -74,7 +73,7 @@ struct SpoolLimits {
 /// Files that were put into the spool, or closed there, since it was last compared with its limits.
 #[derive(Debug, Default)]
 struct SpoolGrowth {
-    files: u32,
+    files: usize,
     bytes: u64,
 }
 
@@ -280,7 +279,7 @@ impl Spool {
         let mut growth = self.growth.lock();
         growth.files += 1;
         growth.bytes = growth.bytes.saturating_add(bytes);
-        let is_due = growth.files >= FILES_PER_TRIM
+        let is_due = growth.files >= self.limits.idle_files_max / 2
             || growth.bytes > self.limits.bytes_per_trim
             || self.is_short_of_room();
         if is_due {
