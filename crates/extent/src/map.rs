@@ -87,7 +87,7 @@ impl SegmentMap {
 
     /// Removes what segments of `file` have in `range`, which may be parts of them.
     pub fn remove(&mut self, file: u128, range: Range<u64>) {
-        // Cheap and common: a write at the end of the existing segments.
+        // None for a write at the end, which is common, and then without an allocation.
         let overlapping: Vec<Segment> = self.overlapping(file, range.start, range.end).collect();
         for old in overlapping {
             self.entries.remove(&(old.file, old.end()));

@@ -14,7 +14,7 @@
 //! writes them to the file's record.
 //! Source: MetaKV §II-A, §III-C.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +27,11 @@ use esker_fs::data::read_mapped;
 use esker_fs::file::{FILE_BYTES_MAX, OpenFile};
 use esker_fs::identity::{READ, WRITE};
 
+use crate::fetch_batches::FetchBatches;
 use crate::gather;
 use crate::held_index::HeldIndex;
 use crate::job::{RemoteReads, SharedJob};
-use crate::message::{FETCH_BYTES_MAX, RankReply, RankRequest, SEGMENTS_MAX, ones};
+use crate::message::{RankReply, RankRequest, ones};
 use crate::migrate::extents;
 use crate::service::no_answer;
 use crate::snapshot::SegmentSnapshot;
@@ -551,47 +552,12 @@ impl AgreedAttributes {
     }
 }
 
-/// Batches segments into requests for their bytes, within the bounds of a request.
-#[derive(Debug, Default)]
-struct FetchBatches {
-    full: Vec<(Rank, Vec<Segment>)>,
-    /// By rank: segments, and their total bytes.
-    open: BTreeMap<Rank, (Vec<Segment>, u64)>,
-}
-
-impl FetchBatches {
-    /// Adds `piece`, to be read through `from`.
-    fn add(&mut self, from: Rank, piece: &Segment) {
-        let (segments, bytes) = self.open.entry(from).or_default();
-        let mut at = piece.offset;
-        while at < piece.end() {
-            if *bytes == FETCH_BYTES_MAX || segments.len() == SEGMENTS_MAX {
-                self.full.push((from, std::mem::take(segments)));
-                *bytes = 0;
-            }
-            let part = piece.part(at, piece.end().min(at + (FETCH_BYTES_MAX - *bytes)));
-            at = part.end();
-            *bytes += part.length;
-            segments.push(part);
-        }
-    }
-
-    /// All batches.
-    fn all(self) -> impl Iterator<Item = (Rank, Vec<Segment>)> {
-        let open = self.open.into_iter().map(|(from, (segments, _))| (from, segments));
-        self.full.into_iter().chain(open)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use esker_base::store::MemoryStore;
     use esker_comm::{TransportCounters, threads};
-    use esker_extent::LogPlace;
-    use esker_table::manifest::SetId;
 
     use super::*;
-    use crate::message::OFFSETS_MAX;
     use crate::service::SegmentService;
     use crate::slices::SliceMap;
 
@@ -630,29 +596,5 @@ mod tests {
         let sent = after.sent_messages - before.sent_messages;
         let received = after.received_messages - before.received_messages;
         assert!(sent <= bound && received <= bound, "{me}: {sent} and {received} of {bound}");
-    }
-
-    #[test]
-    fn fetches_are_bounded_and_have_every_byte_once() {
-        let piece = |offset: u64, length: u64| {
-            let place = Some(LogPlace { set: SetId(1), log: 2, offset: offset * 3 });
-            Segment { file: 9, offset, length, place, checksum: None, seq: 0 }
-        };
-        let long = piece(1 << 40, 3 * FETCH_BYTES_MAX + 5);
-        let many = (0..3 * OFFSETS_MAX as u64 + 7).map(|at| piece(at * 10, 1 + at % 3));
-        let mut batches = FetchBatches::default();
-        let (mut wanted, mut got) = ([0; 2], [0; 2]);
-        for (index, piece) in many.chain([long]).enumerate() {
-            wanted[index % 2] += piece.length;
-            batches.add(Rank((index % 2) as u32), &piece);
-        }
-        for (from, parts) in batches.all() {
-            let bytes: u64 = parts.iter().map(|part| part.length).sum();
-            assert!(bytes <= FETCH_BYTES_MAX && parts.len() <= SEGMENTS_MAX && bytes > 0);
-            assert!(RankRequest::decode(from, &RankRequest::Fetch(ones(&parts)).encode(1)).is_ok());
-            assert!(parts.windows(2).all(|pair| pair[0].end() <= pair[1].offset));
-            got[from.index()] += bytes;
-        }
-        assert_eq!(got, wanted);
     }
 }

@@ -11,6 +11,7 @@
 
 mod balance;
 mod exchange;
+mod fetch_batches;
 mod file;
 mod gather;
 mod held_index;
