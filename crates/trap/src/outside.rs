@@ -165,12 +165,7 @@ impl Supervisor {
 
     /// True if `path` names a directory above the place, which cannot be moved while the place is in use.
     pub(crate) fn is_above_place(&self, caller: Caller, descriptor: i32, path: &[u8]) -> bool {
-        let from = match descriptor {
-            _ if path.starts_with(b"/") => "root".to_owned(),
-            libc::AT_FDCWD => "cwd".to_owned(),
-            descriptor => format!("fd/{descriptor}"),
-        };
-        let Some(start) = open_own(caller, &from) else { return false };
+        let Some(start) = open_own(caller, &start_of(descriptor, path)) else { return false };
         let path = match path.iter().position(|&byte| byte != b'/') {
             Some(first) => &path[first..],
             None => b".",
@@ -207,6 +202,15 @@ impl OutsideWalk {
             rest.push(b'/');
         }
         WayBack { rest, is_followed: self.is_followed }
+    }
+}
+
+/// Where a path starts that a caller names relative to `descriptor`, in its folder of `/proc`.
+pub(crate) fn start_of(descriptor: i32, path: &[u8]) -> String {
+    match descriptor {
+        _ if path.starts_with(b"/") => "root".to_owned(),
+        libc::AT_FDCWD => "cwd".to_owned(),
+        descriptor => format!("fd/{descriptor}"),
     }
 }
 

@@ -13,6 +13,7 @@ use esker_fs::view::NamespaceView;
 use rustix::io::Errno;
 
 use crate::caller::{Caller, errno_of};
+use crate::outside::start_of;
 use crate::supervisor::Supervisor;
 
 /// What the kernel appends to the path of a directory that was removed.
@@ -245,56 +246,37 @@ impl Supervisor {
         path: &[u8],
         follows: bool,
     ) -> Result<Start, Errno> {
-        let inside = |rest: &[u8]| {
+        let from_root = |path: Vec<u8>, is_followed| {
             let from = self.identities().superuser().namespace().root().clone();
-            Start::Inside(WalkStart { from, path: rest.to_vec(), is_followed: false })
+            Start::Inside(WalkStart { from, path, is_followed })
         };
-        if path.starts_with(b"/") {
-            if let Some(rest) = self.shown_at().within(path) {
-                return Ok(inside(rest));
+        let mut joined = path.to_vec();
+        if !path.starts_with(b"/") {
+            let base = if descriptor == libc::AT_FDCWD {
+                caller.working_directory()?
+            } else {
+                match caller.descriptor_path(descriptor) {
+                    Ok(base) => base,
+                    Err(Errno::NAMETOOLONG) => return Err(Errno::NAMETOOLONG),
+                    // The kernel has the right error.
+                    Err(_) => return Ok(Start::Outside),
+                }
+            };
+            if let Some(below) = self.shown_at().within(&base) {
+                let start = |from| WalkStart { from, path: path.to_vec(), is_followed: false };
+                let dir = self.dir_below(below)?;
+                return Ok(dir.map_or(Start::Outside, |dir| Start::Inside(start(dir))));
             }
-            return self.start_outside(caller, "root", path, follows);
-        }
-        let base = if descriptor == libc::AT_FDCWD {
-            caller.working_directory()?
-        } else {
-            match caller.descriptor_path(descriptor) {
-                Ok(base) => base,
-                Err(Errno::NAMETOOLONG) => return Err(Errno::NAMETOOLONG),
-                // The kernel has the right error.
-                Err(_) => return Ok(Start::Outside),
+            if self.spool().is_within(&base) {
+                return Err(Errno::NOTDIR);
             }
-        };
-        if let Some(below) = self.shown_at().within(&base) {
-            let start = |from| WalkStart { from, path: path.to_vec(), is_followed: false };
-            let dir = self.dir_below(below)?;
-            return Ok(dir.map_or(Start::Outside, |dir| Start::Inside(start(dir))));
+            joined = [base.as_slice(), b"/", path].concat();
         }
-        if self.spool().is_within(&base) {
-            return Err(Errno::NOTDIR);
-        }
-        let joined = [base.as_slice(), b"/", path].concat();
         if let Some(rest) = self.shown_at().within(&joined) {
-            return Ok(inside(rest));
+            return Ok(from_root(rest.to_vec(), false));
         }
-        match descriptor {
-            libc::AT_FDCWD => self.start_outside(caller, "cwd", path, follows),
-            descriptor => self.start_outside(caller, &format!("fd/{descriptor}"), path, follows),
-        }
-    }
-
-    fn start_outside(
-        &self,
-        caller: Caller,
-        from: &str,
-        path: &[u8],
-        follows: bool,
-    ) -> Result<Start, Errno> {
-        let back = self.way_back(caller, from, path, follows)?;
-        Ok(back.map_or(Start::Outside, |back| {
-            let from = self.identities().superuser().namespace().root().clone();
-            Start::Inside(WalkStart { from, path: back.rest, is_followed: back.is_followed })
-        }))
+        let back = self.way_back(caller, &start_of(descriptor, path), path, follows)?;
+        Ok(back.map_or(Start::Outside, |back| from_root(back.rest, back.is_followed)))
     }
 
     /// The directory at `below`, the rest of the path of a directory of the skeleton; `None` if both were

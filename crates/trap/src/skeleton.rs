@@ -113,11 +113,22 @@ impl Skeleton {
 
     /// The directory that stands for `dir`, if it is there.
     fn existing(&self, dir: &Dir) -> Option<OwnedFd> {
-        let mut at = open_below(&self.top, b".", OFlags::PATH).ok()?;
-        for name in names_of(dir) {
-            at = open_below(&at, &name, OFlags::PATH).ok()?;
+        self.open_names(&names_of(dir)).ok()
+    }
+
+    /// Opens the directory to which `names` lead from the root.
+    fn open_names(&self, names: &[Vec<u8>]) -> Result<OwnedFd, Errno> {
+        let root = || open_below(&self.top, b".", OFlags::PATH);
+        if names.is_empty() {
+            return root();
         }
-        Some(at)
+        match open_below(&self.top, &names.join(&b'/'), OFlags::PATH) {
+            // Too long for one call.
+            Err(Errno::NAMETOOLONG) => {
+                names.iter().try_fold(root()?, |at, name| open_below(&at, name, OFlags::PATH))
+            }
+            opened => opened,
+        }
     }
 
     /// The directory that stands for `dir`, which is made unless it is there. The caller holds `structure`.
@@ -125,9 +136,13 @@ impl Skeleton {
         if dir.is_removed() {
             return Err(Errno::NOENT.into());
         }
-        let mut at = open_below(&self.top, b".", OFlags::PATH)?;
-        for name in names_of(dir) {
-            at = self.enter(&at, &name)?;
+        let names = names_of(dir);
+        if let Ok(opened) = self.open_names(&names) {
+            return Ok(opened);
+        }
+        let mut at = self.open_names(&[])?;
+        for name in &names {
+            at = self.enter(&at, name)?;
         }
         Ok(at)
     }

@@ -35,7 +35,7 @@ const IDLE_BYTES_SHARE: u64 = 2;
 const FILES_MAX: usize = 2048;
 const FILES_SHARE: usize = 2;
 /// Bytes of files put there, or closed, between two looks at the limits, also as a share of the room. A look
-/// asks for the size of each file, so as many files go by between two as the last one has left at least.
+/// asks for the size of each file, so it also comes only with every half of the idle files.
 const BYTES_PER_TRIM: u64 = 64 << 20;
 const BYTES_PER_TRIM_SHARE: u64 = 8;
 /// Name of the folder in which files get their content: nobody watches it.
@@ -276,12 +276,13 @@ impl Spool {
     /// Counts `file`, which was put there or closed; true if the limits are to be looked at.
     fn has_grown_by(&self, file: &SpooledFile) -> bool {
         let bytes = file.content().metadata().map_or(0, |known| known.len());
+        let is_short_of_room = self.is_short_of_room();
         let mut growth = self.growth.lock();
         growth.files += 1;
         growth.bytes = growth.bytes.saturating_add(bytes);
         let is_due = growth.files >= self.limits.idle_files_max / 2
             || growth.bytes > self.limits.bytes_per_trim
-            || self.is_short_of_room();
+            || is_short_of_room;
         if is_due {
             *growth = SpoolGrowth::default();
         }

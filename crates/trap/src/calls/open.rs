@@ -263,7 +263,7 @@ impl TrappedCall<'_> {
             _ => return Err(Errno::NXIO),
         }
         check_access(&located.view, &inode, flags)?;
-        // What is truncated need not be copied before.
+        // A file that is truncated need not be copied before.
         let is_kept = flags & libc::O_TRUNC == 0;
         self.open_spooled(&located.view, self.spool(located, &inode, is_kept)?, flags)
     }
