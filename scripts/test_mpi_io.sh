@@ -81,6 +81,14 @@ for mpi in openmpi mpich; do
     ESKER_MPIIO_BASE=pattern-$mpi-0 within '' 2 "$top/load" -o /esker/file -b 8k -t 4k -s 64 -r -k
     [ -z "$("$esker" session list)" ] || { say "$mpi: reading left a session"; exit 1; }
 
+    # Linked instead of loaded before; the job has deleted a file of an earlier run, and done nothing else.
+    ln -sf "libesker_mpiio.$mpi.so" "$top/libesker_mpiio.so"
+    "mpicc.$mpi" -O1 -Wall -Wextra "$tests/delete.c" -o "$top/delete" -L"$top" -lesker_mpiio
+    ESKER_MPIIO_BASE=pattern-$mpi-0 ESKER_MPIIO_AT=/esker ESKER_MPIIO_WRITE=deleted-$mpi \
+        LD_LIBRARY_PATH=$top:$LD_LIBRARY_PATH timeout 120 "mpirun.$mpi" -n 2 "$top/delete" /esker/file \
+        >"$top/said" 2>&1 || { cat "$top/said"; exit 1; }
+    [ -z "$("$esker" ls "pattern-$mpi-0:/" | grep -vx file)" ] && [ -z "$("$esker" ls "deleted-$mpi:/")" ]
+
     # A rank dies; the next run goes on with what was synced.
     export ESKER_MPIIO_JOB
     ESKER_MPIIO_JOB=$(printf '%032x' $((RANDOM + 1)))

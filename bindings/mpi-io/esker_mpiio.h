@@ -48,7 +48,7 @@ struct mpiio_file {
 
 /* Adds a file of the job, without handles; NULL if memory or descriptors run out. */
 struct mpiio_shared *mpiio_shared_add(esker_shared_file *file, const char *path);
-/* The file with this path, or NULL. */
+/* The file with this path, or NULL: a rank knows of no others without asking. */
 struct mpiio_shared *mpiio_shared_find(const char *path);
 /* Closes a file without handles, and removes it from the job if it is deleted. Collective, as the next
  * one; returns a class of MPI's errors. */
@@ -63,8 +63,6 @@ struct mpiio_file *mpiio_files_of_handle(MPI_File handle);
 int mpiio_files_is_any_open(void);
 /* Shows all ranks what others wrote to open files, and waits for all of them. Collective. */
 int mpiio_files_exchange(void);
-/* True if the file of this path is open or kept: what a rank knows of files without asking others. */
-int mpiio_files_has(const char *path);
 /* Makes a descriptor of the file that is opened by `name`: -1 with errno ENOENT if it is none of these
  * files. */
 int mpiio_descriptor_open(const char *name);

@@ -31,6 +31,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mpiio_shared *shared_files;
 static struct mpiio_file *files;
 static struct descriptor *descriptors[DESCRIPTORS_MAX];
+/* One more than the highest that was ever made. */
+static int descriptors_end;
 /* The process to which the descriptors belong: not a child by vfork, which has this memory, too. */
 static pid_t owner;
 
@@ -117,11 +119,6 @@ struct mpiio_shared *mpiio_shared_find(const char *path)
     return shared;
 }
 
-int mpiio_files_has(const char *path)
-{
-    return mpiio_shared_find(path) != NULL;
-}
-
 /* Takes a file out of the list, and gives up its descriptors. */
 static void take_out(struct mpiio_shared *shared)
 {
@@ -131,7 +128,7 @@ static void take_out(struct mpiio_shared *shared)
     for (at = &shared_files; *at != shared; at = &(*at)->next)
         ;
     *at = shared->next;
-    for (int i = 0; i < DESCRIPTORS_MAX; i++) {
+    for (int i = 0; i < descriptors_end; i++) {
         if (descriptors[i] != NULL && descriptors[i]->shared == shared) {
             free(descriptors[i]);
             descriptors[i] = NULL;
@@ -280,6 +277,8 @@ int mpiio_descriptor_open(const char *name)
         return -1;
     }
     made->shared = shared;
+    if (number >= descriptors_end)
+        descriptors_end = number + 1;
     __atomic_store_n(&descriptors[number], made, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
     return number;

@@ -176,22 +176,30 @@ static int agreed(int code)
     return worst;
 }
 
+int mpiio_is_true_for_all(int truth)
+{
+    return agreed(!truth) == 0;
+}
+
 /* Publishes the job. MPI calls it at the start of MPI_Finalize, while it still works. */
 static int end_job(MPI_Comm self, int key, void *attribute, void *state)
 {
     const char *name = getenv("ESKER_MPIIO_WRITE");
     char id[ESKER_ID_BYTES];
-    int failed = 0;
+    int failed = 0, is_ended = 0;
 
     (void)self;
     (void)key;
     (void)attribute;
     (void)state;
-    if (job == NULL) {
+    if (job == NULL && mpiio_is_true_for_all(deleted_count == 0)) {
         MPI_Comm_free(&world);
         return MPI_SUCCESS;
     }
-    if (mpiio_files_is_any_open()) {
+    /* It may not have begun where files were deleted only. */
+    if (mpiio_job_begin() != MPI_SUCCESS) {
+        failed = 1;
+    } else if (mpiio_files_is_any_open()) {
         say("files are open at MPI_Finalize, so nothing is published");
         failed = 1;
     } else if (mpiio_job_delete_pending() != MPI_SUCCESS || mpiio_shared_close_kept(0) != MPI_SUCCESS) {
@@ -201,19 +209,19 @@ static int end_job(MPI_Comm self, int key, void *attribute, void *state)
         failed = 1;
     } else if (!mpiio_job_writes()) {
         failed = esker_shared_leave(job) < 0;
-        job = NULL;
+        is_ended = 1;
         if (!failed && world_rank() == 0)
             failed = esker_job_abandon(repository, job_id) < 0;
     } else {
         failed = esker_shared_publish(job, name, &id, NULL) < 0;
-        job = NULL;
+        is_ended = 1;
         if (!failed)
             say("published %s @%s", name, id);
     }
     if (failed) {
-        if (job == NULL)
+        if (is_ended)
             fprintf(stderr, "esker: rank %d: %s\n", world_rank(), esker_error_message());
-        if (mpiio_job_writes())
+        if (mpiio_job_writes() && job_id[0] != 0)
             say("the job is kept: a run with ESKER_MPIIO_JOB=%s goes on with it", job_id);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
@@ -272,11 +280,6 @@ static int begin(char *bases)
         return MPI_ERR_IO;
     }
     return MPI_SUCCESS;
-}
-
-int mpiio_is_true_for_all(int truth)
-{
-    return agreed(!truth) == 0;
 }
 
 int mpiio_job_begin(void)

@@ -2,11 +2,11 @@
 /* The calls of libc by which an MPI library reads and writes a file, for descriptors of files.c; all
  * other descriptors go to libc.
  *
- * What ROMIO (of MPICH, Intel MPI, Cray MPICH and Open MPI) and OMPIO (of Open MPI) call: open, close,
- * pread, pwrite, preadv, pwritev, read, write, lseek, fsync, ftruncate, fcntl for locks, aio_read and
- * aio_write. PnetCDF also asks for files, reads their first bytes and empties them. Sync and truncation have happened at all ranks
- * in mpi_file.c; locks are not needed, since
- * a write never reads what it leaves as it is. Asynchronous calls are carried out at once. */
+ * ROMIO (of MPICH, Intel MPI, Cray MPICH and Open MPI) and OMPIO (of Open MPI) call open, close, pread,
+ * pwrite, preadv, pwritev, read, write, lseek, fsync, ftruncate, fcntl for locks, aio_read and aio_write.
+ * PnetCDF also asks for files, reads their first bytes and empties them. Sync and truncation have happened
+ * at all ranks in mpi_file.c. Locks are not needed, since a write never reads the bytes beside it.
+ * Asynchronous calls are carried out at once. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -90,7 +90,7 @@ static ssize_t transfer_all(struct mpiio_shared *file, const struct iovec *piece
 }
 
 #define OPEN(name)                                                                                 \
-    LIBC(name, int (*)(const char *, int, ...))                                                     \
+    LIBC(name, int (*)(const char *, int, ...))                                                    \
     int name(const char *path, int flags, ...)                                                     \
     {                                                                                              \
         mode_t mode = 0;                                                                           \
@@ -100,51 +100,52 @@ static ssize_t transfer_all(struct mpiio_shared *file, const struct iovec *piece
             mode = va_arg(arguments, mode_t);                                                      \
             va_end(arguments);                                                                     \
         }                                                                                          \
-        int made = mpiio_descriptor_open(path);                                                    \
+        int before = errno, made = mpiio_descriptor_open(path);                                    \
         if (made >= 0 || errno != ENOENT)                                                          \
             return made;                                                                           \
+        errno = before;                                                                            \
         return load_##name()(path, flags, mode);                                                   \
     }
 
 #define PREAD(name, offset_type)                                                                   \
-    LIBC(name, ssize_t (*)(int, void *, size_t, offset_type))                                       \
+    LIBC(name, ssize_t (*)(int, void *, size_t, offset_type))                                      \
     ssize_t name(int descriptor, void *buffer, size_t bytes, offset_type offset)                   \
     {                                                                                              \
-        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, NULL);                         \
+        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, NULL);                       \
         return file == NULL ? load_##name()(descriptor, buffer, bytes, offset)                     \
                             : transfer(file, buffer, bytes, offset, 0);                            \
     }
 
 #define PWRITE(name, offset_type)                                                                  \
-    LIBC(name, ssize_t (*)(int, const void *, size_t, offset_type))                                 \
+    LIBC(name, ssize_t (*)(int, const void *, size_t, offset_type))                                \
     ssize_t name(int descriptor, const void *buffer, size_t bytes, offset_type offset)             \
     {                                                                                              \
-        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, NULL);                         \
+        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, NULL);                       \
         return file == NULL ? load_##name()(descriptor, buffer, bytes, offset)                     \
                             : transfer(file, (void *)(uintptr_t)buffer, bytes, offset, 1);         \
     }
 
 #define VECTOR(name, offset_type, writes)                                                          \
-    LIBC(name, ssize_t (*)(int, const struct iovec *, int, offset_type))                            \
+    LIBC(name, ssize_t (*)(int, const struct iovec *, int, offset_type))                           \
     ssize_t name(int descriptor, const struct iovec *pieces, int count, offset_type offset)        \
     {                                                                                              \
-        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, NULL);                         \
+        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, NULL);                       \
         return file == NULL ? load_##name()(descriptor, pieces, count, offset)                     \
                             : transfer_all(file, pieces, count, offset, writes);                   \
     }
 
 #define LSEEK(name, offset_type)                                                                   \
-    LIBC(name, offset_type (*)(int, offset_type, int))                                              \
+    LIBC(name, offset_type (*)(int, offset_type, int))                                             \
     offset_type name(int descriptor, offset_type offset, int whence)                               \
     {                                                                                              \
         off_t *position;                                                                           \
-        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, &position);                    \
+        struct mpiio_shared *file = mpiio_descriptor_file(descriptor, &position);                  \
         return file == NULL ? load_##name()(descriptor, offset, whence)                            \
                             : move(file, position, offset, whence);                                \
     }
 
 #define FTRUNCATE(name, offset_type)                                                               \
-    LIBC(name, int (*)(int, offset_type))                                                           \
+    LIBC(name, int (*)(int, offset_type))                                                          \
     int name(int descriptor, offset_type size)                                                     \
     {                                                                                              \
         return mpiio_descriptor_file(descriptor, NULL) == NULL ? load_##name()(descriptor, size)   \
@@ -152,7 +153,7 @@ static ssize_t transfer_all(struct mpiio_shared *file, const struct iovec *piece
     }
 
 #define FCNTL(name)                                                                                \
-    LIBC(name, int (*)(int, int, ...))                                                              \
+    LIBC(name, int (*)(int, int, ...))                                                             \
     int name(int descriptor, int command, ...)                                                     \
     {                                                                                              \
         va_list arguments;                                                                         \
@@ -248,7 +249,7 @@ int access(const char *name, int mode)
 
     if (!mpiio_path_within(name, path))
         return load_access()(name, mode);
-    if (mpiio_files_has(path))
+    if (mpiio_shared_find(path) != NULL)
         return 0;
     errno = ENOENT;
     return -1;
@@ -257,15 +258,19 @@ int access(const char *name, int mode)
 /* Emptying a file takes all ranks: as with one that is deleted, the next open finds a new one. */
 static int empty(const char *path, off_t size)
 {
-    if (size != 0 || !mpiio_files_has(path)) {
-        errno = size != 0 ? EOPNOTSUPP : ENOENT;
-        return -1;
-    }
-    return mpiio_job_delete_later(path);
+    if (mpiio_shared_find(path) == NULL)
+        errno = ENOENT;
+    else if (!mpiio_job_writes())
+        errno = EROFS;
+    else if (size != 0)
+        errno = EOPNOTSUPP;
+    else
+        return mpiio_job_delete_later(path);
+    return -1;
 }
 
 #define TRUNCATE(name, offset_type)                                                                \
-    LIBC(name, int (*)(const char *, offset_type))                                                  \
+    LIBC(name, int (*)(const char *, offset_type))                                                 \
     int name(const char *file, offset_type size)                                                   \
     {                                                                                              \
         char path[MPIIO_PATH_BYTES];                                                               \
@@ -327,10 +332,10 @@ static int carry_out(struct mpiio_shared *file, struct aiocb *request, int write
 }
 
 #define AIO(name, control, writes)                                                                 \
-    LIBC(name, int (*)(struct control *))                                                           \
+    LIBC(name, int (*)(struct control *))                                                          \
     int name(struct control *request)                                                              \
     {                                                                                              \
-        struct mpiio_shared *file = mpiio_descriptor_file(request->aio_fildes, NULL);                \
+        struct mpiio_shared *file = mpiio_descriptor_file(request->aio_fildes, NULL);              \
         return file == NULL ? load_##name()(request)                                               \
                             : carry_out(file, (struct aiocb *)request, writes);                    \
     }
