@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the command that `make build` made, with manual pages, completions, the helper of mount(8)
+# Installs the programs that `make build` made, esker and esker-bench beside it, with manual pages, completions, the helper of mount(8)
 # and a systemd unit.
 #
 # usage: scripts/install.sh PREFIX [BINARY]      below $DESTDIR, if that is set
@@ -19,6 +19,7 @@ pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
 
 install -Ds -m 755 "$binary" "$root$prefix/bin/esker"
+install -Ds -m 755 "$(dirname "$binary")/esker-bench" "$root$prefix/bin/esker-bench"
 "$binary" manual "$pages"
 install -d "$share/man/man1"
 install -m 644 "$pages"/*.1 "$share/man/man1/"

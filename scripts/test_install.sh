@@ -16,8 +16,9 @@ say() { echo "test_install: $*"; }
 DESTDIR=$top/root scripts/install.sh /usr "$binary"
 readonly installed=$top/root/usr
 "$installed/bin/esker" --version
+"$installed/bin/esker" bench --version
 
-for page in esker esker-import esker-imd-get esker-session-begin; do
+for page in esker esker-import esker-imd-get esker-session-begin esker-bench esker-bench-create; do
     [ -s "$installed/share/man/man1/$page.1" ] || { say "$page.1 is missing"; exit 1; }
 done
 if command -v man >/dev/null; then

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use clap::CommandFactory;
 use clap::error::ErrorKind;
 use esker_base::clock::SystemClock;
 use esker_base::store::identity::StoreIdentity;
@@ -19,7 +18,6 @@ use esker_fs::read_lease::ReadLease;
 use esker_fs::repository::Repository;
 use esker_table::manifest::SetId;
 
-use crate::CommandLine;
 use crate::interrupt::guarded;
 use crate::location::{StackArgument, StackPath};
 use crate::mount_overlap;
@@ -35,6 +33,8 @@ pub struct CommandContext {
     pub out: StandardOutput,
     /// Permission bits that new files do not get.
     pub umask: u32,
+    /// The program's arguments, for errors of usage.
+    arguments: fn() -> clap::Command,
     store: Option<String>,
     /// Leases that keep what the command reads from being collected, if that takes long.
     leases: RefCell<Vec<ReadLease>>,
@@ -45,14 +45,16 @@ pub struct CommandContext {
 }
 
 impl CommandContext {
-    /// The context of this process, with `store` from the command line or the environment.
-    pub fn new(store: Option<String>, is_json: bool) -> Self {
+    /// The context of this process, whose program has these `arguments`, with `store` from the command
+    /// line or the environment.
+    pub fn new(arguments: fn() -> clap::Command, store: Option<String>, is_json: bool) -> Self {
         // Only setting the mask reveals it; no other thread runs yet.
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(umask);
         Self {
             out: StandardOutput::new(is_json),
             umask: umask.as_raw_mode(),
+            arguments,
             store,
             leases: RefCell::default(),
             resolved: RefCell::default(),
@@ -64,7 +66,7 @@ impl CommandContext {
     pub fn store_url(&self) -> &str {
         match self.store.as_ref().filter(|url| !url.is_empty()) {
             Some(url) => url,
-            None => CommandLine::command()
+            None => (self.arguments)()
                 .error(
                     ErrorKind::MissingRequiredArgument,
                     "which store? Give --store URL or set ESKER_STORE.\n\n  \

@@ -1,312 +1,98 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker bench`: measures this machine and store.
+//! `esker bench`: runs `esker-bench`, a program of its own, in place of this process.
 
-use std::fmt::Display;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_bench::particles::ParticleCount;
-use esker_bench::report::BenchReport;
-use esker_bench::workload_size::WorkloadSize;
-use esker_bench::{
-    ImdGet, ImdWrite, QueryOptions, create, imd_get, imd_speedup, imd_throttled, list, remove,
-    squash, stat,
-};
-use esker_imd::entry::IndexedEntry;
-use esker_imd::{DirectoryOptions, RecordLayout as ImdShape, ValueFormat};
-use esker_live::LiveTree;
-use esker_live::client::LiveClientOptions;
-use serde::Serialize;
 
-use super::bench_ranks;
-use crate::change::SessionSettings;
 use crate::context::CommandContext;
-use crate::interrupt;
-use crate::location::StackPath;
 
-/// Measure creates, look-ups, listings, removals and squashes
+/// The program, which is installed beside this one.
+const PROGRAM: &str = "esker-bench";
+
+/// Measure this machine and store with the program esker-bench
 ///
-/// `create` creates files like mdtest, in random order, each checked for collision, logged and in
-/// tables by the end, and publishes them as `bench`; `stat`, `list` and `remove` run on the result.
-/// With --json the fields are the same as those of the rival engines in peers/.
+/// `esker bench ARGUMENTS` is `esker-bench ARGUMENTS`; `esker bench --help` lists the workloads.
 #[derive(Args)]
-#[command(after_help = "\
-Example:
-  esker bench create --store /scratch/bench --files 10000000 --threads 2
-  esker bench stat --store /scratch/bench --operations 1000000
-  esker bench stat --store /scratch/bench --operations 1000000 --cold
-  esker bench list --store /scratch/bench
-  esker bench remove --store /scratch/bench
-  esker bench squash --store /scratch/squash --sets 8 --threads 2")]
+#[command(
+    disable_help_flag = true,
+    after_help = "\
+Examples:
+  esker bench --help
+  esker bench create --store /scratch/bench --files 10000000 --threads 2"
+)]
 pub struct BenchCommand {
-    #[command(subcommand)]
-    workload: BenchWorkload,
+    #[command(flatten)]
+    words: BenchWords,
 }
 
-#[derive(Subcommand)]
-enum BenchWorkload {
-    Routing(bench_ranks::RoutingCommand),
-    Collective(bench_ranks::CollectiveCommand),
-    Messages(bench_ranks::MessagesCommand),
-    /// Create files; creates the store if there is none
-    #[command(after_help = "Example:\n  esker bench create --store /scratch/bench --files 1000000")]
-    Create {
-        /// Number of files
-        #[arg(long, default_value_t = 1_000_000, value_name = "N")]
-        files: u64,
-        /// Number of directories that hold them
-        #[arg(long, default_value_t = 1_000, value_name = "N")]
-        directories: u64,
-        /// Threads that create
-        #[arg(long, default_value_t = 1, value_name = "N")]
-        threads: usize,
-        /// The same threads also write the tables, with no background thread
-        #[arg(long)]
-        inline: bool,
-        /// End the session instead of publishing it, for `stat --session`
-        #[arg(long)]
-        keep_session: bool,
-        /// Number of bases below the session, which are created first
-        #[arg(long, default_value_t = 0, value_name = "N")]
-        bases: usize,
-        #[command(flatten)]
-        settings: SessionSettings,
-    },
-    /// Look up names in random order
-    #[command(after_help = "Example:\n  esker bench stat --store /scratch/bench --cold --absent")]
-    Stat {
-        /// Number of look-ups; each file once unless given
-        #[arg(long, value_name = "N")]
-        operations: Option<u64>,
-        /// Look up names that do not exist
-        #[arg(long)]
-        absent: bool,
-        /// Look up in the session that `create --keep-session` left, which is merged when look-ups have
-        /// paid for that; the rates say when
-        #[arg(long)]
-        session: bool,
-        #[command(flatten)]
-        query: BenchQuery,
-    },
-    /// List all directories with attributes
-    #[command(after_help = "Example:\n  esker bench list --store /scratch/bench")]
-    List {
-        #[command(flatten)]
-        query: BenchQuery,
-    },
-    /// Create several change sets and squash them into one; creates the store if there is none
-    #[command(
-        after_help = "Example:\n  esker bench squash --store /scratch/bench --sets 8 --threads 2"
-    )]
-    Squash {
-        /// Number of change sets
-        #[arg(long, default_value_t = 8, value_name = "N")]
-        sets: u64,
-        /// Files in each
-        #[arg(long, default_value_t = 1_000_000, value_name = "N")]
-        files: u64,
-        /// Number of directories that hold them
-        #[arg(long, default_value_t = 1_000, value_name = "N")]
-        directories: u64,
-        /// Threads that merge
-        #[arg(long, default_value_t = 1, value_name = "N")]
-        threads: usize,
-    },
-    Segment(super::bench_segment::BenchSegmentCommand),
-    /// Get keys that `esker imd write` wrote, in random order
-    #[command(after_help = "Example:\n  esker bench imd-get run:/particles --operations 100000")]
-    ImdGet {
-        /// The directory
-        #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
-        target: StackPath,
-        /// Number of gets
-        #[arg(long, default_value_t = 100_000, value_name = "N")]
-        operations: u64,
-        #[command(flatten)]
-        query: BenchQuery,
-    },
-    /// Measure requests to a live namespace that `esker live serve` serves
-    ///
-    /// Works in a new directory of its root, which stays. Beside each rate is the processor time of
-    /// the server.
-    #[command(after_help = "\
-Example:
-  taskset -c 0 esker live serve run &
-  taskset -c 1 esker bench live run")]
-    Live {
-        /// The live namespace
-        name: String,
-        /// Number of items with 64 requests under way; one at a time a sixteenth, in batches four times
-        /// as many
-        #[arg(long, default_value_t = 400_000, value_name = "N")]
-        operations: u64,
-    },
-    /// Compare getting keys with scanning for them
-    #[command(after_help = "Example:\n  esker bench imd-speedup run:/particles --threads 2")]
-    ImdSpeedup {
-        /// The directory
-        #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
-        target: StackPath,
-        /// Threads that scan
-        #[arg(long, default_value_t = 2, value_name = "N")]
-        threads: usize,
-    },
-    /// Measure the overhead of indexing when storage is the bottleneck
-    #[command(
-        after_help = "Example:\n  esker bench imd-throttled --store /dev/shm/bench --keys 16000000"
-    )]
-    ImdThrottled {
-        /// Number of records
-        #[arg(long, default_value_t = 16_000_000, value_name = "N")]
-        keys: u64,
-        /// Percentage of the unthrottled rate that the store accepts
-        #[arg(long, default_value_t = 25, value_name = "PERCENT")]
-        share: u32,
-    },
-    /// Remove every file, in random order, in a session on top
-    #[command(after_help = "Example:\n  esker bench remove --store /scratch/bench")]
-    Remove {
-        /// Threads that remove
-        #[arg(long, default_value_t = 1, value_name = "N")]
-        threads: usize,
-        #[command(flatten)]
-        settings: SessionSettings,
-    },
-}
-
+/// The name by which earlier versions had `esker bench shared-file`
 #[derive(Args)]
-struct BenchQuery {
-    /// Threads that query
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    threads: usize,
-    /// Do not cache in the process
-    #[arg(long, conflicts_with = "cache")]
-    cold: bool,
-    /// Memory for cached data, such as 256M or 1G
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = crate::quantity::bytes)]
-    cache: u64,
+pub struct SegmentCommand {
+    #[command(subcommand)]
+    command: SegmentSubcommand,
 }
 
-impl BenchQuery {
-    fn cache_bytes(&self) -> u64 {
-        if self.cold { 0 } else { self.cache }
-    }
+#[derive(clap::Subcommand)]
+enum SegmentSubcommand {
+    #[command(disable_help_flag = true)]
+    Replay(BenchWords),
+}
+
+/// Arguments that `esker-bench` parses.
+#[derive(Args)]
+pub struct BenchWords {
+    /// A workload, and its options
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    words: Vec<OsString>,
 }
 
 impl BenchCommand {
-    /// Measures.
+    /// Runs the program; returns only if that fails.
     pub fn run(self, context: &CommandContext) -> Result<()> {
-        self.measure(context).inspect_err(|_| interrupt::give_up_after_failure(context))
-    }
-
-    fn measure(self, context: &CommandContext) -> Result<()> {
-        let report = match self.workload {
-            BenchWorkload::Routing(command) => return command.run(context),
-            BenchWorkload::Collective(command) => return command.run(context),
-            BenchWorkload::Messages(command) => return command.run(context),
-            BenchWorkload::Segment(segment) => return segment.run(context),
-            BenchWorkload::Create {
-                files,
-                directories,
-                threads,
-                inline,
-                keep_session,
-                bases,
-                settings,
-            } => {
-                let store = context.store_or_new()?;
-                let mut options = settings.options(context);
-                options.tree.background &= !inline;
-                let size = WorkloadSize { files, directories, threads };
-                create(&store, size, options, (bases, !keep_session))?
-            }
-            BenchWorkload::Squash { sets, files, directories, threads } => {
-                let store = context.store_or_new()?;
-                let options = SessionSettings::for_few().options(context);
-                squash(&store, sets, WorkloadSize { files, directories, threads }, options)?
-            }
-            BenchWorkload::Stat { operations, absent, session: in_session, query } => {
-                let (threads, cache_bytes) = (query.threads, query.cache_bytes());
-                let options = QueryOptions { operations, threads, cache_bytes, absent, in_session };
-                stat(&context.store()?, options)?
-            }
-            BenchWorkload::List { query } => {
-                let (threads, cache_bytes) = (query.threads, query.cache_bytes());
-                let options = QueryOptions { threads, cache_bytes, ..QueryOptions::default() };
-                list(&context.store()?, options)?
-            }
-            BenchWorkload::ImdGet { target, operations, query } => {
-                imd_get_at(context, &target, operations, &query)?
-            }
-            BenchWorkload::Live { name, operations } => {
-                let options = LiveClientOptions::default();
-                let mut tree = LiveTree::connect(&context.store()?, &name, options)?;
-                let report = esker_bench::live::live(&mut tree, operations)?;
-                tree.close()?;
-                return show(context, &report);
-            }
-            BenchWorkload::ImdSpeedup { target, threads } => {
-                let (entry, _) = super::imd::open(context, &target, 0)?;
-                let prefix = only_part(&entry, &target)?;
-                return show(context, &imd_speedup(&context.store()?, prefix, threads)?);
-            }
-            BenchWorkload::ImdThrottled { keys, share } => {
-                let store = context.store_or_new()?;
-                let particles = ParticleCount { keys, value_bytes: 40, ranks: 1 };
-                let shape = ImdShape::Fixed { key_bytes: 8, value_bytes: 40 };
-                let options = DirectoryOptions::new(1, ValueFormat::Base, shape);
-                let work = ImdWrite { particles, epochs: 1, options, per_node: 1 };
-                let throttled = imd_throttled(&store, &work, f64::from(share) / 100.0)?;
-                return show(context, &throttled);
-            }
-            BenchWorkload::Remove { threads, settings } => {
-                remove(&context.store()?, threads, settings.options(context))?
-            }
-        };
-        show(context, &report)
+        self.words.run(None, context)
     }
 }
 
-/// Object name prefix of `entry`, found at `target`, which must have only one part.
-fn only_part<'e>(entry: &'e IndexedEntry, target: &StackPath) -> Result<&'e str> {
-    let [prefix] = &entry.prefixes[..] else {
-        let what = format!("{target}: benchmarks need a directory without appended epochs");
-        return Err(Error::new(Kind::Invalid, what));
-    };
-    Ok(prefix)
-}
-
-/// Gets keys of the directory at `target`, which `esker imd write` wrote.
-fn imd_get_at(
-    context: &CommandContext,
-    target: &StackPath,
-    operations: u64,
-    query: &BenchQuery,
-) -> Result<BenchReport> {
-    let (entry, reader) = super::imd::open(context, target, 0)?;
-    let prefix = only_part(&entry, target)?;
-    let directory = reader.parts().next().and_then(|part| part.directory().cloned());
-    let (Some(directory), ImdShape::Fixed { key_bytes: 8, value_bytes }) =
-        (directory, reader.record_layout())
-    else {
-        let what = format!("{target}: not written by `esker imd write`");
-        return Err(Error::new(Kind::Invalid, what));
-    };
-    let epochs = directory.epochs();
-    let records: u64 = directory.partitions.iter().map(|totals| totals.rows).sum();
-    let particles = ParticleCount {
-        keys: records / u64::from(epochs.max(1)),
-        value_bytes: value_bytes as usize,
-        ranks: directory.head.partitions,
-    };
-    let (threads, cache_bytes) = (query.threads, query.cache_bytes());
-    let work = ImdGet { particles, epochs, operations, threads, cache_bytes };
-    imd_get(&context.store()?, prefix, &work)
-}
-
-fn show(context: &CommandContext, report: &(impl Serialize + Display)) -> Result<()> {
-    if context.out.is_json() {
-        return context.out.report(report);
+impl SegmentCommand {
+    /// Runs the program; returns only if that fails.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let SegmentSubcommand::Replay(words) = self.command;
+        words.run(Some("shared-file"), context)
     }
-    context.out.line(report.to_string())
+}
+
+impl BenchWords {
+    /// Replaces this process by `esker-bench`, which runs `workload`, or the one that the arguments
+    /// name; returns only if that fails.
+    pub fn run(self, workload: Option<&str>, context: &CommandContext) -> Result<()> {
+        let mut command = Command::new(program());
+        command.args(workload).args(self.words);
+        if let Some(store) = context.given_store() {
+            command.env("ESKER_STORE", store);
+        }
+        if context.out.is_json() {
+            command.arg("--json");
+        }
+        let error = command.exec();
+        if error.kind() != std::io::ErrorKind::NotFound {
+            return Err(Error::io(error, format!("run {PROGRAM}")));
+        }
+        let what = format!(
+            "{PROGRAM} is neither beside esker nor in PATH: install it from where esker came from, or \
+             build it with `cargo build --release -p esker-cli`"
+        );
+        Err(Error::new(Kind::NotFound, what))
+    }
+}
+
+/// The program beside this one, or else the one in PATH.
+fn program() -> PathBuf {
+    let own = std::env::current_exe().ok();
+    let beside = own.and_then(|own| Some(own.parent()?.join(PROGRAM)));
+    beside.filter(|path| path.exists()).unwrap_or_else(|| OsStr::new(PROGRAM).into())
 }

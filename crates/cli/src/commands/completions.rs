@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `esker completions`: scripts that complete commands in shells.
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 use esker_base::Result;
 
-use crate::CommandLine;
+use crate::command_line;
 use crate::context::CommandContext;
 
 /// Print a script that completes commands in a shell
@@ -24,7 +24,7 @@ impl CompletionsCommand {
     /// Prints the script.
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut CommandLine::command(), "esker", &mut script);
+        clap_complete::generate(self.shell, &mut command_line::with_bench(), "esker", &mut script);
         context.out.raw(&script)
     }
 }

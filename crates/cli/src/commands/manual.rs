@@ -4,10 +4,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use esker_base::{Error, Result};
 
-use crate::CommandLine;
+use crate::command_line;
 use crate::context::CommandContext;
 
 /// Write manual pages for man(1) into a directory
@@ -27,6 +27,6 @@ impl ManualCommand {
             Error::io(error, format!("writing manual pages to {}", self.directory.display()))
         };
         fs::create_dir_all(&self.directory).map_err(failed)?;
-        clap_mangen::generate_to(CommandLine::command(), &self.directory).map_err(failed)
+        clap_mangen::generate_to(command_line::with_bench(), &self.directory).map_err(failed)
     }
 }

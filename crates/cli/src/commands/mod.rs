@@ -12,8 +12,6 @@ mod advise_storage;
 mod advise_synth;
 mod attributes;
 mod bench;
-mod bench_ranks;
-mod bench_segment;
 mod cat;
 mod chmod;
 mod chown;
@@ -26,7 +24,7 @@ mod exit_codes;
 mod export;
 pub mod find;
 mod gc;
-mod imd;
+pub mod imd;
 mod import;
 mod init;
 mod live;
@@ -44,12 +42,10 @@ mod mv;
 mod names;
 mod publish;
 mod put;
-mod rank_transport;
 mod rm;
 mod run;
 mod run_foreground;
 mod run_shown;
-mod segment;
 mod session;
 mod show;
 mod squash;
@@ -116,8 +112,9 @@ pub enum Command {
     Gc(gc::GcCommand),
     Verify(verify::VerifyCommand),
     Imd(imd::ImdArguments),
-    Segment(segment::SegmentArguments),
     Bench(bench::BenchCommand),
+    #[command(hide = true)]
+    Segment(bench::SegmentCommand),
     Workbench(workbench::WorkbenchCommand),
     Advise(advise::AdviseCommand),
     Run(run::RunCommand),
@@ -143,11 +140,10 @@ impl Command {
             | Self::Chgrp(_) => "nothing was changed; the same command again does all of it",
             Self::Export(_) => "nothing was exported yet; export it again",
             Self::Publish(_) => "nothing was published, and everything is kept; publish it again",
-            Self::Squash(_) | Self::Imd(_) | Self::Segment(_) => {
+            Self::Squash(_) | Self::Imd(_) => {
                 "no unfinished work is left: nothing was begun, or everything was published, which \
                  `esker names` shows"
             }
-            Self::Bench(_) => "nothing is left except what `esker names` lists",
             Self::Workbench(_) => "nothing was changed",
             Self::Advise(_) => "nothing was loaded; the same command again does all of it",
             Self::Compact(_) => {

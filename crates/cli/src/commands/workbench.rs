@@ -22,13 +22,13 @@ use esker_workbench::run;
 use esker_workbench::working_set::cleanup_command;
 use esker_workbench::{arrow, csv, parquet, report, summary};
 
-use super::rank_transport::TransportName;
 use super::workbench_paper::WorkbenchPaper;
 use super::workbench_ranks::RankLaunch;
 use super::workbench_target::{self, TARGETS};
 use crate::context::CommandContext;
 use crate::interrupt;
 use crate::output::notice;
+use crate::rank_transport::TransportName;
 use crate::{text, usage};
 
 /// Measure the latency of metadata operations under a mixed load

@@ -20,12 +20,12 @@ use esker_workbench::progress::RunProgress;
 use esker_workbench::result::RunResult;
 use esker_workbench::run::{self, PHASE_DEADLINE};
 
-use super::rank_transport::TransportName;
-#[cfg(not(feature = "mpi"))]
-use super::rank_transport::built_without_mpi;
 use crate::context::CommandContext;
 #[cfg(feature = "mpi")]
 use crate::output::notice;
+use crate::rank_transport::TransportName;
+#[cfg(not(feature = "mpi"))]
+use crate::rank_transport::built_without_mpi;
 use crate::{progress, usage};
 
 /// How the ranks of a run were started, and what connects them.

@@ -13,12 +13,12 @@ use esker_workbench::backend::{
     SharedFileBackend,
 };
 
-#[cfg(not(feature = "mpi"))]
-use super::rank_transport::built_without_mpi;
 use super::workbench_ranks::RankLaunch;
 use crate::change::SessionSettings;
 use crate::context::CommandContext;
 use crate::interrupt::guarded;
+#[cfg(not(feature = "mpi"))]
+use crate::rank_transport::built_without_mpi;
 use crate::usage;
 
 /// What begins the targets that Esker's library serves in one process.

@@ -13,7 +13,7 @@ use esker_imd::{DirectoryWriter, SessionDirectory};
 use serde_json::json;
 
 use super::target::PublishedDirectory;
-use super::write::FormatName;
+use super::value_format::ValueFormatName;
 use crate::context::CommandContext;
 use crate::{quantity, text, usage};
 
@@ -56,7 +56,7 @@ pub struct DumpArguments {
     ranks: u32,
     /// How readers reach values
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    format: FormatName,
+    format: ValueFormatName,
     /// Memory of each rank, such as 64M
     #[arg(long, default_value = "256M", value_parser = quantity::bytes, value_name = "SIZE")]
     rank_memory: u64,

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `esker imd show`: shows the contents of a directory, and how many tables a query examines.
 
-use std::path::PathBuf;
-
 use clap::Args;
-use esker_base::{Error, Random, Result};
-use esker_bench::plot;
+use esker_base::{Random, Result};
 use esker_imd::schema::{DirectorySchema, SchemaField};
 use esker_imd::{IndexedReader, RecordLayout};
 use serde_json::{Value, json};
@@ -27,7 +24,8 @@ const SEED_SAMPLE: u64 = 1;
 Examples:
   esker imd show run:/particles
   esker imd show run:/particles --json | jq .schema
-  esker imd show run:/particles --queries 100000 --plot tables.svg")]
+  esker imd show run:/particles --queries 100000
+  esker bench imd-queries run:/particles --queries 100000 --plot tables.svg")]
 pub struct ImdInfoCommand {
     /// The directory
     #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
@@ -35,9 +33,6 @@ pub struct ImdInfoCommand {
     /// Number of keys to query
     #[arg(long, default_value_t = 1000, value_name = "N")]
     queries: usize,
-    /// Draw the histogram of tables per query, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
 }
 
 impl ImdInfoCommand {
@@ -46,8 +41,7 @@ impl ImdInfoCommand {
         let (entry, reader) = open(context, &self.target, 64 << 20)?;
         let epochs = reader.epochs_complete()?;
         let totals = reader.totals();
-        let histogram = self.histogram(&reader)?;
-        self.draw(epochs, &histogram)?;
+        let histogram = queries_by_tables(&reader, self.queries)?;
         let queries: u64 = histogram.iter().sum();
         let asked: u64 = (0..).zip(&histogram).map(|(tables, count)| tables * count).sum();
         let each = asked as f64 / queries.max(1) as f64;
@@ -112,30 +106,20 @@ impl ImdInfoCommand {
         }
         entry.prefixes.into_iter().try_for_each(|prefix| line("objects", prefix))
     }
+}
 
-    /// Draws the histogram, if requested.
-    fn draw(&self, epochs: u32, histogram: &[u64]) -> Result<()> {
-        let Some(path) = &self.plot else { return Ok(()) };
-        let epochs = text::counted(u64::from(epochs), "epoch");
-        let title = format!("Tables asked for a key in {epochs}");
-        let svg = plot::histogram(&title, "tables", "queries", histogram)?;
-        let failed = |error| Error::io(error, format!("write {}", path.display()));
-        std::fs::write(path, svg).map_err(failed)
-    }
-
-    /// The number of sampled keys by number of tables examined.
-    fn histogram(&self, reader: &IndexedReader) -> Result<Vec<u64>> {
-        let mut random = Random::from_seed(SEED_SAMPLE);
-        let mut histogram = Vec::new();
-        for key in reader.sample(self.queries, &mut random)? {
-            let tables = usize::try_from(reader.get(&key)?.counts.tables).unwrap_or(usize::MAX);
-            if histogram.len() <= tables {
-                histogram.resize(tables + 1, 0);
-            }
-            histogram[tables] += 1;
+/// Gets a sample of `queries` keys of `reader`; returns the number of keys by number of tables examined.
+pub fn queries_by_tables(reader: &IndexedReader, queries: usize) -> Result<Vec<u64>> {
+    let mut random = Random::from_seed(SEED_SAMPLE);
+    let mut histogram = Vec::new();
+    for key in reader.sample(queries, &mut random)? {
+        let tables = usize::try_from(reader.get(&key)?.counts.tables).unwrap_or(usize::MAX);
+        if histogram.len() <= tables {
+            histogram.resize(tables + 1, 0);
         }
-        Ok(histogram)
+        histogram[tables] += 1;
     }
+    Ok(histogram)
 }
 
 /// A schema in words: the subject of each line, and its text.

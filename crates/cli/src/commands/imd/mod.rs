@@ -7,10 +7,10 @@ mod dumps;
 mod epoch_range;
 mod get;
 mod import;
-mod info;
+pub mod info;
 mod range;
-mod target;
-mod write;
+pub mod target;
+pub mod value_format;
 
 use clap::{Args, Subcommand};
 use esker_base::{Error, Kind, Result};
@@ -22,6 +22,7 @@ use esker_imd::entry::{self, IndexedEntry};
 use esker_table::manifest::Manifest;
 
 use self::target::TARGET;
+use super::bench::BenchWords;
 use crate::context::CommandContext;
 use crate::location::{StackArgument, StackPath};
 use crate::output::notice;
@@ -34,7 +35,8 @@ use crate::text;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  esker imd write run:/particles --store /scratch/store --ranks 4 --keys 1000000 --epochs 5
+  esker imd import run:/particles --preset vpic tracers.*
+  esker bench imd-write run:/synthetic --ranks 4 --keys 1000000 --epochs 5
   esker imd show run:/particles
   esker imd get run:/particles 0000000000000042
   esker cat run:/particles/0000000000000042")]
@@ -45,7 +47,6 @@ pub struct ImdArguments {
 
 #[derive(Subcommand)]
 enum ImdCommand {
-    Write(write::ImdWriteCommand),
     Import(import::ImdImportCommand),
     Append(append::ImdAppendCommand),
     Adopt(adopt::ImdAdoptCommand),
@@ -53,13 +54,16 @@ enum ImdCommand {
     Range(range::ImdRangeCommand),
     #[command(name = "show", visible_aliases = ["info", "stat"])]
     Info(info::ImdInfoCommand),
+    /// The name by which earlier versions had `esker bench imd-write`
+    #[command(hide = true, disable_help_flag = true)]
+    Write(BenchWords),
 }
 
 impl ImdArguments {
     /// Runs the subcommand.
     pub fn run(self, context: &CommandContext) -> Result<()> {
         match self.command {
-            ImdCommand::Write(command) => command.run(context),
+            ImdCommand::Write(words) => words.run(Some("imd-write"), context),
             ImdCommand::Import(command) => command.run(context),
             ImdCommand::Append(command) => command.run(context),
             ImdCommand::Adopt(command) => command.run(context),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker imd write`: writes a directory of synthetic particles.
+//! `esker-bench imd-write`: writes an indexed directory of synthetic particles.
 
 use clap::{Args, ValueEnum};
 use esker_base::store::url;
@@ -12,49 +12,21 @@ use esker_comm::job::RankContext;
 use esker_comm::mpi;
 use esker_comm::{Channel, Rank, Routing, Transport, tcp};
 use esker_fs::session::Session;
-use esker_imd::{RecordLayout, SessionDirectory, ValueFormat, WriteSummary};
+use esker_imd::{RecordLayout, SessionDirectory, WriteSummary};
 use esker_table::manifest::SetId;
 use serde_json::json;
 
-use super::super::rank_transport::TransportName;
-#[cfg(not(feature = "mpi"))]
-use super::super::rank_transport::built_without_mpi;
-use super::target::{DirectoryTarget, PublishedDirectory, new_directory};
+use crate::commands::imd::target::{DirectoryTarget, PublishedDirectory, new_directory};
+use crate::commands::imd::value_format::ValueFormatName;
 use crate::context::CommandContext;
 use crate::output::{notice, value_of};
+use crate::rank_transport::TransportName;
+#[cfg(not(feature = "mpi"))]
+use crate::rank_transport::built_without_mpi;
 use crate::{quantity, text};
 
 /// Channel on which rank 0 sends the directory to write.
 const PLACE: Channel = Channel(0x20);
-
-/// How readers reach values.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub enum FormatName {
-    /// Records move to their key's partition
-    #[default]
-    Base,
-    /// Values stay; keys and pointers to the values move
-    Pointer,
-    /// Records stay; the rank of a key is known approximately
-    Lossy,
-    /// Records stay; the rank of a key is known exactly
-    Static,
-    /// Records move to the partition of their key's range
-    Ordered,
-}
-
-impl FormatName {
-    /// The format.
-    pub const fn format(self) -> ValueFormat {
-        match self {
-            Self::Base => ValueFormat::Base,
-            Self::Pointer => ValueFormat::Pointer,
-            Self::Lossy => ValueFormat::Lossy,
-            Self::Static => ValueFormat::Static,
-            Self::Ordered => ValueFormat::Ordered,
-        }
-    }
-}
 
 /// How records travel between ranks.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -80,15 +52,15 @@ impl RoutingName {
 /// Write an indexed directory of synthetic particles
 ///
 /// Every key gets a value in each epoch, each time from another rank. Values derive from key and
-/// epoch, so `esker bench imd-get` can check what it reads. Creates the store if there is none. The
+/// epoch, so `imd-get` can check what it reads. Creates the store if there is none. The
 /// directory is published under the target's name, or under --as on top of it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  esker imd write run:/particles --store /dev/shm/store --keys 16000000
-  esker imd write run:/p --ranks 64 --per-node 8 --routing 3hop --format static --keys 100000
-  esker run -n 16 --per-node 4 -- esker imd write run:/p --routing 3hop
-  mpirun -n 16 esker imd write run:/p --transport mpi --routing 3hop")]
+  esker bench imd-write run:/particles --store /dev/shm/store --keys 16000000
+  esker bench imd-write run:/p --ranks 64 --per-node 8 --routing 3hop --format static --keys 100000
+  esker run -n 16 --per-node 4 -- esker bench imd-write run:/p --routing 3hop
+  mpirun -n 16 esker bench imd-write run:/p --transport mpi --routing 3hop")]
 pub struct ImdWriteCommand {
     #[command(flatten)]
     target: DirectoryTarget,
@@ -109,7 +81,7 @@ pub struct ImdWriteCommand {
     epochs: u32,
     /// How readers reach values
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    format: FormatName,
+    format: ValueFormatName,
     /// How records travel
     #[arg(long, value_enum, default_value_t, value_name = "ROUTING")]
     routing: RoutingName,

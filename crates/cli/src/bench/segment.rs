@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker bench segment`: measures the index of shared files.
+//! `esker-bench segment`: measures the index of shared files.
 
 use std::fs::File;
 use std::io::BufWriter;

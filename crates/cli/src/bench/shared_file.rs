@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker segment`: files that all ranks of a job write.
+//! `esker-bench shared-file`: ranks write and read a file that they share.
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use esker_base::store::url;
 use esker_base::{Error, Result};
 use esker_bench::replay::{ReplayReport, ReplayedWork, TraceReplay, replay};
@@ -15,27 +15,7 @@ use esker_shared::{RemoteReads, SLICE_BYTES, SharedOptions};
 use crate::change::{NewNameSource, SessionSettings, check_free};
 use crate::context::CommandContext;
 use crate::location::StackPath;
-use crate::{interrupt, quantity};
-
-/// Write and read files shared by all ranks of a job
-#[derive(Args)]
-pub struct SegmentArguments {
-    #[command(subcommand)]
-    command: SegmentCommand,
-}
-
-#[derive(Subcommand)]
-enum SegmentCommand {
-    Replay(Box<ReplayArguments>),
-}
-
-impl SegmentArguments {
-    /// Runs the subcommand.
-    pub fn run(self, context: &CommandContext) -> Result<()> {
-        let SegmentCommand::Replay(arguments) = self.command;
-        arguments.run(context).inspect_err(|_| interrupt::give_up_after_failure(context))
-    }
-}
+use crate::quantity;
 
 /// Arrangement of the ranks' transfers in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -66,10 +46,10 @@ enum ReadsName {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  esker segment replay run:/output --ranks 8 --transfer 32K --block 1M --segments 4
-  esker segment replay run:/output --trace writes.txt --check-published
-  esker run -n 16 --per-node 4 -- esker segment replay run:/output --reads ranks --json")]
-struct ReplayArguments {
+  esker bench shared-file run:/output --ranks 8 --transfer 32K --block 1M --segments 4
+  esker bench shared-file run:/output --trace writes.txt --check-published
+  esker run -n 16 --per-node 4 -- esker bench shared-file run:/output --reads ranks --json")]
+pub struct SharedFileCommand {
     /// Path of the new file; published as NAME
     #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
     target: StackPath,
@@ -122,8 +102,9 @@ struct ReplayArguments {
     settings: SessionSettings,
 }
 
-impl ReplayArguments {
-    fn run(self, context: &CommandContext) -> Result<()> {
+impl SharedFileCommand {
+    /// Replays.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
         let job = RankContext::from_env()?;
         let rank = job.as_ref().map_or(Rank(0), |job| job.rank);
         let store = context.store_of_rank(rank)?;

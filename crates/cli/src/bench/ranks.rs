@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker bench routing`, `collective`, `messages`: measure ranks and their messages.
+//! `esker-bench routing`, `collective`, `messages`: measure ranks and their messages.
 
 use std::path::PathBuf;
 
@@ -134,7 +134,7 @@ impl MessagesCommand {
     }
 }
 
-fn write_plot(file: Option<PathBuf>, draw: impl FnOnce() -> Result<String>) -> Result<()> {
+pub fn write_plot(file: Option<PathBuf>, draw: impl FnOnce() -> Result<String>) -> Result<()> {
     let Some(file) = file else { return Ok(()) };
     std::fs::write(&file, draw()?)
         .map_err(|error| Error::io(error, format!("write {}", file.display())))
