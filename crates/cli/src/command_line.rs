@@ -8,7 +8,7 @@ use clap::{CommandFactory, Parser};
 use esker_base::Result;
 
 use crate::bench::BenchCommandLine;
-use crate::commands::{self, Command};
+use crate::commands::{self, Command, help};
 use crate::context::CommandContext;
 use crate::program::{GlobalOptions, ProgramArguments, VERSION};
 
@@ -51,8 +51,12 @@ pub fn with_bench() -> clap::Command {
 }
 
 impl ProgramArguments for CommandLine {
+    fn parser() -> clap::Command {
+        help::grouped(Self::command())
+    }
+
     fn prepare(arguments: Vec<OsString>) -> Vec<OsString> {
-        commands::find::long_flags(arguments.into_iter())
+        commands::read::find::long_flags(arguments.into_iter())
     }
 
     fn global(&self) -> &GlobalOptions {

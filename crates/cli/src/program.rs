@@ -37,6 +37,11 @@ pub struct GlobalOptions {
 
 /// The parsed arguments of a program.
 pub trait ProgramArguments: Parser {
+    /// Their parser.
+    fn parser() -> clap::Command {
+        Self::command()
+    }
+
     /// The arguments as the parser expects them.
     fn prepare(arguments: Vec<OsString>) -> Vec<OsString> {
         arguments
@@ -57,9 +62,10 @@ pub fn run<A: ProgramArguments>() -> ExitCode {
     // First, since a store adapts to the limit when it is opened.
     raise_open_files_limit();
     esker_base::mapped_file::guard_process();
-    let arguments = A::parse_from(A::prepare(std::env::args_os().collect()));
+    let matches = A::parser().get_matches_from(A::prepare(std::env::args_os().collect()));
+    let arguments = A::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let GlobalOptions { store, json } = arguments.global().clone();
-    let context = CommandContext::new(A::command, store, json);
+    let context = CommandContext::new(A::parser, store, json);
     let watched = arguments.watch_signals(&context);
     let done = watched.and_then(|()| arguments.run(&context));
     let done = done.and_then(|code| context.out.flush().map(|()| code));

@@ -59,6 +59,7 @@ fn pages() -> Vec<PathBuf> {
 
 /// Runs `script` in a shell of `user`, in an empty folder.
 fn paste(user: &User, script: &str) -> Output {
+    user.bring_benchmarks();
     user.does("mkdir folder");
     let path = std::env::var("PATH").expect("a path");
     let mut bash = user.command("bash");

@@ -93,9 +93,9 @@ fn values_leave_as_csv_and_numpy() {
 fn tables_per_query_are_drawn() {
     let esker = Esker::new();
     write(&esker, "run", &["--keys", "1000"]);
-    esker.ok(["imd", "info", "run:/particles", "--plot", "tables.svg"]);
+    esker.ok(["bench", "imd-queries", "run:/particles", "--plot", "tables.svg"]);
     let svg = std::fs::read_to_string(esker.path("tables.svg")).expect("drawn");
-    assert!(svg.contains("Tables asked for a key in 3 epochs"), "{svg}");
+    assert!(svg.contains("Tables examined for a key in 3 epochs"), "{svg}");
 }
 
 #[test]

@@ -59,12 +59,21 @@ impl User {
 
     /// Copies the program to the home, since the build directory may be closed to other users.
     fn move_in(&self) {
-        let program = self.path("esker");
-        std::fs::copy(env!("CARGO_BIN_EXE_esker"), &program).expect("room for a copy");
-        for path in [&program, self.home.path()] {
-            let mode = std::fs::Permissions::from_mode(0o755);
-            std::fs::set_permissions(path, mode).expect("mode");
-        }
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(self.home.path(), mode).expect("mode");
+        self.bring("esker", env!("CARGO_BIN_EXE_esker"));
+    }
+
+    /// Copies the program of `esker bench` to the home, too.
+    pub fn bring_benchmarks(&self) {
+        self.bring("esker-bench", env!("CARGO_BIN_EXE_esker-bench"));
+    }
+
+    fn bring(&self, name: &str, built: &str) {
+        let program = self.path(name);
+        std::fs::copy(built, &program).expect("room for a copy");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(program, mode).expect("mode");
     }
 
     /// Makes the user work in the store at `path`.

@@ -1,64 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Commands, one per file.
+//! Commands: one per file, in folders that are the groups of `esker --help`.
 
-mod advise;
-mod advise_import;
-mod advise_measure;
-mod advise_model;
-mod advise_paper;
-mod advise_replay;
-mod advise_show;
-mod advise_storage;
-mod advise_synth;
-mod attributes;
-mod bench;
-mod cat;
-mod chmod;
-mod chown;
-mod completions;
-mod cp;
-mod delete;
-mod diff;
-mod du;
-mod exit_codes;
-mod export;
-pub mod find;
-mod gc;
+mod about;
+mod change;
+pub mod help;
 pub mod imd;
-mod import;
-mod init;
 mod live;
-mod live_files;
-mod live_serve;
-mod ln;
-mod log;
-mod ls;
-mod manual;
-mod mkdir;
-mod mount;
-mod mount_log;
-mod mounts;
-mod mv;
-mod names;
-mod publish;
-mod put;
-mod rm;
-mod run;
-mod run_foreground;
-mod run_shown;
-mod session;
-mod show;
-mod squash;
-mod stat;
-mod touch;
+mod measure;
+mod programs;
+pub mod read;
+mod snapshots;
+mod store;
 mod transfer;
-mod tree;
-mod umount;
-mod verify;
-mod workbench;
-mod workbench_paper;
-mod workbench_ranks;
-mod workbench_target;
 
 use std::process::ExitCode;
 
@@ -68,59 +21,57 @@ use esker_base::Result;
 use crate::change::SessionSettings;
 use crate::context::CommandContext;
 use crate::interrupt;
-use crate::location::{StackArgument, StackPath};
-use crate::usage;
 
 /// What to do.
 #[derive(Subcommand)]
 pub enum Command {
-    Init(init::InitCommand),
-    Import(import::ImportCommand),
-    Export(export::ExportCommand),
-    Ls(ls::ListCommand),
-    Stat(stat::StatCommand),
-    Cat(cat::CatCommand),
-    Find(find::FindCommand),
-    Du(du::DuCommand),
-    Tree(tree::TreeCommand),
-    Diff(diff::DiffCommand),
-    Put(put::PutCommand),
-    Rm(rm::RemoveCommand),
-    Mv(mv::MoveCommand),
-    Mkdir(mkdir::MkdirCommand),
-    Cp(cp::CopyCommand),
-    Ln(ln::LinkCommand),
-    Touch(touch::TouchCommand),
-    Chmod(chmod::ChmodCommand),
-    Chown(chown::ChownCommand),
-    Chgrp(chown::ChgrpCommand),
-    Mount(mount::MountCommand),
-    Mounts(mounts::MountsCommand),
-    Umount(umount::UmountCommand),
-    Commit(umount::CommitCommand),
-    Session(session::SessionCommand),
+    Init(store::init::InitCommand),
+    Gc(store::gc::GcCommand),
+    Verify(store::verify::VerifyCommand),
+    Import(transfer::import::ImportCommand),
+    Export(transfer::export::ExportCommand),
+    Ls(read::ls::ListCommand),
+    Stat(read::stat::StatCommand),
+    Cat(read::cat::CatCommand),
+    Find(read::find::FindCommand),
+    Du(read::du::DuCommand),
+    Tree(read::tree::TreeCommand),
+    Diff(read::diff::DiffCommand),
+    Put(change::put::PutCommand),
+    Rm(change::rm::RemoveCommand),
+    Mv(change::mv::MoveCommand),
+    Mkdir(change::mkdir::MkdirCommand),
+    Cp(change::cp::CopyCommand),
+    Ln(change::ln::LinkCommand),
+    Touch(change::touch::TouchCommand),
+    Chmod(change::chmod::ChmodCommand),
+    Chown(change::chown::ChownCommand),
+    Chgrp(change::chown::ChgrpCommand),
+    Session(snapshots::session::SessionCommand),
+    Publish(snapshots::publish::PublishCommand),
+    Names(snapshots::names::NamesCommand),
+    Log(snapshots::log::LogCommand),
+    Show(snapshots::show::ShowCommand),
+    Squash(snapshots::squash::SquashCommand),
+    Compact(snapshots::squash::CompactCommand),
+    Rename(snapshots::delete::RenameCommand),
+    Delete(snapshots::delete::DeleteCommand),
+    Undelete(snapshots::delete::UndeleteCommand),
+    Mount(programs::mount::MountCommand),
+    Mounts(programs::mounts::MountsCommand),
+    Umount(programs::umount::UmountCommand),
+    Commit(programs::umount::CommitCommand),
+    Run(programs::run::RunCommand),
     Live(live::LiveCommand),
-    Publish(publish::PublishCommand),
-    Names(names::NamesCommand),
-    Log(log::LogCommand),
-    Show(show::ShowCommand),
-    Squash(squash::SquashCommand),
-    Compact(squash::CompactCommand),
-    Rename(delete::RenameCommand),
-    Delete(delete::DeleteCommand),
-    Undelete(delete::UndeleteCommand),
-    Gc(gc::GcCommand),
-    Verify(verify::VerifyCommand),
     Imd(imd::ImdArguments),
-    Bench(bench::BenchCommand),
+    Bench(measure::bench::BenchCommand),
+    Workbench(measure::workbench::WorkbenchCommand),
+    Advise(measure::advise::AdviseCommand),
+    Completions(about::completions::CompletionsCommand),
+    Manual(about::manual::ManualCommand),
+    ExitCodes(about::exit_codes::ExitCodes),
     #[command(hide = true)]
-    Segment(bench::SegmentCommand),
-    Workbench(workbench::WorkbenchCommand),
-    Advise(advise::AdviseCommand),
-    Run(run::RunCommand),
-    Completions(completions::CompletionsCommand),
-    Manual(manual::ManualCommand),
-    ExitCodes(exit_codes::ExitCodes),
+    Segment(measure::bench::SegmentCommand),
 }
 
 impl Command {
@@ -209,17 +160,5 @@ impl Command {
             Self::ExitCodes(command) => command.run(context),
         }?;
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-/// The stack that all of `locations` share.
-fn one_stack(locations: &[StackPath]) -> &StackArgument {
-    let first = &locations.first().expect("clap asks for one").stack;
-    match locations.iter().find(|location| location.stack != *first) {
-        None => first,
-        Some(other) => {
-            let what = "one command changes one name or session";
-            usage::exit(format!("{other} is not in {first}: {what}"))
-        }
     }
 }

@@ -22,7 +22,7 @@ use esker_imd::entry::{self, IndexedEntry};
 use esker_table::manifest::Manifest;
 
 use self::target::TARGET;
-use super::bench::BenchWords;
+use crate::commands::measure::bench::BenchWords;
 use crate::context::CommandContext;
 use crate::location::{StackArgument, StackPath};
 use crate::output::notice;

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Files of live namespaces: `esker live ls`, `mkdir`, `put` and the like, through the server.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use esker_base::{Error, Kind, Result};
+use esker_fs::inode::FileKind;
+use esker_fs::namespace::FollowLinks;
+use esker_live::client::{LiveDir, LiveEntry, Request};
+use esker_live::wire::{LiveAttributes, TRANSFER_BYTES_MAX};
+use esker_live::{LiveTree, client::LivePlace};
+use serde_json::json;
+
+use super::connect;
+use crate::context::CommandContext;
+use crate::location::{StackArgument, StackPath};
+use crate::{text, usage};
+
+/// Operations on files of a live namespace.
+#[derive(Subcommand)]
+pub enum LiveFileAction {
+    /// List a directory of a live namespace
+    #[command(after_help = "Example:\n  esker live ls run:/results")]
+    Ls {
+        /// The directory
+        #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+        path: StackPath,
+    },
+    /// Make directories in a live namespace
+    #[command(after_help = "Example:\n  esker live mkdir run:/results")]
+    Mkdir {
+        /// The directories
+        #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
+        paths: Vec<StackPath>,
+    },
+    /// Write a file of a live namespace; replaces its content
+    #[command(after_help = "Example:\n  date | esker live put - run:/results/date")]
+    Put {
+        /// The file to read, or - for standard input
+        file: PathBuf,
+        /// Its place
+        #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+        path: StackPath,
+    },
+    /// Print a file of a live namespace
+    #[command(after_help = "Example:\n  esker live cat run:/results/date")]
+    Cat {
+        /// The file
+        #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+        path: StackPath,
+    },
+    /// Remove files and empty directories of a live namespace
+    #[command(after_help = "Example:\n  esker live rm run:/results/date run:/results")]
+    Rm {
+        /// The files and directories, in order
+        #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
+        paths: Vec<StackPath>,
+    },
+    /// Rename a file or directory of a live namespace
+    #[command(after_help = "Example:\n  esker live mv run:/results/date run:/date")]
+    Mv {
+        /// Its place
+        #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+        from: StackPath,
+        /// Its new place, in the same namespace
+        #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+        to: StackPath,
+    },
+}
+
+impl LiveFileAction {
+    /// Runs the operation. Changes are durable once it returns.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        match self {
+            Self::Ls { path } => in_tree(context, &path, |tree| ls(context, tree, &path)),
+            Self::Cat { path } => in_tree(context, &path, |tree| cat(context, tree, &path)),
+            Self::Put { file, path } => {
+                in_tree(context, &path, |tree| put(context, tree, &file, &path))
+            }
+            Self::Mkdir { paths } => each(context, &paths, |tree, path| {
+                let (dir, name) = tree.locate(&path.path)?;
+                let mode = 0o777 & !context.umask;
+                tree.change(Request::make_directory(&dir, mode, &[name]).durable())
+            }),
+            Self::Rm { paths } => each(context, &paths, |tree, path| {
+                let place = tree.resolve(&path.path, FollowLinks::No)?;
+                let dir = parent(tree, path, &place)?;
+                let name = &place.name[..];
+                tree.change(match place.attributes.kind {
+                    FileKind::Directory => Request::remove_directory(&dir, &[name]).durable(),
+                    _ => Request::unlink(&dir, &[name]).durable(),
+                })
+            }),
+            Self::Mv { from, to } => {
+                if from.stack != to.stack {
+                    usage::exit(format!("{to} is not in {}: mv moves within one", from.stack))
+                }
+                in_tree(context, &from, |tree| {
+                    let (old_dir, old) = tree.locate(&from.path)?;
+                    let (dir, name) = tree.locate(&to.path)?;
+                    let flags = esker_fs::ops::RenameFlags::Replace;
+                    tree.change(Request::rename((&old_dir, old), (&dir, name), flags).durable())
+                })
+            }
+        }
+    }
+}
+
+/// Runs `act` on the live namespace of `path`.
+fn in_tree(
+    context: &CommandContext,
+    path: &StackPath,
+    act: impl FnOnce(&mut LiveTree) -> Result<()>,
+) -> Result<()> {
+    let StackArgument::Name(name) = &path.stack else {
+        usage::exit(format!("{path}: a live namespace has a name; `esker live list` shows them"))
+    };
+    let mut tree = connect(&context.store()?, name)?;
+    act(&mut tree).map_err(|error| path.in_error(error))?;
+    tree.close()
+}
+
+/// Runs `act` for each of `paths`, in order.
+fn each(
+    context: &CommandContext,
+    paths: &[StackPath],
+    act: impl Fn(&mut LiveTree, &StackPath) -> Result<()>,
+) -> Result<()> {
+    paths.iter().try_for_each(|path| in_tree(context, path, |tree| act(tree, path)))
+}
+
+/// Opens the directory of `place`, to which `path` leads.
+fn parent(tree: &mut LiveTree, path: &StackPath, place: &LivePlace) -> Result<LiveDir> {
+    if place.name.is_empty() {
+        return Err(Error::new(Kind::Invalid, "the root cannot be removed"));
+    }
+    Ok(tree.locate(&path.path)?.0)
+}
+
+fn ls(context: &CommandContext, tree: &mut LiveTree, path: &StackPath) -> Result<()> {
+    let place = tree.resolve(&path.path, FollowLinks::Yes)?;
+    let mut entries = match place.attributes.kind {
+        FileKind::Directory => {
+            let dir = tree.dir(&path.path)?;
+            tree.list(&dir)?
+        }
+        _ => vec![LiveEntry { name: path.last().to_vec(), attributes: place.attributes }],
+    };
+    entries.sort_by(|one, other| one.name.cmp(&other.name));
+    for LiveEntry { name, attributes } in entries {
+        match context.out.is_json() {
+            true => context.out.json(object(&name, &attributes))?,
+            false => {
+                context.out.name(&name)?;
+                context.out.line("")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An entry as JSON; docs/guide/command.md describes it.
+fn object(name: &[u8], attributes: &LiveAttributes) -> serde_json::Value {
+    json!({
+        "name": String::from_utf8_lossy(name),
+        "kind": text::kind(attributes.kind),
+        "mode": attributes.mode,
+        "uid": attributes.uid,
+        "gid": attributes.gid,
+        "nlink": attributes.nlink,
+        "size": attributes.size,
+        "mtime_ns": attributes.mtime_ns,
+    })
+}
+
+fn cat(context: &CommandContext, tree: &mut LiveTree, path: &StackPath) -> Result<()> {
+    let place = tree.resolve(&path.path, FollowLinks::Yes)?;
+    let dir = match place.name.is_empty() {
+        true => LiveDir::root(),
+        false => containing_dir(tree, path, &place)?,
+    };
+    let content = tree.read(&dir, &place.name)?;
+    context.out.raw(&content)
+}
+
+/// The directory of a place, which a symbolic link at the end of `path` may have led elsewhere. The
+/// server opened it for this connection.
+fn containing_dir(tree: &mut LiveTree, path: &StackPath, place: &LivePlace) -> Result<LiveDir> {
+    let located = tree.locate(&path.path)?.0;
+    Ok(LiveDir { id: place.dir, path: located.path })
+}
+
+fn put(
+    context: &CommandContext,
+    tree: &mut LiveTree,
+    file: &std::path::Path,
+    path: &StackPath,
+) -> Result<()> {
+    let failed = |error| Error::io(error, format!("read {}", file.display()));
+    let mut source: Box<dyn Read> = match file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(std::fs::File::open(file).map_err(failed)?),
+    };
+    // Read before anything is changed: a source that cannot be read costs no content.
+    let (mut piece, mut offset) = (vec![0; TRANSFER_BYTES_MAX], 0u64);
+    let mut count = source.read(&mut piece).map_err(failed)?;
+    let (dir, name) = tree.locate(&path.path)?;
+    let mode = 0o666 & !context.umask;
+    match tree.create(&dir, name, mode) {
+        Err(error) if error.kind() == Kind::Exists => {
+            let empty = esker_live::wire::AttributeRequest { size: Some(0), ..Default::default() };
+            tree.set_attributes(&dir, name, &empty)?;
+        }
+        created => created?,
+    }
+    while count > 0 {
+        tree.write(&dir, name, offset, &piece[..count])?;
+        offset += count as u64;
+        count = source.read(&mut piece).map_err(failed)?;
+    }
+    tree.sync()
+}

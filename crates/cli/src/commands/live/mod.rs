@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker live`: live namespaces, which many clients change at once through a server.
+
+mod files;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use esker_base::Result;
+use esker_base::store::SharedStore;
+use esker_fs::hold::HolderState;
+use esker_fs::live_namespace::LiveNamespace;
+use esker_fs::repository::Repository;
+use esker_fs::timestamp;
+use esker_live::LiveTree;
+use esker_live::client::LiveClientOptions;
+use esker_live::server_address::ServerAddress;
+use esker_table::manifest::Manifest;
+use serde_json::json;
+
+use self::files::LiveFileAction;
+use self::serve::ServeArguments;
+use crate::change::{SessionSettings, TakeOver};
+use crate::context::CommandContext;
+use crate::location::StackArgument;
+use crate::text;
+
+/// Serve one tree that many clients change at once
+///
+/// A live namespace is a tree that many clients change through a server, and see the changes of
+/// others at once. Any user can run a server, on any machine that has the store; when it dies,
+/// another continues, and clients go on. Snapshots of it are published like any other.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  esker live create run --base headers
+  esker live serve run &
+  esker live mkdir run:/results
+  date | esker live put - run:/results/date
+  esker live ls run:/results
+  esker live snapshot run run-1")]
+pub struct LiveCommand {
+    #[command(subcommand)]
+    action: LiveAction,
+}
+
+#[derive(Subcommand)]
+enum LiveAction {
+    /// Make a live namespace, which a server can then serve
+    #[command(after_help = "Example:\n  esker live create run --base headers")]
+    Create {
+        /// Its name; those of snapshots are apart
+        name: String,
+        /// Begin with this snapshot; of several, earlier ones win
+        #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser())]
+        bases: Vec<StackArgument>,
+        #[command(flatten)]
+        settings: SessionSettings,
+    },
+    Serve(ServeArguments),
+    /// List live namespaces and their servers
+    #[command(after_help = "Example:\n  esker live list")]
+    List,
+    /// Ask the server of a live namespace for its counters
+    #[command(after_help = "Example:\n  esker live status run --json")]
+    Status {
+        /// The live namespace
+        name: String,
+    },
+    /// Publish the current state of a live namespace as a snapshot
+    #[command(after_help = "Example:\n  esker live snapshot run run-1")]
+    Snapshot {
+        /// The live namespace
+        name: String,
+        /// Name of the snapshot
+        snapshot: String,
+    },
+    /// Remove a live namespace, whose server must have ended; snapshots of it stay, and `esker gc`
+    /// frees the rest
+    #[command(after_help = "Example:\n  esker live remove run")]
+    Remove {
+        /// The live namespace
+        name: String,
+        #[command(flatten)]
+        take_over: TakeOver,
+    },
+    #[command(flatten)]
+    File(LiveFileAction),
+}
+
+impl LiveCommand {
+    /// Runs the action.
+    pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
+        match self.action {
+            LiveAction::Create { name, bases, settings } => {
+                let repository = context.repository()?;
+                let bases = context.sets_of(&repository, &bases)?;
+                let live = repository.create_live(&name, &bases, settings.options(context))?;
+                match context.out.is_json() {
+                    true => context.out.json(object(&live, None)),
+                    false => context.out.line(format!(
+                        "made {name} (@{}); `esker live serve {name}` serves it",
+                        live.set
+                    )),
+                }
+            }
+            LiveAction::Serve(arguments) => arguments.run(context),
+            LiveAction::List => list(context),
+            LiveAction::Status { name } => {
+                let mut tree = connect(&context.store()?, &name)?;
+                let status = tree.status()?;
+                tree.close()?;
+                match context.out.is_json() {
+                    true => context.out.json(status),
+                    false => show_status(context, &status),
+                }
+            }
+            LiveAction::Snapshot { name, snapshot } => {
+                let mut tree = connect(&context.store()?, &name)?;
+                let set = tree.snapshot(&snapshot)?;
+                tree.close()?;
+                match context.out.is_json() {
+                    true => context.out.json(json!({"name": snapshot, "set": set.to_string()})),
+                    false => context.out.line(format!("published {snapshot} (@{set})")),
+                }
+            }
+            LiveAction::Remove { name, take_over } => {
+                let repository = context.repository()?;
+                let options = SessionSettings::for_few().options_to_resume(context, take_over);
+                repository.remove_live(&name, &options)?;
+                match context.out.is_json() {
+                    true => context.out.json(json!({"removed": name})),
+                    false => {
+                        context.out.line(format!("removed {name}; `esker gc` frees its space"))
+                    }
+                }
+            }
+            LiveAction::File(action) => action.run(context),
+        }?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Connects to the server of the live namespace `name`.
+pub fn connect(store: &SharedStore, name: &str) -> Result<LiveTree> {
+    LiveTree::connect(store, name, LiveClientOptions::default())
+}
+
+fn list(context: &CommandContext) -> Result<()> {
+    let repository = context.repository()?;
+    let store = &**repository.store();
+    for live in LiveNamespace::all(store)? {
+        let servers = ServerAddress::all(store, &live.name)?;
+        let server = servers.first().filter(|_| is_served(&repository, &live));
+        if context.out.is_json() {
+            context.out.json(object(&live, server))?;
+            continue;
+        }
+        let made = text::minute(timestamp::of_clock(live.created_ns));
+        let server = match server {
+            Some(server) => {
+                let place = server.tcp.as_deref().unwrap_or("this machine only");
+                format!("server on {} (process {}; {place})", server.host, server.pid)
+            }
+            None => "no server".to_owned(),
+        };
+        context.out.line(format!("{}  @{}  {made}  {server}", live.name, live.set))?;
+    }
+    Ok(())
+}
+
+/// False if the last server of `live` is known to be gone: it left its address.
+fn is_served(repository: &Repository, live: &LiveNamespace) -> bool {
+    let manifest = Manifest::load(&**repository.store(), live.set);
+    let hold = manifest.and_then(|manifest| repository.hold(live.set, &manifest));
+    match hold {
+        Ok(Some(hold)) => !matches!(hold.state, HolderState::Ended | HolderState::Released),
+        _ => true,
+    }
+}
+
+/// A live namespace as JSON; docs/guide/command.md describes it.
+fn object(live: &LiveNamespace, server: Option<&ServerAddress>) -> serde_json::Value {
+    json!({
+        "name": live.name,
+        "set": live.set.to_string(),
+        "created_ns": live.created_ns,
+        "server": server,
+    })
+}
+
+fn show_status(context: &CommandContext, status: &serde_json::Value) -> Result<()> {
+    let counters = &status["counters"];
+    let of = |counter: &str| counters[counter].as_u64().unwrap_or(0);
+    context.out.line(format!(
+        "@{}, epoch {}: {}, {} of processor time",
+        status["set"].as_str().unwrap_or("?"),
+        status["epoch"],
+        text::counted(status["clients"].as_u64().unwrap_or(0), "client"),
+        format_args!("{:.1} s", status["processor_ns"].as_u64().unwrap_or(0) as f64 / 1e9),
+    ))?;
+    context.out.line(format!(
+        "{} and {}, of which {} and {} were repeated; {}",
+        text::counted(of("changes"), "change"),
+        text::counted(of("reads"), "read"),
+        text::counted(of("failures"), "failure"),
+        of("repeated"),
+        text::counted(of("commits"), "sync"),
+    ))
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker advise import`: the log of a tracer as a trace, or as features.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use esker_advisor::features::{STRIPE_BYTES_DEFAULT, TraceFeatures};
+use esker_advisor::trace::darshan::{DarshanLog, LOG_BYTES_MAX};
+use esker_advisor::trace::recorder::{RecorderImport, is_recorder_line};
+use esker_advisor::trace::strace::{StraceOptions, import_strace};
+use esker_advisor::trace::{ImportSummary, features};
+use esker_base::{Error, Kind, Result};
+use serde_json::json;
+
+use super::{create_output, finish_output, open_trace};
+use crate::commands::measure::workbench::write;
+use crate::context::CommandContext;
+use crate::text;
+use crate::usage;
+
+/// The bytes of a Darshan log by which it is told from text.
+const DARSHAN_MAGIC: [u8; 8] = 6_567_223_u64.to_le_bytes();
+
+/// Bytes of a log by which its source is found out: more than the first line.
+const SOURCE_BYTES: u64 = 1 << 16;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogSource {
+    /// The output of `strace -f -ttt -T -y -s 0 -o LOG`
+    Strace,
+    /// A log of Darshan
+    Darshan,
+    /// The directory that `recorder2text` wrote, or its file of one rank
+    Recorder,
+}
+
+/// Make a trace of the log of strace, Darshan or Recorder
+///
+/// strace: every call on files; reads and writes without an offset get the position that the kernel
+/// has. Darshan: the reads and writes of a job that ran with DXT_ENABLE_IO_TRACE=1. All logs of
+/// Darshan have counters, from which --features computes what a prediction needs. Recorder: the calls of
+/// POSIX and of streams in the text of `recorder2text`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker advise import app.strace -o app.arrow --path /scratch
+  esker advise import job.darshan --features job.json
+  esker advise import job.darshan -o job.arrow
+  esker advise import recorder-trace/_text -o job.arrow")]
+pub struct AdviseImport {
+    /// The log; of Recorder, the directory `_text`
+    log: PathBuf,
+    /// The trace
+    #[arg(short, long, value_name = "FILE", required_unless_present = "features")]
+    output: Option<PathBuf>,
+    /// Also write the features of the application as JSON
+    #[arg(long, value_name = "FILE")]
+    features: Option<PathBuf>,
+    /// The tracer; found out from the log unless given
+    #[arg(long, value_enum, value_name = "TRACER")]
+    from: Option<LogSource>,
+    /// Only files at or below this path (not Darshan), / for all; several are allowed. Without it, files of
+    /// the system and shared libraries are left out
+    #[arg(long = "path", value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+impl AdviseImport {
+    /// Imports the log.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let source = match self.from {
+            Some(source) => source,
+            None => source_of(&self.log)?,
+        };
+        match source {
+            LogSource::Strace => self.import_strace(context),
+            LogSource::Darshan if self.paths.is_empty() => self.import_darshan(context),
+            LogSource::Darshan => usage::exit("--path is for logs of strace and Recorder"),
+            LogSource::Recorder => self.import_recorder(context),
+        }
+    }
+
+    fn import_strace(&self, context: &CommandContext) -> Result<()> {
+        let input = BufReader::with_capacity(1 << 20, open(&self.log)?);
+        let object = self.log.display().to_string();
+        let options = StraceOptions { paths: self.selected_paths() };
+        self.import_calls(context, "strace", |output| {
+            import_strace(input, &object, output, &options)
+        })
+    }
+
+    fn import_recorder(&self, context: &CommandContext) -> Result<()> {
+        let (object, paths) = (self.log.display().to_string(), self.selected_paths());
+        let ranks = recorder_ranks(&self.log)?;
+        self.import_calls(context, "recorder", |output| {
+            let mut import = RecorderImport::new(output, &object, &paths)?;
+            for (rank, path) in &ranks {
+                let input = BufReader::with_capacity(1 << 20, open(path)?);
+                import.add_rank(*rank, input, &path.display().to_string())?;
+            }
+            import.finish()
+        })
+    }
+
+    fn selected_paths(&self) -> Vec<Vec<u8>> {
+        self.paths.iter().map(|path| path.clone().into_vec()).collect()
+    }
+
+    /// Imports a log of calls; what a failed import has written is removed.
+    fn import_calls(
+        &self,
+        context: &CommandContext,
+        source: &str,
+        import: impl FnOnce(BufWriter<File>) -> Result<(BufWriter<File>, ImportSummary)>,
+    ) -> Result<()> {
+        let Some(output) = &self.output else {
+            usage::exit("the features of a log of calls are those of its trace: give -o as well");
+        };
+        let imported = import(create_output(output)?)
+            .and_then(|(written, summary)| finish_output(output, written).map(|()| summary))
+            .and_then(|summary| self.check_records(summary))
+            .inspect_err(|_| remove_output(output))?;
+        if let Some(path) = &self.features {
+            let found = features(&open_trace(output)?, STRIPE_BYTES_DEFAULT)?;
+            write_features(path, &found)?;
+        }
+        report_calls(context, source, output, &imported)
+    }
+
+    /// Fails for a trace without records, and names the paths that the log has.
+    fn check_records(&self, summary: ImportSummary) -> Result<ImportSummary> {
+        if summary.records > 0 {
+            return Ok(summary);
+        }
+        let log = self.log.display();
+        let directories: Vec<String> = summary
+            .left_out_directories
+            .iter()
+            .map(|(path, calls)| format!("{path} ({calls})"))
+            .collect();
+        let what = match (directories.is_empty(), self.paths.is_empty()) {
+            (true, _) => format!("{log}: no call is on a file"),
+            (false, true) => format!(
+                "{log}: all calls are on files of the system, in {}; `--path /` imports them",
+                directories.join(", ")
+            ),
+            (false, false) => {
+                let paths = self.paths.iter().map(|path| path.to_string_lossy());
+                format!(
+                    "{log}: no call is on a file at or below {}; most are in {}",
+                    paths.collect::<Vec<_>>().join(" or "),
+                    directories.join(", ")
+                )
+            }
+        };
+        Err(Error::new(Kind::NotFound, what))
+    }
+
+    fn import_darshan(&self, context: &CommandContext) -> Result<()> {
+        let object = self.log.display().to_string();
+        let mut bytes = Vec::new();
+        let mut file = open(&self.log)?.take(LOG_BYTES_MAX + 1);
+        file.read_to_end(&mut bytes).map_err(|error| Error::io(error, object.clone()))?;
+        if bytes.len() as u64 > LOG_BYTES_MAX {
+            let what = format!("{object}: larger than {LOG_BYTES_MAX} bytes");
+            return Err(Error::new(Kind::TooLarge, what));
+        }
+        let log = DarshanLog::open(&bytes, &object)?;
+        let found = log.features()?;
+        if let Some(path) = &self.features {
+            write_features(path, &found)?;
+        }
+        let (mut records, mut transferring) = (0, None);
+        if let Some(output) = &self.output {
+            // Nothing is made for a log without a trace.
+            log.write_trace(std::io::sink())?;
+            let (written, count) = log.write_trace(create_output(output)?)?;
+            finish_output(output, written)?;
+            records = count;
+            let traced = features(&open_trace(output)?, STRIPE_BYTES_DEFAULT)?;
+            transferring = Some(traced.processes);
+        }
+        let processes = log.job().processes;
+        if context.out.is_json() {
+            let value = json!({
+                "source": "darshan", "records": records, "ranks": processes,
+                "transferring_ranks": transferring,
+            });
+            return context.out.json(value);
+        }
+        let transferring = transferring
+            .map_or(String::new(), |ranks| format!(" ({ranks} read or write in the trace)"));
+        context.out.line(format!(
+            "{}{transferring}, {} of reads and writes, {} read, {} written",
+            text::counted(u64::from(processes), "rank"),
+            text::counted(records, "record"),
+            text::bytes(found.read_bytes),
+            text::bytes(found.written_bytes)
+        ))
+    }
+}
+
+/// Removes what a failed import has written; never a pipe or a device.
+fn remove_output(path: &Path) {
+    if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn report_calls(
+    context: &CommandContext,
+    source: &str,
+    output: &Path,
+    summary: &ImportSummary,
+) -> Result<()> {
+    let ImportSummary { records, ranks, transferring_ranks, left_out, incomplete, .. } = *summary;
+    if context.out.is_json() {
+        let value = json!({
+            "source": source, "records": records, "ranks": ranks,
+            "transferring_ranks": transferring_ranks, "left_out": left_out,
+            "incomplete": incomplete,
+        });
+        return context.out.json(value);
+    }
+    context.out.line(format!(
+        "{}: {} of {} ({} read or write), {} incomplete",
+        output.display(),
+        text::counted(records, "record"),
+        text::counted(u64::from(ranks), "rank"),
+        transferring_ranks,
+        text::counted(incomplete, "call")
+    ))?;
+    if left_out == 0 {
+        return Ok(());
+    }
+    let directories = summary.left_out_directories.iter().map(|(path, _)| path.as_str());
+    context.out.line(format!(
+        "left out: {} on files in {}; `--path` selects files, and `--path /` all",
+        text::counted(left_out, "call"),
+        directories.collect::<Vec<_>>().join(", ")
+    ))
+}
+
+fn write_features(path: &Path, features: &TraceFeatures) -> Result<()> {
+    write(path, &serde_json::to_vec(features).expect("numbers and words"))
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|error| Error::io(error, path.display().to_string()))
+}
+
+/// The files of all ranks, `<rank>.txt`, in a directory of `recorder2text`; a single file is that of
+/// the rank in its name, or of rank 0.
+fn recorder_ranks(log: &Path) -> Result<Vec<(u32, PathBuf)>> {
+    let rank_of = |path: &Path| {
+        let is_text = path.extension().is_some_and(|extension| extension == "txt");
+        let name = path.file_stem().filter(|_| is_text)?.to_str()?;
+        name.parse::<u32>().ok().filter(|rank| rank.to_string() == name)
+    };
+    if !log.is_dir() {
+        return Ok(vec![(rank_of(log).unwrap_or(0), log.to_owned())]);
+    }
+    let failed = |error| Error::io(error, log.display().to_string());
+    let mut ranks = Vec::new();
+    for entry in std::fs::read_dir(log).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        ranks.extend(rank_of(&path).map(|rank| (rank, path)));
+    }
+    if ranks.is_empty() {
+        let what =
+            "has no files such as 0.txt; name the directory _text that `recorder2text` wrote";
+        return Err(Error::new(Kind::NotFound, format!("{} {what}", log.display())));
+    }
+    ranks.sort_unstable();
+    Ok(ranks)
+}
+
+fn source_of(path: &Path) -> Result<LogSource> {
+    if path.is_dir() {
+        return Ok(LogSource::Recorder);
+    }
+    let mut start = Vec::new();
+    let read = open(path)?.take(SOURCE_BYTES).read_to_end(&mut start);
+    read.map_err(|error| Error::io(error, path.display().to_string()))?;
+    if start.get(8..16) == Some(&DARSHAN_MAGIC) {
+        return Ok(LogSource::Darshan);
+    }
+    let first = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let is_recorder = std::str::from_utf8(first).is_ok_and(is_recorder_line);
+    Ok(if is_recorder { LogSource::Recorder } else { LogSource::Strace })
+}

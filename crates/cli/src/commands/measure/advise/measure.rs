@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker advise measure`: a design of experiments on storage systems.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+use esker_advisor::features::StorageConfiguration;
+use esker_advisor::measure::{ExperimentDesign, MeasureOptions, MeasuredSystem, measure};
+use esker_advisor::observation::{EmulatedVariables, StorageDevice};
+use esker_advisor::pattern::TracePattern;
+use esker_base::Result;
+use esker_base::clock::SystemClock;
+use serde_json::json;
+
+use super::replay::{open_target, processors};
+use crate::context::CommandContext;
+use crate::interrupt;
+use crate::usage;
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DeviceChoice {
+    /// Hard disks
+    Hdd,
+    /// Solid-state disks
+    Ssd,
+}
+
+/// Measure a design of experiments, as rows of CSV
+///
+/// All combinations of the patterns, request sizes, gaps, shifts and processes run on all systems,
+/// repeatedly and in random order. A row is durable before the next run begins; the same command again
+/// goes on where the last one ended. Replays are as fast as possible, with caches dropped before.
+#[derive(Args)]
+#[command(after_help = "\
+Systems:
+  NAME=TARGET        a directory (big files), or a target of `esker advise replay`
+  NAME=small:DIR     a directory, with a small file for each request
+
+Example:
+  esker advise measure rows.csv --system file=/scratch/m --system small=small:/scratch/s \\
+    --system leveldb=driver:./libesker_leveldb.so:/scratch/db \\
+    --pattern hpio,lanl-app1 -r 4K,64K -g 0,4K -p 1,4 --seconds 600")]
+pub struct AdviseMeasure {
+    /// The rows; an existing file is continued
+    rows: PathBuf,
+    /// A system and its name in the rows; several are allowed
+    #[arg(long = "system", required = true, value_name = "NAME=TARGET")]
+    systems: Vec<String>,
+    /// Patterns of `esker advise synth`
+    #[arg(long = "pattern", required = true, value_delimiter = ',', value_name = "PATTERN,…",
+          value_parser = PossibleValuesParser::new(TracePattern::ALL.map(TracePattern::name)))]
+    patterns: Vec<String>,
+    /// r: bytes of a request
+    #[arg(short = 'r', long, default_value = "64K", value_delimiter = ',', value_name = "SIZE,…",
+          value_parser = crate::quantity::bytes)]
+    request: Vec<u64>,
+    /// g: bytes between requests
+    #[arg(short = 'g', long, default_value = "0", value_delimiter = ',', value_name = "SIZE,…",
+          value_parser = crate::quantity::bytes)]
+    gap: Vec<u64>,
+    /// A: bytes by which requests are shifted
+    #[arg(short = 'A', long, default_value = "0", value_delimiter = ',', value_name = "SIZE,…",
+          value_parser = crate::quantity::bytes)]
+    shift: Vec<u64>,
+    /// p: processes
+    #[arg(short = 'p', long, default_value = "2", value_delimiter = ',', value_name = "N,…")]
+    processes: Vec<u32>,
+    /// R: bytes of each process
+    #[arg(short = 'R', long, default_value = "4M", value_name = "SIZE",
+          value_parser = crate::quantity::bytes)]
+    input: u64,
+    /// Write instead of reading
+    #[arg(long)]
+    write: bool,
+    /// How often each case runs on each system
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    repeat: u32,
+    /// Seed of the order
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// No run begins after this time
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    seconds: u64,
+    /// d: the device under the systems
+    #[arg(long, value_enum, default_value = "ssd", value_name = "DEVICE")]
+    device: DeviceChoice,
+}
+
+impl AdviseMeasure {
+    /// Measures.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let pattern = |name: &String| TracePattern::of_name(name).expect("clap knows the names");
+        let design = ExperimentDesign {
+            patterns: self.patterns.iter().map(pattern).collect(),
+            request_bytes: self.request.clone(),
+            gap_bytes: self.gap.clone(),
+            shift_bytes: self.shift.clone(),
+            processes: self.processes.clone(),
+            input_bytes: self.input,
+            is_write: self.write,
+            repetitions: self.repeat,
+            seed: self.seed,
+        };
+        usage::value_of(design.cases());
+        let systems = self.systems.iter().map(|system| measured_system(context, system)).collect();
+        let systems: Vec<_> = systems;
+        let device = match self.device {
+            DeviceChoice::Hdd => StorageDevice::Hdd,
+            DeviceChoice::Ssd => StorageDevice::Ssd,
+        };
+        let options = MeasureOptions {
+            storage: StorageConfiguration { servers: 1, metadata_servers: 1, clients: 1, device },
+            emulated: EmulatedVariables::default(),
+            budget_ns: self.seconds.saturating_mul(1_000_000_000),
+            processors: processors(),
+        };
+        interrupt::advise(
+            "finished rows are kept; the same command goes on, and removes the data of this run"
+                .to_owned(),
+        );
+        let mut failed = None;
+        let mut report = |row: &esker_advisor::observation::Observation| {
+            let shown = match context.out.is_json() {
+                true => context.out.report(row),
+                false => context.out.line(format!(
+                    "{}, {}, #{}: {:.1} MB/s",
+                    row.system,
+                    row.case,
+                    row.repetition,
+                    row.bandwidth()
+                )),
+            };
+            failed = failed.take().or(shown.err());
+        };
+        let summary = measure(&design, &systems, &self.rows, &options, &SystemClock, &mut report)?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if context.out.is_json() {
+            return context.out.json(json!({
+                "runs": summary.runs, "skipped": summary.skipped, "added": summary.added,
+                "left": summary.left(),
+            }));
+        }
+        context.out.line(format!(
+            "{}: {} of {} runs added, {} were there, {} left",
+            self.rows.display(),
+            summary.added,
+            summary.runs,
+            summary.skipped,
+            summary.left()
+        ))
+    }
+}
+
+/// A system of `NAME=TARGET`.
+fn measured_system<'a>(context: &'a CommandContext, text: &'a str) -> MeasuredSystem<'a> {
+    let Some((name, target)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+        usage::exit(format!("--system {text}: expected NAME=TARGET"));
+    };
+    let open = move || match target.strip_prefix("small:") {
+        Some(directory) => open_target(context, directory, true),
+        None => open_target(context, target, false),
+    };
+    MeasuredSystem { name: name.to_owned(), open: Box::new(open) }
+}

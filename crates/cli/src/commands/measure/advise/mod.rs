@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker advise`: traces of applications, their replay on storage, and what follows.
+
+mod import;
+mod measure;
+mod model;
+mod paper;
+mod replay;
+mod show;
+mod storage;
+mod synth;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use esker_advisor::trace::TraceReader;
+use esker_base::{Error, Result};
+
+use self::import::AdviseImport;
+use self::measure::AdviseMeasure;
+use self::model::AdviseModel;
+use self::paper::AdvisePaper;
+use self::replay::{AdviseCleanup, AdviseLoad, AdviseReplay};
+use self::show::{AdviseShow, AdviseVerify};
+use self::storage::AdviceArguments;
+use self::synth::AdviseSynth;
+use crate::context::CommandContext;
+
+/// Find the storage that suits an application, from a trace of its I/O
+///
+/// A trace has each call of each process; logs of strace, Darshan and Recorder are imported, and patterns of
+/// known applications make synthetic ones. It is an Arrow file, which data frames read.
+///
+/// With a trace, the command answers on one screen: the better storage and how sure that is, the
+/// expected rates, what separates the two best, and which change of the application would gain most.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "\
+Examples:
+  strace -f -ttt -T -y -s 0 -o app.strace ./app
+  esker advise import app.strace -o app.arrow --path /scratch
+  esker advise show app.arrow --to app.html
+  esker advise synth hpio -p 8 -n 1000 -r 64K -g 4K -o hpio.arrow
+  esker advise replay hpio.arrow /scratch/replay
+  esker advise model rows.csv --to model.json
+  esker advise app.arrow --model model.json --report app.html")]
+pub struct AdviseCommand {
+    #[command(subcommand)]
+    action: Option<AdviseAction>,
+    #[command(flatten)]
+    advice: AdviceArguments,
+}
+
+#[derive(Subcommand)]
+enum AdviseAction {
+    Import(AdviseImport),
+    Synth(AdviseSynth),
+    Show(AdviseShow),
+    Verify(AdviseVerify),
+    Load(AdviseLoad),
+    Replay(Box<AdviseReplay>),
+    Cleanup(AdviseCleanup),
+    Measure(Box<AdviseMeasure>),
+    Model(AdviseModel),
+    Paper(AdvisePaper),
+}
+
+impl AdviseCommand {
+    /// Advises, or makes what advice needs.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let Some(action) = self.action else { return self.advice.run(context) };
+        match action {
+            AdviseAction::Import(import) => import.run(context),
+            AdviseAction::Synth(synth) => synth.run(context),
+            AdviseAction::Show(show) => show.run(context),
+            AdviseAction::Verify(verify) => verify.run(context),
+            AdviseAction::Load(load) => load.run(context),
+            AdviseAction::Replay(replay) => replay.run(context),
+            AdviseAction::Cleanup(cleanup) => cleanup.run(context),
+            AdviseAction::Measure(measure) => measure.run(context),
+            AdviseAction::Model(model) => model.run(context),
+            AdviseAction::Paper(paper) => paper.run(context),
+        }
+    }
+}
+
+/// A new file for a trace; `finish_output` ends it.
+pub(super) fn create_output(path: &Path) -> Result<BufWriter<File>> {
+    let file = File::create(path);
+    let file = file.map_err(|error| Error::io(error, format!("make {}", path.display())))?;
+    Ok(BufWriter::with_capacity(1 << 20, file))
+}
+
+/// Writes what is buffered.
+pub(super) fn finish_output(path: &Path, mut output: BufWriter<File>) -> Result<()> {
+    output.flush().map_err(|error| Error::io(error, format!("write {}", path.display())))
+}
+
+/// Opens a trace.
+pub(super) fn open_trace(path: &Path) -> Result<TraceReader<File>> {
+    let shown = path.display().to_string();
+    let file = File::open(path).map_err(|error| Error::io(error, shown.clone()))?;
+    TraceReader::open(file, shown)
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker advise model`: fits models to measured rows, and keeps the best.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use esker_advisor::model::advisor_model::AdvisorModel;
+use esker_advisor::model::decision_score::CLEAR_DIFFERENCE;
+use esker_advisor::observation::{CSV_BYTES_MAX, Observation, read_csv};
+use esker_advisor::paper::simulated_dataset::{SEED, dataset};
+use esker_base::{Error, Kind, Result};
+use serde_json::json;
+
+use crate::commands::measure::workbench::write;
+use crate::context::CommandContext;
+use crate::{text, usage};
+
+/// Fit models to measured rows, and keep the one that decides best
+///
+/// The rows are those of `esker advise measure`. Three methods are fitted: the linear regression of
+/// Kougkas et al. (2016), one of logarithms with interactions, and boosted trees. Each predicts every
+/// family of workloads from the other families, and the one whose choices lose least is kept.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker advise model rows.csv --to model.json
+  esker advise model --simulated --to simulated.json")]
+pub struct AdviseModel {
+    /// Measured rows as CSV; several files are joined
+    #[arg(required_unless_present = "simulated", value_name = "ROWS")]
+    rows: Vec<PathBuf>,
+    /// Use simulated rows of the size of the paper's dataset, to try the command
+    #[arg(long, conflicts_with = "rows")]
+    simulated: bool,
+    /// The model
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+}
+
+impl AdviseModel {
+    /// Fits and writes the model.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let rows = if self.simulated { dataset(SEED) } else { read_rows(&self.rows)? };
+        let model = AdvisorModel::fit(&rows)?;
+        write(&self.to, model.to_json().as_bytes())?;
+        if context.out.is_json() {
+            return context.out.json(json!({
+                "method": model.method,
+                "rows": rows.len(),
+                "families": model.families,
+                "is_simulated": model.is_simulated,
+                "evaluations": model.evaluations,
+            }));
+        }
+        context.out.line(format!(
+            "{}, {} of workloads, each predicted from the others{}",
+            text::counted(rows.len() as u64, "row"),
+            text::counted(model.families.len() as u64, "family"),
+            if model.is_simulated { ", SIMULATED" } else { "" }
+        ))?;
+        let clear = format!("right of clear (> {:.0} %)", CLEAR_DIFFERENCE * 100.0);
+        context.out.line(format!("{:<40}{:>12}{clear:>26}{:>14}", "", "error", "mean regret"))?;
+        for evaluation in &model.evaluations {
+            let error = evaluation.error_factor.map_or("-".into(), |error| format!("x {error:.2}"));
+            let score = evaluation.score;
+            let percent = score.accuracy() * 100.0;
+            let right = format!("{} of {} ({percent:.1} %)", score.right, score.clear_cases);
+            let regret = format!("{:.2} %", score.mean_regret * 100.0);
+            let name = &evaluation.name;
+            context.out.line(format!("{name:<40}{error:>12}{right:>26}{regret:>14}"))?;
+        }
+        context.out.line(format!("{}: {}", self.to.display(), model.method.words()))
+    }
+}
+
+/// The rows of all files.
+pub(super) fn read_rows(paths: &[PathBuf]) -> Result<Vec<Observation>> {
+    let mut rows = Vec::new();
+    for path in paths {
+        let bytes = read_bounded(path, CSV_BYTES_MAX)?;
+        rows.extend(read_csv(&path.display().to_string(), &bytes)?);
+    }
+    if rows.is_empty() {
+        usage::exit("there is no row; `esker advise measure` writes some");
+    }
+    Ok(rows)
+}
+
+/// The content of a file of at most `bytes_max` bytes.
+pub(super) fn read_bounded(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
+    let shown = path.display().to_string();
+    let file = File::open(path).map_err(|error| Error::io(error, shown.clone()))?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Error::io(error, shown.clone()))?;
+    if bytes.len() > bytes_max {
+        return Err(Error::new(Kind::TooLarge, format!("{shown}: larger than {bytes_max} bytes")));
+    }
+    Ok(bytes)
+}

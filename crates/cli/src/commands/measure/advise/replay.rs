@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker advise load` and `esker advise replay`: a trace on a storage system.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use esker_advisor::player::{
+    BigFileTarget, LoadState, ObjectTarget, PlanDigest, PlanOptions, ReplayPacing, ReplayPlan,
+    ReplayResult, ReplayTarget, replay,
+};
+use esker_base::clock::SystemClock;
+use esker_base::{Error, Kind, Result, shell_word};
+use esker_workbench::environment::RunEnvironment;
+use esker_workbench::summary::duration;
+use serde_json::json;
+
+use super::open_trace;
+use crate::commands::measure::workbench::target;
+use crate::context::CommandContext;
+use crate::interrupt;
+use crate::{text, usage};
+
+/// Where the kernel takes the order to drop its caches.
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
+/// The targets of replays.
+pub const REPLAY_TARGETS: &str = "\
+Targets:
+  /scratch/replay    a new or empty directory: each file of the trace is one file (big file), or with
+                     --small-files each request is a file that is opened, accessed and closed
+  driver:LIBRARY:/scratch/db
+                     each request is a key of LevelDB, RocksDB or another key-value store
+  store:memory: s3://bucket/path esker:NAME postgresql://… mongodb://…
+                     each request is an object, as in `esker workbench run --help`";
+
+/// Where and how a trace is replayed.
+#[derive(Args)]
+pub struct TraceReplayArguments {
+    /// The trace
+    trace: PathBuf,
+    /// Where to replay it
+    target: String,
+    /// In a directory, make a small file of each request
+    #[arg(long)]
+    small_files: bool,
+    /// Read what the trace writes, as in the paper
+    #[arg(long)]
+    as_reads: bool,
+}
+
+impl TraceReplayArguments {
+    fn plan(&self) -> Result<ReplayPlan> {
+        let options = PlanOptions { writes_as_reads: self.as_reads };
+        ReplayPlan::read(&open_trace(&self.trace)?, options)
+            .map_err(|error| error.within(self.trace.display()))
+    }
+
+    fn open(&self, context: &CommandContext) -> Result<Box<dyn ReplayTarget>> {
+        open_target(context, &self.target, self.small_files)
+    }
+
+    /// True if `target` has the data of `plan`, false if it has none.
+    fn is_loaded(&self, target: &dyn ReplayTarget, plan: &ReplayPlan) -> Result<bool> {
+        let (kind, what) = match target.load_state()? {
+            LoadState::Absent => return Ok(false),
+            LoadState::Complete(digest) if digest == PlanDigest::of(plan) => return Ok(true),
+            LoadState::Complete(_) => (Kind::Exists, "has the data of another replay"),
+            LoadState::Partial => {
+                (Kind::Conflict, "has a part of the data: a load was interrupted or is running")
+            }
+        };
+        let (target, cleanup) = (target.target(), cleanup_command(&target.target()));
+        Err(Error::new(kind, format!("{target} {what}; `{cleanup}` removes it")))
+    }
+
+    /// Loads `plan`; a signal says from now on what is left.
+    fn load(&self, target: &dyn ReplayTarget, plan: &ReplayPlan) -> Result<()> {
+        advise_cleanup(target);
+        target.load(plan)
+    }
+}
+
+/// The command that removes the data of a replay.
+fn cleanup_command(target: &str) -> String {
+    format!("esker advise cleanup {}", shell_word(target.as_bytes()))
+}
+
+/// Makes a signal say how to remove the data at `target`.
+fn advise_cleanup(target: &dyn ReplayTarget) {
+    let target = target.target();
+    // Memory ends with the process, and the session of a library with the interruption.
+    interrupt::advise(match target.starts_with("store:memory:") || target.starts_with("esker:") {
+        true => "nothing is left".to_owned(),
+        false => format!("the data at {target} stays; `{}` removes it", cleanup_command(&target)),
+    });
+}
+
+/// Opens a target.
+pub(super) fn open_target(
+    context: &CommandContext,
+    target: &str,
+    small_files: bool,
+) -> Result<Box<dyn ReplayTarget>> {
+    let is_directory = target::is_directory(target);
+    if small_files && !is_directory {
+        usage::exit("--small-files is for directories");
+    }
+    if is_directory && !small_files {
+        return Ok(Box::new(BigFileTarget::new(Path::new(target))));
+    }
+    let backend = target::open(context, target, None)?;
+    Ok(Box::new(ObjectTarget::new(backend)?))
+}
+
+/// Make the data that a trace reads, for replays
+///
+/// `replay` does this itself unless the target was loaded. `replay` without --keep removes it.
+#[derive(Args)]
+#[command(after_help = format!("{REPLAY_TARGETS}
+
+Example:
+  esker advise load app.arrow /scratch/replay"))]
+pub struct AdviseLoad {
+    #[command(flatten)]
+    replay: TraceReplayArguments,
+}
+
+impl AdviseLoad {
+    /// Loads the data.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let plan = self.replay.plan()?;
+        let target = self.replay.open(context)?;
+        if self.replay.is_loaded(&*target, &plan)? {
+            let what = format!("{} was loaded before", self.replay.target);
+            return Err(Error::new(Kind::Exists, what));
+        }
+        self.replay.load(&*target, &plan)?;
+        target.finish(true)?;
+        let requests = text::counted(plan.requests, "request");
+        context.out.line(format!("loaded the data of {requests}"))
+    }
+}
+
+/// Remove the data of a replay that was interrupted, or kept it
+///
+/// Removes only what loads and replays made: other files stay.
+#[derive(Args)]
+#[command(after_help = "Example:\n  esker advise cleanup /scratch/replay")]
+pub struct AdviseCleanup {
+    /// The target of the replay
+    target: String,
+}
+
+impl AdviseCleanup {
+    /// Removes the data.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let is_directory = target::is_directory(&self.target);
+        if is_directory && !Path::new(&self.target).exists() {
+            let what = format!("{} does not exist, so it has no data of a replay", self.target);
+            return Err(Error::new(Kind::NotFound, what));
+        }
+        let small_files = is_directory && !BigFileTarget::has_data(Path::new(&self.target));
+        open_target(context, &self.target, small_files)?.clear()?;
+        context.out.line(format!("{}: the data is removed", self.target))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TimingChoice {
+    /// Calls begin when they do in the trace
+    Traced,
+    /// Calls begin as soon as the one before has returned
+    Fast,
+}
+
+/// Replay a trace on a storage system
+///
+/// Each rank is a thread. The data that the trace reads is made first, and caches are dropped. Every
+/// byte that is read is checked: a wrong one stops the replay and is named. With --timing traced calls
+/// begin at the times of the trace, and the result says how late they were.
+#[derive(Args)]
+#[command(after_help = format!("{REPLAY_TARGETS}
+
+Examples:
+  esker advise replay app.arrow /scratch/replay
+  esker advise replay app.arrow /scratch/replay --small-files --as-reads
+  esker advise replay app.arrow driver:./libesker_leveldb.so:/scratch/db --timing traced"))]
+pub struct AdviseReplay {
+    #[command(flatten)]
+    replay: TraceReplayArguments,
+    /// When calls begin
+    #[arg(long, value_enum, default_value = "fast", value_name = "WHEN")]
+    timing: TimingChoice,
+    /// Also drop all caches of the machine, which takes root; by default only those of the data
+    #[arg(long)]
+    drop_all_caches: bool,
+    /// Keep the data for later replays
+    #[arg(long)]
+    keep: bool,
+}
+
+impl AdviseReplay {
+    /// Replays the trace.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let plan = self.replay.plan()?;
+        let target = self.replay.open(context)?;
+        match self.replay.is_loaded(&*target, &plan)? {
+            true => advise_cleanup(&*target),
+            false => self.replay.load(&*target, &plan)?,
+        }
+        let pacing = match self.timing {
+            TimingChoice::Traced => ReplayPacing::Traced,
+            TimingChoice::Fast => ReplayPacing::Fast,
+        };
+        let measured = self
+            .drop_caches(&*target)
+            .and_then(|()| replay(&*target, &plan, pacing, processors(), &SystemClock));
+        match self.keep {
+            true => target.finish(true)?,
+            false => {
+                target.clear()?;
+                interrupt::advise(
+                    "the data was removed, and the result not yet printed".to_owned(),
+                );
+            }
+        }
+        report(context, &measured?)
+    }
+
+    fn drop_caches(&self, target: &dyn ReplayTarget) -> Result<()> {
+        target.drop_caches()?;
+        if self.drop_all_caches {
+            std::fs::write(DROP_CACHES, "3\n").map_err(|error| Error::io(error, DROP_CACHES))?;
+        }
+        Ok(())
+    }
+}
+
+/// The processors that ranks share.
+pub(super) fn processors() -> u32 {
+    RunEnvironment::capture(None).processors
+}
+
+fn report(context: &CommandContext, result: &ReplayResult) -> Result<()> {
+    if context.out.is_json() {
+        let timing = result.timing.as_ref().map(|timing| {
+            json!({
+                "late_p50_ns": timing.late_p50_ns,
+                "late_p99_ns": timing.late_p99_ns,
+                "late_max_ns": timing.late_max_ns,
+                "late_p50_share": timing.share(timing.late_p50_ns, result),
+                "late_p99_share": timing.share(timing.late_p99_ns, result),
+                "span_error": timing.span_error(),
+            })
+        });
+        return context.out.json(json!({
+            "system": result.system, "ranks": result.ranks, "requests": result.requests,
+            "bytes": result.bytes, "metadata_operations": result.metadata_operations,
+            "skipped": result.skipped, "seconds": result.seconds,
+            "io_seconds": result.io_seconds, "mb_per_second": result.rate(),
+            "p50_ns": result.latency.quantile_ns(0.5), "p99_ns": result.latency.quantile_ns(0.99),
+            "max_ns": result.latency.max_ns, "timing": timing,
+        }));
+    }
+    let quantile = |share| duration(result.latency.quantile_ns(share) as f64);
+    context.out.line(format!(
+        "{}: {} of {}, {} in {} of I/O: {:.1} MB/s",
+        result.system,
+        text::counted(result.requests, "request"),
+        text::counted(u64::from(result.ranks), "rank"),
+        text::bytes(result.bytes),
+        duration(result.io_seconds * 1e9),
+        result.rate()
+    ))?;
+    context.out.line(format!(
+        "calls: p50 {}, p99 {}, max {}; {} opened or closed, {} left out",
+        quantile(0.5),
+        quantile(0.99),
+        duration(result.latency.max_ns as f64),
+        result.metadata_operations,
+        result.skipped
+    ))?;
+    let Some(timing) = &result.timing else { return Ok(()) };
+    let late =
+        |ns: u64| format!("{} ({:.2} %)", duration(ns as f64), 100.0 * timing.share(ns, result));
+    context.out.line(format!(
+        "late: p50 {}, p99 {} of the mean time between calls; whole replay off by {:.2} %",
+        late(timing.late_p50_ns),
+        late(timing.late_p99_ns),
+        100.0 * timing.span_error()
+    ))
+}

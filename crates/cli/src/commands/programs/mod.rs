@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Programs: commands by which other programs reach namespaces, in a mount or without one.
+
+pub mod mount;
+mod mount_log;
+pub mod mounts;
+pub mod run;
+mod run_foreground;
+mod run_shown;
+pub mod umount;

@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `esker mount`: shows a snapshot or a session as a directory of the machine.
+//!
+//! In the background, this program starts again as a child. The child mounts, confirms that on
+//! standard output, and continues without a terminal; the parent passes on the confirmation, or the
+//! child's error.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use esker_base::clock::SystemClock;
+use esker_base::{Clock, Error, Kind, Result, shell_word};
+use esker_fs::identity::Identity;
+use esker_fs::marker::MarkerHolder;
+use esker_fs::names::spare_name;
+use esker_fs::read_lease::{ReadLease, ReaderMarkers};
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_fs::view::NamespaceView;
+use esker_fuse::{
+    InPlacePolicy, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, SOURCE, Transport,
+    TransportChoice, status_of,
+};
+use esker_table::manifest::{Manifest, SetId, SetState};
+use serde_json::{Value, json};
+
+use super::mount_log::MountLog;
+use crate::change::{
+    MessageArgument, NewNameSource, SessionSettings, TakeOver, announce, check_free, resume,
+};
+use crate::context::CommandContext;
+use crate::location::StackArgument;
+use crate::mount_overlap;
+use crate::output::notice;
+use crate::usage;
+
+/// The change set property that holds the name under which its mount will publish it.
+const PROPERTY: &str = "mount";
+/// Set for the background child.
+const READY: &str = "ESKER_MOUNT_READY";
+
+/// New files that the kernel writes directly in the store.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum InPlaceChoice {
+    /// Those in directories whose last new file became large (4 MiB)
+    #[default]
+    Auto,
+    /// All
+    Always,
+    /// None
+    Never,
+}
+
+impl From<InPlaceChoice> for InPlacePolicy {
+    fn from(passed: InPlaceChoice) -> Self {
+        match passed {
+            InPlaceChoice::Auto => Self::Auto,
+            InPlaceChoice::Always => Self::Always,
+            InPlaceChoice::Never => Self::Never,
+        }
+    }
+}
+
+/// How requests of the kernel reach the mount.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum RequestTransport {
+    /// By rings where they can be had, else by threads; the log says which, and why
+    Auto,
+    /// By FUSE over io_uring, or not at all
+    Uring,
+    /// By threads that read /dev/fuse
+    #[default]
+    Threads,
+}
+
+impl From<RequestTransport> for Transport {
+    fn from(transport: RequestTransport) -> Self {
+        match transport {
+            RequestTransport::Auto => Self::Auto,
+            RequestTransport::Uring => Self::Uring,
+            RequestTransport::Threads => Self::Threads,
+        }
+    }
+}
+
+/// Show a snapshot, or a session to write in, as a directory
+///
+/// Without --write, shows the snapshot NAME, which nothing can change. With --write, begins a
+/// session on top of the bases, in which any program reads and writes files; when the mount ends,
+/// the result is published as NEWNAME, as one more snapshot. A mount ends by `esker umount`, which
+/// also reports whether publishing succeeded, by `fusermount3 -u` or `umount`, and by SIGTERM or
+/// SIGINT. `esker commit` publishes the current state and keeps the mount.
+///
+/// Data that a program has written survives the death of the mount, except for up to the last tenth
+/// of a second; data that it has synced with fsync survives power loss. The session of a mount that
+/// died is still open: --resume continues it.
+///
+/// Needs /dev/fuse and, unless you are root, the `fuse3` package.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker mount headers /mnt                            look at a snapshot
+  esker mount --write build-1 --base headers /mnt     change it; publish as build-1 at the end
+  make -C /mnt && esker commit /mnt build-1-compiled  publish in between
+  esker umount /mnt                                   publish as build-1 and end
+  esker mount --write build-1 --resume /mnt           go on after a crash")]
+pub struct MountCommand {
+    /// The snapshot, unless --write is given; then the mount point
+    #[arg(required = true, num_args = 1..=2, value_names = ["NAME", "MOUNTPOINT"])]
+    what: Vec<String>,
+    /// Accept changes, and publish them as NEWNAME at the end
+    #[arg(long, value_name = "NEWNAME")]
+    write: Option<String>,
+    /// Build on this snapshot; of several, earlier ones win
+    #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser(), requires = "write")]
+    bases: Vec<StackArgument>,
+    /// Continue the session of a mount that died
+    #[arg(long, requires = "write", conflicts_with_all = ["bases", "message"])]
+    resume: bool,
+    #[command(flatten)]
+    message: MessageArgument,
+    /// Let other users access the mount; always so for root, otherwise /etc/fuse.conf must allow it
+    #[arg(long)]
+    allow_other: bool,
+    /// Let the kernel collect small writes and pass them on together: faster for programs that
+    /// write a few bytes or random pages at a time, slower for many small files
+    #[arg(long)]
+    write_back: bool,
+    /// New files that the kernel writes directly in the store, at the store's speed, where
+    /// possible: in a store that is a directory, for root, from Linux 6.9 on, without --write-back
+    /// and --durability always
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = InPlaceChoice::Auto)]
+    in_place: InPlaceChoice,
+    /// How requests of the kernel reach the mount: rings save wake-ups of other processors, but need
+    /// Linux 6.14 and `echo Y > /sys/module/fuse/parameters/enable_uring` by root
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = RequestTransport::Threads)]
+    transport: RequestTransport,
+    /// Threads that serve the kernel's requests; with rings, those that serve slow requests, beside
+    /// one thread for each processor
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    threads: usize,
+    /// Count the kernel's requests by kind: the end of the mount and `esker mounts --statistics` show
+    /// them
+    #[arg(long)]
+    statistics: bool,
+    /// Stay in the foreground, and report errors there
+    #[arg(long)]
+    foreground: bool,
+    /// Append errors in the background to FILE, instead of to a file that `esker mounts` names
+    #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
+    log: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SessionSettings,
+    #[command(flatten)]
+    take_over: TakeOver,
+}
+
+/// The contents of a mount, and the plan for its end.
+struct MountSubject {
+    view: NamespaceView,
+    name: String,
+    session: Option<Arc<Session>>,
+    /// Keeps the mounted snapshot, or the session's bases, from being collected.
+    _lease: Option<ReadLease>,
+}
+
+impl MountCommand {
+    /// Mounts, and serves the mount here or in the background.
+    pub fn run(self, context: &CommandContext) -> Result<()> {
+        let mountpoint = self.mountpoint();
+        let is_background = std::env::var_os(READY).is_some();
+        if !self.foreground && !is_background {
+            return in_background(context);
+        }
+        // Report an unwritable log while somebody listens.
+        let given =
+            self.log.as_deref().filter(|_| is_background).map(MountLog::open).transpose()?;
+        make_usable(&mountpoint)?;
+        mount_overlap::check_mountpoint(context.store_url(), &mountpoint)?;
+        let has_predecessor = self.has_predecessor(&mountpoint)?;
+        let subject = self.subject(context)?;
+        if has_predecessor {
+            detach(&mountpoint)?;
+        }
+        let mounted =
+            Mounted::new(subject.view.clone(), &mountpoint, self.options(context, &subject))
+                .inspect_err(|_| subject.give_up(context, self.resume))?;
+        subject.announce(context, &mountpoint)?;
+        let mut log = match (is_background, given) {
+            (true, None) => Some(MountLog::choose()?),
+            (_, given) => given,
+        };
+        match (transport_text(mounted.transport()), &mut log) {
+            (Some(text), Some(log)) => log.open_with(&text)?,
+            (Some(text), None) => notice(text),
+            (None, _) => {}
+        }
+        log.as_ref().map_or(Ok(()), MountLog::leave_terminal)?;
+        let ending = mounted.run()?;
+        let finished = match &ending.closed {
+            Ok(()) => subject.finish(),
+            Err(error) => Err(Error::new(error.kind(), error.context())),
+        };
+        if !is_background && let (Ok(_), Some(session)) = (&finished, &subject.session) {
+            announce(context, &subject.name, session.set())?;
+        }
+        let mut told = finished.as_ref().map(Clone::clone);
+        if let Some(requests) = &ending.requests {
+            notice(request_text(requests));
+            if let Ok(told) = &mut told {
+                told["requests"] = requests.clone();
+            }
+        }
+        let told = told.map_err(|error| Error::new(error.kind(), error.to_string()));
+        ending.report(&told);
+        finished?;
+        if let Some(log) = log {
+            log.discard_if_unused();
+        }
+        Ok(())
+    }
+
+    /// True if the mount at `mountpoint` is to be taken over by this one.
+    ///
+    /// # Errors
+    /// `Conflict` for any other Esker mount, which this one would cover.
+    fn has_predecessor(&self, mountpoint: &Path) -> Result<bool> {
+        // If its process died, `make_usable` has removed it.
+        let Ok(status) = status_of(mountpoint) else { return Ok(false) };
+        let is_same = self.write.as_ref() == Some(&status.name) && status.set.is_some();
+        if is_same && self.resume && self.take_over.is_given() {
+            return Ok(true);
+        }
+        let word = shell_word(mountpoint.as_os_str().as_bytes());
+        let what = format!(
+            "{}: process {} shows {} there: end that mount by `esker umount {word}`, or mount at \
+             another directory",
+            mountpoint.display(),
+            status.pid,
+            status.name
+        );
+        Err(Error::new(Kind::Conflict, what))
+    }
+
+    fn mountpoint(&self) -> PathBuf {
+        match (&self.write, self.what.as_slice()) {
+            (Some(_), [mountpoint]) | (None, [_, mountpoint]) => mountpoint.into(),
+            (Some(_), _) => usage::exit(
+                "with --write NEWNAME give only the directory; name the bases with --base",
+            ),
+            (None, _) => usage::exit(
+                "mount what, and where? Give a name and a directory: `esker mount --help` has examples",
+            ),
+        }
+    }
+
+    /// Opens the contents of the mount. The kernel checks permissions for each caller, so the
+    /// session itself acts as the superuser.
+    fn subject(&self, context: &CommandContext) -> Result<MountSubject> {
+        let repository = context.repository()?;
+        let Some(name) = &self.write else {
+            if self.message.message.is_some() {
+                usage::exit("without --write nothing is published: leave out --message");
+            }
+            let stack = self.snapshot();
+            let set = context.set_of(&repository, &stack)?;
+            let (namespace, markers) = repository.open_held(&[set], Identity::root())?;
+            return Ok(MountSubject {
+                view: NamespaceView::Snapshot(namespace),
+                name: stack.to_string(),
+                session: None,
+                _lease: lease(markers)?,
+            });
+        };
+        check_free(&repository, name, NewNameSource::Option("--write"))?;
+        let mut options = self.settings.options_to_resume(context, self.take_over);
+        if let Some(heartbeat) = &mut options.heartbeat {
+            heartbeat.on_fenced = Some(report_fenced);
+        }
+        options.new_root.owner = Some((options.identity.uid, options.identity.gid));
+        options.identity = Identity::root();
+        options.properties.insert(PROPERTY.to_owned(), name.clone());
+        options.properties.extend(self.message.property());
+        let (session, markers) = self.session(context, &repository, name, options)?;
+        let session = Arc::new(session);
+        Ok(MountSubject {
+            view: NamespaceView::Session(session.clone()),
+            name: name.clone(),
+            session: Some(session),
+            _lease: lease(markers)?,
+        })
+    }
+
+    /// The snapshot to mount. A path in one is a usage error, which ends the process.
+    fn snapshot(&self) -> StackArgument {
+        let text = &self.what[0];
+        if let Some((name, path)) = text.split_once(':') {
+            let mountpoint = self.mountpoint();
+            let path = mountpoint.join(path.trim_start_matches('/'));
+            usage::exit(format!(
+                "a mount shows a whole snapshot: `esker mount {} {}`, then look at {}",
+                shell_word(name.as_bytes()),
+                shell_word(mountpoint.as_os_str().as_bytes()),
+                path.display()
+            ))
+        }
+        usage::stack(text)
+    }
+
+    /// The session, and markers on its bases, which are placed before the bases are read.
+    fn session(
+        &self,
+        context: &CommandContext,
+        repository: &Repository,
+        name: &str,
+        options: SessionOptions,
+    ) -> Result<(Session, Option<ReaderMarkers>)> {
+        let left = left_by_mounts(repository, name)?;
+        match (self.resume, left.as_slice()) {
+            (false, []) => {
+                let bases = context.sets_of(repository, &self.bases)?;
+                let markers = repository.hold_for_reading(&bases)?;
+                Ok((repository.begin(&bases, options)?, markers))
+            }
+            (true, [set]) => {
+                let bases = Manifest::load(&**repository.store(), *set)?.bases;
+                let markers = repository.hold_for_reading(&bases)?;
+                Ok((resume(repository, *set, options)?, markers))
+            }
+            (false, [set, ..]) => Err(Error::new(
+                Kind::Conflict,
+                format!(
+                    "@{set} is the session of a mount for {name} that runs or died: continue it \
+                     with `esker mount --write {name} --resume {}`, or drop it with `esker session \
+                     drop @{set}`",
+                    shell_word(self.mountpoint().as_os_str().as_bytes())
+                ),
+            )),
+            (true, []) => Err(Error::new(
+                Kind::NotFound,
+                format!("no interrupted mount for {name}; start without --resume"),
+            )),
+            (true, [one, two, ..]) => Err(Error::new(
+                Kind::Conflict,
+                format!(
+                    "@{one} and @{two} are both sessions of mounts for {name}: drop one, as with \
+                     `esker session drop @{two}`"
+                ),
+            )),
+        }
+    }
+
+    fn options(&self, context: &CommandContext, subject: &MountSubject) -> MountOptions {
+        let store = context.store_url();
+        let is_root = rustix::process::geteuid().is_root();
+        MountOptions {
+            source: format!("{SOURCE}{}", subject.name),
+            name: subject.name.clone(),
+            transport: self.transport.into(),
+            threads: self.threads,
+            writes_back: self.write_back,
+            in_place: self.in_place.into(),
+            allows_others: self.allow_other || is_root,
+            known_files_max: KNOWN_FILES_MAX,
+            counts_requests: self.statistics,
+            store: Some(PathBuf::from(store.strip_prefix("file://").unwrap_or(store)))
+                .filter(|path| path.is_dir()),
+            clock: Arc::new(SystemClock),
+            report: Box::new(report),
+        }
+    }
+}
+
+/// The number of requests by kind, in one line.
+pub(crate) fn request_text(requests: &Value) -> String {
+    let counts = requests.as_object().into_iter().flatten();
+    let counts: Vec<String> = counts.map(|(kind, count)| format!("{kind} {count}")).collect();
+    if counts.is_empty() {
+        "no requests".into()
+    } else {
+        format!("requests: {}", counts.join(", "))
+    }
+}
+
+/// The line of the log about the transport, if it was to be chosen.
+fn transport_text(choice: &TransportChoice) -> Option<String> {
+    match choice {
+        TransportChoice::Uring(1) => Some("requests come by a ring".into()),
+        TransportChoice::Uring(count) => {
+            Some(format!("requests come by rings that {count} threads serve"))
+        }
+        TransportChoice::Threads(None) => None,
+        TransportChoice::Threads(Some(reason)) => {
+            Some(format!("requests come by threads, not by rings: {reason}"))
+        }
+    }
+}
+
+/// Renews `markers` for the lifetime of the lease.
+fn lease(markers: Option<ReaderMarkers>) -> Result<Option<ReadLease>> {
+    let failed = |error| report(&Error::within(error, "could not keep the mounted snapshot"));
+    markers.map(|markers| ReadLease::keep(markers, failed)).transpose()
+}
+
+impl MountSubject {
+    fn announce(&self, context: &CommandContext, mountpoint: &Path) -> Result<()> {
+        let set = self.session.as_ref().map(|session| session.set().to_string());
+        if context.out.is_json() {
+            let pid = std::process::id();
+            let mountpoint = mountpoint.to_string_lossy();
+            let shown =
+                json!({"mountpoint": mountpoint, "name": self.name, "set": set, "pid": pid});
+            context.out.json(shown)?;
+        } else {
+            let at = mountpoint.display();
+            context.out.line(match set {
+                Some(set) => format!("session @{set} is at {at}; it will be {}", self.name),
+                None => format!("{} is at {at}", self.name),
+            })?;
+        }
+        context.out.flush()
+    }
+
+    /// Publishes the session, if there is one.
+    fn finish(&self) -> Result<Value> {
+        let Some(session) = &self.session else { return Ok(json!({})) };
+        let set = session.set();
+        session.publish(&self.name).map_err(|error| {
+            let name = match error.kind() {
+                Kind::Exists => spare_name(&self.name, set),
+                _ => self.name.clone(),
+            };
+            if error.kind() == Kind::Fenced {
+                return error;
+            }
+            // Others can then resume it at once.
+            let left = match session.end() {
+                Ok(()) => "",
+                Err(_) => " without the changes that could not be written",
+            };
+            error.within(format!(
+                "session @{set} stays open{left}; publish it by `esker publish @{set} {name}`"
+            ))
+        })?;
+        Ok(json!({"published": self.name, "set": set.to_string()}))
+    }
+
+    /// Abandons the session that was begun for a mount that failed.
+    fn give_up(&self, context: &CommandContext, was_open: bool) {
+        if let (Some(session), false) = (&self.session, was_open)
+            && let Ok(repository) = context.repository()
+            && let Err(error) = repository.abandon_session(session)
+        {
+            notice(format!("could not drop session @{}: {error}", session.set()));
+        }
+    }
+}
+
+/// Open sessions of mounts for `name`.
+fn left_by_mounts(repository: &Repository, name: &str) -> Result<Vec<SetId>> {
+    let of_mount = |node: &esker_fs::graph::GraphNode| {
+        node.holders.iter().any(MarkerHolder::is_session)
+            && node.manifest.as_ref().is_ok_and(|manifest| {
+                manifest.state == SetState::Open
+                    && manifest.properties.get(PROPERTY).is_some_and(|of| of == name)
+            })
+    };
+    Ok(repository
+        .graph_of_all()?
+        .iter()
+        .filter(|node| of_mount(node))
+        .map(|node| node.set)
+        .collect())
+}
+
+/// Reports that another process has taken over the mount's session.
+fn report_fenced(error: &Error) {
+    notice(format!(
+        "{error}; every change in this mount fails from now on (ESTALE), and what was not synced \
+         before is lost: unmount it"
+    ));
+}
+
+/// Reports an error, at most once a second: an unreachable store fails again and again.
+fn report(error: &Error) {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static LAST_NS: AtomicU64 = AtomicU64::new(0);
+    let now_ns = SystemClock.monotonic_ns();
+    let last_ns = LAST_NS.load(Ordering::Relaxed);
+    let is_due = last_ns == 0 || now_ns.saturating_sub(last_ns) > 1_000_000_000;
+    if is_due
+        && LAST_NS.compare_exchange(last_ns, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    {
+        notice(error.to_string());
+    }
+}
+
+/// Restarts this program in the background, and waits until it has mounted or failed.
+fn in_background(context: &CommandContext) -> Result<()> {
+    let program = std::env::current_exe().map_err(|error| Error::io(error, "find esker"))?;
+    let mut child = std::process::Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .env(READY, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| Error::io(error, "start esker in the background"))?;
+    let said = child.stdout.take().expect("it was piped");
+    let mut line = String::new();
+    let read = BufReader::new(said).read_line(&mut line);
+    read.map_err(|error| Error::io(error, "wait for the mount"))?;
+    if line.is_empty() {
+        let status = child.wait().map_err(|error| Error::io(error, "wait for the mount"))?;
+        let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+        // The child has printed the reason.
+        std::process::exit(i32::from(code));
+    }
+    context.out.raw(line.as_bytes())
+}
+
+/// Unmounts the unusable remains of a dead mount at `mountpoint`.
+fn make_usable(mountpoint: &Path) -> Result<()> {
+    // Not `stat`: the kernel may have cached attributes of the root though nobody serves it any
+    // more.
+    match rustix::fs::statvfs(mountpoint) {
+        // Aborted, or canceled if it had rings: the mount died just now.
+        Err(
+            rustix::io::Errno::NOTCONN
+            | rustix::io::Errno::CONNABORTED
+            | rustix::io::Errno::CANCELED,
+        ) => detach(mountpoint),
+        Err(errno) => Err(Error::io(errno.into(), format!("mount at {}", mountpoint.display()))),
+        Ok(_) if !mountpoint.is_dir() => {
+            let context = format!("{}: not a directory", mountpoint.display());
+            Err(Error::new(Kind::NotADirectory, context))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Removes the mount at `mountpoint` from the tree; programs that have files open in it keep those.
+fn detach(mountpoint: &Path) -> Result<()> {
+    if rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH).is_ok() {
+        return Ok(());
+    }
+    let mut helper = std::process::Command::new("fusermount3");
+    match helper.args(["-u", "-z", "--"]).arg(mountpoint).status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => {
+            let word = shell_word(mountpoint.as_os_str().as_bytes());
+            let what = format!(
+                "{}: an old mount is in the way; its user or root removes it by `fusermount3 -u -z \
+                 {word}`",
+                mountpoint.display()
+            );
+            Err(Error::new(Kind::Denied, what))
+        }
+    }
+}
