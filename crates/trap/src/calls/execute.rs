@@ -32,7 +32,7 @@ impl TrappedCall<'_> {
         Ok(CallAnswer::Continue)
     }
 
-    /// Puts a program where the kernel finds it, and what interprets it.
+    /// Puts a program, and its interpreter, where the kernel finds them.
     fn make_program(&self, located: &Located, interpreters_max: usize) -> Result<(), Errno> {
         let inode = self.inode(located)?;
         if inode.kind() != Some(FileKind::File) {

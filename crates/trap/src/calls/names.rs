@@ -18,7 +18,8 @@ impl TrappedCall<'_> {
     fn name(&self, (descriptor, at): PathArgument) -> Result<Option<Box<Located>>, Errno> {
         match self.subject(descriptor, at, false)? {
             Subject::Outside => Ok(None),
-            // A slash behind a symbolic link leads to what it stands for, which has another name.
+            // A path that ends in a symbolic link and a slash names the target of the link, which
+            // has another name.
             Subject::Name(located) if located.wants_directory && located.is_followed => {
                 Err(Errno::NOTDIR)
             }
@@ -170,14 +171,14 @@ impl TrappedCall<'_> {
             return Err(Errno::NOTDIR);
         }
         let session = session(&new.view)?;
-        // A name that replaces another one stands for all that was written.
+        // A file that replaces another one has everything that was written to it.
         if let Some(file) = self.supervisor.spool().file(old.inode()?.id) {
             file.write_back().map_err(|error| errno(&error))?;
         }
         let skeleton = self.supervisor.skeleton();
         let _shape = skeleton.structure.write();
         let renamed = session.rename((&old.dir, &old.name), (&new.dir, &new.name), flags);
-        // Two names of one file stay as they are.
+        // A rename between two names of one file does nothing.
         if renamed.map_err(|error| errno(&error))?.is_some() {
             let is_exchange = flags == RenameFlags::Exchange;
             let moved = skeleton.moved((&old.dir, &old.name), (&new.dir, &new.name), is_exchange);
