@@ -72,8 +72,8 @@ impl UserSecret {
         }
     }
 
-    /// Reads the secret in the file `path`; makes a new one, which only this user can read, if there
-    /// is none.
+    /// Reads the secret in the file `path`; makes a new one, which only this user can read, if
+    /// there is none.
     ///
     /// # Errors
     /// As [`UserSecret::read`]; those of making a file.
