@@ -8,8 +8,8 @@
 //! one link, as ext4 does beyond 64,998 subdirectories; programs take that for "unknown".
 //!
 //! Concurrency: a node's count is locked while names of subdirectories change, and while it is
-//! counted, so that no change is missed or counted twice; of two nodes, the lower number first.
-//! Taken before any lock of the session.
+//! counted, so that no change is missed or counted twice. The counts of two nodes are locked in the
+//! order of their numbers, before any lock of the session.
 
 use esker_fs::inode::{FileKind, Inode};
 use fuser::{Errno, FileAttr};

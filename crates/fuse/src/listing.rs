@@ -143,7 +143,7 @@ impl OpenListing {
         Self { node, keys, state: Mutex::default(), ahead: Mutex::default() }
     }
 
-    /// Whether a batch is worth reading ahead, as far as can be said without waiting.
+    /// True if a batch seems worth reading ahead; does not wait for a lock.
     pub(crate) fn wants_more(&self) -> bool {
         self.state.try_lock().is_some_and(|state| state.wants_more())
     }

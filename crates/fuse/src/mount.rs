@@ -187,7 +187,8 @@ impl Mount {
         };
         let ran = ran.or_else(|error| if is_unmounted(&error) { Ok(()) } else { Err(error) });
         if ran.is_err() {
-            // Before open files are closed: programs whose requests nobody answers get errors at once.
+            // Before open files are closed: programs whose requests nobody answers get errors at
+            // once.
             shared.abort();
         }
         // A panicking thread has already reported the panic.
@@ -227,8 +228,8 @@ impl MountShared {
         let _ = ended.send(Ok(()));
     }
 
-    /// Ends a mount whose requests are no longer answered: pending and later requests fail. Without the
-    /// superuser's rights pending requests fail only once this process has ended.
+    /// Ends a mount whose requests are no longer answered: pending and later requests fail. Without
+    /// the superuser's rights pending requests fail only once this process has ended.
     fn abort(&self) {
         let mut device = [PollFd::new(&*self.device, PollFlags::IN)];
         let polled = poll(&mut device, Some(&Timespec::default()));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ring driver: requests that come through rings, answered by the operations of the other modules.
+//! Ring driver: answers requests that come through rings by the operations of the other modules.
 //!
-//! The counterpart of `driver`, which answers the requests that the FUSE library reads. Both decide only
-//! the flags and cache times that accompany an operation's outcome; `Filesystem::init` is in `driver` for
-//! both. This file also decides which requests the thread of a ring answers itself.
+//! The counterpart of `driver`, which answers the requests that the FUSE library reads. Both decide
+//! only the flags and cache times that accompany an operation's outcome; `Filesystem::init` is in
+//! `driver` for both. This file also decides which requests the thread of a ring answers itself.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Statistics: the number of requests of each kind that the kernel has sent.
 //!
-//! Names are those of the protocol. Counters are relaxed: each is exact, but they are not of one moment.
+//! Names are those of the protocol. Counters are relaxed: each is exact, but they are not of one
+//! moment.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
