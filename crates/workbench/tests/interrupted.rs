@@ -103,7 +103,7 @@ fn run_and_die(path: &Path, options: &RunOptions, calls: u64) -> bool {
     let inner = PosixBackend::new(path).expect("a directory");
     let backend = DyingBackend { inner, left: AtomicU64::new(calls) };
     let progress = RunProgress::new(options.size.ranks);
-    // What it measured does not matter: a dead process reports nothing.
+    // The measurements do not matter: a dead process reports nothing.
     let _ = run_threads(&backend, options, &SystemClock, &progress);
     backend.live(|| Ok(())).is_err()
 }

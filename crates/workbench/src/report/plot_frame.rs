@@ -22,7 +22,7 @@ const LINEAR_TICKS: f64 = 5.0;
 /// The scale of an axis.
 #[derive(Clone, Debug)]
 pub struct PlotAxis {
-    /// What it shows, with its unit.
+    /// The quantity that it shows, with its unit.
     pub title: String,
     /// Its range; on a logarithmic axis over 0.
     pub range: (f64, f64),

@@ -134,7 +134,8 @@ fn tail_label(share: f64) -> String {
     if percent >= 1.0 { format!("{percent:.0} %") } else { format!("{percent} %") }
 }
 
-/// Latencies over time (Figure 5 of the paper): a sample, and the slowest; `None` for few operations.
+/// Latencies over time (Figure 5 of the paper): a sample, and the slowest; `None` for few
+/// operations.
 #[must_use]
 pub fn timeline(phase: &PhaseResult, operation: Operation, points_max: usize) -> Option<String> {
     let found = phase.operation(operation);
