@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Trace files: round trips, truncation at every length, a change of every byte, golden bytes, other
-//! readers and writers, and features.
+//! Trace files: round trips, truncation at every length, a change of every byte, golden bytes,
+//! other readers and writers, and features.
 
 use std::process::Command;
 

@@ -2,9 +2,9 @@
 //! Trace: the calls of an application, as one table in an Arrow IPC file.
 //!
 //! `writer` and `reader` are its encoder and decoder, in batches with bounded memory; importers of
-//! other tracers' logs write one, as `pattern` does. `feature_pass` reads one once and computes what
-//! the models take. Layout: docs/format/advisor-trace.md.
-//! Source: Kougkas et al., Rethinking key–value store for parallel I/O optimization, 2016, §4.1.1.
+//! other tracers' logs write one, as `pattern` does. `feature_pass` reads one once and computes the
+//! features for the models. Layout: docs/format/advisor-trace.md. Source: Kougkas et al.,
+//! Rethinking key–value store for parallel I/O optimization, 2016, §4.1.1.
 
 mod batch;
 pub mod darshan;

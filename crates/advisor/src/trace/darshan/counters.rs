@@ -131,7 +131,8 @@ pub struct CounterRecord {
     pub times: Vec<f64>,
 }
 
-/// Counters that an older version lacks: their position in the newest, and what they are read as.
+/// Counters that an older version lacks: their position in the newest, and the value that stands
+/// for them.
 type Missing<T> = &'static [(usize, T)];
 
 /// The numbers of a record of one version.

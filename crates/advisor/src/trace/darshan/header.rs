@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Header: the beginning of a Darshan log, which says where everything else is.
+//! Header: the beginning of a Darshan log, which has the positions of everything else.
 //!
 //! ```text
 //! version text[8] | magic u64 | compression u8, padded | partial flags u32 or u64
@@ -17,7 +17,7 @@ const MAGIC: u64 = 6_567_223;
 /// Longest version.
 const VERSION_BYTES: usize = 8;
 
-/// How the regions of a log are stored.
+/// The compression of a log's regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DarshanCompression {
     /// Streams of zlib, one after the other.
@@ -81,7 +81,7 @@ impl DarshanModule {
 pub struct LogHeader {
     /// The version of the format times 100: 321 for 3.21.
     pub version: u32,
-    /// How regions are stored.
+    /// The compression of regions.
     pub compression: DarshanCompression,
     /// The job.
     pub job: LogRegion,
