@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Directory: an open directory of a snapshot or a session. All operations on paths are here.
+//! Dir: an open directory of a snapshot or a session. All operations on paths are here.
 //!
 //! A path that is one name costs no walk: programs that make many files in one directory open it
 //! once.
@@ -245,8 +245,9 @@ impl Dir {
     // --- Changes -----------------------------------------------------------------------------
 
     /// Creates a file and opens it for reading and writing. Cost: no store request, unless a
-    /// snapshot below may have the name. Once a change has returned, what a crash leaves of it is
-    /// as [`SessionBuilder::resumable`](crate::SessionBuilder::resumable) says.
+    /// snapshot below may have the name.
+    /// [`SessionBuilder::resumable`](crate::SessionBuilder::resumable) says how much a crash leaves
+    /// of a change that has returned.
     ///
     /// # Errors
     /// `Exists`, `Denied`; `NotFound` or `NotADirectory` for the directory; `Invalid` or `TooLarge`
@@ -380,7 +381,7 @@ impl Dir {
         self.rename_with(from, to, RenameFlags::Replace)
     }
 
-    /// Renames a file or directory; `flags` say what becomes of what has the new name.
+    /// Renames a file or directory; `flags` decide about a file that has the new name.
     ///
     /// # Errors
     /// As [`Dir::rename`]; `Exists` with [`RenameFlags::NoReplace`].
@@ -421,8 +422,9 @@ impl Dir {
     /// Changes mode, owner, size or times of a file.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `ReadOnly`; `NotPermitted` for what only the owner or the superuser
-    /// may change; `IsADirectory` or `Invalid` for the size of anything but a regular file.
+    /// `NotFound`, `Denied`, `ReadOnly`; `NotPermitted` for attributes that only the owner or the
+    /// superuser may change; `IsADirectory` or `Invalid` for the size of anything but a regular
+    /// file.
     pub fn set_attributes(&self, path: impl AsRef<Path>, changes: &AttributeChanges) -> Result<()> {
         let writer = self.tree.writer()?;
         let found = self.find(path.as_ref(), FollowLinks::Yes)?;
