@@ -93,7 +93,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
     },
 ];
 
-/// Programs, and what is not of the product: they choose clocks, randomness and threads.
+/// Programs, and code outside of the product: these choose clocks, randomness and threads.
 const PROGRAMS: &[&str] = &[
     "crates/cli/",
     "crates/bench/",
