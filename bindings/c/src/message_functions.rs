@@ -54,7 +54,7 @@ pub struct CMessageFunctions {
 // SAFETY: integers, and pointers and functions that may be null.
 unsafe impl COptions for CMessageFunctions {}
 
-/// What the caller's functions work on, released when nothing uses it any more.
+/// The context of the caller's functions, released when nothing uses it any more.
 pub struct CallerContext {
     context: *mut c_void,
     release: Option<Release>,
