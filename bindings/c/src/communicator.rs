@@ -169,7 +169,7 @@ impl LentTransport {
         bits.map(|bit: u32| rank + bit).filter(|below| *below < size).map(Rank).collect()
     }
 
-    /// Agrees with all ranks that each can go on with what it has. Collective.
+    /// Agrees with all ranks that each of them can go on. Collective.
     pub fn agree<R>(&mut self, own: Result<R>) -> Result<R> {
         let below = self.below();
         let mut all_can = own.is_ok();

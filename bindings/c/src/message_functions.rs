@@ -76,7 +76,7 @@ impl CMessageFunctions {
     }
 }
 
-/// The functions of a communicator, all of which are there.
+/// The functions of a communicator; none is null.
 pub struct MessageFunctions {
     context: CallerContext,
     size: u32,

@@ -49,7 +49,7 @@ pub struct TraceFeatures {
     pub small_requests: u64,
     /// The stripe that the two following counts refer to.
     pub stripe_bytes: u64,
-    /// Reads and writes whose offset is no multiple of the stripe.
+    /// Reads and writes whose offset is not a multiple of the stripe.
     pub unaligned_requests: u64,
     /// The median distance of these to the boundary before them; 0 without any.
     pub unaligned_bytes_median: u64,

@@ -97,7 +97,7 @@ fn verdicts_agree_with_the_simulated_truth() {
 
 #[test]
 fn the_change_that_gains_most_for_a_file_system_is_not_to_open_a_file_each_time() {
-    // Only the file system, twice under other names: a store for keys is no choice.
+    // Only the file system, twice under other names: there is no key-value store to choose.
     let mut rows: Vec<Observation> = dataset(SEED);
     rows.retain(|row| row.kind == StorageKind::FileSystem);
     let mut twin = rows.clone();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One file that all ranks of a job write: a matrix, of which each rank computes some columns.
+//! One file that all ranks of a job write: a matrix; each rank computes some of its columns.
 //!
 //! Each rank appends its bytes to a log of its own, so that ranks never wait for each other's
 //! locks, for any pattern of writes. The published file is like any other.

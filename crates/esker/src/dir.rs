@@ -121,8 +121,8 @@ impl Dir {
         options.open_at(self, path.as_ref())
     }
 
-    /// Opens an indexed directory for look-ups of keys, and caches up to `cache_bytes` of what they
-    /// read. Cost: as [`Dir::open_dir`], and a read for each of its parts.
+    /// Opens an indexed directory for look-ups of keys, with a cache of up to `cache_bytes` for the
+    /// blocks that they read. Cost: as [`Dir::open_dir`], and a read for each of its parts.
     ///
     /// # Errors
     /// As [`Dir::open_dir`]; `NotADirectory` for anything but an indexed directory.
@@ -360,8 +360,8 @@ impl Dir {
         self.at(path.as_ref(), |dir, name| writer.rmdir(dir, name).map(drop))
     }
 
-    /// Removes a directory with everything in it, in one step whatever its size. Permissions within
-    /// it are not checked; files in it that have names elsewhere keep those.
+    /// Removes a directory of any size with everything in it, in one step. Permissions within it
+    /// are not checked; files in it that have names elsewhere keep those.
     ///
     /// # Errors
     /// As [`Dir::remove_file`]; `NotADirectory`; `NotPermitted` unless the directory is the user's
@@ -371,8 +371,8 @@ impl Dir {
         self.at(path.as_ref(), |dir, name| writer.remove_tree(dir, name))
     }
 
-    /// Renames a file or directory, and replaces what has the new name. Other threads see it under
-    /// exactly one of the two.
+    /// Renames a file or directory, and replaces a file that has the new name. Other threads see it
+    /// under exactly one of the two.
     ///
     /// # Errors
     /// As [`Dir::remove_file`]; `NotEmpty`, `IsADirectory` or `NotADirectory` if the target cannot

@@ -118,7 +118,7 @@ impl Rings {
     /// threads have ended.
     ///
     /// # Errors
-    /// The first error of a thread, at once: nobody serves its processor any more, so the caller
+    /// The first error of a thread, at once: its processor is not served any more, so the caller
     /// must abort the connection.
     pub fn serve(self, device: Arc<OwnedFd>, answerer: Arc<dyn Answerer>) -> io::Result<()> {
         let (ends, payload_bytes) = (self.ends.clone(), self.options.payload_bytes);
@@ -168,7 +168,7 @@ impl RingThread {
             drop(readiness);
             if is_registered {
                 let served = caught(|| thread.serve(&answerer));
-                // The ring is closed before the error is known, so that nobody waits for it.
+                // The ring is closed before the error is known, so that no program waits for it.
                 drop(thread);
                 let _ = ends.send(served.unwrap_or_else(|| Err(panicked())));
             }

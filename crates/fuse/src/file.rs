@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! File: the content of files; opening, reading, writing, holes.
 //!
-//! A file that the kernel has open is opened once here, however many programs share it; the last
+//! A file that the kernel has open is opened once here, even if many programs share it; the last
 //! release closes it. It continues to work after its names are gone.
 //!
 //! Passthrough: the kernel reads a large file of a snapshot directly from the store if it is a file
@@ -286,7 +286,7 @@ impl MountFront {
         ended.and(self.close(file))
     }
 
-    /// Ends in-place writing, once nobody has the store's file open any more.
+    /// Ends in-place writing, once no program has the store's file open any more.
     fn end_in_place(&self, number: u64, file: &Arc<OpenFile>) -> Result<(), Errno> {
         let got_set_id =
             self.session()?.file(file).end_in_place().map_err(|error| self.errno(&error))?;

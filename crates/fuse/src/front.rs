@@ -2,8 +2,8 @@
 //! Mount state: the view, the nodes and the caches of a mount, on which the operations of the other
 //! modules work.
 //!
-//! The kernel may cache names, attributes and pages: every change comes through it, so what it has
-//! cached stays valid. Concurrency: several threads answer requests. The kernel serializes changes
+//! The kernel may cache names, attributes and pages: every change comes through it, so its cached
+//! state stays valid. Concurrency: several threads answer requests. The kernel serializes changes
 //! of one directory, and writes to one file.
 
 use std::path::PathBuf;

@@ -24,7 +24,7 @@ use crate::listing::{EntrySink, ShownEntry};
 use crate::node_location::NodeLocation;
 use crate::nodes::KernelNode;
 
-/// Directories with more keys are not listed: nobody reads millions of names, and programs that
+/// Directories with more keys are not listed: no user reads millions of names, and programs that
 /// list everything they find would cause reads of all records.
 pub(crate) const LISTED_KEYS_MAX: usize = 16 << 10;
 

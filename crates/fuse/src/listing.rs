@@ -33,7 +33,8 @@ use crate::nodes::{KernelNode, ROOT};
 /// Entries of the first batch; few, so that a small directory is cheap.
 const BATCH_FIRST: usize = 512;
 /// Entries of later batches. Each batch begins by sorting the directory's entries in a memtable
-/// shard, of which the previous batch may have used a part: few large batches sort little twice.
+/// shard, and the previous batch may have used only a part of that order: with few large batches
+/// little is sorted twice.
 const BATCH_NEXT: usize = 64 << 10;
 
 /// Cookies of the two entries that every directory has; those of others follow.

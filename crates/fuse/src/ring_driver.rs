@@ -211,7 +211,7 @@ impl RingDriver {
                 Ok(Answer::Size(u32::try_from(copied).unwrap_or(u32::MAX)))
             }
             Operation::Ioctl { is_unrestricted: false } => Err(Errno::ENOTTY),
-            // The kernel does not ask again. It needs no `flush`: nobody waits for a release.
+            // The kernel does not ask again. It needs no `flush`: no program waits for a release.
             _ => Err(Errno::ENOSYS),
         }
     }

@@ -199,9 +199,9 @@ mod tests {
         }
     }
 
-    /// Symptom: a mount with `--transport auto` answered nobody if rings failed after the handshake
-    /// for another reason than the kernel's refusal. Cause: the kernel holds requests back until
-    /// all queues have slots. The file system is now mounted again without rings.
+    /// Symptom: a mount with `--transport auto` answered no request if rings failed after the
+    /// handshake for a reason other than the kernel's refusal. Cause: the kernel holds requests
+    /// back until all queues have slots. The file system is now mounted again without rings.
     #[test]
     fn auto_mounts_again_without_rings_that_fail_after_the_handshake() {
         let is_root = rustix::process::geteuid().is_root();

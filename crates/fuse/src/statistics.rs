@@ -71,7 +71,7 @@ impl RequestStatistics {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The kinds of which there were any, with their numbers.
+    /// The kinds of requests that came, with their numbers.
     pub(crate) fn report(&self) -> Value {
         let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
         let any = NAMES.iter().zip(counts).filter(|(_, count)| *count > 0);

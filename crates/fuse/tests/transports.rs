@@ -331,7 +331,7 @@ fn a_ring_that_fails_ends_the_mount_and_all_requests() {
     assert!(error.to_string().starts_with("answer the kernel"), "{error}");
 }
 
-/// Programs that are killed while they wait leave requests whose answers nobody reads.
+/// Programs that are killed while they wait leave requests whose answers are never read.
 #[test]
 fn programs_may_be_killed_while_they_wait() {
     if !can_have_rings() {

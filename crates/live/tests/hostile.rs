@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hostile clients: bytes that are no frames, frames that are no requests, and requests that no
+//! Hostile clients: bytes that are not frames, frames that are not requests, and requests that no
 //! client sends. The server refuses them and serves others.
 
 use std::io::{Read, Write};

@@ -30,7 +30,7 @@ pub struct Call<S: Specification> {
     pub answer: Option<(u64, S::Answer)>,
 }
 
-/// A call that the search has put into the order, and what was before it.
+/// A call that the search has put into the order, and the state before it.
 struct Taken<S> {
     call: usize,
     before: S,

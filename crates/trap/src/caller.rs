@@ -203,7 +203,7 @@ impl Caller {
                 return Ok(unsafe { OwnedFd::from_raw_fd(handle as i32) });
             }
             let error = last_errno();
-            // A thread is no process; its leader is.
+            // A thread has no such descriptor; its leader has one.
             let leader = self.status()?.process;
             if leader == process {
                 return Err(error);

@@ -18,7 +18,7 @@ const VIEWS_MAX: usize = 64;
 pub(crate) struct Identities {
     /// The namespace for a superuser.
     superuser: NamespaceView,
-    /// The only user whom callers can be, unless the supervisor is a superuser: nobody gains
+    /// The only user whom callers can be, unless the supervisor is a superuser: no process gains
     /// privileges under a filter.
     only: Option<NamespaceView>,
     known: Mutex<Vec<(Identity, NamespaceView)>>,

@@ -4,8 +4,8 @@
 //!
 //! The path of a call: [`filter`] makes the kernel suspend a thread that enters one of the calls
 //! that name files, [`listener`] receives it, [`supervisor`] hands it to one of [`calls`], which
-//! reads the arguments in the memory of the [`caller`], finds what a path leads to ([`resolve`]),
-//! and answers. Calls about other files continue in the kernel.
+//! reads the arguments in the memory of the [`caller`], follows paths ([`resolve`]), and answers.
+//! Calls about other files continue in the kernel.
 //!
 //! Programs get real descriptors. A file that is open is a file of the [`spool`], which is written
 //! back to the session once a writer has closed it. A directory that is open, or that is the

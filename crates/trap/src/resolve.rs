@@ -282,7 +282,7 @@ impl Supervisor {
     }
 
     /// The directory at `below`, the rest of the path of a directory of the skeleton. `None` if
-    /// both were removed: the kernel then carries out whatever still works in it.
+    /// both were removed: the kernel then carries out the calls that still work in it.
     pub(crate) fn dir_below(&self, below: &[u8]) -> Result<Option<Dir>, Errno> {
         let namespace = self.identities().superuser().namespace();
         match namespace.dir_at(namespace.root(), [b".", below].concat()) {
@@ -397,7 +397,7 @@ pub(crate) fn wants_directory(path: &[u8]) -> bool {
     path.ends_with(b"/") || path.ends_with(b"/.") || path == b"."
 }
 
-/// Appends the components `ahead`, of which the next one is last.
+/// Appends the components `ahead`, which are in reverse order.
 fn joined(mut path: Vec<u8>, ahead: &[Vec<u8>]) -> Vec<u8> {
     if ahead.is_empty() && path.is_empty() {
         path.push(b'/');

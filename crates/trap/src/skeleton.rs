@@ -188,7 +188,7 @@ impl Skeleton {
         }
     }
 
-    /// Removes a directory, with what was left in it.
+    /// Removes a directory, with any remaining entries.
     fn remove_directory(&self, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
         match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOTEMPTY) => {

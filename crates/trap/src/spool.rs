@@ -41,7 +41,7 @@ const FILES_SHARE: usize = 2;
 /// after half of the maximum number of idle files.
 const BYTES_PER_TRIM: u64 = 64 << 20;
 const BYTES_PER_TRIM_SHARE: u64 = 8;
-/// Name of the folder in which files get their content: nobody watches it.
+/// Name of the folder in which files get their content; it is not watched.
 const FILLING: &str = "filling";
 /// Name of the file whose closing ends [`Spool::write_back_closed`].
 const END: &str = "end";
@@ -124,7 +124,7 @@ impl Spool {
         rest.is_some_and(|rest| rest.starts_with(b"/"))
     }
 
-    /// The file at `path`, which a descriptor leads to; `None` if it is no file of the spool.
+    /// The file at `path`, which a descriptor leads to; `None` if it is not a file of the spool.
     pub(crate) fn file_at(&self, path: &[u8]) -> Option<Arc<SpooledFile>> {
         let name = path.strip_prefix(self.path.as_os_str().as_bytes())?.strip_prefix(b"/")?;
         self.file(id_of(name)?)
@@ -268,7 +268,7 @@ impl Spool {
         }
     }
 
-    /// Removes the slot `id` if it has no file, and nobody but the caller has it.
+    /// Removes the slot `id` if it has no file and only the caller holds it.
     fn remove_vacant(&self, id: u128, slot: &Arc<Slot>) {
         let mut files = self.files.lock();
         let is_known = files.get(&id).is_some_and(|known| Arc::ptr_eq(known, slot));
@@ -524,7 +524,8 @@ mod tests {
 
     /// Symptom: a file that was truncated by its name while another thread opened it had its former
     /// content. Cause: the open copied the content to the spool after the truncation had not found
-    /// the file there. Fix: nobody puts a file into the spool while it is truncated in the session.
+    /// the file there. Fix: no thread puts a file into the spool while it is truncated in the
+    /// session.
     #[test]
     fn a_file_is_put_there_before_or_after_it_is_changed_elsewhere() {
         let repository =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Spooled file: a file of the namespace while programs have it open, as a real file.
 //!
-//! Invariant: once nobody has it open for writing and `is_dirty` is false, the session has its
+//! Invariant: once no program has it open for writing and `is_dirty` is false, the session has its
 //! bytes. Leases (fcntl(2), `F_SETLEASE`) show whether it is open: the kernel grants a read lease
 //! if no descriptor and no map can write, and a write lease if there is no other descriptor or map
 //! at all. A set-user-id bit of the real file shows whether a user has written, since the kernel
@@ -35,7 +35,7 @@ const PIECE_BYTES: usize = 1 << 20;
 const SET_ID: u32 = 0o6000;
 /// Mode of real files.
 const MODE: u32 = 0o600;
-/// Mode of the real files of files with set-id bits: nobody executes them, and the kernel clears
+/// Mode of the real files of files with set-id bits: they are never executed, and the kernel clears
 /// the bit when a process without the privilege to keep it writes.
 const MODE_UNTIL_WRITTEN: u32 = 0o4600;
 

@@ -12,12 +12,12 @@ use crate::shown::{can_show, inode, of, session, show};
 /// A user other than the superuser.
 const NOBODY: u32 = 65_534;
 
-/// True for the superuser, as whom the tests run or not.
+/// True if the tests run as the superuser.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Lets this thread access files as a user who is no superuser, in `place` as well.
+/// Makes this thread access files as a user other than the superuser, in `place` as well.
 fn become_ordinary(place: &Path) {
     if is_root() {
         fs::set_permissions(place, Permissions::from_mode(0o777)).expect("chmod");

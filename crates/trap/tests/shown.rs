@@ -95,7 +95,7 @@ fn left_in(scratch: &TempDir) -> Vec<PathBuf> {
     left
 }
 
-/// Runs a script of the shell in `place`; returns what it says.
+/// Runs a shell script in `place`; returns its output.
 pub fn shell(place: &Path, script: &str) -> String {
     let mut shell = Command::new("sh");
     // If make runs the tests, a make below it finds these variables and prints its directory.

@@ -498,7 +498,7 @@ impl RunResult {
     /// Reads a result.
     ///
     /// # Errors
-    /// `Corrupt` for bytes that are no result, `Invalid` for another version; `name` says whose.
+    /// `Corrupt` for bytes that are not a result, `Invalid` for another version; `name` says whose.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Self> {
         let corrupt = |what: String| Error::new(Kind::Corrupt, format!("{name}: {what}"));
         let result: Self = serde_json::from_slice(bytes).map_err(|error| {

@@ -263,7 +263,7 @@ fn join(mut measured: Vec<Vec<RankPhase>>, options: &RunOptions) -> Vec<PhaseRes
     (0..count).map(|_| phase(&mut queues)).collect()
 }
 
-/// Removes what a run left in `backend`; returns the number of objects.
+/// Removes the working set that a run left in `backend`; returns the number of objects.
 ///
 /// # Errors
 /// As [`WorkingSetMarker::check_removable`] and [`Backend::clear`].

@@ -163,9 +163,9 @@ impl<'a, 't> RankRunner<'a, 't> {
         (self.neighbours, self.processors)
     }
 
-    /// Runs all phases and returns what this rank measured, and the shift of the working set that
-    /// is left. `write_shift` makes the shift durable; rank 0 calls it with `None` before a phase
-    /// that changes the working set, and with the shift after it.
+    /// Runs all phases; returns the measurements of this rank, and the shift of the remaining
+    /// working set. `write_shift` makes the shift durable; rank 0 calls it with `None` before a
+    /// phase that changes the working set, and with the shift after it.
     ///
     /// # Errors
     /// As the transport, as `write_shift`, and as the backend for calls that are not measured.

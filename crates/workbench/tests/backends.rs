@@ -113,8 +113,8 @@ fn other_objects_and_files_of_a_snapshot_survive_cleanup() {
 }
 
 /// Symptom: a run overwrote a file of its user elsewhere, or waited for ever. Cause: it followed a
-/// link at the name of the new marker, and opened a pipe at that of the marker. Fix: it makes the
-/// marker anew, and reads regular files only.
+/// link at the name of the new marker, and opened a pipe at that of the marker. Fix: it makes a new
+/// file for the marker, and reads regular files only.
 #[test]
 fn planted_links_and_pipes_are_not_followed() {
     let directory = tempfile::tempdir().expect("a directory");

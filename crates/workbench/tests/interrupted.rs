@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs that end at every possible call, as by a kill: cleanup removes what they leave.
+//! Interrupted runs: they end at every possible call, as by a kill, and cleanup removes their
+//! remains.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

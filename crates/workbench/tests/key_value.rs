@@ -258,7 +258,7 @@ fn libraries_that_are_no_drivers_are_refused() {
     }
 }
 
-/// The C library, as an example of a library that is no driver.
+/// The C library, as an example of a library that is not a driver.
 fn loaded_library() -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     let path = maps.lines().find_map(|line| {

@@ -3,7 +3,7 @@
 //!
 //! A script that a test adds measures the page: each plot has something drawn in it, no text lies
 //! on another one or outside its plot, nothing is wider than the screen, and the smallest letters
-//! are legible. There is no browser where there is no Chromium; `CHROMIUM` names one.
+//! are legible. Without Chromium there is no browser; `CHROMIUM` names one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

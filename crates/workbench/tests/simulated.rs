@@ -166,7 +166,7 @@ fn waiting_factors_throttle_the_rank() {
     assert_eq!(services(slow).max_ns, SERVICE_NS);
 }
 
-/// The service answers in the same time whatever T is, so the adaptive mode stops at once.
+/// The service answers in the same time for any T, so the adaptive mode stops at once.
 #[test]
 fn the_adaptive_mode_stops_when_latencies_no_longer_fall() {
     let run = RunOptions { adaptive: true, ..options(100) };

@@ -3,9 +3,9 @@
 //!
 //! `experiment_design` has the runs, `observation_file` the rows. A run loads the data of its case
 //! on a system, drops it from caches, replays the trace as fast as possible, and removes the data.
-//! Rows that the file has are skipped, so a measurement goes on where it was interrupted: it
-//! removes what the interrupted run left at its system. Source: Kougkas et al. 2016, §4.1.3 and
-//! §5.2.1.
+//! Rows that the file has are skipped, so a measurement continues where it was interrupted: it
+//! removes the data that the interrupted run left on its system. Source: Kougkas et al. 2016,
+//! §4.1.3 and §5.2.1.
 
 mod experiment_design;
 mod observation_file;
@@ -23,7 +23,7 @@ use crate::pattern::write_pattern;
 use crate::player::{LoadState, PlanOptions, ReplayPacing, ReplayPlan, ReplayTarget, replay};
 use crate::trace::{TraceReader, features};
 
-/// Opens a system anew for each run.
+/// Opens a system; called for each run.
 pub type OpenTarget<'a> = dyn Fn() -> Result<Box<dyn ReplayTarget>> + 'a;
 
 /// A system: its name in observations, which tells settings apart, and a function that opens it.
@@ -102,7 +102,7 @@ pub fn measure(
     Ok(summary)
 }
 
-/// Opens `system` without what an interrupted run has left there.
+/// Opens `system`, and removes data that an interrupted run has left there.
 fn open_empty(system: &MeasuredSystem<'_>) -> Result<Box<dyn ReplayTarget>> {
     let target = (system.open)()?;
     if target.load_state()? == LoadState::Absent {

@@ -29,7 +29,7 @@ impl ObservationFile {
     /// Opens the file at `path`, which is made if it is absent.
     ///
     /// # Errors
-    /// `Corrupt` for a file that is no table of observations; as the file system answers.
+    /// `Corrupt` for a file that is not a table of observations; as the file system answers.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error| Error::io(error, path.display().to_string());
         let mut options = OpenOptions::new();

@@ -105,7 +105,7 @@ pub struct PatternSize {
     /// Number of requests of each rank that write, spread evenly over all of them; from `requests`
     /// on, all write. The mix ignores it.
     pub written: u64,
-    /// Bytes of the last request of each rank, if R is no multiple of r.
+    /// Bytes of the last request of each rank, if R is not a multiple of r.
     pub last_bytes: Option<u64>,
     /// True if each rank has a file of its own instead of one for all.
     pub is_file_per_rank: bool,

@@ -54,7 +54,8 @@ pub trait ReplayTarget: Send + Sync {
     fn load_state(&self) -> Result<LoadState>;
 
     /// Makes all data that the plan reads, durably, at a target without data. A failed load removes
-    /// what it made; if the process dies in a load, the target is left in [`LoadState::Partial`].
+    /// the data that it made; if the process dies in a load, the target is left in
+    /// [`LoadState::Partial`].
     ///
     /// # Errors
     /// `NotEmpty` or `Conflict` if the target has something, which stays; as the system answers.

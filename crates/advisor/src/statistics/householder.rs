@@ -6,7 +6,7 @@
 //! explain.
 //! Source: Golub and Van Loan, Matrix Computations, §5.2.1 and §5.3.2.
 
-/// A column of which earlier ones explain all but this share counts as their combination.
+/// A column counts as a combination of earlier ones if these explain all but this share of it.
 const INDEPENDENT_SHARE_MIN: f64 = 1e-9;
 
 /// The solution of a least-squares problem.

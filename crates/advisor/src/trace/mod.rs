@@ -38,7 +38,7 @@ pub use self::trace_columns::TraceOrigin;
 pub use self::trace_source::TraceSource;
 pub use self::writer::TraceWriter;
 
-/// Longest path, in bytes of its text: Linux takes 4,096, of which each may become `\xNN`.
+/// Longest path, in bytes of its text: Linux takes 4,096, each of which may become `\xNN`.
 pub const PATH_BYTES_MAX: usize = 4 * 4_096;
 
 /// Bytes of all paths of a trace. A reader has them in memory.

@@ -64,8 +64,8 @@ impl<S: TraceSource> TraceReader<S> {
     /// Opens a trace, reads its footer and all paths; errors name it `object`.
     ///
     /// # Errors
-    /// `Corrupt` with the place for bytes that are no trace, or a part of one; `Invalid` for
-    /// another version of the format; `TooLarge` for paths over the limits.
+    /// `Corrupt` with the place for bytes that are not a trace, or only a part of one; `Invalid`
+    /// for another version of the format; `TooLarge` for paths over the limits.
     pub fn open(source: S, object: impl Into<String>) -> Result<Self> {
         let object = object.into();
         let origin = TraceOrigin::default();

@@ -3,7 +3,7 @@
 
 use super::TraceOperation;
 
-/// The index of a file's path in the trace's path table. 0 is no file.
+/// The index of a file's path in the trace's path table. 0 stands for no file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TraceFile(pub u32);
 

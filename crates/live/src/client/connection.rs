@@ -135,7 +135,7 @@ pub struct LiveConnection {
     received: Vec<u8>,
     /// Receives bytes before they are appended to `received`.
     piece: Box<[u8]>,
-    /// Answers that nobody has asked for yet, or the reason that a request failed.
+    /// Answers that `wait` has not returned yet, or the reason that a request failed.
     answers: BTreeMap<u64, Result<Answer>>,
     reconnects: u64,
     /// Time at which the last answer arrived, or the first request without one was submitted.

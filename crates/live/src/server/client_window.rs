@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Client window: the requests of one client whose answers it may not have, so that a change is
-//! carried out once however often its request arrives.
+//! Client window: the requests of one client whose answers it may not have yet, so that a change is
+//! carried out once even if its request arrives several times.
 //!
 //! A client numbers its requests and repeats all unanswered ones, in order, on each new connection.
 //! While the server lives, the window has their answers. After a crash, the next server has the

@@ -3,7 +3,7 @@
 //!
 //! A client names a directory by its identity. The server knows the path to it only while it has
 //! the directory open; after that the client opens the path again. The number of open directories
-//! is bounded, whatever clients do.
+//! is bounded for any behaviour of clients.
 
 use esker_fs::dir::Dir;
 use esker_fs::inode::DirId;

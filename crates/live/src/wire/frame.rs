@@ -105,7 +105,7 @@ fn checksum(frame: &[u8]) -> u32 {
 /// of its payload, at whose end the next frame begins; `None` until all of it has arrived.
 ///
 /// # Errors
-/// `Corrupt` if the bytes are no frame of at most `bytes_max`; those after them are then
+/// `Corrupt` if the bytes are not a frame of at most `bytes_max`; those after them are then
 /// undecodable.
 pub fn split_frame(
     bytes: &[u8],

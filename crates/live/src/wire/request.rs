@@ -31,7 +31,7 @@ pub fn put_status<T>(out: &mut Vec<u8>, outcome: &Result<T, Error>, text_bytes_m
     }
 }
 
-/// Reads the outcome of one item; what the item returns follows if it succeeded.
+/// Reads the outcome of one item; the item's result follows if it succeeded.
 ///
 /// # Errors
 /// Damage if the bytes are not an outcome.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls: the system calls that name files, and what each does in the namespace.
+//! Calls: the system calls that name files, and the effect of each in the namespace.
 
 mod access;
 mod change;
@@ -281,7 +281,7 @@ impl<'a> TrappedCall<'a> {
     /// The subject to which the path in argument `at` leads.
     fn subject(&self, descriptor: i32, at: usize, follows: bool) -> Result<Subject, Errno> {
         let path = match self.path(at) {
-            // A process that lets nobody read its memory is left to the kernel.
+            // A process whose memory cannot be read is left to the kernel.
             Err(Errno::PERM) => return Ok(Subject::Outside),
             path => path?,
         };

@@ -200,7 +200,7 @@ fn last_component(path: &[u8]) -> &[u8] {
     path.split(|&byte| byte == b'/').rfind(|name| !name.is_empty()).unwrap_or(b"")
 }
 
-/// The device number of mknod(2), of which the kernel takes 32 bits.
+/// The device number of mknod(2); the kernel takes 32 bits of it.
 fn device_of(number: u32) -> u64 {
     let (major, minor) = ((number >> 8) & 0xfff, (number & 0xff) | ((number >> 12) & 0xf_ff00));
     rustix::fs::makedev(major, minor)

@@ -41,7 +41,7 @@ const OPEN_FLAGS: i32 = PATH_FLAGS
     | libc::O_ASYNC
     | libc::O_DIRECT
     | libc::O_NOATIME;
-/// Restrictions of openat2(2), of which there can be one.
+/// Restrictions of openat2(2) of which a call may have only one.
 const SCOPES: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
 /// Restrictions that openat2(2) knows.
 const RESTRICTIONS: u64 = SCOPES
@@ -93,7 +93,7 @@ impl TrappedCall<'_> {
     /// openat2: as openat, unless it restricts what a path may lead to.
     pub(super) fn open_how(&self) -> Result<CallAnswer, Errno> {
         let how = match OpenHow::read(self.caller(), self.argument(2), self.argument(3)) {
-            // A process that lets nobody read its memory is left to the kernel.
+            // A process whose memory cannot be read is left to the kernel.
             Err(Errno::PERM) => return Ok(CallAnswer::Continue),
             how => how?,
         };

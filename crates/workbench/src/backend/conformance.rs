@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Conformance: one suite for all backends that keep what they are given.
+//! Conformance: one suite for all backends that keep the content of objects.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -67,7 +67,7 @@ impl KeyValueBackend {
     /// the run begins.
     ///
     /// # Errors
-    /// `Invalid` for a library that is no driver, or that does not have the target's options;
+    /// `Invalid` for a library that is not a driver, or that does not have the target's options;
     /// `NotFound` for an absent library.
     pub fn new(target: KeyValueTarget) -> Result<Self> {
         let driver = KeyValueDriver::load(&target.library)?;

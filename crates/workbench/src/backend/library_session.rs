@@ -118,7 +118,7 @@ impl LibrarySession {
                         `esker delete` if nobody needs them";
             return Err(Error::new(Kind::NotEmpty, format!("{} {what}", self.name)));
         }
-        // A working set that was published anew meanwhile stays.
+        // A working set that another run has published meanwhile stays.
         let deleted = match &self.base {
             Some(base) => self.repository.delete_if_unchanged(&self.name, base.set),
             None => self.repository.resolve(&self.name).and_then(|published| {

@@ -84,10 +84,10 @@ pub trait Backend: Send + Sync {
     /// As the service answers.
     fn connect(&self, rank: u32, size: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>>;
 
-    /// Checks that the service can do what a run requires.
+    /// Checks that the service supports the operations that a run requires.
     ///
     /// # Errors
-    /// `Unsupported` names what it cannot do.
+    /// `Unsupported` names the operation that it lacks.
     fn check(&self, _options: &RunOptions) -> Result<()> {
         Ok(())
     }
@@ -105,7 +105,7 @@ pub trait Backend: Send + Sync {
     /// The marker of the working set; `None` if there is no working set.
     ///
     /// # Errors
-    /// As the service answers; `TooLarge` for something that is no marker.
+    /// As the service answers; `TooLarge` for something that is not a marker.
     fn read_marker(&self) -> Result<Option<Vec<u8>>>;
 
     /// Replaces the marker; makes the target if it is absent. A crash leaves the old marker or the

@@ -236,7 +236,7 @@ impl MpiFile<'_> {
         if is_null(raw) {
             return Ok(());
         }
-        // SAFETY: the file is open, and its handle is used no more, whatever this call returns.
+        // SAFETY: the file is open, and its handle is not used any more, even if this call fails.
         checked(unsafe { ffi::MPI_File_close(&raw mut raw) })
     }
 

@@ -44,7 +44,7 @@ impl PosixBackend {
     /// The working set in the directory `path`, which is made when the run begins.
     ///
     /// # Errors
-    /// `NotFound` if the directory that shall hold it is absent; `NotADirectory` if it is a file.
+    /// `NotFound` if its parent directory is absent; `NotADirectory` if it is a file.
     pub fn new(path: &Path) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let made = match mkdirat(rustix::fs::CWD, path, DIRECTORY_MODE) {

@@ -24,7 +24,7 @@ const DENSITY_POINTS: usize = 160;
 /// Half the width of the interval whose share a density shows, as a logarithm to base 10.
 const DENSITY_HALF_WIDTH: f64 = 0.05;
 
-/// Operations of which a timeline shows more than chance.
+/// Minimum number of operations for a timeline: fewer show only chance.
 const TIMELINE_COUNT_MIN: usize = 10;
 
 /// A distribution with its name and colour.

@@ -62,7 +62,7 @@ pub fn features(log: &DarshanLog<'_>) -> Result<TraceFeatures> {
         })?;
     }
     log.for_each(DarshanModule::Stdio, |record| {
-        // `<STDOUT>` and the like are no files.
+        // `<STDOUT>` and the like are not files.
         if !log.name(record.file).starts_with('<') {
             sums.add_stdio(record);
         }

@@ -60,8 +60,8 @@ impl<'a> DarshanLog<'a> {
     /// Opens a log and reads its job and names; errors name it `object`.
     ///
     /// # Errors
-    /// `Corrupt` with the place for bytes that are no log, or a part of one; `Invalid` for a
-    /// version, a byte order or a compression that is not read; `TooLarge` for names over the
+    /// `Corrupt` with the place for bytes that are not a log, or only a part of one; `Invalid` for
+    /// a version, a byte order or a compression that is not read; `TooLarge` for names over the
     /// limits of a trace.
     pub fn open(log: &'a [u8], object: &'a str) -> Result<Self> {
         let header = LogHeader::parse(log, object)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes: requests that are carried out once, however often they arrive.
+//! Changes: requests that are carried out once, even if they arrive several times.
 //!
 //! The record of the client's requests (`client_window`) is part of each change that must not be
 //! repeated. Some changes may be repeated: a create finds its own file, and attributes and content

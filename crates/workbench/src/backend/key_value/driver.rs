@@ -96,8 +96,8 @@ impl KeyValueDriver {
     /// Loads the library at `path`, which has a `/`.
     ///
     /// # Errors
-    /// `NotFound` if there is no such file; `Invalid` for a library that is no driver, or one of
-    /// another version.
+    /// `NotFound` if there is no such file; `Invalid` for a library that is not a driver, or is one
+    /// of another version.
     pub fn load(path: &Path) -> Result<Self> {
         if !path.as_os_str().as_bytes().contains(&b'/') {
             return Err(refused(path, "the path of a driver has a /"));
@@ -350,7 +350,7 @@ impl Drop for OpenDatabase {
 /// The state of a scan's visitor between two keys.
 struct ScanState<'a> {
     visit: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-    /// True once the scan shall end: a driver may ignore that.
+    /// True once the scan should end: a driver may ignore that.
     is_over: bool,
     is_broken: bool,
 }
@@ -374,7 +374,7 @@ unsafe extern "C" fn visit_key(
     if state.is_over {
         return 1;
     }
-    // SAFETY: the caller's promise; the slice is bounded, whatever the length is.
+    // SAFETY: the caller's promise; the slice is bounded, for any length.
     let key = unsafe { std::slice::from_raw_parts(key.cast(), key_bytes.min(KEY_BYTES_MAX + 1)) };
     state.is_over = (state.visit)(key).is_break();
     i32::from(state.is_over)
