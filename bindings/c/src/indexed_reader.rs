@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Readers of indexed directories.
+//! Indexed reader: readers of indexed directories.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;

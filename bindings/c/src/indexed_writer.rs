@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writers of indexed directories: one for each rank of a communicator.
+//! Indexed writer: writers of indexed directories, one for each rank of a communicator.
 //!
 //! An append of one record takes about as long as a look-up of its handle: each thread keeps the
 //! last writer that it used. A writer that was finished is empty, so a thread that still keeps it

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's FUSE interface, as far as the ring needs it.
+//! ABI: the parts of the kernel's FUSE interface that the ring needs.
 //!
 //! Layout: `include/uapi/linux/fuse.h` of Linux 6.18 (protocol 7.45), native byte order. The tests
 //! compare sizes and offsets with that header.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Link counts of directories: 2, and one for each subdirectory.
+//! Link count: a directory has 2 links, and one for each subdirectory.
 //!
 //! Records do not store them, since a directory may have entries in several bases that do not know
 //! of each other. A directory is counted by listing it when the kernel first asks for its

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Refused calls: those that panic without a reason, and those that a simulation cannot intercept.
+//! Calls: refuses those that panic without a reason, and those that a simulation cannot intercept.
 
 use super::StyleProblem;
 use super::rust_source::RustSource;

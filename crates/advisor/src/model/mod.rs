@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Models that predict the rate of an application on each storage system.
+//! Model: predicts the rate of an application on each storage system.
 //!
 //! `response_features` are the variables on scales on which effects multiply; `rate_predictor` fits
 //! one of three methods to one system: the paper's linear model, a log-linear one with

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rows of observations as CSV, with the header [`COLUMNS`]: docs/format/advisor-observations.md.
+//! CSV rows: observations as CSV, with the header [`COLUMNS`]: docs/format/advisor-observations.md.
 //!
 //! A reader accepts the columns in any order and ignores columns that it does not know. Bytes that
 //! are no such table give `Corrupt` with the line.

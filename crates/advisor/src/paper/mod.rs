@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The paper, redone: its printed numbers beside ours.
+//! Paper: the paper's analysis, repeated, with its printed numbers beside ours.
 //!
 //! `published` has every number of Tables 1–5 and of the text about the figures; `printed_model`
 //! predicts with Table 5 as printed; `contradictions` follow from the published numbers alone.

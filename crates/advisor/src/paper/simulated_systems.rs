@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Service models of a striped parallel file system and of a key-value store on the paper's
-//! cluster: four to eight servers with hard or solid-state disks behind gigabit Ethernet.
+//! Simulated systems: service models of a striped parallel file system and of a key-value store on
+//! the paper's cluster: four to eight servers with hard or solid-state disks behind gigabit
+//! Ethernet.
 //!
 //! A model is a closed queueing network: the processes circulate between the interfaces of the
 //! clients, the metadata servers, and the processors, interfaces and devices of the servers. Mean

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables 2 to 5 of a dataset, for one category of storage, in the form of the paper.
+//! Tables: Tables 2 to 5 of a dataset, for one category of storage, in the form of the paper.
 
 use esker_base::{Error, Kind, Result};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Collinearity of the variables of a fit: tolerance and variance inflation.
+//! Collinearity: tolerance and variance inflation of the variables of a fit.
 //!
 //! The tolerance of a variable is 1 − R² of its regression on the others; its variance inflation
 //! factor is the reciprocal, which (XᵀX)⁻¹ and the variable's spread give without a regression

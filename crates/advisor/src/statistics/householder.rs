@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! QR factors of a tall matrix by Householder reflections, for least squares.
+//! Householder: QR factors of a tall matrix by Householder reflections, for least squares.
 //!
 //! Columns are scaled to length 1 first, so that bytes (10^8) and flags (1) are equally well
 //! conditioned, and a column's diagonal element in R is the share of it that earlier columns do not

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stepwise selection of variables by the rule of SPSS's STEPWISE, which the paper used: variables
+//! Stepwise: selection of variables by the rule of SPSS's STEPWISE, which the paper used: variables
 //! with p = .053 and .078 remain in its Table 5, so its limits were the defaults, .05 to enter and
 //! .10 to stay.
 //!

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metrics of a server, for operators: counted where the work is done, and written in Prometheus'
-//! text format on request (`metrics_endpoint`).
+//! Metrics: the counters of a server, for operators. They are counted where the work is done, and
+//! written in Prometheus' text format on request (`metrics_endpoint`).
 //!
 //! Concurrency: counters and histograms are atomic.
 

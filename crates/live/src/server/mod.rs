@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Server of a live namespace: accepts connections, carries out their requests on the session of
-//! the namespace's change set, and answers.
+//! Server: accepts connections to a live namespace, carries out their requests on the session of
+//! its change set, and answers.
 //!
 //! ```text
 //! connection (a task) → carry_out → session → answers → connection

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes of a file on the wire. Layout: docs/format/live.md, "Attributes".
+//! Attributes: those of a file on the wire. Layout: docs/format/live.md, "Attributes".
 
 use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_fs::inode::{FileKind, Inode, NameKind};

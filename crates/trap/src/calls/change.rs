@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changing attributes: mode, owner, times, size.
+//! Change: calls that change attributes: mode, owner, times, size.
 
 use esker_base::Result as EskerResult;
 use esker_fs::dir::Dir;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Listing directories.
+//! Directories: calls that list them.
 
 use std::io::{Seek, SeekFrom};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Executing programs of the namespace: the kernel does it, from a copy in the skeleton.
+//! Execute: the kernel executes programs of the namespace, from a copy in the skeleton.
 
 use esker_fs::identity::{EXECUTE, Identity};
 use esker_fs::inode::FileKind;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Making, linking, removing and renaming.
+//! Names: calls that make, link, remove and rename files.
 
 use esker_base::{Kind, Result as EskerResult};
 use esker_fs::inode::FileKind;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Opening: a program gets a real descriptor, of a file of the spool or of a directory of the
+//! Open: a program gets a real descriptor, of a file of the spool or of a directory of the
 //! skeleton.
 
 use std::fs::File;

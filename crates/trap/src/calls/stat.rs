@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes of files and of the file system.
+//! Stat: calls that read the attributes of files and of the file system.
 
 use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Extended attributes: `user.*`, and for a superuser `trusted.*` and `security.*`.
+//! Xattr: extended attributes, `user.*` and for a superuser also `trusted.*` and `security.*`.
 
 use esker_base::Kind;
 use esker_fs::dir::Dir;

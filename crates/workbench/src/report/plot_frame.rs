@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Frame: axes, ticks and labels of a plot, as SVG.
+//! Plot frame: axes, ticks and labels of a plot, as SVG.
 //!
 //! Sizes are in user units of the view box; a page scales a plot to the width of its column, on a
 //! phone to about 0.85.
