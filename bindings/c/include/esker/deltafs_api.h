@@ -8,8 +8,8 @@
  *
  *     ESKER_STORE           the URL of the store
  *     ESKER_DELTAFS_BASE    a snapshot to build on, if there is one
- *     ESKER_DELTAFS_NAME    the name under which the result is published when the program exits; without
- *                           it the session stays, and `esker publish` gives it a name
+ *     ESKER_DELTAFS_NAME    the name under which the result is published when the program exits;
+ *                           without it the session stays, and `esker publish` gives it a name
  *
  * Concurrency: the functions lock one mutex of the process for the time of a call, except that
  * calls with different plfsdir handles do not wait for each other.
