@@ -389,7 +389,7 @@ module esker
 
 contains
 
-    ! --- Failures ---------------------------------------------------------------------------------
+    ! --- Failures -------------------------------------------------------------------------------
 
     ! The kind of the last failure.
     function esker_kind() result(kind)
@@ -437,7 +437,7 @@ contains
         characters(len_trim(text) + 1) = c_null_char
     end function
 
-    ! --- Repositories and trees ---------------------------------------------------------------------
+    ! --- Repositories and trees -----------------------------------------------------------------
 
     subroutine esker_open(url, repository, ierr)
         character(*), intent(in) :: url
@@ -453,8 +453,8 @@ contains
         call hand_out(c_repository_create(c_text(url), c_null_ptr, repository%handle), ierr)
     end subroutine
 
-    ! Begins a session on top of the snapshot `base`, if it is given; as the part of `rank` of a job,
-    ! if that is.
+    ! Begins a session on top of the snapshot `base`, if it is given; as the part of `rank` of a
+    ! job, if that is.
     subroutine esker_begin(repository, session, base, durability, job, rank, ierr)
         type(esker_repository), intent(in) :: repository
         type(esker_session), intent(out) :: session
@@ -547,7 +547,7 @@ contains
         call hand_out(c_session_complete(session%handle, c_null_ptr), ierr)
     end subroutine
 
-    ! --- Files ------------------------------------------------------------------------------------
+    ! --- Files ----------------------------------------------------------------------------------
 
     ! Writes a whole file: creates it, or replaces its content in one step.
     subroutine esker_write(at, path, content, content_bytes, ierr)
@@ -595,7 +595,7 @@ contains
         call hand_out(code, ierr)
     end subroutine
 
-    ! Whether there is something at a path.
+    ! True if there is something at a path.
     function esker_path_exists(at, path) result(exists)
         type(esker_dir), intent(in) :: at
         character(*), intent(in) :: path
@@ -604,7 +604,8 @@ contains
 
         exists = c_stat(at%handle, c_text(path), 0_c_int, stat) >= 0
         if (exists) return
-        ! Ends the program for any other failure, since a caller would go on as if nothing were there.
+        ! Ends the program for any other failure, since a caller would go on as if nothing were
+        ! there.
         if (c_kind() /= ESKER_NOT_FOUND) call hand_out(-1_c_int)
     end function
 
@@ -624,7 +625,7 @@ contains
         call hand_out(c_unlink(at%handle, c_text(path)), ierr)
     end subroutine
 
-    ! --- Ranks --------------------------------------------------------------------------------------
+    ! --- Ranks ----------------------------------------------------------------------------------
 
     ! A job of this process alone.
     subroutine esker_comm_self(comm, ierr)
@@ -710,10 +711,10 @@ contains
         call hand_out(c_job_publish(repository%handle, c_text(job), c_text(name), c_null_ptr), ierr)
     end subroutine
 
-    ! --- Indexed directories ----------------------------------------------------------------------------
+    ! --- Indexed directories --------------------------------------------------------------------
 
-    ! Begins an indexed directory that all ranks of `comm` write. Collective; rank 0 gives the session
-    ! in which it will stand at `path`.
+    ! Begins an indexed directory that all ranks of `comm` write. Collective; rank 0 gives the
+    ! session in which it will stand at `path`.
     subroutine esker_imd_create(comm, repository, session, path, key_bytes, value_bytes, writer, &
         format, memory_bytes, ierr)
         type(esker_comm), intent(in) :: comm
@@ -845,7 +846,7 @@ contains
         call hand_out(int(min(count, 0_c_int64_t), c_int), ierr)
     end subroutine
 
-    ! --- Closing --------------------------------------------------------------------------------------
+    ! --- Closing --------------------------------------------------------------------------------
 
     subroutine close_repository(repository, ierr)
         type(esker_repository), intent(inout) :: repository
@@ -882,7 +883,7 @@ contains
         reader%handle = c_null_ptr
     end subroutine
 
-    ! --- Sizes of buffers ---------------------------------------------------------------------------------
+    ! --- Sizes of buffers -----------------------------------------------------------------------
 
     pure function bytes_r4_1(content) result(bytes)
         real(c_float), intent(in) :: content(:)

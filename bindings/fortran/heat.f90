@@ -2,9 +2,9 @@
 !
 ! A heat equation that writes snapshots and an indexed directory.
 !
-! A square plate, hot on its left side, cools towards the others. Each rank of the job computes a band
-! of rows for itself; its neighbours' edges stay at their start, which keeps the example short. Every
-! `WRITES_EACH` steps all ranks write
+! A square plate, hot on its left side, cools towards the others. Each rank of the job computes a
+! band of rows for itself; its neighbours' edges stay at their start, which keeps the example short.
+! Every `WRITES_EACH` steps all ranks write
 ! - their band as a file of their part of the job, which becomes the snapshot `heat`, and
 ! - the temperature of every probe as records of the indexed directory /probes of the snapshot
 !   `probes`, from which the history of one probe is read at the end.

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The open files, and which descriptors stand for them.
+/* The open files, and the descriptors that stand for them.
  *
- * A descriptor is a real one: a duplicate of an empty file in memory, so the kernel keeps its number from
- * others and closes it with the process. That file is sealed, and open for writing only: a read or a
- * write by a call that posix.c does not know fails, and never passes by Esker unseen. */
+ * A descriptor is a real one: a duplicate of an empty file in memory, so the kernel keeps its
+ * number from others and closes it with the process. That file is sealed, and open for writing
+ * only: a read or a write by a call that posix.c does not intercept fails, instead of bypassing
+ * Esker unseen. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -27,13 +28,15 @@ struct descriptor {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* The lists are the same at all ranks, since they open and close files together; new ones come first. */
+/* The lists are the same at all ranks, since they open and close files together; new ones come
+ * first. */
 static struct mpiio_shared *shared_files;
 static struct mpiio_file *files;
 static struct descriptor *descriptors[DESCRIPTORS_MAX];
 /* One more than the highest that was ever made. */
 static int descriptors_end;
-/* The process to which the descriptors belong: not a child by vfork, which has this memory, too. */
+/* The process to which the descriptors belong; a child by vfork, which shares this memory, is
+ * another one. */
 static pid_t owner;
 
 static void before_fork(void)

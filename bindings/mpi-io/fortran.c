@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The same calls under their Fortran names, since the Fortran functions of MPI libraries do not all call
- * the C ones that a program could replace: those of `use mpi` and `mpif.h`, with a trailing underscore;
- * those of `use mpi_f08`, which may leave out `error`; and what Open MPI's ones of that call. Handles are
- * integers in all of them. */
+/* The same calls under their Fortran names, since not all Fortran functions of MPI libraries call
+ * the C functions, which a library in front could replace. There are those of `use mpi` and
+ * `mpif.h`, with a trailing underscore; those of `use mpi_f08`, where callers may leave out
+ * `error`; and the functions that Open MPI's version of the latter calls. Handles are integers in
+ * all of them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "esker_mpiio.h"
 
-/* A Fortran text without its blanks around; the caller frees it. */
+/* A Fortran text without the blanks around it; the caller frees it. */
 static char *c_text(const char *text, size_t length)
 {
     while (length > 0 && text[length - 1] == ' ')

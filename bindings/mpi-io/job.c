@@ -167,7 +167,7 @@ static size_t split(char *list, const char **names, size_t names_max)
     return count;
 }
 
-/* The code of the first rank that has one: all ranks go on, or none. */
+/* The error code of the first rank that has one: either all ranks go on, or none. */
 static int agreed(int code)
 {
     int worst = code;
@@ -237,8 +237,8 @@ int mpiio_job_expect(void)
 
     if (world != MPI_COMM_NULL)
         return MPI_SUCCESS;
-    /* Attributes are deleted in the reverse order: what other libraries do at the end, such as closing
-     * files, comes first. */
+    /* MPI deletes attributes in the reverse order, so other libraries first do their work at the
+     * end, such as closing files. */
     if (MPI_Comm_dup(MPI_COMM_WORLD, &world) != MPI_SUCCESS
         || MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end_job, &key, NULL) != MPI_SUCCESS
         || MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL) != MPI_SUCCESS)
@@ -246,7 +246,7 @@ int mpiio_job_expect(void)
     return MPI_SUCCESS;
 }
 
-/* Opens the store at every rank, and fails if what is to be published has a name that is taken. */
+/* Opens the store at every rank, and fails if the name for the result is taken. */
 static int open_store(void)
 {
     const char *store = getenv("ESKER_STORE"), *name = getenv("ESKER_MPIIO_WRITE");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The collective calls of MPI-IO on files of the namespace: what all ranks do together in Esker, and
- * then the call of the MPI library. Calls on other files go to the MPI library as they are. */
+/* The collective calls of MPI-IO on files of the namespace: all ranks carry them out together in
+ * Esker, and then call the MPI library. Calls on other files go to the MPI library as they are. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,8 @@
 
 
 /* Calls the error handler of a file, which by default does nothing. Without a file it is that of
- * MPI_FILE_NULL, which only MPI itself can call: of these, the one that ends the job is known. */
+ * MPI_FILE_NULL, which only MPI itself can call; this function only recognizes the handler that
+ * ends the job. */
 static int raise_error(MPI_File file, int code)
 {
     MPI_Errhandler handler;
@@ -27,8 +28,9 @@ static int raise_error(MPI_File file, int code)
     return code;
 }
 
-/* A copy of `info` by which the MPI library writes each piece as it is. Its other ways read what lies
- * between pieces and write it back, which would bring back what other ranks have changed meanwhile. */
+/* A copy of `info` that makes the MPI library write each piece as it is. Otherwise it reads the
+ * bytes between pieces and writes them back, which would undo changes that other ranks have made
+ * meanwhile. */
 static MPI_Info without_sieving(MPI_Info info)
 {
     MPI_Info copy;
@@ -43,7 +45,7 @@ static MPI_Info without_sieving(MPI_Info info)
 }
 
 #ifdef OMPI_MAJOR_VERSION
-/* OMPIO takes the same choices from the environment, before MPI_Init. */
+/* OMPIO reads the same settings from the environment, before MPI_Init. */
 __attribute__((constructor)) static void choose_ompio(void)
 {
     setenv("OMPI_MCA_fcoll", "individual", 1);
@@ -126,9 +128,9 @@ static int open_within(MPI_Comm comm, const char *path, int amode, struct mpiio_
     return code == MPI_SUCCESS ? open_shared(path, amode, shared) : code;
 }
 
-/* Opens the descriptors of the MPI library, by the driver of plain files: no other would find out what
- * file system this is. Without the modes that Esker has carried out, and without APPEND, for which
- * ROMIO makes a file of its own beside this one. */
+/* Opens the descriptors of the MPI library by its driver for plain files, since no other driver
+ * could identify the file system. Leaves out the modes that Esker has carried out, and APPEND, for
+ * which ROMIO makes a file of its own beside this one. */
 static int open_mpi(MPI_Comm comm, const char *filename, MPI_Info info, struct mpiio_file *file)
 {
     const int done = MPI_MODE_EXCL | MPI_MODE_DELETE_ON_CLOSE | MPI_MODE_APPEND;
@@ -264,7 +266,7 @@ int MPI_File_delete(const char *filename, MPI_Info info)
     if (!mpiio_job_writes())
         return raise_error(MPI_FILE_NULL, mpiio_refuse("delete", path, "ESKER_MPIIO_WRITE is not set",
                                                        MPI_ERR_READ_ONLY));
-    /* One rank calls it; all have to take part, which they do in the next open or at the end. */
+    /* One rank calls this, but all must take part; they do so in the next open or at the end. */
     if (mpiio_job_delete_later(path) < 0)
         return raise_error(MPI_FILE_NULL, MPI_ERR_NO_MEM);
     return MPI_SUCCESS;
@@ -283,8 +285,9 @@ int MPI_File_sync(MPI_File handle)
     return raise_error(handle, code == MPI_SUCCESS ? synced : code);
 }
 
-/* Libraries order their writes by barriers: HDF5 fills a chunk at one rank, waits, and writes to it at
- * another. A file system shows and orders writes as they come, so a barrier of all ranks does. */
+/* Libraries order their writes by barriers: HDF5 fills a chunk at one rank, waits, and writes to it
+ * at another. A file system shows and orders writes as they come, so a barrier of all ranks must do
+ * the same here. */
 int MPI_Barrier(MPI_Comm comm)
 {
     int code, is_inter = 1, size = 0, all = -1;
@@ -334,7 +337,7 @@ int MPI_File_preallocate(MPI_File handle, MPI_Offset size)
 {
     if (mpiio_files_of_handle(handle) == NULL)
         return PMPI_File_preallocate(handle, size);
-    /* Logs take no space before they are written, but the size must be what it would be. */
+    /* Logs take no space before they are written, but the size must be as on a file system. */
     return resize("preallocate", handle, size, 1);
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of libc by which an MPI library reads and writes a file, for descriptors of files.c; all
- * other descriptors go to libc.
+/* The calls of libc by which an MPI library reads and writes a file, for descriptors of files.c;
+ * all other descriptors go to libc.
  *
- * ROMIO (of MPICH, Intel MPI, Cray MPICH and Open MPI) and OMPIO (of Open MPI) call open, close, pread,
- * pwrite, preadv, pwritev, read, write, lseek, fsync, ftruncate, fcntl for locks, aio_read and aio_write.
- * PnetCDF also asks for files, reads their first bytes and empties them. Sync and truncation have happened
- * at all ranks in mpi_file.c. Locks are not needed, since a write never reads the bytes beside it.
- * Asynchronous calls are carried out at once. */
+ * ROMIO (of MPICH, Intel MPI, Cray MPICH and Open MPI) and OMPIO (of Open MPI) call open, close,
+ * pread, pwrite, preadv, pwritev, read, write, lseek, fsync, ftruncate, fcntl for locks, aio_read
+ * and aio_write. PnetCDF also asks for files, reads their first bytes and empties them. Sync and
+ * truncation have happened at all ranks in mpi_file.c. Locks are not needed, since a write never
+ * reads the bytes beside it. Asynchronous calls are carried out at once. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -241,7 +241,7 @@ int dup3(int from, int to, int flags)
     return made;
 }
 
-/* Of files of earlier runs that this one has not opened, a rank alone knows nothing. */
+/* A rank alone knows nothing of files of earlier runs that this run has not opened. */
 LIBC(access, int (*)(const char *, int))
 int access(const char *name, int mode)
 {
@@ -255,7 +255,7 @@ int access(const char *name, int mode)
     return -1;
 }
 
-/* Emptying a file takes all ranks: as with one that is deleted, the next open finds a new one. */
+/* Emptying a file takes all ranks: as after a deletion, the next open finds a new file. */
 static int empty(const char *path, off_t size)
 {
     if (mpiio_shared_find(path) == NULL)

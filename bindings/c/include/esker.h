@@ -17,31 +17,33 @@
  *         || esker_session_publish(session, "run", 0, NULL) < 0)
  *         fprintf(stderr, "%s\n", esker_error_message());
  *
- * Results. A function returns 0, or a count, or minus an errno. After a failure
- * esker_error_kind() says what a program can do about it, and esker_error_message() names the
- * object and the next step. Both are the thread's own and stay until its next failure.
+ * Results. A function returns 0, or a count, or minus an errno. After a failure esker_error_kind()
+ * says what a program can do about it, and esker_error_message() names the object and the next
+ * step. Both are the thread's own and stay until its next failure.
  *
  * Handles. Objects are opaque pointers that are not addresses: a null pointer, a closed handle and
  * a handle of another kind fail with EINVAL. Each function that opens an object has one that closes
- * it, and sets the handle to NULL when it fails. Objects keep what they depend on: a file stays
- * usable when the handle of its session is closed. An object that is closed during a call of
- * another thread goes when that call returns.
+ * it, and sets the handle to NULL when it fails. Objects keep the objects on which they depend: a
+ * file stays usable when the handle of its session is closed. An object that is closed during a
+ * call of another thread is freed when that call returns.
  *
- * Threads. Any thread may use any object, several at once, except communicators and what uses
- * them (indexed directory writers, shared jobs and their files), which one thread at a time uses.
+ * Threads. Any thread may use any object, several at once, except communicators and the objects
+ * that use them (indexed directory writers, shared jobs and their files), which only one thread at
+ * a time may use.
  *
  * Processes. A child that fork() made can only close the handles of its parent, which does nothing
  * there; other calls with them fail with EINVAL. It opens the repository again.
  *
  * Texts are UTF-8 and end with a zero byte. Paths are bytes, as in POSIX: one that begins with a
  * slash starts at the root of the tree, any other at the directory that is given. A null pointer
- * for bytes is allowed where their number is 0. Callbacks run in the thread that called. Those of scans
- * may call any function of this library; message functions may not use the communicator that they
- * serve, nor what uses it: such calls, and those of a second thread, fail with ESKER_INVALID.
+ * for bytes is allowed where their number is 0. Callbacks run in the thread that called. Those of
+ * scans may call any function of this library; message functions may not use the communicator that
+ * they serve, nor objects that use it: such calls, and those of a second thread, fail with
+ * ESKER_INVALID.
  *
  * Options. A struct of options begins with its own size: begin with its INIT macro and set what
- * differs. A null pointer means all defaults. Programs that were compiled with an older header
- * keep working.
+ * differs. A null pointer means all defaults. Programs that were compiled with an older header keep
+ * working.
  *
  * What survives a crash. esker_session_publish, _snapshot and _complete, esker_job_publish and
  * esker_shared_publish survive power loss once they have returned, and so does everything before
@@ -49,8 +51,8 @@
  * durability is not ESKER_PRIVATE). A snapshot never changes, and a crash leaves the state after
  * some prefix of a session's operations. docs/guide/durability.md has the details.
  *
- * Cost. Opening a stack costs two store requests for each change set. After that a look-up costs
- * at most one block read for each layer, and mostly none; a create none at all; reading a file one
+ * Cost. Opening a stack costs two store requests for each change set. After that a look-up costs at
+ * most one block read for each layer, and mostly none; a create none at all; reading a file one
  * request for each log that has a part of it.
  */
 #ifndef ESKER_H
@@ -63,7 +65,7 @@
 extern "C" {
 #endif
 
-/* ---- Version and errors ------------------------------------------------------------------------ */
+/* ---- Version and errors --------------------------------------------------------------------- */
 
 /* The version of this header: major << 16 | minor << 8 | patch. */
 #define ESKER_VERSION 0x000100u
@@ -73,7 +75,7 @@ uint32_t esker_version(void);
 /* The same as text, such as "0.1.0". */
 const char *esker_version_text(void);
 
-/* What went wrong, by what a caller can do about it. The numbers are the exit codes of the esker
+/* Kinds of errors, by what a caller can do about them. The numbers are the exit codes of the esker
  * command. */
 enum esker_kind {
     ESKER_OK = 0,                   /* nothing has failed in this thread */
@@ -110,7 +112,7 @@ const char *esker_error_message(void);
 /* The name of a kind, such as "not found". */
 const char *esker_kind_name(int kind);
 
-/* ---- Objects ------------------------------------------------------------------------------------- */
+/* ---- Objects -------------------------------------------------------------------------------- */
 
 typedef struct esker_repository esker_repository;     /* change sets and names in a store */
 typedef struct esker_names esker_names;               /* a listing of published names */
@@ -129,7 +131,7 @@ typedef struct esker_shared_file esker_shared_file;   /* a file that all ranks w
 /* Bytes of the text of an id: 32 hexadecimal digits and a zero byte. */
 #define ESKER_ID_BYTES 33
 
-/* ---- Repositories -------------------------------------------------------------------------------- */
+/* ---- Repositories --------------------------------------------------------------------------- */
 
 typedef struct esker_repository_options {
     size_t struct_size;
@@ -152,8 +154,8 @@ int esker_repository_close(esker_repository *repository);
 int esker_repository_resolve(esker_repository *repository, const char *snapshot,
                              char (*id)[ESKER_ID_BYTES]);
 
-/* Merges a stack of snapshots, the uppermost first, into one change set and publishes it as `name`: it
- * shows the same tree. File data is not copied. `id` may be NULL. Survives power loss. Cost: all
+/* Merges a stack of snapshots, the uppermost first, into one change set and publishes it as `name`:
+ * it shows the same tree. File data is not copied. `id` may be NULL. Survives power loss. Cost: all
  * tables of the stack are read, and one set of tables is written. */
 int esker_repository_squash(esker_repository *repository, const char *const *snapshots,
                             size_t snapshots_count, const char *name, char (*id)[ESKER_ID_BYTES]);
@@ -188,11 +190,11 @@ typedef struct esker_verify_report {
 } esker_verify_report;
 
 /* Checks all change sets and names; with `reads_data` not 0 also every byte of file data. Returns 0
- * whatever it finds. */
+ * even if it finds damage. */
 int esker_repository_verify(esker_repository *repository, int reads_data,
                             esker_verify_report *report);
 
-/* ---- Published names ------------------------------------------------------------------------------ */
+/* ---- Published names ------------------------------------------------------------------------ */
 
 typedef struct esker_name {
     const char *name;        /* stays until the next call with the listing */
@@ -200,7 +202,7 @@ typedef struct esker_name {
     uint64_t published_ns;   /* nanoseconds since 1970 */
 } esker_name;
 
-/* Lists the names, in their order. Cost: a few reads, whatever their number. */
+/* Lists the names, in their order. Cost: a few reads, for any number of names. */
 int esker_names_open(esker_repository *repository, esker_names **names);
 /* Returns up to `buffer_count` more names; 0 at the end. */
 int64_t esker_names_next(esker_names *names, esker_name *buffer, size_t buffer_count);
@@ -217,7 +219,7 @@ int esker_name_delete(esker_repository *repository, const char *name);
 /* Restores a deleted name that the collection has not forgotten. */
 int esker_name_undelete(esker_repository *repository, const char *name);
 
-/* ---- Namespaces: trees to read --------------------------------------------------------------------- */
+/* ---- Namespaces: trees to read -------------------------------------------------------------- */
 
 typedef struct esker_transfer_counts {
     uint64_t files;
@@ -231,9 +233,10 @@ typedef struct esker_transfer_counts {
     uint64_t problems;           /* files and directories that could not be copied */
 } esker_transfer_counts;
 
-/* Opens snapshots, the uppermost first, as one tree: directories merge, and of two files with one
- * path the one of the earlier snapshot shows. The tree never changes, and the collection spares it while it is open.
- * Cost: a look-up of each name and two requests for each change set. */
+/* Opens snapshots, the uppermost first, as one tree: directories merge, and if two have a file at
+ * one path, the tree shows that of the earlier one. The tree never changes, and no collection
+ * deletes it while it is open. Cost: a look-up of each name and two requests for each change
+ * set. */
 int esker_namespace_open(esker_repository *repository, const char *const *snapshots,
                          size_t snapshots_count, esker_namespace **namespace_);
 /* Opens the root of the tree. */
@@ -242,14 +245,14 @@ int esker_namespace_root(esker_namespace *namespace_, esker_dir **root);
  * appears complete or not at all. `counts` may be NULL. */
 int esker_namespace_export(esker_namespace *namespace_, const char *source, const char *target,
                            esker_transfer_counts *counts);
-/* Fails if the marker that keeps the collection away could not be renewed, so that a reader that
- * goes on for long may lose its snapshot. No request. */
+/* Fails if the marker that protects the tree from collections could not be renewed, so that a
+ * reader that goes on for long may lose its snapshot. No request. */
 int esker_namespace_check_lease(esker_namespace *namespace_);
 int esker_namespace_close(esker_namespace *namespace_);
 
-/* ---- Sessions: trees to write ---------------------------------------------------------------------- */
+/* ---- Sessions: trees to write --------------------------------------------------------------- */
 
-/* What a session promises for each change, in addition to what esker_session_sync does. */
+/* The promise of a session for each change, in addition to that of esker_session_sync. */
 enum esker_durability {
     ESKER_PRIVATE = 0, /* nothing, and it cannot be resumed: it is given up when it is closed */
     ESKER_NONE = 1,    /* nothing before a sync; can be resumed */
@@ -283,8 +286,8 @@ int esker_session_resume(esker_repository *repository, const char *id,
 int esker_session_id(esker_session *session, char (*id)[ESKER_ID_BYTES]);
 /* Opens the root of the tree, in which all calls of the next parts work. */
 int esker_session_root(esker_session *session, esker_dir **root);
-/* Copies what is in the directory `source` of the operating system into the directory `target` of the
- * session, with attributes. `counts` may be NULL. */
+/* Copies the entries of the directory `source` of the operating system into the directory `target`
+ * of the session, with attributes. `counts` may be NULL. */
 int esker_session_import(esker_session *session, const char *source, const char *target,
                          esker_transfer_counts *counts);
 /* Makes every change so far durable. Cost: a write for each log with new bytes. */
@@ -296,9 +299,9 @@ int esker_session_snapshot(esker_session *session, const char *name, char (*id)[
 
 /* Flag of esker_session_publish: the name moves from the snapshot that it stands for. */
 #define ESKER_REPLACE 1
-/* Ends the session and publishes it as `name`, which nobody may have without ESKER_REPLACE. If it
- * fails with ESKER_EXISTS, the session is as before. `id` may be NULL. Cost: as esker_session_flush,
- * a commit, and one write of the name. */
+/* Ends the session and publishes it as `name`, which must be free without ESKER_REPLACE. If it
+ * fails with ESKER_EXISTS, the session is as before. `id` may be NULL. Cost: as
+ * esker_session_flush, a commit, and one write of the name. */
 int esker_session_publish(esker_session *session, const char *name, int flags,
                           char (*id)[ESKER_ID_BYTES]);
 /* Ends the session without a name, as a part of a job. */
@@ -311,7 +314,7 @@ int esker_session_abandon(esker_session *session);
  * directory and file are closed, too. */
 int esker_session_close(esker_session *session);
 
-/* ---- Jobs: parts of many ranks --------------------------------------------------------------------- */
+/* ---- Jobs: parts of many ranks -------------------------------------------------------------- */
 
 typedef struct esker_job_report {
     uint64_t parts;     /* parts that the snapshot shows, with those that index shared files */
@@ -328,7 +331,7 @@ int esker_job_publish(esker_repository *repository, const char *job, const char 
 /* Gives up all parts. */
 int esker_job_abandon(esker_repository *repository, const char *job);
 
-/* ---- Directories and paths -------------------------------------------------------------------------- */
+/* ---- Directories and paths ------------------------------------------------------------------ */
 
 /* Opens a directory, for short paths and fast calls. Changes fail with ESKER_READ_ONLY in a
  * namespace. */
@@ -368,7 +371,7 @@ int64_t esker_read_file(esker_dir *at, const char *path, void *buffer, size_t bu
  * that many files share; none for up to 256 bytes. */
 int esker_write_file(esker_dir *at, const char *path, const void *content, size_t content_bytes);
 
-/* ---- Attributes -------------------------------------------------------------------------------------- */
+/* ---- Attributes ----------------------------------------------------------------------------- */
 
 typedef struct esker_stat_t {
     uint8_t file_id[16];  /* the same for all names of a file, and for no other file of the tree */
@@ -409,8 +412,9 @@ typedef struct esker_attributes {
 /* Changes attributes, following symbolic links. */
 int esker_setattr(esker_dir *at, const char *path, const esker_attributes *attributes);
 
-/* Extended attributes. Values and lists (names, each with a zero byte) are copied as far as there is
- * room; the whole size is returned. Flags are XATTR_CREATE and XATTR_REPLACE of <sys/xattr.h>. */
+/* Extended attributes. Values and lists (names, each with a zero byte) are copied as far as there
+ * is room; the whole size is returned. Flags are XATTR_CREATE and XATTR_REPLACE of
+ * <sys/xattr.h>. */
 int64_t esker_getxattr(esker_dir *at, const char *path, const char *attribute, void *buffer,
                        size_t buffer_bytes);
 int64_t esker_listxattr(esker_dir *at, const char *path, void *buffer, size_t buffer_bytes);
@@ -418,7 +422,7 @@ int esker_setxattr(esker_dir *at, const char *path, const char *attribute, const
                    size_t value_bytes, int flags);
 int esker_removexattr(esker_dir *at, const char *path, const char *attribute);
 
-/* ---- Listings ----------------------------------------------------------------------------------------- */
+/* ---- Listings ------------------------------------------------------------------------------- */
 
 typedef struct esker_entry {
     const char *name; /* stays until the next call with the listing */
@@ -432,7 +436,7 @@ int esker_entries_open(esker_dir *at, const char *path, const char *after, esker
 int64_t esker_entries_next(esker_entries *entries, esker_entry *buffer, size_t buffer_count);
 int esker_entries_close(esker_entries *entries);
 
-/* ---- Many files in one call ---------------------------------------------------------------------------- */
+/* ---- Many files in one call ----------------------------------------------------------------- */
 
 /* Each element is handled as by the call for one file, in the order of the array, and has a result
  * of its own, 0 or minus an errno. The functions return how many succeeded; the last error is that
@@ -451,7 +455,7 @@ typedef struct esker_file_content {
 int64_t esker_read_many(esker_dir *at, esker_file_content *files, size_t files_count);
 int64_t esker_write_many(esker_dir *at, esker_file_content *files, size_t files_count);
 
-/* ---- Open files ----------------------------------------------------------------------------------------- */
+/* ---- Open files ----------------------------------------------------------------------------- */
 
 /* Opens a file with flags of <fcntl.h>: O_RDONLY, O_WRONLY or O_RDWR, and O_CREAT, O_EXCL, O_TRUNC.
  * `mode` are the permission bits of a file that is created, of which no umask is subtracted. The
@@ -470,14 +474,15 @@ int esker_file_truncate(esker_file *file, uint64_t size);
 int esker_file_setattr(esker_file *file, const esker_attributes *attributes);
 /* Makes the file's bytes and its name durable, in a session that can be resumed. */
 int esker_file_sync(esker_file *file);
-/* Closes the file; its changes become an operation of the session. The handle is closed even if this
- * fails; the session's next sync or publish tries again. */
+/* Closes the file; its changes become an operation of the session. The handle is closed even if
+ * this fails; the session's next sync or publish tries again. */
 int esker_file_close(esker_file *file);
 
-/* ---- Communicators: ranks of a job ------------------------------------------------------------------------ */
+/* ---- Communicators: ranks of a job ---------------------------------------------------------- */
 
-/* Collective calls wait for all ranks. A rank that never makes one, or that ends, fails the calls of the
- * others with ESKER_UNAVAILABLE: at once where its loss is noticed, else after 300 seconds. */
+/* Collective calls wait for all ranks. A rank that never makes one, or that ends, fails the calls
+ * of the others with ESKER_UNAVAILABLE: at once where its loss is noticed, else after 300
+ * seconds. */
 
 /* A job of this process alone. */
 int esker_comm_self(esker_comm **comm);
@@ -485,13 +490,13 @@ int esker_comm_self(esker_comm **comm);
  * one). Fills `comms[0..ranks]`, one for each thread. */
 int esker_comm_threads(size_t ranks, uint32_t ranks_per_node, esker_comm **comms);
 /* The job that `esker run`, srun or mpirun started: the ranks meet in the store at `meet` (NULL:
- * that of the environment, ESKER_MEET or ESKER_STORE) and connect by TCP. A process that nobody
+ * that of the environment, ESKER_MEET or ESKER_STORE) and connect by TCP. A process that was not
  * started as a rank is alone. Collective. */
 int esker_comm_from_environment(const char *meet, esker_comm **comm);
 
-/* Functions that move messages, for ranks over a library of the caller; esker_mpi.h makes them of an
- * MPI communicator. All return 0, or another number for a failure, after which the communicator is
- * of no more use. */
+/* Functions that move messages, for ranks over a library of the caller; esker_mpi.h makes them of
+ * an MPI communicator. All return 0, or another number for a failure, after which the communicator
+ * is of no more use. */
 typedef struct esker_message_functions {
     size_t struct_size;
     void *context;         /* the first argument of all functions */
@@ -504,8 +509,8 @@ typedef struct esker_message_functions {
                       size_t bytes_count, void **request);
     /* Sets `done` to 1, and frees the request, or to 0. */
     int (*test_send)(void *context, void *request, int *done);
-    /* Sets `found` to 1 if a message with `tag` has arrived, with its sender and size; messages of one
-     * sender and tag are found in order. */
+    /* Sets `found` to 1 if a message with `tag` has arrived, with its sender and size; messages of
+     * one sender and tag are found in order. */
     int (*probe)(void *context, uint32_t tag, int *found, uint32_t *from, size_t *bytes_count,
                  void **message);
     /* Copies a message that was found, and frees it. */
@@ -525,7 +530,7 @@ int64_t esker_comm_broadcast(esker_comm *comm, void *buffer, size_t buffer_bytes
  * after a barrier; collective if it was made of one of MPI. */
 int esker_comm_close(esker_comm *comm);
 
-/* ---- Indexed directories: records by key -------------------------------------------------------------------- */
+/* ---- Indexed directories: records by key ---------------------------------------------------- */
 
 enum esker_imd_format {
     ESKER_IMD_BASE = 0,    /* whole records move to their key's partition */
@@ -551,10 +556,11 @@ typedef struct esker_imd_summary {
     uint64_t memory_peak; /* bytes, on this rank */
 } esker_imd_summary;
 
-/* Begins an indexed directory that all ranks of `comm` write, with equal options. Collective: if it fails
- * at one rank, it fails at all, with ESKER_UNAVAILABLE at the others. Rank 0 gives the session in which
- * it will stand at `path`, where nothing may be; the session of the others is not used and may be
- * NULL. The writer uses the communicator, and keeps the session, until it is finished or discarded. */
+/* Begins an indexed directory that all ranks of `comm` write, with equal options. Collective: if it
+ * fails at one rank, it fails at all, with ESKER_UNAVAILABLE at the others. Rank 0 gives the
+ * session in which the directory will have the path `path`, which must be free; the session of the
+ * others is not used and may be NULL. The writer uses the communicator, and keeps the session,
+ * until it is finished or discarded. */
 int esker_imd_create(esker_comm *comm, esker_repository *repository, esker_session *session,
                      const char *path, const esker_imd_options *options, esker_imd_writer **writer);
 /* Appends a record. Readers get the values of one key and epoch in the order in which a rank
@@ -565,16 +571,16 @@ int esker_imd_append(esker_imd_writer *writer, const void *key, size_t key_bytes
  * fails, those before the one that failed were appended. */
 int esker_imd_append_many(esker_imd_writer *writer, const void *keys, const void *values,
                           size_t records);
-/* Receives what other ranks sent: call it now and then during long computations. */
+/* Receives messages of other ranks: call it now and then during long computations. */
 int esker_imd_poll(esker_imd_writer *writer);
 /* Ends an epoch, whose step is one more than the last. Collective. Once it has returned at any
  * rank, all records that all ranks appended before survive power loss. */
 int esker_imd_epoch_flush(esker_imd_writer *writer);
 /* The same with a step, greater than the last, such as the time step of a simulation. */
 int esker_imd_epoch_flush_at(esker_imd_writer *writer, uint64_t step);
-/* Finishes the directory; rank 0 makes its entry in the session. Collective. Closes the handle, even
- * if it fails; a directory whose entry cannot be made, since its path was taken or its parent removed
- * meanwhile, is lost. `summary` may be NULL. */
+/* Finishes the directory; rank 0 makes its entry in the session. Collective. Closes the handle,
+ * even if it fails; a directory whose entry cannot be made, since its path was taken or its parent
+ * removed meanwhile, is lost. `summary` may be NULL. */
 int esker_imd_finish(esker_imd_writer *writer, esker_imd_summary *summary);
 /* Gives the directory up, after a failure: this rank is lost to the others. Closes the handle. */
 int esker_imd_discard(esker_imd_writer *writer);
@@ -599,7 +605,8 @@ typedef struct esker_imd_value {
     uint32_t reserved; /* 0 */
 } esker_imd_value;
 
-/* Finds all values of one key, by epoch. A key that no record has is no failure: it has no values. */
+/* Finds all values of one key, by epoch. A key that no record has is no failure: it has no
+ * values. */
 int esker_imd_get(esker_imd *reader, const void *key, size_t key_bytes, esker_imd_answers **answers);
 /* Finds the values of `keys_count` keys of `key_bytes` each, one after the other, in `epochs_count`
  * epochs from `first_epoch` (0: all from there), by `threads` threads. */
@@ -616,14 +623,14 @@ typedef int (*esker_record_function)(void *argument, const void *key, size_t key
                                      const void *value, size_t value_bytes);
 /* Passes every record of an epoch to `visit`, until it returns another number than 0. */
 int esker_imd_scan(esker_imd *reader, uint32_t epoch, esker_record_function visit, void *argument);
-/* The same for the records with keys from `first_key` to `last_key`, in order of keys, in a directory
- * of ESKER_IMD_ORDERED. */
+/* The same for the records with keys from `first_key` to `last_key`, in order of keys, in a
+ * directory of ESKER_IMD_ORDERED. */
 int esker_imd_range(esker_imd *reader, uint32_t epoch, const void *first_key, size_t first_key_bytes,
                     const void *last_key, size_t last_key_bytes, esker_record_function visit,
                     void *argument);
 int esker_imd_close(esker_imd *reader);
 
-/* ---- Shared files: files that all ranks write ------------------------------------------------------------------ */
+/* ---- Shared files: files that all ranks write ----------------------------------------------- */
 
 typedef struct esker_shared_options {
     size_t struct_size;
@@ -639,14 +646,15 @@ typedef struct esker_shared_options {
 #define ESKER_SHARED_OPTIONS_INIT { sizeof(esker_shared_options), NULL, 0, 0, 0, 0, 0, 0 }
 
 /* Begins a job whose ranks write files together, or continues it after its ranks ended without
- * publishing it. All ranks give one `job` (esker_job_id) and equal options. Collective, as all calls
- * below that say so: all ranks make them in the same order. A rank answers the others while it waits
- * in any call. */
+ * publishing it. All ranks give one `job` (esker_job_id) and equal options. Collective, as all
+ * calls below that say so: all ranks make them in the same order. A rank answers the others while
+ * it waits in any call. */
 int esker_shared_begin(esker_comm *comm, esker_repository *repository, const char *job,
                        const esker_shared_options *options, esker_shared_job **shared);
 /* Opens the root of this rank's own part, in which other files are made as in a session. */
 int esker_shared_root(esker_shared_job *shared, esker_dir **root);
-/* Opens a file, or makes it if `creates` is not 0. Collective. Fails with ESKER_INVALID if it is open. */
+/* Opens a file, or makes it if `creates` is not 0. Collective. Fails with ESKER_INVALID if it is
+ * open. */
 int esker_shared_open(esker_shared_job *shared, const char *path, int creates,
                       esker_shared_file **file);
 /* Removes a file that no rank has open. Collective. */
@@ -673,11 +681,12 @@ int64_t esker_shared_io(esker_shared_file *file, esker_shared_request *requests,
                         size_t requests_count);
 /* Shows this rank's writes to the others, and makes them durable as the job's options say. */
 int esker_shared_sync(esker_shared_file *file);
-/* Shows each rank what all have written before, and gives each the index of the file: until the next
- * collective call with the file, a rank reads that and what it writes itself, and waits for no other rank.
- * For ranks that wait for each other in calls that are not Esker's. Of two writes of the same bytes, the
- * one before an exchange loses to the one after it. From the first exchange on, esker_shared_sync is
- * collective. A write takes some 100 bytes of memory until the next sync. Collective. */
+/* Shows each rank all earlier writes of all ranks, and gives each the index of the file: until the
+ * next collective call with the file, a rank reads those and its own writes, and waits for no other
+ * rank. Use it if ranks wait for each other in calls that are not Esker's. If the same bytes are
+ * written before and after an exchange, the later write wins. From the first exchange on,
+ * esker_shared_sync is collective. A write takes some 100 bytes of memory until the next sync.
+ * Collective. */
 int esker_shared_exchange(esker_shared_file *file);
 /* Cuts or extends the file. Collective. */
 int esker_shared_truncate(esker_shared_file *file, uint64_t size);
@@ -685,16 +694,16 @@ int esker_shared_truncate(esker_shared_file *file, uint64_t size);
 int esker_shared_laminate(esker_shared_file *file);
 /* Size and time of the last write, which all ranks agree on. `mtime_ns` may be NULL. */
 int esker_shared_stat(esker_shared_file *file, uint64_t *size, int64_t *mtime_ns);
-/* The size as this rank knows it: of the last call in which all ranks agreed on it, or beyond, if this
- * rank has written there. */
+/* The size as this rank knows it: that of the last call in which all ranks agreed on it, or a
+ * larger one if this rank has written beyond. */
 int64_t esker_shared_known_size(esker_shared_file *file);
 /* Closes the file. Collective. */
 int esker_shared_close(esker_shared_file *file);
 int esker_shared_barrier(esker_shared_job *shared);
 /* Answers other ranks for up to `milliseconds`: call it now and then during long computations. */
 int esker_shared_serve(esker_shared_job *shared, uint32_t milliseconds);
-/* Publishes what all ranks wrote as the snapshot `name`, and closes the handle. Collective. `report`
- * is filled at rank 0, and may be NULL. Fails with ESKER_INVALID while files are open. */
+/* Publishes the writes of all ranks as the snapshot `name`, and closes the handle. Collective.
+ * `report` is filled at rank 0, and may be NULL. Fails with ESKER_INVALID while files are open. */
 int esker_shared_publish(esker_shared_job *shared, const char *name, char (*id)[ESKER_ID_BYTES],
                          esker_job_report *report);
 /* Leaves the job as it is, to be begun again, and closes the handle. */

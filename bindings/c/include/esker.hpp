@@ -9,9 +9,9 @@
  *
  * Every object is a handle that can be moved and not copied. A function that fails throws
  * esker::error, which is a std::system_error with the errno, the kind and the message of esker.h.
- * The destructor of a file closes it and drops an error, as closing a session's file can be repeated
- * by the session's next sync: call close() to see it. What each call does, costs and promises is in
- * esker.h.
+ * The destructor of a file closes it and drops an error, since the session's next sync repeats a
+ * failed close: call close() to see it. esker.h documents the effect, the cost and the promises of
+ * each call.
  */
 #ifndef ESKER_HPP
 #define ESKER_HPP
@@ -205,8 +205,8 @@ public:
                                found[i].epoch });
         return values;
     }
-    /* Passes key and value of each record of an epoch to `visit`, until it returns false. An exception
-     * of `visit` ends the scan and is thrown again. */
+    /* Passes key and value of each record of an epoch to `visit`, until it returns false. An
+     * exception of `visit` ends the scan and is thrown again. */
     template <class Visit>
     void scan(std::uint32_t epoch, Visit visit)
     {

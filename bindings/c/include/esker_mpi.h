@@ -102,8 +102,9 @@ static void esker_mpi_release(void *context)
     free(mpi);
 }
 
-/* Makes a communicator of Esker of one of MPI. Collective, and so is esker_comm_close of it; close it
- * before MPI_Finalize. Fails with -ENOMEM or -EIO, and no message of Esker, if MPI or memory does. */
+/* Makes a communicator of Esker from one of MPI. Collective, as is esker_comm_close for it; close
+ * it before MPI_Finalize. Fails with -ENOMEM or -EIO, and no message of Esker, if MPI or memory
+ * does. */
 static inline int esker_comm_from_mpi(MPI_Comm comm, esker_comm **result)
 {
     esker_mpi_context *mpi = (esker_mpi_context *)calloc(1, sizeof *mpi);
@@ -119,7 +120,7 @@ static inline int esker_comm_from_mpi(MPI_Comm comm, esker_comm **result)
     }
     if (mpi != NULL)
         mpi->nodes = (uint32_t *)calloc((size_t)size, sizeof *mpi->nodes);
-    /* All ranks go on, or none, since the others would wait for it. */
+    /* Either all ranks go on or none, since the others would wait for one that does not. */
     has_all = mpi != NULL && mpi->nodes != NULL && result != NULL;
     if (MPI_Allreduce(&has_all, &all_have, 1, MPI_INT, MPI_MIN, comm) != MPI_SUCCESS || !all_have) {
         if (mpi != NULL)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The C library of Esker, for find_package(Esker [COMPONENTS MPI Fortran]).
 #
-# Targets: Esker::esker (shared), Esker::static, Esker::mpi (esker_mpi.h, with the project's MPI), and
-# Esker::fortran (the module `esker`, compiled by the project's own compiler).
+# Targets: Esker::esker (shared), Esker::static, Esker::mpi (esker_mpi.h, with the project's MPI),
+# and Esker::fortran (the module `esker`, compiled by the project's own compiler).
 get_filename_component(_esker_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 
 if(NOT TARGET Esker::esker)

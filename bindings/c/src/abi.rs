@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The structs here are those of the header: `tests/abi.txt` has the size of each, and the offset of
-//! its last member, as a C compiler sees them.
+//! ABI: a test that the structs here are those of the header: `tests/abi.txt` has the size of each,
+//! and the offset of its last member, as a C compiler sees them.
 
 use std::mem::offset_of;
 

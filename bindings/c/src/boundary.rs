@@ -14,7 +14,7 @@ use esker::{Error, Kind, Result};
 /// The number of an error that is a bug in Esker; those of kinds begin at 3.
 const KIND_OF_BUG: c_int = 1;
 
-/// What failed last in a thread.
+/// The last failure in a thread.
 struct LastError {
     kind: c_int,
     message: CString,
@@ -55,7 +55,7 @@ fn raise_bug(panic: &(dyn Any + Send)) -> i64 {
 fn keep(kind: c_int, text: &str) {
     let bytes: Vec<u8> = text.bytes().filter(|byte| *byte != 0).collect();
     let message = CString::new(bytes).unwrap_or_default();
-    // During the thread's end there is nobody left to ask for it.
+    // While the thread ends, no caller is left that could ask for it.
     let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = Some(LastError { kind, message }));
 }
 

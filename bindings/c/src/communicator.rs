@@ -3,7 +3,8 @@
 //!
 //! A communicator owns its transport behind a lock, and lends it to one user at a time: an indexed
 //! directory that is written, or a job that shares files. All ranks use it in the same order, as an
-//! MPI communicator. The transport ends with the communicator, or with its user if that lives longer.
+//! MPI communicator. The transport ends with the communicator, or with its user if that lives
+//! longer.
 //!
 //! The lock is only tried: a message function of the caller that calls back into the library, and a
 //! second thread, get an error.
@@ -33,7 +34,7 @@ const AGREEMENT: Channel = Channel(0x6f01);
 /// Maximum number of ranks that are threads of one process.
 const THREADS_MAX: usize = 1 << 16;
 
-/// How a rank reaches the others.
+/// The transport by which a rank reaches the others.
 enum RankTransport {
     Threads(threads::ThreadTransport),
     Tcp(Box<tcp::TcpTransport>),
@@ -168,7 +169,7 @@ impl LentTransport {
         bits.map(|bit: u32| rank + bit).filter(|below| *below < size).map(Rank).collect()
     }
 
-    /// Agrees with all ranks that each can go on with what it has. Collective.
+    /// Agrees with all ranks that each of them can go on. Collective.
     pub fn agree<R>(&mut self, own: Result<R>) -> Result<R> {
         let below = self.below();
         let mut all_can = own.is_ok();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Open files.
+//! File: open files.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Handles: what a caller holds instead of the address of an object.
+//! Handle: a value that a caller holds instead of the address of an object.
 //!
 //! ```text
 //! bits   63..56    55..0
@@ -13,8 +13,8 @@
 //! Threads of a parent process do not exist in a child that it forked, and its store belongs to the
 //! parent: in the child a handle of the parent can only be closed, which there does nothing.
 //!
-//! Concurrency: tables are lock-free; an object that is closed during a call of another thread goes
-//! when that call returns.
+//! Concurrency: tables are lock-free; an object that is closed during a call of another thread is
+//! dropped when that call returns.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +74,7 @@ impl<T: HandleKind> HeldObject<T> {
 pub trait HandleKind: Sized + 'static {
     /// Distinguishes the kind from others; not 0.
     const TAG: u8;
-    /// What the object is called in errors.
+    /// The noun for the object in errors.
     const NOUN: &'static str;
 
     /// The table of the kind.
@@ -113,13 +113,14 @@ fn count_forks() {
     });
 }
 
-/// What became of an object whose handle was closed.
+/// The state of an object whose handle was closed.
 pub enum ClosedObject<T> {
-    /// The caller has it.
+    /// The caller owns it.
     Owned(T),
-    /// A call of another thread, or an object that depends on it, has it, and it goes with that.
+    /// A call of another thread, or an object that depends on it, still holds it; it is dropped
+    /// after that.
     InUse,
-    /// A parent of this process made it, and nothing is done with it here.
+    /// A parent of this process made it, and closing it here does nothing.
     Inherited,
 }
 

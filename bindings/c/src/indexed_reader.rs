@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Readers of indexed directories.
+//! Indexed reader: readers of indexed directories.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::handle::{Handle, handle_kind};
 
 handle_kind!(IndexedDir, 10, "indexed directory");
 
-/// The cache of a reader whose caller does not say how large it is.
+/// The cache of a reader whose caller does not give a size.
 const CACHE_BYTES: u64 = 64 << 20;
 
 /// More threads than this gain nothing.
@@ -23,7 +23,7 @@ pub struct IndexedAnswers {
     values: Vec<CIndexedValue>,
     /// By key: the index of its first value, and the number of all at the end.
     starts: Vec<usize>,
-    /// What the values point to.
+    /// The memory to which the values point.
     _answers: Vec<Vec<IndexedValue>>,
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writers of indexed directories: one for each rank of a communicator.
+//! Indexed writer: writers of indexed directories, one for each rank of a communicator.
 //!
-//! An append of one record takes about as long as a look-up of its handle: each thread keeps the last
-//! writer that it used. A writer that was finished is empty, so that what a thread keeps of it is small
-//! and is never used for another one.
+//! An append of one record takes about as long as a look-up of its handle: each thread keeps the
+//! last writer that it used. A writer that was finished is empty, so a thread that still keeps it
+//! wastes little memory and never uses it in place of another one.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
@@ -90,7 +90,7 @@ pub struct CIndexedSummary {
     pub(crate) memory_peak: u64,
 }
 
-/// What a rank has before the directory exists.
+/// The arguments of a rank before the directory exists.
 struct DirectoryPlan {
     repository: Repository,
     format: ValueFormat,
@@ -100,7 +100,7 @@ struct DirectoryPlan {
 }
 
 impl DirectoryPlan {
-    /// Checks what this rank was given; at rank 0 also that the path is free.
+    /// Checks the arguments of this rank; at rank 0 also that the path is free.
     fn new(
         is_first: bool,
         repository: Handle<Repository>,
@@ -156,7 +156,8 @@ impl DirectoryPlan {
     }
 }
 
-/// Runs `act` with an open writer. `act` may call functions of the caller, which may write to others.
+/// Runs `act` with an open writer. `act` may call functions of the caller, which may use other
+/// writers.
 fn write<R>(
     handle: Handle<IndexedWriter>,
     act: impl Fn(&mut OpenWriter) -> Result<R>,
@@ -169,8 +170,8 @@ fn write<R>(
     if let Ok(Some(done)) = done { done } else { write_found(handle, &act) }
 }
 
-/// As [`write`], for a writer that the thread did not use last, or one that was finished, whose handle
-/// may be that of a new one.
+/// As [`write`], for a writer that the thread did not use last, or one that was finished, whose
+/// handle may be that of a new one.
 #[cold]
 fn write_found<R>(
     handle: Handle<IndexedWriter>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Jobs of ranks that write parts: an id for all, and the publication of what they wrote.
+//! Job: ranks that write parts; an id for all of them, and the publication of the parts.
 
 use std::ffi::{c_char, c_int};
 

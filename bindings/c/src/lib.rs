@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The C library: what `include/esker.h` declares, as functions over the crate `esker`.
+//! The C library: the functions that `include/esker.h` declares, over the crate `esker`.
 //!
 //! The header is written by hand and is the documentation; a test compares it with the functions
 //! that this crate exports. One file here has the functions of one kind of object:

@@ -54,7 +54,7 @@ pub struct CMessageFunctions {
 // SAFETY: integers, and pointers and functions that may be null.
 unsafe impl COptions for CMessageFunctions {}
 
-/// What the caller's functions work on, released when nothing uses it any more.
+/// The context of the caller's functions, released when nothing uses it any more.
 pub struct CallerContext {
     context: *mut c_void,
     release: Option<Release>,
@@ -76,7 +76,7 @@ impl CMessageFunctions {
     }
 }
 
-/// The functions of a communicator, all of which are there.
+/// The functions of a communicator; none is null.
 pub struct MessageFunctions {
     context: CallerContext,
     size: u32,

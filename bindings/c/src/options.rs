@@ -24,7 +24,8 @@ pub unsafe fn read_options<T: COptions>(pointer: *const T, argument: &str) -> Re
     is_known.map(|()| options)
 }
 
-/// Reads what this library knows of the options at `pointer`, and whether that is all.
+/// Reads the members of the options at `pointer` that this library knows; returns them, and whether
+/// there are no others.
 pub unsafe fn read_known<T: COptions>(
     pointer: *const T,
     argument: &str,
@@ -43,7 +44,7 @@ pub unsafe fn read_known<T: COptions>(
     // SAFETY: the caller says that its struct has as many bytes.
     let theirs = unsafe { bytes(pointer.cast::<c_void>(), size, argument)? };
     let (known, unknown) = theirs.split_at(size.min(size_of::<T>()));
-    // SAFETY: `known` is no longer than the struct, of which any bytes are a value.
+    // SAFETY: `known` is no longer than the struct, and any bytes are a value of it.
     unsafe {
         std::ptr::copy_nonoverlapping(known.as_ptr(), (&raw mut options).cast(), known.len());
     }

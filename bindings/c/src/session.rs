@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sessions: trees that a caller writes, and what becomes of them.
+//! Session: trees that a caller writes, and the ways in which they end.
 
 use std::ffi::{c_char, c_int};
 

@@ -2,8 +2,8 @@
 //! Shared files: files that all ranks of a job write.
 //!
 //! A job is locked for each call, its own or one of its files: ranks that are threads have a job
-//! each. The lock is only tried: a message function that calls back, and a second thread, get an error.
-//! Files keep their job; it is published when none is open.
+//! each. The lock is only tried: a message function that calls back, and a second thread, get an
+//! error. Files keep their job; it is published when none is open.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -56,7 +56,7 @@ pub struct SharedFileRank {
     file: Mutex<OpenFileOfJob>,
 }
 
-/// None once it is closed.
+/// An open file; `None` once it is closed.
 struct OpenFileOfJob(Option<SharedFile<'static, LentTransport>>);
 
 // SAFETY: the file is used under the lock of its job only.
@@ -106,7 +106,7 @@ impl OpenJob {
     /// The job as its files see it.
     ///
     /// # Safety
-    /// What refers to it counts as one of the files.
+    /// An object that refers to the job must be counted as one of its files.
     unsafe fn job_of_files(&self) -> &'static SharedJob<LentTransport> {
         // SAFETY: the box stays while files are open.
         unsafe { self.job.as_ref() }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `esker.h` is written by hand: it declares what the library exports, no more and no less, every
-//! kind of error with its number, and the programs of the tests call every function. So for the 74
-//! functions of DeltaFS.
+//! kind of error with its number, and the programs of the tests call every function. The same holds
+//! for the 74 functions of DeltaFS.
 
 use std::collections::BTreeSet;
 use std::fs;

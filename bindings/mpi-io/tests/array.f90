@@ -1,5 +1,6 @@
 ! SPDX-License-Identifier: Apache-2.0
-! Fortran: each rank writes its columns of an array through a file view, and reads those of the next.
+! Fortran: each rank writes its columns of an array through a file view, and reads those of the next
+! rank.
 !
 ! usage: array FILE
 program array

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parallel HDF5: ranks write rows of a matrix, collectively and independently, a chunked dataset and
- * attributes, close the file, open it again and read each other's rows.
+/* Parallel HDF5: ranks write rows of a matrix, collectively and independently, a chunked dataset
+ * and attributes, close the file, open it again and read each other's rows.
  *
  * usage: hdf5 FILE */
 #include <hdf5.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PnetCDF: ranks write columns of a variable collectively and records independently, and read them in
- * another file handle.
+/* PnetCDF: ranks write columns of a variable collectively and records independently, and read them
+ * in another file handle.
  *
  * usage: pnetcdf FILE */
 #include <mpi.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job of which a rank dies after a sync; the next run, with any number of ranks, finds what was synced.
+/* A job of which a rank dies after a sync; the next run, with any number of ranks, finds what was
+ * synced.
  *
  * usage: resume write|check FILE RANKS      RANKS: of the run that wrote
  */

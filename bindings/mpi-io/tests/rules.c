@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What MPI-IO promises of a file, and what this library refuses: sizes, truncation, modes, deletion,
- * visibility after a sync, nonblocking calls, views with holes between unsynced writes, many open files.
+/* What MPI-IO promises of a file, and what this library refuses: sizes, truncation, modes,
+ * deletion, visibility after a sync, nonblocking calls, views with holes between unsynced writes,
+ * many open files.
  *
  * usage: rules DIRECTORY      any directory, of Esker or of a file system that MPI-IO works on
  */
@@ -148,8 +149,8 @@ static void visibility(const char *directory)
     free(part);
 }
 
-/* Collective writes with holes, in which other ranks wrote before without a sync between: nothing of
- * them may come back. */
+/* Collective writes with holes, in which other ranks wrote before without a sync between: nothing
+ * of them may come back. */
 static void holes(const char *directory)
 {
     enum { WORDS = 1000 };
@@ -159,7 +160,8 @@ static void holes(const char *directory)
 
     OK(opened(in(directory, "holes"), MPI_MODE_CREATE | MPI_MODE_RDWR, &file));
     for (int turn = 0; turn < 3; turn++) {
-        /* Every third word of a rank's stretch, another one in each turn; ranks take others' stretches. */
+        /* Every third word of a rank's stretch, another one in each turn; ranks take others'
+         * stretches. */
         int stretch = (rank + turn) % size;
 
         MPI_Type_create_resized(MPI_INT, 0, 3 * sizeof(int), &sparse);

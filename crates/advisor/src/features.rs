@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Features of a trace: what models and advice know of an application.
+//! Features: the counts of a trace from which models and advice know an application.
 //!
 //! Totals are over all processes. [`TraceFeatures::variables`] gives the regressors of the paper's
 //! Table 1, which are those of one process.
@@ -49,9 +49,9 @@ pub struct TraceFeatures {
     pub small_requests: u64,
     /// The stripe that the two following counts refer to.
     pub stripe_bytes: u64,
-    /// Reads and writes whose offset is no multiple of the stripe.
+    /// Reads and writes whose offset is not a multiple of the stripe.
     pub unaligned_requests: u64,
-    /// The median distance of those to the boundary before; 0 without any.
+    /// The median distance of these to the boundary before them; 0 without any.
     pub unaligned_bytes_median: u64,
     /// Reads and writes that begin where the one before of the same process in the same file ended.
     pub contiguous_requests: u64,
@@ -71,7 +71,7 @@ pub struct TraceFeatures {
     pub other_metadata: u64,
     /// Files that bytes are read from or written to.
     pub files: u64,
-    /// Of those, files that several processes use.
+    /// The files among them that several processes use.
     pub shared_files: u64,
     /// The largest number of files in one directory.
     pub files_in_directory_max: u64,
@@ -92,7 +92,7 @@ impl TraceFeatures {
         self.read_bytes.saturating_add(self.written_bytes)
     }
 
-    /// Whether most requests that can be contiguous are.
+    /// Contiguous if most of the requests that can be contiguous are.
     #[must_use]
     pub fn access_pattern(&self) -> AccessPattern {
         match self.contiguous_requests.saturating_mul(2) >= self.following_requests {
@@ -101,7 +101,7 @@ impl TraceFeatures {
         }
     }
 
-    /// Whether most requests begin at a boundary of a stripe.
+    /// True if most requests begin at a boundary of a stripe.
     #[must_use]
     pub fn is_aligned(&self) -> bool {
         self.unaligned_requests.saturating_mul(2) <= self.requests()

@@ -3,12 +3,11 @@
 //! paper's Table 1.
 //!
 //! Quantities are those of the paper: bytes and metadata operations are those of one process, so
-//! that the rate is `p · R / T`. Its example row (Table 1) has p = 32, R = 67,108,864 and
-//! T = 16,520,531 µs, which is 129.99 MB/s of 10^6 bytes, and M = 768 = 3 · R / r.
-//! Invariants: `processes`, `request_bytes` and `input_bytes` are at least 1, `microseconds` is a
-//! positive finite number, and the rate is one of which squares neither overflow nor vanish; `validate`
-//! checks them.
-//! Source: Kougkas et al. 2016, §5.2.1.
+//! that the rate is `p · R / T`. Its example row (Table 1) has p = 32, R = 67,108,864 and T =
+//! 16,520,531 µs, which is 129.99 MB/s of 10^6 bytes, and M = 768 = 3 · R / r. Invariants:
+//! `processes`, `request_bytes` and `input_bytes` are at least 1, `microseconds` is a positive
+//! finite number, and the square of the rate neither overflows nor vanishes; `validate` checks
+//! them. Source: Kougkas et al. 2016, §5.2.1.
 
 mod csv_rows;
 
@@ -17,12 +16,12 @@ use serde::{Deserialize, Serialize};
 
 pub use csv_rows::{COLUMNS, CSV_BYTES_MAX, read_csv, write_csv};
 
-/// The least rate in MB/s; models refuse others, as those beyond [`RATE_MAX`].
+/// The least rate in MB/s; models refuse lower ones, and those above [`RATE_MAX`].
 pub const RATE_MIN: f64 = 1e-20;
 /// The greatest.
 pub const RATE_MAX: f64 = 1e40;
 
-/// Whether the requests of a process follow each other in its file (a).
+/// The order of a process's requests in its file (a).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccessPattern {
@@ -112,7 +111,7 @@ pub struct IoVariables {
     pub metadata_operations: u64,
 }
 
-/// The variables of an observation that one machine imitates instead of having them.
+/// The variables of an observation that one machine only imitates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmulatedVariables {
     /// The servers are processes of one machine.
@@ -130,7 +129,8 @@ pub struct EmulatedVariables {
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
-    /// The family of the workload, which cross-validation leaves out as a whole: `hpio`, `lanl-app1`.
+    /// The family of the workload, which cross-validation leaves out as a whole: `hpio`,
+    /// `lanl-app1`.
     pub workload: String,
     /// The test case: rows with the same case replayed the same trace in the same configuration, on
     /// different systems or repeatedly.
@@ -222,8 +222,9 @@ impl Observation {
     }
 }
 
-/// Replaces the repetitions of each test case on each system by one row with their mean time, as the
-/// paper does (§5.2.1); the first repetition gives everything else. Keeps the order of first rows.
+/// Replaces the repetitions of each test case on each system by one row with their mean time, as
+/// the paper does (§5.2.1); the first repetition gives everything else. Keeps the order of first
+/// rows.
 #[must_use]
 pub fn mean_of_repetitions(observations: &[Observation]) -> Vec<Observation> {
     let mut index_of = std::collections::HashMap::new();

@@ -97,7 +97,7 @@ fn verdicts_agree_with_the_simulated_truth() {
 
 #[test]
 fn the_change_that_gains_most_for_a_file_system_is_not_to_open_a_file_each_time() {
-    // Only the file system, twice under other names: a store for keys is no choice.
+    // Only the file system, twice under other names: there is no key-value store to choose.
     let mut rows: Vec<Observation> = dataset(SEED);
     rows.retain(|row| row.kind == StorageKind::FileSystem);
     let mut twin = rows.clone();
@@ -124,9 +124,9 @@ fn the_change_that_gains_most_for_a_file_system_is_not_to_open_a_file_each_time(
     assert!(shared.command.starts_with(command), "{}", shared.command);
 }
 
-/// Symptom: commands that try a change read whatever the application does, transferred other numbers
-/// of bytes, and for contiguous requests had those of the ranks in turns.
-/// Fix: the trace that the command makes has the variables of the changed application.
+/// Symptom: commands that try a change always read, even if the application writes, transferred
+/// other numbers of bytes, and interleaved the contiguous requests of the ranks. Fix: the trace
+/// that the command makes has the variables of the changed application.
 #[test]
 fn commands_do_the_changed_io() {
     let odd = TraceFeatures {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Logs of Darshan: what this reader and pydarshan find in the same logs, truncation, changes of
+//! Darshan logs: agreement of this reader with pydarshan on the same logs, truncation, changes of
 //! every byte, and features.
 
 use std::collections::BTreeMap;
@@ -45,8 +45,8 @@ fn near(found: f64, expected: &Value) -> bool {
     (found - expected).abs() <= 1e-9 * expected.abs().max(1.0)
 }
 
-/// Times that both readers have. darshan-util 3.5.0 loses the last two of POSIX records of version 3,
-/// since the length that it moves does not grow with the counters that it inserts.
+/// Times that both readers have. darshan-util 3.5.0 loses the last two of POSIX records of version
+/// 3, since the length that it moves does not grow with the counters that it inserts.
 fn times_compared(name: &str, module: DarshanModule, all: usize) -> usize {
     let is_old = matches!(name, "example" | "noposixopens") && module == DarshanModule::Posix;
     if is_old { all - 2 } else { all }
@@ -211,7 +211,7 @@ fn other_logs_are_refused_with_advice() {
     assert_eq!(changed(8, &[0]).kind(), Kind::Corrupt);
 }
 
-/// Features from counters and from the extended trace of the same job agree where both tell.
+/// Features from counters and from the extended trace of the same job agree where both have them.
 #[test]
 fn features_from_counters_are_those_of_the_trace() {
     let log = DarshanLog::open(log("ior_hdf5"), "log").expect("a log");
@@ -244,8 +244,8 @@ fn features_of_jobs() {
     assert_eq!(streams.processes, 32);
 }
 
-/// A log of version 3.21 without compression: a job of two processes, no names, and these records of
-/// POSIX, which have 69 counters.
+/// A log of version 3.21 without compression: a job of two processes, no names, and these records
+/// of POSIX, which have 69 counters.
 fn uncompressed(records: &[[i64; 69]]) -> Vec<u8> {
     let (header, job) = (360_usize, 40 + 1_024 + 8);
     let mut posix = Vec::new();
@@ -269,8 +269,8 @@ fn uncompressed(records: &[[i64; 69]]) -> Vec<u8> {
     log
 }
 
-/// Symptom: counters of a damaged log overflowed the sum of strides, which panics, or in a release gives
-/// another gap.
+/// Symptom: counters of a damaged log overflowed the sum of strides, which panics, or in a release
+/// gives another gap.
 #[test]
 fn the_largest_counters_are_summed() {
     let log = uncompressed(&[[i64::MAX; 69]; 3]);

@@ -4,9 +4,9 @@
 //! ```text
 //! cargo test --release -p esker-advisor --test main -- --ignored --nocapture feature_rate
 //! ```
-//! The file is in `TMPDIR`, and in the page cache when it is read, if that has room for it. Ranks take
-//! turns, so that every record is of another rank than the one before, and each rank has several files
-//! open: the pass looks up its state for each record.
+//! The file is in `TMPDIR`, and in the page cache when it is read, if that has room for it. Ranks
+//! take turns, so that every record is of another rank than the one before, and each rank has
+//! several files open: the pass looks up its state for each record.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -25,7 +25,7 @@ const SECONDS_MAX: f64 = 10.0;
 const RANKS: u64 = 256;
 const FILES: u64 = 1_000;
 
-/// Of so many calls of a rank, one is of metadata.
+/// One in this many calls of a rank is of metadata.
 const METADATA_EVERY: u64 = 16;
 
 /// Writes the trace, and returns the bytes that its calls transfer.

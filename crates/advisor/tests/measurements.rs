@@ -131,8 +131,8 @@ fn a_failure_keeps_the_rows() {
     assert_eq!((summary.skipped, summary.added), (3, 3));
 }
 
-/// Symptom: after a measurement was killed in a run, the same command failed at a key-value store or
-/// small files, since these had a working set.
+/// Symptom: after a measurement was killed in a run, the same command failed at a key-value store
+/// or small files, since these had a working set.
 #[test]
 fn a_measurement_goes_on_after_a_run_that_was_killed() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -147,9 +147,8 @@ fn a_measurement_goes_on_after_a_run_that_was_killed() {
     assert_eq!((summary.added, summary.left()), (12, 0));
 }
 
-/// Symptom: a measurement in a directory with files of others failed, and removed those of them that
-/// were named as its own.
-/// Cause: it cleared what it had not loaded.
+/// Symptom: a measurement in a directory with files of others failed, and removed those that were
+/// named like its own. Cause: it cleared a directory that it had not loaded.
 #[test]
 fn the_files_of_others_stay() {
     let directory = tempfile::tempdir().expect("a directory");

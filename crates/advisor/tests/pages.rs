@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages of traces: what they show, in bounded size, and how a browser lays them out.
+//! Pages of traces: their content, their bounded size, and their layout in a browser.
 
 use esker_advisor::observation::{Observation, StorageKind, mean_of_repetitions};
 use esker_advisor::paper::simulated_dataset::{SEED, dataset};

@@ -50,7 +50,7 @@ fn the_shapes_of_the_figures_are_reproduced() {
     assert!(agree * 2 > claims.len(), "only {agree} of {} agree", claims.len());
 }
 
-/// Which variables matter on which system: the argument of §5.2.
+/// The argument of §5.2: the variables that matter differ between the systems.
 #[test]
 fn the_simulated_dataset_shows_which_system_is_sensitive_to_what() {
     let rows = dataset(SEED);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Texts of Recorder: calls of both versions, truncation, changes of every byte, and hostile numbers.
+//! Texts of Recorder: calls of both versions, truncation, changes of every byte, and hostile
+//! numbers.
 //!
-//! All texts were written by hand: that of version 2 after lines that Recorder 2 printed for programs of
-//! MPI-IO (llnl/UnifyFS, issues 547 and 549), that of version 3 after `recorder2text.c` and
-//! `recorder-posix.c`.
+//! All texts were written by hand: that of version 2 after lines that Recorder 2 printed for
+//! programs of MPI-IO (llnl/UnifyFS, issues 547 and 549), that of version 3 after `recorder2text.c`
+//! and `recorder-posix.c`.
 
 use esker_advisor::trace::TraceOperation::{
     Barrier, Close, Create, Open, Read, Rename, RenameTarget, Seek, Stat, Truncate, Unlink, Write,
@@ -109,7 +110,7 @@ fn calls_of_version_2_are_those_of_descriptors() {
     let expected =
         expected.map(|(call, at, bytes, result)| (call, path.clone(), at, bytes, result));
     assert_eq!(found, expected);
-    // The hints that are not there: their open is of the system, and their read of no file.
+    // The file of hints is absent: its open is of a system file, and its read of no file.
     assert_eq!((summary.left_out, summary.incomplete), (1, 1));
 }
 

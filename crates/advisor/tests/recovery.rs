@@ -2,8 +2,8 @@
 //! Known coefficients are recovered from synthetic rates, and variables without effect excluded.
 //!
 //! The design is the simulated dataset's; the rates are Table 5 as printed with normal noise. An
-//! estimate is within two standard errors of the truth in 95 of 100 datasets, and a variable without
-//! effect enters in 5 of 100, so that the tests count over many datasets.
+//! estimate is within two standard errors of the truth in 95 of 100 datasets, and a variable
+//! without effect enters in 5 of 100, so that the tests count over many datasets.
 
 use esker_advisor::observation::Observation;
 use esker_advisor::paper::printed_model::predict;

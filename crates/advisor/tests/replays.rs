@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Replays: every pattern on every player, wrong bytes, times that are kept, and what is left behind.
+//! Replays: every pattern on every player, wrong bytes, times of the trace, and files that are left
+//! behind.
 
 use std::path::Path;
 
@@ -88,7 +89,7 @@ fn a_wrong_byte_stops_the_player() {
         std::fs::write(&path, bytes).expect("written");
         let error = run(&*target, &plan, ReplayPacing::Fast).expect_err("a wrong byte");
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
-        // The position in the traced file, whatever the player makes of it.
+        // The position in the traced file, for every player.
         let place = format!("{name}: /data at byte {}: expected ", 65_636 + 4_097);
         assert!(error.context().contains(&place), "{error}");
         target.clear().expect("cleared");
@@ -132,7 +133,7 @@ fn times_of_the_trace_are_kept() {
     assert_eq!((fast.timing, fast.seconds), (None, 0.0));
 }
 
-/// Ranks of a foreign trace may have different numbers of barriers; nobody waits for ever.
+/// Ranks of a foreign trace may have different numbers of barriers; no rank waits for ever.
 #[test]
 fn uneven_barriers_are_left_out() {
     let trace = trace_files::trace(|writer| {
@@ -174,9 +175,8 @@ fn other_directories_and_services_are_refused() {
     assert_eq!(error.kind(), Kind::Invalid);
 }
 
-/// Symptom: a load that was interrupted counted as loaded until a replay read a wrong byte, and the
-/// data of one trace as that of another.
-/// Cause: the marker said only whose directory it is.
+/// Symptom: an interrupted load counted as complete until a replay read a wrong byte, and the data
+/// of one trace as that of another. Cause: the marker said only that the directory is a replay's.
 /// Fix: it names the plan, and becomes complete after the data.
 #[test]
 fn a_partial_load_and_that_of_another_trace_are_told() {

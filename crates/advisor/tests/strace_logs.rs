@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Logs of strace: real ones of dd, tar, Python, SQLite and a shell, cut at every line, and with
-//! every byte changed. `data/*.strace` were written by strace 6.1, without the start of interpreters.
+//! every byte changed. `data/*.strace` were written by strace 6.1, without the start of
+//! interpreters.
 
 use std::collections::BTreeMap;
 
@@ -207,8 +208,8 @@ fn a_log_with_any_byte_changed_does_no_harm() {
     assert!(refused > bytes.len() / 10, "{refused}");
 }
 
-/// Symptom: offsets of a trace wrap. Cause: a log claims a seek to the end of all numbers and a read
-/// there. Fix: such calls are refused with their line.
+/// Symptom: offsets of a trace wrap. Cause: a log claims a seek to the end of all numbers and a
+/// read there. Fix: such calls are refused with their line.
 #[test]
 fn offsets_beyond_every_file_are_refused() {
     let log = "1 5.1 lseek(3</a>, 0, SEEK_SET) = 9223372036854775807 <0.1>\n\
@@ -218,8 +219,8 @@ fn offsets_beyond_every_file_are_refused() {
     assert!(error.kind() == Kind::Corrupt && error.context().contains("line 2"), "{error}");
 }
 
-/// Symptom: a path that matches nothing gave an empty trace without a word, and a trace of a whole log
-/// had the shared libraries of the program.
+/// Symptom: a path that matches nothing gave an empty trace without a word, and a trace of a whole
+/// log had the shared libraries of the program.
 #[test]
 fn what_is_left_out_is_counted_and_named() {
     let bytes = log("python").as_bytes();
@@ -238,7 +239,8 @@ fn what_is_left_out_is_counted_and_named() {
     let (trace, summary) =
         import_strace(lines.as_bytes(), "log", Vec::new(), &default).expect("a log");
     assert_eq!((summary.records, summary.left_out), (2, 3));
-    // Symptom: the import counted processes without records, and advice those that transfer bytes.
+    // Symptom: the import counted processes without records, while advice counts those that
+    // transfer bytes.
     assert_eq!((summary.ranks, summary.transferring_ranks), (2, 1));
     let (records, _) = read(&trace).expect("a trace");
     assert_eq!(records.iter().map(|record| record.rank).collect::<Vec<_>>(), [0, 1]);
@@ -264,8 +266,8 @@ fn a_directory_that_is_too_deep_is_unknown() {
     assert!(paths[1].ends_with('x') && paths[1].len() < 16_384, "{}", paths[1].len());
 }
 
-/// Symptom: a call that so many others overtook that it lost its place was neither in the trace nor in
-/// the summary.
+/// Symptom: a call that lost its place because too many others overtook it was neither in the trace
+/// nor in the summary.
 #[test]
 fn a_call_that_is_given_up_is_counted() {
     let mut log = "1 5.1 read(3</a>, <unfinished ...>\n".to_owned();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Trace files: round trips, truncation at every length, a change of every byte, golden bytes, other
-//! readers and writers, and features.
+//! Trace files: round trips, truncation at every length, a change of every byte, golden bytes,
+//! other readers and writers, and features.
 
 use std::process::Command;
 
@@ -124,8 +124,9 @@ fn a_trace_with_any_byte_changed_is_refused_or_read() {
     assert!(refused > bytes.len(), "{refused} of {} changes are refused", 5 * bytes.len());
 }
 
-/// The example of docs/format/advisor-trace.md. The file is read whatever the writer does; that the
-/// writer makes the same may end with another release of `flatbuffers`, which orders metadata.
+/// The example of docs/format/advisor-trace.md. The file is readable for any version of the writer;
+/// that the writer makes the same may end with another release of `flatbuffers`, which orders
+/// metadata.
 #[test]
 fn golden_bytes() {
     let golden = include_str!("data/golden_trace.hex");

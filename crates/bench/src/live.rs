@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rates of a live namespace: round trips, creates and stats, one at a time, with many requests
-//! under way, and in batches; beside each the processor time of the server.
+//! Live: rates of a live namespace: round trips, creates and stats, one at a time, with many
+//! requests under way, and in batches; beside each the processor time of the server.
 //!
 //! All work goes through one connection of one thread. A round trip of frames that ask for nothing
-//! shows what the connection itself costs.
-//! Source: IndexFS, thesis Fig. 2.4 (synchronous, asynchronous, in batches); DeltaFS, thesis Fig.
-//! 4.10b (creates in one message).
+//! shows the cost of the connection itself. Source: IndexFS, thesis Fig. 2.4 (synchronous,
+//! asynchronous, in batches); DeltaFS, thesis Fig. 4.10b (creates in one message).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -74,8 +73,8 @@ struct Load<'a> {
     check: &'a dyn Fn(&Answer) -> Result<()>,
 }
 
-/// Measures `tree`, which nobody else uses, with some `operations` of each kind, in a new directory
-/// of its root.
+/// Measures `tree`, which has no other user, with some `operations` of each kind, in a new
+/// directory of its root.
 ///
 /// # Errors
 /// As the requests fail.

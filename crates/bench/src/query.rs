@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stat, list and remove on the files that create left.
+//! Query: stat, list and remove on the files that create left.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -118,8 +118,8 @@ fn block_reads(left: &CreatedFiles) -> u64 {
 }
 
 /// Looks up random names. In a warm run, the cache holds the blocks that a 1/16 sample and one
-/// listing left. The rates of the report say how often in each second: the reads of a session may have
-/// its runs merged.
+/// listing left. The report has the rate in each second: reads of a session may trigger a merge of
+/// its runs.
 pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
     let left = open(store, options.cache_bytes, options.in_session)?;
     let operations = options.operations.unwrap_or(left.shape.files);
@@ -146,8 +146,8 @@ pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
     Ok(report)
 }
 
-/// Operation k looks up insertion `P(k mod files)`; thread t executes k = t, t + threads, … Passes the
-/// number of look-ups so far to `looked_up`.
+/// Operation k looks up insertion `P(k mod files)`; thread t executes k = t, t + threads, … Passes
+/// the number of look-ups so far to `looked_up`.
 fn stat_share(
     left: &CreatedFiles,
     seed: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rates: how many operations of a benchmark are done in each second, by all of its threads.
+//! Rates: the number of operations of a benchmark in each second, over all of its threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +21,7 @@ pub struct RateMeter<'a> {
     runs: &'a (dyn Fn() -> usize + Sync),
 }
 
-/// The parts that have ended, and where the last one did.
+/// The parts that have ended, and the end of the last one.
 #[derive(Default)]
 struct RateParts {
     rates: Vec<BenchRate>,
@@ -61,7 +61,7 @@ impl<'a> RateMeter<'a> {
 
     /// Ends the measurement after `operations` operations; returns the rates.
     pub fn stop(self, operations: u64) -> Vec<BenchRate> {
-        // A short rest says little of a rate, but is all there is of a short benchmark.
+        // A short last part gives an inaccurate rate, but is all that a short benchmark has.
         let seconds_min = if self.parts.lock().rates.is_empty() { 0.0 } else { PART_SECONDS / 2.0 };
         self.end_part(operations, seconds_min);
         self.parts.into_inner().rates

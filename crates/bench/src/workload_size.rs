@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shape: the numbers of files, directories and ranks of a workload, and the names of its files.
+//! Workload size: the numbers of files, directories and ranks of a workload, and the names of its
+//! files.
 //!
 //! File f is in directory `f mod directories` and has the name `file.mdtest.RANK.f`, as in mdtest;
-//! insertion i with `P(i) = f`, of rank `i mod threads`, creates it. The shape is stored with the
+//! insertion i with `P(i) = f`, of rank `i mod threads`, creates it. The size is stored with the
 //! snapshot that a workload leaves, for the workloads that follow.
 
 use std::collections::BTreeMap;
@@ -35,7 +36,7 @@ impl WorkloadSize {
         Ok(())
     }
 
-    /// The shape as properties of a change set.
+    /// The size as properties of a change set.
     #[must_use]
     pub fn properties(&self) -> BTreeMap<String, String> {
         [
@@ -47,7 +48,7 @@ impl WorkloadSize {
         .into()
     }
 
-    /// Parses the shape from properties.
+    /// Parses the size from properties.
     pub fn of_properties(properties: &BTreeMap<String, String>) -> Result<Self> {
         let number = |name: &str| {
             properties.get(name).and_then(|value| value.parse::<u64>().ok()).ok_or_else(|| {

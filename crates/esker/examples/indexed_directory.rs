@@ -8,7 +8,7 @@ const RANKS: u32 = 4;
 const PARTICLES: u64 = 10_000;
 const STEPS: [u64; 3] = [0, 500, 1000];
 
-/// Where particle `id` is at `step`, on a line.
+/// The position of particle `id` at `step`, on a line.
 fn position(id: u64, step: u64) -> f64 {
     id as f64 + step as f64 * 0.25
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A store of one's own: what a repository needs is put-if-absent, logs that grow, and listings.
+//! A store of one's own: a repository needs put-if-absent, logs that grow, and listings.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

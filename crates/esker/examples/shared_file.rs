@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One file that all ranks of a job write: a matrix, of which each rank computes some columns.
+//! One file that all ranks of a job write: a matrix; each rank computes some of its columns.
 //!
-//! Each rank appends its bytes to a log of its own, so that ranks do not wait for each other's
-//! locks, whatever the pattern. The published file is like any other.
+//! Each rank appends its bytes to a log of its own, so that ranks never wait for each other's
+//! locks, for any pattern of writes. The published file is like any other.
 
 use esker::{Job, JobId, Repository, Transport, threads};
 
@@ -20,7 +20,7 @@ fn rank(job: &Job, transport: impl Transport) -> esker::Result<u64> {
     let job = job.share_files().begin(transport)?;
     let (rank, columns) = (u64::from(job.rank().0), COLUMNS / u64::from(RANKS));
     let mut matrix = job.create("/matrix")?;
-    // Many small writes, far apart: what a parallel file system likes least.
+    // Many small writes, far apart: the worst case for a parallel file system.
     for row in 0..ROWS {
         for column in rank * columns..(rank + 1) * columns {
             let offset = (row * COLUMNS + column) * ELEMENT_BYTES;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A snapshot, and sessions on top of it: what one program publishes, others read and build on.
+//! A snapshot, and sessions on top of it: one program publishes, others read the result and build
+//! on it.
 
 use std::io::{BufRead, BufReader, Write};
 

@@ -20,7 +20,7 @@ pub(crate) fn main() -> esker::Result<()> {
         session.publish(&format!("round-{round}"))?;
     }
 
-    // Independent snapshots merge, too. Where both have a file, the earlier one wins.
+    // Independent snapshots merge, too. If both have a file, that of the earlier one wins.
     let session = repository.session().begin()?;
     session.write("/latest", "not shown")?;
     session.write("/notes", "shown")?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a store of one's own implements, and the suite that it must pass.
+//! Backend: the trait that a store of one's own implements, and the suite that it must pass.
 //!
 //! A repository needs little of its store: objects that are put once and never replaced, logs that
 //! grow, and listings. `put_if_absent` alone decides races, so it must be atomic. Implement

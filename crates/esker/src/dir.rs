@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Directory: an open directory of a snapshot or a session. All operations on paths are here.
+//! Dir: an open directory of a snapshot or a session. All operations on paths are here.
 //!
 //! A path that is one name costs no walk: programs that make many files in one directory open it
 //! once.
@@ -121,8 +121,8 @@ impl Dir {
         options.open_at(self, path.as_ref())
     }
 
-    /// Opens an indexed directory for look-ups of keys, and caches up to `cache_bytes` of what they
-    /// read. Cost: as [`Dir::open_dir`], and a read for each of its parts.
+    /// Opens an indexed directory for look-ups of keys, with a cache of up to `cache_bytes` for the
+    /// blocks that they read. Cost: as [`Dir::open_dir`], and a read for each of its parts.
     ///
     /// # Errors
     /// As [`Dir::open_dir`]; `NotADirectory` for anything but an indexed directory.
@@ -245,8 +245,9 @@ impl Dir {
     // --- Changes -----------------------------------------------------------------------------
 
     /// Creates a file and opens it for reading and writing. Cost: no store request, unless a
-    /// snapshot below may have the name. Once a change has returned, what a crash leaves of it is
-    /// as [`SessionBuilder::resumable`](crate::SessionBuilder::resumable) says.
+    /// snapshot below may have the name.
+    /// [`SessionBuilder::resumable`](crate::SessionBuilder::resumable) says how much a crash leaves
+    /// of a change that has returned.
     ///
     /// # Errors
     /// `Exists`, `Denied`; `NotFound` or `NotADirectory` for the directory; `Invalid` or `TooLarge`
@@ -359,8 +360,8 @@ impl Dir {
         self.at(path.as_ref(), |dir, name| writer.rmdir(dir, name).map(drop))
     }
 
-    /// Removes a directory with everything in it, in one step whatever its size. Permissions within
-    /// it are not checked; files in it that have names elsewhere keep those.
+    /// Removes a directory of any size with everything in it, in one step. Permissions within it
+    /// are not checked; files in it that have names elsewhere keep those.
     ///
     /// # Errors
     /// As [`Dir::remove_file`]; `NotADirectory`; `NotPermitted` unless the directory is the user's
@@ -370,8 +371,8 @@ impl Dir {
         self.at(path.as_ref(), |dir, name| writer.remove_tree(dir, name))
     }
 
-    /// Renames a file or directory, and replaces what has the new name. Other threads see it under
-    /// exactly one of the two.
+    /// Renames a file or directory, and replaces a file that has the new name. Other threads see it
+    /// under exactly one of the two.
     ///
     /// # Errors
     /// As [`Dir::remove_file`]; `NotEmpty`, `IsADirectory` or `NotADirectory` if the target cannot
@@ -380,7 +381,7 @@ impl Dir {
         self.rename_with(from, to, RenameFlags::Replace)
     }
 
-    /// Renames a file or directory; `flags` say what becomes of what has the new name.
+    /// Renames a file or directory; `flags` decide about a file that has the new name.
     ///
     /// # Errors
     /// As [`Dir::rename`]; `Exists` with [`RenameFlags::NoReplace`].
@@ -421,8 +422,9 @@ impl Dir {
     /// Changes mode, owner, size or times of a file.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `ReadOnly`; `NotPermitted` for what only the owner or the superuser
-    /// may change; `IsADirectory` or `Invalid` for the size of anything but a regular file.
+    /// `NotFound`, `Denied`, `ReadOnly`; `NotPermitted` for attributes that only the owner or the
+    /// superuser may change; `IsADirectory` or `Invalid` for the size of anything but a regular
+    /// file.
     pub fn set_attributes(&self, path: impl AsRef<Path>, changes: &AttributeChanges) -> Result<()> {
         let writer = self.tree.writer()?;
         let found = self.find(path.as_ref(), FollowLinks::Yes)?;

@@ -37,12 +37,12 @@ impl DirEntry {
 /// The entries of a directory, in the order in which they are stored: by a hash of their names.
 ///
 /// Entries that are added or removed meanwhile may or may not be seen; all others are seen once. It
-/// ends after an error. Memory stays small, whatever the size of the directory.
+/// ends after an error. Memory stays small for directories of any size.
 #[derive(Debug)]
 pub struct DirEntries {
     dir: Dir,
     page: std::vec::IntoIter<ListedEntry>,
-    /// Where the next page begins; `None` after the last.
+    /// The beginning of the next page; `None` after the last.
     cursor: Option<DirCursor>,
 }
 

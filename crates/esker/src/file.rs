@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! File: an open regular file, read and written at any offset.
 //!
-//! A file of a snapshot is its record, which never changes; one of a session is shared by all who
-//! opened it there.
+//! A file of a snapshot is its record, which never changes; all handles of a file in a session
+//! share one open file.
 
 use std::io::{self, Seek, SeekFrom};
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::dir::{Dir, FILE_MODE, TRIES_MAX, bytes};
 use crate::metadata::Metadata;
 use crate::tree_handle::TreeHandle;
 
-/// How a file is opened, as with [`std::fs::OpenOptions`]: nothing is allowed unless it is set.
+/// Options for opening a file, as [`std::fs::OpenOptions`]: nothing is allowed unless it is set.
 ///
 /// # Examples
 /// ```
@@ -137,7 +137,7 @@ impl OpenOptions {
         check_regular(&found.inode, path)?;
         let opened = writer.open_file(&found.dir, &found.name)?;
         let file = self.handle(&dir.tree, opened.clone());
-        // Of the file that was opened: the name may stand for another one by now.
+        // The permissions of the file that was opened: the name may stand for another one by now.
         let wanted = if self.read { READ } else { 0 } | if self.write { WRITE } else { 0 };
         writer.identity().check(wanted, &writer.file(&opened).stat()?, bytes(path))?;
         if self.truncate {
@@ -174,10 +174,10 @@ pub(crate) fn read_all(tree: &TreeHandle, inode: &Inode) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Where an open file's bytes are.
+/// The place of an open file's bytes.
 #[derive(Debug)]
 enum FileContent {
-    /// In a snapshot, where the record says.
+    /// In a snapshot, at the place that the record gives.
     Recorded(Box<Inode>),
     /// In a session; `None` once it is closed.
     Open(Option<Arc<OpenFile>>),
@@ -321,8 +321,8 @@ impl File {
         }
     }
 
-    /// Returns once the file, and everything that the session did before, survives power loss.
-    /// Nobody can resume a private session, so in one this only frees memory.
+    /// Returns once the file, and everything that the session did before, survives power loss. No
+    /// process can resume a private session, so in one this only frees memory.
     ///
     /// # Errors
     /// As [`Session::sync`](crate::Session::sync).
@@ -364,7 +364,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // The session keeps what could not be written, and reports it.
+        // The session keeps bytes that could not be written, and reports the error.
         drop(self.give_back());
     }
 }

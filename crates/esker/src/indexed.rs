@@ -92,8 +92,8 @@ impl IndexedDraft {
 /// An indexed directory that is open for reading. It keeps its snapshot open; several threads may
 /// read.
 ///
-/// A look-up needs some reads, whatever the number of records: the key's slot of each epoch, and
-/// the block that has the value. The cache keeps what was read.
+/// A look-up needs some reads, for any number of records: the key's slot of each epoch, and the
+/// block that has the value. The cache keeps what was read.
 #[derive(Debug)]
 pub struct IndexedDir {
     /// Keeps the snapshot from being collected.

@@ -95,9 +95,9 @@ impl Job {
         self.repository.sets.parts(self.id)
     }
 
-    /// Finds all parts and publishes them as the snapshot `name`. Where parts changed one name
+    /// Finds all parts and publishes them as the snapshot `name`. If parts changed one name
     /// differently, the change that its part made first wins, and among equals that of the lowest
-    /// rank; every such conflict is in the report. Survives power loss once it returns. Cost: as
+    /// rank; the report has every such conflict. Survives power loss once it returns. Cost: as
     /// [`Job::parts`] and [`Job::publish_parts`].
     ///
     /// # Errors

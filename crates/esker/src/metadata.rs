@@ -90,7 +90,7 @@ impl Metadata {
         self.inode.id
     }
 
-    /// Time of the last change of the content. That of a directory is written to the store at the
+    /// Time of the last change of the content. A directory's time is written to the store at the
     /// next sync.
     #[must_use]
     pub fn modified(&self) -> SystemTime {

@@ -121,8 +121,8 @@ impl Namespace {
     }
 
     /// Writes the file or directory at `path`, with everything in it, to `target` in the machine's
-    /// own file system. `target` appears once it is complete. Returns what was written; what could
-    /// not be read or written is counted as a problem.
+    /// own file system. `target` appears once it is complete. Returns counts of the entries
+    /// written; entries that could not be read or written count as problems.
     ///
     /// # Errors
     /// As [`Dir::open_dir`] for `path`; `NotEmpty` or `Exists` for `target`; `NoSpace`,
@@ -139,8 +139,8 @@ impl Namespace {
 
     /// Fails if the tree may have been collected while it was open.
     ///
-    /// From half a minute on, a thread keeps a marker in the store, which keeps collections from
-    /// deleting what the tree shows, and renews it. This returns the failure of the last renewal. A
+    /// After half a minute a thread puts a marker into the store, which keeps collections from
+    /// deleting the tree, and renews it. This method returns the failure of the last renewal. A
     /// reader that may not write to the store has only the collections' grace period, an hour after
     /// the name was deleted.
     ///

@@ -53,7 +53,8 @@ pub struct Repository {
     pub(crate) identity: Identity,
 }
 
-/// How a repository is opened: [`Repository::open`] and [`Repository::create`] take the defaults.
+/// Options for opening a repository: [`Repository::open`] and [`Repository::create`] take the
+/// defaults.
 ///
 /// # Examples
 /// ```
@@ -92,7 +93,8 @@ impl RepositoryOptions {
     }
 
     /// The user whose permissions apply, and who owns new files. Mode bits protect users of one
-    /// program from each other, not the store: whoever may read the store reads everything in it.
+    /// program from each other, not the store: anybody who may read the store can read everything
+    /// in it.
     #[must_use]
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = identity;
@@ -163,8 +165,8 @@ impl Repository {
     }
 
     /// Opens a snapshot for reading, by name or id. Cost: a look-up of the name, two requests for
-    /// each change set that it consists of, whatever its size, and a look-up of the root directory.
-    /// Files are read as they are asked for.
+    /// each change set that it consists of, of any size, and a look-up of the root directory. Files
+    /// are read on demand.
     ///
     /// # Errors
     /// `NotFound` if there is no such snapshot.
@@ -172,8 +174,8 @@ impl Repository {
         self.stack([snapshot])
     }
 
-    /// Opens several snapshots as one tree: directories merge, and of two files with one path the
-    /// one of the earlier snapshot is shown. Cost: as [`Repository::snapshot`].
+    /// Opens several snapshots as one tree: directories merge, and if two have a file at one path,
+    /// the tree shows that of the earlier snapshot. Cost: as [`Repository::snapshot`].
     ///
     /// While the tree is open, nothing in it is collected, even if its names are deleted
     /// ([`Namespace::check_lease`]).
@@ -228,8 +230,8 @@ impl Repository {
         self.sets.names()
     }
 
-    /// Gives a complete change set a name, in addition to those it has: one that
-    /// [`Session::complete`](crate::Session::complete) left, or another name for a snapshot.
+    /// Gives a complete change set a name, in addition to those it has. This publishes a set that
+    /// [`Session::complete`](crate::Session::complete) left, or gives a snapshot another name.
     /// Survives power loss once it returns.
     ///
     /// # Errors
@@ -281,8 +283,8 @@ impl Repository {
         self.sets.open_sessions()
     }
 
-    /// Gives up a session that was left, for example one of [`Repository::open_sessions`]: the next
-    /// collection deletes what it wrote, and nobody can resume it.
+    /// Gives up a session that its writer left, for example one of [`Repository::open_sessions`]:
+    /// no process can resume it, and the next collection deletes its change set.
     ///
     /// # Errors
     /// `Conflict`, which names the writer, if another process still writes it; `NotFound`.
@@ -332,9 +334,9 @@ impl Repository {
         Ok(report)
     }
 
-    /// Deletes what no name, session or reader needs any more. Safe beside writers and readers, and
-    /// may be interrupted. Cost: three listings, two reads for each change set, and a request for
-    /// each object that is deleted.
+    /// Deletes everything that no name, session or reader needs any more. Safe beside writers and
+    /// readers, and may be interrupted. Cost: three listings, two reads for each change set, and a
+    /// request for each object that is deleted.
     ///
     /// # Errors
     /// Errors of the store. Damaged change sets are in the report.
@@ -343,7 +345,8 @@ impl Repository {
     }
 
     /// Reads everything that `options` name, checks it, and reports each damage with the paths that
-    /// it affects. Indexed directories are read, too, unless `options` say how.
+    /// it affects. It reads indexed directories, too, in the default way unless `options` give
+    /// another.
     ///
     /// # Errors
     /// Errors of the store. Damage is not an error but a finding.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Session: a tree that takes changes, and how it ends.
+//! Session: a tree that takes changes, and the ways in which it ends.
 
 use std::io::Read;
 use std::path::Path;
@@ -39,8 +39,8 @@ use crate::tree_handle::{SessionTree, TreeHandle};
 /// | drop, private (the default) | nothing | nothing |
 ///
 /// The session is dropped with the last clone of it, and the last [`Dir`], [`File`] or
-/// [`DirEntries`] that was opened in it. What a collection finds of sessions that are given up, or
-/// whose private process died, it deletes.
+/// [`DirEntries`] that was opened in it. A collection deletes sessions that are given up, and
+/// private ones whose process died.
 ///
 /// # Examples
 /// ```
@@ -89,10 +89,10 @@ impl Session {
 
     // --- How it ends -------------------------------------------------------------------------
 
-    /// Publishes everything that was written as the snapshot `name`, and ends the session. Survives
+    /// Publishes all changes of the session as the snapshot `name`, and ends the session. Survives
     /// power loss once it returns. Changes by other threads wait, and then fail with `Closed`.
-    /// Returns the id of the snapshot. Cost: a flush, two markers, a commit and the name, whatever
-    /// the size of the tree.
+    /// Returns the id of the snapshot. Cost: a flush, two markers, a commit and the name, for a
+    /// tree of any size.
     ///
     /// # Errors
     /// `Exists` if the name is taken: publish it under another one. If somebody took the name
@@ -122,7 +122,7 @@ impl Session {
     }
 
     /// Publishes the current state as the snapshot `name`, and continues. Returns the id of the
-    /// snapshot. Cost: a flush, and some requests, whatever the size of the tree.
+    /// snapshot. Cost: a flush, and some requests, for a tree of any size.
     ///
     /// # Errors
     /// `Exists` if the name is taken; `Fenced`; errors of the store.
@@ -131,9 +131,9 @@ impl Session {
     }
 
     /// Ends the session without a name: for a part of a job, which
-    /// [`Job::publish`](crate::Job::publish) joins with the others, or for
-    /// [`Repository::publish`](crate::Repository::publish). It stays until it is given up. Survives
-    /// power loss once it returns.
+    /// [`Job::publish`](crate::Job::publish) joins with the others, or to name it later with
+    /// [`Repository::publish`](crate::Repository::publish). The change set stays until it is given
+    /// up. Survives power loss once it returns.
     ///
     /// # Errors
     /// `Fenced`; `Closed` after a failed write; errors of the store.
@@ -161,8 +161,8 @@ impl Session {
         Ok(self.id())
     }
 
-    /// Gives the session up: nobody can resume it, and the next collection deletes what it wrote.
-    /// Nobody will see what is changed by handles that are left.
+    /// Gives the session up: no process can resume it, and the next collection deletes its change
+    /// set. Later changes through other handles are lost.
     ///
     /// # Errors
     /// Errors of the store; the session then ends as if it was dropped.
@@ -194,8 +194,8 @@ impl Session {
     // --- Whole trees -------------------------------------------------------------------------
 
     /// Copies the entries of the real directory `source` into the directory `target`. Directories
-    /// merge, other entries are replaced. Returns what was copied; what could not be is counted as
-    /// a problem.
+    /// merge, other entries are replaced. Returns counts of the entries copied; entries that could
+    /// not be copied count as problems.
     ///
     /// # Errors
     /// `NotFound` or `NotADirectory` for `source` or `target`; `Denied`; `NoSpace`, `Unavailable`
@@ -362,7 +362,7 @@ impl Session {
         self.root.remove_dir(path)
     }
 
-    /// Removes a directory with everything in it, in one step whatever its size.
+    /// Removes a directory of any size with everything in it, in one step.
     ///
     /// # Errors
     /// As [`Dir::remove_dir_all`].
@@ -370,7 +370,7 @@ impl Session {
         self.root.remove_dir_all(path)
     }
 
-    /// Renames a file or directory, and replaces what has the new name.
+    /// Renames a file or directory, and replaces a file that has the new name.
     ///
     /// # Errors
     /// As [`Dir::rename`].

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Session builder: what a new session builds on, and what it promises.
+//! Session builder: the bases of a new session, and the durability that it promises.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -73,10 +73,10 @@ impl SessionBuilder {
         self
     }
 
-    /// Keeps the session if it ends without being published: until somebody gives it up,
-    /// [`SessionBuilder::resume`] continues it, in this process or another. What a crash leaves of
-    /// it depends on `durability`; its `sync`, `flush` and `publish` always wait until everything
-    /// before them survives power loss.
+    /// Keeps the session if it ends without being published: until it is given up,
+    /// [`SessionBuilder::resume`] continues it, in this process or another. `durability` decides
+    /// how much a crash leaves of it; its `sync`, `flush` and `publish` always wait until
+    /// everything before them survives power loss.
     ///
     /// | durability | the process dies | the machine loses power | cost of an operation |
     /// |---|---|---|---|
@@ -84,8 +84,8 @@ impl SessionBuilder {
     /// | `Async` | loses at most 100 ms | loses what was not synced | a share of a write |
     /// | `Always` | loses nothing acknowledged | loses nothing acknowledged | a share of a sync |
     ///
-    /// In a bucket `Async` may also lose what gathers in memory until it is worth a request, some
-    /// megabytes.
+    /// In a bucket `Async` may also lose some megabytes, which gather in memory until they are
+    /// worth a request.
     pub fn resumable(mut self, durability: Durability) -> Self {
         self.durability = Some(durability);
         self
@@ -165,7 +165,7 @@ impl SessionBuilder {
         if durability.is_none() { options.private() } else { options }
     }
 
-    /// This process, as the writer of a change set that is of use only to itself.
+    /// This process, as the writer of a change set that is useful only to the process itself.
     pub(crate) fn private_writer() -> SetWriter {
         let heartbeat = SessionOptions::default().private().heartbeat;
         heartbeat.expect("sessions of this process have one").writer

@@ -58,14 +58,15 @@ impl SharedJobBuilder {
         self
     }
 
-    /// How a rank reads bytes that another one wrote; from the store unless it is given.
+    /// The way in which a rank reads bytes that another one wrote; from the store unless it is
+    /// given.
     pub fn remote_reads(mut self, reads: RemoteReads) -> Self {
         self.options.reads = reads;
         self
     }
 
-    /// What [`SharedFile::sync`] promises: at `None` that other ranks can read the bytes, otherwise
-    /// (`Async` unless it is given) that they also survive power loss.
+    /// The promise of [`SharedFile::sync`]: at `None` that other ranks can read the bytes,
+    /// otherwise (`Async` unless it is given) that they also survive power loss.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
@@ -77,15 +78,15 @@ impl SharedJobBuilder {
         self
     }
 
-    /// Continues the job even if ranks of an earlier run seem to be alive, which the caller knows
-    /// not to be. If one is, it stops with `Fenced`.
+    /// Continues the job even if ranks of an earlier run seem to be alive, for callers that know
+    /// they are not. A rank that is alive after all stops with `Fenced`.
     pub fn take_over(mut self) -> Self {
         self.session = self.session.take_over();
         self
     }
 
     /// Begins the job, or continues it after its ranks ended without publishing it: with everything
-    /// that was synced, whatever the number of ranks was. Collective: all ranks call it.
+    /// that was synced, by any number of ranks. Collective: all ranks call it.
     ///
     /// # Errors
     /// `NotFound` if a base does not exist; `Conflict` if ranks of an earlier run still write;
@@ -109,7 +110,7 @@ impl SharedJobBuilder {
 ///
 /// All ranks make the *collective* calls, in the same order. A rank answers the others while it
 /// waits in any call; one that computes for long calls [`SharedJob::serve`] now and then. The guide
-/// [`shared_files`](crate::guide::shared_files) says who sees what, and when.
+/// [`shared_files`](crate::guide::shared_files) says when ranks see each other's writes.
 ///
 /// # Examples
 /// ```
@@ -157,8 +158,8 @@ impl<T: Transport> SharedJob<T> {
     /// Opens a file for all ranks. Collective.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `IsADirectory`, `Invalid` if it is open already, at all ranks; `Unavailable`
-    /// names a lost rank.
+    /// `NotFound`, `Denied`, `IsADirectory`, `Invalid` if it is open already, at all ranks;
+    /// `Unavailable` names a lost rank.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<SharedFile<'_, T>> {
         self.open_file(path.as_ref(), None)
     }
@@ -177,8 +178,8 @@ impl<T: Transport> SharedJob<T> {
         Ok(SharedFile { job: self, file })
     }
 
-    /// Removes a file that no rank has open. The removal survives power loss once this returns, unless
-    /// the job's durability is `None`. Collective.
+    /// Removes a file that no rank has open. The removal survives power loss once this returns,
+    /// unless the job's durability is `None`. Collective.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `IsADirectory`, at all ranks; `Unavailable` names a lost rank.
@@ -214,8 +215,8 @@ impl<T: Transport> SharedJob<T> {
 
 /// A file that all ranks of a job have open.
 ///
-/// Closing is collective, so dropping it cannot do that: what was not synced is lost, and the
-/// file's size is that of the last close.
+/// Closing is collective, so a drop cannot close the file: bytes that were not synced are lost, and
+/// the file's size is that of the last close.
 #[derive(Debug)]
 pub struct SharedFile<'job, T> {
     job: &'job SharedJob<T>,
@@ -243,8 +244,8 @@ impl<T: Transport> SharedFile<'_, T> {
         self.job.job.borrow_mut().read(&mut self.file, offset, bytes_max)
     }
 
-    /// Returns once all ranks can read what this one wrote, and, unless the job's durability is
-    /// `None`, it survives power loss. Cost: a sync of the data log, and a message to each rank
+    /// Returns once all ranks can read this rank's writes, and, unless the job's durability is
+    /// `None`, they survive power loss. Cost: a sync of the data log, and a message to each rank
     /// that has a part of the index, which syncs its log.
     ///
     /// # Errors
@@ -253,16 +254,17 @@ impl<T: Transport> SharedFile<'_, T> {
         self.job.job.borrow_mut().sync(&mut self.file)
     }
 
-    /// Shows each rank what all have written before, and gives each the index of the file. Until the next
-    /// collective call with the file, a rank reads that and what it writes itself, and its reads and writes
-    /// neither send messages nor wait for other ranks (but [`RemoteReads::Ranks`] still fetches bytes from
-    /// them): for programs whose ranks wait for each other in other libraries. Of two writes of the same
-    /// bytes, the one before an exchange loses to the one after it. From the first exchange on,
-    /// [`SharedFile::sync`] is collective. Nothing survives the ranks that is not synced. Collective.
+    /// Shows each rank all earlier writes of all ranks, and gives each the index of the file. Until
+    /// the next collective call with the file, a rank reads those and its own writes, and its reads
+    /// and writes neither send messages nor wait for other ranks (but [`RemoteReads::Ranks`] still
+    /// fetches bytes from them). Use it in programs whose ranks wait for each other in other
+    /// libraries. If the same bytes are written before and after an exchange, the later write wins.
+    /// From the first exchange on, [`SharedFile::sync`] is collective. Only synced bytes survive
+    /// the ranks. Collective.
     ///
-    /// Cost: a reduction, and a broadcast of the new segments by each rank that has some; the first also
-    /// as [`SharedFile::laminate`]. Each later write takes some 100 bytes of memory until the next sync,
-    /// unless it continues another one.
+    /// Cost: a reduction, and a broadcast of the new segments by each rank that has some; the first
+    /// also as [`SharedFile::laminate`]. Each later write takes some 100 bytes of memory until the
+    /// next sync, unless it continues another one.
     ///
     /// # Errors
     /// As [`SharedFile::sync`]; a failure at one rank fails all.
@@ -278,8 +280,8 @@ impl<T: Transport> SharedFile<'_, T> {
         self.job.job.borrow_mut().stat(&mut self.file)
     }
 
-    /// The size as this rank knows it, without asking others: of the last call in which all agreed on it,
-    /// or beyond, if this rank has written there.
+    /// The size as this rank knows it, without asking others: the size of the last call in which
+    /// all agreed on it, or a larger one if this rank has written beyond.
     #[must_use]
     pub fn known_size(&self) -> u64 {
         self.file.known_size()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Snapshot references: how a program says what to open or to build on.
+//! Snapshot reference: names a snapshot to open or to build on.
 
 use esker_base::Result;
 use esker_fs::names::PublishedName;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Store: where a repository keeps its objects, chosen by URL.
+//! Store: the place where a repository keeps its objects, chosen by URL.
 
 use std::sync::Arc;
 
@@ -55,8 +55,8 @@ impl Store {
         url::init(url).map(|objects| Self { objects })
     }
 
-    /// Makes a store in a directory that its group reads and writes, whatever umasks the members of
-    /// the group have.
+    /// Makes a store in a directory that its group reads and writes, independent of the umasks of
+    /// the group's members.
     ///
     /// # Errors
     /// As [`Store::create`]; `Invalid` for a store that is not a directory.
@@ -64,8 +64,8 @@ impl Store {
         url::init_shared(url, sharing).map(|objects| Self { objects })
     }
 
-    /// Opens the store at `url`, or makes it if there is none. Of processes that do so at the same
-    /// time one makes it.
+    /// Opens the store at `url`, or makes it if there is none. If several processes do so at the
+    /// same time, one of them makes it.
     ///
     /// # Errors
     /// As [`Store::open`] and [`Store::create`].
@@ -86,7 +86,7 @@ impl Store {
         Self { objects: Arc::new(objects) }
     }
 
-    /// Like [`Store::of_backend`], for one that the caller keeps using.
+    /// Like [`Store::of_backend`], for an object store that the caller keeps using.
     #[must_use]
     pub fn of_shared(objects: SharedStore) -> Self {
         Self { objects }

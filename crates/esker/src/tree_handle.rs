@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tree handle: the snapshot or session that a handle belongs to, and what happens when the last
-//! handle is gone.
+//! Tree handle: the snapshot or session to which a handle belongs; its end when the last handle is
+//! dropped.
 //!
-//! Invariants: (1) a tree outlives every directory and file that was opened in it; (2) a session
-//! that nobody can resume is given up when its last handle is dropped.
+//! Invariants: (1) a tree outlives every directory and file that was opened in it; (2) a private
+//! session, which no process can resume, is given up when its last handle is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,7 +79,7 @@ impl SessionTree {
 impl Drop for SessionTree {
     fn drop(&mut self) {
         if self.is_private() {
-            // Best effort: the next collection gives up what a dead process has left.
+            // Best effort: the next collection gives up sessions that a dead process has left.
             drop(self.repository.abandon_session(&self.writer));
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the documentation promises of costs, in requests to the store.
+//! Costs that the documentation promises, in requests to the store.
 
 use std::sync::Arc;
 

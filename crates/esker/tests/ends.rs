@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How sessions end: what stays of each, and who keeps it open.
+//! Ends of sessions: the changes that stay, and the handles that keep a session open.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

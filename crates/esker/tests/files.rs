@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Open files: how they are opened, read and written at offsets, and closed.
+//! Open files: opening, reading and writing at offsets, closing.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;

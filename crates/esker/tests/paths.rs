@@ -123,7 +123,7 @@ fn a_snapshot_refuses_every_change() -> Result<()> {
     for (number, refused) in refused.into_iter().enumerate() {
         assert_eq!(refused.expect_err("it never changes").kind(), Kind::ReadOnly, "{number}");
     }
-    // What exists needs no change.
+    // Existing directories need no change.
     root.create_dir_all("/")?;
     let file = root.open("file")?;
     assert_eq!(file.write_at(b"2", 0).expect_err("read only").kind(), Kind::Denied);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's FUSE interface, as far as the ring needs it.
+//! ABI: the parts of the kernel's FUSE interface that the ring needs.
 //!
 //! Layout: `include/uapi/linux/fuse.h` of Linux 6.18 (protocol 7.45), native byte order. The tests
 //! compare sizes and offsets with that header.
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of `in_out` and of `op_in` in a [`RingHeader`].
 pub(crate) const HEADER_PART_BYTES: usize = 128;
-/// The least buffer that a read of `/dev/fuse` takes, besides what a write request needs.
+/// Minimum buffer of a read of `/dev/fuse`, in addition to the bytes of a write request.
 pub(crate) const READ_BUFFER_BYTES_MIN: usize = 8192;
 /// `fuse_uring_cmd`.
 pub(crate) const CMD_REGISTER: u32 = 1;
@@ -67,7 +67,7 @@ pub(crate) mod fattr {
     pub const CTIME: u32 = 1 << 10;
 }
 
-/// Declares structures of the interface, all of whose bytes mean something.
+/// Declares structures of the interface, which have no implicit padding.
 macro_rules! wire {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty),* $(,)? })*) => {$(
         $(#[$doc])*
@@ -78,7 +78,7 @@ macro_rules! wire {
 }
 
 wire! {
-    /// `fuse_uring_req_header`: of each entry of a ring, in both directions.
+    /// `fuse_uring_req_header`, of each entry of a ring, in both directions.
     RingHeader {
         in_out: [u8; HEADER_PART_BYTES],
         op_in: [u8; HEADER_PART_BYTES],
@@ -177,7 +177,7 @@ wire! {
     IoctlIn { handle: u64, flags: u32, command: u32, argument: u64, in_bytes: u32, out_bytes: u32 }
     /// `fuse_forget_in`.
     ForgetIn { count: u64 }
-    /// `fuse_batch_forget_in`; so many [`ForgetOne`] follow.
+    /// `fuse_batch_forget_in`; `count` [`ForgetOne`] follow.
     BatchForgetIn { count: u32, padding: u32 }
     /// `fuse_forget_one`.
     ForgetOne { node: u64, count: u64 }

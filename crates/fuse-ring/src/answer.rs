@@ -9,8 +9,8 @@ use zerocopy::IntoBytes;
 
 use crate::abi;
 
-/// Time for which the kernel may cache names and attributes. They stay true for longer, but one request
-/// an hour costs nothing.
+/// Time for which the kernel may cache names and attributes. They stay valid for longer, but one
+/// request an hour costs nothing.
 pub const KEPT_SECONDS: u64 = 3600;
 /// Alignment of directory entries.
 const DIRENT_ALIGNMENT: usize = 8;
@@ -24,8 +24,8 @@ pub enum Answer {
     Entry(FileAttr),
     /// Attributes.
     Attr(FileAttr),
-    /// An open file or directory: its handle, flags of the reply, and the kernel's number of its backing
-    /// file (0: none).
+    /// An open file or directory: its handle, flags of the reply, and the kernel's number of its
+    /// backing file (0: none).
     Opened(u64, u32, u32),
     /// A new file that is open, with flags and backing file as above.
     Created(FileAttr, u32, u32),

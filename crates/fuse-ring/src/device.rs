@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Device: reads from `/dev/fuse` the messages that rings do not carry.
 //!
-//! These are forgotten files and interrupts. Nobody waits for either, so the thread is lazy: after each
-//! message about forgotten files it sleeps for a moment, and the kernel sends the files that it forgets
-//! meanwhile in one message, without a wake-up for each. The thread ignores interrupts, since no
-//! operation waits for long; the kernel needs no answer to them.
+//! These are forgotten files and interrupts. No program waits for either, so the thread is lazy:
+//! after each message about forgotten files it sleeps for a moment, and the kernel sends the files
+//! that it forgets meanwhile in one message, without a wake-up for each. The thread ignores
+//! interrupts, since no operation waits for long; the kernel needs no answer to them.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::abi::{self, opcode};
 use crate::operation::{Request, read, split};
 use crate::{Answer, Answerer, caught, panicked};
 
-/// How long the thread sleeps after a message about forgotten files.
+/// Time that the thread sleeps after a message about forgotten files.
 const FORGETTING_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Reads `device` until the mount is gone. Requests have at most `payload_bytes_max` bytes besides

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Helpers: threads that answer requests which may take long, so that no queue waits for them.
+//! Helper threads: answer requests which may take long, so that no queue waits for them.
 //!
-//! Concurrency: the list of jobs is behind one lock, a leaf, held for a push or a pop. Each queue takes
-//! its slots back from a list of its own behind such a lock; a descriptor wakes its thread.
+//! Concurrency: the list of jobs is behind one lock, a leaf, held for a push or a pop. Each queue
+//! takes its slots back from a list of its own behind such a lock; a descriptor wakes its thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +20,7 @@ use crate::{Answerer, FollowUp, caught};
 pub(crate) enum HelperJob {
     /// Answer the request in a slot, and return the slot.
     Answer(SlotJob),
-    /// Nobody waits for it.
+    /// Work for which no program waits.
     FollowUp(FollowUp),
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Helpers {
 #[derive(Default)]
 struct JobList {
     jobs: VecDeque<HelperJob>,
-    /// How many helpers wait for one.
+    /// Number of helpers that wait for a job.
     idle: usize,
     /// True if no more jobs will come.
     is_over: bool,
@@ -150,7 +150,7 @@ impl ReturnedSlots {
         slots.push((index, slot));
         drop(slots);
         if is_first {
-            // It fails only if the counter is full; then the thread is being woken.
+            // This fails only if the counter is full; then the thread is being woken anyway.
             let _ = rustix::io::write(&self.wakes, &1u64.to_ne_bytes());
         }
     }

@@ -2,9 +2,9 @@
 //! Operation: a parsed request of the kernel.
 //!
 //! A request is a header, the structure of its operation, and a payload: names, each followed by a
-//! zero byte, and bytes to be written. A ring has the three in separate buffers; `/dev/fuse` has them in
-//! one message, which [`split`] divides. The parser refuses malformed requests, and never reads beyond
-//! their end.
+//! zero byte, and bytes to be written. A ring has the three in separate buffers; `/dev/fuse` has
+//! them in one message, which [`split`] divides. The parser refuses malformed requests, and never
+//! reads beyond their end.
 
 use zerocopy::FromBytes;
 
@@ -402,7 +402,8 @@ mod tests {
             let whole = message(opcode, &[&body]);
             assert!(parsed(&whole).is_some());
             for length in 0..body.len() {
-                // Of which the header knows, and of which it does not.
+                // The header states the short length in the first message, and the full length in
+                // the second.
                 assert_eq!(parsed(&message(opcode, &[&body[..length]])), None, "{opcode}");
                 assert_eq!(parsed(&whole[..size_of::<InHeader>() + length]), None, "{opcode}");
             }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Queue: the thread of a processor, its ring and its slots.
 //!
-//! A turn of its loop is one system call: it commits the answers of the last turn, upon which the kernel
-//! wakes the programs and may fill the slots again, and sleeps until requests arrive. The loop ends
-//! once the kernel has returned all slots, as it does when the file system is unmounted or its
-//! connection is aborted. An error that does not pass ends it too; the caller must then abort the
-//! connection, since the programs of this processor would wait for ever.
+//! A turn of its loop is one system call: it commits the answers of the last turn, upon which the
+//! kernel wakes the programs and may fill the slots again, and sleeps until requests arrive. The
+//! loop ends once the kernel has returned all slots, as it does when the file system is unmounted
+//! or its connection is aborted. An error that does not pass ends it too; the caller must then
+//! abort the connection, since the programs of this processor would wait for ever.
 //!
-//! Concurrency: the ring belongs to this thread alone (`SINGLE_ISSUER`), and the kernel copies requests
-//! into slots when this thread waits for them (`DEFER_TASKRUN`).
+//! Concurrency: the ring belongs to this thread alone (`SINGLE_ISSUER`), and the kernel copies
+//! requests into slots when this thread waits for them (`DEFER_TASKRUN`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +26,8 @@ use crate::processors::pin_to;
 use crate::slot::{Slot, SlotMemory};
 use crate::{Answerer, panicked};
 
-/// `user_data` of the submission that waits for slots of helpers; that of others is a slot's index.
+/// `user_data` of the submission that waits for slots of helpers; other submissions have a slot's
+/// index.
 const WAKE: u64 = u64::MAX;
 /// The only registered file of a ring: the mount's device.
 const DEVICE: types::Fixed = types::Fixed(0);
@@ -66,7 +67,7 @@ pub(crate) struct QueueThread {
 
 struct QueueSlot {
     queue: u16,
-    /// None while a helper has it.
+    /// `None` while a helper has the slot.
     slot: Option<Slot>,
     buffers: Box<[[usize; 2]; 2]>,
 }
@@ -109,8 +110,8 @@ impl QueueThread {
             let command = RingCommand { flags: 0, commit_id: 0, queue: *queue, padding: [0; 6] };
             let addresses = (&raw const **buffers).addr() as u64;
             let mut entry = submission(CMD_REGISTER, index, command, Some(addresses));
-            // SAFETY: the entry has 128 bytes; these are the count of buffers, for which the library has
-            // no setter.
+            // SAFETY: the entry has 128 bytes; these are the count of buffers, for which the
+            // library has no setter.
             unsafe {
                 let length = (&raw mut entry).cast::<u8>().add(LENGTH_OFFSET);
                 length.cast::<u32>().write_unaligned(2);
@@ -133,8 +134,8 @@ impl QueueThread {
         self.check_registered()
     }
 
-    /// Fails if the kernel refuses all slots of a queue. A slot completes at once only if the kernel
-    /// refuses it, or already has a request.
+    /// Fails if the kernel refuses all slots of a queue. A slot completes at once only if the
+    /// kernel refuses it, or already has a request.
     fn check_registered(&mut self) -> io::Result<()> {
         let mut taken = BTreeMap::<u16, usize>::new();
         for slot in &self.slots {
@@ -263,8 +264,8 @@ fn submission(command: u32, index: usize, body: RingCommand, buffers: Option<u64
 mod tests {
     use super::*;
 
-    /// Symptom: programs of a processor waited for ever after the kernel had lacked memory for a moment.
-    /// Cause: the thread of the ring ended at any error but EINTR.
+    /// Symptom: programs of a processor waited for ever after the kernel had lacked memory for a
+    /// moment. Cause: the thread of the ring ended at any error but EINTR.
     #[test]
     fn a_lack_of_memory_does_not_end_a_ring() {
         for errno in [4, 11, 12, 16] {

@@ -2,16 +2,16 @@
 //! Rings: the rings of all processors, and the threads that serve them.
 //!
 //! Each processor of the kernel has a queue of requests, and each queue has slots: buffers for one
-//! request and its answer (`slot.rs`). A thread for each processor, pinned to it, has a ring by which it
-//! gives the slots of its queue to the kernel; the kernel fills them with requests of programs on that
-//! processor, wakes the thread, and takes the answers (`queue.rs`). Requests that may take long
-//! go to helpers, threads that are not pinned (`helper_threads.rs`). The threads also serve the queues of
-//! processors that are absent or on which this process may not run: the kernel uses rings only once
-//! every queue has slots.
+//! request and its answer (`slot.rs`). A thread for each processor, pinned to it, has a ring by
+//! which it gives the slots of its queue to the kernel; the kernel fills them with requests of
+//! programs on that processor, wakes the thread, and takes the answers (`queue.rs`). Requests that
+//! may take long go to helpers, threads that are not pinned (`helper_threads.rs`). The threads also
+//! serve the queues of processors that are absent or on which this process may not run: the kernel
+//! uses rings only once every queue has slots.
 //!
-//! Rings are made before the file system is mounted, so that a refusal is known by then. Once the kernel
-//! has agreed to rings, it holds back all requests until every queue has slots, or until it refuses one
-//! itself: after any other failure the caller must unmount, and mount without rings.
+//! Rings are made before the file system is mounted, so that a refusal is known by then. Once the
+//! kernel has agreed to rings, it holds back all requests until every queue has slots, or until it
+//! refuses one itself: after any other failure the caller must unmount, and mount without rings.
 //! Source: Documentation/filesystems/fuse/fuse-io-uring.rst, fs/fuse/dev_uring.c of Linux 6.18.
 
 use std::io;
@@ -29,10 +29,10 @@ use crate::{Answerer, caught, panicked};
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Slots of a queue: requests of one processor in flight at a time.
 const SLOTS_PER_QUEUE: usize = 16;
-/// Slots of all queues together, whatever the number of processors.
+/// Slots of all queues together, for any number of processors.
 const SLOTS_MAX: usize = 1024;
 
-/// How rings are made.
+/// Settings of rings.
 #[derive(Clone, Copy, Debug)]
 pub struct RingOptions {
     /// Maximum bytes of a request besides its header, as negotiated with the kernel.
@@ -94,12 +94,12 @@ impl Rings {
         Ok(rings)
     }
 
-    /// Gives all slots to the kernel, which uses the rings for the mount behind `device` from then on.
-    /// The handshake must have agreed on `FUSE_OVER_IO_URING`.
+    /// Gives all slots to the kernel, which uses the rings for the mount behind `device` from then
+    /// on. The handshake must have agreed on `FUSE_OVER_IO_URING`.
     ///
     /// # Errors
-    /// The reason for which the kernel does not have all slots. It may hold back the requests of the
-    /// mount then, and the caller must unmount, upon which the threads end.
+    /// The reason for which the kernel does not have all slots. It may hold back the requests of
+    /// the mount then, and the caller must unmount, upon which the threads end.
     pub fn start(
         &self,
         device: &Arc<OwnedFd>,
@@ -114,12 +114,12 @@ impl Rings {
         taken.map_err(|error| RingRefusal(format!("the kernel does not have its slots: {error}")))
     }
 
-    /// Reads the messages that rings do not carry, until the mount behind `device` is gone and all threads
-    /// have ended.
+    /// Reads the messages that rings do not carry, until the mount behind `device` is gone and all
+    /// threads have ended.
     ///
     /// # Errors
-    /// The first error of a thread, at once: nobody serves its processor any more, so the caller must
-    /// abort the connection.
+    /// The first error of a thread, at once: its processor is not served any more, so the caller
+    /// must abort the connection.
     pub fn serve(self, device: Arc<OwnedFd>, answerer: Arc<dyn Answerer>) -> io::Result<()> {
         let (ends, payload_bytes) = (self.ends.clone(), self.options.payload_bytes);
         let reader = std::thread::Builder::new().name("fuse-forget".into());
@@ -168,7 +168,7 @@ impl RingThread {
             drop(readiness);
             if is_registered {
                 let served = caught(|| thread.serve(&answerer));
-                // The ring is closed before the error is known, so that nobody waits for it.
+                // The ring is closed before the error is known, so that no program waits for it.
                 drop(thread);
                 let _ = ends.send(served.unwrap_or_else(|| Err(panicked())));
             }
@@ -181,7 +181,8 @@ impl RingThread {
     }
 }
 
-/// Fails unless `content`, that of [`SWITCH`] if the file exists, says that the kernel accepts rings.
+/// Fails unless `content`, that of [`SWITCH`] if the file exists, says that the kernel accepts
+/// rings.
 fn check_switch(content: Option<&str>) -> Result<(), RingRefusal> {
     match content.map(str::trim) {
         Some("Y") => Ok(()),

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Slot: the buffers of one request and its answer, and the memory they are in.
 //!
-//! Invariants: (1) a slot belongs either to the kernel or to one thread of this process, and only its
-//! owner reads or writes its buffers. The kernel owns it from its submission until its completion;
-//! `queue` hands slots out and takes them back by these. (2) The memory stays mapped while a slot of it
-//! exists, also one that a helper holds after the thread of its queue has ended.
+//! Invariants: (1) a slot belongs either to the kernel or to one thread of this process, and only
+//! its owner reads or writes its buffers. The kernel owns it from its submission until its
+//! completion; `queue` hands slots out and takes them back by these. (2) The memory stays mapped
+//! while a slot of it exists, even if a helper holds that slot after the thread of its queue has
+//! ended.
 
 use std::io;
 use std::ptr::NonNull;
@@ -76,8 +77,8 @@ impl SlotMemory {
 
 impl Drop for SlotMemory {
     fn drop(&mut self) {
-        // SAFETY: `new` made this mapping, and no slot is left. A kernel that still has addresses of it
-        // copies only in the thread of its ring, which has closed the ring (`QueueThread`).
+        // SAFETY: `new` made this mapping, and no slot is left. A kernel that still has addresses
+        // of it copies only in the thread of its ring, which has closed the ring (`QueueThread`).
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -109,8 +110,8 @@ impl Slot {
         is_quick.unwrap_or(false)
     }
 
-    /// Replaces the request by its answer; returns the work that follows once the answer is committed.
-    /// Whatever panics, the slot then holds an answer.
+    /// Replaces the request by its answer; returns the work that follows once the answer is
+    /// committed. The slot then holds an answer, even if the answerer panics.
     pub(crate) fn answer(&mut self, answerer: &Arc<dyn Answerer>) -> Option<FollowUp> {
         let Some(request) = self.request() else {
             self.reply(Err(Errno::EINVAL));
@@ -143,8 +144,8 @@ impl Slot {
     }
 
     fn header(&self) -> &RingHeader {
-        // SAFETY: it is in the mapping and aligned to a page, any bytes are a valid header, and nobody
-        // else writes it (invariant 1).
+        // SAFETY: it is in the mapping and aligned to a page, any bytes are a valid header, and
+        // nobody else writes it (invariant 1).
         unsafe { self.header.as_ref() }
     }
 
@@ -237,8 +238,8 @@ mod tests {
         assert!(slot.has_panicked);
     }
 
-    /// Symptom: a panic of `is_quick` or `follow_up` ended the thread of a ring, or lost the slot that a
-    /// helper held, and programs waited for ever. Cause: only `answer` was caught.
+    /// Symptom: a panic of `is_quick` or `follow_up` ended the thread of a ring, or lost the slot
+    /// that a helper held, and programs waited for ever. Cause: only `answer` was caught.
     #[test]
     fn a_panic_beside_the_answer_leaves_the_answer() {
         let memory = SlotMemory::new(2, 1 << 16).expect("memory");
@@ -252,8 +253,8 @@ mod tests {
         assert!(slot.has_panicked);
     }
 
-    /// Symptom: a helper wrote its answer to memory that was unmapped, since the thread of the ring had
-    /// ended. Cause: that thread alone owned the memory.
+    /// Symptom: a helper wrote its answer to memory that was unmapped, since the thread of the ring
+    /// had ended. Cause: that thread alone owned the memory.
     #[test]
     fn a_slot_keeps_its_memory_mapped() {
         let memory = SlotMemory::new(1, 1 << 16).expect("memory");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Backing: a file of the store that the kernel reads or writes by itself (passthrough).
+//! Backing: a file of the store that the kernel reads or writes directly (passthrough).
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use fuser::BackingId;
 use rustix::ioctl::{Setter, ioctl, opcode};
 
-/// What the kernel knows a file of the store by, for as long as this lives.
+/// A file of the store that is registered with the kernel for as long as this lives.
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// Registered by the FUSE library, whose replies take nothing else.
@@ -26,7 +26,7 @@ pub(crate) struct OwnBacking {
 }
 
 impl Backing {
-    /// Tells the kernel of `file`.
+    /// Registers `file` with the kernel.
     pub(crate) fn register(device: &Arc<OwnedFd>, file: &File) -> io::Result<Self> {
         let id = BackingId::create_raw(device, file)?;
         Ok(Self::Own(OwnBacking { device: Arc::downgrade(device), id }))

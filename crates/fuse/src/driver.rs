@@ -2,7 +2,8 @@
 //! Driver: the kernel's requests, one method for each, answered by the operations of the other
 //! modules.
 //!
-//! Decides only what to ask of the kernel (`init`) and how long the kernel may cache replies.
+//! The driver itself decides only which features it asks of the kernel (`init`) and how long the
+//! kernel may cache replies.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -31,7 +32,7 @@ use crate::make::{Caller, CreateRequest};
 use crate::ring_driver::rename_flags;
 use crate::statistics::RequestKind;
 
-/// How long the kernel may cache names and attributes.
+/// Time for which the kernel may cache names and attributes.
 const TTL: Duration = Duration::from_secs(KEPT_SECONDS);
 /// Inode numbers are never reused, so there is one generation.
 const GENERATION: Generation = Generation(0);
@@ -46,7 +47,7 @@ pub(crate) struct FuseDriver(pub(crate) Arc<MountFront>);
 
 /// A listing that is sent by the FUSE library.
 trait ListReply: EntrySink {
-    /// Sends what it took, or what went wrong.
+    /// Sends the entries, or the error.
     fn end(self, listed: Result<(), Errno>);
 }
 
@@ -143,8 +144,8 @@ fn caller(request: &Request) -> Caller {
     Caller { uid: request.uid(), gid: request.gid() }
 }
 
-/// Converts a time from the FUSE library, which for times before 1970 subtracts the nanoseconds that it
-/// should add to the seconds.
+/// Converts a time from the FUSE library, which for times before 1970 subtracts the nanoseconds
+/// that it should add to the seconds.
 fn new_time(time: TimeOrNow) -> NewTime {
     let seconds = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
     let TimeOrNow::SpecificTime(time) = time else { return NewTime::Now };
@@ -444,7 +445,7 @@ impl Filesystem for FuseDriver {
         if self.0.flushes_at_close() {
             empty(reply, self.0.flush(number.0));
         } else {
-            // Nobody waits for a release. After this answer the kernel sends no more flushes.
+            // No program waits for a release. After this answer the kernel sends no more flushes.
             reply.error(Errno::ENOSYS);
         }
     }

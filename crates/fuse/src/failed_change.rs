@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Failed changes of names that readers see: nodes and the kernel's caches follow them.
+//! Failed change: a change of names that failed although readers see it. Nodes and the kernel's
+//! caches follow such changes.
 //!
-//! At durability `always` a change can be in memory although it failed: the store had no room for the
-//! log, or the sync returned an error. Readers see such a change, and the next sync makes it
+//! At durability `always` a change can be in memory although it failed: the store had no room for
+//! the log, or the sync returned an error. Readers see such a change, and the next sync makes it
 //! durable. The kernel takes an error for "nothing has changed" and keeps its names for as long as
 //! the mount allowed. A node that kept the old name would reach the file that gets this name next.
 //!
@@ -62,7 +63,8 @@ impl MountFront {
         self.errno(error)
     }
 
-    /// What readers find at `names`; `None` if some look-up fails, so that nobody knows.
+    /// The inodes that readers find at `names`; `None` if some look-up fails, so that this is
+    /// unknown.
     fn find_all(&self, names: &[ChangedName]) -> Option<Vec<Option<Inode>>> {
         let find =
             |name: &ChangedName| match self.view.namespace().lookup(name.dir, name.name, false) {
@@ -73,8 +75,8 @@ impl MountFront {
         names.iter().map(find).collect()
     }
 
-    /// Places the nodes of `names` where they were `found`. Those that were at one of the names and are
-    /// at none are gone.
+    /// Sets the places of the nodes of `names` to where the files were `found`. Nodes that were at
+    /// one of the names, and are at none now, are gone.
     fn update_places(&self, names: &[ChangedName], found: &[Option<Inode>]) {
         let placed = self.nodes.placed(|place| names.iter().any(|name| name.is_place(place)));
         for node in placed {
@@ -137,10 +139,10 @@ mod tests {
     use crate::make::{Caller, CreateRequest};
     use crate::test_front::front_of_session;
 
-    /// Symptom: after an `unlink` that failed because the store did not answer, the file had no mode
-    /// and no links, and a `chmod` that succeeded was lost.
-    /// Cause: the node counted as gone before its name was looked up, which failed as well.
-    /// Fix: nodes keep their places unless all look-ups say what is there.
+    /// Symptom: after an `unlink` that failed because the store did not answer, the file had no
+    /// mode and no links, and a `chmod` that succeeded was lost. Cause: the node counted as gone
+    /// before its name was looked up, which failed as well. Fix: nodes keep their places unless all
+    /// look-ups succeed.
     #[test]
     fn a_file_stays_where_it_is_while_the_store_does_not_answer() {
         let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Content of files: opening, reading, writing, holes.
+//! File: the content of files; opening, reading, writing, holes.
 //!
-//! A file that the kernel has open is opened once here, however many programs share it; the last
+//! A file that the kernel has open is opened once here, even if many programs share it; the last
 //! release closes it. It continues to work after its names are gone.
 //!
 //! Passthrough: the kernel reads a large file of a snapshot directly from the store if it is a file
 //! there too; such reads never come here. Likewise the kernel writes new files of a session
 //! directly, and reads them while they are being written, if they are likely to get large: in
-//! directories whose last new file did. The kernel can be told only once, at the first open, and
-//! small files are faster here. Existing files are written here: their new bytes go to new ranges
-//! of logs, since snapshots may show the old ones.
+//! directories whose last new file did. The kernel accepts passthrough only at the first open of a
+//! file, and small files are faster here. Existing files are written here: their new bytes go to
+//! new ranges of logs, since snapshots may show the old ones.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const WRITES: OFlags = OFlags::WRONLY.union(OFlags::RDWR);
 /// serving the reads or writes.
 const BACKED_BYTES_MIN: u64 = 4 << 20;
 
-/// An open file, and how often it is open.
+/// An open file, and the number of its opens.
 pub(crate) struct OpenedFile {
     content: OpenedContent,
     count: u64,
@@ -81,7 +81,7 @@ enum OpenedContent {
     /// From a snapshot: the inode is enough.
     Fixed(Arc<Inode>),
     Changing(Arc<OpenFile>),
-    /// Of a key of an indexed directory: its values.
+    /// The values of a key of an indexed directory.
     Values(Bytes),
 }
 
@@ -243,7 +243,8 @@ impl MountFront {
         self.is_open_file(number, |opened| opened.backing.is_some())
     }
 
-    /// True if another thread is opening or changing the file `number`, which may wait for the store.
+    /// True if another thread is opening or changing the file `number`, which may wait for the
+    /// store.
     pub(crate) fn is_busy(&self, number: u64) -> bool {
         self.is_open_file(number, |opened| match &opened.content {
             OpenedContent::Changing(file) => file.is_being_changed(),
@@ -251,8 +252,8 @@ impl MountFront {
         })
     }
 
-    /// True if the file `number` is open and `is_so`, or being opened: the opener holds the lock while
-    /// it reads the store.
+    /// True if the file `number` is open and `is_so`, or being opened: the opener holds the lock
+    /// while it reads the store.
     fn is_open_file(&self, number: u64, is_so: impl FnOnce(&OpenedFile) -> bool) -> bool {
         let Some(node) = self.nodes.get(number) else { return false };
         node.file.try_lock().is_none_or(|file| file.as_ref().is_some_and(is_so))
@@ -285,7 +286,7 @@ impl MountFront {
         ended.and(self.close(file))
     }
 
-    /// Ends in-place writing, once nobody has the store's file open any more.
+    /// Ends in-place writing, once no program has the store's file open any more.
     fn end_in_place(&self, number: u64, file: &Arc<OpenFile>) -> Result<(), Errno> {
         let got_set_id =
             self.session()?.file(file).end_in_place().map_err(|error| self.errno(&error))?;

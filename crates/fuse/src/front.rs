@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Front: the state of a mount, on which the operations of the other modules work.
+//! Mount state: the view, the nodes and the caches of a mount, on which the operations of the other
+//! modules work.
 //!
-//! The kernel may cache names, attributes and pages, since every change comes through it: its
-//! cached state stays valid.
-//! Concurrency: several threads answer requests. The kernel serializes changes of one directory,
-//! and writes to one file.
+//! The kernel may cache names, attributes and pages: every change comes through it, so its cached
+//! state stays valid. Concurrency: several threads answer requests. The kernel serializes changes
+//! of one directory, and writes to one file.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Indexed directories: shows their keys as read-only files.
 //!
-//! A key's file holds all values of the key, one after the other. It has the directory's owner,
-//! whoever may read the directory may read it, and nobody can change it: the contents of an indexed
-//! directory are immutable. A look-up searches the directory's logs; readers of some directories
-//! stay open.
-//! Concurrency: readers are shared; the map of open ones is a leaf lock, not held across store I/O.
+//! A key's file holds all values of the key, one after the other. It has the directory's owner, and
+//! every user who may read the directory may read it. Nobody can change it: the contents of an
+//! indexed directory are immutable. A look-up searches the directory's logs; readers of some
+//! directories stay open. Concurrency: readers are shared; the map of open ones is a leaf lock, not
+//! held across store I/O.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::listing::{EntrySink, ShownEntry};
 use crate::node_location::NodeLocation;
 use crate::nodes::KernelNode;
 
-/// Directories with more keys are not listed: nobody reads millions of names, and programs that
+/// Directories with more keys are not listed: no user reads millions of names, and programs that
 /// list everything they find would cause reads of all records.
 pub(crate) const LISTED_KEYS_MAX: usize = 16 << 10;
 

@@ -2,10 +2,10 @@
 //! Mounts: Esker in the kernel's tree of files.
 //!
 //! `mount` mounts a snapshot or a session at a directory and unmounts it; `server` chooses the
-//! transport of the kernel's requests; `driver` and `ring_driver` answer them with the operations that
-//! `front` has in `lookup`, `make`, `remove`, `attributes`, `listing`, `file` and `xattr`; `reclaim`
-//! bounds a session's garbage; `nodes` maps the kernel's inode numbers to files, and `prune` bounds
-//! their number; `control` lets commands talk to a running mount.
+//! transport of the kernel's requests; `driver` and `ring_driver` answer them with the operations
+//! that `front` has in `lookup`, `make`, `remove`, `attributes`, `listing`, `file` and `xattr`;
+//! `reclaim` bounds a session's garbage; `nodes` maps the kernel's inode numbers to files, and
+//! `prune` bounds their number; `control` lets commands talk to a running mount.
 //!
 //! The kernel checks permissions (`default_permissions`), resolves paths, caches pages, names and
 //! attributes, and serializes changes of one directory. Every change comes through this one kernel,

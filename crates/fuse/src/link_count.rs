@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Link counts of directories: 2, and one for each subdirectory.
+//! Link count: a directory has 2 links, and one for each subdirectory.
 //!
 //! Records do not store them, since a directory may have entries in several bases that do not know
 //! of each other. A directory is counted by listing it when the kernel first asks for its
@@ -8,8 +8,8 @@
 //! one link, as ext4 does beyond 64,998 subdirectories; programs take that for "unknown".
 //!
 //! Concurrency: a node's count is locked while names of subdirectories change, and while it is
-//! counted, so that no change is missed or counted twice; of two nodes, the lower number first.
-//! Taken before any lock of the session.
+//! counted, so that no change is missed or counted twice. The counts of two nodes are locked in the
+//! order of their numbers, before any lock of the session.
 
 use esker_fs::inode::{FileKind, Inode};
 use fuser::{Errno, FileAttr};

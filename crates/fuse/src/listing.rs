@@ -33,7 +33,8 @@ use crate::nodes::{KernelNode, ROOT};
 /// Entries of the first batch; few, so that a small directory is cheap.
 const BATCH_FIRST: usize = 512;
 /// Entries of later batches. Each batch begins by sorting the directory's entries in a memtable
-/// shard, of which the previous batch may have used a part: few large batches sort little twice.
+/// shard, and the previous batch may have used only a part of that order: with few large batches
+/// little is sorted twice.
 const BATCH_NEXT: usize = 64 << 10;
 
 /// Cookies of the two entries that every directory has; those of others follow.
@@ -143,7 +144,7 @@ impl OpenListing {
         Self { node, keys, state: Mutex::default(), ahead: Mutex::default() }
     }
 
-    /// Whether a batch is worth reading ahead, as far as can be said without waiting.
+    /// True if a batch seems worth reading ahead; does not wait for a lock.
     pub(crate) fn wants_more(&self) -> bool {
         self.state.try_lock().is_some_and(|state| state.wants_more())
     }

@@ -22,7 +22,7 @@ pub(crate) struct CreateRequest<'a> {
     pub(crate) target: &'a [u8],
 }
 
-/// On whose behalf something is made.
+/// The user on whose behalf a file is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,

@@ -163,8 +163,8 @@ impl Mount {
         let stop = signals.handle();
         let (ends, end) = std::sync::mpsc::channel();
         let (on_signals, taken) = (shared.clone(), ends.clone());
-        // These threads end with the process: nobody can send requests to a mount that is gone, and
-        // programs with open files in a detached mount are served until then.
+        // These threads end with the process: no command can send requests to a mount that is gone,
+        // and programs with open files in a detached mount are served until then.
         drop(std::thread::spawn(move || on_signals.end_on(signals, &taken)));
         let on_requests = shared.clone();
         drop(std::thread::spawn(move || on_requests.answer_requests()));
@@ -187,7 +187,8 @@ impl Mount {
         };
         let ran = ran.or_else(|error| if is_unmounted(&error) { Ok(()) } else { Err(error) });
         if ran.is_err() {
-            // Before open files are closed: programs whose requests nobody answers get errors at once.
+            // Before open files are closed: programs whose requests are no longer answered get
+            // errors at once.
             shared.abort();
         }
         // A panicking thread has already reported the panic.
@@ -227,8 +228,8 @@ impl MountShared {
         let _ = ended.send(Ok(()));
     }
 
-    /// Ends a mount whose requests are no longer answered: pending and later requests fail. Without the
-    /// superuser's rights pending requests fail only once this process has ended.
+    /// Ends a mount whose requests are no longer answered: pending and later requests fail. Without
+    /// the superuser's rights pending requests fail only once this process has ended.
     fn abort(&self) {
         let mut device = [PollFd::new(&*self.device, PollFlags::IN)];
         let polled = poll(&mut device, Some(&Timespec::default()));

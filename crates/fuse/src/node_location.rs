@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Place: the location of the file behind an inode number.
+//! Node location: the place in the namespace of the file behind an inode number.
 
 use esker_fs::dir::Dir;
 use esker_fs::inode::Inode;
@@ -12,8 +12,8 @@ use crate::indexed::KeyFile;
 pub(crate) enum NodeLocation {
     /// A directory, by its handle, which follows it when it moves.
     Dir(Dir),
-    /// A name in a directory. A file with several names has its name in the directory of links,
-    /// which stays whatever happens to the other names.
+    /// A name in a directory. For a file with several names, this is its name in the directory of
+    /// links, which does not depend on its other names.
     Name(Dir, Box<[u8]>),
     /// A key of an indexed directory.
     Key(Box<KeyFile>),

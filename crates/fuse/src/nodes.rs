@@ -7,10 +7,10 @@
 //! `displaced`, since the kernel must never mistake one file for another.
 //!
 //! Invariant: a number is in the table while the kernel's look-up count for it is above 0. The root
-//! is always known, and not in the table.
-//! Concurrency: sharded by number. `displaced` is locked under a shard's lock. A node's `file` is held
-//! while the session opens the file, and shards and the node's `place`, leaves, are locked under it;
-//! so nobody waits for `file` under a shard's lock. `directories` follows the rules of `link_count`.
+//! is always known, and not in the table. Concurrency: sharded by number. `displaced` is locked
+//! under a shard's lock. A node's `file` is held while the session opens the file, and shards and
+//! the node's `place`, leaves, are locked under it; so no thread waits for `file` under a shard's
+//! lock. `directories` follows the rules of `link_count`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

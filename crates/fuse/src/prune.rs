@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pruning: bounds the number of files that a mount remembers on the kernel's behalf.
+//! Prune: bounds the number of files that a mount remembers on the kernel's behalf.
 //!
 //! The kernel keeps names and inodes until the whole machine runs short of memory, and a mount has
 //! a node for each (`nodes.rs`). When there are many nodes, a thread passes the numbers of a part

@@ -29,7 +29,7 @@ impl MountFront {
     }
 
     /// Removes a directory as the kernel sees it: an empty one, or an indexed one, whose keys
-    /// nobody can remove one by one.
+    /// cannot be removed one by one.
     pub(crate) fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let session = self.session()?;
         let parent = self.node(parent)?;

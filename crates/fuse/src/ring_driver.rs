@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ring driver: requests that come through rings, answered by the operations of the other modules.
+//! Ring driver: answers requests that come through rings by the operations of the other modules.
 //!
-//! The counterpart of `driver`, which answers the requests that the FUSE library reads. Both decide only
-//! the flags and cache times that accompany an operation's outcome; `Filesystem::init` is in `driver` for
-//! both. This file also decides which requests the thread of a ring answers itself.
+//! The counterpart of `driver`, which answers the requests that the FUSE library reads. Both decide
+//! only the flags and cache times that accompany an operation's outcome; `Filesystem::init` is in
+//! `driver` for both. This file also decides which requests the thread of a ring answers itself.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -211,7 +211,7 @@ impl RingDriver {
                 Ok(Answer::Size(u32::try_from(copied).unwrap_or(u32::MAX)))
             }
             Operation::Ioctl { is_unrestricted: false } => Err(Errno::ENOTTY),
-            // The kernel does not ask again. It needs no `flush`: nobody waits for a release.
+            // The kernel does not ask again. It needs no `flush`: no program waits for a release.
             _ => Err(Errno::ENOSYS),
         }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Server: answers the kernel through rings where possible, else through threads.
 //!
-//! Rings can fail after the kernel has agreed to them, for example for lack of memory. The kernel then
-//! holds back every request of the mount, unless it was the one that refused. Such a mount is given up,
-//! and the file system is mounted again without rings.
+//! Rings can fail after the kernel has agreed to them, for example for lack of memory. The kernel
+//! then holds back every request of the mount, unless it was the one that refused. Such a mount is
+//! given up, and the file system is mounted again without rings.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -55,9 +55,9 @@ struct RingServer {
 }
 
 impl Server {
-    /// Mounts `front` by `mount`, once more if rings fail; the pair is the requested transport and the
-    /// number of threads that answer or help. Requests through rings are answered at once, others once
-    /// [`Server::answer_kernel`] runs.
+    /// Mounts `front` by `mount`, once more if rings fail; the pair is the requested transport and
+    /// the number of threads that answer or help. Requests through rings are answered at once,
+    /// others once [`Server::answer_kernel`] runs.
     ///
     /// # Errors
     /// Those of `mount`, and `Unsupported` if rings are requested and there are none.
@@ -105,9 +105,9 @@ impl Server {
         &self.choice
     }
 
-    /// Answers the kernel until the mount is gone or a thread of a ring has failed, sends the outcome to
-    /// `ended`, and never returns: dropping the session would unmount its directory once more, and with
-    /// it the file system beneath.
+    /// Answers the kernel until the mount is gone or a thread of a ring has failed, sends the
+    /// outcome to `ended`, and never returns: dropping the session would unmount its directory once
+    /// more, and with it the file system beneath.
     pub(crate) fn answer_kernel(self, ended: &Sender<io::Result<()>>) {
         let Self { session, rings, .. } = self;
         if let Some(RingServer { rings, device, answerer }) = rings {
@@ -199,9 +199,9 @@ mod tests {
         }
     }
 
-    /// Symptom: a mount with `--transport auto` answered nobody if rings failed after the handshake for
-    /// another reason than the kernel's refusal. Cause: the kernel holds requests back until all queues
-    /// have slots. The file system is now mounted again without rings.
+    /// Symptom: a mount with `--transport auto` answered no request if rings failed after the
+    /// handshake for a reason other than the kernel's refusal. Cause: the kernel holds requests
+    /// back until all queues have slots. The file system is now mounted again without rings.
     #[test]
     fn auto_mounts_again_without_rings_that_fail_after_the_handshake() {
         let is_root = rustix::process::geteuid().is_root();

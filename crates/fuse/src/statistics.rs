@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Statistics: the number of requests of each kind that the kernel has sent.
 //!
-//! Names are those of the protocol. Counters are relaxed: each is exact, but they are not of one moment.
+//! Names are those of the protocol. Counters are relaxed: each is exact, but they are not of one
+//! moment.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,7 +71,7 @@ impl RequestStatistics {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The kinds of which there were any, with their numbers.
+    /// The kinds of requests that came, with their numbers.
     pub(crate) fn report(&self) -> Value {
         let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
         let any = NAMES.iter().zip(counts).filter(|(_, count)| *count > 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fronts without a mount, for tests of modules.
+//! Test front: fronts without a mount, for tests of modules.
 
 use std::sync::Arc;
 

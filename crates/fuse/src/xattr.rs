@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Extended attributes: `user.*` for all who may write, `trusted.*` and `security.*` for the
-//! superuser, as checked by the kernel; no others. The kernel refuses access control lists
+//! Extended attributes: `user.*` for every user with write permission, `trusted.*` and `security.*`
+//! for the superuser, as the kernel checks; no others. The kernel refuses access control lists
 //! (`system.posix_acl_*`), since nothing here would enforce them.
 //!
 //! The root has one more, unlisted: [`STATUS`], through which commands find a running mount.

@@ -211,8 +211,8 @@ impl AlwaysMount {
         self.mounted.path(name)
     }
 
-    /// Has `change` fail for lack of room. Then there is room again, without which all further
-    /// changes are refused.
+    /// Makes `change` fail for lack of room. Then makes room again: without it the session refuses
+    /// all further changes.
     fn fails(&self, change: impl FnOnce() -> std::io::Result<()>) {
         self.store.fail_one_in(1, Kind::NoSpace);
         assert_eq!(change().expect_err("no room").raw_os_error(), Some(28));
@@ -239,11 +239,9 @@ impl AlwaysMount {
 
 /// Symptom: after `rename` had failed for lack of room at durability `always`, the old name was
 /// found and the new one was not, while listings showed the new one; nothing could be created under
-/// the old name.
-/// Cause: such a change is in memory, where readers see it, but nodes and the kernel's caches
-/// followed only changes that succeeded.
-/// Fix: after an error that is no refusal, nodes are placed where the session finds them, and the
-/// kernel looks the names up again.
+/// the old name. Cause: such a change is in memory, where readers see it, but nodes and the
+/// kernel's caches followed only changes that succeeded. Fix: after an error that is not a refusal,
+/// nodes get the places at which the session finds them, and the kernel looks the names up again.
 #[test]
 fn names_follow_changes_that_failed_and_are_shown() {
     if !can_mount() {

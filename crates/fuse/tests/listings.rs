@@ -154,7 +154,7 @@ fn directories_have_links_for_those_in_them_up_to_as_many_entries_as_are_counted
     let mounted = mounted_with("d", ENTRIES_MAX, 3);
     let links = |mounted: &Mounted| fs::metadata(mounted.path("d")).expect("stat").nlink();
     assert_eq!(links(&mounted), 5);
-    // Once known, the count is maintained, however many entries there are.
+    // Once known, the count is maintained for any number of entries.
     fs::create_dir(mounted.path("d/another")).expect("mkdir");
     assert_eq!(links(&mounted), 6);
     mounted.end().expect("closed");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Mounts in the test's own process, over stores that fail on request, and guarantees to programs
-//! whatever is mounted.
+//! that hold for every mount.
 
 mod faults;
 mod garbage;

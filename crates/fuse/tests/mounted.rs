@@ -101,7 +101,7 @@ impl Mounted {
         Self { directory, known_files, transport, serving: Some(serving) }
     }
 
-    /// Mounts `view` at `at`, as options say that `change` changes; nobody answers yet.
+    /// Mounts `view` at `at`, with options adjusted by `change`; no thread answers requests yet.
     pub fn try_at(
         view: NamespaceView,
         at: &Path,

@@ -107,7 +107,7 @@ fn the_kernel_reads_files_of_snapshots_from_the_store() {
     mounted.end().expect("end");
 }
 
-/// A mounted session with a counter of what the mount writes to the store.
+/// A mounted session with a counter of the bytes that the mount writes to the store.
 struct Writing {
     store: Arc<CountedStore>,
     session: Arc<Session>,
@@ -161,7 +161,7 @@ impl Writing {
     }
 }
 
-/// True if this machine supports what the test is about; prints a message if not.
+/// True if this machine supports writes in place; prints a message if not.
 fn can_pass_writes() -> bool {
     if can_mount() && !is_offered() {
         println!("skipped: passthrough takes Linux 6.9 and the superuser");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests: the number that the kernel sends for common operations; docs/guide/mount.md has the table.
+//! Requests: the number that the kernel sends for common operations; docs/guide/mount.md has the
+//! table.
 
 use esker_fs::view::NamespaceView;
 use std::fs;
@@ -13,8 +14,8 @@ use crate::mounted::{Mounted, can_mount, session};
 /// Files and directories of a test.
 const FILES: u64 = 100;
 
-/// The requests that `work` causes for each of [`FILES`] calls, without FORGET, which the kernel sends at
-/// times of its own. RELEASE is asynchronous, so a few may come later.
+/// The requests that `work` causes for each of [`FILES`] calls, without FORGET, which the kernel
+/// sends later, at any time. RELEASE is asynchronous, so a few may come later.
 fn requests_of(mounted: &Mounted, work: impl Fn(String)) -> Value {
     let requests = || {
         let answer = ask(&mounted.root(), &ControlRequest::Statistics).expect("it counts");

@@ -358,7 +358,7 @@ fn indexed_directories_are_shown_as_directories_and_removed_whole() {
         let output = command.current_dir(mounted.root()).args(arguments).output();
         output.expect("it runs").status.success()
     };
-    // No program mistakes it for an empty directory.
+    // Programs do not mistake it for an empty directory.
     run("find", &[".", "-type", "d", "-empty", "-delete"]);
     assert!(mounted.path("rm").exists());
     assert!(run("rm", &["-r", "rm"]));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Transports: rings and threads carry the same requests; failures that only rings have.
 //!
-//! Every other topic runs with the transport that `ESKER_TEST_TRANSPORT` names (`scripts/test.sh` runs
-//! this binary with both); the tests here choose theirs, and print a message where there are no rings.
+//! Every other topic runs with the transport that `ESKER_TEST_TRANSPORT` names (`scripts/test.sh`
+//! runs this binary with both); the tests here choose theirs, and print a message where there are
+//! no rings.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -75,8 +76,8 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     panic!("{what}");
 }
 
-/// Makes the kernel ask the mount for the attributes of `path`, on `processor`; returns the number of
-/// the asking thread, and then the outcome.
+/// Makes the kernel ask the mount for the attributes of `path`, on `processor`; returns the number
+/// of the asking thread, and then the outcome.
 fn ask_on(processor: usize, path: std::path::PathBuf) -> (i32, Receiver<rustix::io::Result<()>>) {
     let ((begins, begun), (ends, ended)) = (channel(), channel());
     drop(std::thread::spawn(move || {
@@ -126,7 +127,7 @@ fn auto_takes_rings_where_they_can_be_had_and_says_why_not() {
     mounted.end().expect("end");
 }
 
-/// The thread of another processor answers programs on a processor without a thread.
+/// Programs on a processor without a thread are answered by the thread of another processor.
 #[test]
 fn programs_are_answered_on_every_processor() {
     if !can_have_rings() {
@@ -179,8 +180,8 @@ fn mount_many_times(transport: Transport, rounds: u32) {
     }
 }
 
-/// Rings do not carry FORGET: a mount that never reads `/dev/fuse` beside them keeps every file that was
-/// ever looked up.
+/// Rings do not carry FORGET: a mount that never reads `/dev/fuse` beside them keeps every file
+/// that was ever looked up.
 #[test]
 fn files_that_the_kernel_forgets_are_forgotten() {
     if !can_have_rings() {
@@ -226,9 +227,9 @@ fn many_programs_are_answered_at_a_time() {
     mounted.end().expect("end");
 }
 
-/// Symptom: while one program wrote much to a file on a slow store, all programs of a processor waited if
-/// one of them asked for that file's attributes. Cause: the thread of the ring took the file's lock,
-/// which a helper held. Helpers now answer requests for files whose locks are held.
+/// Symptom: while one program wrote much to a file on a slow store, all programs of a processor
+/// waited if one of them asked for that file's attributes. Cause: the thread of the ring took the
+/// file's lock, which a helper held. Helpers now answer requests for files whose locks are held.
 #[test]
 fn a_file_that_is_being_written_holds_up_nobody_else() {
     if !can_have_rings() {
@@ -258,8 +259,8 @@ fn a_file_that_is_being_written_holds_up_nobody_else() {
     mounted.end().expect("end");
 }
 
-/// The kernel takes its rings back while requests are in flight, as it does when an administrator aborts
-/// the connection: programs get errors, and the mount ends.
+/// The kernel takes its rings back while requests are in flight, as it does when an administrator
+/// aborts the connection: programs get errors, and the mount ends.
 #[test]
 fn an_aborted_connection_ends_the_mount_and_all_requests() {
     if !can_have_rings() {
@@ -306,8 +307,8 @@ fn break_rings() {
     }
 }
 
-/// Symptom: programs of a processor waited for ever once the thread of its ring had ended, for whatever
-/// reason. Cause: nobody ended the mount. Now the first thread that fails aborts the connection.
+/// Symptom: programs of a processor waited for ever once the thread of its ring had ended for any
+/// reason. Cause: the mount went on. Now the first thread that fails aborts the connection.
 #[test]
 fn a_ring_that_fails_ends_the_mount_and_all_requests() {
     if !can_have_rings() {
@@ -330,7 +331,7 @@ fn a_ring_that_fails_ends_the_mount_and_all_requests() {
     assert!(error.to_string().starts_with("answer the kernel"), "{error}");
 }
 
-/// Programs that are killed while they wait leave requests whose answers nobody reads.
+/// Programs that are killed while they wait leave requests whose answers are never read.
 #[test]
 fn programs_may_be_killed_while_they_wait() {
     if !can_have_rings() {

@@ -2,8 +2,9 @@
 //! Live namespaces: one tree that many clients change at once, through a server.
 //!
 //! A live namespace is an open change set. The server that writes it is an ordinary writer of the
-//! set: whoever resumes the set continues where that server stopped, and fences it. Nothing is only
-//! in a server's memory but changes that no log has yet, as their clients were told.
+//! set: another process that resumes the set fences that server and continues where it stopped.
+//! Only changes that are not in a log yet exist in a server's memory alone, and their clients know
+//! that.
 //!
 //! ```text
 //! client/   requests under way, repeated to another server if theirs is lost

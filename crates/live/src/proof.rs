@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Proof that both sides of a connection know a user's secret, which is never sent.
+//! Proof: shows that both sides of a connection know a user's secret, which is never sent.
 //!
 //! The secret is a file of 32 random bytes that only its user can read, by default in the user's
 //! configuration directory, which the nodes of a cluster share. A proof is a hash, keyed with the
@@ -72,8 +72,8 @@ impl UserSecret {
         }
     }
 
-    /// Reads the secret in the file `path`; makes a new one, which only this user can read, if there
-    /// is none.
+    /// Reads the secret in the file `path`; makes a new one, which only this user can read, if
+    /// there is none.
     ///
     /// # Errors
     /// As [`UserSecret::read`]; those of making a file.

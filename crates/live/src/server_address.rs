@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Server address: where a server of a live namespace accepts connections. Layout:
+//! Server address: the place at which a server of a live namespace accepts connections. Layout:
 //! docs/format/live.md.
 //!
-//! It is only a hint: the truth is the writer in the newest manifest of the set. A server whose
-//! address is out of date refuses connections, or does not answer, or says that it was fenced.
+//! It is only a hint: the newest manifest of the set has the actual writer. A server whose address
+//! is out of date refuses connections, does not answer, or says that it was fenced.
 
 use esker_base::store::Store;
 use esker_base::{Kind, Result};
@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 /// Maximum bytes of an address object.
 const ADDRESS_BYTES_MAX: u64 = 64 << 10;
 
-/// Where a server accepts connections.
+/// The address of a server, and the process that serves there.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct ServerAddress {
     /// The server process: a random number, 16 hexadecimal digits.
     pub instance: String,
-    /// The epoch of the server's writer: of several servers, the one with the highest writes.
+    /// The epoch of the server's writer: among several servers, the one with the highest epoch
+    /// writes.
     pub epoch: u64,
     /// The machine, for people.
     pub host: String,
@@ -28,7 +29,7 @@ pub struct ServerAddress {
     pub pid: u32,
     /// The user who runs it.
     pub uid: u32,
-    /// When it began, in nanoseconds since the Unix epoch.
+    /// Time at which it began, in nanoseconds since the Unix epoch.
     pub began_ns: u64,
     /// Host and port that accept TCP connections, if any.
     pub tcp: Option<String>,
@@ -51,7 +52,7 @@ impl ServerAddress {
         let bytes = serde_json::to_vec(self).expect("an address is plain JSON");
         store.put_if_absent(&format!("{folder}{}", self.instance), &bytes)?;
         for (object, address) in Self::list(store, name)? {
-            // A server that was fenced before it came here removes nothing of its successor.
+            // A server that was fenced before this point must not remove its successor's address.
             if address.is_none_or(|address| address.epoch < self.epoch) {
                 store.delete(&object)?;
             }
@@ -73,7 +74,7 @@ impl ServerAddress {
     /// # Errors
     /// Errors of the store.
     pub fn all(store: &dyn Store, name: &str) -> Result<Vec<Self>> {
-        // A hint that cannot be read helps nobody.
+        // Hints that cannot be read are left out.
         let read = Self::list(store, name)?.into_iter().filter_map(|(_, address)| address);
         let mut addresses: Vec<Self> = read.collect();
         addresses.sort_by_key(|address| std::cmp::Reverse((address.epoch, address.began_ns)));

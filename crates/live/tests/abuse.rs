@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Abuse: requests at and over every limit, servers and clients that misbehave, and users who use
-//! what they can guess of others.
+//! Abuse: requests at and over every limit, servers and clients that misbehave, and users who
+//! exploit guesses about others.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -141,7 +141,7 @@ fn a_long_path_is_an_error() {
     assert_eq!(done, Some(Err(Kind::TooLarge)));
 }
 
-/// A directory whose path is longer than any cannot be opened again, and that is said.
+/// A directory whose path is too long cannot be opened again, and the error says so.
 #[test]
 fn a_deep_directory_after_a_takeover() {
     let live = LiveStore::new();
@@ -264,7 +264,7 @@ fn a_server_that_was_fenced_before_it_put_its_address() {
     let live = LiveStore::new();
     let first = live.serve();
     let second = live.serve();
-    // What LiveServer::start does last, if the process was stopped before.
+    // The last step of LiveServer::start, for a process that was stopped before it.
     first.address().put(&*live.store, NAME).expect("no failure");
     drop(first);
     assert!(second.failure().is_none());
@@ -275,7 +275,7 @@ fn a_server_that_was_fenced_before_it_put_its_address() {
     LiveTree::connect(&live.store, NAME, options).expect("the second server is alive");
 }
 
-/// A client number that is that of a base, and a number of a request that leads to a file of it.
+/// The client number is that of a base, and the request's number leads to a file of that base.
 #[test]
 fn a_user_cannot_take_the_identity_of_a_file() {
     if !esker_fs::identity::Identity::of_process().is_root() {
@@ -353,8 +353,8 @@ fn another_user_cannot_continue_a_client_after_a_takeover() {
     assert_eq!(ask(&mut raw, Verb::Rename, 1, &rename_payload(b"a", b"b")), Some(Ok(())));
 }
 
-/// Symptom: a full store ended the server. Cause: the failed sync was taken for the end of the
-/// session. Fix: durable answers wait for room.
+/// Symptom: a full store ended the server. Cause: the failed sync counted as the end of the
+/// session. Fix: durable answers wait for free space.
 #[test]
 fn a_full_store_does_not_end_the_server() {
     let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
@@ -370,7 +370,8 @@ fn a_full_store_does_not_end_the_server() {
     assert_eq!(failure, None);
 }
 
-/// A change in the root is not recorded: repeated, it undoes what others did meanwhile.
+/// Symptom this guards against: a change of the root that has no record is repeated, and undoes
+/// changes that others made meanwhile.
 #[test]
 fn attributes_of_the_root_are_changed_once() {
     let live = LiveStore::new();

@@ -17,14 +17,14 @@ use crate::linearizability::{Call, Specification, linearize};
 use crate::served::LiveStore;
 
 const CLIENTS: usize = 4;
-/// Few of both, so that clients meet.
+/// Few of both, so that the calls of clients meet.
 const DIRECTORIES: u64 = 2;
 const NAMES: u64 = 3;
 /// Requests of a client under way, at most.
 const UNDER_WAY_MAX: u64 = 3;
 /// Marks of files are permission bits.
 const MARKS: u64 = 0o1000;
-/// Servers that a history has, at least: calls may be done before any was replaced.
+/// Minimum number of servers in a history: the calls may end before any server was replaced.
 const SERVERS_MIN: u64 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -142,8 +142,8 @@ impl Operation {
 /// The calls of one client, each with its directory.
 type ClientCalls = Vec<(usize, Call<Directory>)>;
 
-/// Has a client make some `steps` calls in `dirs`, or more until there were [`SERVERS_MIN`] `servers`;
-/// `moments` orders the calls of all clients.
+/// Makes about `steps` calls of one client in `dirs`, or more until there were [`SERVERS_MIN`]
+/// `servers`; `moments` orders the calls of all clients.
 fn call_at_random(
     live: &LiveStore,
     dirs: &[LiveDir],
@@ -187,7 +187,7 @@ fn replace_servers(
     while !is_done.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(5 + random.below(40)));
         match random.below(if may_die { 3 } else { 1 }) {
-            // It flushes what it has answered.
+            // It flushes the changes that it has answered.
             0 => server.take().map_or(Ok(()), |server| server.end()).expect("an end"),
             1 => drop(server.take()),
             // Its successor fences it.
@@ -198,8 +198,8 @@ fn replace_servers(
     }
 }
 
-/// Has clients call at once while servers come and go, and checks each directory. Returns how many
-/// servers there were.
+/// Runs clients concurrently while servers come and go, and checks each directory. Returns the
+/// number of servers.
 fn check_history(seed: u64, steps: usize, is_durable: bool) -> Result<u64> {
     let live = LiveStore::new();
     let server = live.serve();
@@ -242,7 +242,8 @@ fn check_history(seed: u64, steps: usize, is_durable: bool) -> Result<u64> {
     Ok(servers.into_inner())
 }
 
-/// Durable answers, reads included, are those of one order whatever becomes of servers.
+/// Durable answers, including those to reads, are consistent with one order of the calls even if
+/// servers die.
 #[test]
 fn durable_calls_have_one_order_while_servers_die() {
     campaign::quick(3..5, |seed| {
@@ -251,7 +252,8 @@ fn durable_calls_have_one_order_while_servers_die() {
     });
 }
 
-/// Answers that are not durable are those of one order as long as servers end in order.
+/// Answers that are not durable are consistent with one order of the calls as long as servers end
+/// cleanly.
 #[test]
 fn calls_have_one_order_while_servers_hand_over() {
     campaign::quick(3..5, |seed| {
@@ -289,7 +291,7 @@ impl todc_utils::Specification for Answered {
     }
 }
 
-/// What another implementation says of `calls`, which all have answers.
+/// The verdict of another implementation on `calls`, which all have answers.
 fn second_opinion(calls: &[Call<Directory>]) -> bool {
     let mut actions = Vec::new();
     for (process, call) in calls.iter().enumerate() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hostile clients: bytes that are no frames, frames that are no requests, and requests that no
+//! Hostile clients: bytes that are not frames, frames that are not requests, and requests that no
 //! client sends. The server refuses them and serves others.
 
 use std::io::{Read, Write};
@@ -52,7 +52,8 @@ fn greeted(live: &LiveStore, server: &LiveServer, client: u64) -> UnixStream {
     stream
 }
 
-/// Sends `bytes`, and returns what the server says before it closes, or before it waits for more.
+/// Sends `bytes`, and returns the bytes that the server sends before it closes the connection or
+/// waits for more.
 fn send(mut stream: UnixStream, bytes: &[u8]) -> Vec<u8> {
     // The server may close the connection before all is sent.
     let _ = stream.write_all(bytes);
@@ -129,7 +130,8 @@ fn a_client_of_another_namespace_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// A client that sends without ever reading is stopped; its answers do not fill memory.
+/// The server stops serving a client that sends without ever reading, so the answers do not fill
+/// its memory.
 #[test]
 fn a_client_that_reads_nothing_is_not_served_further() -> Result<()> {
     let live = LiveStore::new();

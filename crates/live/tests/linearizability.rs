@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Linearizability: whether concurrent calls could have happened one after another, each at a
+//! Linearizability: a check that concurrent calls could have happened one after another, each at a
 //! moment between its beginning and its answer.
 //!
 //! The search takes calls in the order of their beginnings and goes back where answers do not fit;
@@ -30,7 +30,7 @@ pub struct Call<S: Specification> {
     pub answer: Option<(u64, S::Answer)>,
 }
 
-/// A call that the search has put into the order, and what was before it.
+/// A call that the search has put into the order, and the state before it.
 struct Taken<S> {
     call: usize,
     before: S,

@@ -66,7 +66,7 @@ fn metrics_count_what_a_server_does() -> Result<()> {
     assert!(value(text, "esker_live_log_bytes") > 0.0);
     assert!(value(text, "process_cpu_seconds_total") > 0.0);
     assert!(!text.contains(r#"verb="hello""#), "handshakes are no requests");
-    // Each metric says what it is.
+    // Each metric has a description.
     let names = |kind: &str| text.lines().filter(|line| line.starts_with(kind)).count();
     assert_eq!(names("# HELP"), names("# TYPE"));
     tree.close()?;

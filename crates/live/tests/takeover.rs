@@ -14,8 +14,9 @@ use hashbrown::HashMap;
 use crate::campaign;
 use crate::served::{LiveStore, NAME, client_options, server_options};
 
-/// Moves a token between two names, as often as asked: a rename that is lost, or done twice, leaves
-/// none or another; and counts by creating and removing files. All requests are durable.
+/// Moves a token between two names `rounds` times, and counts by creating and removing files. A
+/// rename that is lost or done twice leaves the token under the wrong name, or loses it. All
+/// requests are durable.
 fn work(tree: &mut LiveTree, client: usize, rounds: usize, random: &mut Random) -> Result<()> {
     let root = LiveDir::root();
     let name = |what: &str| format!("{what}-{client}").into_bytes();
@@ -84,8 +85,8 @@ fn soak_changes_are_carried_out_once_while_servers_come_and_go() {
     println!("{servers} servers, {reconnects} reconnects");
 }
 
-/// Has clients work for `rounds` while servers end, die and take over. Returns how many servers took
-/// over, and how often a client connected anew.
+/// Runs clients for `rounds` while servers end, die and take over. Returns the number of takeovers,
+/// and of reconnections of clients.
 fn servers_come_and_go(seed: u64, rounds: usize) -> Result<(u64, u64)> {
     let live = LiveStore::new();
     let mut server = Some(live.serve());
@@ -137,7 +138,7 @@ fn servers_come_and_go(seed: u64, rounds: usize) -> Result<(u64, u64)> {
     server.end().map(|()| counts)
 }
 
-/// Stops the world at a request of the store; what the image then holds is served by another.
+/// Stops the world at a request of the store; another server then serves the image of the store.
 #[test]
 fn a_crash_at_every_store_request_loses_no_durable_answer() -> Result<()> {
     for stop in 1.. {
@@ -202,10 +203,9 @@ fn a_fenced_server_answers_nothing_and_says_so() -> Result<()> {
     second.end()
 }
 
-/// Symptom: `submit` failed although the request stayed under way, so that a caller who submitted it
-/// again had it carried out twice.
-/// Cause: sending what was gathered failed after the request had got its number.
-/// Fix: what becomes of a request with a number is for `wait` to say.
+/// Symptom: `submit` failed although the request stayed under way, so that a caller who submitted
+/// it again had it carried out twice. Cause: sending the gathered requests failed after the request
+/// had got its number. Fix: once a request has a number, only `wait` reports its failure.
 #[test]
 fn a_request_under_way_fails_when_it_is_waited_for() -> Result<()> {
     let live = LiveStore::new();
@@ -224,7 +224,7 @@ fn a_request_under_way_fails_when_it_is_waited_for() -> Result<()> {
     for number in submitted {
         assert_eq!(connection.wait(number).unwrap_err().kind(), Kind::Unavailable);
     }
-    // Those that failed are not carried out by a later server.
+    // A later server does not carry out those that failed.
     let server = live.serve();
     tree.change(create(&b"later".to_vec()))?;
     let entries = tree.list(&LiveDir::root())?;

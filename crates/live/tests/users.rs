@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Users: what the server lets each do. Their identities are those of handles; processes of two
-//! users are in the tests of the command.
+//! Users: the permissions that the server grants to each. The tests set the identities of handles;
+//! the tests of the command have processes of two users.
 
 use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
@@ -46,7 +46,7 @@ fn permissions_are_those_of_each_user() -> Result<()> {
     let inner = alice.make_directory(&private, b"inner", 0o777)?;
     alice.create(&inner, b"f", 0o666)?;
     assert_eq!(alice.lookup(&private, b"inner")?.uid, 1000);
-    // The identity of a directory opens nothing to whom its path is closed.
+    // The identity of a directory does not help a user who may not follow its path.
     let guessed = LiveDir { id: inner.id, path: inner.path.clone() };
     assert_eq!(bob.create(&guessed, b"g", 0o644).unwrap_err().kind(), Kind::Fenced);
     assert_eq!(bob.dir(b"/private/inner").unwrap_err().kind(), Kind::Denied);

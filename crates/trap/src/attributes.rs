@@ -45,7 +45,7 @@ pub(crate) fn type_bits(kind: FileKind) -> u32 {
 }
 
 impl FileAttributes {
-    /// Those of `inode`, of whose content `stored_bytes` are no holes.
+    /// The attributes of `inode`; `stored_bytes` of its content are not holes.
     pub(crate) fn new(inode: &Inode, stored_bytes: u64) -> Self {
         let kind = inode.kind().unwrap_or(FileKind::File);
         Self {
@@ -114,6 +114,7 @@ impl FileAttributes {
 
 /// The memory of a structure of C without padding that is not written.
 pub(crate) fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
-    // SAFETY: the structures passed here were zeroed as a whole, so all their bytes are initialized.
+    // SAFETY: the structures passed here were zeroed as a whole, so all their bytes are
+    // initialized.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }.to_vec()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Caller: the thread that entered a system call; reads and writes its memory, and asks the kernel about
-//! its descriptors, its working directory and its user.
+//! Caller: the thread that entered a system call; reads and writes its memory, and asks the kernel
+//! about its descriptors, its working directory and its user.
 
 use std::fs::File;
 use std::io;
@@ -20,14 +20,14 @@ pub(crate) struct Caller {
     thread: u32,
 }
 
-/// What the kernel says of a thread.
+/// The status of a thread, as `/proc` shows it.
 #[derive(Debug)]
 pub(crate) struct CallerStatus {
     /// The user for whom it accesses files.
     pub(crate) identity: Identity,
     /// The user who started it, for whom access(2) asks.
     pub(crate) real_identity: Identity,
-    /// Mode bits that files it makes do not get.
+    /// Mode bits that are cleared in the files it creates.
     pub(crate) umask: u32,
     /// Its process.
     process: u32,
@@ -148,7 +148,7 @@ impl Caller {
         }
     }
 
-    /// The path at which the file of a descriptor is.
+    /// The path of the file behind a descriptor.
     ///
     /// # Errors
     /// `BADF`.
@@ -174,7 +174,8 @@ impl Caller {
         Ok(path.into_os_string().into_vec())
     }
 
-    /// Returns a descriptor of the open file behind the caller's `descriptor`; both share its offset.
+    /// Returns a descriptor of the open file behind the caller's `descriptor`; both share its
+    /// offset.
     ///
     /// # Errors
     /// `BADF`, `PERM`.
@@ -202,7 +203,7 @@ impl Caller {
                 return Ok(unsafe { OwnedFd::from_raw_fd(handle as i32) });
             }
             let error = last_errno();
-            // A thread is no process; its leader is.
+            // A thread has no such descriptor; its leader has one.
             let leader = self.status()?.process;
             if leader == process {
                 return Err(error);
@@ -222,7 +223,7 @@ impl Caller {
         limit.rlim_cur
     }
 
-    /// What the kernel says of the thread. Cost: a file of `/proc` is read.
+    /// Returns the status of the thread. Cost: reads a file of `/proc`.
     ///
     /// # Errors
     /// `SRCH` if it is gone.

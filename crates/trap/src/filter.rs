@@ -2,8 +2,8 @@
 //! Filter: makes the kernel hand the system calls that name files to a supervisor.
 //!
 //! The filter is a classic BPF program that compares the number of a call with those of a list. It
-//! applies to the thread that installs it and to all processes and threads that the thread starts, for ever.
-//! Source: seccomp(2), seccomp_unotify(2).
+//! applies to the thread that installs it and to all processes and threads that the thread starts,
+//! for ever. Source: seccomp(2), seccomp_unotify(2).
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -12,8 +12,8 @@ use esker_base::{Error, Kind, Result};
 
 use crate::calls::TRAPPED;
 
-/// The architecture whose calls are handed over; see `linux/audit.h`. Of others the list of calls is not
-/// known.
+/// The architecture whose calls are handed over; see `linux/audit.h`. This crate does not know the
+/// call numbers of others.
 const ARCHITECTURE: Option<u32> = if cfg!(target_arch = "x86_64") {
     Some(0xc000_003e)
 } else if cfg!(target_arch = "aarch64") {
@@ -25,8 +25,8 @@ const ARCHITECTURE: Option<u32> = if cfg!(target_arch = "x86_64") {
 /// Calls from here on are those of the x32 ABI, whose numbers differ.
 const X32_CALLS: u32 = 0x4000_0000;
 
-/// Calls of Linux 6.13 to 6.17 that name files, from setxattrat to file_setattr: programs use older ones where
-/// there are none.
+/// Calls of Linux 6.13 to 6.17 that name files, from setxattrat to file_setattr: programs use older
+/// ones if these fail.
 const REFUSED_CALLS: std::ops::Range<u32> = 463..470;
 
 /// Offsets in `struct seccomp_data`.
@@ -38,8 +38,9 @@ const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// What the kernel answers to calls that cannot be handed over: programs of another architecture, whose
-/// calls this crate does not know, and io_uring, whose requests are no calls.
+/// The kernel's answer to calls that cannot be handed over: those of programs of another
+/// architecture, whose numbers this crate does not know, and those of io_uring, whose requests are
+/// not system calls.
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
 const fn instruction(code: u16, value: u32, if_true: u8, if_false: u8) -> libc::sock_filter {
@@ -61,7 +62,7 @@ fn program(architecture: u32) -> Vec<libc::sock_filter> {
         instruction(RETURN, REFUSE, 0, 0),
     ];
     for (at, &number) in TRAPPED.iter().enumerate() {
-        // Over the rest of the list and the return behind it.
+        // Jumps over the rest of the list and the return behind it.
         let distance = u8::try_from(TRAPPED.len() - at).expect("less than 256 calls are trapped");
         program.push(instruction(JUMP_IF_EQUAL, number as u32, distance, 0));
     }
@@ -70,8 +71,8 @@ fn program(architecture: u32) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Installs the filter in this thread, and returns the descriptor from which a supervisor receives calls.
-/// Programs that this thread starts gain no privileges any more (`no_new_privs`).
+/// Installs the filter in this thread, and returns the descriptor from which a supervisor receives
+/// calls. Programs that this thread starts gain no privileges any more (`no_new_privs`).
 ///
 /// # Errors
 /// `Conflict` if the thread has a supervisor already; `Unsupported` if the kernel, or a container,
@@ -86,8 +87,8 @@ pub(crate) fn install() -> Result<OwnedFd> {
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
         return Err(refused(&io::Error::last_os_error()));
     }
-    // Without the second flag, which Linux has since 5.19, a signal may interrupt a call whose effect the
-    // supervisor has already had.
+    // Without the second flag, which Linux has since 5.19, a signal may interrupt a call whose
+    // effect the supervisor has already had.
     let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let flags = [listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, listener];
     let mut error = io::Error::from_raw_os_error(libc::EINVAL);

@@ -18,8 +18,8 @@ const VIEWS_MAX: usize = 64;
 pub(crate) struct Identities {
     /// The namespace for a superuser.
     superuser: NamespaceView,
-    /// The only user whom callers can be, unless the supervisor is a superuser: nobody gains privileges
-    /// under a filter.
+    /// The only user whom callers can be, unless the supervisor is a superuser: no process gains
+    /// privileges under a filter.
     only: Option<NamespaceView>,
     known: Mutex<Vec<(Identity, NamespaceView)>>,
 }
@@ -36,7 +36,7 @@ impl Identities {
         &self.superuser
     }
 
-    /// The user who started `caller`, whatever user it has become.
+    /// The user who started `caller`, even if it has changed to another user since.
     pub(crate) fn real_of(&self, caller: Caller) -> Result<Identity, Errno> {
         match &self.only {
             Some(only) => Ok(only.namespace().identity().clone()),

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use crate::caller::Caller;
 
-/// Asks the kernel to run the supervisor where the caller ran, and back (Linux 6.6): neither processor is
-/// woken by an interrupt.
+/// Asks the kernel to run the supervisor where the caller ran, and back (Linux 6.6): neither
+/// processor is woken by an interrupt.
 const SYNCHRONOUS_WAKE_UP: u64 = 1;
 
 /// A system call that a thread has entered, and that the supervisor must answer.
@@ -44,8 +44,8 @@ pub(crate) enum CallAnswer {
 pub(crate) struct NewDescriptor {
     pub(crate) file: File,
     pub(crate) closes_on_exec: bool,
-    /// Is told whether the caller has it, before the call returns: what an open changes, it changes only
-    /// then.
+    /// Called with whether the caller got the descriptor, before the call returns: an open changes
+    /// files only then.
     pub(crate) then: Option<Box<dyn FnOnce(bool)>>,
 }
 
@@ -108,8 +108,8 @@ impl Listener {
         }
     }
 
-    /// True if the caller still waits. What was read of it is of this thread then, and not of another one
-    /// that got the number of a dead one.
+    /// True if the caller still waits. Then everything that was read from its memory and `/proc` is
+    /// that of this thread, and not of a new thread with the number of a dead one.
     pub(crate) fn is_waiting(&self, call: &SuspendedCall) -> bool {
         // SAFETY: the kernel reads the identity of the call.
         let valid = unsafe {
@@ -147,8 +147,8 @@ impl Listener {
         };
     }
 
-    /// Gives the caller a descriptor and, if it `answers`, answers the call with its number in the same step;
-    /// otherwise returns the number.
+    /// Gives the caller a descriptor and, if it `answers`, answers the call with its number in the
+    /// same step; otherwise returns the number.
     fn add_descriptor(
         &self,
         call: &SuspendedCall,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Listing: what getdents64(2) returns of a directory.
+//! Listing: the entries of a directory, as getdents64(2) returns them.
 //!
-//! The real directory behind a descriptor is empty, but it has an offset, which all descriptors of one
-//! open share and which lseek(2) sets to go back. An offset of 0 begins a listing: its entries are read at
-//! once, and get a number. Further offsets are the number of the listing and the place in it, so what a
-//! program reads of one listing is of one moment.
+//! The real directory behind a descriptor is empty, but it has an offset, which all descriptors of
+//! one open share and which lseek(2) sets to go back. A call at offset 0 begins a listing: it reads
+//! all entries at once and gives the listing a number. Further offsets consist of the number of the
+//! listing and the place in it, so a program sees a directory as it was at one moment.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -20,11 +20,13 @@ use rustix::io::Errno;
 
 use crate::attributes::{number_of, type_bits};
 
-/// Bits of an offset that are the place in a listing: listings of up to 16 M entries are read in one go.
+/// Bits of an offset that are the place in a listing: listings of up to 16 M entries are read in
+/// one go.
 const PLACE_BITS: u32 = 24;
 /// Numbers of listings, which start again at 1: real file systems allow offsets up to 2^43.
 const NUMBERS_MAX: u64 = 1 << 19;
-/// Listings that are kept, and the bytes of their names, however many there are at least one.
+/// Maximum number of listings that are kept, and of bytes of their names; one listing is always
+/// kept.
 const LISTINGS_MAX: usize = 4096;
 const NAME_BYTES_MAX: usize = 64 << 20;
 
@@ -34,7 +36,7 @@ pub(crate) struct Listings(Mutex<KnownListings>);
 
 #[derive(Debug, Default)]
 struct KnownListings {
-    /// Those first that were read longest ago.
+    /// Ordered by the last read, the oldest first.
     known: VecDeque<(u64, Arc<Listing>)>,
     last_number: u64,
     name_bytes: usize,
@@ -55,7 +57,7 @@ struct ListedEntry {
     kind: u8,
 }
 
-/// What one call returns.
+/// The answer to one call.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ListedPage {
     /// Entries in the form of getdents64(2).
@@ -79,7 +81,8 @@ impl Listings {
         let (number, place) = (offset >> PLACE_BITS, offset & ((1 << PLACE_BITS) - 1));
         let (number, listing) = match self.find(number) {
             Some(listing) if offset != 0 => (number, listing),
-            // Of a listing that is not kept any more, the place is about the same in a new one.
+            // If the listing is not kept any more, about the same entries are at that place in a
+            // new one.
             _ => {
                 let listing = Listing::read(namespace, dir)
                     .map_err(|error| Errno::from_raw_os_error(error.kind().errno()))?;
@@ -139,7 +142,8 @@ impl Listing {
         self.entries.push(entry);
     }
 
-    /// Encodes entries from `place` as `struct linux_dirent64`; returns the place after the last one.
+    /// Encodes entries from `place` as `struct linux_dirent64`; returns the place after the last
+    /// one.
     fn encode(&self, number: u64, place: usize, bytes_max: usize) -> (Vec<u8>, usize) {
         const HEADER_BYTES: usize = 19;
         let (mut bytes, mut place) = (Vec::new(), place.min(self.entries.len()));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Outside: follows paths of a program outside of the place, to find those that lead there after all.
+//! Outside: follows paths that begin outside of the shown place, to find those that lead into it
+//! after all.
 //!
-//! Most have no symbolic link, which one call to the kernel shows. Others are followed name by name, as the
-//! kernel does for the caller: from its root or directory, and through its own links of `/proc`, which stand
-//! for what it has open.
+//! Most paths have no symbolic link, which one call to the kernel shows. Others are followed name
+//! by name, as the kernel does for the caller: from the caller's root or working directory, and
+//! through its own links in `/proc`, which stand for its open files.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -17,7 +18,7 @@ use crate::supervisor::Supervisor;
 
 /// `f_type` of `/proc`.
 const PROC_MAGIC: u64 = 0x9fa0;
-/// For descriptors that stand for a path alone.
+/// Flags of descriptors that stand for a path alone.
 const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// A path that leads into the namespace.
@@ -29,7 +30,7 @@ pub(crate) struct WayBack {
     pub(crate) is_followed: bool,
 }
 
-/// A walk of which the rest is ahead.
+/// A walk along a path, and the rest of the path.
 struct OutsideWalk {
     at: OwnedFd,
     /// The caller's root.
@@ -41,8 +42,9 @@ struct OutsideWalk {
 }
 
 impl Supervisor {
-    /// Returns where `path` enters the namespace, of which the text leads elsewhere; `None` if it does not.
-    /// `from` is where the caller starts, in its folder of `/proc`: `root`, `cwd` or a descriptor.
+    /// Returns where `path`, whose text leads elsewhere, enters the namespace; `None` if it does
+    /// not. `from` is where the caller starts, in its folder of `/proc`: `root`, `cwd` or a
+    /// descriptor.
     ///
     /// # Errors
     /// `LOOP`.
@@ -63,7 +65,7 @@ impl Supervisor {
             match rustix::fs::openat2(&start, &joined[..], flags, Mode::empty(), without_links) {
                 // The path has a link.
                 Err(Errno::LOOP) => {}
-                // Too long for one call, or the kernel is to try again.
+                // The path is too long for one call, or the kernel asks to try again.
                 Err(Errno::NAMETOOLONG | Errno::AGAIN | Errno::NOSYS) => {}
                 // The kernel finds the same, or has the right error.
                 _ => return Ok(None),
@@ -140,8 +142,8 @@ impl Supervisor {
         Ok(Step::Link)
     }
 
-    /// Follows `name` in a directory of `/proc`: `self`, which is the caller's, or one of what a process has
-    /// open, which leads there without a path.
+    /// Follows `name` in a directory of `/proc`: `self`, which stands for the caller, or a link to
+    /// an open file of a process, which leads there without a path.
     fn follow_proc(&self, caller: Caller, walk: &mut OutsideWalk, name: &[u8]) -> Step {
         if matches!(name, b"self" | b"thread-self") {
             walk.ahead.push(caller.thread().to_string().into_bytes());
@@ -163,7 +165,8 @@ impl Supervisor {
         is_same(directory, self.skeleton().top())
     }
 
-    /// True if `path` names a directory above the place, which cannot be moved while the place is in use.
+    /// True if `path` names a directory above the place, which cannot be moved while the place is
+    /// in use.
     pub(crate) fn is_above_place(&self, caller: Caller, descriptor: i32, path: &[u8]) -> bool {
         let Some(start) = open_own(caller, &start_of(descriptor, path)) else { return false };
         let path = match path.iter().position(|&byte| byte != b'/') {
@@ -182,7 +185,7 @@ impl Supervisor {
     }
 }
 
-/// How a walk goes on.
+/// The next step of a walk.
 enum Step {
     /// Behind a symbolic link.
     Link,
@@ -205,7 +208,8 @@ impl OutsideWalk {
     }
 }
 
-/// Where a path starts that a caller names relative to `descriptor`, in its folder of `/proc`.
+/// The starting point, in the caller's folder of `/proc`, of a path that the caller names relative
+/// to `descriptor`.
 pub(crate) fn start_of(descriptor: i32, path: &[u8]) -> String {
     match descriptor {
         _ if path.starts_with(b"/") => "root".to_owned(),
@@ -214,7 +218,7 @@ pub(crate) fn start_of(descriptor: i32, path: &[u8]) -> String {
     }
 }
 
-/// Opens what is `name` in the caller's folder of `/proc`.
+/// Opens `name` in the caller's folder of `/proc`.
 fn open_own(caller: Caller, name: &str) -> Option<OwnedFd> {
     let path = format!("/proc/{}/{name}", caller.thread());
     rustix::fs::open(path, PATH, Mode::empty()).ok()

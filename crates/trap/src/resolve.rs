@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resolve: finds what a path of a program leads to, in the shown namespace or outside of it.
+//! Resolve: finds the file to which a path of a program leads, in the shown namespace or outside of
+//! it.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -16,20 +17,20 @@ use crate::caller::{Caller, errno_of};
 use crate::outside::start_of;
 use crate::supervisor::Supervisor;
 
-/// What the kernel appends to the path of a directory that was removed.
+/// The kernel's suffix to the path of a directory that was removed.
 const REMOVED: &[u8] = b" (deleted)";
 
-/// What a path leads to.
+/// The result of following a path.
 #[derive(Debug)]
 pub(crate) enum Resolved {
-    /// Out of the namespace, which the kernel finds once it can take the way.
+    /// The path leads out of the namespace. The kernel follows it once the skeleton has the way.
     Outside(Way),
-    /// Into the namespace.
+    /// The path leads into the namespace.
     Inside(Box<Located>),
 }
 
-/// The parts of the namespace through which a path leads, and which the kernel needs in the skeleton to follow
-/// the path by itself.
+/// The links and directories of the namespace through which a path leads. The kernel needs them in
+/// the skeleton to follow the path itself.
 #[derive(Debug, Default)]
 pub(crate) struct Way {
     /// Symbolic links: directory, name and target.
@@ -41,7 +42,8 @@ pub(crate) struct Way {
 /// The end of a walk through the namespace.
 enum Walked {
     Inside(Box<Located>),
-    /// A path outside of the namespace, and whether a symbolic link at the end of the walk led to it.
+    /// A path outside of the namespace, and whether a symbolic link at the end of the walk led to
+    /// it.
     Outside(Vec<u8>, Way, bool),
 }
 
@@ -50,13 +52,13 @@ enum Walked {
 pub(crate) struct Located {
     /// The namespace for the user who asks.
     pub(crate) view: NamespaceView,
-    /// The directory; for the root, the root.
+    /// The directory that has the name; for the root, the root itself.
     pub(crate) dir: Dir,
     /// The name in it; empty for the root.
     pub(crate) name: Vec<u8>,
     /// The inode at the name.
     pub(crate) inode: Option<Inode>,
-    /// True if the path requires a directory, as one that ends in a slash does.
+    /// True if the path requires a directory, for example because it ends in a slash.
     pub(crate) wants_directory: bool,
     pub(crate) way: Way,
     /// True if the last component of the path was a symbolic link that was followed.
@@ -80,7 +82,7 @@ impl Located {
         self.opened_as(self.inode()?)
     }
 
-    /// The directory that is there, of which this is the inode.
+    /// The directory that is there, whose inode is `inode`.
     ///
     /// # Errors
     /// `NOTDIR`.
@@ -129,8 +131,8 @@ impl ShownPlace {
         Self { components: components(path).map(<[u8]>::to_vec).collect() }
     }
 
-    /// Returns what follows the place in `path`, if `path` leads there by its text alone: without `..`, which
-    /// leads elsewhere behind a symbolic link.
+    /// Returns what follows the place in `path`, if `path` leads there by its text alone: without
+    /// `..`, which leads elsewhere behind a symbolic link.
     pub(crate) fn within<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
         let (mut wanted, mut at) = (self.components.iter(), 0);
         while at < path.len() {
@@ -162,14 +164,14 @@ pub(crate) fn reversed(path: &[u8]) -> Vec<Vec<u8>> {
     components(path).rev().map(<[u8]>::to_vec).collect()
 }
 
-/// Where a path starts.
+/// The starting point of a path.
 enum Start {
     Outside,
     /// In the namespace.
     Inside(WalkStart),
 }
 
-/// Where a walk through the namespace starts.
+/// The starting point of a walk through the namespace.
 struct WalkStart {
     from: Dir,
     /// The rest of the path.
@@ -179,8 +181,8 @@ struct WalkStart {
 }
 
 impl Supervisor {
-    /// Finds what `path` leads `caller` to, who names it relative to the directory of a `descriptor`.
-    /// Follows a symbolic link at its end if `follows`.
+    /// Follows `path`, which `caller` names relative to the directory `descriptor`. Follows a
+    /// symbolic link at its end, too, if `follows`.
     ///
     /// # Errors
     /// Those of a system call that names a file.
@@ -207,8 +209,8 @@ impl Supervisor {
         }
     }
 
-    /// Walks from a directory, and on if the path leads out of the place and back in through symbolic links
-    /// outside.
+    /// Walks from a directory, and on if the path leads out of the place and back in through
+    /// symbolic links outside.
     fn walk_all(
         &self,
         caller: Caller,
@@ -279,8 +281,8 @@ impl Supervisor {
         Ok(back.map_or(Start::Outside, |back| from_root(back.rest, back.is_followed)))
     }
 
-    /// The directory at `below`, the rest of the path of a directory of the skeleton; `None` if both were
-    /// removed: what can still be done in it, the kernel does.
+    /// The directory at `below`, the rest of the path of a directory of the skeleton. `None` if
+    /// both were removed: the kernel then carries out the calls that still work in it.
     pub(crate) fn dir_below(&self, below: &[u8]) -> Result<Option<Dir>, Errno> {
         let namespace = self.identities().superuser().namespace();
         match namespace.dir_at(namespace.root(), [b".", below].concat()) {
@@ -359,8 +361,8 @@ impl Supervisor {
         Ok(Walked::Inside(Box::new(located)))
     }
 
-    /// Fails unless the user may search the directories that lead to the place. Nobody but a superuser's
-    /// supervisor has callers who may not.
+    /// Fails unless the user may search the directories that lead to the place. Only a superuser's
+    /// supervisor can have callers without that permission.
     fn check_way(&self, view: &NamespaceView) -> Result<(), Errno> {
         let identity = view.namespace().identity();
         if identity.is_root() || !rustix::process::geteuid().is_root() {
@@ -376,8 +378,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Goes from the place one directory up, and then `ahead`: returns what follows the place if that leads back
-    /// to it, otherwise the path.
+    /// Goes from the place one directory up, and then `ahead`: returns what follows the place if
+    /// that leads back to it, otherwise the path.
     fn leave(&self, ahead: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Vec<u8>> {
         let place = self.skeleton().root().as_os_str().as_bytes();
         let end = place.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
@@ -395,7 +397,7 @@ pub(crate) fn wants_directory(path: &[u8]) -> bool {
     path.ends_with(b"/") || path.ends_with(b"/.") || path == b"."
 }
 
-/// Appends the components `ahead`, of which the next one is last.
+/// Appends the components `ahead`, which are in reverse order.
 fn joined(mut path: Vec<u8>, ahead: &[Vec<u8>]) -> Vec<u8> {
     if ahead.is_empty() && path.is_empty() {
         path.push(b'/');
@@ -426,7 +428,7 @@ mod tests {
             (b"/tmp/shown", Some(b"")),
             (b"/tmp/shown/", Some(b"/")),
             (b"//tmp/./shown/a/../..", Some(b"/a/../..")),
-            // Of which the kernel knows where they lead.
+            // The kernel knows where these lead.
             (b"/tmp/x/../shown/a", None),
             (b"/../tmp/shown", None),
             (b"tmp/shown/b", Some(b"/b")),

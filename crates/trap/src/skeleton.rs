@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Skeleton: real, empty directories that stand for directories of the namespace which a process has
-//! open or works in.
+//! Skeleton: real, empty directories that stand for directories of the namespace which a process
+//! has open or works in.
 //!
-//! The kernel keeps working directories and resolves relative paths of its own with them. Symbolic links on
-//! the way to a working directory, and programs while they are executed, are there as well. The supervisor
-//! moves and removes what is here with what it stands for.
+//! The kernel keeps working directories and resolves relative paths of its own with them. The
+//! skeleton also has the symbolic links on the way to a working directory, and programs while they
+//! are executed. When the supervisor moves or removes something in the namespace, it does the same
+//! here.
 //!
-//! Programs can plant links here, and links that were made here may be stale for a moment: the supervisor,
-//! which may have more rights than they, follows none. It reaches every name from the descriptor of the
-//! root, within its mount. Permissions are those of the namespace, and are checked there: a directory here
-//! belongs to the supervisor, and anyone may search it.
+//! Programs can plant links here, and links that were made here may be stale for a moment. The
+//! supervisor may have more rights than these programs, so it follows no link: it reaches every
+//! name from the descriptor of the root, within its mount. Permissions are those of the namespace,
+//! and are checked there: a directory here belongs to the supervisor, and anyone may search it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -36,14 +37,14 @@ pub(crate) struct Skeleton {
     root: PathBuf,
     /// The directory at `root`, which this supervisor holds locked.
     top: OwnedFd,
-    /// True once it has anything but directories.
+    /// True once the skeleton has anything but directories.
     has_files: AtomicBool,
-    /// Numbers of the real files and links that were made here, and the time of the last change of that of
-    /// which a program is a copy.
+    /// Inode numbers of the real files and links that were made here, and for the copy of a program
+    /// the time of the original's last change.
     made: Mutex<HashMap<u64, (i64, i64)>>,
     /// For names of copies that are being written.
     copies: AtomicU64,
-    /// Taken for writing while names change in the namespace and here.
+    /// Locked for writing while names change in the namespace and here.
     pub(crate) structure: RwLock<()>,
 }
 
@@ -98,8 +99,8 @@ impl Skeleton {
         self.directory(dir).map(drop)
     }
 
-    /// Makes the directory that stands for `dir`, in which the kernel is about to make something for the
-    /// user `uid`.
+    /// Makes the directory that stands for `dir`, in which the kernel is about to make something
+    /// for the user `uid`.
     pub(crate) fn make_writable_directory(&self, dir: &Dir, uid: u32) -> io::Result<()> {
         let _shape = self.structure.read();
         let directory = self.directory(dir)?;
@@ -131,7 +132,8 @@ impl Skeleton {
         }
     }
 
-    /// The directory that stands for `dir`, which is made unless it is there. The caller holds `structure`.
+    /// The directory that stands for `dir`, which is made unless it is there. The caller holds
+    /// `structure`.
     fn directory(&self, dir: &Dir) -> io::Result<OwnedFd> {
         if dir.is_removed() {
             return Err(Errno::NOENT.into());
@@ -160,13 +162,14 @@ impl Skeleton {
             Err(Errno::EXIST) => return Ok(open_below(parent, name, OFlags::PATH)?),
             Err(errno) => return Err(errno.into()),
         }
-        // Whatever the umask is.
+        // Independent of the umask.
         let made = open_below(parent, name, OFlags::RDONLY)?;
         rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))?;
         Ok(made)
     }
 
-    /// Removes `name` if it is no directory and was made here, or is a socket that was bound here.
+    /// Removes `name` if the supervisor made it and it is not a directory, or if it is a socket
+    /// that was bound here.
     fn remove_made(&self, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
         let found = stat(parent, name)?;
         if !is_socket(&found) && !self.made.lock().contains_key(&found.st_ino) {
@@ -175,7 +178,7 @@ impl Skeleton {
         self.remove_file(parent, name)
     }
 
-    /// Removes `name`, which stands for something else than before.
+    /// Removes `name` after its counterpart in the namespace was replaced.
     fn remove_stale(&self, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
         match stat(parent, name) {
             Ok(found) if is_directory(&found) => self.remove_directory(parent, name),
@@ -185,7 +188,7 @@ impl Skeleton {
         }
     }
 
-    /// Removes a directory, with what was left in it.
+    /// Removes a directory, with any remaining entries.
     fn remove_directory(&self, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
         match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOTEMPTY) => {
@@ -204,7 +207,8 @@ impl Skeleton {
         Ok(rustix::fs::unlinkat(parent, name, AtFlags::empty())?)
     }
 
-    /// Makes what the kernel needs to follow a path by itself, as far as it still is in `namespace`.
+    /// Makes the links and directories that the kernel needs to follow a path itself, as far as
+    /// they still are in `namespace`.
     pub(crate) fn make_way(&self, namespace: &Namespace, way: &Way) -> io::Result<()> {
         for (dir, name, target) in &way.links {
             self.make_link(namespace, dir, (name, target))?;
@@ -304,7 +308,8 @@ impl Skeleton {
         }
     }
 
-    /// Removes what stands for `name` in `dir`, which is gone. The caller holds `structure` for writing.
+    /// Removes the counterpart of `name` in `dir`, which is gone from the namespace. The caller
+    /// holds `structure` for writing.
     pub(crate) fn removed(&self, dir: &Dir, name: &[u8], is_directory: bool) {
         if !is_directory && !self.has_files.load(Ordering::Acquire) {
             return;
@@ -318,8 +323,8 @@ impl Skeleton {
         drop(removed);
     }
 
-    /// Moves what stands for `old` to `new`, each a name in a directory, or exchanges the two. The caller
-    /// holds `structure` for writing.
+    /// Moves the counterpart of `old` to `new`, each a name in a directory, or exchanges the two.
+    /// The caller holds `structure` for writing.
     pub(crate) fn moved(
         &self,
         old: (&Dir, &[u8]),
@@ -350,7 +355,8 @@ impl Skeleton {
         Ok(())
     }
 
-    /// Removes what was made here below the place; returns how many files stay, which others have made.
+    /// Removes everything that the supervisor made below the place; returns the number of files
+    /// that others made, which stay.
     pub(crate) fn clear(&self) -> io::Result<usize> {
         self.clear_directory(&open_below(&self.top, b".", OFlags::RDONLY)?)
     }
@@ -397,7 +403,7 @@ fn names_of(dir: &Dir) -> Vec<Vec<u8>> {
     names
 }
 
-/// Opens the directory `name` in `parent`, by no link and in the same mount.
+/// Opens the directory `name` in `parent`, without following a link or leaving the mount.
 fn open_below(parent: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -423,8 +429,8 @@ fn is_socket(found: &Stat) -> bool {
     FileType::from_raw_mode(found.st_mode) == FileType::Socket
 }
 
-/// Makes `copy` the program `inode` with the bytes of `content`. The kernel executes no file that is open for
-/// writing.
+/// Makes `copy` the program `inode` with the bytes of `content`. The kernel executes no file that
+/// is open for writing.
 fn fill_copy(content: &File, mut copy: File, inode: &Inode) -> io::Result<()> {
     copy_content(content, &mut copy)?;
     if rustix::process::geteuid().is_root() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Spool: the files of the namespace that programs have open, and some that they had open, as real files of
-//! one directory.
+//! Spool: the files of the namespace that programs have open, and some that they had open, as real
+//! files of one directory.
 //!
-//! The name of a real file is the identity of the file in the namespace. The kernel reports
-//! whenever a writer has closed one (inotify), whatever closed it, and it is written back then.
+//! The name of a real file is the identity of the file in the namespace. The kernel reports each
+//! close by a writer (inotify), however it came about, and the file is then written back.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,24 +23,27 @@ use tempfile::TempDir;
 
 use crate::spooled_file::{FileSource, SpooledFile};
 
-/// Files that stay in the spool although nobody has them open, and the share of the descriptors that this
-/// process may have that they take at most.
+/// Maximum number of files that stay in the spool although nobody has them open (*idle* files).
+/// They also take at most a share of the descriptors that this process may have.
 const IDLE_FILES_MAX: usize = 512;
 const IDLE_FILES_SHARE: usize = 4;
-/// Bytes of all files beyond which those that nobody has open go, and the share of the room that was there at
-/// the beginning. They also go if less room than that is left: writes of programs cannot make room.
+/// Bytes of all files, also as a share of the initial free space, beyond which idle files are
+/// removed. They are also removed if less free space than that is left, since a program's write
+/// cannot free any.
 const IDLE_BYTES_MAX: u64 = 1 << 30;
 const IDLE_BYTES_SHARE: u64 = 2;
-/// Files beyond which an open first writes others back: each takes a descriptor. Also as a share of them.
+/// Number of files, also as a share of the descriptors, beyond which an open first writes others
+/// back: each file takes a descriptor.
 const FILES_MAX: usize = 2048;
 const FILES_SHARE: usize = 2;
-/// Bytes of files put there, or closed, between two looks at the limits, also as a share of the room. A look
-/// asks for the size of each file, so it also comes only with every half of the idle files.
+/// Bytes of files put into the spool, or closed, between two checks of the limits; also as a share
+/// of the free space. A check asks for the size of each file, so a count of files triggers one only
+/// after half of the maximum number of idle files.
 const BYTES_PER_TRIM: u64 = 64 << 20;
 const BYTES_PER_TRIM_SHARE: u64 = 8;
-/// Name of the folder in which files get their content: nobody watches it.
+/// Name of the folder in which files get their content; it is not watched.
 const FILLING: &str = "filling";
-/// Name whose closing ends [`Spool::write_back_closed`].
+/// Name of the file whose closing ends [`Spool::write_back_closed`].
 const END: &str = "end";
 
 /// Files of the namespace by identity, as files of one directory.
@@ -57,11 +60,12 @@ pub(crate) struct Spool {
     end: Mutex<Option<File>>,
     /// Set before the last file is closed.
     is_ending: AtomicBool,
-    /// Number of files beyond which an open writes others back; held by the one that does.
+    /// Number of files beyond which an open writes others back. The open that does so holds the
+    /// lock.
     relieved_from: Mutex<usize>,
 }
 
-/// What a spool may hold.
+/// The limits of a spool.
 #[derive(Clone, Copy, Debug)]
 struct SpoolLimits {
     idle_files_max: usize,
@@ -120,7 +124,7 @@ impl Spool {
         rest.is_some_and(|rest| rest.starts_with(b"/"))
     }
 
-    /// The file at `path`, which a descriptor leads to; `None` if it is no file of the spool.
+    /// The file at `path`, which a descriptor leads to; `None` if it is not a file of the spool.
     pub(crate) fn file_at(&self, path: &[u8]) -> Option<Arc<SpooledFile>> {
         let name = path.strip_prefix(self.path.as_os_str().as_bytes())?.strip_prefix(b"/")?;
         self.file(id_of(name)?)
@@ -129,13 +133,13 @@ impl Spool {
     /// The file `id`, if it is in the spool.
     pub(crate) fn file(&self, id: u128) -> Option<Arc<SpooledFile>> {
         let slot = self.files.lock().get(&id)?.clone();
-        // Waits while its content is copied.
+        // Blocks while the content of the file is copied.
         let known = slot.0.lock();
         known.clone()
     }
 
-    /// Calls `change` with the file `id`, or with `None` if it is not in the spool: nobody puts it there
-    /// before `change` returns.
+    /// Calls `change` with the file `id`, or with `None` if it is not in the spool; then no thread
+    /// puts it there before `change` returns.
     pub(crate) fn with_file<T>(
         &self,
         id: u128,
@@ -144,7 +148,7 @@ impl Spool {
         let slot = self.files.lock().entry(id).or_default().clone();
         let known = slot.0.lock();
         if let Some(file) = known.clone() {
-            // It may be being written back, for which others need not wait.
+            // The file may be in the middle of a write-back; others need not wait for that.
             drop(known);
             return change(Some(&file));
         }
@@ -154,8 +158,8 @@ impl Spool {
         changed
     }
 
-    /// Puts the file `id` into the spool unless it is there; `source` opens it in the namespace, and it
-    /// gets its content if `has_content`.
+    /// Puts the file `id` into the spool unless it is there; `source` opens it in the namespace,
+    /// and it gets its content if `has_content`.
     pub(crate) fn put(
         &self,
         namespace: &Namespace,
@@ -226,13 +230,13 @@ impl Spool {
             Err(error) if Kind::of_io(&error) == Kind::FileTooLarge => {
                 Err(Error::io(error, format!("a file of {size} bytes")))
             }
-            // There may be room once it is opened.
+            // There may be enough free space by the time it is opened.
             _ => Ok(()),
         }
     }
 
-    /// Attempts something that takes room or descriptors. If these are `exhausted`, idle files go, at first
-    /// only those that need not be written back.
+    /// Attempts an operation that takes free space or descriptors. If these are `exhausted`,
+    /// removes idle files, at first only those that need not be written back.
     fn with_room<T, E>(
         &self,
         attempt: impl Fn() -> std::result::Result<T, E>,
@@ -252,8 +256,8 @@ impl Spool {
         attempt()
     }
 
-    /// Writes back what can be, of files that no thread puts into the spool or waits for: this one may be
-    /// doing that.
+    /// Writes back the files whose slots are not locked: the calling thread itself may hold one, to
+    /// put a file into the spool.
     fn write_back_known(&self) {
         let files: Vec<Arc<Slot>> = self.files.lock().values().cloned().collect();
         for slot in files {
@@ -264,7 +268,7 @@ impl Spool {
         }
     }
 
-    /// Removes the slot `id` if it has no file, and nobody but the caller has it.
+    /// Removes the slot `id` if it has no file and only the caller holds it.
     fn remove_vacant(&self, id: u128, slot: &Arc<Slot>) {
         let mut files = self.files.lock();
         let is_known = files.get(&id).is_some_and(|known| Arc::ptr_eq(known, slot));
@@ -273,7 +277,8 @@ impl Spool {
         }
     }
 
-    /// Counts `file`, which was put there or closed; true if the limits are to be looked at.
+    /// Counts `file`, which was put into the spool or closed; true if it is time to check the
+    /// limits.
     fn has_grown_by(&self, file: &SpooledFile) -> bool {
         let bytes = file.content().metadata().map_or(0, |known| known.len());
         let is_short_of_room = self.is_short_of_room();
@@ -289,8 +294,7 @@ impl Spool {
         is_due
     }
 
-    /// Takes files out of the spool that nobody has open, those first that were opened longest ago, if there
-    /// are more than need be.
+    /// Removes idle files beyond the limits from the spool, least recently opened first.
     pub(crate) fn trim(&self) -> Result<()> {
         let files: Vec<Arc<Slot>> = self.files.lock().values().cloned().collect();
         let bytes = |slot: &Arc<Slot>| {
@@ -312,7 +316,7 @@ impl Spool {
         room_at(&self.path).is_ok_and(|room| room < self.limits.idle_bytes_max)
     }
 
-    /// Waits, if there are very many files, until some are written back and out of the spool.
+    /// If there are very many files, waits until some are written back and removed from the spool.
     fn relieve(&self) -> Result<()> {
         let files_max = self.limits.files_max;
         if self.files.lock().len() <= files_max {
@@ -324,12 +328,13 @@ impl Spool {
         }
         self.write_back_all()?;
         self.take_idle(files_max / 2)?;
-        // Programs may have as many open as this: looking again would not help.
+        // Programs have this many files open, so another attempt would not help before there are
+        // twice as many.
         *relieved_from = files_max.max(self.files.lock().len() * 2);
         Ok(())
     }
 
-    /// Takes the file `id` out of the spool if it has no names and nobody has it open.
+    /// Removes the file `id` from the spool if it has no names and nobody has it open.
     pub(crate) fn discard_if_gone(&self, id: u128) -> Result<()> {
         let mut files = self.files.lock();
         let Some(slot) = files.get(&id) else { return Ok(()) };
@@ -401,15 +406,15 @@ impl Spool {
         result
     }
 
-    /// Writes back each file that a writer closes, until [`Spool::end`]; `report` hears of those that
-    /// could not be.
+    /// Writes back each file that a writer closes, until [`Spool::end`]; calls `report` for those
+    /// that could not be written back.
     pub(crate) fn write_back_closed(&self, report: &dyn Fn(&Error)) {
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
         let mut events = inotify::Reader::new(&self.closes, &mut buffer);
         loop {
             let written = match events.next() {
                 Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => {
-                    // The last event may be among those that were lost.
+                    // The event of the end may be among the lost ones.
                     if self.is_ending.load(Ordering::SeqCst) {
                         return;
                     }
@@ -435,7 +440,8 @@ impl Spool {
         }
     }
 
-    /// Writes back the file `id`, which a writer has closed, and takes it out if it has no names.
+    /// Writes back the file `id`, which a writer has closed, and removes it from the spool if it
+    /// has no names.
     fn write_back_closed_file(&self, id: u128) -> Result<()> {
         let Some(file) = self.file(id) else { return Ok(()) };
         file.write_back_closed()?;
@@ -451,7 +457,7 @@ impl Spool {
         drop(self.end.lock().take());
     }
 
-    /// Writes everything back, takes it out, and removes the directory.
+    /// Writes all files back, removes them from the spool, and removes the directory.
     pub(crate) fn close(self) -> Result<()> {
         let written = self.write_back_all();
         let mut result = written;
@@ -461,7 +467,7 @@ impl Spool {
             result = result.and(file.map_or(Ok(()), SpooledFile::close));
         }
         if result.is_err() {
-            // What could not be written back is only here.
+            // Keep the directory: it has the only copy of files that could not be written back.
             let kept = self.directory.keep();
             return result.map_err(|error| {
                 error.within(format!("files are only in {} yet", kept.display()))
@@ -472,7 +478,7 @@ impl Spool {
 }
 
 impl SpoolLimits {
-    /// Those of a spool at `path`.
+    /// The limits of a spool at `path`.
     fn at(path: &Path) -> std::io::Result<Self> {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
@@ -496,7 +502,7 @@ fn is_exhausted(error: &Error) -> bool {
     is_exhausted_kind(error.kind())
 }
 
-/// True if an attempt may succeed once files are out of the spool.
+/// True if an attempt may succeed once files are removed from the spool.
 fn is_exhausted_kind(kind: Kind) -> bool {
     matches!(kind, Kind::NoSpace | Kind::TooManyOpenFiles)
 }
@@ -516,9 +522,10 @@ mod tests {
 
     use super::*;
 
-    /// Symptom: a file that was truncated by its name while another thread opened it had its former content.
-    /// Cause: the open copied the content to the spool after the truncation had not found the file there.
-    /// Fix: nobody puts a file into the spool while it is truncated in the session.
+    /// Symptom: a file that was truncated by its name while another thread opened it had its former
+    /// content. Cause: the open copied the content to the spool after the truncation had not found
+    /// the file there. Fix: no thread puts a file into the spool while it is truncated in the
+    /// session.
     #[test]
     fn a_file_is_put_there_before_or_after_it_is_changed_elsewhere() {
         let repository =

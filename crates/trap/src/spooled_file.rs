@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Spooled file: a file of the namespace while programs have it open, as a real file.
 //!
-//! Invariant: once nobody has it open for writing and `is_dirty` is false, the session has its bytes.
-//! Whether anybody does is known by leases (fcntl(2), `F_SETLEASE`): the kernel grants a read lease if no
-//! descriptor and no map can write, and a write lease if there is no other descriptor or map at all.
-//! Whether a user has written is known by a set-user-id bit of the real file, which the kernel takes off then.
+//! Invariant: once no program has it open for writing and `is_dirty` is false, the session has its
+//! bytes. Leases (fcntl(2), `F_SETLEASE`) show whether it is open: the kernel grants a read lease
+//! if no descriptor and no map can write, and a write lease if there is no other descriptor or map
+//! at all. A set-user-id bit of the real file shows whether a user has written, since the kernel
+//! clears it then.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -34,25 +35,26 @@ const PIECE_BYTES: usize = 1 << 20;
 const SET_ID: u32 = 0o6000;
 /// Mode of real files.
 const MODE: u32 = 0o600;
-/// Mode of real files of those that have set-id bits: nobody executes them, and the kernel takes the bit off
-/// when a process writes that may not keep it.
+/// Mode of the real files of files with set-id bits: they are never executed, and the kernel clears
+/// the bit when a process without the privilege to keep it writes.
 const MODE_UNTIL_WRITTEN: u32 = 0o4600;
 
 /// A file of the namespace that is in the spool.
 #[derive(Debug)]
 pub(crate) struct SpooledFile {
     path: PathBuf,
-    /// Open for reading only: leases tell of others then.
+    /// Open for reading only, so that a lease shows whether others have it open.
     file: File,
     source: FileSource,
     /// True if it may have bytes that the session lacks.
     is_dirty: AtomicBool,
-    /// True if it is empty, and not yet as long as in the session: it was put here to be truncated.
+    /// True if the real file is empty although the session's file has content: it was put here to
+    /// be truncated.
     lacks_content: AtomicBool,
-    /// When it was opened last, in opens of the spool.
+    /// Time of its last open, as a number of opens of the spool.
     pub(crate) last_use: AtomicU64,
-    /// Held while it is opened for writing, while it gets its content, while its attributes are changed, and
-    /// while it is written back: that sets attributes, which must not be older ones.
+    /// Held while the file is opened for writing, gets its content, changes its attributes, or is
+    /// written back: a write-back sets attributes, and must not overwrite newer ones.
     writing: Mutex<()>,
 }
 
@@ -76,14 +78,15 @@ pub(crate) struct CopiedFile {
 /// A kind of lease.
 #[derive(Clone, Copy)]
 enum Lease {
-    /// Nobody writes.
+    /// No descriptor or map can write.
     Read = libc::F_RDLCK as isize,
-    /// Nobody else has it open.
+    /// There is no other descriptor or map.
     Write = libc::F_WRLCK as isize,
 }
 
 impl SpooledFile {
-    /// Copies the file `source` to `filled`, with its content if `has_content`, and moves it to `path` then.
+    /// Copies the file `source` to `filled`, with its content if `has_content`, and moves it to
+    /// `path` then.
     ///
     /// # Errors
     /// Errors of the store; `NoSpace`, `TooManyOpenFiles` and others of the spool.
@@ -106,7 +109,7 @@ impl SpooledFile {
     /// The file `source`, which was copied to `path`.
     pub(crate) fn new(source: FileSource, copied: CopiedFile, path: PathBuf) -> Self {
         let CopiedFile { file, lacks_content } = copied;
-        // A lease that somebody breaks is told by a signal, by default one that ends the process.
+        // The kernel reports a broken lease by a signal, by default one that ends the process.
         // SAFETY: the call takes numbers.
         unsafe { libc::fcntl(file.as_raw_fd(), SET_SIGNAL, libc::SIGURG) };
         Self {
@@ -120,7 +123,7 @@ impl SpooledFile {
         }
     }
 
-    /// Copies the content here if that was left out.
+    /// Copies the content here if that was skipped before.
     ///
     /// # Errors
     /// As [`SpooledFile::copy`].
@@ -191,12 +194,14 @@ impl SpooledFile {
         if !namespace.identity().is_root() {
             self.set_mode(MODE).map_err(|error| self.failed(error))?;
         }
-        // Closing it has it written back; without a descriptor for that, it is at the end.
+        // Closing this descriptor triggers the write-back; if none can be had, the file is written
+        // back at the end.
         drop(self.open_locked(libc::O_WRONLY));
         Ok(())
     }
 
-    /// Changes attributes in the session by `change`, and here what `changes` says of them.
+    /// Changes attributes in the session by `change`, and those that the real file has, too, by
+    /// `changes`.
     ///
     /// # Errors
     /// Those of `change`; errors of the spool.
@@ -218,7 +223,7 @@ impl SpooledFile {
 
     /// Sets the time of the last change of content.
     fn set_modified(&self, mtime_ns: i64) -> io::Result<()> {
-        // Not by a descriptor that can write: closing one would be taken for the end of a change.
+        // Not by a descriptor that can write: closing it would count as the end of a change.
         let (seconds, nanoseconds) = timestamp::parts(mtime_ns);
         let omitted = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
         let modified = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
@@ -230,8 +235,8 @@ impl SpooledFile {
         self.file.set_permissions(std::fs::Permissions::from_mode(mode))
     }
 
-    /// The attributes of the file, whose content may be newer than what the session has. Waits while it is
-    /// written back, since attributes of the session are those of a half written file then.
+    /// The attributes of the file, whose content may be newer than the session's. Blocks while it
+    /// is written back, since the session then has the attributes of a half-written file.
     pub(crate) fn stat(&self) -> Result<Inode> {
         let FileSource::Session(session, open) = &self.source else {
             return self.source.inode();
@@ -284,8 +289,8 @@ impl SpooledFile {
         self.write_back_locked()
     }
 
-    /// As [`SpooledFile::write_back`], after a writer has closed it: also one that no call has opened, but
-    /// a path of `/proc`.
+    /// As [`SpooledFile::write_back`], after a writer has closed it: also one that no call has
+    /// opened, but a path of `/proc`.
     pub(crate) fn write_back_closed(&self) -> Result<()> {
         let _writing = self.writing.lock();
         let written = self.write_back_locked();
@@ -303,7 +308,8 @@ impl SpooledFile {
         let recorded = file.stat()?;
         if recorded.nlink > 0 && !self.lacks_content() {
             self.copy_from_spool(session, open, recorded.size, self.metadata()?.len())?;
-            // As programs have seen them since the file was written. A writer may have changed it meanwhile.
+            // The attributes as programs have seen them since the write. Another writer may have
+            // changed the file meanwhile.
             let known = self.metadata()?;
             let mtime_ns = modified_ns(&known);
             let mode = mode_after(recorded.mode, &known);
@@ -334,7 +340,7 @@ impl SpooledFile {
         let mut at = 0;
         while at < size {
             let (data, end) = self.next_data(at, size).map_err(failed)?;
-            // What was there before must not show in a hole.
+            // Former content must not show in a hole.
             if data > at && recorded_size > at {
                 to.punch(at..data.min(size), false)?;
             }
@@ -353,7 +359,7 @@ impl SpooledFile {
         if to.stat()?.size == size { Ok(()) } else { to.truncate(size) }
     }
 
-    /// The next range of bytes from `at` that is no hole.
+    /// The next range of bytes from `at` that is not a hole.
     fn next_data(&self, at: u64, size: u64) -> io::Result<(u64, u64)> {
         match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
             Ok(start) => {
@@ -362,19 +368,19 @@ impl SpooledFile {
             }
             // Only a hole is left.
             Err(rustix::io::Errno::NXIO) => Ok((size, size)),
-            // This file system does not tell.
+            // This file system does not report holes.
             Err(rustix::io::Errno::INVAL) => Ok((at, size)),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Whether nobody else has it open, and no name leads to it.
+    /// True if no name leads to the file and nobody else has it open.
     pub(crate) fn is_gone(&self) -> Result<bool> {
         let _writing = self.writing.lock();
         Ok(self.lease(Lease::Write) && self.source.inode()?.nlink == 0)
     }
 
-    /// Whether nobody else has it open, and the session has all of it.
+    /// True if the session has all of the file's content and nobody else has it open.
     pub(crate) fn is_idle(&self) -> bool {
         let _writing = self.writing.lock();
         !self.is_dirty() && self.lease(Lease::Write)
@@ -393,7 +399,7 @@ impl SpooledFile {
         is_granted
     }
 
-    /// Removes the real file, of which there can be another one then.
+    /// Removes the real file; another one can then take its place.
     pub(crate) fn remove(&self) {
         drop(std::fs::remove_file(&self.path));
     }
@@ -408,17 +414,17 @@ fn modified_ns(metadata: &std::fs::Metadata) -> i64 {
     timestamp::of_parts(metadata.mtime(), metadata.mtime_nsec())
 }
 
-/// The mode of a file of mode `mode`, whose set-id bits go if a user has written to the real file.
+/// The mode of a file of mode `mode`, without set-id bits if a user has written to the real file.
 fn mode_after(mode: u32, real: &std::fs::Metadata) -> u32 {
     match mode {
         _ if real.mode() & SET_ID != 0 => mode,
-        // Without the group's execute bit, the other one is no set-group-id bit.
+        // Without the group's execute bit, 02000 does not mean set-group-id.
         _ if mode & 0o010 == 0 => mode & !0o4000,
         _ => mode & !SET_ID,
     }
 }
 
-/// Gives a new real file the attributes that tell later whether it has changed.
+/// Gives a new real file the attributes that show later whether it has changed.
 fn set_attributes(file: &File, inode: &Inode) -> io::Result<()> {
     file.set_modified(timestamp::system_time(inode.mtime_ns))?;
     let mode = if inode.mode & SET_ID != 0 { MODE_UNTIL_WRITTEN } else { MODE };
@@ -474,7 +480,7 @@ impl FileSource {
     fn copy_content(&self, namespace: &Namespace, inode: &Inode, to: &File) -> Result<()> {
         let failed = |error| Error::io(error, "spool");
         let size = inode.size;
-        // What an attempt that failed has left must not show in a hole.
+        // Bytes that a failed attempt has left must not show in a hole.
         to.set_len(0).and_then(|()| to.set_len(size)).map_err(failed)?;
         let mut at = 0;
         while at < size {

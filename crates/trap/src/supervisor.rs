@@ -20,7 +20,7 @@ use crate::resolve::ShownPlace;
 use crate::skeleton::Skeleton;
 use crate::spool::Spool;
 
-/// Where and how a namespace is shown.
+/// Settings of a supervisor: the namespace, and the place at which it is shown.
 pub struct TrapOptions {
     /// The namespace.
     pub view: NamespaceView,
@@ -30,12 +30,12 @@ pub struct TrapOptions {
     pub spool: PathBuf,
     /// Threads that answer system calls.
     pub threads: usize,
-    /// Hears of files that could not be written back to the session, whose content stays in the spool, and
-    /// of files that other processes made at the place.
+    /// Called for files that could not be written back to the session, whose content stays in the
+    /// spool, and for files that other processes made at the place.
     pub report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
-/// What the threads of a supervisor share.
+/// The state that the threads of a supervisor share.
 pub(crate) struct Supervisor {
     identities: Identities,
     place: ShownPlace,
@@ -78,7 +78,7 @@ impl Supervisor {
         &self.listings
     }
 
-    /// Answers calls until the one of thread `starter` that ends this thread, once `is_ending` is set.
+    /// Answers calls. Once `is_ending` is set, the next call of thread `starter` ends this thread.
     fn serve(&self, listener: &Listener, starter: u32, is_ending: &AtomicBool) {
         loop {
             let call = match listener.receive() {
@@ -105,7 +105,7 @@ impl Supervisor {
     }
 }
 
-/// Fails if `path` is there and no directory.
+/// Fails if `path` exists and is not a directory.
 fn check_directory(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(found) if !found.is_dir() => {
@@ -116,7 +116,7 @@ fn check_directory(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes the place at which a namespace is shown, which no other supervisor may use meanwhile.
+/// Makes the place at which a namespace is shown, and locks it against other supervisors.
 fn prepare(place: &Path) -> Result<Skeleton> {
     let failed = |error: std::io::Error| Error::io(error, place.to_string_lossy());
     check_directory(place)?;
@@ -145,15 +145,15 @@ fn prepare(place: &Path) -> Result<Skeleton> {
     Ok(skeleton)
 }
 
-/// Runs `work` in a thread that sees a namespace at a place, as does every process that it starts, and
-/// returns what it returns. What programs have written to files is in the session then; the session is
-/// not ended. Processes that `work` leaves behind fail in their further system calls that name files
-/// (`ENOSYS`).
+/// Runs `work` in a thread that sees a namespace at a place, as does every process that it starts,
+/// and returns its result. By then everything that programs have written to files is in the
+/// session, which is not ended. In processes that `work` leaves behind, further system calls that
+/// name files fail (`ENOSYS`).
 ///
 /// # Errors
-/// `NotEmpty` if the place has entries; `Unsupported` where the kernel does not allow it; `Conflict`
-/// inside of another such thread; errors of the store, once all has ended, if files could not be
-/// written back.
+/// `NotEmpty` if the place has entries; `Unsupported` where the kernel does not allow it;
+/// `Conflict` inside of another such thread; after `work` has ended, errors of the store if files
+/// could not be written back.
 pub fn run<T: Send>(options: TrapOptions, work: impl FnOnce() -> T + Send) -> Result<T> {
     let threads = options.threads.max(1);
     let supervisor = Supervisor::new(options)?;
@@ -170,7 +170,7 @@ pub fn run<T: Send>(options: TrapOptions, work: impl FnOnce() -> T + Send) -> Re
             if sent.is_err() || !is_installed {
                 return None;
             }
-            // A panic goes on once the others have ended.
+            // A panic continues once the other threads have ended.
             let done = catch_unwind(AssertUnwindSafe(work));
             is_ending.store(true, Ordering::SeqCst);
             for _ in 0..threads {
@@ -198,7 +198,7 @@ pub fn run<T: Send>(options: TrapOptions, work: impl FnOnce() -> T + Send) -> Re
     });
     let Supervisor { spool, skeleton, report, .. } = supervisor;
     let written = spool.close();
-    // What stays there matters less than what the program has done.
+    // Files that stay at the place are reported, but do not fail the program.
     let left = match skeleton.clear() {
         Ok(0) => None,
         Ok(left) => {

@@ -9,15 +9,15 @@ use rustix::io::Errno;
 
 use crate::shown::{can_show, inode, of, session, show};
 
-/// A user who is no superuser.
+/// A user other than the superuser.
 const NOBODY: u32 = 65_534;
 
-/// True for the superuser, as whom the tests run or not.
+/// True if the tests run as the superuser.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Lets this thread access files as a user who is no superuser, in `place` as well.
+/// Makes this thread access files as a user other than the superuser, in `place` as well.
 fn become_ordinary(place: &Path) {
     if is_root() {
         fs::set_permissions(place, Permissions::from_mode(0o777)).expect("chmod");
@@ -26,10 +26,9 @@ fn become_ordinary(place: &Path) {
     }
 }
 
-/// Symptom: of files that were written, closed and given a time, as `tar` and `rsync` do, some had the time
-/// of the write.
-/// Cause: the write-back read the time first, and set it once it had copied the content.
-/// Fix: a change of attributes waits for a write-back, which reads them last.
+/// Symptom: some files that were written, closed and given a time, as `tar` and `rsync` do, had the
+/// time of the write. Cause: the write-back read the time first, and set it once it had copied the
+/// content. Fix: a change of attributes waits for a write-back, which reads them last.
 #[test]
 fn times_that_are_set_after_closing_stay() {
     const FILES: u64 = 300;
@@ -53,10 +52,10 @@ fn times_that_are_set_after_closing_stay() {
     }
 }
 
-/// Symptom: set-id bits that were set after a file was closed were lost, and those of a file that was opened
-/// and not written.
-/// Cause: the write-back took them off any file that a user had opened, from a mode it had read before.
-/// Fix: the kernel tells whether a user has written since they were set.
+/// Symptom: set-id bits were lost if they were set after a file was closed, or if the file was
+/// opened and not written. Cause: the write-back cleared them on any file that a user had opened,
+/// from a mode it had read before. Fix: the kernel shows whether a user has written since they were
+/// set.
 #[test]
 fn set_id_bits_go_only_with_later_writes() {
     const FILES: usize = 200;
@@ -104,7 +103,7 @@ fn access_is_that_of_the_real_user_unless_asked_otherwise() {
         let path = place.join("file");
         fs::write(&path, "text").expect("write");
         fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("chmod");
-        // SAFETY: the call takes numbers. Of all threads, only this one gets another real user.
+        // SAFETY: the call takes numbers. Only this thread gets another real user.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, -1, -1) };
         assert_eq!(changed, 0);
         let access = |flags: rustix::fs::AtFlags| {

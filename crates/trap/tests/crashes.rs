@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program has synced survives, and what could not be written to the store is not lost silently.
+//! Content that a program has synced survives, and content that could not be written to the store
+//! is not lost silently.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -58,7 +59,7 @@ fn what_was_synced_is_there_after_a_takeover() {
         let mut file = File::create(place.join("file")).expect("create");
         file.write_all(&[7; 100_000]).expect("write");
         file.sync_all().expect("fsync");
-        // Another process gets what is durable, and the session.
+        // Another process resumes the session with everything that is durable.
         let resumed = repository(store.clone()).resume(set, options()).expect("resume");
         assert_eq!(content(&resumed, "/file"), [7; 100_000]);
         file.write_all(b"more").expect("the spool has room");

@@ -221,9 +221,9 @@ fn more_files_than_are_kept_are_all_written_back() {
     }
 }
 
-/// Symptom: a descriptor that was opened again by a path of `/proc` wrote to what nobody wrote back, also in
-/// snapshots and in files that its user may not write.
-/// Cause: the kernel opened the spool's file by itself.
+/// Symptom: a write to a descriptor that was opened again by a path of `/proc` was not written
+/// back, and was possible in snapshots and in files that the user may not write. Cause: the kernel
+/// itself opened the spool's file.
 #[test]
 fn descriptors_are_opened_again_by_their_paths() {
     if !can_show() {
@@ -259,8 +259,8 @@ fn descriptors_are_opened_again_by_their_paths() {
     });
 }
 
-/// Symptom: an open that failed since its process had no descriptor left truncated the file, or created one.
-/// Cause: the supervisor acted before it handed the descriptor out.
+/// Symptom: an open that failed because its process had no descriptor left truncated the file, or
+/// created one. Cause: the supervisor acted before it handed the descriptor out.
 #[test]
 fn an_open_for_which_there_is_no_descriptor_changes_nothing() {
     if !can_show() || !Path::new("/usr/bin/python3").exists() {
@@ -379,8 +379,9 @@ fn open_how(directory: i32, path: &Path, how: OpenHow, bytes: usize) -> Result<O
     Ok(unsafe { OwnedFd::from_raw_fd(opened as i32) })
 }
 
-/// Symptom: openat2 with restrictions acted on what is really at the place, which a link or a root led to.
-/// Cause: the supervisor did not follow the last link, nor begin absolute paths at the descriptor.
+/// Symptom: openat2 with restrictions acted on the real files at the place, to which a link or a
+/// root led. Cause: the supervisor did not follow the last link, nor begin absolute paths at the
+/// descriptor.
 #[test]
 fn openat2_restricts_and_checks_its_arguments() {
     if !can_show() {
@@ -438,7 +439,7 @@ fn openat2_restricts_and_checks_its_arguments() {
     });
 }
 
-/// Calls since Linux 6.13 act on what is really at the place.
+/// Calls since Linux 6.13 would act on the real files at the place.
 #[test]
 fn calls_that_are_newer_than_this_are_refused() {
     if !can_show() {

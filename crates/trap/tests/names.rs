@@ -61,7 +61,8 @@ fn symbolic_links_lead_in_and_out() {
     assert_eq!(fs::read(outside.path().join("new")).expect("read"), b"made");
 }
 
-/// Symptom: a path that leads out of the place and back in did not find files, and what was written was lost.
+/// Symptom: a path that leads out of the place and back in did not find files, and content written
+/// there was lost.
 #[test]
 fn paths_lead_out_and_back() {
     if !can_show() {
@@ -102,7 +103,7 @@ fn named_pipes_outside_keep_nobody_waiting() {
     });
 }
 
-/// What the supervisor does not do itself, the kernel does through real links.
+/// Calls that the supervisor leaves to the kernel work through real links.
 #[test]
 fn everything_works_through_links_that_lead_out() {
     if !can_show() {
@@ -147,9 +148,9 @@ fn a_slash_behind_a_link_does_not_change_what_it_stands_for() {
     });
 }
 
-/// Symptom: files that a program made through a symbolic link to the place, as in a shell whose `$PWD` has one,
-/// succeeded and were lost.
-/// Cause: only the text of a path was compared with the place.
+/// Symptom: files that a program made through a symbolic link to the place, as in a shell whose
+/// `$PWD` has one, succeeded and were lost. Cause: only the text of a path was compared with the
+/// place.
 #[test]
 fn links_from_outside_lead_in() {
     if !can_show() {
@@ -170,7 +171,7 @@ fn links_from_outside_lead_in() {
              cd ..; ls up/place/dir; rm link/dir/a; cat /proc/self/cwd/link/dir/c; test -L link",
         );
         assert_eq!(said, "ad\ndir\na\nb\nc\nd\nc\n");
-        // As a shell makes one whose working directory has a link in its name.
+        // Like the link of a shell whose working directory has a link in its name.
         symlink(outside.path().join("link/dir/b"), place.join("back")).expect("symlink");
         symlink(outside.path().join("link/loop"), place.join("loop")).expect("symlink");
         symlink(outside.path().join("link/dir"), place.join("down")).expect("symlink");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that know nothing of this do what they do elsewhere.
+//! Unmodified programs behave as they do in a real directory.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A session that a thread of the test, and what it starts, see at a directory.
+//! Shown: a session that a thread of the test, and the processes it starts, see at a directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -95,10 +95,10 @@ fn left_in(scratch: &TempDir) -> Vec<PathBuf> {
     left
 }
 
-/// Runs a script of the shell in `place`; returns what it says.
+/// Runs a shell script in `place`; returns its output.
 pub fn shell(place: &Path, script: &str) -> String {
     let mut shell = Command::new("sh");
-    // Where make runs the tests, it tells makes below about itself, and they say where they are.
+    // If make runs the tests, a make below it finds these variables and prints its directory.
     shell.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
     let output = shell.arg("-ec").arg(script).current_dir(place).output();
     text_of(&output.expect("a shell"), script)
@@ -128,7 +128,7 @@ pub fn inode(session: &Session, path: &str) -> Inode {
     session.find(path, FollowLinks::Yes).expect("find").inode
 }
 
-/// The spool of what is shown at `place`.
+/// The spool of the namespace that is shown at `place`.
 pub fn spool_beside(place: &Path) -> PathBuf {
     let beside = fs::read_dir(place.parent().expect("a parent")).expect("list");
     let mut beside = beside.map(|entry| entry.expect("an entry").path());

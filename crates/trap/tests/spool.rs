@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the spool has of files, and when it takes it.
+//! The content of files in the spool, and the time at which it is copied there.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -19,9 +19,9 @@ fn truncate(path: &Path, size: i64) -> io::Result<()> {
     }
 }
 
-/// Symptom: a file over 1 MiB was empty after an open with `O_TRUNC` had failed.
-/// Cause: its content is not copied to the spool, from where the empty file was written back.
-/// Fix: the file counts as one without content until the caller has a descriptor.
+/// Symptom: a file over 1 MiB was empty after an open with `O_TRUNC` had failed. Cause: such an
+/// open does not copy the content to the spool, and the empty file there was written back. Fix: the
+/// file counts as one without content until the caller has a descriptor.
 #[test]
 fn a_large_file_keeps_its_content_if_an_open_that_truncates_fails() {
     if !can_show() || !Path::new("/usr/bin/python3").exists() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What lies around the place: links from elsewhere, what others plant in the skeleton, mounts.
+//! The surroundings of the place: links from elsewhere, files that others plant in the skeleton,
+//! mounts.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -45,7 +46,7 @@ fn what_others_plant_in_the_skeleton_leads_nowhere() {
         waits.recv().expect("planted");
         fs::create_dir(place.join("d/l")).expect("mkdir");
         fs::write(place.join("d/l/precious"), "own").expect("write");
-        // A directory is needed where the link is, which is not the supervisor's to remove.
+        // A directory is needed where the link is, which the supervisor must not remove.
         fs::create_dir(place.join("d/l/sub")).expect("mkdir");
         let entered = Command::new("sh").args(["-c", "cd d/l/sub"]).current_dir(place).output();
         assert!(!entered.expect("a shell").status.success());
@@ -59,8 +60,8 @@ fn what_others_plant_in_the_skeleton_leads_nowhere() {
 }
 
 /// Symptom: files outside were removed and made by a program that worked in the namespace alone.
-/// Cause: a thread that followed a link made it in the skeleton after another had replaced it by a directory,
-/// and the supervisor then went through it.
+/// Cause: a thread that followed a link made it in the skeleton after another had replaced it by a
+/// directory, and the supervisor then went through it.
 #[test]
 fn links_that_others_replace_lead_nowhere() {
     if !can_show() {

@@ -3,7 +3,8 @@
 //!
 //! usage: `mpiio_conformance DIRECTORY threads|initial`
 //!   `threads`  the suite, whose racing ranks are threads
-//!   `initial`  MPI for the initial thread alone: other threads are refused, and objects come and go
+//!   `initial`  MPI for the initial thread alone: other threads are refused, and objects come and
+//!              go
 
 use std::path::Path;
 use std::sync::Arc;

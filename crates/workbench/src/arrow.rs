@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Arrow: the table of a result as an Arrow IPC file (Feather version 2), which data frames map into
-//! memory.
+//! Arrow: the table of a result as an Arrow IPC file (Feather version 2), which data frames map
+//! into memory.
 //!
 //! ```text
 //! "ARROW1" 0 0 | message: schema | message: record batch, and its buffers | end | footer | its
@@ -8,9 +8,9 @@
 //! ```
 //! One record batch without compression: tables have at most some thousand rows. Metadata is in
 //! FlatBuffers. A message is `ffffffff`, the length of its metadata, the metadata padded to 8 bytes
-//! (`arrow_message`), and its buffers. Writing this subset here spares the crates of Arrow, whose build
-//! takes longer than that of the workbench; `flatbuffers` alone is small.
-//! Layout: <https://arrow.apache.org/docs/format/Columnar.html> and the `.fbs` files beside it.
+//! (`arrow_message`), and its buffers. Writing this subset here spares the crates of Arrow, whose
+//! build takes longer than that of the workbench; `flatbuffers` alone is small. Layout:
+//! <https://arrow.apache.org/docs/format/Columnar.html> and the `.fbs` files beside it.
 
 use flatbuffers::FlatBufferBuilder;
 

@@ -90,7 +90,7 @@ pub fn message(
     [&CONTINUATION[..], &bytes.to_le_bytes(), &metadata].concat()
 }
 
-/// What follows the last message of a file whose footer is `footer`.
+/// The end of a file with this `footer`, which follows the last message.
 #[must_use]
 pub fn end_of_file(footer: &[u8]) -> Vec<u8> {
     let footer_bytes = u32::try_from(footer.len()).expect("footers are bounded by their writers");

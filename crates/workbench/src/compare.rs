@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Compare: two runs side by side, with confidence intervals and a plain verdict.
 //!
-//! Operations of one phase are not independent, so single latencies are not resampled. The units are
-//! repetitions of a phase and, within a repetition, ranks: a two-level bootstrap. Percentile
+//! Operations of one phase are not independent, so single latencies are not resampled. The units
+//! are repetitions of a phase and, within a repetition, ranks: a two-level bootstrap. Percentile
 //! intervals of few repetitions are too narrow; they are widened by √(n / (n - 1)) and the ratio of
 //! Student's t to the normal quantile, for the smaller number n of repetitions (Hesterberg 2015,
 //! What Teachers Should Know About the Bootstrap, §4.3). With one repetition there is no verdict.
@@ -22,7 +22,8 @@ const RESAMPLES: usize = 2_000;
 /// The quantile of the normal distribution for 95 %.
 const NORMAL_95: f64 = 1.96;
 
-/// Student's t for 95 % by degrees of freedom, from 1; beyond the last [`NORMAL_95`] is close enough.
+/// Student's t for 95 % by degrees of freedom, from 1; beyond the last [`NORMAL_95`] is close
+/// enough.
 const STUDENT_95: [f64; 20] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
@@ -68,7 +69,7 @@ pub struct ComparedFigure {
     pub ratio: f64,
     /// 95 % interval of the ratio.
     pub interval: (f64, f64),
-    /// What follows.
+    /// The verdict.
     pub verdict: ComparisonVerdict,
 }
 
@@ -107,7 +108,8 @@ pub fn compare(first: &RunResult, second: &RunResult) -> Vec<ComparedFigure> {
     figures
 }
 
-/// The names of the phases that [`compare`] leaves out, each after the label of the run that has it.
+/// The names of the phases that [`compare`] leaves out, each after the label of the run that has
+/// it.
 #[must_use]
 pub fn left_out<'a>(first: &'a RunResult, second: &'a RunResult) -> Vec<(&'a str, String)> {
     let has_other_mix = shares(first) != shares(second);
@@ -243,7 +245,7 @@ mod tests {
         assert_eq!(rate.verdict, ComparisonVerdict::Faster, "more operations per second");
     }
 
-    /// Of equal services a 95 % interval excludes 1 in about one of twenty comparisons.
+    /// If services are equal, a 95 % interval excludes 1 in about one of twenty comparisons.
     #[test]
     fn equal_services_rarely_differ() {
         let mut random = Random::from_seed(4);

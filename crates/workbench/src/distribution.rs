@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Distribution: the latencies of one kind of operation, as counts of buckets.
 //!
-//! Bucket `u` holds the latencies whose bucket ends at `u` nanoseconds. Buckets are exact below
-//! 256 ns; above, each is at most 1/128 of its lower bound wide. A quantile is therefore never below
+//! Bucket `u` holds the latencies whose bucket ends at `u` nanoseconds. Buckets are exact below 256
+//! ns; above, each is at most 1/128 of its lower bound wide. A quantile is therefore never below
 //! the exact one, and at most [`RELATIVE_ERROR_MAX`] above it. Minimum, maximum and sum are exact.
 //! Invariants: buckets ascend and none is empty; their counts add up to `count`.
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Environment: what a result depends on besides the service, as Linux shows it.
+//! Environment: the machine and the settings on which a result depends besides the service, as
+//! Linux shows them.
 //!
-//! Everything is best effort: what the kernel does not show is empty or 0.
+//! Everything is best effort: values that the kernel does not show are empty or 0.
 
 use std::fs::read_to_string;
 use std::path::Path;
@@ -89,7 +90,7 @@ impl RunEnvironment {
         }
     }
 
-    /// Adds what can be known only after the run; `before` was read when it began.
+    /// Adds the values that are known only after the run; `before` was read when it began.
     pub fn finish(&mut self, before: ProcessorTicks) {
         let after = ProcessorTicks::read();
         let percent =
@@ -119,17 +120,18 @@ pub fn processor_bits() -> Vec<u8> {
     bits
 }
 
-/// Processors that the ranks of a node may use, where `own` and `all` are the bits of this rank and of
-/// all ranks together.
+/// Processors that the ranks of a node may use, where `own` and `all` are the bits of this rank and
+/// of all ranks together.
 #[must_use]
 pub fn shared_processors(own: &[u8], all: &[u8]) -> u32 {
     let count = |bits: &[u8]| bits.iter().map(|byte| byte.count_ones()).sum::<u32>();
     let usable = processors();
-    // A quota of time counts for all ranks together, and allows no more for being divided.
+    // A quota of processor time counts for all ranks together, so dividing it among them does not
+    // raise it.
     if usable < count(own) { usable } else { count(all).max(usable) }
 }
 
-/// How often the scheduler has preempted the calling thread.
+/// The number of times that the scheduler has preempted the calling thread.
 #[must_use]
 pub fn preemptions() -> u64 {
     let status = read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -165,7 +167,7 @@ fn mount_of(directory: &Path) -> (String, String) {
         let more = right.nth(1).unwrap_or_default();
         path.starts_with(point).then(|| (point, format!("{point} ({options}; {more})"), kind))
     });
-    // Of mounts at one point the last is on top.
+    // The last of several mounts at one point is on top.
     let found = mounts.max_by_key(|(point, ..)| point.len());
     found.map(|(_, mount, kind)| (mount, kind.to_owned())).unwrap_or_default()
 }

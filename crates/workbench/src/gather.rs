@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gather: brings what ranks in other processes measured to rank 0.
+//! Gather: brings the measurements of ranks in other processes to rank 0.
 //!
 //! Each rank sends its phases as JSON in pieces of at most [`PIECE_BYTES`], and an empty message at
 //! the end. Layout: docs/format/workbench-result.md.
@@ -20,7 +20,7 @@ const _: () = assert!(PIECE_BYTES <= esker_comm::transport::MESSAGE_BYTES_MAX);
 /// Returns the phases of all ranks in rank order at rank 0, and `None` at the others.
 ///
 /// # Errors
-/// `Unavailable` names a lost rank; `Corrupt` or `TooLarge` for what no rank sends.
+/// `Unavailable` names a lost rank; `Corrupt` or `TooLarge` for messages that no rank sends.
 pub fn gather(
     transport: &mut dyn Transport,
     phases: Vec<RankPhase>,

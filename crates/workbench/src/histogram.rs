@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Histogram: counts latencies while they are measured, in constant time and memory.
 //!
-//! The buckets are those of the crate `hdrhistogram` with two significant digits: 37 KiB from 1 ns to
-//! an hour, allocated once. `distribution` has the stored form and its error bound.
-//! Concurrency: one rank owns a histogram; ranks are merged afterwards.
+//! The buckets are those of the crate `hdrhistogram` with two significant digits: 37 KiB from 1 ns
+//! to an hour, allocated once. `distribution` has the stored form and its error bound. Concurrency:
+//! one rank owns a histogram; ranks are merged afterwards.
 
 use hdrhistogram::Histogram;
 

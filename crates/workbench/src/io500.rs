@@ -18,7 +18,7 @@ use crate::result::{PhaseKind, PhaseResult};
 /// Bytes of a file of mdtest-hard.
 pub const HARD_FILE_BYTES: u64 = 3_901;
 
-/// What a score means; summaries and reports say it beside the number.
+/// The meaning of a score, which summaries and reports show beside the number.
 pub const SCORE_MEANING: &str = "The score is the geometric mean of the eight metadata phases in \
 kIOPS. It is not a valid IO500 submission: the phases of IOR are absent, write phases may be shorter \
 than 300 s, and find tests no names.";
@@ -92,7 +92,7 @@ impl Io500Phase {
 pub struct Io500Score {
     /// The geometric mean of the phases' rates, in thousands of operations per second.
     pub metadata_kiops: f64,
-    /// What it covers, and what not.
+    /// The phases that it covers and those that it does not.
     pub meaning: String,
 }
 

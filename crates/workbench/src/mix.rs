@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Operation mix: which share of the calls of a mixed phase each operation has.
+//! Mix: the share of each operation in the calls of a mixed phase.
 //!
 //! The shares give each rank a fixed number of calls of each operation, and the rank draws without
-//! replacement until all are used. So the order is random, the numbers are exact, and a phase creates
-//! as many objects as it deletes: the working set keeps its size.
+//! replacement until all are used. So the order is random, the numbers are exact, and a phase
+//! creates as many objects as it deletes: the working set keeps its size.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,7 +65,7 @@ impl OperationMix {
         share.map_or(0, |(_, share)| (share * calls).round() as u64)
     }
 
-    /// How often one rank calls each operation in a phase: 4 · I · D calls together.
+    /// The number of calls of each operation by one rank in a phase: 4 · I · D calls together.
     #[must_use]
     pub fn calls(&self, size: &WorkingSetSize) -> Vec<(Operation, u64)> {
         let datasets = u64::from(size.datasets);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Content: the bytes of objects, which identify the object and the position.
+//! Object content: the bytes of objects, which identify the object and the position.
 //!
-//! All objects share a template of random bytes; the first 16 are replaced by the object's identity.
-//! So neither another object's content nor shifted or repeated bytes pass, and making and checking
-//! content costs no more than copying and comparing it.
+//! All objects share a template of random bytes; the first 16 are replaced by the object's
+//! identity. So neither another object's content nor shifted or repeated bytes pass, and making and
+//! checking content costs no more than copying and comparing it.
 
 use esker_base::{Error, Kind, Random, Result};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Options: what a run does.
+//! Options: the parameters of a run.
 
 use esker_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
@@ -12,11 +12,11 @@ use crate::recorder::OUTLIER_NS;
 /// The options of a run, which a result repeats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunOptions {
-    /// What comparisons and reports call the run.
+    /// The name of the run in comparisons and reports.
     pub label: String,
     /// Parameters of the working set.
     pub size: WorkingSetSize,
-    /// How often each benchmark phase is repeated.
+    /// Number of repetitions of each benchmark phase.
     pub repeat: u32,
     /// Waiting factors of the closed loops.
     pub waiting_factors: Vec<f64>,
@@ -38,7 +38,8 @@ pub struct RunOptions {
     pub races: bool,
     /// Runs the metadata phases of IO500 instead of the benchmark.
     pub io500: bool,
-    /// Benchmark phases, and the write phases of IO500, end after this time, once all ranks have done as much as the fastest.
+    /// Benchmark phases, and the write phases of IO500, end after this time, once all ranks have
+    /// done as much as the fastest.
     pub stonewall_ns: Option<u64>,
     /// The working set stays for later runs.
     pub keep: bool,
@@ -76,8 +77,8 @@ impl RunOptions {
         }
     }
 
-    /// Checks that a write-once service can do the run: it creates no objects after the first phase,
-    /// and deletes and renames none.
+    /// Checks that a write-once service can do the run: it creates no objects after the first
+    /// phase, and deletes and renames none.
     ///
     /// # Errors
     /// `Unsupported` names `target`.

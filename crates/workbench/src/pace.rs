@@ -2,11 +2,11 @@
 //! Pace: when a rank's next operation begins.
 //!
 //! In a closed loop an operation begins once the one before has returned and its waiting time is
-//! over. In an open loop operations begin at times that do not depend on the service; a rank that is
-//! late begins at once, and the delay counts as response time. Otherwise a stall would be measured
-//! once instead of once per operation that it delays (coordinated omission). What the workbench
-//! itself adds to that delay is told apart by [`ServiceQueue`].
-//! Source: MDWorkbench §3 (waiting factor); Tene, How NOT to Measure Latency, 2013.
+//! over. In an open loop operations begin at times that do not depend on the service; a rank that
+//! is late begins at once, and the delay counts as response time. Otherwise a stall would be
+//! measured once instead of once per operation that it delays (coordinated omission).
+//! [`ServiceQueue`] separates the part of that delay that the workbench itself causes. Source:
+//! MDWorkbench §3 (waiting factor); Tene, How NOT to Measure Latency, 2013.
 
 use std::fmt::Debug;
 use std::num::NonZeroU64;
@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::recorder::OperationTiming;
 use crate::reservoir::unit_interval;
 
-/// How much too late the kernel may end a sleep, so as to end several at once; 50 µs unless set.
+/// Time by which the kernel may end a sleep too late, so that it can end several at once; 50 µs
+/// unless set.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
 
 /// A clock that can also wait.
@@ -29,8 +30,8 @@ pub trait PaceClock: Clock {
     fn wait_until_ns(&self, at_ns: u64, waiting: Waiting);
 }
 
-/// How a rank waits: it sleeps, and polls the clock at the end. A thread that yields instead loses the
-/// processor for milliseconds on a busy machine.
+/// The way in which a rank waits: it sleeps, and polls the clock at the end. A thread that yields
+/// instead loses the processor for milliseconds on a busy machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// Polls for longer than nearly any sleep is late: for waits by whose length results are
@@ -43,7 +44,7 @@ pub enum Waiting {
 }
 
 impl Waiting {
-    /// How each of `ranks` waits in an open loop on a machine with `processors`.
+    /// The way in which each of `ranks` waits in an open loop on a machine with `processors`.
     #[must_use]
     pub const fn of(ranks: u32, processors: u32) -> Self {
         if ranks <= processors { Self::Polling } else { Self::Sleeping }
@@ -98,7 +99,7 @@ pub enum Arrivals {
     Poisson,
 }
 
-/// How the operations of a phase follow each other.
+/// The rule by which the operations of a phase follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pacing {
@@ -160,11 +161,11 @@ impl ArrivalSchedule {
     }
 }
 
-/// The queue in front of a service as it is if the workbench begins each call the moment it can: at
-/// its intended time, or when the call before returns (Lindley's recursion, with measured service
-/// times). Whatever a call begins later than there is the lateness of the workbench: a sleep that
-/// ends late, a processor that is not free, the time to make and check content, and the delays that
-/// follow from these.
+/// The queue in front of a service if the workbench began each call as soon as possible: at its
+/// intended time, or when the previous call returns (Lindley's recursion, with measured service
+/// times). If a call begins later than that, the difference is the lateness of the workbench: a
+/// sleep that ends late, a processor that is not free, the time to make and check content, and the
+/// delays that follow from these.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServiceQueue {
     free_ns: u64,
@@ -207,7 +208,7 @@ impl RankPace {
         };
     }
 
-    /// In an open loop, waits until the next call is due and returns when that is.
+    /// In an open loop, waits until the next call is due, and returns that time.
     #[inline]
     pub fn wait_for_turn(&mut self, clock: &dyn PaceClock) -> Option<u64> {
         let at_ns = self.schedule.as_mut()?.next_ns();
@@ -230,8 +231,8 @@ impl RankPace {
         OperationTiming { intended_ns, start_ns, end_ns, late_ns }
     }
 
-    /// In a closed loop, waits after a call for the waiting factor times its duration. These waits are
-    /// exact even if ranks share processors, since results are corrected by the factor.
+    /// In a closed loop, waits after a call for the waiting factor times its duration. These waits
+    /// are exact even if ranks share processors, since results are corrected by the factor.
     #[inline]
     pub fn wait_after(&self, clock: &dyn PaceClock, timing: &OperationTiming) {
         if self.waiting_factor > 0.0 {

@@ -2,9 +2,9 @@
 //! Parquet: the table of a result in the columnar format that data frames read.
 //!
 //! One row group, one data page for each column, PLAIN values without compression: tables have at
-//! most some thousand rows. Metadata is in Thrift's compact protocol. Writing this subset here spares
-//! a Parquet library, of which nothing else would be used.
-//! Layout: <https://parquet.apache.org/docs/file-format/>.
+//! most some thousand rows. Metadata is in Thrift's compact protocol. Writing this subset here
+//! spares a Parquet library, whose other parts would not be used. Layout:
+//! <https://parquet.apache.org/docs/file-format/>.
 
 use crate::result::RunResult;
 use crate::result_table::{COLUMNS, ColumnType, TableCell, rows};

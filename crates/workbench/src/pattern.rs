@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pattern: which rank accesses which object, exactly as MDWorkbench §3 (Figures 1 to 3).
+//! Pattern: the objects that each rank accesses, exactly as in MDWorkbench §3 (Figures 1 to 3).
 //!
 //! ```text
 //! precreate   for p < P, for d < D:  create (rank, d) p

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Progress: what a run is doing, for a line on a terminal.
+//! Progress: the current phase and operations of a run, for a line on a terminal.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

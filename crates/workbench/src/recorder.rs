@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recorder: what one rank keeps of one kind of operation in one phase.
+//! Recorder: the statistics that one rank keeps of one kind of operation in one phase.
 //!
-//! Memory is bounded whatever the number of operations: one to three histograms, a sample, the slowest
-//! operations, and one count per kind of failure. Failed operations are in no latency.
+//! Memory does not grow with the number of operations: one to three histograms, a sample, the
+//! slowest operations, and one count per kind of failure. Failed operations are in no latency.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub const OUTLIER_NS: u64 = 100_000_000;
 /// Default number of points of a timeline that one rank samples.
 const POINTS_PER_RANK: usize = 4_096;
 
-/// Bounds of what a recorder keeps.
+/// Settings and bounds of a recorder.
 #[derive(Clone, Debug)]
 pub struct RecorderOptions {
     /// The rank that records.
@@ -51,13 +51,14 @@ impl Default for RecorderOptions {
 /// The times of one call, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationTiming {
-    /// In an open loop, when the call should have begun.
+    /// In an open loop, the time at which the call should have begun.
     pub intended_ns: Option<u64>,
     /// When it began.
     pub start_ns: u64,
     /// When it returned.
     pub end_ns: u64,
-    /// In an open loop, how much later it began because of the workbench itself; otherwise 0.
+    /// In an open loop, the time by which it began later because of the workbench itself;
+    /// otherwise 0.
     pub late_ns: u64,
 }
 
@@ -150,7 +151,7 @@ impl OperationRecorder {
     }
 }
 
-/// What one rank measured of one kind of operation in one phase.
+/// The measurements of one rank for one kind of operation in one phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankOperation {
     /// The operation.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Result: what a run measured, all ranks together; docs/format/workbench-result.md describes the
-//! JSON.
+//! Result: the measurements of a run, all ranks together; docs/format/workbench-result.md describes
+//! the JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ const CALLS_MAX: u64 = 1 << 53;
 /// Largest result that is read, in bytes: twenty times that of 256 ranks with full timelines.
 pub const RESULT_BYTES_MAX: u64 = 1 << 30;
 
-/// What a phase does.
+/// The kind of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PhaseKind {
@@ -68,9 +68,9 @@ impl PhaseKind {
 /// One phase of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhasePlan {
-    /// What it does.
+    /// The kind of phase.
     pub kind: PhaseKind,
-    /// How its operations follow each other.
+    /// The rule by which its operations follow each other.
     pub pacing: Pacing,
     /// Number among phases of the same kind and pacing, from 0.
     pub repetition: u32,
@@ -122,7 +122,7 @@ impl fmt::Display for PhasePlan {
     }
 }
 
-/// What one rank had done when the time of a phase was over.
+/// The calls of one rank up to the time limit of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StonewallCount {
     /// Nanoseconds since the phase began.
@@ -131,7 +131,7 @@ pub struct StonewallCount {
     pub calls: u64,
 }
 
-/// What one rank measured in a phase.
+/// The measurements of one rank in a phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankPhase {
     /// The rank.
@@ -142,11 +142,11 @@ pub struct RankPhase {
     pub duration_ns: u64,
     /// Iterations done.
     pub iterations: u64,
-    /// What was done when the time was over.
+    /// The calls up to the time limit.
     pub stonewall: Option<StonewallCount>,
     /// Entries that the rank's listings found; only in the find phase of IO500.
     pub entries: u64,
-    /// How often the scheduler preempted the rank.
+    /// Number of times that the scheduler preempted the rank.
     pub preemptions: u64,
     /// By operation.
     pub operations: Vec<RankOperation>,
@@ -195,7 +195,7 @@ pub struct OperationResult {
 }
 
 impl OperationResult {
-    /// What a user waits for: response times in an open loop, otherwise service times.
+    /// The times that a user waits: response times in an open loop, otherwise service times.
     #[must_use]
     pub fn latency(&self) -> &LatencyDistribution {
         self.response.as_ref().unwrap_or(&self.service)
@@ -242,14 +242,14 @@ pub struct PhaseResult {
     pub stonewall_rate: Option<f64>,
     /// Entries that listings found; only in the find phase of IO500.
     pub entries: u64,
-    /// How often ranks were preempted: a suspect for outliers.
+    /// Number of preemptions of ranks, which may explain outliers.
     pub preemptions: u64,
     /// By operation.
     pub operations: Vec<OperationResult>,
 }
 
 impl PhaseResult {
-    /// Joins what the ranks measured in one phase.
+    /// Joins the measurements of the ranks in one phase.
     #[must_use]
     pub fn of_ranks(ranks: Vec<RankPhase>, points_max: usize) -> Self {
         let plan = ranks.first().expect("a job has ranks").plan.clone();
@@ -337,8 +337,8 @@ impl PhaseResult {
         }
     }
 
-    /// In an open loop, the response times of all operations and what the workbench itself adds to
-    /// them; `None` in a closed loop.
+    /// In an open loop, the response times of all operations, and the part of them that the
+    /// workbench itself adds; `None` in a closed loop.
     #[must_use]
     pub fn open_loop(&self) -> Option<OpenLoop> {
         let Pacing::Open { rate, .. } = self.plan.pacing else { return None };
@@ -449,19 +449,20 @@ pub struct RunResult {
     pub backend: String,
     /// The target as the user named it.
     pub target: String,
-    /// What the run did.
+    /// The options of the run.
     pub options: RunOptions,
-    /// Where it ran.
+    /// The machine on which it ran.
     pub environment: RunEnvironment,
-    /// What measuring cost.
+    /// The cost of measuring.
     pub timer: TimerOverhead,
-    /// What the reader should know before trusting the numbers.
+    /// Warnings that the reader should know before trusting the numbers.
     pub warnings: Vec<String>,
     /// The metadata score of IO500, if its phases ran.
     pub io500: Option<Io500Score>,
     /// The phases, in order.
     pub phases: Vec<PhaseResult>,
-    /// Why the working set could be neither removed nor kept, for the program that measured.
+    /// The reason that the working set could be neither removed nor kept, for the program that
+    /// measured.
     #[serde(skip)]
     pub end_failure: Option<EndFailure>,
 }
@@ -474,7 +475,7 @@ pub struct EndFailure {
 }
 
 impl EndFailure {
-    /// What `error` says.
+    /// The failure with the kind and text of `error`.
     #[must_use]
     pub fn of(error: &Error) -> Self {
         Self { kind: error.kind(), context: error.context().to_owned() }
@@ -488,7 +489,7 @@ impl EndFailure {
 }
 
 impl RunResult {
-    /// What reports call the run.
+    /// The name of the run in reports.
     #[must_use]
     pub fn label(&self) -> &str {
         if self.options.label.is_empty() { &self.target } else { &self.options.label }
@@ -497,7 +498,7 @@ impl RunResult {
     /// Reads a result.
     ///
     /// # Errors
-    /// `Corrupt` for bytes that are no result, `Invalid` for another version; `name` says whose.
+    /// `Corrupt` for bytes that are not a result, `Invalid` for another version; `name` says whose.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Self> {
         let corrupt = |what: String| Error::new(Kind::Corrupt, format!("{name}: {what}"));
         let result: Self = serde_json::from_slice(bytes).map_err(|error| {

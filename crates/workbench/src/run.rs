@@ -20,13 +20,13 @@ use crate::runner::{RankRunner, RunContext};
 use crate::timer::TimerOverhead;
 use crate::working_set::{WorkingSetMarker, cleanup_command};
 
-/// How long a rank waits for the others at the end of a phase: a phase may take hours.
+/// Time that a rank waits for the others at the end of a phase: a phase may take hours.
 pub const PHASE_DEADLINE: Duration = Duration::from_secs(7 * 86_400);
 
 /// A preemption this often, per operation, makes latencies suspect.
 const SUSPECT_PREEMPTION_SHARE: f64 = 0.01;
 
-/// Response times of which the workbench itself causes this share are suspect.
+/// Response times are suspect if the workbench itself causes this share of them.
 const SUSPECT_LATE_SHARE: f64 = 0.1;
 
 /// Runs all ranks as threads of this process.
@@ -81,7 +81,7 @@ pub fn run_rank(
     }
 }
 
-/// What is known when a run begins.
+/// The state that is known when a run begins.
 struct BegunRun {
     marker: WorkingSetMarker,
     is_reused: bool,
@@ -162,7 +162,7 @@ impl BegunRun {
                     .to_owned(),
             );
         }
-        // Whatever becomes of the working set, the measurement is not lost.
+        // The measurement is not lost, even if the working set can be neither kept nor removed.
         let ended = Self::end(backend, options.keep, &mut warnings);
         let end_failure = ended.err().map(|error| EndFailure::of(&error));
         self.environment.finish(self.ticks);
@@ -263,7 +263,7 @@ fn join(mut measured: Vec<Vec<RankPhase>>, options: &RunOptions) -> Vec<PhaseRes
     (0..count).map(|_| phase(&mut queues)).collect()
 }
 
-/// Removes what a run left in `backend`; returns the number of objects.
+/// Removes the working set that a run left in `backend`; returns the number of objects.
 ///
 /// # Errors
 /// As [`WorkingSetMarker::check_removable`] and [`Backend::clear`].

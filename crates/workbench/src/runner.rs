@@ -2,10 +2,10 @@
 //! Runner: one rank of a run, phase after phase.
 //!
 //! Phases begin and end together, at barriers. Ranks share nothing else, except three numbers after
-//! each phase, from which all of them derive the same next phase.
-//! Invariants: (1) failed calls are in no latency; (2) after a benchmark phase every rank has done
-//! the same number of iterations, so the working set is the former one, shifted; so it is after a
-//! mixed phase, whose ranks all change datasets equally often.
+//! each phase, from which all of them derive the same next phase. Invariants: (1) failed calls are
+//! in no latency; (2) after a benchmark phase every rank has done the same number of iterations, so
+//! the working set is the former one, shifted. The same holds after a mixed phase, whose ranks all
+//! change datasets equally often.
 //!
 //! Source: MDWorkbench §3; IO500's stonewall with wear-out.
 
@@ -52,11 +52,11 @@ pub const SATURATION_SHARES: [f64; 9] = [0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0
 pub struct RunContext<'a> {
     /// The service.
     pub backend: &'a dyn Backend,
-    /// What to do.
+    /// The options of the run.
     pub options: &'a RunOptions,
     /// The clock.
     pub clock: &'a dyn PaceClock,
-    /// Where to count.
+    /// The counters of progress.
     pub progress: &'a RunProgress,
     /// True if the working set exists already.
     pub is_reused: bool,
@@ -82,7 +82,7 @@ pub struct RankRunner<'a, 't> {
     shift: u64,
     content: ObjectContent,
     found: Vec<u8>,
-    /// By operation; of the current phase.
+    /// The recorders of the current phase, by operation.
     recorders: Vec<Option<OperationRecorder>>,
     recorder_options: RecorderOptions,
     phase_start_ns: u64,
@@ -93,9 +93,10 @@ pub struct RankRunner<'a, 't> {
     io500_files: [u64; 2],
     /// Entries that listings of the current phase found.
     entries: u64,
-    /// Of the current mixed phase.
+    /// The changes of the current mixed phase.
     changed: ChangeCounts,
-    /// True once a change of the working set has failed: it stays partial, whatever follows.
+    /// True once a change of the working set has failed: it stays partial, even if later changes
+    /// succeed.
     lacks_objects: bool,
     phases: Vec<RankPhase>,
 }
@@ -162,13 +163,13 @@ impl<'a, 't> RankRunner<'a, 't> {
         (self.neighbours, self.processors)
     }
 
-    /// Runs all phases and returns what this rank measured, and the shift of the working set that
-    /// is left. `write_shift` makes the shift durable; rank 0 calls it before a phase that changes
-    /// the working set, with `None`, and after it.
+    /// Runs all phases; returns the measurements of this rank, and the shift of the remaining
+    /// working set. `write_shift` makes the shift durable; rank 0 calls it with `None` before a
+    /// phase that changes the working set, and with the shift after it.
     ///
     /// # Errors
-    /// As the transport, as `write_shift`, and as the backend for what is not measured. Failures of
-    /// measured calls are counted instead.
+    /// As the transport, as `write_shift`, and as the backend for calls that are not measured.
+    /// Failures of measured calls are counted instead.
     pub fn run(
         mut self,
         write_shift: &dyn Fn(Option<u64>) -> Result<()>,
@@ -227,8 +228,8 @@ impl<'a, 't> RankRunner<'a, 't> {
         Ok((self.phases, self.shift))
     }
 
-    /// Doubles the waiting factor until latencies no longer fall: then the service is not overloaded
-    /// any more (MDWorkbench §3).
+    /// Doubles the waiting factor until latencies no longer fall: then the service is not
+    /// overloaded any more (MDWorkbench §3).
     fn adapt(
         &mut self,
         unthrottled: Option<&PhaseTotals>,
@@ -333,7 +334,8 @@ impl<'a, 't> RankRunner<'a, 't> {
         Ok(totals)
     }
 
-    /// Makes the calls of a phase. Returns the number of iterations, and what was done by the stonewall.
+    /// Makes the calls of a phase. Returns the number of iterations, and the calls up to the
+    /// stonewall.
     fn call_all(&mut self, kind: PhaseKind) -> Result<(u64, Option<StonewallCount>)> {
         Ok(match kind {
             PhaseKind::Precreate if self.context.backend.is_write_once() => {
@@ -376,8 +378,9 @@ impl<'a, 't> RankRunner<'a, 't> {
         0
     }
 
-    /// Creates the same objects as [`RankRunner::precreate`], in no datasets, and makes them visible.
-    /// Returns 0 iterations. Without the flush there is nothing to measure, so its failure ends the run.
+    /// Creates the same objects as [`RankRunner::precreate`], in no datasets, and makes them
+    /// visible. Returns 0 iterations. Without the flush there is nothing to measure, so its failure
+    /// ends the run.
     fn write_once(&mut self) -> Result<u64> {
         let size = self.context.options.size;
         for object in 0..size.objects {
@@ -412,8 +415,8 @@ impl<'a, 't> RankRunner<'a, 't> {
         0
     }
 
-    /// Renames the objects of the consumed datasets and back, makes and removes datasets, and lists.
-    /// Leaves the working set as it was. Returns 0 iterations.
+    /// Renames the objects of the consumed datasets and back, makes and removes datasets, and
+    /// lists. Leaves the working set as it was. Returns 0 iterations.
     fn names(&mut self) -> u64 {
         let size = self.context.options.size;
         for iteration in 0..size.iterations {
@@ -441,14 +444,14 @@ impl<'a, 't> RankRunner<'a, 't> {
         0
     }
 
-    /// Figure 3 of the paper. Returns the number of iterations, and what was done by the stonewall.
+    /// Figure 3 of the paper. Returns the number of iterations, and the calls up to the stonewall.
     fn benchmark(&mut self, kind: PhaseKind) -> Result<(u64, Option<StonewallCount>)> {
         let iterations = self.context.options.size.iterations;
         self.until_stonewall(iterations, |runner, iteration| runner.iterate(kind, iteration))
     }
 
     /// Iterates until the time of the phase is over, and then until all ranks have done as much as
-    /// the fastest. Returns the number of iterations, and what was done by the stonewall.
+    /// the fastest. Returns the number of iterations, and the calls up to the stonewall.
     fn until_stonewall(
         &mut self,
         iterations: u64,
@@ -555,7 +558,7 @@ impl<'a, 't> RankRunner<'a, 't> {
             .get_or_insert_with(|| OperationRecorder::new(operation, options, start_ns))
     }
 
-    /// Agrees with all ranks on what the phase amounted to.
+    /// Adds up the totals of the phase over all ranks.
     fn totals(&mut self, duration_ns: u64) -> Result<PhaseTotals> {
         let (mut operations, mut sum_ns) = (0, 0u64);
         for recorder in self.recorders.iter().flatten() {

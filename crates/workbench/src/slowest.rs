@@ -2,8 +2,8 @@
 //! Slowest: the outliers of one kind of operation, each with time, rank and path.
 //!
 //! All operations at or over the threshold are kept, up to [`OUTLIERS_MAX`] of them per rank, phase
-//! and operation; beyond that the slowest of them, and the number of the others. Of the operations
-//! below the threshold, the [`SLOWEST_MIN`] slowest are kept too.
+//! and operation; beyond that the slowest of them, and the number of the others. The
+//! [`SLOWEST_MIN`] slowest operations below the threshold are kept, too.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -156,7 +156,7 @@ fn write_latencies(out: &mut String, result: &RunResult) -> std::fmt::Result {
     Ok(())
 }
 
-/// The open loops: what was offered and reached, and how late the workbench itself was.
+/// The open loops: offered and reached rates, and the lateness of the workbench itself.
 fn write_open_loops(out: &mut String, result: &RunResult) -> std::fmt::Result {
     let rows = open_loop_rows(result);
     if rows.is_empty() {

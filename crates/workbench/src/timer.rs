@@ -11,7 +11,7 @@ use crate::recorder::{OperationRecorder, OperationTiming, RecorderOptions};
 const REPETITIONS: u64 = 10_000;
 const ROUNDS: usize = 5;
 
-/// What measuring an operation costs.
+/// The cost of measuring an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimerOverhead {
     /// Nanoseconds of one reading of the clock. A recorded latency includes about one.

@@ -2,7 +2,7 @@
 //! Working set: the marker that makes a working set recognizable, reusable and removable.
 //!
 //! The marker exists before the first object and is removed after the last. While a phase changes
-//! objects it says so: a working set whose run was killed can only be removed.
+//! objects, the marker says so: a working set whose run was killed can only be removed.
 
 use esker_base::{Error, Kind, Result, shell_word};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub fn cleanup_command(target: &str) -> String {
     format!("esker workbench cleanup {}", shell_word(target.as_bytes()))
 }
 
-/// What every marker states, of whatever version.
+/// The fields of a marker of any version.
 #[derive(Deserialize)]
 struct MarkerOwner {
     format: String,
@@ -89,8 +89,8 @@ impl WorkingSetMarker {
         Ok(Some(marker))
     }
 
-    /// Checks that the working set of `backend`, if there is one, is of this program and of its kind,
-    /// so that it may be removed.
+    /// Checks that the working set of `backend`, if there is one, is of this program and of its
+    /// kind, so that it may be removed.
     ///
     /// # Errors
     /// `Corrupt` if something else is in the marker's place; `Invalid` for another kind of target.

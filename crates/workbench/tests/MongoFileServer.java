@@ -9,8 +9,8 @@ import de.bwaldvogel.mongo.backend.h2.H2Backend;
 import java.util.List;
 
 public class MongoFileServer {
-    // The oldest version that the driver of the workbench talks to. The server knows messages of this
-    // protocol, but states an older one unless it is told.
+    // The oldest version that the driver of the workbench talks to. The server knows messages of
+    // this protocol, but states an older one by default.
     static final MongoVersion VERSION = new MongoVersion() {
         @Override
         public List<Integer> getVersionArray() {

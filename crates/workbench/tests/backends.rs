@@ -52,7 +52,8 @@ fn the_library_conforms() {
     assert_eq!(open().read_marker().expect("no marker"), None);
 }
 
-/// A directory with other files is not taken, and what is added to a working set survives cleanup.
+/// A directory with other files is refused, and files that are added to a working set survive
+/// cleanup.
 #[test]
 fn other_files_are_never_touched() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -80,9 +81,9 @@ fn other_files_are_never_touched() {
     assert!(!directory.path().join("rank-0").exists());
 }
 
-/// Symptom: cleanup deleted all below `rank-…`, and the whole snapshot, whoever had put it there.
-/// Cause: it took a prefix for the name of a working set's object.
-/// Fix: it deletes what is named like one, to the last part, and the snapshot if nothing else is in it.
+/// Symptom: cleanup deleted everything below `rank-…`, and the whole snapshot, even if others had
+/// put files there. Cause: it recognized the objects of a working set by a prefix. Fix: it deletes
+/// only names that match to the last part, and the snapshot only if nothing else is in it.
 #[test]
 fn other_objects_and_files_of_a_snapshot_survive_cleanup() {
     let store = Arc::new(MemoryStore::default());
@@ -111,9 +112,9 @@ fn other_objects_and_files_of_a_snapshot_survive_cleanup() {
     assert!(repository.resolve("set").is_ok());
 }
 
-/// Symptom: a run overwrote a file of its user elsewhere, or waited for ever.
-/// Cause: it followed a link at the name of the new marker, and opened a pipe at that of the marker.
-/// Fix: it makes the marker anew, and reads regular files only.
+/// Symptom: a run overwrote a file of its user elsewhere, or waited for ever. Cause: it followed a
+/// link at the name of the new marker, and opened a pipe at that of the marker. Fix: it makes a new
+/// file for the marker, and reads regular files only.
 #[test]
 fn planted_links_and_pipes_are_not_followed() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -140,9 +141,9 @@ fn planted_links_and_pipes_are_not_followed() {
 }
 
 /// Symptom: a run panicked, in builds with overflow checks, on a marker with an impossible shift or
-/// number, and a marker whose name was not one of a number's usual form could not be read.
-/// Cause: both were added to without a check, and any text that parses as a number was a marker.
-/// Fix: a marker with such a shift is refused, and other objects are no markers.
+/// number, and a marker whose name was not one of a number's usual form could not be read. Cause:
+/// additions to both were unchecked, and any text that parses as a number counted as a marker. Fix:
+/// a marker with such a shift is refused, and objects with other names are not markers.
 #[test]
 fn impossible_markers_are_refused_or_ignored() {
     let store: SharedStore = Arc::new(MemoryStore::default());
@@ -167,8 +168,8 @@ fn impossible_markers_are_refused_or_ignored() {
     }
 }
 
-/// A file that only has the marker's name stays, as do a working set of another kind of target and a
-/// user's own names below one.
+/// A file that only has the marker's name stays, as do a working set of another kind of target and
+/// a user's own names below one.
 #[test]
 fn foreign_markers_and_names_are_never_removed() {
     let directory = tempfile::tempdir().expect("a directory");

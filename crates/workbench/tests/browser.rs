@@ -12,7 +12,7 @@ use crate::page_layout::{PICTURE_BYTES_MIN, WIDTHS, browser, check_layout, measu
 use crate::reports::pair;
 use crate::simulated_service::{options, simulate};
 
-/// Runs of the paper: two backends with one dataset a rank and with ten.
+/// Runs of the paper: two backends, with one dataset a rank and with ten.
 fn paper_results() -> Vec<RunResult> {
     let run = |label: &str, datasets, behaviour| {
         let mut run = RunOptions {

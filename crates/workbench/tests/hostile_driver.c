@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A driver that breaks the interface in the way that its option names, for tests. Otherwise it keeps
-// one key, or none.
+// A driver that breaks the interface in the way that its option names, for tests. Otherwise it
+// keeps one key, or none.
 #include <string.h>
 
 #include "key-value-driver.h"

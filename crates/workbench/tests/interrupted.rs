@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs that end at every possible call, as by a kill: cleanup removes what they leave.
+//! Interrupted runs: they end at every possible call, as by a kill, and cleanup removes their
+//! remains.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -103,7 +104,7 @@ fn run_and_die(path: &Path, options: &RunOptions, calls: u64) -> bool {
     let inner = PosixBackend::new(path).expect("a directory");
     let backend = DyingBackend { inner, left: AtomicU64::new(calls) };
     let progress = RunProgress::new(options.size.ranks);
-    // What it measured does not matter: a dead process reports nothing.
+    // The measurements do not matter: a dead process reports nothing.
     let _ = run_threads(&backend, options, &SystemClock, &progress);
     backend.live(|| Ok(())).is_err()
 }

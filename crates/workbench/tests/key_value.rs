@@ -72,7 +72,7 @@ fn named_drivers_conform() {
     }
 }
 
-/// All phases succeed at every durability, and what a run keeps is there for the next.
+/// All phases succeed at every durability, and the next run finds the working set that a run keeps.
 fn runs_measure_and_reuse_a_working_set(library: &Path) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("database");
@@ -97,8 +97,8 @@ fn runs_measure_and_reuse_a_working_set(library: &Path) {
     }
 }
 
-/// A process that dies with the database open leaves a working set that the next one can remove: the
-/// copy of an open database is what it leaves.
+/// A process that dies with the database open leaves a working set that the next one can remove.
+/// The test copies an open database, which has the files that such a process leaves.
 fn killed_runs_are_cleaned_up(library: &Path) {
     let directory = tempfile::tempdir().expect("a directory");
     let open = directory.path().join("open");
@@ -258,7 +258,7 @@ fn libraries_that_are_no_drivers_are_refused() {
     }
 }
 
-/// The C library, as an example of a library that is no driver.
+/// The C library, as an example of a library that is not a driver.
 fn loaded_library() -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     let path = maps.lines().find_map(|line| {
@@ -333,8 +333,8 @@ fn hostile_answers_are_errors() {
     }
 }
 
-/// A cleanup removes nothing from a database with keys of others, and that of a driver that passes one
-/// key again and again comes to an end.
+/// A cleanup removes nothing from a database with keys of others, and ends even if the driver
+/// passes one key again and again.
 #[test]
 fn cleanups_refuse_other_keys_and_end() {
     let directory = tempfile::tempdir().expect("a directory");

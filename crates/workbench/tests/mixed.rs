@@ -46,7 +46,7 @@ fn operations_have_their_shares_in_both_loops() {
     assert!(report::page(&[result]).contains("Timeline of delete"));
 }
 
-/// The order is random, the same for a seed, and without long runs of what is left at the end.
+/// The order is random, the same for a seed, and does not end in long runs of one operation.
 #[test]
 fn a_seed_draws_an_order() {
     let size = options(1_000).size;
@@ -100,7 +100,7 @@ fn a_mixed_phase_shifts_every_dataset() -> Result<()> {
     Ok(())
 }
 
-/// Whenever the time is over, ranks make up outside the measured time for what they lack.
+/// After a time limit at any moment, ranks make their missing calls outside the measured time.
 #[test]
 fn a_time_limit_leaves_equal_datasets() -> Result<()> {
     let directory = tempfile::tempdir().expect("a directory");
@@ -164,7 +164,7 @@ fn undefined_mixes_are_refused() {
     assert_eq!(both.check().expect_err("both").kind(), Kind::Invalid);
 }
 
-/// The calls of a phase add up whatever the weights are.
+/// The calls of a phase add up for any weights.
 #[test]
 fn shares_use_all_calls() {
     let mut size = options(1_000).size;

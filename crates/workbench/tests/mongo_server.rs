@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! MongoDB server: mongo-java-server with data of its own, and the deployment that `MONGODB_URL` names.
+//! MongoDB server: mongo-java-server with data of its own, and the deployment that `MONGODB_URL`
+//! names.
 //!
-//! `scripts/setup.sh test` installs mongo-java-server. If it is missing, tests of MongoDB print that
-//! and pass, unless `ESKER_REQUIRE_MONGODB` is set. It speaks MongoDB's protocol and keeps documents
-//! in a file of H2, but it is not MongoDB: it has neither users nor replica sets.
+//! `scripts/setup.sh test` installs mongo-java-server. If it is missing, tests of MongoDB print
+//! that and pass, unless `ESKER_REQUIRE_MONGODB` is set. It speaks MongoDB's protocol and keeps
+//! documents in a file of H2, but it is not MongoDB: it has neither users nor replica sets.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -88,7 +89,7 @@ impl Drop for MongoServer {
     }
 }
 
-/// Where users keep what can be fetched again.
+/// The directory in which users keep files that can be fetched again.
 fn cache() -> Option<PathBuf> {
     let of_user = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(of_user)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The MongoDB backend on a server with MongoDB's protocol, and on the deployment that `MONGODB_URL`
-//! names.
+//! The MongoDB backend on a server with MongoDB's protocol, and on the deployment that
+//! `MONGODB_URL` names.
 
 use esker_base::clock::SystemClock;
 use esker_base::{Clock, Kind};
@@ -196,7 +196,7 @@ fn other_documents_are_never_touched() {
     });
 }
 
-/// What another program writes under a name of the workbench is an error, not a panic.
+/// A field that another program writes under a name of the workbench is an error, not a panic.
 #[test]
 fn foreign_fields_are_refused() {
     MongoServer::each(|server| {
@@ -254,7 +254,7 @@ fn objects_fill_a_document_and_larger_ones_are_refused() {
     });
 }
 
-/// Neither targets nor errors have the password, whichever part of a URL is wrong.
+/// Neither targets nor errors show the password, no matter which part of a URL is wrong.
 #[test]
 fn passwords_are_in_no_target_and_no_error() {
     let url = "mongodb://user:se%2Fcret@127.0.0.1:1/bench?serverSelectionTimeoutMS=100";

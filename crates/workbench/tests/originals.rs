@@ -11,8 +11,8 @@
 //! | balance | 100 × shortest / longest time of a rank | shortest / longest |
 //! | rate of mdtest | lowest rate of a rank × ranks | calls / longest time of a rank |
 //!
-//! For n = 100 k + 1 the quantiles of both are of the same call; for others the original's may be of
-//! the next slower one.
+//! For n = 100 k + 1 the quantiles of both are of the same call; for others the original's may be
+//! of the next slower one.
 
 use esker_base::Random;
 use esker_workbench::distribution::{LatencyDistribution, RELATIVE_ERROR_MAX};
@@ -30,7 +30,7 @@ fn original_number(count: usize, quantile: f64) -> usize {
     (f64::from(quantile as f32 * (count - 1) as f32) + 0.49).round() as usize
 }
 
-/// What md-workbench prints of times in nanoseconds: seconds in single precision.
+/// A time in nanoseconds as md-workbench prints it: seconds in single precision.
 fn original_seconds(ns: u64) -> f32 {
     (ns as f64 / 1e9) as f32
 }
@@ -45,7 +45,8 @@ fn random_latencies(count: usize, below: u64, random: &mut Random) -> Vec<u64> {
     (0..count).map(|_| 1 + random.below(below)).collect()
 }
 
-/// Up to 256 ns buckets are exact, so both print the same number; above, ours is at most 1/128 higher.
+/// Up to 256 ns buckets are exact, so both print the same number; above, ours is at most 1/128
+/// higher.
 #[test]
 fn quantiles_equal_those_of_md_workbench() {
     let mut random = Random::from_seed(11);
@@ -72,7 +73,7 @@ fn quantiles_equal_those_of_md_workbench() {
     }
 }
 
-/// Whatever the number of calls, the original's quantile is of our call or of the next slower one.
+/// For any number of calls, the original's quantile is of our call or of the next slower one.
 #[test]
 fn other_quantiles_differ_by_one_call() {
     let mut agreeing = 0;

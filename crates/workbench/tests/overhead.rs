@@ -40,7 +40,7 @@ fn measuring_costs_at_most_60_ns_and_null_runs_reach_5_million() {
     }
 }
 
-/// What a recorder keeps does not grow with the number of operations.
+/// The memory of a recorder does not grow with the number of operations.
 #[test]
 fn memory_is_independent_of_the_number_of_operations() {
     let record = |operations: u64| {

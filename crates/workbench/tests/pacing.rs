@@ -2,11 +2,10 @@
 //! Open loops whose generator is late, and ranks that share processors.
 //!
 //! Symptom: with more ranks than processors an open loop missed rates far below saturation, and
-//! response times rose to tens of milliseconds.
-//! Cause: each rank polled the clock for the last 80 µs before a call, and so kept working ranks from
-//! the processor. The delay counted as the service's latency.
-//! Fix: ranks that share processors sleep, with an exact timer; what the workbench adds to response
-//! times is recorded apart.
+//! response times rose to tens of milliseconds. Cause: each rank polled the clock for the last 80
+//! µs before a call, and so kept working ranks from the processor. The delay counted as the
+//! service's latency. Fix: ranks that share processors sleep, with an exact timer, and the part of
+//! response times that the workbench adds is recorded separately.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,8 +123,8 @@ impl PaceClock for WaitingClock {
     }
 }
 
-/// Ranks that share processors sleep until calls of open loops are due; the waits of closed loops are
-/// exact, as results are corrected by the waiting factor.
+/// Ranks that share processors sleep until calls of open loops are due; the waits of closed loops
+/// are exact, as results are corrected by the waiting factor.
 #[test]
 fn only_open_loops_leave_processors_to_others() {
     let clock = WaitingClock { clock: ManualClock::new(1), waits: Mutex::default() };
@@ -143,8 +142,8 @@ fn only_open_loops_leave_processors_to_others() {
     assert_eq!(*clock.waits.lock(), [Sleeping, Sleeping, Exact]);
 }
 
-/// A rank that sleeps uses little of the processor, whatever the load of the machine is: a late
-/// wake-up makes it less. Polling uses all of it.
+/// A rank that sleeps uses little of the processor under any load of the machine: a late wake-up
+/// makes it less. Polling uses all of it.
 #[test]
 fn ranks_that_share_processors_leave_them_to_others() {
     request_exact_sleeps();

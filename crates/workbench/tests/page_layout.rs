@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Page layout: how a browser lays a page out, for tests of pages.
 //!
-//! A script that a test adds measures the page: each plot has something drawn in it, no text lies on
-//! another one or outside its plot, nothing is wider than the screen, and the smallest letters are
-//! legible. There is no browser where there is no Chromium; `CHROMIUM` names one.
+//! A script that a test adds measures the page: each plot has something drawn in it, no text lies
+//! on another one or outside its plot, nothing is wider than the screen, and the smallest letters
+//! are legible. Without Chromium there is no browser; `CHROMIUM` names one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ const LETTER_PIXELS_MIN: f64 = 9.0;
 /// Smallest picture of a page that shows something, in bytes.
 pub const PICTURE_BYTES_MIN: usize = 20_000;
 
-/// Replaces the page around the page by what it measures.
+/// Replaces the outer page by its measurements of the inner one.
 const MEASURE: &str = r#"<script>
 const found = { plots: 0, empty: [], overlapping: [], outside: [], letters: 1e9,
   excess: document.documentElement.scrollWidth - innerWidth };
@@ -61,7 +61,7 @@ pub fn browser() -> Option<PathBuf> {
     named.into_iter().chain(names).find(runs)
 }
 
-/// Runs the browser on `page` and returns what it prints.
+/// Runs the browser on `page` and returns its output.
 pub fn show(
     browser: &Path,
     directory: &Path,
@@ -83,8 +83,8 @@ pub fn show(
     (printed, logged)
 }
 
-/// What the script measures of a page at a width. The page is in a frame of another, since windows
-/// are not as narrow as a phone.
+/// The measurements of the script for a page at a width. The page is in a frame of another one,
+/// since windows are not as narrow as a phone.
 pub fn measure(browser: &Path, directory: &Path, html: &str, width: u32) -> Value {
     let scripted = escape(&html.replace("</body>", MEASURE));
     let frame = format!(

@@ -19,7 +19,7 @@ use crate::simulated_service::{options, simulate};
 /// Largest page of a run of 256 ranks.
 const PAGE_BYTES_MAX: usize = 5_000_000;
 
-/// Longest time in which it is read and drawn.
+/// Longest time to read and draw such a page.
 const PAGE_SECONDS_MAX: f64 = 5.0;
 
 fn result(label: &str, service_ns: fn(u64) -> (u64, bool)) -> RunResult {
@@ -98,10 +98,10 @@ fn results_survive_json_and_hostile_ones_are_refused() {
     assert_eq!(kind(&broken), Kind::Corrupt);
 }
 
-/// Symptom: `workbench compare` and `report` panicked on a result whose counts overflow, or took all
-/// memory for a rate close to 0.
-/// Cause: only the counts of one distribution were checked; the step of an axis was rounded to 0.
-/// Fix: readers refuse phases whose counts together are impossible, and an axis has a few ticks.
+/// Symptom: `workbench compare` and `report` panicked on a result whose counts overflow, or took
+/// all memory for a rate close to 0. Cause: only the counts of one distribution were checked; the
+/// step of an axis was rounded to 0. Fix: readers refuse phases whose counts together are
+/// impossible, and an axis has a few ticks.
 #[test]
 fn results_with_impossible_numbers_are_refused_or_shown() {
     let [good, _] = pair();
@@ -155,8 +155,8 @@ fn tables_have_a_row_for_each_phase_and_operation() {
     }
 }
 
-/// A hundred million operations of 256 ranks, with as many points and outliers as are kept. The bound
-/// on time holds for release builds: `cargo test --release -p esker-workbench --test main
+/// A hundred million operations of 256 ranks, with as many points and outliers as are kept. The
+/// bound on time holds for release builds: `cargo test --release -p esker-workbench --test main
 /// a_page_of_256 -- --nocapture` asserts and prints it.
 #[test]
 fn a_page_of_256_ranks_is_small() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whole runs on real backends: what they leave, what they reuse, what they verify.
+//! Whole runs on real backends: the files they leave, the working sets they reuse, and the bytes
+//! they verify.
 
 use std::path::Path;
 
@@ -158,7 +159,7 @@ fn stonewalls_end_phases_with_equal_iterations() {
     assert_eq!(backend.kind(), "posix");
 }
 
-/// The phases of IO500 run in its order, find what they wrote, and leave nothing.
+/// The phases of IO500 run in its order, find the files that they wrote, and leave nothing.
 #[test]
 fn io500_phases_run_in_their_order() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -223,7 +224,7 @@ fn io500_phases_refuse_a_kept_working_set() {
     assert_eq!(run(&path, &options()).expect("still complete").phases[0].failed(), 0);
 }
 
-/// Of racing creates one succeeds; the others have a distribution of their own.
+/// One of several racing creates succeeds; the others have a distribution of their own.
 #[test]
 fn races_have_one_winner_each() {
     let directory = tempfile::tempdir().expect("a directory");

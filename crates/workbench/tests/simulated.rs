@@ -83,7 +83,7 @@ fn stalled(run: &RunOptions) -> RunResult {
     simulate(run, |call| (if call == STALLED_CALL { STALL_NS } else { SERVICE_NS }, true))
 }
 
-/// A stall of a second is in each statistic where it belongs: in a closed loop it is one slow call;
+/// A stall of a second appears in each statistic as it must: in a closed loop it is one slow call;
 /// in an open loop of 1,000 calls a second it delays the thousand calls of that second.
 #[test]
 fn a_stall_appears_wherever_it_must() {
@@ -166,7 +166,7 @@ fn waiting_factors_throttle_the_rank() {
     assert_eq!(services(slow).max_ns, SERVICE_NS);
 }
 
-/// The service answers in the same time whatever T is, so the adaptive mode stops at once.
+/// The service answers in the same time for any T, so the adaptive mode stops at once.
 #[test]
 fn the_adaptive_mode_stops_when_latencies_no_longer_fall() {
     let run = RunOptions { adaptive: true, ..options(100) };
@@ -193,8 +193,8 @@ fn saturation_sweeps_offer_shares_of_the_peak() {
     assert!(latencies(above).quantile_ns(0.5) > 100 * SERVICE_NS, "the queue grows");
 }
 
-/// Symptom: a kept working set that lacked objects was taken for complete by the next run.
-/// Cause: each phase marked it complete, whether or not it, or a phase before it, had failed to create.
+/// Symptom: a kept working set that lacked objects was taken for complete by the next run. Cause:
+/// each phase marked it complete, whether or not it, or a phase before it, had failed to create.
 /// Fix: once a change has failed the working set stays partial.
 #[test]
 fn a_working_set_that_lacks_an_object_stays_partial() {

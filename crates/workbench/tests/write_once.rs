@@ -55,8 +55,8 @@ fn write_once_backends_conform() {
     conformance::write_once(&shared(&store("shared"), 2));
 }
 
-/// A run creates all objects, flushes once a rank, reads them in every repetition, and leaves nothing
-/// in the store but what the next collection deletes.
+/// A run creates all objects, flushes once a rank, reads them in every repetition, and leaves
+/// nothing in the store but what the next collection deletes.
 #[test]
 fn runs_write_once_and_read_repeatedly() {
     let store = store("runs");
@@ -97,8 +97,8 @@ fn indexed_directories_are_kept() {
     assert!(Repository::new(store).names().expect("names").is_empty());
 }
 
-/// Runs that would delete, rename or create later are refused before anything is written, as is
-/// what one of the two backends cannot do.
+/// Runs that would delete, rename or create later are refused before anything is written, as are
+/// runs that one of the two backends cannot do.
 #[test]
 fn what_cannot_be_done_is_refused() {
     let store = store("refused");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Refused calls: those that panic without a reason, and those that a simulation cannot intercept.
+//! Calls: refuses those that panic without a reason, and those that a simulation cannot intercept.
 
 use super::StyleProblem;
 use super::rust_source::RustSource;
@@ -93,7 +93,7 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
     },
 ];
 
-/// Programs, and what is not of the product: they choose clocks, randomness and threads.
+/// Programs, and code outside of the product: these choose clocks, randomness and threads.
 const PROGRAMS: &[&str] = &[
     "crates/cli/",
     "crates/bench/",

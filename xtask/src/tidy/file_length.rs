@@ -6,7 +6,7 @@ use super::rust_source::RustSource;
 
 /// Lines of code above which the header must give a reason in a `//! Length:` line.
 const LINES_UNEXPLAINED_MAX: usize = 600;
-/// Lines of code above which a file is refused, whatever its reason.
+/// Lines of code above which a file is refused, even with a reason.
 const LINES_MAX: usize = 1000;
 const _: () = assert!(LINES_UNEXPLAINED_MAX <= LINES_MAX);
 

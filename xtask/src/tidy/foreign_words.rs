@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Foreign words: a lower crate has no names for concepts of the crates above it. Dependencies alone
-//! do not show that: code for a higher concept may grow in a lower crate.
+//! Foreign words: a lower crate has no names for concepts of the crates above it. Dependencies
+//! alone do not show that: code for a higher concept may grow in a lower crate.
 
 use super::StyleProblem;
 use super::rust_source::RustSource;
 
-/// A folder, the words that no name in it has, and the files in which they mean something else.
+/// A folder, the words that no name in it may have, and the files in which they mean something
+/// else.
 struct ForeignWords {
     folder: &'static str,
     words: &'static [&'static str],

@@ -7,8 +7,8 @@ use super::tree::SourceTree;
 /// Written in two pieces, so that this file passes its own rule.
 const PATHS_FORBIDDEN: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 
-/// Checks that no text has a forbidden path. `docs/x/` and `NAME:/x/` are not machine paths,
-/// whatever `x` is.
+/// Checks that no text has a forbidden path. `docs/x/` and `NAME:/x/` are not machine paths for any
+/// `x`.
 pub fn machine_paths(tree: &SourceTree) -> Vec<StyleProblem> {
     let mut problems = Vec::new();
     for (path, text) in tree.files() {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The interface of DeltaFS over esker.h, so that programs that were written for it compile against
- * Esker. All functions are in this header; errors are -1 or NULL, with errno. docs/guide/deltafs.md has
- * what each group does here, and what differs.
+ * Esker. All functions are in this header; errors are -1 or NULL, with errno. docs/guide/deltafs.md
+ * describes each group here, and the differences.
  *
  * The functions work in one session of the process, which begins with the first call:
  *
  *     ESKER_STORE           the URL of the store
  *     ESKER_DELTAFS_BASE    a snapshot to build on, if there is one
- *     ESKER_DELTAFS_NAME    the name under which the result is published when the program exits; without
- *                           it the session stays, and `esker publish` gives it a name
+ *     ESKER_DELTAFS_NAME    the name under which the result is published when the program exits;
+ *                           without it the session stays, and `esker publish` gives it a name
  *
- * Concurrency: the functions lock one mutex of the process for the time of a call, except that calls
- * with different plfsdir handles do not wait for each other.
+ * Concurrency: the functions lock one mutex of the process for the time of a call, except that
+ * calls with different plfsdir handles do not wait for each other.
  */
 #ifndef ESKER_DELTAFS_API_H
 #define ESKER_DELTAFS_API_H
@@ -38,7 +38,7 @@
 extern "C" {
 #endif
 
-/* ---- State of the process ------------------------------------------------------------------------ */
+/* ---- State of the process ------------------------------------------------------------------- */
 
 /* An indexed directory that is written through files. */
 struct esker_deltafs_indexed {
@@ -143,7 +143,8 @@ static inline int esker_deltafs_begin(void)
     return 0;
 }
 
-/* Begins a function that uses the session: locks the mutex, which `esker_deltafs_return` unlocks. */
+/* Begins a function that uses the session: locks the mutex, which `esker_deltafs_return`
+ * unlocks. */
 static inline int64_t esker_deltafs_enter(void)
 {
     pthread_mutex_lock(&esker_deltafs_process.mutex);
@@ -221,7 +222,7 @@ static inline int esker_deltafs_allocate(void)
     return fd;
 }
 
-/* ---- Indexed directories that are written through files ---------------------------------------------- */
+/* ---- Indexed directories that are written through files ------------------------------------- */
 
 /* The absolute path of `path`, to be freed, or NULL. */
 static inline char *esker_deltafs_absolute(const char *path)
@@ -314,7 +315,8 @@ static inline int esker_deltafs_leave_indexed(struct esker_deltafs_indexed *inde
     return result;
 }
 
-/* Finds all values of a key, one after the other, in a buffer to be freed; NULL if there are none. */
+/* Finds all values of a key, one after the other, in a buffer to be freed; NULL if there are
+ * none. */
 static inline int esker_deltafs_find(esker_imd *reader, const void *key, size_t key_bytes, int epoch,
                                      char **bytes, size_t *bytes_count)
 {
@@ -386,8 +388,8 @@ static inline int esker_deltafs_open_key(const char *dir, const char *name, int 
     return fd;
 }
 
-/* Whether `path` leads to a key: its parent is an indexed directory, whose absolute path is returned in a
- * buffer to be freed, with the name of the key. */
+/* True if `path` leads to a key: its parent is an indexed directory, whose absolute path is
+ * returned in a buffer to be freed, with the name of the key. */
 static inline char *esker_deltafs_parent_indexed(const char *path, const char **name)
 {
     char *absolute = esker_deltafs_absolute(path), *slash;
@@ -407,7 +409,7 @@ static inline char *esker_deltafs_parent_indexed(const char *path, const char **
     return absolute;
 }
 
-/* ---- The file system ------------------------------------------------------------------------------ */
+/* ---- The file system ------------------------------------------------------------------------ */
 
 static inline void deltafs_print_sysinfo(void)
 {
@@ -430,7 +432,8 @@ static inline mode_t deltafs_umask(mode_t mode)
     return before;
 }
 
-/* Paths that begin with a slash start there from now on. This confines nothing: `..` and links lead out. */
+/* Paths that begin with a slash start there from now on. This confines nothing: `..` and links lead
+ * out. */
 static inline int deltafs_chroot(const char *path)
 {
     int64_t result = esker_deltafs_enter();
@@ -665,7 +668,7 @@ static inline int deltafs_openstat(const char *path, int flags, mode_t mode, str
     return fd;
 }
 
-/* Sets the mode of what was just made; the mutex is locked. */
+/* Sets the mode of a file that was just made; the mutex is locked. */
 static inline int esker_deltafs_set_mode(esker_dir *at, const char *path, mode_t mode)
 {
     esker_attributes changes;
@@ -756,7 +759,7 @@ static inline int deltafs_truncate(const char *path, off_t size)
     return esker_deltafs_change(path, &changes);
 }
 
-/* Whether the user of this process has all of `mode` (R_OK, W_OK, X_OK), by the mode bits. */
+/* True if the user of this process has all of `mode` (R_OK, W_OK, X_OK), by the mode bits. */
 static inline int deltafs_access(const char *path, int mode)
 {
     struct stat found;
@@ -948,7 +951,7 @@ static inline int deltafs_fdatasync(int fd)
     return esker_deltafs_return(result);
 }
 
-/* ---- Environments and thread pools, which Esker does not need ------------------------------------------ */
+/* ---- Environments and thread pools, which Esker does not need ------------------------------- */
 
 typedef struct deltafs_env {
     int unused;
@@ -1000,7 +1003,7 @@ static inline int deltafs_tp_close(deltafs_tp_t *pool)
     return 0;
 }
 
-/* ---- Light-weight indexed directories: a partition of a rank ----------------------------------------------- */
+/* ---- Light-weight indexed directories: a partition of a rank -------------------------------- */
 
 #define DELTAFS_PLFSDIR_DEFAULT 0
 #define DELTAFS_PLFSDIR_LEVELDB 1
@@ -1300,8 +1303,8 @@ static inline int esker_plfsdir_visit_record(void *argument, const void *key, si
     return visit->stopped;
 }
 
-/* Passes the records of an epoch, or of all for -1, to `save` until it returns another number than 0;
- * returns how many it passed. */
+/* Passes the records of an epoch, or of all for -1, to `save` until it returns another number than
+ * 0; returns how many it passed. */
 static inline ssize_t deltafs_plfsdir_scan(deltafs_plfsdir_t *dir, int epoch, esker_plfsdir_saver save,
                                            void *argument)
 {

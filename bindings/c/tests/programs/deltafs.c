@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls all 74 functions of DeltaFS's interface as its own programs do: files, an indexed directory that
- * is written through files as VPIC's particles are, and the partitions of two ranks.
+/* Calls all 74 functions of DeltaFS's interface as its own programs do: files, an indexed directory
+ * that is written through files as VPIC's particles are, and the partitions of two ranks.
  *
  * usage: deltafs write|read, in an environment with ESKER_STORE; `read` builds on what `write`
  * published. */

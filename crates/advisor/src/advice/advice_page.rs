@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Advice as one HTML page, in the style of the workbench's pages: no script, no network.
+//! Advice page: the advice as one HTML page, in the style of the workbench's pages: no script, no
+//! network.
 
 use std::fmt::Write;
 
@@ -14,7 +15,7 @@ use crate::regressors::{LETTERS, value_of};
 /// Width and height of a system's row in the plot of rates.
 const ROW: [f64; 2] = [640.0, 34.0];
 
-/// Where the axis begins, right of the names.
+/// The beginning of the axis, right of the names.
 const AXIS_BEGIN: f64 = 210.0;
 
 /// Returns the page on the application in `name`.

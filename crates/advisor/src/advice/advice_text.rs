@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Advice as text that fits one screen of 24 lines.
+//! Advice text: the advice as text that fits one screen of 24 lines.
 
 use std::fmt::Write;
 

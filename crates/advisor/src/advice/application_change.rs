@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes of an application, each as the variables that it would then have.
+//! Application change: a possible change of an application, as the variables that the application
+//! would then have.
 //!
 //! The rate after a change is that of the best storage for the changed application; for an indexed
 //! directory, that of the best key-value store, since keys are then found by hash in large logs.
@@ -20,7 +21,7 @@ pub const GAIN_MIN: f64 = 0.05;
 /// Operations of a process that opens and closes one file.
 const ONE_FILE_OPERATIONS: u64 = 2;
 
-/// Gaps of aligned requests: the next multiple of a stripe.
+/// The gap of aligned requests: the next multiple of a stripe.
 fn align(gap_bytes: u64) -> u64 {
     gap_bytes.div_ceil(STRIPE_BYTES_DEFAULT).saturating_mul(STRIPE_BYTES_DEFAULT)
 }
@@ -121,9 +122,9 @@ impl ApplicationChange {
         has_effect.then_some(changed)
     }
 
-    /// The pattern that has the variables of the changed application: its bytes, the size and the place
-    /// of its requests, and its share of writes. None for records in an indexed directory, which are in
-    /// no file.
+    /// The pattern that has the variables of the changed application: its bytes, the size and the
+    /// place of its requests, and its share of writes. `None` for records in an indexed directory,
+    /// which are not in a file.
     #[must_use]
     pub fn pattern(
         self,
@@ -171,8 +172,8 @@ impl ApplicationChange {
     }
 }
 
-/// Of `requests` equal requests, those that write: the share of the bytes that are written. An
-/// application that reads and writes keeps one of each.
+/// The number of `requests` equal requests that write, by the share of the bytes that are written.
+/// An application that reads and writes keeps one of each.
 fn written_of(features: &TraceFeatures, requests: u64) -> u64 {
     let (written, all) = (features.written_bytes, features.bytes().max(1));
     let exact = u128::from(written) * u128::from(requests) + u128::from(all / 2);
@@ -184,8 +185,8 @@ fn written_of(features: &TraceFeatures, requests: u64) -> u64 {
     }
 }
 
-/// Returns the changes that gain at least [`GAIN_MIN`], the largest gain first; `before` is the rate
-/// of the best system without a change.
+/// Returns the changes that gain at least [`GAIN_MIN`], the largest gain first; `before` is the
+/// rate of the best system without a change.
 #[must_use]
 pub fn predicted_changes(
     model: &AdvisorModel,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Advice: which storage suits an application, how sure that is, why, and which change of the
-//! application would gain most.
+//! Advice: the storage that suits an application, the certainty and the reasons, and the change of
+//! the application that would gain most.
 //!
 //! `storage_advice` compares the predictions of a model; `application_change` predicts the same
 //! application with one property changed; `advice_text` and `advice_page` show both.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The better storage for one application, by the predictions of a model.
+//! Storage advice: the better storage for one application, by the predictions of a model.
 //!
-//! The verdict names a system only if the model is sure: the prediction differs by
-//! [`CLEAR_DIFFERENCE`] from the second best, and is the faster one with a probability of
-//! [`PROBABILITY_MIN`]. Otherwise no difference is seen, and either storage will do.
+//! The verdict names a system only if the model is sure: its prediction differs by
+//! [`CLEAR_DIFFERENCE`] from the second best, and it is the faster system with a probability of
+//! [`PROBABILITY_MIN`]. Otherwise the verdict is that no difference is seen, and either storage
+//! will do.
 
 use esker_base::{Error, Kind, Result};
 use serde::Serialize;
@@ -17,7 +18,7 @@ use crate::observation::{AccessPattern, IoVariables, StorageDevice, StorageKind}
 /// The probability from which a verdict names a system.
 pub const PROBABILITY_MIN: f64 = 0.75;
 
-/// Factors between the storages closer to 1 than this are no reason.
+/// Factors between the systems that are closer to 1 than this do not count as reasons.
 const REASON_FACTOR_MIN: f64 = 1.05;
 
 /// The expected rate of one system.
@@ -45,7 +46,7 @@ pub enum StorageVerdict {
         /// The rate over that of the second best.
         factor: f64,
     },
-    /// None is known to be.
+    /// No system is known to be faster.
     NoDifferenceSeen,
 }
 
@@ -69,13 +70,13 @@ pub struct StorageAdvice {
     pub probability: f64,
     /// The expected rates, the highest first; at least two.
     pub rates: Vec<ExpectedRate>,
-    /// What separates the first from the second, the largest effect first.
+    /// The properties that separate the first from the second, the largest effect first.
     pub reasons: Vec<AdviceReason>,
     /// Changes of the application that gain, the largest gain first.
     pub changes: Vec<PredictedChange>,
     /// The variables of the application.
     pub variables: IoVariables,
-    /// Whether the model was fitted to simulated times.
+    /// True if the model was fitted to simulated times.
     pub is_simulated: bool,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Experiment design: which test cases run on which systems, how often and in which order.
+//! Experiment design: the test cases that run on each system, their repetitions and their order.
 //!
-//! All combinations of the factors, without those that differ only in a factor that the pattern does
-//! not have. The order of all runs is random but given by a seed, so that slow changes of the machine
-//! do not look like an effect of a factor, and an interrupted measurement goes on in the same order.
-//! Source: Kougkas et al. 2016, §5.1 and §5.2.1 (each case five times).
+//! A design has all combinations of the factors, without those that differ only in a factor that
+//! the pattern does not have. The order of all runs is random but given by a seed, so that slow
+//! changes of the machine do not look like an effect of a factor, and an interrupted measurement
+//! goes on in the same order. Source: Kougkas et al. 2016, §5.1 and §5.2.1 (each case five times).
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub struct ExperimentDesign {
     pub input_bytes: u64,
     /// True if requests write.
     pub is_write: bool,
-    /// How often each case runs on each system.
+    /// Number of runs of each case on each system.
     pub repetitions: u32,
     /// Seed of the order.
     pub seed: u64,
@@ -102,8 +102,8 @@ impl ExperimentDesign {
         Ok(cases)
     }
 
-    /// All runs of `cases` cases on `systems` systems, in the order of the seed. Repetitions of a case
-    /// are as far apart as chance puts them.
+    /// All runs of `cases` cases on `systems` systems, in the order of the seed. Repetitions of a
+    /// case are as far apart as chance puts them.
     #[must_use]
     pub fn runs(&self, cases: usize, systems: usize) -> Vec<ExperimentRun> {
         let mut runs = Vec::new();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Measure: the runs of an experiment, each as an observation.
 //!
-//! `experiment_design` has the runs, `observation_file` the rows. A run loads the data of its case on a
-//! system, drops it from caches, replays the trace as fast as possible, and removes the data. Rows that
-//! the file has are skipped, so a measurement goes on where it was interrupted: it removes what the
-//! interrupted run left at its system.
-//! Source: Kougkas et al. 2016, §4.1.3 and §5.2.1.
+//! `experiment_design` has the runs, `observation_file` the rows. A run loads the data of its case
+//! on a system, drops it from caches, replays the trace as fast as possible, and removes the data.
+//! Rows that the file has are skipped, so a measurement continues where it was interrupted: it
+//! removes the data that the interrupted run left on its system. Source: Kougkas et al. 2016,
+//! §4.1.3 and §5.2.1.
 
 mod experiment_design;
 mod observation_file;
@@ -23,10 +23,10 @@ use crate::pattern::write_pattern;
 use crate::player::{LoadState, PlanOptions, ReplayPacing, ReplayPlan, ReplayTarget, replay};
 use crate::trace::{TraceReader, features};
 
-/// Opens a system anew for each run.
+/// Opens a system; called for each run.
 pub type OpenTarget<'a> = dyn Fn() -> Result<Box<dyn ReplayTarget>> + 'a;
 
-/// A system: its name in observations, which tells settings apart, and how to open it.
+/// A system: its name in observations, which tells settings apart, and a function that opens it.
 pub struct MeasuredSystem<'a> {
     /// The name.
     pub name: String,
@@ -34,12 +34,12 @@ pub struct MeasuredSystem<'a> {
     pub open: Box<OpenTarget<'a>>,
 }
 
-/// How a measurement runs.
+/// Options of a measurement.
 #[derive(Clone, Debug)]
 pub struct MeasureOptions {
     /// The machine and its storage, as they are.
     pub storage: StorageConfiguration,
-    /// What of that is imitated.
+    /// The variables of the storage that are imitated.
     pub emulated: EmulatedVariables,
     /// No run begins later than this after the first.
     pub budget_ns: u64,
@@ -47,7 +47,7 @@ pub struct MeasureOptions {
     pub processors: u32,
 }
 
-/// What a measurement did.
+/// The outcome of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeasureSummary {
     /// Runs of the design.
@@ -70,8 +70,8 @@ impl MeasureSummary {
 /// called with each.
 ///
 /// # Errors
-/// As [`ExperimentDesign::cases`] and [`ObservationFile::open`]; errors of the systems, whose data is
-/// removed first.
+/// As [`ExperimentDesign::cases`] and [`ObservationFile::open`]; errors of the systems, whose data
+/// is removed first.
 pub fn measure(
     design: &ExperimentDesign,
     systems: &[MeasuredSystem<'_>],
@@ -102,7 +102,7 @@ pub fn measure(
     Ok(summary)
 }
 
-/// Opens `system` without what an interrupted run has left there.
+/// Opens `system`, and removes data that an interrupted run has left there.
 fn open_empty(system: &MeasuredSystem<'_>) -> Result<Box<dyn ReplayTarget>> {
     let target = (system.open)()?;
     if target.load_state()? == LoadState::Absent {
@@ -139,7 +139,7 @@ fn observe(
         kind: measured.kind,
         repetition,
         variables,
-        // A clock has a resolution, and a row a time.
+        // The clock may have seen no time pass, but a row needs a positive time.
         microseconds: (measured.io_seconds * 1e6).max(1e-3),
         emulated: options.emulated,
     })

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Observation file: rows that are appended one by one and survive a crash.
 //!
-//! A row is synced before the next run begins. A crash may leave a part of a row at the end, which is
-//! removed when the file is opened again; everything before is kept.
-//! Layout: docs/format/advisor-observations.md.
+//! A row is synced before the next run begins. A crash may leave a part of a row at the end, which
+//! is removed when the file is opened again; everything before is kept. Layout:
+//! docs/format/advisor-observations.md.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,7 @@ use esker_base::{Error, Kind, Result};
 
 use crate::observation::{CSV_BYTES_MAX, Observation, read_csv, write_csv};
 
-/// What names a row: case, system and repetition.
+/// The key of a row: case, system and repetition.
 type RowKey = (String, String, u32);
 
 /// An open file of observations.
@@ -29,7 +29,7 @@ impl ObservationFile {
     /// Opens the file at `path`, which is made if it is absent.
     ///
     /// # Errors
-    /// `Corrupt` for a file that is no table of observations; as the file system answers.
+    /// `Corrupt` for a file that is not a table of observations; as the file system answers.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error| Error::io(error, path.display().to_string());
         let mut options = OpenOptions::new();
@@ -73,7 +73,8 @@ impl ObservationFile {
     /// Appends a row, durably.
     ///
     /// # Errors
-    /// As the file system answers; the row may then be there in part, which the next opening removes.
+    /// As the file system answers; the row may then be there in part, which the next opening
+    /// removes.
     pub fn push(&mut self, observation: &Observation) -> Result<()> {
         observation.validate()?;
         let table = write_csv(std::slice::from_ref(observation));

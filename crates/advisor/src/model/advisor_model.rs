@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The advisor's model: a predictor for each storage system, by the method that cross-validation
-//! found best, with the distribution of its errors.
+//! Advisor model: a predictor for each storage system, by the method that cross-validation found
+//! best, with the distribution of its errors.
 //!
 //! Saved as JSON: docs/format/advisor-model.md. Readers check every number and name, so that a
 //! damaged file is `Corrupt` and never a wrong prediction or an endless descent.
@@ -50,7 +50,7 @@ pub struct SystemModel {
     pub ranges: Vec<[f64; 2]>,
 }
 
-/// What cross-validation found about a method, or a rule that does not predict.
+/// The result of cross-validation for a method, or for a rule that does not predict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MethodEvaluation {
     /// The method, or `always` and a system.
@@ -68,7 +68,7 @@ pub struct AdvisorModel {
     version: u32,
     /// The method of all predictors.
     pub method: PredictionMethod,
-    /// Whether a model computed the times of any row.
+    /// True if a model computed the times of any row.
     pub is_simulated: bool,
     /// The families of workloads.
     pub families: Vec<String>,
@@ -111,9 +111,9 @@ impl SystemModel {
     }
 }
 
-/// The probability that the first system is faster than the second, by the errors that
-/// cross-validation found, taken as independent: errors of one run on two systems are alike rather
-/// than opposite, so that the true probability is further from one half.
+/// The probability that the first system is faster than the second. It treats the errors that
+/// cross-validation found as independent; in truth the errors of one run on two systems are alike
+/// rather than opposite, so the true probability is further from one half.
 #[must_use]
 pub fn probability_faster(first: &SystemModel, second: &SystemModel, run: &IoVariables) -> f64 {
     let lead = (first.predictor.predict(run) / second.predictor.predict(run)).ln();
@@ -129,9 +129,9 @@ pub fn probability_faster(first: &SystemModel, second: &SystemModel, run: &IoVar
 }
 
 impl AdvisorModel {
-    /// Validates all methods on the observations, repetitions averaged, and fits the best: that of
-    /// the least mean regret, and of equal ones that of the least error. Without cases on two
-    /// systems there is no regret.
+    /// Validates all methods on the observations, with repetitions averaged, and fits the best: the
+    /// one with the least mean regret, and among equals the one with the least error. Without cases
+    /// on two systems there is no regret.
     ///
     /// # Errors
     /// `Invalid` if there are too few rows or families, or a rate does not vary.

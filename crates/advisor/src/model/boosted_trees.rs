@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gradient-boosted regression trees for squared error.
+//! Boosted trees: gradient-boosted regression trees for squared error.
 //!
-//! Each tree is fitted to what the trees before it leave, and counts with a small weight. Splits are
-//! exact: all thresholds between values of all features are tried. Nothing is random, so the same
-//! rows give the same trees. Own code because the crates for it are unmaintained, wrap C++, or save
-//! trees in forms of their own, while a model file is documented and checked when it is read.
-//! Invariant: a child's index is above its parent's, so that every descent ends.
-//! Source: Friedman, Greedy function approximation: a gradient boosting machine, 2001, §4.3.
+//! Each tree is fitted to the residuals of the trees before it, and counts with a small weight.
+//! Splits are exact: all thresholds between values of all features are tried. Nothing is random, so
+//! the same rows give the same trees. The project has its own code because the crates for it are
+//! unmaintained, wrap C++, or save trees in forms of their own, while a model file is documented,
+//! and checked when it is read. Invariant: a child's index is above its parent's, so that every
+//! descent ends. Source: Friedman, Greedy function approximation: a gradient boosting machine,
+//! 2001, §4.3.
 
 use esker_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
@@ -16,10 +17,10 @@ use super::rate_predictor::COEFFICIENT_MAX;
 /// Trees of a model.
 const TREES: usize = 200;
 
-/// Splits from the root to a leaf at most: interactions of three features.
+/// Maximum number of splits from the root to a leaf: interactions of three features.
 const DEPTH_MAX: usize = 3;
 
-/// Rows that a leaf averages at least.
+/// Minimum number of rows that a leaf averages.
 const LEAF_ROWS_MIN: usize = 5;
 
 /// The weight of each tree.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cross-validation that leaves out one family of workloads at a time: how well a method predicts
-//! applications unlike those that were measured.
+//! Cross-validation: leaves out one family of workloads at a time, and so shows how well a method
+//! predicts applications unlike those that were measured.
 //!
 //! A family is left out with all its cases on all systems, so that no case of a predicted family is
 //! known in another configuration.
@@ -13,10 +13,10 @@ use super::decision_score::{ChoiceCase, DecisionScore};
 use super::rate_predictor::{PredictionMethod, RatePredictor};
 use crate::observation::{Observation, StorageKind};
 
-/// Families without which leaving one out says nothing.
+/// Minimum number of families: with fewer, leaving one out shows nothing.
 pub const FAMILIES_MIN: usize = 3;
 
-/// What cross-validation found about one method.
+/// The result of cross-validation for one method.
 #[derive(Clone, Debug)]
 pub struct ValidationResult {
     /// The method.
@@ -52,8 +52,8 @@ pub fn systems(observations: &[Observation]) -> BTreeMap<String, StorageKind> {
 /// Validates a method on rows without repetitions.
 ///
 /// # Errors
-/// `Invalid` if there are fewer than [`FAMILIES_MIN`] families, or a system has too few rows outside
-/// one of them.
+/// `Invalid` if there are fewer than [`FAMILIES_MIN`] families, or a system has too few rows
+/// outside one of them.
 pub fn validate(
     method: PredictionMethod,
     observations: &[Observation],

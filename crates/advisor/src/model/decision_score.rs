@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Score of decisions between storage systems: how often the chosen one is the best, and what a
-//! wrong choice costs.
+//! Decision score: the share of decisions that choose the best storage system, and the cost of
+//! wrong ones.
 //!
 //! Regret is the share of the best system's rate that the chosen one lacks. Accuracy counts only
-//! cases in which the best exceeds the second by [`CLEAR_DIFFERENCE`]: in others the choice does not
-//! matter, and regret says so.
+//! cases in which the best exceeds the second by [`CLEAR_DIFFERENCE`]: in others the choice hardly
+//! matters, which regret shows.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ pub struct DecisionScore {
     pub cases: usize,
     /// Cases in which the best exceeds the second by [`CLEAR_DIFFERENCE`].
     pub clear_cases: usize,
-    /// Of those, cases in which the best was chosen.
+    /// Clear cases in which the best was chosen.
     pub right: usize,
     /// The mean regret over all cases.
     pub mean_regret: f64,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Models that predict the rate of an application on each storage system.
+//! Model: predicts the rate of an application on each storage system.
 //!
 //! `response_features` are the variables on scales on which effects multiply; `rate_predictor` fits
-//! one of three methods to one system: the paper's linear model, a log-linear one with interactions,
-//! and `boosted_trees`. `cross_validation` leaves out one family of workloads at a time, and
-//! `decision_score` counts right decisions and regret. `advisor_model` fits all methods, keeps the
-//! winner, and is what `esker advise model` saves.
+//! one of three methods to one system: the paper's linear model, a log-linear one with
+//! interactions, and `boosted_trees`. `cross_validation` leaves out one family of workloads at a
+//! time, and `decision_score` counts right decisions and regret. `advisor_model` fits all methods
+//! and keeps the winner; `esker advise model` saves it.
 
 pub mod advisor_model;
 pub mod boosted_trees;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Predictor of the rate of one storage system, by one of three methods.
+//! Rate predictor: predicts the rate of one storage system by one of three methods.
 //!
-//! Whatever the method, a prediction stays within a factor of [`BEYOND_MEASURED_MAX`] of the rates it
-//! was fitted to: no method knows more about rates that were never seen, and the linear one predicts
+//! A prediction by any method stays within a factor of [`BEYOND_MEASURED_MAX`] of the rates it was
+//! fitted to: no method knows anything about rates beyond these, and the linear one predicts
 //! negative ones.
 
 use esker_base::{Error, Kind, Result};
@@ -16,7 +16,8 @@ use crate::statistics::design_matrix::DesignMatrix;
 use crate::statistics::least_squares::LinearFit;
 use crate::statistics::stepwise::StepwiseFit;
 
-/// The factor by which a prediction may exceed the highest, or fall below the lowest, measured rate.
+/// The factor by which a prediction may exceed the highest, or fall below the lowest, measured
+/// rate.
 pub const BEYOND_MEASURED_MAX: f64 = 2.0;
 
 /// Numbers in a model that was read: sums of their products with any features are finite.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Features of a run on scales on which effects on the rate multiply: logarithms of counts, flags of
-//! categories, what a request costs the devices, and products of those that act together.
+//! Response features: the variables of a run on scales on which effects on the rate multiply:
+//! logarithms of counts, flags of categories, the cost of a request for the devices, and products
+//! of those that act together.
 
 use crate::observation::{AccessPattern, IoVariables, StorageDevice};
 use crate::paper::simulated_systems::STRIPE_BYTES;

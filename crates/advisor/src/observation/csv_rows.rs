@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rows of observations as CSV, with the header [`COLUMNS`]: docs/format/advisor-observations.md.
+//! CSV rows: observations as CSV, with the header [`COLUMNS`]: docs/format/advisor-observations.md.
 //!
 //! A reader accepts the columns in any order and ignores columns that it does not know. Bytes that
 //! are no such table give `Corrupt` with the line.
@@ -88,7 +88,7 @@ fn emulated_text(emulated: EmulatedVariables) -> String {
 ///
 /// # Errors
 /// `TooLarge` if the file is over [`CSV_BYTES_MAX`]; `Corrupt`, with the line, if a column is
-/// missing or twice there, or a field is no value of its column.
+/// missing or appears twice, or a field is not a value of its column.
 pub fn read_csv(name: &str, bytes: &[u8]) -> Result<Vec<Observation>> {
     if bytes.len() > CSV_BYTES_MAX {
         let message = format!("{name}: {} bytes, at most {CSV_BYTES_MAX} are read", bytes.len());

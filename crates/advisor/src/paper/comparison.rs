@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every number of the paper's tables and figures beside ours, as text.
+//! Comparison: every number of the paper's tables and figures beside ours, as text.
 //!
-//! Lines say how the two compare. Of tables, means and coefficients agree within a quarter;
-//! correlations agree if both are significant with one sign, or neither is.
+//! Each line says how the two compare. In tables, means and coefficients agree within a quarter;
+//! correlations agree if both are significant and have the same sign, or if neither is significant.
 
 use std::fmt::Write;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the paper contradicts itself, computed from its printed numbers alone.
+//! Contradictions: the places at which the paper contradicts itself, computed from its printed
+//! numbers alone.
 //!
 //! Each check returns a contradiction only if the numbers disagree by more than their rounding, so
 //! that a corrected number would silence it.
@@ -16,7 +17,8 @@ use crate::statistics::distributions::{student_t_quantile, student_t_two_sided};
 /// Half of the last digit of correlations and p-values, which have three.
 const THIRD_DIGIT_HALF: f64 = 0.0005;
 
-/// The letters of Table 1 that the text counts as independent variables: "10 independent variables".
+/// The letters of Table 1 that the text counts as independent variables: "10 independent
+/// variables".
 const VARIABLES_IN_TEXT: usize = 10;
 
 /// Variables that the text counts in HyperDex's model: "only four variables".
@@ -123,7 +125,7 @@ fn percentages() -> Vec<PaperContradiction> {
         ("\"756% difference\" with LANL App1", 756.0, (179.0 / 25.0 - 1.0) * 100.0),
     ];
     let wrong = claims.into_iter().filter(|(_, claimed, actual)| {
-        // A tenth of the number is what "almost" may hide.
+        // "Almost" may hide a tenth of the number.
         (claimed - actual).abs() > 0.1 * claimed
     });
     wrong
@@ -159,7 +161,7 @@ fn correlation_tails(system: &PrintedSystem) -> Vec<PaperContradiction> {
         .collect()
 }
 
-/// Whether `printed` may be `exact` whose error is at most `error`, with three printed decimals.
+/// True if `printed`, with three decimals, may be `exact`, whose error is at most `error`.
 fn may_be(printed: f64, exact: f64, error: f64) -> bool {
     (printed - exact).abs() <= error + THIRD_DIGIT_HALF
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The numbers that the text gives about Figures 1–12, beside the simulated systems.
+//! Figures: the numbers that the text gives about Figures 1–12, beside those of the simulated
+//! systems.
 //!
 //! The text does not give every parameter of a figure. Where it is silent, 4 servers, 4 metadata
 //! servers, 8 clients, 32 processes, 64 KiB requests and 64 MiB for each process apply, as in Table
@@ -17,7 +18,7 @@ const TOLERATED_SHARE: f64 = 0.25;
 /// The mean request of LANL App1: 16, 131,056 and 131,072 bytes.
 pub const APP1_REQUEST_BYTES: u64 = (16 + 131_056 + 131_072) / 3;
 
-/// How two numbers compare.
+/// The result of comparing two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PaperAgreement {
@@ -65,7 +66,7 @@ pub struct FigureClaim {
     pub printed: [f64; 2],
     /// The simulated systems' number.
     pub simulated: f64,
-    /// How they compare.
+    /// The result of comparing them.
     pub agreement: PaperAgreement,
 }
 

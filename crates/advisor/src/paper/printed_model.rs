@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Predictions with the coefficients of Table 5 as printed, and the paper's verification with LANL
-//! App2 (§5.3, Figure 15).
+//! Printed model: predictions with the coefficients of Table 5 as printed, and the paper's
+//! verification with LANL App2 (§5.3, Figure 15).
 
 use super::published::PrintedSystem;
 use crate::observation::{IoVariables, StorageDevice};

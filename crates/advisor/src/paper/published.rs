@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The numbers that the paper prints, as it prints them, misprints included: `contradictions` says
-//! which they are. p-values printed as ".000" are 0 here.
+//! Published numbers: those that the paper prints, as it prints them, including misprints, which
+//! `contradictions` finds. p-values printed as ".000" are 0 here.
 //!
 //! Source: Kougkas et al. 2016, Tables 2–5 and the text on Figures 1–15.
 
@@ -147,7 +147,7 @@ const HYPERDEX_COEFFICIENTS: [PrintedCoefficient; 6] = [
     coefficient("d", [70.785, 16.230, 4.361, 0.0], [38.914, 102.657]),
 ];
 
-/// What the paper prints about OrangeFS.
+/// The numbers that the paper prints about OrangeFS.
 pub const ORANGEFS: PrintedSystem = PrintedSystem {
     name: "OrangeFS",
     kind: StorageKind::FileSystem,
@@ -177,7 +177,7 @@ pub const ORANGEFS: PrintedSystem = PrintedSystem {
     adjusted_r_squared: 0.633,
 };
 
-/// What the paper prints about HyperDex.
+/// The numbers that the paper prints about HyperDex.
 pub const HYPERDEX: PrintedSystem = PrintedSystem {
     name: "HyperDex",
     kind: StorageKind::KeyValue,

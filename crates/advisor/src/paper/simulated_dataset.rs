@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A simulated dataset of the paper's size: 687 rows of the file system and 641 of the key-value
-//! store, the numbers that Table 2 implies.
+//! Simulated dataset: a dataset of the paper's size, with 687 rows of the file system and 641 of
+//! the key-value store, the numbers that Table 2 implies.
 //!
 //! The design draws each test case at random, with the shares that Tables 2 and 3 imply for
-//! OrangeFS: 16.5 % noncontiguous, 59.3 % on solid-state disks, 80 % with four metadata servers. Every
-//! row is marked as simulated (`emulated.time`). Noise is multiplicative and normal in the logarithm.
-//! The same seed gives the same rows on every machine.
-//! Source: Kougkas et al. 2016, §5.1 and §5.2.1.
+//! OrangeFS: 16.5 % noncontiguous, 59.3 % on solid-state disks, 80 % with four metadata servers.
+//! Every row is marked as simulated (`emulated.time`). Noise is multiplicative and normal in the
+//! logarithm. The same seed gives the same rows on every machine. Source: Kougkas et al. 2016, §5.1
+//! and §5.2.1.
 
 use esker_base::Random;
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Service models of a striped parallel file system and of a key-value store on the paper's cluster:
-//! four to eight servers with hard or solid-state disks behind gigabit Ethernet.
+//! Simulated systems: service models of a striped parallel file system and of a key-value store on
+//! the paper's cluster: four to eight servers with hard or solid-state disks behind gigabit
+//! Ethernet.
 //!
 //! A model is a closed queueing network: the processes circulate between the interfaces of the
 //! clients, the metadata servers, and the processors, interfaces and devices of the servers. Mean
 //! value analysis solves it exactly for exponential service, without random numbers. Constants are
 //! those that the paper states (stripe, latencies, Ethernet, read-ahead); those that it does not
-//! state are marked as chosen. They were chosen once, for the rates of Figures 1 and 5 to 7.
-//! A request that a file system stripes over w servers counts as w customers of its share each, which
+//! state are marked as chosen. They were chosen once, for the rates of Figures 1 and 5 to 7. A
+//! request that a file system stripes over w servers counts as w customers of its share each, which
 //! overlap fully; a fixed wait for the last of its parts makes up for that. Nothing is cached.
 //! Source: Kougkas et al. 2016, §2, §3 and §4; Reiser and Lavenberg, Mean-value analysis of closed
 //! multichain queuing networks, JACM 27(2), 1980.

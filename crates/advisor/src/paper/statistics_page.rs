@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Statistics page: the regressions of Table 5 with plots of their residuals, as one HTML page.
 //!
-//! Each system has three plots, as the paper's Figures 13 and 14: residuals over predicted rates, which
-//! show a variance that is not constant and curves that the line misses; the normal Q-Q plot; and the
-//! histogram with the normal density. Residuals are standardised. Plots and style are those of the
-//! workbench's reports: no script, no network.
+//! Each system has three plots, as the paper's Figures 13 and 14: residuals over predicted rates,
+//! which show a variance that is not constant and curves that the line misses; the normal Q-Q plot;
+//! and the histogram with the normal density. Residuals are standardised. Plots and style are those
+//! of the workbench's reports: no script, no network.
 
 use std::fmt::Write;
 
@@ -116,7 +116,8 @@ fn probability(p: f64) -> String {
     if p < 0.000_5 { "< 0.001".to_owned() } else { format!("{p:.3}") }
 }
 
-/// A number with the digits that it needs, at most five: sums of steps have errors in their last ones.
+/// A number with the digits that it needs, at most five: sums of steps have errors in their last
+/// ones.
 fn digits(value: f64) -> String {
     let rounded: f64 = format!("{value:.4e}").parse().expect("a number");
     let text = match rounded.abs() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables 2 to 5 of a dataset, for one category of storage, in the form of the paper.
+//! Tables: Tables 2 to 5 of a dataset, for one category of storage, in the form of the paper.
 
 use esker_base::{Error, Kind, Result};
 
@@ -23,7 +23,7 @@ pub struct DatasetTables {
     pub kind: StorageKind,
     /// The systems of that category in the dataset.
     pub systems: Vec<String>,
-    /// Whether a model computed the times of any row.
+    /// True if a model computed the times of any row.
     pub is_simulated: bool,
     /// Table 2.
     pub means: SampleSummary,
@@ -37,9 +37,9 @@ pub struct DatasetTables {
     pub regression: StepwiseFit,
     /// Collinearity of the selected variables.
     pub inflation: Vec<VarianceInflation>,
-    /// Whether residuals of successive rows are independent; near 2 if so.
+    /// The Durbin–Watson statistic: near 2 if residuals of successive rows are independent.
     pub durbin_watson: f64,
-    /// Whether the variance of residuals is constant; absent without variables.
+    /// The test that the variance of residuals is constant; absent without variables.
     pub variance: Option<BreuschPagan>,
     /// The design of all regressors.
     pub design: DesignMatrix,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Layout: where the requests of a pattern lie in the file.
+//! Layout: the places of a pattern's requests in the file.
 //!
 //! With p ranks, n requests a rank, r bytes a request, g bytes of gap, for rank k and request i:
 //! ```text
@@ -12,10 +12,9 @@
 //! tile           row i of tile (k mod x, k / x) of a matrix of x tiles a row
 //! btio-like      lines of 40-byte points of q cells of a cube, in steps, with p = q²
 //! ```
-//! and all shifted by A.
-//! Source: Kougkas et al. 2016, §4.2 to 4.4 (sizes, gaps, shifts; that App1 is strided is known of
-//! the LANL traces and not in the paper); HPIO, IOR, mpi-tile-io, and BT-IO of the NAS parallel
-//! benchmarks (Wong and Van der Wijngaart, NAS-03-002).
+//! and all shifted by A. Source: Kougkas et al. 2016, §4.2 to 4.4 (sizes, gaps, shifts; the LANL
+//! traces, not the paper, show that App1 is strided); HPIO, IOR, mpi-tile-io, and BT-IO of the NAS
+//! parallel benchmarks (Wong and Van der Wijngaart, NAS-03-002).
 
 use super::{PatternSize, TracePattern};
 use crate::trace::{TraceFile, TraceOperation, TraceRecord};
@@ -129,8 +128,8 @@ fn btio_line_bytes(size: &PatternSize) -> u64 {
     (size.request_bytes / BTIO_POINT_BYTES).max(1) * BTIO_POINT_BYTES
 }
 
-/// A line of a cell. The cube has q cells along each edge, a cell k points; rank (i, j) has the cells
-/// ((i + c) mod q, (j + c) mod q, c).
+/// A line of a cell. The cube has q cells along each edge, a cell k points; rank (i, j) has the
+/// cells ((i + c) mod q, (j + c) mod q, c).
 fn btio(size: &PatternSize, rank: u64, index: u64) -> (u64, u64) {
     let cells = u64::from(size.ranks).isqrt();
     let points = btio_line_bytes(size) / BTIO_POINT_BYTES;

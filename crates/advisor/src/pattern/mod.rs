@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pattern: synthetic traces of known applications and benchmarks.
 //!
-//! `layout` says where each request of each rank lies, as a pure function; this file makes a trace
-//! of it. All patterns but the mix of the workbench use one file, as in the paper: every rank opens it,
-//! waits for all, issues its requests, waits again and closes it. Times are nominal, one request each
-//! interval and rank.
-//! Source: Kougkas et al. 2016, §4.2 to 4.4; the benchmarks that `layout` names.
+//! `layout` computes the place of each request of each rank, as a pure function; this file makes a
+//! trace of it. All patterns but the mix of the workbench use one file, as in the paper: every rank
+//! opens it, waits for all, issues its requests, waits again and closes it. Times are nominal, one
+//! request each interval and rank. Source: Kougkas et al. 2016, §4.2 to 4.4; the benchmarks that
+//! `layout` names.
 
 mod layout;
 
@@ -102,10 +102,10 @@ pub struct PatternSize {
     pub shift_bytes: u64,
     /// The nominal time between the requests of a rank.
     pub interval_ns: u64,
-    /// Requests of each rank that write, spread evenly over them; from `requests` on all. A mix
-    /// reads and writes as it does.
+    /// Number of requests of each rank that write, spread evenly over all of them; from `requests`
+    /// on, all write. The mix ignores it.
     pub written: u64,
-    /// Bytes of the last request of each rank, if R is no multiple of r.
+    /// Bytes of the last request of each rank, if R is not a multiple of r.
     pub last_bytes: Option<u64>,
     /// True if each rank has a file of its own instead of one for all.
     pub is_file_per_rank: bool,
@@ -115,7 +115,8 @@ impl PatternSize {
     /// Checks the parameters for `pattern`.
     ///
     /// # Errors
-    /// `Invalid` for zeros, for files that are too large, and for ranks that the pattern cannot have.
+    /// `Invalid` for zeros, for files that are too large, and for ranks that the pattern cannot
+    /// have.
     pub fn check(&self, pattern: TracePattern) -> Result<()> {
         let wrong = |what: String| Err(Error::new(Kind::Invalid, what));
         if self.ranks == 0 || self.requests == 0 || self.request_bytes == 0 {
@@ -155,7 +156,7 @@ impl PatternSize {
         Ok(())
     }
 
-    /// The name of a test case with these parameters, of which it has those that the pattern uses.
+    /// The name of a test case with those of these parameters that the pattern uses.
     #[must_use]
     pub fn case(&self, pattern: TracePattern) -> String {
         let Self { ranks, requests, gap_bytes, shift_bytes, .. } = self;
@@ -205,7 +206,7 @@ impl PatternSize {
         text
     }
 
-    /// What request `index` of a rank does.
+    /// The operation of request `index` of a rank.
     fn transfer(&self, index: u64) -> TraceOperation {
         let written = u128::from(self.written.min(self.requests));
         let before = |index: u64| u128::from(index) * written / u128::from(self.requests);
@@ -403,8 +404,8 @@ mod tests {
         refused(PatternSize { is_file_per_rank: true, ..SIZE }, TracePattern::WorkbenchMix);
     }
 
-    /// Symptom: the case of LANL App1 named a size of requests that it does not have, and that of the mix
-    /// said that it reads.
+    /// Symptom: the case of LANL App1 named a size of requests that it does not have, and that of
+    /// the mix said that it reads.
     #[test]
     fn cases_name_what_the_pattern_does() {
         let size = PatternSize { requests: 6, gap_bytes: 9, ..SIZE };

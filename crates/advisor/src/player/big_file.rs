@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Big file: the first player of the paper. A traced file is a file of a directory, which a rank opens
-//! as often as the trace does, and accesses at the offsets of the trace.
+//! Big file: the first player of the paper. A traced file is a file of a directory. A rank opens it
+//! as often as in the trace, and accesses it at the offsets of the trace.
 //!
 //! ```text
 //! <directory>/esker-replay      the load marker, from before the files to after them
@@ -84,7 +84,7 @@ impl BigFileTarget {
         directory.map_err(failed(&self.directory))
     }
 
-    /// Makes what `plan` reads.
+    /// Writes the files that `plan` reads.
     fn write_files(&self, plan: &ReplayPlan) -> Result<()> {
         let mut buffer = vec![0; LOAD_BYTES];
         for (number, file) in (0..).zip(&plan.files) {
@@ -227,7 +227,7 @@ pub fn drop_file_caches(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Descriptors of one rank: as many of each file as it has open.
+/// The descriptors of one rank: one for each open of a file.
 struct BigFileConnection<'a> {
     target: &'a BigFileTarget,
     open: HashMap<u32, Vec<File>>,

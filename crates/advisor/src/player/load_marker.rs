@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Load marker: what a target says of the data of a replay that it has.
+//! Load marker: a target's record of the data of a replay that it has.
 //!
 //! The marker is made before the data, names the plan, and becomes complete when all of the data is
-//! durable. So an interrupted load is told from a finished one, and the data of one trace from that
-//! of another. JSON: `{"format":"esker-replay","version":1,"plan":"<16 hex digits>","is_complete":…}`.
+//! durable. The marker thus tells an interrupted load from a finished one, and the data of one
+//! trace from that of another. JSON: `{"format":"esker-replay","version":1,"plan":"<16 hex
+//! digits>","is_complete":…}`.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,18 +16,19 @@ const VERSION: u32 = 1;
 /// Bytes of a marker.
 pub const LOAD_MARKER_BYTES_MAX: usize = 4_096;
 
-/// Which data a plan needs: plans with the same digest read the same ranges under the same numbers.
+/// Identifies the data that a plan needs: plans with the same digest read the same ranges under the
+/// same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanDigest(pub u64);
 
 /// The data of a replay at a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadState {
-    /// None.
+    /// There is no data.
     Absent,
-    /// A part: a load was interrupted or is still running.
+    /// A part of the data is there: a load was interrupted or is still running.
     Partial,
-    /// All that plans of this digest read.
+    /// All data that plans of this digest read is there.
     Complete(PlanDigest),
 }
 
@@ -63,7 +65,7 @@ pub fn load_marker(plan: PlanDigest, is_complete: bool) -> Vec<u8> {
     serde_json::to_vec(&marker).expect("words and numbers")
 }
 
-/// What a marker says; `None` for what is no marker of a replay.
+/// The state that a marker records; `None` for bytes that are not a marker of a replay.
 pub fn load_state(marker: &[u8]) -> Option<LoadState> {
     let found: LoadMarker = serde_json::from_slice(marker).ok()?;
     if (found.format.as_str(), found.version) != (FORMAT, VERSION) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Player: replays a trace on a storage system, and measures.
 //!
-//! `replay_plan` says what each rank does. A target has the files: `big_file` accesses those of the
-//! trace, `object_target` makes an object of each request. Data that is read is loaded before, caches
-//! are dropped, and every byte that is read is checked after the call.
-//! Concurrency: a rank is a thread with a connection of its own; ranks wait for each other before the
-//! first call, at the barriers of the trace, and at the end.
-//! Source: Kougkas et al. 2016, §4.1.2 and §4.1.3.
+//! `replay_plan` has the calls of each rank. A target has the files: `big_file` accesses those of
+//! the trace, `object_target` makes an object of each request. The player loads the data that is
+//! read beforehand, drops caches, and checks every byte after the call that reads it. Concurrency:
+//! a rank is a thread with a connection of its own; ranks wait for each other before the first
+//! call, at the barriers of the trace, and at the end. Source: Kougkas et al. 2016, §4.1.2 and
+//! §4.1.3.
 
 mod big_file;
 mod load_marker;
@@ -33,7 +33,7 @@ pub use self::replay_result::{ReplayResult, ReplayTiming};
 use crate::observation::StorageKind;
 use crate::trace::TraceOperation;
 
-/// How long a rank waits for the others at a barrier.
+/// Time that a rank waits for the others at a barrier.
 const BARRIER_DEADLINE: Duration = Duration::from_secs(86_400);
 
 /// A storage system, and the way in which requests use it.
@@ -53,8 +53,9 @@ pub trait ReplayTarget: Send + Sync {
     /// `NotEmpty` if the target has something else; as the system answers.
     fn load_state(&self) -> Result<LoadState>;
 
-    /// Makes everything that the plan reads, durable, where no data is. A failed load removes what it
-    /// made; one that the process does not survive leaves [`LoadState::Partial`].
+    /// Makes all data that the plan reads, durably, at a target without data. A failed load removes
+    /// the data that it made; if the process dies in a load, the target is left in
+    /// [`LoadState::Partial`].
     ///
     /// # Errors
     /// `NotEmpty` or `Conflict` if the target has something, which stays; as the system answers.
@@ -72,7 +73,7 @@ pub trait ReplayTarget: Send + Sync {
     /// As the system answers.
     fn connect(&self, rank: u32, plan: &ReplayPlan) -> Result<Box<dyn ReplayConnection + '_>>;
 
-    /// Removes what `load` and replays made, also interrupted ones, and nothing else.
+    /// Removes everything that `load` and replays made, even interrupted ones, and nothing else.
     ///
     /// # Errors
     /// `NotFound` if they made nothing; as [`ReplayTarget::load_state`].
@@ -89,20 +90,20 @@ pub trait ReplayTarget: Send + Sync {
 
 /// One rank's connection to a target.
 pub trait ReplayConnection {
-    /// Does `step`. The buffer has the bytes of a write, and those of a read afterwards; it has the
-    /// size of the request before. Returns false for a call that the player leaves out.
+    /// Does `step`. The buffer has the size of the request, and holds the bytes of a write before
+    /// the call, and those of a read after it. Returns false for a call that the player leaves out.
     ///
     /// # Errors
     /// As the system answers.
     fn call(&mut self, step: &ReplayStep, buffer: &mut Vec<u8>) -> Result<bool>;
 }
 
-/// When calls begin.
+/// The times at which calls begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayPacing {
-    /// When they begin in the trace, or as soon as the call before has returned.
+    /// The times of the trace, or as soon as the previous call has returned if that is later.
     Traced,
-    /// As soon as the call before has returned.
+    /// As soon as the previous call has returned.
     Fast,
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Object target: the second and the third player of the paper. Each request is an object of a service
-//! of the workbench, named by file, position and size: a key of a key-value store with a value of the
-//! request's size, or a small file that is opened, accessed and closed ("increased metadata").
+//! Object target: the second and the third player of the paper. Each request is an object of a
+//! service of the workbench, named by file, position and size: a key of a key-value store with a
+//! value of the request's size, or a small file that is opened, accessed and closed ("increased
+//! metadata").
 //!
-//! Opens and closes of the trace are left out: an object has its own, or none.
+//! Opens and closes of the trace are left out: each object has its own open and close, or none.
 //! Source: Kougkas et al. 2016, §4.1.2.
 
 use esker_base::{Error, Kind, Result};
@@ -29,8 +30,8 @@ impl ObjectTarget {
     /// Replays on the objects of `backend`.
     ///
     /// # Errors
-    /// `Unsupported` for a service whose objects cannot be read one after the other as they are
-    /// written, or that does not keep their content.
+    /// `Unsupported` for a write-once service, and for one that does not keep the content of
+    /// objects.
     pub fn new(backend: Box<dyn Backend>) -> Result<Self> {
         if backend.is_write_once() || !backend.keeps_content() {
             let what = format!(
@@ -42,7 +43,7 @@ impl ObjectTarget {
         Ok(Self { backend })
     }
 
-    /// Makes what `plan` reads.
+    /// Creates the objects that `plan` reads.
     fn create_objects(&self, plan: &ReplayPlan) -> Result<()> {
         let mut connection = self.backend.connect(OWNER_RANK, &size(plan))?;
         connection.add_rank(OWNER_RANK)?;
@@ -132,7 +133,7 @@ impl ReplayTarget for ObjectTarget {
     }
 
     fn clear(&self) -> Result<()> {
-        // Fails for the working set of another.
+        // Fails for a working set that is not a replay's.
         self.load_state()?;
         self.backend.clear()?;
         self.backend.finish(false)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Replay content: the bytes of replayed files, of which each word tells its file and its position.
+//! Replay content: the bytes of replayed files, in which each word depends on its file and its
+//! position.
 //!
-//! The word of eight bytes at position 8 k of file f is a mix of f and k, so neither bytes of another
-//! file nor shifted, repeated or missing ones pass.
-//! Source of the mix: SplitMix64, Steele, Lea and Flood, OOPSLA 2014.
+//! The word of eight bytes at position 8 k of file f is a mix of f and k, so neither bytes of
+//! another file nor shifted, repeated or missing ones pass. Source of the mix: SplitMix64, Steele,
+//! Lea and Flood, OOPSLA 2014.
 
 use esker_base::{Error, Result};
 

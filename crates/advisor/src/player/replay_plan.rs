@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Replay plan: a trace as what each rank does, with files and objects numbered.
+//! Replay plan: a trace as the calls of each rank, with files and objects numbered.
 //!
 //! A request is also an object, numbered by its file, position and size: that is the key of a
-//! key-value store, or the name of a small file. Calls that no player has, such as renames, are left
-//! out and counted. Memory: [`STEPS_MAX`] steps of 48 bytes.
-//! Source: Kougkas et al. 2016, §4.1.2.
+//! key-value store, or the name of a small file. Calls that no player has, such as renames, are
+//! left out and counted. Memory: [`STEPS_MAX`] steps of 48 bytes. Source: Kougkas et al. 2016,
+//! §4.1.2.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +22,7 @@ const STEPS_MAX: usize = 1 << 26;
 /// Ranks, which are threads.
 const RANKS_MAX: usize = 1 << 12;
 
-/// Largest request: players have a buffer of it for each rank.
+/// Largest request: players have a buffer of that size for each rank.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
 /// Buffers of all ranks, each as large as the largest request of its rank.
@@ -31,7 +31,7 @@ const BUFFERS_BYTES_MAX: u64 = 1 << 34;
 /// A call of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayStep {
-    /// What it does.
+    /// The operation.
     pub operation: TraceOperation,
     /// The file, numbered from 0.
     pub file: u32,
@@ -41,7 +41,7 @@ pub struct ReplayStep {
     pub bytes: u64,
     /// The object of a transfer, numbered from 0 in its file.
     pub object: u64,
-    /// When it begins, since the first call of the trace.
+    /// Time at which it begins, since the first call of the trace.
     pub begin_ns: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct ReplayStep {
 pub struct ReplayFile {
     /// The path in the trace.
     pub path: String,
-    /// Where its last transfer ends.
+    /// The end of its last transfer.
     pub bytes: u64,
     /// Requests that are read, which must be there before: position and size, ascending.
     pub read: Vec<(u64, u64)>,
@@ -58,7 +58,7 @@ pub struct ReplayFile {
     pub requests: Vec<(u64, u64)>,
 }
 
-/// What a replay takes from a trace.
+/// Options for making a plan from a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
     /// True if writes are replayed as reads, as in the paper.
@@ -106,8 +106,8 @@ impl ReplayPlan {
     /// Plans the replay of a trace.
     ///
     /// # Errors
-    /// `TooLarge` for more steps, ranks or bytes of a request than a player has; `Invalid` for a trace
-    /// without requests; as [`TraceReader::read_batch`].
+    /// `TooLarge` for more steps, ranks or bytes of a request than a player has; `Invalid` for a
+    /// trace without requests; as [`TraceReader::read_batch`].
     pub fn read<S: TraceSource>(trace: &TraceReader<S>, options: PlanOptions) -> Result<Self> {
         let mut builder = PlanBuilder { options, ..PlanBuilder::default() };
         trace.for_each(ColumnSelection::Accesses, |batch| {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Replay result: how long a replay took, and how well it kept the times of the trace.
+//! Replay result: the duration of a replay, and its deviations from the times of the trace.
 
 use esker_workbench::distribution::LatencyDistribution;
 use serde::Serialize;
 
 use crate::observation::StorageKind;
 
-/// What a replay measured.
+/// The measurements of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayResult {
     /// The storage system and the player.
@@ -21,7 +21,7 @@ pub struct ReplayResult {
     pub bytes: u64,
     /// Opens, creates and closes that the player made.
     pub metadata_operations: u64,
-    /// Calls of the trace that the player has not.
+    /// Calls of the trace that the player does not make.
     pub skipped: u64,
     /// From the first call to the end of the last one.
     pub seconds: f64,
@@ -29,11 +29,11 @@ pub struct ReplayResult {
     pub io_seconds: f64,
     /// Durations of calls.
     pub latency: LatencyDistribution,
-    /// How well the times of the trace were kept; absent if the replay was as fast as possible.
+    /// Deviations from the times of the trace; absent if the replay was as fast as possible.
     pub timing: Option<ReplayTiming>,
 }
 
-/// How late calls began, for causes that are neither the storage's nor those of the call before.
+/// Lateness of calls, as far as neither the storage nor the previous call caused it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayTiming {
     /// The median.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Collinearity of the variables of a fit: tolerance and variance inflation.
+//! Collinearity: tolerance and variance inflation of the variables of a fit.
 //!
 //! The tolerance of a variable is 1 − R² of its regression on the others; its variance inflation
-//! factor is the reciprocal, which (XᵀX)⁻¹ and the variable's spread give without a regression each.
+//! factor is the reciprocal, which (XᵀX)⁻¹ and the variable's spread give without a regression
+//! each.
 
 use serde::Serialize;
 
@@ -27,7 +28,7 @@ impl VarianceInflation {
     }
 }
 
-/// Returns the inflation for each column of `design`, of which `fit` was made.
+/// Returns the inflation for each column of `design`, from which `fit` was made.
 ///
 /// # Panics
 /// If `fit` is of other variables.

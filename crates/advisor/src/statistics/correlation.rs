@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pearson's correlation with its p-value: Table 4 of the paper.
+//! Correlation: Pearson's r with its p-value, as in Table 4 of the paper.
 
 use esker_base::{Error, Kind, Result};
 use serde::Serialize;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tail probabilities and quantiles of the distributions that tests need, over `statrs`.
+//! Distributions: tail probabilities and quantiles of those that tests need, over `statrs`.
 //!
 //! Tail probabilities are computed as such, not as 1 − cdf, so that small ones keep their digits.
 //! Quantiles of Student's t are polished by Newton's method, since those of the library stop at

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Means of groups: the "compare means" of the paper's Table 3.
+//! Group means: the "compare means" of the paper's Table 3.
 
 use esker_base::{Error, Kind, Result};
 use serde::Serialize;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! QR factors of a tall matrix by Householder reflections, for least squares.
+//! Householder: QR factors of a tall matrix by Householder reflections, for least squares.
 //!
 //! Columns are scaled to length 1 first, so that bytes (10^8) and flags (1) are equally well
 //! conditioned, and a column's diagonal element in R is the share of it that earlier columns do not
 //! explain.
 //! Source: Golub and Van Loan, Matrix Computations, §5.2.1 and §5.3.2.
 
-/// A column of which earlier ones explain all but this share counts as their combination.
+/// A column counts as a combination of earlier ones if these explain all but this share of it.
 const INDEPENDENT_SHARE_MIN: f64 = 1e-9;
 
 /// The solution of a least-squares problem.

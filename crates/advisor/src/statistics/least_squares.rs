@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ordinary least squares with a constant: coefficients, their errors, and the analysis of variance,
-//! as Table 5 of the paper has them.
+//! Least squares: ordinary least squares with a constant. Gives coefficients, their errors, and the
+//! analysis of variance, as in Table 5 of the paper.
 //!
 //! Invariant: every number of a fit is finite. A response that the variables explain exactly leaves
 //! no error to estimate and is refused.
@@ -83,12 +83,12 @@ pub struct LinearFit {
     pub fitted: Vec<f64>,
 }
 
-/// Why there is no fit.
+/// The reason for which there is no fit.
 #[derive(Debug)]
 pub(super) enum FitProblem {
     /// This column of the design is constant or a combination of those before it.
     Dependent(usize),
-    /// The rows or the response allow none.
+    /// The rows or the response do not allow a fit.
     Unusable(Error),
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Diagnostics of residuals: whether a fit's assumptions hold (Figures 13 and 14 of the paper).
+//! Residuals: tests and plots that show whether a fit's assumptions hold (Figures 13 and 14 of the
+//! paper).
 
 use esker_base::{Error, Kind, Result};
 use serde::Serialize;

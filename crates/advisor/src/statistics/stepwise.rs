@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stepwise selection of variables by the rule of SPSS's STEPWISE, which the paper used: variables
+//! Stepwise: selection of variables by the rule of SPSS's STEPWISE, which the paper used: variables
 //! with p = .053 and .078 remain in its Table 5, so its limits were the defaults, .05 to enter and
 //! .10 to stay.
 //!
 //! Each round first removes the variable with the largest p above the removal limit; if there is
-//! none, it enters the one with the smallest p below the entry limit. A variable enters only if it
-//! and those in the model keep a tolerance of [`TOLERANCE_MIN`], SPSS's default.
-//! Source: Kougkas et al. 2016, §5.2.2; IBM SPSS Statistics Algorithms, REGRESSION.
+//! none, it adds the one with the smallest p below the entry limit. A variable enters only if it
+//! and those in the model keep a tolerance of [`TOLERANCE_MIN`], SPSS's default. Source: Kougkas et
+//! al. 2016, §5.2.2; IBM SPSS Statistics Algorithms, REGRESSION.
 
 use esker_base::Result;
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub const TOLERANCE_MIN: f64 = 1e-4;
 pub struct SelectionStep {
     /// The variable.
     pub name: String,
-    /// Whether it entered; otherwise it was removed.
+    /// True if the variable entered; false if it was removed.
     pub entered: bool,
     /// Its p at that moment.
     pub p: f64,

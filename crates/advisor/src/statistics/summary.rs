@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Descriptive statistics of one sample: Table 2 of the paper.
+//! Summary: descriptive statistics of one sample, as in Table 2 of the paper.
 
 use esker_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub struct SampleSummary {
     pub standard_error: f64,
     /// The smallest value.
     pub min: f64,
-    /// The median; of an even count, the mean of the middle two.
+    /// The median; for an even count, the mean of the middle two.
     pub median: f64,
     /// The largest value.
     pub max: f64,
@@ -74,7 +74,7 @@ pub fn quantile_of_sorted(sorted: &[f64], fraction: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (position - below as f64)
 }
 
-/// Refuses values that are not finite; `name` is theirs.
+/// Refuses values that are not finite; errors call them `name`.
 pub(crate) fn require_finite(name: &str, values: &[f64]) -> Result<()> {
     match values.iter().position(|value| !value.is_finite()) {
         Some(index) => {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Feature pass: the features of a trace, in one pass over its batches.
 //!
-//! State is one number for each file, and one for each pair of a rank and a file that it transfers
-//! bytes of. A transfer that moved nothing, at the end of a file or because it failed, is no
-//! request. Records of a rank come in the order of their beginnings.
-//! Source: Kougkas et al. 2016, §4.1.1 and Table 1.
+//! The state is one number for each file, and one for each pair of a rank and a file whose bytes it
+//! transfers. A transfer that moved nothing, at the end of a file or because it failed, does not
+//! count as a request. Records of a rank come in the order of their beginnings. Source: Kougkas et
+//! al. 2016, §4.1.1 and Table 1.
 
 use esker_base::Result;
 use hashbrown::HashMap;
@@ -13,7 +13,7 @@ use super::size_counts::SizeCounts;
 use super::{ColumnSelection, TraceBatch, TraceFile, TraceOperation, TraceReader, TraceSource};
 use crate::features::{SMALL_REQUEST_BYTES, TraceFeatures};
 
-/// Knowledge of a file: no call that opens it or transfers bytes, or the calls there were.
+/// The use of a file so far, by calls that open it or transfer bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum FileUse {
     #[default]
@@ -32,7 +32,7 @@ pub struct FeaturePass {
     shifts: SizeCounts,
     gap_bytes: u128,
     files: Vec<FileUse>,
-    /// Where the last transfer of a rank in a file ended.
+    /// The end of the last transfer of a rank in a file.
     ends: HashMap<(u32, u32), u64>,
     /// The nanoseconds of each rank's calls, and whether it transfers bytes.
     ranks: HashMap<u32, (u64, bool)>,

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File selection: which files of a log are the application's, and where the others are.
+//! File selection: tells the files of the application from others in a log, and names the
+//! directories of the others.
 //!
-//! Without paths, an import leaves out what has no place in a directory, such as pipes and sockets,
-//! and what a program needs to start: files of the system and shared libraries. Advice on storage is
-//! not about them.
-//! Source: the default exclusions of Darshan (`darshan_path_exclusions`), without `/var` and `/opt`,
-//! where services and applications keep data.
+//! Without paths, an import leaves out objects that are not in a directory, such as pipes and
+//! sockets, and files that a program needs to start: those of the system and shared libraries.
+//! Advice on storage is not about them. Source: the default exclusions of Darshan
+//! (`darshan_path_exclusions`), without `/var` and `/opt`, where services and applications keep
+//! data.
 
 use std::collections::HashMap;
 
-/// Where the system has its files.
+/// The directories of the system's files.
 const SYSTEM_DIRECTORIES: [&[u8]; 12] = [
     b"/bin/", b"/boot/", b"/dev/", b"/etc/", b"/lib/", b"/lib32/", b"/lib64/", b"/proc/", b"/run/",
     b"/sbin/", b"/sys/", b"/usr/",
 ];
 
-/// Directories that are counted; those that come later are not named.
+/// Maximum number of directories that are counted; later ones are not named.
 const DIRECTORIES_MAX: usize = 4_096;
 
 /// Directories that a summary names.
 const DIRECTORIES_NAMED: usize = 8;
 
-/// What an import takes, and what it left out.
+/// The files that an import takes, and counts of those that it left out.
 #[derive(Debug)]
 pub struct FileSelection<'a> {
     paths: &'a [Vec<u8>],
@@ -73,7 +74,7 @@ impl<'a> FileSelection<'a> {
     }
 }
 
-/// False for pipes, sockets and what else has no place in a directory (`pipe:[42302]`).
+/// False for pipes, sockets and other objects that are not in a directory (`pipe:[42302]`).
 pub fn is_file_path(path: &[u8]) -> bool {
     let is_nowhere = !path.starts_with(b"/") && path.windows(2).any(|window| window == b":[");
     !is_nowhere && !path.starts_with(b"anon_inode:")

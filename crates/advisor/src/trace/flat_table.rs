@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Flat table: a reader of FlatBuffers in which every access is checked, for metadata of Arrow files
-//! that somebody else may have written.
+//! Flat table: a reader of FlatBuffers in which every access is checked, for metadata of Arrow
+//! files that somebody else may have written.
 //!
 //! A table begins with the distance to its vtable, which has the positions of the fields. Vectors
 //! and texts begin with their length. All positions are relative, so each is checked where it is
 //! followed; nothing is copied or allocated.
 //! Layout: <https://flatbuffers.dev/internals/>.
 
-/// Bytes that are no FlatBuffer: what is wrong, and where.
+/// The error for bytes that are not a FlatBuffer, with its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlatTableError {
     /// The position in the metadata.

@@ -2,9 +2,9 @@
 //! Trace: the calls of an application, as one table in an Arrow IPC file.
 //!
 //! `writer` and `reader` are its encoder and decoder, in batches with bounded memory; importers of
-//! other tracers' logs write one, as `pattern` does. `feature_pass` reads one once and computes what
-//! the models take. Layout: docs/format/advisor-trace.md.
-//! Source: Kougkas et al., Rethinking key–value store for parallel I/O optimization, 2016, §4.1.1.
+//! other tracers' logs write one, as `pattern` does. `feature_pass` reads one once and computes the
+//! features for the models. Layout: docs/format/advisor-trace.md. Source: Kougkas et al.,
+//! Rethinking key–value store for parallel I/O optimization, 2016, §4.1.1.
 
 mod batch;
 pub mod darshan;
@@ -38,7 +38,7 @@ pub use self::trace_columns::TraceOrigin;
 pub use self::trace_source::TraceSource;
 pub use self::writer::TraceWriter;
 
-/// Longest path, in bytes of its text: Linux takes 4,096, of which each may become `\xNN`.
+/// Longest path, in bytes of its text: Linux takes 4,096, each of which may become `\xNN`.
 pub const PATH_BYTES_MAX: usize = 4 * 4_096;
 
 /// Bytes of all paths of a trace. A reader has them in memory.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Trace operation: what a traced call did.
-//! Invariant: numbers and names are those of docs/format/advisor-trace.md and never change.
+//! Operation: the kind of a traced call. Invariant: numbers and names are those of
+//! docs/format/advisor-trace.md and never change.
 
 use std::fmt;
 

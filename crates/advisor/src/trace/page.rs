@@ -16,7 +16,7 @@ use super::page_samples::PageSamples;
 use super::{ColumnSelection, FeaturePass, TraceOperation, TraceReader, TraceRecord, TraceSource};
 use crate::features::TraceFeatures;
 
-/// What a colour stands for.
+/// The meanings of the colours.
 const LEGEND: [&str; 3] = ["read", "write", "metadata"];
 
 /// Files in the table.
@@ -160,7 +160,7 @@ fn counts(sorted: &[(u64, u64)], title: &str, what: &str, added: u64) -> String 
     let x = PlotAxis::log(what, points().map(|point| point.0), bytes);
     let y = PlotAxis::log("requests", points().map(|point| point.1), number);
     let mut frame = PlotFrame::new(title, x, y);
-    // A page shows at most as many as differ to the eye.
+    // A page shows at most as many points as the eye can tell apart.
     let step = sorted.len().div_ceil(400).max(1);
     for (index, point) in points().enumerate() {
         if index % step == 0 || point.1 > 0.01 * sorted.len() as f64 {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Page samples: what a page shows of a trace of any length, in bounded memory.
+//! Page samples: the calls of a trace of any length that a page shows, in bounded memory.
 //!
-//! Every k-th call is kept; whenever too many are, every second one of them is dropped and k doubles.
+//! Every k-th call is kept; whenever too many are, every second one of them is dropped and k
+//! doubles.
 
 use hashbrown::HashMap;
 
 use super::{SizeCounts, TraceBatch, TraceOperation, TraceRecord};
 
-/// Calls that are kept at most.
+/// Maximum number of calls that are kept.
 const SAMPLES_MAX: usize = 24_000;
 
 /// Samples and counts of a trace.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Path text: file names, which are bytes, as UTF-8, which dictionaries hold.
-//! A byte that is not part of UTF-8, and a backslash before `x`, become `\xNN`, so that no two paths
-//! have one text.
+//! Path text: file names, which are bytes, as UTF-8, which dictionaries hold. A byte that is not
+//! part of UTF-8, and a backslash before `x`, become `\xNN`, so that no two paths have one text.
 
 use std::fmt::Write;
 

@@ -2,11 +2,10 @@
 //! Trace reader: an Arrow IPC file in, batches of records out, with one batch in memory.
 //!
 //! The file may come from anybody: every length is checked against the bytes that are there and
-//! against the limits of a trace before memory is allocated, and every value of a batch before it is
-//! passed on. Files that other libraries have rewritten are accepted, if they are uncompressed and
-//! have no absent values.
-//! Concurrency: a reader is shared freely, each thread with a batch of its own.
-//! Layout: docs/format/advisor-trace.md.
+//! against the limits of a trace before memory is allocated, and every value of a batch before it
+//! is passed on. Files that other libraries have rewritten are accepted, if they are uncompressed
+//! and have no absent values. Concurrency: a reader is shared freely, each thread with a batch of
+//! its own. Layout: docs/format/advisor-trace.md.
 
 use esker_base::{Error, Kind, Result};
 use esker_workbench::arrow_message::{
@@ -65,8 +64,8 @@ impl<S: TraceSource> TraceReader<S> {
     /// Opens a trace, reads its footer and all paths; errors name it `object`.
     ///
     /// # Errors
-    /// `Corrupt` with the place for bytes that are no trace, or a part of one; `Invalid` for another
-    /// version of the format; `TooLarge` for paths over the limits.
+    /// `Corrupt` with the place for bytes that are not a trace, or only a part of one; `Invalid`
+    /// for another version of the format; `TooLarge` for paths over the limits.
     pub fn open(source: S, object: impl Into<String>) -> Result<Self> {
         let object = object.into();
         let origin = TraceOrigin::default();
@@ -79,7 +78,7 @@ impl<S: TraceSource> TraceReader<S> {
         Ok(reader)
     }
 
-    /// Where the trace comes from.
+    /// The origin of the trace.
     #[must_use]
     pub fn origin(&self) -> &TraceOrigin {
         &self.origin
@@ -91,7 +90,7 @@ impl<S: TraceSource> TraceReader<S> {
         self.batches.len()
     }
 
-    /// The number of paths; files are below it. The first is that of no file.
+    /// The number of paths; numbers of files are below it. The first path stands for no file.
     #[must_use]
     pub fn paths(&self) -> usize {
         self.path_ends.len()
@@ -232,8 +231,8 @@ impl<S: TraceSource> TraceReader<S> {
         Ok(dictionaries)
     }
 
-    /// Checks that messages follow each other: a footer that names one of them many times would claim
-    /// more records or paths than the file has room for.
+    /// Checks that messages follow each other: a footer that names one of them many times would
+    /// claim more records or paths than the file has room for.
     fn check_order(&self, base: u64, blocks: &[MessageBlock]) -> Result<()> {
         let end = |block: &MessageBlock| block.at + block.metadata_bytes + block.body_bytes;
         match blocks.windows(2).find(|pair| pair[1].at < end(&pair[0])) {

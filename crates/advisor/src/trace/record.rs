@@ -3,12 +3,12 @@
 
 use super::TraceOperation;
 
-/// The index of a file's path in the trace's path table. 0 is no file.
+/// The index of a file's path in the trace's path table. 0 stands for no file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TraceFile(pub u32);
 
 impl TraceFile {
-    /// Of calls that concern no file.
+    /// The file of calls that concern no file.
     pub const NONE: Self = Self(0);
 }
 
@@ -21,7 +21,7 @@ pub struct TraceRecord {
     pub process: u32,
     /// The thread id, 0 if unknown.
     pub thread: u32,
-    /// What the call did.
+    /// The operation.
     pub operation: TraceOperation,
     /// The file.
     pub file: TraceFile,
@@ -33,7 +33,7 @@ pub struct TraceRecord {
     pub begin_ns: u64,
     /// When the call returned; not before it began.
     pub end_ns: u64,
-    /// What the call returned: bytes moved by transfers, the negative error number of failed calls.
+    /// The result of the call: bytes moved by transfers, the negative error number of failed calls.
     pub result: i64,
 }
 

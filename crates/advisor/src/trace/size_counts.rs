@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Size counts: how often each number of bytes occurs, in bounded memory.
+//! Size counts: the number of occurrences of each number of bytes, in bounded memory.
 //!
-//! The first [`EXACT_SIZES_MAX`] sizes are counted exactly, which covers applications; of further
-//! ones only the seven highest bits are kept, an error below 1 %.
+//! The first [`EXACT_SIZES_MAX`] sizes are counted exactly, which is enough for applications; of
+//! any further size only the seven highest bits are kept, an error below 1 %.
 
 use hashbrown::HashMap;
 

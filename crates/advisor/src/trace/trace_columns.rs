@@ -27,7 +27,7 @@ const METADATA_TEXT_BYTES_MAX: usize = 1 << 16;
 const TYPE_INT: u8 = 2;
 const TYPE_UTF8: u8 = 5;
 
-/// What a column holds.
+/// The type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceColumnKind {
     /// Integers of `bits`.
@@ -71,7 +71,7 @@ pub const TRACE_COLUMNS: [(&str, TraceColumnKind); 10] = [
     ("result", TraceColumnKind::Integer { bits: 64, is_signed: true }),
 ];
 
-/// Where a trace comes from: the metadata of its schema.
+/// The origin of a trace: the metadata of its schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceOrigin {
     /// The program that was traced, or the pattern.
@@ -90,8 +90,8 @@ pub fn schema_message(origin: &TraceOrigin) -> Vec<u8> {
     message(builder, HEADER_SCHEMA, schema, 0)
 }
 
-/// The footer: the schema again, and the blocks of dictionaries and batches. A block is the position
-/// of a message, the length of its metadata, and that of its body.
+/// The footer: the schema again, and the blocks of dictionaries and batches. A block is the
+/// position of a message, the length of its metadata, and that of its body.
 #[must_use]
 pub fn footer(origin: &TraceOrigin, dictionaries: &[[u64; 3]], batches: &[[u64; 3]]) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
@@ -177,8 +177,8 @@ fn cut(text: &str) -> &str {
     &text[..end]
 }
 
-/// Checks that `schema` is that of a trace and reads its metadata; `object` and `base` place what is
-/// wrong.
+/// Checks that `schema` is that of a trace and reads its metadata; `object` and `base` give the
+/// place in errors.
 ///
 /// # Errors
 /// `Corrupt` for another schema; `Invalid` for a trace of another version.

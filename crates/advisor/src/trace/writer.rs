@@ -23,7 +23,7 @@ use super::{PATH_BYTES_MAX, PATHS_BYTES_MAX, TraceBatch, TraceFile, TraceRecord}
 /// Records of a batch: 3.6 MiB in memory.
 const BATCH_ROWS: usize = 1 << 16;
 
-/// Bytes of new paths after which a batch is written, whatever the number of its records.
+/// Bytes of new paths after which a batch is written, even if it has few records.
 const NEW_PATHS_BYTES_MAX: usize = 1 << 20;
 
 /// Writes a trace to `W`.
@@ -130,7 +130,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(())
     }
 
-    /// Writes what is left and the footer, and returns the output, flushed but not synced.
+    /// Writes the remaining records and the footer, and returns the output, flushed but not synced.
     ///
     /// # Errors
     /// As the output answers.
@@ -205,7 +205,7 @@ impl<W: Write> TraceWriter<W> {
     }
 }
 
-/// The buffers of a batch, and where they are.
+/// The buffers of a batch, and their positions.
 struct BatchBody {
     rows: usize,
     nodes: Vec<[u64; 2]>,

@@ -26,8 +26,8 @@ ENTRY, REMOVAL = 0.05, 0.10
 
 def fit(names, columns, y):
     exog = sm.add_constant(np.column_stack(columns), has_constant="add") if names else np.ones((len(y), 1))
-    # The default, a pseudoinverse, loses eight digits where bytes (10^8) stand beside categories; exact
-    # rational arithmetic agrees with QR to the last digit.
+    # The default, a pseudoinverse, loses eight digits where bytes (10^8) stand beside categories;
+    # exact rational arithmetic agrees with QR to the last digit.
     return sm.OLS(y, exog).fit(method="qr"), exog
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Segments of a shared file: put in batches by the ranks of a job, looked up, and listed.
+//! Segment: segments of a shared file, put in batches by the ranks of a job, looked up, and listed.
 //!
 //! Clients are simulated in the process: their batches arrive one after another, interleaved at
 //! random. The time of puts ends when everything is in the store and compaction is done; look-ups
@@ -72,8 +72,8 @@ pub struct SegmentReport {
     pub range_entries_per_second: f64,
 }
 
-/// Puts the batches of `shape` into a new change set in `store`, looks up every segment, and deletes
-/// the set.
+/// Puts the batches of `shape` into a new change set in `store`, looks up every segment, and
+/// deletes the set.
 ///
 /// # Errors
 /// `Corrupt` for a wrong answer; errors of the store.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Patterns in which the ranks of a job write one file, as in MetaKV §IV, and the batches in which
-//! their segments arrive at an index.
+//! Pattern: the patterns in which the ranks of a job write one file, as in MetaKV §IV, and the
+//! batches in which their segments arrive at an index.
 //!
 //! - strided: IOR with one file; transfers of the ranks alternate.
 //! - tile: MPI-Tile-IO; each rank has a tile of a two-dimensional array, stored by rows.
@@ -112,7 +112,7 @@ impl PatternSize {
     /// rank arrive in order unless shuffled.
     ///
     /// # Errors
-    /// `Invalid` for a shape without segments, or a number of ranks that the pattern does not
+    /// `Invalid` for a size without segments, or a number of ranks that the pattern does not
     /// support.
     pub fn batches(&self) -> Result<Vec<SegmentBatch>> {
         let invalid = |what: &str| Err(Error::new(Kind::Invalid, what.to_owned()));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connection: requests under way, and their answers.
+//! Connection: the requests of a client under way, and their answers.
 //!
 //! A request stays pending until its answer has arrived. When the connection breaks, or its server
-//! ends, the client connects to the server whose address the store has by then and sends all
-//! pending requests again, in order; the server carries out only those that no server did.
-//! Invariant: sending never waits for a server that waits for its answers to be received.
+//! ends, the client connects to the server whose address the store then has and sends all pending
+//! requests again, in order; the server carries out only those that no server has carried out.
+//! Invariant: sending never blocks on a server that itself waits for the client to receive answers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -27,13 +27,13 @@ use crate::wire::{FRAME_BYTES_MAX, FrameHeader, PATH_BYTES_MAX, Verb, split_fram
 
 /// Bytes of requests that are gathered before they are sent.
 const SEND_BYTES: usize = 64 << 10;
-/// Requests that are gathered before they are sent, at least, and as a share of those under way: so
-/// the server has work while the client takes the answers to earlier ones.
+/// Minimum number of requests that are gathered before they are sent, also as a share of those
+/// under way: the server has work while the client takes the answers to earlier ones.
 const GATHERED_MIN: usize = 8;
 const GATHERED_SHARE: usize = 4;
 /// Bytes received at once.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// After this long without an answer, the client looks whether another server has taken over.
+/// After this long without an answer, the client checks whether another server has taken over.
 const SILENCE: Duration = Duration::from_millis(500);
 /// Requests under way, at most.
 const WINDOW_MAX: u64 = 4096;
@@ -50,12 +50,12 @@ pub struct LiveClientOptions {
     pub identity: Identity,
     /// The user's secret, for servers on other machines.
     pub secret: Option<UserSecret>,
-    /// For this long the client tries to reach a server, before requests fail.
+    /// Time for which the client tries to reach a server before requests fail.
     pub patience: Duration,
 }
 
 impl Default for LiveClientOptions {
-    /// This process's user, with the secret in its default place, and half a minute.
+    /// This process's user, the secret in its default place, and a patience of half a minute.
     fn default() -> Self {
         let secret = UserSecret::default_path().and_then(|path| UserSecret::read(&path).ok());
         Self { identity: Identity::of_process(), secret, patience: Duration::from_secs(30) }
@@ -70,8 +70,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Calls `take` for each item that succeeded, with what the item returns, in order; returns the
-    /// outcomes.
+    /// Calls `take` for each item that succeeded, with the bytes that the item returned, in order;
+    /// returns the outcomes.
     ///
     /// # Errors
     /// `Corrupt` for bytes that are no such answer.
@@ -114,8 +114,8 @@ impl Answer {
     }
 }
 
-/// A client's connection to whatever server writes a live namespace. Not for several threads at
-/// once: each opens its own.
+/// A client's connection to the server that writes a live namespace, whichever process that is.
+/// Each thread opens its own connection.
 #[derive(Debug)]
 pub struct LiveConnection {
     store: SharedStore,
@@ -127,7 +127,7 @@ pub struct LiveConnection {
     instance: String,
     next_number: u64,
     pending: VecDeque<PendingRequest>,
-    /// Bytes to send, of which those before `sent` are sent.
+    /// Bytes to send; those before `sent` are sent already.
     send: Vec<u8>,
     sent: usize,
     /// Requests submitted since bytes were last sent.
@@ -135,10 +135,10 @@ pub struct LiveConnection {
     received: Vec<u8>,
     /// Receives bytes before they are appended to `received`.
     piece: Box<[u8]>,
-    /// Answers that nobody has asked for yet, or the reason that a request failed.
+    /// Answers that `wait` has not returned yet, or the reason that a request failed.
     answers: BTreeMap<u64, Result<Answer>>,
     reconnects: u64,
-    /// When an answer arrived last, or the first request without one was submitted.
+    /// Time at which the last answer arrived, or the first request without one was submitted.
     heard_ns: u64,
     /// The next pause before an attempt to connect, while connections break before any answer.
     pause: Option<Duration>,
@@ -179,7 +179,7 @@ impl LiveConnection {
         Ok(connection)
     }
 
-    /// How often the connection was made anew.
+    /// Number of times that the client has connected again.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         self.reconnects
@@ -189,8 +189,9 @@ impl LiveConnection {
     /// sent once enough are gathered, or when the caller waits.
     ///
     /// # Errors
-    /// The request is not under way: `TooLarge` if it has a name or path, or a size, that no server
-    /// accepts; `Unavailable` and `Denied` if too many are, and no server can be reached for them.
+    /// The request is then not under way. `TooLarge` if its size, or that of a name or path, is
+    /// more than any server accepts; `Unavailable` and `Denied` if too many requests are under way
+    /// and no server can be reached for them.
     pub fn submit(&mut self, request: Request) -> Result<u64> {
         request.check()?;
         while self.next_number - self.oldest() >= WINDOW_MAX {
@@ -206,12 +207,12 @@ impl LiveConnection {
         pending.put(&mut self.send, answered_below);
         self.pending.push_back(pending);
         self.gathered += 1;
-        // The request has a number now: whoever waits for it learns what became of it.
+        // The request has a number now, so `wait` reports a failure.
         let _ = self.send_gathered();
         Ok(number)
     }
 
-    /// Sends what is gathered, if that is enough.
+    /// Sends the gathered requests if there are enough.
     fn send_gathered(&mut self) -> Result<()> {
         if self.send.len() >= SEND_BYTES {
             self.send_all()
@@ -261,7 +262,7 @@ impl LiveConnection {
         self.gathered >= GATHERED_MIN && self.gathered * GATHERED_SHARE >= self.pending.len()
     }
 
-    /// Sends what the socket takes without waiting.
+    /// Sends as many bytes as the socket takes without blocking.
     fn send_now(&mut self) -> Result<()> {
         match self.write_some() {
             Err(error) if may_reconnect(&error) => self.reconnect(Some(error)),
@@ -276,7 +277,7 @@ impl LiveConnection {
         Ok(())
     }
 
-    /// Sends what is to be sent, and returns once some answer has arrived.
+    /// Sends all gathered bytes, and returns once some answer has arrived.
     fn receive_some(&mut self) -> Result<()> {
         let before = self.answers.len();
         while self.answers.len() == before && !self.pending.is_empty() {
@@ -287,7 +288,8 @@ impl LiveConnection {
         Ok(())
     }
 
-    /// Waits for the socket, and sends and receives what is possible. Connects again if it broke.
+    /// Waits for the socket, and sends and receives as much as it allows. Connects again if it
+    /// broke.
     fn exchange(&mut self, wanted: PollFlags) -> Result<()> {
         match self.try_exchange(wanted) {
             Err(error) if may_reconnect(&error) => self.reconnect(Some(error)),
@@ -394,8 +396,8 @@ impl LiveConnection {
         Ok(())
     }
 
-    /// Takes the server's refusal of request `number`, after which it closes the connection. The end
-    /// of this client is answered alike.
+    /// Takes the server's refusal of request `number`, after which it closes the connection. The
+    /// end of this client is answered alike.
     fn take_refusal(&mut self, number: u64, payload: &[u8]) {
         let mut input = WireInput::new(payload);
         let why = match take_status(&mut input) {
@@ -412,8 +414,8 @@ impl LiveConnection {
         }
     }
 
-    /// Has the server open the directories of request `number`, and sends it again. If the request
-    /// only `follows` one that lacks a directory, that does not count.
+    /// Asks the server to open the directories of request `number`, and sends the request again.
+    /// The repetition does not count if the request only `follows` one that lacks a directory.
     fn repeat_with_directories(&mut self, number: u64, follows: bool) {
         let answered_below = self.oldest();
         let index = self.pending.binary_search_by_key(&number, |request| request.number);
@@ -465,7 +467,7 @@ impl LiveConnection {
             if let Some(endpoint) = self.endpoint.take() {
                 break endpoint;
             }
-            // Those that refuse will do so again.
+            // A server that refused the client will do so again.
             let is_refused = last.as_ref().is_some_and(|error| !may_reconnect(error));
             if is_refused || clock.monotonic_ns() >= deadline_ns {
                 let error = unserved(&self.name, last);

@@ -81,7 +81,7 @@ impl Endpoint {
         if let Some(name) = address.unix.as_ref().filter(|_| is_here) {
             match Self::open_unix(name, address.uid) {
                 Ok(stream) => return Ok((Self::Unix(stream), HelloMethod::PeerCredentials)),
-                // In another network namespace of the machine.
+                // The server may be in another network namespace of the machine.
                 Err(error) if address.tcp.is_none() => return Err(error),
                 Err(_) => {}
             }

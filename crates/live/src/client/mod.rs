@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Client of a live namespace.
+//! Client: the programs' side of a live namespace.
 //!
 //! [`LiveConnection`] sends requests of many items and receives their answers in order, with any
 //! number of requests under way. [`LiveTree`] shows the namespace as a tree of paths on top.

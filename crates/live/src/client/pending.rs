@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests: what a client asks for, until it is answered.
+//! Pending requests: the requests of a client that have no answer yet.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub struct Request {
     is_durable: bool,
     dirs: Vec<LiveDir>,
     payload: Vec<u8>,
-    /// What is too long for any server.
+    /// Items that are too long for any server.
     too_long: Option<&'static str>,
 }
 
@@ -91,7 +91,7 @@ impl Request {
         Self::new(Verb::Null).item(|_| ())
     }
 
-    /// Waits until everything that was answered before survives power loss.
+    /// Waits until every change that was answered before survives power loss.
     #[must_use]
     pub fn sync() -> Self {
         Self::new(Verb::Sync).item(|_| ()).durable()
@@ -213,7 +213,7 @@ impl Request {
         Self::within(Verb::RemoveDirectory, dir).named(names)
     }
 
-    /// Changes attributes of `name`; of the root, with an empty name.
+    /// Changes attributes of `name`, or of the root if the name is empty.
     #[must_use]
     pub fn set_attributes(dir: &LiveDir, name: &[u8], changes: &AttributeRequest) -> Self {
         Self::within(Verb::SetAttributes, dir).item(|item| {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Admission: the number of connections that a server has, in all and for each user.
 //!
-//! A connection takes a descriptor, which the store needs, too, and counts until its answers are sent
-//! or given up. Handshakes are counted apart, and those of local users whom the server admits apart
-//! from those of strangers: so strangers take no places of connected clients, and keep no local user
-//! out. They can keep new clients of other machines waiting, who are strangers until their handshake
-//! ends. A user other than the server's has at most a share of all connections.
+//! A connection takes a descriptor, which the store needs, too, and counts until its answers are
+//! sent or given up. Handshakes are counted separately, and those of local users whom the server
+//! admits separately from those of strangers. Strangers therefore neither take the places of
+//! connected clients nor keep a local user out. They can delay new clients of other machines, which
+//! are strangers until their handshake ends. A user other than the server's has at most a share of
+//! all connections.
 
 use std::sync::Arc;
 
@@ -19,12 +20,12 @@ const HANDSHAKES_MAX: usize = 256;
 /// A user other than the server's has at most one in this many of all connections.
 const USER_SHARE: usize = 4;
 
-/// What is known of the other end when a handshake begins.
+/// The other end of a connection, as far as it is known when the handshake begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakePeer {
     /// The kernel names a user whom the server admits.
     AdmittedUser,
-    /// Nothing, or a user whom the server does not admit.
+    /// The user is unknown, or the server does not admit it.
     Stranger,
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Carries out the requests of one connection, a batch of frames at a time, and writes the answers.
+//! Carry out: executes the requests of one connection, a batch of frames at a time, and writes the
+//! answers.
 //!
 //! Requests are decoded in place. The changes of a batch run under the lock of the known clients
 //! (`changes`), so that their records are in the order of the changes; `reads` take no lock.
@@ -25,19 +26,19 @@ use crate::wire::{
 /// Bytes of an answer after which no further item is begun.
 const ANSWER_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
-/// One client's user, and what the client has open.
+/// One client: its user, and the directories that it has open.
 pub(super) struct ClientSession<'a> {
     served: &'a ServedNamespace,
     session: Session,
     client: u64,
     directories: OpenDirectories,
-    /// Changes that were not carried out, because they or earlier ones lack their directories. Later
-    /// changes wait for them.
+    /// Changes that were not carried out, because they or earlier ones lack their directories.
+    /// Later changes wait for them.
     lacking: BTreeSet<u64>,
     peer: String,
 }
 
-/// What a batch of frames needs before its answers may be sent.
+/// The outcome of a batch of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BatchOutcome {
     /// Bytes of complete frames.
@@ -66,7 +67,7 @@ fn refuse(header: &FrameHeader, why: Error, out: &mut Vec<u8>) -> Result<BatchOu
     Err(why)
 }
 
-/// Why an answer is not that of the request's items.
+/// The reason for an answer that does not have the request's items.
 enum FrameRefusal {
     /// The client must open the directory.
     LacksDirectory,
@@ -125,7 +126,7 @@ impl<'a> ClientSession<'a> {
                 self.read(&header, payload, out)
             };
             if let Err(why) = done {
-                // What was carried out before has its record, whatever becomes of this request.
+                // Changes carried out before get their record, even if this request fails.
                 self.finish(batch.take())?;
                 out.truncate(at);
                 return refuse(&header, why, out);
@@ -135,7 +136,8 @@ impl<'a> ClientSession<'a> {
         Ok(outcome)
     }
 
-    /// Records the changes of a batch that carried no record, and lets the changes of other connections begin.
+    /// Records the changes of a batch that carried no record, and lets the changes of other
+    /// connections begin.
     fn finish(&self, batch: Option<ChangeBatch>) -> Result<()> {
         match batch {
             Some(ChangeBatch { clients, lacks_record: true }) => {

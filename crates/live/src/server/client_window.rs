@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Client window: the requests of one client whose answers it may not have, so that a change is
-//! carried out once however often its request arrives.
+//! Client window: the requests of one client whose answers it may not have yet, so that a change is
+//! carried out once even if its request arrives several times.
 //!
 //! A client numbers its requests and repeats all unanswered ones, in order, on each new connection.
 //! While the server lives, the window has their answers. After a crash, the next server has the
-//! client's record (`esker_fs::request_record`), which each change carried: the number of the last
-//! item that was carried out, and those before it that failed. An item that failed may be carried
-//! out when it is repeated, since its client never had an answer.
-//! Invariant: items are carried out in the order of their requests, so everything up to the last
-//! one was carried out, or failed.
+//! client's record (`esker_fs::request_record`), which each change carried: the position of the
+//! last item that was carried out, and those of earlier items that failed. An item that failed may
+//! be carried out when it is repeated, since its client never had an answer. Invariant: items are
+//! carried out in the order of their requests, so everything up to the last one was carried out, or
+//! failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,8 @@ const VERSION: u8 = 1;
 
 /// Requests that a client may have under way.
 pub(super) const WINDOW_MAX: u32 = 8192;
-/// Bytes of answers that are kept for a client; then it must have some of them first.
+/// Bytes of answers that are kept for a client; beyond that the client must first acknowledge some
+/// of them.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Bytes of a record without failures, and those of each failure.
@@ -163,7 +164,7 @@ impl ClientWindow {
             || self.answer_bytes > ANSWER_BYTES_MAX
     }
 
-    /// Notes whether the item at `position` was carried out, or failed.
+    /// Records whether the item at `position` was carried out or failed.
     pub fn finish(&mut self, position: ItemPosition, is_done: bool) {
         self.end = self.end.max(after(position));
         match is_done {

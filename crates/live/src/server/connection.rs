@@ -2,8 +2,8 @@
 //! Connection: a task that reads frames, has them carried out, and sends the answers.
 //!
 //! Answers that await a commit go through a second task, so that reading goes on meanwhile; from
-//! then on all answers of the connection do, in order. The number of answers that wait is bounded:
-//! a client that does not read its answers is not served further.
+//! the first of them on, all answers of the connection do, in order. The number of waiting answers
+//! is bounded: the server stops serving a client that does not read its answers.
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -115,7 +115,8 @@ pub(super) fn accept_tcp(
     Ok(())
 }
 
-/// Has the kernel end a connection whose other machine has died. Without that it only lasts longer.
+/// Makes the kernel end a connection whose other machine has died. Failures are ignored: the
+/// connection then only lasts longer.
 fn keep_alive(stream: &TcpStream) {
     use rustix::net::sockopt;
     let _ = sockopt::set_socket_keepalive(stream, true);
@@ -156,7 +157,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     connected.is_leaving = matches!(ended, Ok(true));
 }
 
-/// A client while it is connected, however that ends.
+/// A client while it is connected; disconnects it when dropped.
 struct ConnectedClient<'a> {
     served: &'a ServedNamespace,
     client: u64,
@@ -181,7 +182,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     loop {
         while !received.is_empty() {
             while !served.commit().has_lease() {
-                // A look may renew the lease although the commit waits for room.
+                // A check of the set may renew the lease although the commit waits for free space.
                 let commit = served.commit().wait(served.commit().demand());
                 if let Ok(committed) = tokio::time::timeout(LOOK_INTERVAL, commit).await {
                     committed?;
@@ -198,7 +199,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 let lasted_ns = served.clock().monotonic_ns().saturating_sub(began_ns);
                 served.metrics().batches.observe(lasted_ns as f64 / 1e9);
             }
-            // What was carried out before a failure is answered.
+            // Requests carried out before a failure get their answers.
             let outcome = match outcome {
                 Ok(outcome) => outcome,
                 Err(error) => {
@@ -224,7 +225,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 Ok(0) | Err(_) => return Ok(false),
                 Ok(_) => {}
             },
-            // The client repeats what has no answer to the next server.
+            // The client repeats its unanswered requests to the next server.
             () = served.commit().failed() => return Ok(false),
         }
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Group commit: one thread syncs the session for all requests that wait for it, and looks whether
+//! Group commit: one thread syncs the session for all requests that wait for it, and checks whether
 //! the set still belongs to this server.
 //!
-//! A sync ends with a look at the set's manifests, so a durable answer is never given by a server
-//! that another has fenced. Answers without durability are given for [`LEASE`] after the last look
-//! began, and a server that takes over waits as long before it answers anything: so none of them is
-//! older than the takeover. What is promised about durability does not depend on time.
+//! A sync ends with a check of the set's manifests, so a fenced server never gives a durable
+//! answer. A server gives answers without durability for [`LEASE`] after its last check began, and
+//! a server that takes over waits as long before it answers anything, so no client sees a state
+//! from before the takeover. Durability does not depend on time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,9 +18,9 @@ use parking_lot::{Condvar, Mutex};
 use prometheus::Histogram;
 use tokio::sync::watch;
 
-/// For this long after a look at the set has begun, its server answers reads.
+/// Time after the beginning of a check of the set for which its server answers reads.
 pub(super) const LEASE: Duration = Duration::from_secs(1);
-/// Interval of syncs and looks of a server that nobody asks for any.
+/// Interval of syncs and checks of a server without requests for any.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// State of the commits, as waiting requests see it.
@@ -28,7 +28,7 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 struct CommitProgress {
     /// Requests for commits up to this one are done.
     done: u64,
-    /// Why no commit succeeds any more.
+    /// The reason that no commit succeeds any more.
     failure: Option<Arc<Error>>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct GroupCommit {
     demand: Mutex<CommitDemand>,
     demanded: Condvar,
     progress: watch::Sender<CommitProgress>,
-    /// When the last successful look began, by the monotonic clock.
+    /// Time at which the last successful check began, by the monotonic clock.
     looked_ns: AtomicU64,
     has_failed: AtomicBool,
     /// Durations of syncs, in seconds.
@@ -55,8 +55,8 @@ pub(super) struct GroupCommit {
 }
 
 impl GroupCommit {
-    /// Begins to commit `session`, at which this process looked when it opened it, at `looked_ns`.
-    /// `durations` gets those of syncs.
+    /// Begins to commit `session`, whose set this process checked at `looked_ns`, when it opened
+    /// it. `durations` gets the durations of syncs.
     ///
     /// # Errors
     /// Those of starting a thread.
@@ -102,8 +102,8 @@ impl GroupCommit {
                     self.durations.observe(lasted_ns as f64 / 1e9);
                     self.progress.send_modify(|progress| progress.done = wanted);
                 }
-                // Durable answers wait for room. Others, and failures of changes, are given while
-                // the set is this server's.
+                // Durable answers wait for free space. Other answers, and failures of changes, are
+                // given while this server owns the set.
                 Err(error) if error.kind() == Kind::NoSpace => {
                     if is_ending {
                         return;
@@ -164,14 +164,14 @@ impl GroupCommit {
         failed.expect("the sender is part of this value");
     }
 
-    /// True if answers may be given without another look.
+    /// True if answers may be given without another check.
     pub fn has_lease(&self) -> bool {
         let age_ns =
             self.clock.monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Acquire));
         u128::from(age_ns) < LEASE.as_nanos() && !self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Why no commit succeeds any more.
+    /// The reason that no commit succeeds any more.
     pub fn failure(&self) -> Option<Error> {
         self.progress.borrow().failure.as_deref().map(copy_of)
     }

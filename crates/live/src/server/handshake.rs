@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Server's side of a handshake: finds out which user a new connection acts for.
+//! Handshake, the server's side: finds out for which user a new connection acts.
 //!
-//! Over a Unix socket that is the user whom the kernel names. Over TCP it is a user of whom the
-//! client knows the secret of this server's user: that user, or anybody if that is the superuser,
-//! who could become anybody.
+//! Over a Unix socket the kernel names the user. Over TCP the client must know the secret of this
+//! server's user, and acts for that user; if that is the superuser, who could become anybody, the
+//! client may act for any user.
 
 use esker_base::{Error, Kind, Random, Result};
 use esker_fs::identity::Identity;
@@ -28,8 +28,8 @@ pub(super) struct GreetedClient {
 /// kernel knows it. Bytes after the handshake stay in `received`.
 ///
 /// # Errors
-/// `Denied` for a user who may not connect; `Unavailable` for one connection too many; `Corrupt` for
-/// other bytes than a client's; `Conflict` for a client of another namespace.
+/// `Denied` for a user who may not connect; `Unavailable` for one connection too many; `Corrupt`
+/// for other bytes than a client's; `Conflict` for a client of another namespace.
 pub(super) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     served: &ServedNamespace,
     stream: &mut S,
@@ -93,7 +93,7 @@ async fn challenge<S: AsyncRead + AsyncWrite + Unpin>(
     let own = Identity::of_process();
     if own.is_root() || identity.uid == own.uid {
         let is_own = !own.is_root();
-        // Of its own user, the server knows the groups better.
+        // The server knows its own user's groups better than the client.
         return Ok(if is_own { own } else { identity });
     }
     Err(refused("the client is not of the user whose secret it knows"))

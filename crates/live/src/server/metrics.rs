@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metrics of a server, for operators: counted where the work is done, and written in Prometheus'
-//! text format when they are asked for (`metrics_endpoint`).
+//! Metrics: the counters of a server, for operators. They are counted where the work is done, and
+//! written in Prometheus' text format on request (`metrics_endpoint`).
 //!
 //! Concurrency: counters and histograms are atomic.
 
@@ -19,7 +19,7 @@ const BUCKET_SECONDS_MIN: f64 = 10e-6;
 const BUCKET_FACTOR: f64 = 2.0;
 const BUCKETS: usize = 20;
 
-/// What a server has done since it began.
+/// Counts of a server's work since it began.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct ServerCounters {
     /// Connections accepted.
@@ -40,7 +40,7 @@ pub struct ServerCounters {
     pub commits: u64,
 }
 
-/// State of the namespace that is read when metrics are.
+/// State of the namespace, read whenever metrics are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NamespaceGauges {
     pub clients: usize,

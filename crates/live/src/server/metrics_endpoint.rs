@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics endpoint: answers `GET /metrics` over HTTP.
 //!
-//! Whoever reaches the port reads the counters, which name no file and no user. Few requests are
-//! answered at once, and none waits long for its sender.
+//! Anybody who can reach the port can read the counters, which name no file and no user. The
+//! endpoint answers few requests at once, and does not wait long for the sender of one.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -84,7 +84,7 @@ async fn answer(
 ) -> Response<Full<Bytes>> {
     let (status, kind, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, METRICS_PATH) => {
-            // It may wait for locks that are held while the store works.
+            // This may block on locks that are held across store requests.
             let read = tokio::task::spawn_blocking(move || served.metrics_text()).await;
             match read {
                 Ok(text) => (StatusCode::OK, prometheus::TEXT_FORMAT, text),

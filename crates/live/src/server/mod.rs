@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Server of a live namespace: accepts connections, carries out their requests on the session of
-//! the namespace's change set, and answers.
+//! Server: accepts connections to a live namespace, carries out their requests on the session of
+//! its change set, and answers.
 //!
 //! ```text
 //! connection (a task) → carry_out → session → answers → connection
@@ -54,24 +54,25 @@ const END_PATIENCE: Duration = Duration::from_millis(500);
 /// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct LiveServerOptions {
-    /// How the set is opened: its durability and memory, the writer, and whether it is taken over
-    /// from a server that is alive. The identity is not used.
+    /// Options for opening the set: its durability and memory, the writer, and whether to take it
+    /// over from a server that is alive. The identity is not used.
     pub session: SessionOptions,
-    /// Where TCP connections are accepted; `None` for none. Port 0 stands for any.
+    /// Address that accepts TCP connections; `None` for none. Port 0 stands for any.
     pub tcp: Option<SocketAddr>,
     /// The host name under which clients reach the TCP port.
     pub host: String,
     /// The secret that clients over TCP must know; without it, none are accepted.
     pub secret: Option<UserSecret>,
-    /// Accepts connections of other users than the server's over the Unix socket.
+    /// True to accept connections over the Unix socket from users other than the server's.
     pub allow_other: bool,
-    /// Answers each request only once its changes survive power loss, whatever the client asks for.
+    /// True to answer each request only once its changes survive power loss, even if the client
+    /// does not ask for that.
     pub always_durable: bool,
-    /// Where metrics are answered over HTTP; `None` for nowhere. Port 0 stands for any.
+    /// Address that answers requests for metrics over HTTP; `None` for none. Port 0 stands for any.
     pub metrics: Option<SocketAddr>,
     /// Threads that carry out requests.
     pub threads: usize,
-    /// Connections at once, at most; of each user other than the server's, a quarter.
+    /// Maximum number of connections; a user other than the server's may have a quarter of them.
     pub connections: usize,
     /// Times leases.
     pub clock: Arc<dyn Clock>,
@@ -85,7 +86,7 @@ pub struct LiveServer {
     repository: Repository,
     name: String,
     commit_thread: Option<JoinHandle<()>>,
-    /// Where metrics are answered.
+    /// Address that answers requests for metrics.
     metrics: Option<SocketAddr>,
     runtime: Option<Runtime>,
 }
@@ -110,7 +111,7 @@ impl LiveServer {
         });
         let looked_ns = clock.monotonic_ns();
         let session = repository.resume(live.set, options.session.clone())?;
-        // Whoever made the namespace may have died before that.
+        // The process that made the namespace may have died before this step.
         marker::hold(store, live.set, &MarkerHolder::Live(name.to_owned()))?;
         if may_live || options.session.take_over {
             std::thread::sleep(LEASE + LEASE / 10);
@@ -171,25 +172,25 @@ impl LiveServer {
         Ok(())
     }
 
-    /// Where the server accepts connections.
+    /// The address at which the server accepts connections.
     #[must_use]
     pub fn address(&self) -> &ServerAddress {
         &self.address
     }
 
-    /// Where the server answers requests for metrics, `GET /metrics` over HTTP.
+    /// The address at which the server answers `GET /metrics` over HTTP.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// What the server has done so far.
+    /// Counts of the server's work so far.
     #[must_use]
     pub fn counters(&self) -> ServerCounters {
         self.served.counters()
     }
 
-    /// Why the server answers nothing any more; `None` while it does.
+    /// The reason that the server has stopped answering; `None` while it answers.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         self.served.commit().failure()
@@ -209,7 +210,7 @@ impl LiveServer {
         self.address.remove(&**self.repository.store(), &self.name)
     }
 
-    /// Stops threads; returns why they had stopped before.
+    /// Stops the threads; returns the reason if they had stopped before.
     fn stop(&mut self) -> Option<Error> {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(END_PATIENCE);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Open directories of a server: those that clients use, by identity.
+//! Open directories: the directories of a server that clients use, by identity.
 //!
-//! A client names a directory by its identity. Which path leads to it, the server knows only while
-//! it has the directory open; after that the client opens the path again. The number of open
-//! directories is bounded, whatever clients do.
+//! A client names a directory by its identity. The server knows the path to it only while it has
+//! the directory open; after that the client opens the path again. The number of open directories
+//! is bounded for any behaviour of clients.
 
 use esker_fs::dir::Dir;
 use esker_fs::inode::DirId;

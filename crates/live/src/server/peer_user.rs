@@ -8,7 +8,7 @@ use esker_base::{Error, Result};
 use esker_fs::identity::Identity;
 use rustix::net::sockopt::socket_peercred;
 
-/// Supplementary groups for which room is made at first; most users have fewer.
+/// Initial room for supplementary groups; most users have fewer.
 const GROUPS_GUESS: usize = 64;
 
 /// Returns the user and groups of the process that opened `socket`.

@@ -18,7 +18,8 @@ use super::group_commit::GroupCommit;
 use super::metrics::{NamespaceGauges, ServerCounters, ServerMetrics};
 use crate::wire::ServerWelcome;
 
-/// A client that is not connected for this long is forgotten: it then repeats nothing any more.
+/// The server forgets a client that has not been connected for this long: such a client does not
+/// repeat requests any more.
 const CLIENT_MEMORY_NS: u64 = 600_000_000_000;
 
 /// A client, connected or not.
@@ -62,7 +63,7 @@ pub(super) fn read_clients(session: &Session, clock: &dyn Clock) -> Result<Known
 }
 
 impl ServedNamespace {
-    /// Serves `session` to its `clients` and others.
+    /// The state that serves `session` to its `clients`, and to new ones.
     pub fn new(
         (session, clients): (Session, KnownClients),
         (instance, epoch): (u64, u64),
@@ -131,11 +132,11 @@ impl ServedNamespace {
         ServerWelcome { instance: self.instance, epoch: self.epoch }
     }
 
-    /// Notes a connection of `client`, which proved to be `identity`. Forgets clients that have not
-    /// been connected for long.
+    /// Registers a connection of `client`, which proved to be `identity`. Forgets clients that have
+    /// not been connected for long.
     ///
     /// # Errors
-    /// `Denied` if another user is this client.
+    /// `Denied` if the client belongs to another user.
     pub fn connect(&self, client: u64, identity: &Identity) -> Result<()> {
         let now_ns = self.clock().monotonic_ns();
         let mut clients = self.clients.lock();
@@ -165,7 +166,7 @@ impl ServedNamespace {
         Ok(())
     }
 
-    /// Notes the end of a connection of `client`; `forever` if it will not come back.
+    /// Registers the end of a connection of `client`; `forever` if it will not come back.
     pub fn disconnect(&self, client: u64, forever: bool) {
         let mut clients = self.clients.lock();
         let Some(known) = clients.get_mut(&client) else { return };
@@ -178,7 +179,7 @@ impl ServedNamespace {
         }
     }
 
-    /// What the server has done so far.
+    /// Counts of the server's work so far.
     pub fn counters(&self) -> ServerCounters {
         self.metrics.counters()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes of a file on the wire. Layout: docs/format/live.md, "Attributes".
+//! Attributes: those of a file on the wire. Layout: docs/format/live.md, "Attributes".
 
 use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_fs::inode::{FileKind, Inode, NameKind};
@@ -52,7 +52,7 @@ pub fn put_attributes(out: &mut Vec<u8>, inode: &Inode) {
 /// Reads attributes.
 ///
 /// # Errors
-/// Damage, if the bytes are none.
+/// Damage if the bytes are not attributes.
 pub fn take_attributes(input: &mut WireInput) -> Result<LiveAttributes, WireDamage> {
     let code = input.u8()?;
     let kind = match NameKind::of_number(u64::from(code)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Frame: one request of many items, or its answer. Layout: docs/format/live.md, "Frames". This file
-//! is its only encoder and decoder.
+//! Frame: one request of many items, or its answer. Layout: docs/format/live.md, "Frames". This
+//! file is its only encoder and decoder.
 //!
 //! ```text
 //! 0 payload bytes u32 | 4 verb u8 | 5 flags u8 | 6 items u16 | 8 request number u64
@@ -23,7 +23,7 @@ pub const FRAME_BYTES_MAX: usize = (1 << 20) + (4 << 10);
 /// Properties of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameFlags {
-    /// In a request: to be answered only once its changes survive power loss.
+    /// In a request: the server must answer only once its changes survive power loss.
     pub is_durable: bool,
     /// In an answer: the request was not carried out, because the server does not have the
     /// directory open. The client opens its path and repeats the request.
@@ -36,7 +36,7 @@ pub struct FrameFlags {
 /// A frame without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What it asks for, or answers.
+    /// The kind of request that it makes or answers.
     pub verb: Verb,
     /// Properties.
     pub flags: FrameFlags,
@@ -44,7 +44,7 @@ pub struct FrameHeader {
     pub items: u16,
     /// Number of the request, counted by the client from 1; 0 during the handshake.
     pub number: u64,
-    /// The number of requests, up to this one, of which the client may not have the answers yet.
+    /// The number of requests, up to this one, whose answers the client may not have yet.
     pub window: u32,
 }
 
@@ -105,7 +105,7 @@ fn checksum(frame: &[u8]) -> u32 {
 /// of its payload, at whose end the next frame begins; `None` until all of it has arrived.
 ///
 /// # Errors
-/// `Corrupt` if the bytes are no frame of at most `bytes_max`; those after them are then
+/// `Corrupt` if the bytes are not a frame of at most `bytes_max`; those after them are then
 /// undecodable.
 pub fn split_frame(
     bytes: &[u8],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Handshake of a connection: who the client is, and that both sides are what they claim. Layout:
-//! docs/format/live.md, "Handshake".
+//! Hello: the handshake that begins a connection. The client names its user, and each side proves
+//! that it is what it claims. Layout: docs/format/live.md, "Handshake".
 //!
 //! ```text
 //! client                                       server
@@ -27,7 +27,7 @@ pub const CONNECTION_NONCE_BYTES: usize = 16;
 /// Maximum bytes of a frame before the end of the handshake.
 pub const GREETING_BYTES_MAX: usize = 512 << 10;
 
-/// How a client proves its user.
+/// The means by which a client proves its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HelloMethod {
@@ -40,7 +40,7 @@ pub enum HelloMethod {
 /// The first frame of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientHello {
-    /// How the client proves its user.
+    /// The client's proof of its user.
     pub method: HelloMethod,
     /// The client, the same over all of its connections: a random number.
     pub client: u64,

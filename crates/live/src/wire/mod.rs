@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes between clients and servers of live namespaces. Layout: docs/format/live.md.
+//! Wire: the bytes between clients and servers of live namespaces. Layout: docs/format/live.md.
 
 mod attributes;
 mod frame;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items of requests and answers that several verbs share. Layout: docs/format/live.md, "Verbs".
+//! Request: items of requests and answers that several verbs share. Layout: docs/format/live.md,
+//! "Verbs".
 
 use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint, unzigzag, zigzag};
 use esker_base::{Error, Kind};
@@ -11,13 +12,13 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Maximum bytes that one item reads or writes.
 pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
-/// Items of a change, at most: as many as a record of requests has room for if all fail.
+/// Maximum number of items of a change: a record of requests has room for this many if all fail.
 pub const CHANGE_ITEMS_MAX: u16 = 2048;
 /// Maximum bytes of the text of an error.
 pub const ANSWER_TEXT_BYTES_MAX: usize = 1024;
 
-/// Appends the outcome of one item: 0, or the kind of its error and at most `text_bytes_max` bytes of
-/// its text.
+/// Appends the outcome of one item: 0, or the kind of its error and at most `text_bytes_max` bytes
+/// of its text.
 pub fn put_status<T>(out: &mut Vec<u8>, outcome: &Result<T, Error>, text_bytes_max: usize) {
     match outcome {
         Ok(_) => out.push(0),
@@ -30,10 +31,10 @@ pub fn put_status<T>(out: &mut Vec<u8>, outcome: &Result<T, Error>, text_bytes_m
     }
 }
 
-/// Reads the outcome of one item; what the item returns follows if it succeeded.
+/// Reads the outcome of one item; the item's result follows if it succeeded.
 ///
 /// # Errors
-/// Damage, if the bytes are no outcome.
+/// Damage if the bytes are not an outcome.
 pub fn take_status(input: &mut WireInput) -> Result<Result<(), Error>, WireDamage> {
     let code = input.u8()?;
     if code == 0 {
@@ -81,7 +82,7 @@ impl AttributeRequest {
     /// Reads changes.
     ///
     /// # Errors
-    /// Damage, if the bytes are none.
+    /// Damage if the bytes are not changes.
     pub fn take(input: &mut WireInput) -> Result<Self, WireDamage> {
         let mask = input.u8()?;
         if mask >= 1 << 6 {

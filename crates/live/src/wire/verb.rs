@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Verb: what a frame asks for. Layout: docs/format/live.md, "Verbs".
+//! Verb: the kind of request that a frame makes or answers. Layout: docs/format/live.md, "Verbs".
 
-/// What a frame asks for, or answers.
+/// The kind of request that a frame makes or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Verb {
@@ -13,7 +13,7 @@ pub enum Verb {
     Proof = 3,
     /// The end of the handshake.
     Welcome = 4,
-    /// The client ends, and repeats nothing any more.
+    /// The client ends, and will not repeat requests.
     Goodbye = 5,
     /// Nothing: for the measurement of round trips.
     Null = 16,
@@ -45,7 +45,7 @@ pub enum Verb {
     SetAttributes = 39,
     /// Bytes for a file.
     Write = 40,
-    /// Waits until everything that was answered before survives power loss.
+    /// Waits until every change that was answered before survives power loss.
     Sync = 48,
     /// A snapshot of the current state, published under a name.
     Snapshot = 49,
@@ -128,7 +128,7 @@ impl Verb {
         }
     }
 
-    /// True if it is part of a handshake, and no request.
+    /// True if it is part of a handshake, and not a request.
     #[must_use]
     pub fn is_handshake(self) -> bool {
         matches!(self, Self::Hello | Self::Challenge | Self::Proof | Self::Welcome)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Asking for permissions, and reading symbolic links.
+//! Access: calls that ask for permissions, and those that read symbolic links.
 
 use esker_fs::inode::FileKind;
 use rustix::io::Errno;

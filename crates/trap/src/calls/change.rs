@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changing attributes: mode, owner, times, size.
+//! Change: calls that change attributes: mode, owner, times, size.
 
 use esker_base::Result as EskerResult;
 use esker_fs::dir::Dir;
@@ -97,7 +97,7 @@ impl TrappedCall<'_> {
         };
         let (atime_ns, mtime_ns) = (time(times[0])?, time(times[1])?);
         let changes = AttributeChanges { atime_ns, mtime_ns, ..AttributeChanges::default() };
-        // Whoever may write a file may say that it has just changed.
+        // A user with write permission may set the times of a file to now.
         let is_now = times.iter().all(|time| time.1 == libc::UTIME_NOW);
         self.change(subject, &changes, is_now)
     }
@@ -151,7 +151,8 @@ impl TrappedCall<'_> {
         if is_within { Ok(()) } else { Err(Errno::FBIG) }
     }
 
-    /// Changes attributes of a subject other than its size; `needs_write_only` if who may write it may.
+    /// Changes attributes of a subject other than its size. With `needs_write_only`, write
+    /// permission is enough.
     fn change(
         &self,
         subject: Subject,
@@ -189,8 +190,8 @@ impl TrappedCall<'_> {
         changed.map(|()| CallAnswer::Value(0)).map_err(|error| errno(&error))
     }
 
-    /// The view in which a change of `inode` is made: the caller's, or a superuser's if the caller needs to
-    /// be no owner.
+    /// The view in which a change of `inode` is made: the caller's, or a superuser's if the caller
+    /// need not own the file.
     fn acting_view(
         &self,
         view: &esker_fs::view::NamespaceView,
@@ -206,7 +207,7 @@ impl TrappedCall<'_> {
     }
 }
 
-/// Changes attributes of a name; of the root, without one.
+/// Changes attributes of the file at `place`, or of the root if that is `None`.
 fn change_name(
     session: &Session,
     place: Option<(&Dir, &[u8])>,

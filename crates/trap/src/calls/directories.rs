@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Listing directories.
+//! Directories: calls that list them.
 
 use std::io::{Seek, SeekFrom};
 
@@ -20,7 +20,7 @@ impl TrappedCall<'_> {
             Subject::Directory(_, dir) => dir,
             _ => return Ok(CallAnswer::Continue),
         };
-        // Its offset is that of the caller, also where processes share it.
+        // The duplicate shares the caller's offset, also where several processes share it.
         let mut real = self.caller().share_descriptor(descriptor)?;
         let offset = real.stream_position().map_err(|error| errno_of(&error))?;
         let bytes_max = PAGE_BYTES_MAX.min(self.number(2) as usize);

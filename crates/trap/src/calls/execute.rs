@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Executing programs of the namespace: the kernel does it, from a copy in the skeleton.
+//! Execute: the kernel executes programs of the namespace, from a copy in the skeleton.
 
 use esker_fs::identity::{EXECUTE, Identity};
 use esker_fs::inode::FileKind;
@@ -32,7 +32,7 @@ impl TrappedCall<'_> {
         Ok(CallAnswer::Continue)
     }
 
-    /// Puts a program where the kernel finds it, and what interprets it.
+    /// Puts a program, and its interpreter, where the kernel finds them.
     fn make_program(&self, located: &Located, interpreters_max: usize) -> Result<(), Errno> {
         let inode = self.inode(located)?;
         if inode.kind() != Some(FileKind::File) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls: the system calls that name files, and what each does in the namespace.
+//! Calls: the system calls that name files, and the effect of each in the namespace.
 
 mod access;
 mod change;
@@ -133,7 +133,7 @@ pub(crate) struct TrappedCall<'a> {
     call: &'a SuspendedCall,
 }
 
-/// What a call is about.
+/// The object on which a call acts.
 enum Subject {
     /// Something outside of the namespace, which the kernel finds.
     Outside,
@@ -278,14 +278,14 @@ impl<'a> TrappedCall<'a> {
         }
     }
 
-    /// What the path in argument `at` leads to.
+    /// The subject to which the path in argument `at` leads.
     fn subject(&self, descriptor: i32, at: usize, follows: bool) -> Result<Subject, Errno> {
         let path = match self.path(at) {
-            // A process that lets nobody read its memory is left to the kernel.
+            // A process whose memory cannot be read is left to the kernel.
             Err(Errno::PERM) => return Ok(Subject::Outside),
             path => path?,
         };
-        // The number of a thread may be another one's by now.
+        // The thread may be gone, and its number another thread's by now.
         if !self.listener.is_waiting(self.call) {
             return Err(Errno::SRCH);
         }
@@ -296,7 +296,8 @@ impl<'a> TrappedCall<'a> {
         self.subject_of(descriptor, &path, follows)
     }
 
-    /// What `path` leads to; if that is outside, the kernel can follow the path from here on.
+    /// The subject to which `path` leads; if that is outside, the kernel can follow the path from
+    /// here on.
     fn subject_of(&self, descriptor: i32, path: &[u8], follows: bool) -> Result<Subject, Errno> {
         match self.supervisor.resolve(self.caller(), descriptor, path, follows)? {
             Resolved::Outside(way) => {
@@ -308,7 +309,8 @@ impl<'a> TrappedCall<'a> {
         }
     }
 
-    /// Makes what the kernel needs to follow the path to a name by itself, up to the directory of the name.
+    /// Makes the directories and links that the kernel needs to follow the path to a name itself,
+    /// up to the directory of the name.
     fn make_way(&self, located: &Located) -> Result<(), Errno> {
         let skeleton = self.supervisor.skeleton();
         let everything = self.supervisor.identities().superuser().namespace();
@@ -316,8 +318,8 @@ impl<'a> TrappedCall<'a> {
         made.and_then(|()| skeleton.make_directory(&located.dir)).map_err(|error| errno_of(&error))
     }
 
-    /// Puts the file `inode`, which was found at a name, into the spool unless it is there, and with its
-    /// content if `has_content`.
+    /// Puts the file `inode`, which was found at a name, into the spool unless it is there; copies
+    /// its content if `has_content`.
     ///
     /// # Errors
     /// `NOENT` if another file has the name by now.
@@ -327,7 +329,7 @@ impl<'a> TrappedCall<'a> {
         inode: &Inode,
         has_content: bool,
     ) -> Result<Arc<SpooledFile>, Errno> {
-        // A superuser's: the caller may be allowed to write what it cannot read.
+        // Copied as a superuser: the caller may be allowed to write a file that it cannot read.
         let everything = self.supervisor.identities().superuser();
         let source = || match everything.session() {
             Some(session) => {
@@ -345,8 +347,8 @@ impl<'a> TrappedCall<'a> {
         file.map_err(|error| errno(&error))
     }
 
-    /// What the path in argument `at` leads to, by `flags` of the calls that end in `at`; an empty path
-    /// leads to the descriptor itself if they say so.
+    /// The subject to which the path in argument `at` leads, by `flags` of the calls that end in
+    /// `at`. With `AT_EMPTY_PATH`, an empty path stands for the descriptor itself.
     fn subject_at(&self, descriptor: i32, at: usize, flags: i32) -> Result<Subject, Errno> {
         if flags & libc::AT_EMPTY_PATH != 0 && (self.argument(at) == 0 || self.path(at)?.is_empty())
         {
@@ -372,14 +374,14 @@ impl<'a> TrappedCall<'a> {
         }
     }
 
-    /// What `owner` has open as `descriptor`.
+    /// The file or directory that `owner` has open as `descriptor`.
     fn open_subject_of(&self, owner: Caller, descriptor: i32) -> Result<Subject, Errno> {
         let path = match descriptor {
             AT_FDCWD => owner.working_directory()?,
             _ => match owner.descriptor_path(descriptor) {
                 Ok(path) => path,
                 Err(Errno::NAMETOOLONG) => return Err(Errno::NAMETOOLONG),
-                // The kernel has the right error.
+                // The kernel returns the right error.
                 Err(_) => return Ok(Subject::Outside),
             },
         };
@@ -396,7 +398,7 @@ impl<'a> TrappedCall<'a> {
         }
     }
 
-    /// The attributes of what a name stands for, with what only the spool knows.
+    /// The attributes of the file at a name, including those that only the spool knows.
     fn inode(&self, located: &Located) -> Result<Inode, Errno> {
         let inode = located.inode()?;
         if inode.kind() != Some(FileKind::File) {
@@ -414,8 +416,8 @@ impl<'a> TrappedCall<'a> {
         Ok(CallAnswer::Value(0))
     }
 
-    /// Writes `bytes`, cut to `bytes_max`, to the memory that argument `at` points to, and answers with
-    /// their number.
+    /// Writes `bytes`, cut to `bytes_max`, to the memory that argument `at` points to, and answers
+    /// with their number.
     fn write_cut(&self, at: usize, bytes: &[u8], bytes_max: usize) -> Result<CallAnswer, Errno> {
         let cut = &bytes[..bytes.len().min(bytes_max)];
         self.caller().write(self.argument(at), cut)?;
@@ -431,7 +433,7 @@ impl<'a> TrappedCall<'a> {
     }
 }
 
-/// The thread and its descriptor that `path` of `/proc` or `/dev` stands for.
+/// The thread, and its descriptor, for which a `path` in `/proc` or `/dev` stands.
 fn descriptor_of(path: &[u8], caller: Caller) -> Option<(Caller, i32)> {
     let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u32>().ok();
     let standard: [&[u8]; 3] = [b"/dev/stdin", b"/dev/stdout", b"/dev/stderr"];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Making, linking, removing and renaming.
+//! Names: calls that make, link, remove and rename files.
 
 use esker_base::{Kind, Result as EskerResult};
 use esker_fs::inode::FileKind;
@@ -18,7 +18,8 @@ impl TrappedCall<'_> {
     fn name(&self, (descriptor, at): PathArgument) -> Result<Option<Box<Located>>, Errno> {
         match self.subject(descriptor, at, false)? {
             Subject::Outside => Ok(None),
-            // A slash behind a symbolic link leads to what it stands for, which has another name.
+            // A path that ends in a symbolic link and a slash names the target of the link, which
+            // has another name.
             Subject::Name(located) if located.wants_directory && located.is_followed => {
                 Err(Errno::NOTDIR)
             }
@@ -170,14 +171,14 @@ impl TrappedCall<'_> {
             return Err(Errno::NOTDIR);
         }
         let session = session(&new.view)?;
-        // A name that replaces another one stands for all that was written.
+        // A file that replaces another one has everything that was written to it.
         if let Some(file) = self.supervisor.spool().file(old.inode()?.id) {
             file.write_back().map_err(|error| errno(&error))?;
         }
         let skeleton = self.supervisor.skeleton();
         let _shape = skeleton.structure.write();
         let renamed = session.rename((&old.dir, &old.name), (&new.dir, &new.name), flags);
-        // Two names of one file stay as they are.
+        // A rename between two names of one file does nothing.
         if renamed.map_err(|error| errno(&error))?.is_some() {
             let is_exchange = flags == RenameFlags::Exchange;
             let moved = skeleton.moved((&old.dir, &old.name), (&new.dir, &new.name), is_exchange);
@@ -199,7 +200,7 @@ fn last_component(path: &[u8]) -> &[u8] {
     path.split(|&byte| byte == b'/').rfind(|name| !name.is_empty()).unwrap_or(b"")
 }
 
-/// The device number of mknod(2), of which the kernel takes 32 bits.
+/// The device number of mknod(2); the kernel takes 32 bits of it.
 fn device_of(number: u32) -> u64 {
     let (major, minor) = ((number >> 8) & 0xfff, (number & 0xff) | ((number >> 12) & 0xf_ff00));
     rustix::fs::makedev(major, minor)

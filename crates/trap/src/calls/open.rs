@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Opening: a program gets a real descriptor, of a file of the spool or of a directory of the skeleton.
+//! Open: a program gets a real descriptor, of a file of the spool or of a directory of the
+//! skeleton.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ const OPEN_FLAGS: i32 = PATH_FLAGS
     | libc::O_ASYNC
     | libc::O_DIRECT
     | libc::O_NOATIME;
-/// Restrictions of openat2(2), of which there can be one.
+/// Restrictions of openat2(2) of which a call may have only one.
 const SCOPES: u64 = libc::RESOLVE_BENEATH | libc::RESOLVE_IN_ROOT;
 /// Restrictions that openat2(2) knows.
 const RESTRICTIONS: u64 = SCOPES
@@ -92,7 +93,7 @@ impl TrappedCall<'_> {
     /// openat2: as openat, unless it restricts what a path may lead to.
     pub(super) fn open_how(&self) -> Result<CallAnswer, Errno> {
         let how = match OpenHow::read(self.caller(), self.argument(2), self.argument(3)) {
-            // A process that lets nobody read its memory is left to the kernel.
+            // A process whose memory cannot be read is left to the kernel.
             Err(Errno::PERM) => return Ok(CallAnswer::Continue),
             how => how?,
         };
@@ -100,14 +101,14 @@ impl TrappedCall<'_> {
         if how.restrictions == 0 {
             return self.open_at(self.int(0), 1, how.flags as i32, how.mode as u32);
         }
-        // Programs that ask for it do without where it is not to be had.
+        // Programs that ask for restrictions fall back where the kernel does not have them.
         match self.restricted_subject(&how)? {
             Subject::Outside => Ok(CallAnswer::Continue),
             _ => Err(Errno::NOSYS),
         }
     }
 
-    /// What the path of openat2 may lead to, at least.
+    /// The file to which the path of openat2 leads, if the restrictions allow it.
     fn restricted_subject(&self, how: &OpenHow) -> Result<Subject, Errno> {
         let has = |flag: i32| how.flags & flag as u64 != 0;
         let creates_anew = has(libc::O_CREAT) && has(libc::O_EXCL);
@@ -126,8 +127,9 @@ impl TrappedCall<'_> {
         if flags & TEMPORARY != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        // The kernel hands on no descriptors that are good for paths only: the caller gets one to read from. Of
-        // a symbolic link there is none; programs do without if it is not supported.
+        // The kernel does not pass on descriptors opened with `O_PATH`, so the caller gets one that
+        // it can read from. A symbolic link cannot be opened that way; programs fall back if that
+        // is not supported.
         let is_link = |inode: &Inode| inode.kind() == Some(FileKind::Symlink);
         if flags & libc::O_PATH != 0 && located.inode.as_ref().is_some_and(is_link) {
             return Err(Errno::OPNOTSUPP);
@@ -222,7 +224,7 @@ impl TrappedCall<'_> {
         }
     }
 
-    /// Puts a file into the spool that was just created.
+    /// Puts a file that was just created into the spool.
     fn spool_created(
         &self,
         view: &NamespaceView,
@@ -236,7 +238,7 @@ impl TrappedCall<'_> {
         };
         let file = self.supervisor.spool().put(view.namespace(), id, false, source);
         if let Some(open) = open {
-            // Another call has put it there, or none could.
+            // Another call has put it there, or no call could.
             superuser.close_file(open).map_err(|error| errno(&error))?;
         }
         file.map_err(|error| errno(&error))
@@ -263,12 +265,13 @@ impl TrappedCall<'_> {
             _ => return Err(Errno::NXIO),
         }
         check_access(&located.view, &inode, flags)?;
-        // A file that is truncated need not be copied before.
+        // The content of a file that will be truncated need not be copied.
         let is_kept = flags & libc::O_TRUNC == 0;
         self.open_spooled(&located.view, self.spool(located, &inode, is_kept)?, flags)
     }
 
-    /// Opens a file of the spool for a user who may. It is truncated once the caller has it.
+    /// Opens a file of the spool for a user who has permission. With `O_TRUNC`, it is truncated
+    /// once the caller has the descriptor.
     fn open_spooled(
         &self,
         view: &NamespaceView,
@@ -308,7 +311,7 @@ impl TrappedCall<'_> {
         opened.map_err(|error| errno_of(&error))
     }
 
-    /// chdir: the kernel does it, once there is a real directory to go to.
+    /// chdir: the kernel carries it out once a real directory is there.
     pub(super) fn change_directory(&self) -> Result<CallAnswer, Errno> {
         let located = match self.subject(libc::AT_FDCWD, 0, true)? {
             Subject::Name(located) => located,
@@ -327,7 +330,7 @@ impl TrappedCall<'_> {
     }
 }
 
-/// A file for a caller, and what is to be done once the caller has it.
+/// A file for a caller, and a function that is called once the caller has it.
 type OpenedFile = (File, Option<Box<dyn FnOnce(bool)>>);
 
 /// A name that a call has made.
@@ -340,8 +343,8 @@ struct CreatedName {
 }
 
 impl CreatedName {
-    /// Removes the name again, since the call fails, unless it stands for another file by now, or others have
-    /// written to `file`, which is in the spool.
+    /// Removes the name after the call has failed, unless it stands for another file by now, or
+    /// others have written to `file` in the spool.
     fn remove(&self, file: Option<&SpooledFile>) {
         let size = file.and_then(|file| file.content().metadata().ok()).map(|known| known.len());
         let found = self.view.namespace().lookup(&self.dir, &self.name, true);
@@ -364,7 +367,8 @@ impl OpenHow {
     /// Reads the structure of `bytes` bytes at `address`.
     ///
     /// # Errors
-    /// `INVAL` for one that is too short; `TOOBIG` for one that says more than is known here; `FAULT`; `PERM`.
+    /// `INVAL` for one that is too short; `TOOBIG` for one with fields that are not known here;
+    /// `FAULT`; `PERM`.
     fn read(caller: Caller, address: u64, bytes: u64) -> Result<Self, Errno> {
         if bytes < OPEN_HOW_BYTES as u64 {
             return Err(Errno::INVAL);
@@ -383,7 +387,7 @@ impl OpenHow {
         Ok(Self { flags: part(0), mode: part(8), restrictions: part(16) })
     }
 
-    /// Fails for what openat2 refuses and openat ignores.
+    /// Fails for flags and modes that openat2 refuses and openat ignores.
     fn check(&self) -> Result<(), Errno> {
         let has = |flags: i32| self.flags & flags as u64 != 0;
         let mode_max = if has(libc::O_CREAT | TEMPORARY) { 0o7777 } else { 0 };
@@ -416,7 +420,7 @@ fn check_access(view: &NamespaceView, inode: &Inode, flags: i32) -> Result<(), E
     Ok(())
 }
 
-/// Refuses what would promise that each write survives power loss: writes are to the spool.
+/// Refuses flags that promise that each write survives power loss: writes go to the spool.
 fn check_synchronous(flags: i32) -> Result<(), Errno> {
     if flags & libc::O_DSYNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
         return Err(Errno::INVAL);

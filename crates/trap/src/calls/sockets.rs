@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sockets that have a name in the namespace: the kernel binds and connects them, in the skeleton.
+//! Sockets: those with a name in the namespace, which the kernel binds and connects in the
+//! skeleton.
 
 use std::sync::Arc;
 

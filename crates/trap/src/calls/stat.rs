@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes of files and of the file system.
+//! Stat: calls that read the attributes of files and of the file system.
 
 use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
@@ -13,7 +13,7 @@ use crate::listener::CallAnswer;
 use crate::resolve::{Located, errno};
 use crate::spooled_file::SpooledFile;
 
-/// What the shown file system calls itself in statfs(2), where ext4 says 0xef53: "ESKR".
+/// Type of the shown file system in statfs(2), "ESKR"; that of ext4 is 0xef53.
 const FILE_SYSTEM: i64 = 0x4553_4b52;
 
 impl TrappedCall<'_> {
@@ -71,7 +71,7 @@ impl TrappedCall<'_> {
         Ok(FileAttributes::new(inode, stored))
     }
 
-    /// statfs, fstatfs: what the file system of the spool has room for.
+    /// statfs, fstatfs: shows the free space of the spool's file system.
     pub(super) fn statfs(&self, subject: Subject) -> Result<CallAnswer, Errno> {
         if matches!(subject, Subject::Outside) {
             return Ok(CallAnswer::Continue);

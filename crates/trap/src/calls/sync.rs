@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Syncing: what a program has synced survives power loss.
+//! Sync: content that a program has synced survives power loss.
 
 use rustix::io::Errno;
 

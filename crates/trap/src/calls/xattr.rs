@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Extended attributes: `user.*`, and for a superuser `trusted.*` and `security.*`.
+//! Xattr: extended attributes, `user.*` and for a superuser also `trusted.*` and `security.*`.
 
 use esker_base::Kind;
 use esker_fs::dir::Dir;
@@ -97,7 +97,8 @@ impl TrappedCall<'_> {
         self.caller().string(self.argument(1), XATTR_NAME_BYTES_MAX + 1)
     }
 
-    /// Answers with `bytes` in the memory of argument `at`, or with their number if the next one is 0.
+    /// Answers with `bytes` in the memory of argument `at`, or with their number if the next one
+    /// is 0.
     fn sized(&self, bytes: &[u8], at: usize) -> Result<CallAnswer, Errno> {
         match self.argument(at + 1) as usize {
             0 => Ok(CallAnswer::Value(bytes.len() as i64)),
@@ -118,7 +119,7 @@ impl TrappedCall<'_> {
             }
             Subject::File(view, file) => {
                 let inode = file.stat().map_err(failed)?;
-                // Only a superuser finds a file that has several names.
+                // Only a superuser can look up a file with several names.
                 let changing = self.supervisor.identities().superuser().clone();
                 let place = match file.source() {
                     FileSource::Session(session, open) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Conformance: one suite for all backends that keep what they are given.
+//! Conformance: one suite for all backends that keep the content of objects.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,8 +26,8 @@ const MARKER: &[u8] = b"{\"test\":1}";
 /// Ranks that race to create one object.
 const RACERS: u32 = 4;
 
-/// Runs all checks on `backend`, which must have no working set, and leaves none. Write-once backends
-/// have checks of their own: [`write_once`].
+/// Runs all checks on `backend`, which must have no working set, and leaves none. Write-once
+/// backends have checks of their own: [`write_once`].
 ///
 /// # Panics
 /// If the backend breaks the contract.

@@ -7,11 +7,11 @@
 //! key                 rank, dataset and number of the object, big-endian: 4, 4 and 8 bytes
 //! value               the content
 //! ```
-//! A create hands a record to the writer, which sends it to its partition in batches; the flush ends
-//! the epoch and finishes the directory. A read gets the value of a key from the partition's index and
-//! data; there is no cheaper way to learn its size, so a stat costs the same. Nothing is cached.
-//! The working set is in a session of the library, as that of `esker:`.
-//! Concurrency: each rank has a writer, and all share one reader.
+//! A create hands a record to the writer, which sends it to its partition in batches; the flush
+//! ends the epoch and finishes the directory. A read gets the value of a key from the partition's
+//! index and data; there is no cheaper way to learn its size, so a stat costs the same. Nothing is
+//! cached. The working set is in a session of the library, like that of `esker:`. Concurrency: each
+//! rank has a writer, and all share one reader.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -175,11 +175,11 @@ struct IndexedConnection<'a> {
     rank: u32,
     ranks: u32,
     object_bytes: u32,
-    /// Until the writer has it.
+    /// The transport, until the writer takes it.
     transport: Option<ThreadTransport>,
-    /// From [`BackendConnection::add_rank`] to the flush.
+    /// Exists from [`BackendConnection::add_rank`] to the flush.
     writer: Option<DirectoryWriter<ThreadTransport>>,
-    /// From the first read on.
+    /// Set by the first read.
     reader: Option<Arc<IndexedReader>>,
 }
 

@@ -7,15 +7,16 @@
 //!
 //! <directory>/esker-workbench-database     an empty file, from before the database to after it
 //! ```
-//! No database without that file is opened, since that alone may rewrite one of another program.
+//! A database without that file is never opened, since merely opening it may rewrite another
+//! program's database.
 //!
 //! Datasets are prefixes of keys and cost nothing to make. Stores such as LevelDB and RocksDB have
-//! get, put, remove and scan; every other operation consists of these, as a program would do it:
-//! a create looks the key up and puts it, a stat is a get that copies nothing, a delete looks the
-//! key up and removes it, and a rename is a get, a create and a remove, between which a crash leaves
-//! both objects.
-//! Concurrency: one process at a time has the database open, so ranks are its threads and share one
-//! handle. A lock for each key, of [`KEY_LOCKS`], makes creates exclusive within the process.
+//! get, put, remove and scan; every other operation consists of these, as a program would do it: a
+//! create looks the key up and puts it, a stat is a get that copies nothing, a delete looks the key
+//! up and removes it, and a rename is a get, a create and a remove, between which a crash leaves
+//! both objects. Concurrency: one process at a time has the database open, so ranks are its threads
+//! and share one handle. A lock for each key, of [`KEY_LOCKS`], makes creates exclusive within the
+//! process.
 
 mod connection;
 mod driver;
@@ -36,7 +37,7 @@ use super::{Backend, BackendConnection, MARKER_BYTES_MAX};
 use crate::pattern::{DatasetId, ObjectId, WorkingSetSize};
 
 const MARKER: &[u8] = b"esker-workbench-marker";
-/// The file that says whose database it is.
+/// The file that marks a database as the workbench's.
 const OWNER: &str = "esker-workbench-database";
 const OBJECT_KEY_BYTES: usize = 16;
 const DATASET_PREFIX_BYTES: usize = 8;
@@ -57,7 +58,7 @@ pub struct KeyValueBackend {
     service: String,
     /// `None` while the database is closed. The lock covers opening and closing.
     database: Mutex<Option<Arc<OpenDatabase>>>,
-    /// Each is held while a key that has it is looked up and changed.
+    /// Each is held while one of its keys is looked up and changed.
     key_locks: Box<[Mutex<()>]>,
 }
 
@@ -66,7 +67,7 @@ impl KeyValueBackend {
     /// the run begins.
     ///
     /// # Errors
-    /// `Invalid` for a library that is no driver, or that does not have the target's options;
+    /// `Invalid` for a library that is not a driver, or that does not have the target's options;
     /// `NotFound` for an absent library.
     pub fn new(target: KeyValueTarget) -> Result<Self> {
         let driver = KeyValueDriver::load(&target.library)?;

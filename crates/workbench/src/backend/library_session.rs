@@ -107,7 +107,7 @@ impl LibrarySession {
         Ok(session)
     }
 
-    /// Removes the marker and the name of a working set, of which nothing else is left.
+    /// Removes the marker and the name of a working set once nothing else is left of it.
     pub(super) fn remove_marker(&self) -> Result<()> {
         let session = self.session()?;
         let root = session.root().clone();
@@ -118,7 +118,7 @@ impl LibrarySession {
                         `esker delete` if nobody needs them";
             return Err(Error::new(Kind::NotEmpty, format!("{} {what}", self.name)));
         }
-        // A working set that was published anew meanwhile stays.
+        // A working set that another run has published meanwhile stays.
         let deleted = match &self.base {
             Some(base) => self.repository.delete_if_unchanged(&self.name, base.set),
             None => self.repository.resolve(&self.name).and_then(|published| {
@@ -136,7 +136,7 @@ impl LibrarySession {
     pub(super) fn finish(&self, keep: bool) -> Result<()> {
         let Some(session) = self.session.write().take() else { return Ok(()) };
         if keep {
-            // What others publish under the name while the run lasts stays.
+            // A snapshot that others publish under the name during the run stays.
             let if_taken = match self.base {
                 Some(_) => IfTaken::ReplaceUnlessMoved,
                 None => IfTaken::Refuse,

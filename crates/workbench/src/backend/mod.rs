@@ -9,8 +9,8 @@
 //!    any time, and nothing else is.
 //!
 //! A *write-once* backend ([`Backend::is_write_once`]) differs in 1 and 2: objects are found once
-//! all ranks have called [`BackendConnection::flush`], no object is created twice or later, and none
-//! is deleted but all by `clear`.
+//! all ranks have called [`BackendConnection::flush`], no object is created twice or later, and
+//! only `clear` deletes objects, all of them.
 //!
 //! Concurrency: a backend is shared by all ranks; each rank has a connection of its own.
 
@@ -63,7 +63,7 @@ pub(crate) const MARKER_BYTES_MAX: u64 = 64 << 10;
 fn is_numbered(name: &[u8], prefix: &str) -> bool {
     let number = name.strip_prefix(prefix.as_bytes()).unwrap_or_default();
     let is_decimal = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
-    // Neither leading zeros nor more than a number can have.
+    // Neither leading zeros nor more digits than a number can have.
     is_decimal
         && std::str::from_utf8(number)
             .is_ok_and(|text| text.parse::<u64>().is_ok_and(|number| number.to_string() == text))
@@ -84,10 +84,10 @@ pub trait Backend: Send + Sync {
     /// As the service answers.
     fn connect(&self, rank: u32, size: &WorkingSetSize) -> Result<Box<dyn BackendConnection + '_>>;
 
-    /// Checks that the service can do what a run requires.
+    /// Checks that the service supports the operations that a run requires.
     ///
     /// # Errors
-    /// `Unsupported` names what it cannot do.
+    /// `Unsupported` names the operation that it lacks.
     fn check(&self, _options: &RunOptions) -> Result<()> {
         Ok(())
     }
@@ -105,7 +105,7 @@ pub trait Backend: Send + Sync {
     /// The marker of the working set; `None` if there is no working set.
     ///
     /// # Errors
-    /// As the service answers; `TooLarge` for something that is no marker.
+    /// As the service answers; `TooLarge` for something that is not a marker.
     fn read_marker(&self) -> Result<Option<Vec<u8>>>;
 
     /// Replaces the marker; makes the target if it is absent. A crash leaves the old marker or the
@@ -171,8 +171,8 @@ pub trait Backend: Send + Sync {
 ///
 /// # Errors
 /// Every method fails as the service answers: `NotFound` for absent objects and datasets, `Exists`
-/// where something must be new, `NotEmpty` for datasets with objects. `Unsupported` for what a
-/// write-once backend lacks.
+/// where something must be new, `NotEmpty` for datasets with objects. `Unsupported` for operations
+/// that a write-once backend lacks.
 pub trait BackendConnection {
     /// Prepares for datasets of `rank`; not measured. Succeeds if that is done already.
     fn add_rank(&mut self, _rank: u32) -> Result<()> {

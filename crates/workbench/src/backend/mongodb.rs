@@ -5,12 +5,12 @@
 //! esker_workbench_marker    _id "working-set", content                      the marker, one document
 //! esker_workbench_objects   _id "rank-0/set-1/object-2", size, content      an object
 //! ```
-//! The key is the path that results and messages show, so that a slow call's document is found by
-//! what a report prints. Keys are strings, which the index on `_id` orders by their bytes: all keys
-//! of a dataset are one range, and lists without attributes are answered from the index alone.
+//! The key is the path that results and messages show, so that the path in a report finds the
+//! document of a slow call. Keys are strings, which the index on `_id` orders by their bytes: all
+//! keys of a dataset are one range, and lists without attributes are answered from the index alone.
 //! Datasets are prefixes of keys and cost nothing to make. How durable a document is when a call
-//! returns depends on the write concern, which [`Backend::service`] states.
-//! Concurrency: each rank has a client of its own with one connection, see [`database`].
+//! returns depends on the write concern, which [`Backend::service`] states. Concurrency: each rank
+//! has a client of its own with one connection, see [`database`].
 
 mod connection;
 mod database;
@@ -56,9 +56,9 @@ impl MongoBackend {
     /// password.
     ///
     /// # Errors
-    /// `Invalid` for a bad URL, for one without a database and for writes that are not acknowledged;
-    /// `Unavailable` if the hosts of a `mongodb+srv` URL are not found. The server is not contacted
-    /// yet.
+    /// `Invalid` for a bad URL, for one without a database and for writes that are not
+    /// acknowledged; `Unavailable` if the hosts of a `mongodb+srv` URL are not found. The server is
+    /// not contacted yet.
     pub fn new(url: &str, password: Option<&str>) -> Result<Self> {
         MongoTarget::parse(url, password).map(|target| Self { target })
     }

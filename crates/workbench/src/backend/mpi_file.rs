@@ -2,9 +2,10 @@
 //! MPI file: the calls of MPI-IO that the workbench measures, made safe. All `unsafe` of the
 //! workbench is in this file.
 //!
-//! Invariants: (1) handles do not outlive MPI, since each borrows from [`MpiFiles`], which shares the
-//! process's MPI; (2) no two threads open files on the same communicator, which MPI forbids, since
-//! each [`MpiFiles`] has its own and stays on its thread; (3) an open handle is closed exactly once.
+//! Invariants: (1) handles do not outlive MPI, since each borrows from [`MpiFiles`], which shares
+//! the process's MPI; (2) no two threads open files on the same communicator, which MPI forbids,
+//! since each [`MpiFiles`] has its own and stays on its thread; (3) an open handle is closed
+//! exactly once.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
@@ -66,7 +67,7 @@ impl MpiFailure {
     }
 }
 
-/// What the C library calls errors for which ROMIO has no other class than MPI_ERR_IO.
+/// The C library's texts for errors to which ROMIO gives only the class MPI_ERR_IO.
 const CAUSES: [(&str, Kind); 4] = [
     ("No space left on device", Kind::NoSpace),
     ("Disk quota exceeded", Kind::NoSpace),
@@ -98,7 +99,7 @@ fn checked(code: c_int) -> std::result::Result<(), MpiFailure> {
     if code.cast_unsigned() == ffi::MPI_SUCCESS { Ok(()) } else { Err(MpiFailure::of(code)) }
 }
 
-/// What a file is opened for.
+/// The purpose for which a file is opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MpiFileAccess {
     /// Writing a file that does not exist yet.
@@ -235,7 +236,7 @@ impl MpiFile<'_> {
         if is_null(raw) {
             return Ok(());
         }
-        // SAFETY: the file is open, and its handle is used no more, whatever this call returns.
+        // SAFETY: the file is open, and its handle is not used any more, even if this call fails.
         checked(unsafe { ffi::MPI_File_close(&raw mut raw) })
     }
 

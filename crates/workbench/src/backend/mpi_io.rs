@@ -9,12 +9,11 @@
 //! | delete | `MPI_File_delete` |
 //! | all others | those of POSIX: MPI-IO has none for names and directories |
 //!
-//! Each rank opens its files alone, on a duplicate of MPI_COMM_SELF of its own: threads must not open
-//! files on the same communicator at the same time. Failures of MPI's calls are returned, the default
-//! for files, and never end the process.
-//! Concurrency: a connection stays on the thread that has made it.
-//! Source: the plugin `mpiio` of md-workbench, and IOR's `aiori-MPIIO`, whose stat is that of POSIX.
-//! Unlike them a create is exclusive, as the contract of backends asks.
+//! Each rank opens its files alone, on a duplicate of MPI_COMM_SELF of its own: threads must not
+//! open files on the same communicator at the same time. Failures of MPI's calls are returned, the
+//! default for files, and never end the process. Concurrency: a connection stays on the thread that
+//! has made it. Source: the plugin `mpiio` of md-workbench, and IOR's `aiori-MPIIO`, whose stat is
+//! that of POSIX. Unlike them a create is exclusive, as the contract of backends asks.
 
 use std::ffi::CStr;
 use std::fmt::Write as _;

@@ -5,10 +5,10 @@
 //! <target>/working-set.json                the marker
 //! <target>/rank-<n>/set-<d>/object-<p>     an object
 //! ```
-//! Calls are those of an ordinary program: `open`, `write`, `read`, `close`, `stat`, `unlink` on paths
-//! relative to the target. Nothing is synced. Removal follows no symbolic links and removes only
-//! names of this form.
-//! Concurrency: connections share the target's descriptor and nothing else.
+//! Calls are those of an ordinary program: `open`, `write`, `read`, `close`, `stat`, `unlink` on
+//! paths relative to the target. Nothing is synced. Removal follows no symbolic links and removes
+//! only names of this form. Concurrency: connections share the target's descriptor and nothing
+//! else.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ impl PosixBackend {
     /// The working set in the directory `path`, which is made when the run begins.
     ///
     /// # Errors
-    /// `NotFound` if the directory that shall hold it is absent; `NotADirectory` if it is a file.
+    /// `NotFound` if its parent directory is absent; `NotADirectory` if it is a file.
     pub fn new(path: &Path) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let made = match mkdirat(rustix::fs::CWD, path, DIRECTORY_MODE) {
@@ -216,7 +216,8 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Reads a regular file of at most `bytes_max`; fails with `LOOP` for a link and `INVAL` for other kinds.
+/// Reads a regular file of at most `bytes_max`; fails with `LOOP` for a link and `INVAL` for other
+/// kinds.
 fn read_file(root: BorrowedFd<'_>, path: &str, bytes_max: usize) -> rustix::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // A pipe must not keep the open waiting.

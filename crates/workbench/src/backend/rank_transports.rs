@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rank transports: messages between the ranks of a run for backends whose writers are collective.
 //!
-//! The runner keeps the run's own transport, so a backend makes a second one between the same threads.
+//! The runner keeps the run's own transport, so a backend makes a second one between the same
+//! threads.
 
 use esker_base::{Error, Kind, Result};
 use esker_comm::NodeMap;

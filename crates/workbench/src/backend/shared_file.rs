@@ -4,14 +4,13 @@
 //! ```text
 //! offset   (number · N · D + rank · D + dataset) · S
 //! ```
-//! So the ranks take turns in the file, object by object: N-1 strided access. A create appends the
-//! content to the rank's own log; the flush sends the segments to the servers of their slices. A stat
-//! asks the server for the segments of a region, and a read reads them from the store.
-//! Every rank counts as a node and serves slices. It answers others only while it waits in a call of
-//! its own, so ranks may not pause between calls, and the backend has a barrier for waiting ranks.
-//! The job is never published: a run keeps no working set, and a killed one leaves its sessions to
-//! `esker gc`.
-//! Concurrency: each rank has its own part of the job.
+//! The ranks thus take turns in the file, object by object: N-1 strided access. A create appends
+//! the content to the rank's own log; the flush sends the segments to the servers of their slices.
+//! A stat asks the server for the segments of a region, and a read reads them from the store. Every
+//! rank counts as a node and serves slices. It answers others only while it waits in a call of its
+//! own, so ranks may not pause between calls, and the backend has a barrier for waiting ranks. The
+//! job is never published: a run keeps no working set, and a killed one leaves its sessions to
+//! `esker gc`. Concurrency: each rank has its own part of the job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +43,8 @@ pub struct SharedFileBackend {
 }
 
 impl SharedFileBackend {
-    /// Begins a session in `store`, in which messages call the file `name`. `random` numbers the job.
+    /// Begins a session in `store`, in which messages call the file `name`. `random` numbers the
+    /// job.
     ///
     /// # Errors
     /// As the store answers; `Invalid` for a bad name.
@@ -132,9 +132,9 @@ impl Backend for SharedFileBackend {
 struct SharedConnection<'a> {
     backend: &'a SharedFileBackend,
     size: WorkingSetSize,
-    /// Until the job has it.
+    /// The transport, until the job takes it.
     transport: Option<ThreadTransport>,
-    /// From [`BackendConnection::add_rank`] on.
+    /// Set by [`BackendConnection::add_rank`].
     open: Option<(SharedJob<ThreadTransport>, SharedFile)>,
 }
 
@@ -209,7 +209,7 @@ impl BackendConnection for SharedConnection<'_> {
         let (backend, bytes) = (self.backend, self.size.object_bytes);
         self.at(object, |job, file, offset| {
             let read = job.read(file, offset, bytes as usize)?;
-            // A hole reads as zeros: what a create could not write.
+            // A hole reads as zeros; a create that failed leaves one.
             if read.iter().all(|byte| *byte == 0) && written_bytes(job, file, offset, bytes)? == 0 {
                 return Err(not_found(backend, object));
             }
@@ -222,8 +222,8 @@ impl BackendConnection for SharedConnection<'_> {
     fn flush(&mut self) -> Result<()> {
         let (job, file) = self.open.as_mut().ok_or_else(|| not_open(self.backend))?;
         let synced = job.sync(file);
-        // Another rank finds what this one created only once it has returned, too. A rank that
-        // failed meets the others all the same.
+        // Another rank finds the objects of this one only once its flush has returned, too. A rank
+        // that failed also enters the barrier.
         job.segments().barrier()?;
         synced
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Report: results as one HTML page that opens from disk, without a script or a network.
 //!
-//! Plots are inline SVG, drawn here. A page has bounded size: timelines share [`POINTS_MAX`] points.
+//! Plots are inline SVG, drawn here. A page has bounded size: timelines share [`POINTS_MAX`]
+//! points.
 
 pub mod paper;
 pub mod plot_frame;
@@ -24,8 +25,8 @@ const TIMELINE_POINTS_MAX: usize = 4_000;
 /// Lines of one plot that a reader can tell apart.
 const SERIES_MAX: usize = COLORS.len();
 
-/// Results that are compared figure by figure at the top of a page. With more of them the table of
-/// phases and the distributions come first, and the comparisons are unfolded by the reader.
+/// Maximum number of results that a page compares figure by figure at its top. With more of them,
+/// the table of phases and the distributions come first, and the reader unfolds the comparisons.
 const COMPARED_FIRST_MAX: usize = 2;
 
 /// Operations that a density needs to show more than chance.
@@ -274,7 +275,7 @@ fn overview(out: &mut String, results: &[RunResult]) {
     }
 }
 
-/// What open loops offered and reached, and how late the workbench itself was.
+/// The offered and reached rates of open loops, and the lateness of the workbench itself.
 fn open_loops(out: &mut String, result: &RunResult) {
     let rows: Vec<Vec<String>> = open_loop_rows(result).into_iter().map(Vec::from).collect();
     if rows.is_empty() {
@@ -294,7 +295,8 @@ fn open_loops(out: &mut String, result: &RunResult) {
 fn distributions(out: &mut String, results: &[RunResult]) {
     let has_many = results.len() > COMPARED_FIRST_MAX;
     out.push_str("<h2>Distributions</h2><div class=\"pairs\">");
-    // Of many runs only what they are about, so that each has its line.
+    // With many runs a plot leaves out the phases around the benchmark, so that each run has one
+    // line.
     let is_around =
         |phase: &PhaseResult| matches!(phase.plan.kind, PhaseKind::Precreate | PhaseKind::Cleanup);
     let lines: Vec<(&RunResult, &PhaseResult)> = results

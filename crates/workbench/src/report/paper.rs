@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Paper page: Tables 1 and 2 and Figures 4 and 5 of MDWorkbench, measured here.
 //!
-//! Figures 1 to 3 of the paper are pseudocode and a drawing: `pattern` implements them, and there is
-//! nothing to measure. Each sentence of agreement is derived from the results on the page.
+//! Figures 1 to 3 of the paper are pseudocode and a drawing: `pattern` implements them, and there
+//! is nothing to measure. Each sentence of agreement is derived from the results on the page.
 //! Source: Kunkel and Markomanolis, Understanding Metadata Latency with MDWorkbench, 2018, §5.
 
 use super::plot_frame::{draw, escape};
@@ -141,7 +141,7 @@ fn table_1(out: &mut String, compared: &[ComparedPhases<'_>]) {
     );
 }
 
-/// Whether the same holds here as in the paper for `all` runs, or for none.
+/// The words for a finding of the paper that holds here for `count` of `all` runs.
 fn verdict(count: usize, all: usize) -> &'static str {
     match count {
         count if count == all => "agrees",

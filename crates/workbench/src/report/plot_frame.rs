@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Frame: axes, ticks and labels of a plot, as SVG.
+//! Plot frame: axes, ticks and labels of a plot, as SVG.
 //!
 //! Sizes are in user units of the view box; a page scales a plot to the width of its column, on a
 //! phone to about 0.85.
@@ -22,7 +22,7 @@ const LINEAR_TICKS: f64 = 5.0;
 /// The scale of an axis.
 #[derive(Clone, Debug)]
 pub struct PlotAxis {
-    /// What it shows, with its unit.
+    /// The quantity that it shows, with its unit.
     pub title: String,
     /// Its range; on a logarithmic axis over 0.
     pub range: (f64, f64),

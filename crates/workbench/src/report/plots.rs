@@ -24,7 +24,7 @@ const DENSITY_POINTS: usize = 160;
 /// Half the width of the interval whose share a density shows, as a logarithm to base 10.
 const DENSITY_HALF_WIDTH: f64 = 0.05;
 
-/// Operations of which a timeline shows more than chance.
+/// Minimum number of operations for a timeline: fewer show only chance.
 const TIMELINE_COUNT_MIN: usize = 10;
 
 /// A distribution with its name and colour.
@@ -134,7 +134,8 @@ fn tail_label(share: f64) -> String {
     if percent >= 1.0 { format!("{percent:.0} %") } else { format!("{percent} %") }
 }
 
-/// Latencies over time (Figure 5 of the paper): a sample, and the slowest; `None` for few operations.
+/// Latencies over time (Figure 5 of the paper): a sample, and the slowest; `None` for few
+/// operations.
 #[must_use]
 pub fn timeline(phase: &PhaseResult, operation: Operation, points_max: usize) -> Option<String> {
     let found = phase.operation(operation);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IO500 phases: what one rank does in each of them.
+//! IO500 phases: the calls of one rank in each of them.
 //!
-//! Easy files are in dataset 0 of their rank; hard files are in dataset 1 of rank 0, which all ranks
-//! share. Directories are made between phases, as mdtest does, and are in no rate.
+//! Easy files are in dataset 0 of their rank; hard files are in dataset 1 of rank 0, which all
+//! ranks share. Directories are made between phases, as mdtest does, and are in no rate.
 
 use esker_base::Result;
 
@@ -31,7 +31,7 @@ impl RankRunner<'_, '_> {
         }
     }
 
-    /// Returns the number of files of each rank, and for a write what was done by the stonewall.
+    /// Returns the number of files of each rank, and for a write the calls up to the stonewall.
     pub(super) fn io500(&mut self, phase: Io500Phase) -> Result<(u64, Option<StonewallCount>)> {
         let [easy, hard] = self.io500_files;
         let done = match phase {

@@ -7,9 +7,9 @@
 //! create       the next object of the datasets that the rank extends, in turn
 //! list         a dataset that the rank consumes
 //! ```
-//! One rank consumes a dataset, so an object is there until that rank deletes it.
-//! Invariant: afterwards all ranks have deleted and created equally many objects of each dataset.
-//! Where a time limit ends the phase, a rank makes up for what it lacks outside the measured time.
+//! One rank consumes a dataset, so an object is there until that rank deletes it. Invariant:
+//! afterwards all ranks have deleted and created equally many objects of each dataset. If a time
+//! limit ends the phase, a rank makes its missing calls outside the measured time.
 
 use esker_base::Result;
 use esker_comm::Rank;
@@ -32,7 +32,7 @@ pub(super) struct ChangeCounts {
 }
 
 impl RankRunner<'_, '_> {
-    /// Returns the number of iterations, and what was done by the stonewall.
+    /// Returns the number of iterations, and the calls up to the stonewall.
     pub(super) fn mixed(&mut self) -> Result<(u64, Option<StonewallCount>)> {
         let options = self.context.options;
         let mix = options.mix.as_ref().expect("a mixed phase has a mix");

@@ -2,8 +2,8 @@
 //! Race phase: all ranks create the same objects exclusively, and one rank wins each.
 //!
 //! Winners and losers have distributions of their own: [`Operation::Create`] and
-//! [`Operation::CreateLost`]. The winner deletes its objects once all ranks have raced for them, so the
-//! working set is left as it was.
+//! [`Operation::CreateLost`]. The winner deletes its objects once all ranks have raced for them, so
+//! the working set is left as it was.
 
 use std::ops::Range;
 

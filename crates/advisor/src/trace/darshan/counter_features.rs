@@ -62,7 +62,7 @@ pub fn features(log: &DarshanLog<'_>) -> Result<TraceFeatures> {
         })?;
     }
     log.for_each(DarshanModule::Stdio, |record| {
-        // `<STDOUT>` and the like are no files.
+        // `<STDOUT>` and the like are not files.
         if !log.name(record.file).starts_with('<') {
             sums.add_stdio(record);
         }
@@ -110,7 +110,8 @@ impl FeatureSums {
         let unaligned = of(posix::FILE_NOT_ALIGNED).min(requests);
         add_up(&mut self.features.unaligned_requests, unaligned);
         self.alignments.add_times(of(posix::FILE_ALIGNMENT), requests);
-        // Darshan keeps the last position of reads and of writes; the first of each follows nothing.
+        // Darshan keeps the last position of reads and of writes; the first of each follows
+        // nothing.
         let sharers = if record.rank == RANK_SHARED { u64::from(self.processes) } else { 1 };
         let firsts = [reads, writes].map(|requests| requests.min(sharers)).iter().sum();
         let contiguous = of(posix::CONSEC_READS).saturating_add(of(posix::CONSEC_WRITES));

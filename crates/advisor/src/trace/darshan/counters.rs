@@ -52,11 +52,11 @@ pub mod posix {
     pub const SIZE_WRITE: usize = 39;
     /// The four most common strides.
     pub const STRIDES: usize = 49;
-    /// How often they occur.
+    /// The numbers of their occurrences.
     pub const STRIDE_COUNTS: usize = 53;
     /// The four most common sizes.
     pub const ACCESSES: usize = 57;
-    /// How often they occur.
+    /// The numbers of their occurrences.
     pub const ACCESS_COUNTS: usize = 61;
     /// Seconds in reads.
     pub const READ_TIME: usize = 8;
@@ -106,7 +106,7 @@ pub mod mpiio {
     pub const BYTES_WRITTEN: usize = 15;
     /// The four most common sizes.
     pub const ACCESSES: usize = 39;
-    /// How often they occur.
+    /// The numbers of their occurrences.
     pub const ACCESS_COUNTS: usize = 43;
     /// Seconds of the slowest rank.
     pub const SLOWEST_RANK_TIME: usize = 14;
@@ -131,7 +131,8 @@ pub struct CounterRecord {
     pub times: Vec<f64>,
 }
 
-/// Counters that an older version lacks: their position in the newest, and what they are read as.
+/// Counters that an older version lacks: their position in the newest, and the value that stands
+/// for them.
 type Missing<T> = &'static [(usize, T)];
 
 /// The numbers of a record of one version.

@@ -5,10 +5,9 @@
 //! file id u64 | rank i64 | shared i64 | host text[64] | writes i64 | reads i64
 //! offset i64 | length i64 | begin f64 | end f64        for each write, then for each read
 //! ```
-//! A log has the accesses of one file and process together; a trace has them in the order of time,
-//! so they are sorted in memory, at most [`ACCESSES_MAX`].
-//! Source: darshan-hpc/darshan, include/darshan-dxt-log-format.h; Xu et al., DXT: Darshan eXtended
-//! Tracing, CUG 2017.
+//! A log groups accesses by file and process; a trace has them in the order of time, so the import
+//! sorts them in memory, at most [`ACCESSES_MAX`]. Source: darshan-hpc/darshan,
+//! include/darshan-dxt-log-format.h; Xu et al., DXT: Darshan eXtended Tracing, CUG 2017.
 
 use std::io::Write;
 
@@ -23,11 +22,11 @@ const ACCESS_BYTES: usize = 32;
 /// Accesses of a log: 3 GB in memory. Darshan keeps 2 MiB of them a process unless told otherwise.
 const ACCESSES_MAX: usize = 1 << 26;
 
-/// Reads the accesses of a region into `writer`, with `path` giving the paths of files. Returns their
-/// number.
+/// Reads the accesses of a region into `writer`, with `path` giving the paths of files. Returns
+/// their number.
 ///
 /// # Errors
-/// `Corrupt` with the place for damage and for accesses that no file has; `TooLarge` for too many.
+/// `Corrupt` with the place for damage and for impossible accesses; `TooLarge` for too many.
 pub fn write_accesses<W: Write>(
     mut region: RegionReader<'_>,
     object: &str,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Header: the beginning of a Darshan log, which says where everything else is.
+//! Header: the beginning of a Darshan log, which has the positions of everything else.
 //!
 //! ```text
 //! version text[8] | magic u64 | compression u8, padded | partial flags u32 or u64
 //! names: offset u64, length u64 | module 0: offset u64, length u64 | …
 //! version of module 0 u32 | …
 //! ```
-//! Logs have 16 modules before version 3.41 of the format and 64 from it on; modules were numbered
-//! anew in both 3.20 and 3.41. The job follows the header and ends where the names begin.
-//! Source: darshan-hpc/darshan, include/darshan-log-format.h.
+//! Logs have 16 modules before version 3.41 of the format and 64 from it on; both 3.20 and 3.41
+//! renumbered the modules. The job follows the header and ends where the names begin. Source:
+//! darshan-hpc/darshan, include/darshan-log-format.h.
 
 use esker_base::{Error, Kind, Result};
 
@@ -17,7 +17,7 @@ const MAGIC: u64 = 6_567_223;
 /// Longest version.
 const VERSION_BYTES: usize = 8;
 
-/// How the regions of a log are stored.
+/// The compression of a log's regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DarshanCompression {
     /// Streams of zlib, one after the other.
@@ -81,7 +81,7 @@ impl DarshanModule {
 pub struct LogHeader {
     /// The version of the format times 100: 321 for 3.21.
     pub version: u32,
-    /// How regions are stored.
+    /// The compression of regions.
     pub compression: DarshanCompression,
     /// The job.
     pub job: LogRegion,
@@ -94,8 +94,8 @@ impl LogHeader {
     /// Parses the header of `log`.
     ///
     /// # Errors
-    /// `Corrupt` for bytes that are no log; `Invalid` for logs of other versions, in the other byte
-    /// order, or compressed by bzip2.
+    /// `Corrupt` for bytes that are not a log; `Invalid` for logs of other versions, in the other
+    /// byte order, or compressed by bzip2.
     pub fn parse(log: &[u8], object: &str) -> Result<Self> {
         let corrupt = |at: usize, what: String| Error::corrupt(object, at as u64, what);
         let invalid = |what: String| Error::new(Kind::Invalid, format!("{object}: {what}"));

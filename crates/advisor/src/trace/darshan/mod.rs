@@ -2,10 +2,9 @@
 //! Darshan: imports logs of the I/O profiler of HPC systems.
 //!
 //! The counters of a log are enough for features (`counter_features`); if the job ran with
-//! `DXT_ENABLE_IO_TRACE`, the log also has each read and write, for a trace (`extended_trace`).
-//! A log comes from anybody: regions are checked against its length, decompressed as they are read,
-//! and never lie in memory as a whole.
-//! Source: darshan-hpc/darshan, versions 3.0 to 3.5.
+//! `DXT_ENABLE_IO_TRACE`, the log also has each read and write, for a trace (`extended_trace`). A
+//! log may come from anybody: regions are checked against its length, decompressed as they are
+//! read, and never held in memory as a whole. Source: darshan-hpc/darshan, versions 3.0 to 3.5.
 
 mod counter_features;
 mod counters;
@@ -61,9 +60,9 @@ impl<'a> DarshanLog<'a> {
     /// Opens a log and reads its job and names; errors name it `object`.
     ///
     /// # Errors
-    /// `Corrupt` with the place for bytes that are no log, or a part of one; `Invalid` for a version,
-    /// a byte order or a compression that is not read; `TooLarge` for names over the limits of a
-    /// trace.
+    /// `Corrupt` with the place for bytes that are not a log, or only a part of one; `Invalid` for
+    /// a version, a byte order or a compression that is not read; `TooLarge` for names over the
+    /// limits of a trace.
     pub fn open(log: &'a [u8], object: &'a str) -> Result<Self> {
         let header = LogHeader::parse(log, object)?;
         let (job, names) = (DarshanJob::default(), HashMap::new());
@@ -105,7 +104,7 @@ impl<'a> DarshanLog<'a> {
         for_each_record(reader, self.object, module, version, visit)
     }
 
-    /// The features that the counters tell.
+    /// The features that follow from the counters.
     ///
     /// # Errors
     /// As [`DarshanLog::for_each`].
@@ -113,8 +112,8 @@ impl<'a> DarshanLog<'a> {
         counter_features::features(self)
     }
 
-    /// Writes the reads and writes of the log as a trace, those of POSIX if it has them and else those
-    /// of MPI-IO. Returns the output and the number of records.
+    /// Writes the reads and writes of the log as a trace, those of POSIX if it has them and else
+    /// those of MPI-IO. Returns the output and the number of records.
     ///
     /// # Errors
     /// `NotFound` if the log has none; `Corrupt` with the place; as the output answers.

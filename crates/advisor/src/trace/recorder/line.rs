@@ -5,8 +5,9 @@
 //! 0.012636 0.013648 7 open ( /scratch/f 66 393 )          version 2: the result, then the function
 //! 0.012636 0.013648 open 1 0 ( /scratch/f 66 393 )        version 3: the function, its level and kind
 //! ```
-//! Arguments are apart by blanks, and paths are not quoted: a path with blanks is the arguments that
-//! the others leave. Functions return `None` for what Recorder does not write.
+//! Blanks separate arguments, and paths are not quoted: a path with blanks consists of the
+//! arguments that are left between the others. Functions return `None` for text that Recorder does
+//! not write.
 
 /// A line without its newline.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,7 +54,7 @@ impl<'a> RecorderLine<'a> {
         self.arguments[index].parse().ok()
     }
 
-    /// The path that the arguments are without the first `before` and the last `after`.
+    /// The path that consists of the arguments without the first `before` and the last `after`.
     pub fn path(&self, before: usize, after: usize) -> Option<String> {
         let end = self.arguments.len().checked_sub(after)?;
         let path = self.arguments.get(before..end)?.join(" ");

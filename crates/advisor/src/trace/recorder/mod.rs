@@ -3,14 +3,13 @@
 //!
 //! `line` reads the text, `rank_calls` keeps positions and makes operations. Calls of POSIX and of
 //! streams become records, and `MPI_Barrier` of all ranks a barrier; MPI-IO and HDF5 are left out,
-//! since what they do below appears as calls of POSIX.
-//! The text of version 3 has neither results nor descriptors: every call counts as successful, and
-//! descriptors of one path share a position. That of version 2 has descriptors and the results of
-//! opens, but prints 0 for reads and writes, and names streams by address: their calls are counted as
-//! unknown. In both, reads and writes count as whole, so that a read at the end of a file counts too.
-//! Memory: the records of one rank.
-//! Source: uiuc-hpc/Recorder, tools/recorder2text.c and lib/recorder-posix.c; Wang et al., Recorder
-//! 2.0: Efficient Parallel I/O Tracing and Analysis, 2020.
+//! since the calls of POSIX that they make are in the text, too. The text of version 3 has neither
+//! results nor descriptors: every call counts as successful, and descriptors of one path share a
+//! position. That of version 2 has descriptors and the results of opens, but prints 0 for reads and
+//! writes, and names streams by address: their calls are counted as unknown. In both, reads and
+//! writes count as whole, so that a read at the end of a file counts too. Memory: the records of
+//! one rank. Source: uiuc-hpc/Recorder, tools/recorder2text.c and lib/recorder-posix.c; Wang et
+//! al., Recorder 2.0: Efficient Parallel I/O Tracing and Analysis, 2020.
 
 mod line;
 mod rank_calls;
@@ -47,8 +46,8 @@ pub fn is_recorder_line(line: &str) -> bool {
 }
 
 impl<'a, W: Write> RecorderImport<'a, W> {
-    /// Begins the trace of the job in `object`, of files at and below `paths`, or of all but those of
-    /// the system if there are none.
+    /// Begins the trace of the job in `object`, of files at and below `paths`, or of all but those
+    /// of the system if there are none.
     ///
     /// # Errors
     /// As the output answers.
@@ -131,7 +130,7 @@ impl<'a, W: Write> RecorderImport<'a, W> {
         Ok(())
     }
 
-    /// Writes what is left, and returns the output.
+    /// Writes the remaining records, and returns the output.
     ///
     /// # Errors
     /// As the output answers.

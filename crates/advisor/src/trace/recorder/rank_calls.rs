@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rank calls: the calls of one rank as operations of a trace.
 //!
-//! A file is named by the argument that the text has for it: a descriptor in version 2, and the path
-//! in version 3. Reads and writes without an offset get the position of that file, which every call
-//! here moves; the end of a file is the largest that the text shows.
+//! A file is named by the argument that the text has for it: a descriptor in version 2, and the
+//! path in version 3. Reads and writes without an offset get the position of that file, which every
+//! call here moves; the end of a file is the largest that the text shows.
 
 use std::collections::HashMap;
 
 use super::line::RecorderLine;
 use crate::trace::TraceOperation;
 
-/// Stands for errors, of which the text has no number: the largest that Linux returns.
+/// Stands for errors, whose number the text does not have: the largest that Linux returns.
 const ERROR_UNKNOWN: i64 = -4_095;
 
 /// Flags of `open` on Linux.
@@ -20,26 +20,26 @@ const O_APPEND: i64 = 0o2000;
 /// An operation of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankOperation {
-    /// What the call does.
+    /// The operation.
     pub operation: TraceOperation,
-    /// To which file; empty for barriers.
+    /// The file; empty for barriers.
     pub path: String,
-    /// At which position.
+    /// The position in the file.
     pub offset: u64,
-    /// With how many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// What it returned.
+    /// The result.
     pub result: i64,
 }
 
 impl RankOperation {
-    /// True if it is on no file.
+    /// True if it is a barrier, which concerns no file.
     pub fn is_barrier(&self) -> bool {
         self.operation == TraceOperation::Barrier
     }
 }
 
-/// What a line is to a trace.
+/// The meaning of a line for a trace.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CallOutcome {
     /// Records.
@@ -58,9 +58,10 @@ struct RankFile {
     appends: bool,
 }
 
-/// How a function names its file, and where its numbers are, counted from the last argument.
+/// The arguments of a function: its file, and the positions of its numbers, counted from the last
+/// argument.
 enum CallShape {
-    /// The path, before so many other arguments.
+    /// The path, with a number of other arguments after it.
     Path {
         operation: TraceOperation,
         before: usize,
@@ -169,7 +170,8 @@ impl<'a> RankCalls<'a> {
         operations.map_or(CallOutcome::Unknown, CallOutcome::Operations)
     }
 
-    /// The name of the open file before the last `after` arguments; `None` for a stream of version 2.
+    /// The name of the open file before the last `after` arguments; `None` for a stream of
+    /// version 2.
     fn key(&self, line: &RecorderLine<'_>, after: usize) -> Option<String> {
         let is_stream_call = matches!(line.function, "fread" | "fwrite");
         let key = line.path(if is_stream_call { 3 } else { 0 }, after)?;
@@ -305,7 +307,7 @@ impl<'a> RankCalls<'a> {
             None if is_write && file.appends => size,
             None => file.position,
         };
-        // Version 2 prints 0 for transfers, whatever they moved.
+        // Version 2 prints 0 for all transfers.
         let result = match line.result {
             Some(result) if result < 0 => ERROR_UNKNOWN,
             _ => i64::try_from(bytes).ok()?,
@@ -340,7 +342,7 @@ impl<'a> RankCalls<'a> {
     }
 }
 
-/// What the call returned; 0 if the text does not say.
+/// The result of the call; 0 if the text does not have it.
 fn result(line: &RecorderLine<'_>) -> i64 {
     line.result.map_or(0, |result| if result < 0 { ERROR_UNKNOWN } else { result })
 }

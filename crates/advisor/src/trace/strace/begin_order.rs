@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Begin order: records leave in the order in which their calls began, though calls end in another.
+//! Begin order: puts records into the order in which their calls began, although calls end in
+//! another.
 //!
 //! A call takes a ticket when it begins. Its records wait until all calls before it have ended, at
 //! most [`TICKETS_MAX`] calls.
@@ -8,7 +9,8 @@ use std::collections::VecDeque;
 
 use crate::trace::TraceRecord;
 
-/// Calls that wait. A call that many others overtake is given up, so that memory is bounded.
+/// Maximum number of calls that wait. A call that more others overtake is given up, so that memory
+/// is bounded.
 const TICKETS_MAX: usize = 1 << 18;
 
 /// The place of a call.

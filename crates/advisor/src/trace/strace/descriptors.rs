@@ -14,7 +14,7 @@ use std::rc::Rc;
 pub struct OpenFile {
     /// The path.
     pub path: Vec<u8>,
-    /// Where the next read or write without an offset begins.
+    /// The offset of the next read or write without one.
     pub position: u64,
     /// True if each write begins at the end of the file.
     pub appends: bool,
@@ -75,7 +75,7 @@ impl DescriptorTable {
         self.entries.retain(|number, _| !(first..=last).contains(&i64::from(*number)));
     }
 
-    /// Removes what a new program does not inherit.
+    /// Removes the descriptors that a new program does not inherit.
     pub fn execute(&mut self) {
         self.entries.retain(|_, entry| !entry.closes_on_exec);
     }

@@ -3,7 +3,7 @@
 //!
 //! Positions of reads and writes without an offset come from the open file, which every call here
 //! moves as the kernel does. The end of a file to which writes are appended is the largest that the
-//! log shows: the sizes of its `stat` calls, and where writes ended.
+//! log shows: the sizes of its `stat` calls, and the ends of writes.
 
 use std::collections::HashMap;
 
@@ -15,13 +15,13 @@ use crate::trace::{PATH_BYTES_MAX, TraceOperation};
 /// An operation of a call: most have one, copies between files and renames have two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileOperation {
-    /// What the call does.
+    /// The operation.
     pub operation: TraceOperation,
-    /// To which file.
+    /// The file.
     pub path: Vec<u8>,
-    /// At which position.
+    /// The position in the file.
     pub offset: u64,
-    /// With how many bytes.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -122,8 +122,8 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The path at argument `text_at`, relative to the descriptor at `directory_at` if there is one, and
-/// else to the working directory.
+/// The path at argument `text_at`, relative to the descriptor at `directory_at` if there is one,
+/// and else to the working directory.
 fn path(
     call: &SystemCall<'_>,
     thread: &TracedThread,
@@ -204,7 +204,7 @@ fn transfer(
 ) -> Option<FileOperation> {
     let is_vector = call.name.contains("readv") || call.name.contains("writev");
     let bytes = match is_vector {
-        // With `-s 0` a log leaves vectors out; then the bytes that were moved must do.
+        // With `-s 0` a log leaves vectors out; the bytes that were moved then take their place.
         true => {
             let moved = u64::try_from(call.result.unwrap_or_default()).unwrap_or_default();
             call.vector_bytes(1)?.max(moved)
@@ -358,7 +358,7 @@ fn size_in(call: &SystemCall<'_>) -> Option<u64> {
     None
 }
 
-/// Calls that are no records, but change descriptors or the working directory.
+/// Carries out calls that do not become records, but change descriptors or the working directory.
 fn change_descriptors(call: &SystemCall<'_>, thread: &TracedThread) {
     let Some(result) = call.result.filter(|result| *result >= 0) else { return };
     let descriptor = call.descriptor(0).and_then(|found| Some((found.number?, found.path)));

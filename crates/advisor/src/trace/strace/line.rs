@@ -9,7 +9,7 @@
 //! 1497  1795462097.478700 +++ exited with 0 +++
 //! ```
 //! The thread is missing if one process was traced without `-f`, and is `[pid 1497]` in a log on a
-//! terminal. Functions return `None` for what `strace` does not write.
+//! terminal. Functions return `None` for text that `strace` does not write.
 
 use crate::trace::decimal_seconds::seconds_ns;
 
@@ -22,11 +22,11 @@ pub struct StraceLine<'a> {
     pub thread: u32,
     /// The time since the Unix epoch.
     pub time_ns: u64,
-    /// What happened.
+    /// The event.
     pub event: LineEvent<'a>,
 }
 
-/// What a line tells.
+/// The event that a line records.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LineEvent<'a> {
     /// A call from its name to the end of the line.

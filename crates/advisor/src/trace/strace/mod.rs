@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Strace: imports the log of `strace -f -ttt -T -y -o LOG COMMAND` as a trace.
 //!
-//! `line` and `system_call` read the text; `process_table` and `descriptors` keep what the kernel
-//! does, so that reads and writes without an offset get one; `file_calls` makes operations of files
-//! that `file_selection` takes, and `begin_order` puts them in order. A process is a rank. Not in a log, and so not in a trace: files
-//! in memory (`mmap`) and calls of `io_uring`.
-//! Memory is bounded by the longest line, the calls that overlap, the open files and the paths.
+//! `line` and `system_call` read the text; `process_table` and `descriptors` keep the state that
+//! the kernel keeps, so that reads and writes without an offset get one; `file_calls` makes
+//! operations of files that `file_selection` takes, and `begin_order` puts them in order. A process
+//! is a rank. Not in a log, and so not in a trace: files in memory (`mmap`) and calls of
+//! `io_uring`. Memory is bounded by the longest line, the calls that overlap, the open files and
+//! the paths.
 
 mod begin_order;
 mod descriptors;
@@ -30,19 +31,19 @@ use super::{ImportSummary, TraceOrigin, TraceRecord, TraceWriter};
 /// Longest line: a call has two paths, or a vector of 1,024 buffers.
 const LINE_BYTES_MAX: usize = 1 << 18;
 
-/// What an import takes.
+/// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct StraceOptions {
-    /// Only files at and below these paths; if there are none, all but those of the system and shared
-    /// libraries.
+    /// Only files at and below these paths; if there are none, all but those of the system and
+    /// shared libraries.
     pub paths: Vec<Vec<u8>>,
 }
 
 /// Writes the trace of the log `input` to `output`; errors name the log `object`.
 ///
 /// # Errors
-/// `Corrupt` with line and byte for a log that is not of `strace -f -ttt -T -y`, or that ends within
-/// a line; as the input and the output answer.
+/// `Corrupt` with line and byte for a log that is not of `strace -f -ttt -T -y`, or that ends
+/// within a line; as the input and the output answer.
 pub fn import_strace<W: Write>(
     mut input: impl BufRead,
     object: &str,
@@ -102,7 +103,7 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<us
     bounded.read_until(b'\n', line)
 }
 
-/// Why a line cannot be added.
+/// The reason for which a line cannot be added.
 enum LineProblem {
     Text,
     Processes,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Process table: the threads and processes of a log, what they inherit, and their ranks.
+//! Process table: the threads and processes of a log, the descriptors they inherit, and their
+//! ranks.
 //!
-//! A thread may appear before the call that made it has returned: then it is the child of the thread
-//! that is in such a call, the one that began last if there are several.
+//! A thread may appear before the call that made it has returned: then it is the child of the
+//! thread that is in such a call, the one that began last if there are several.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,7 +18,7 @@ use super::system_call::SystemCall;
 pub struct UnfinishedCall {
     /// The call as far as the log has it.
     pub text: Vec<u8>,
-    /// When it began.
+    /// Time at which it began.
     pub begin_ns: u64,
     /// Its place, if it becomes a record.
     pub ticket: Option<BeginTicket>,
@@ -38,7 +39,7 @@ pub struct TracedThread {
     pub unfinished: Option<UnfinishedCall>,
 }
 
-/// Threads at a time: a new one is looked for among all.
+/// Maximum number of threads at a time: the search for a new one's parent visits all.
 const THREADS_MAX: usize = 1 << 16;
 
 /// Descriptors of all processes at a time, 24 bytes each.
@@ -105,8 +106,8 @@ impl ProcessTable {
         self.threads.values().filter(|thread| thread.unfinished.is_some()).count() as u64
     }
 
-    /// True if a log claims more threads or descriptors at a time than a node has. Each new process may
-    /// double the descriptors, so that a short log would fill the memory.
+    /// True if a log claims more threads or descriptors at a time than a node has. Each new process
+    /// may double the descriptors, so that a short log would fill the memory.
     pub fn is_too_large(&mut self) -> bool {
         self.exceeds(THREADS_MAX, DESCRIPTORS_MAX)
     }
@@ -153,8 +154,8 @@ pub fn is_clone(text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Symptom: a short log of descriptors and forks took all memory, as each child has a copy of all
-    /// descriptors.
+    /// Symptom: a short log of descriptors and forks took all memory, as each child has a copy of
+    /// all descriptors.
     #[test]
     fn more_descriptors_than_a_node_has_are_told() {
         let mut table = ProcessTable::default();

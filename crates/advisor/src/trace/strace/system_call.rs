@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! System call: a call of a log, with its arguments and its result apart.
+//! System call: a call of a log, split into its arguments and its result.
 //!
 //! Arguments are split at commas outside quotes, brackets and the `<…>` of descriptors, in which
 //! `strace` writes `<`, `>` and `"` of names as octal numbers.
@@ -10,7 +10,8 @@ use crate::trace::decimal_seconds::seconds_ns;
 /// More arguments than any system call has.
 const ARGUMENTS_MAX: usize = 16;
 
-/// `<` without an end that a call may have: each is looked for to the end of the line.
+/// Maximum number of `<` without an end in a call: the search for each end goes to the end of the
+/// line.
 const OPEN_PATHS_MAX: usize = 16;
 
 /// A call from its name to its duration.
@@ -25,7 +26,7 @@ pub struct SystemCall<'a> {
     pub result: Option<i64>,
     /// The path of the descriptor that the call returned.
     pub result_path: Option<Vec<u8>>,
-    /// How long the call took; 0 if the log does not say.
+    /// Duration of the call; 0 if the log does not have it.
     pub duration_ns: u64,
 }
 
@@ -39,7 +40,7 @@ pub struct DescriptorArgument {
 }
 
 impl<'a> SystemCall<'a> {
-    /// Parses a whole call; `None` for what `strace` does not write.
+    /// Parses a whole call; `None` for text that `strace` does not write.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         let name = call_name(text)?;
         let mut arguments = Vec::new();
@@ -346,7 +347,8 @@ mod tests {
         ] {
             let _ = SystemCall::parse(text.as_bytes());
         }
-        // Symptom: each `<` without an end was looked for to the end of the line, for minutes a line.
+        // Symptom: each `<` without an end was looked for to the end of the line, for minutes a
+        // line.
         let open = format!("a({}) = 0", "b<".repeat(100_000));
         assert_eq!(SystemCall::parse(open.as_bytes()), None);
         for text in ["a(", "a(\"", "a(]) = 0", "a() 0", "a() = x", "a() = "] {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes: requests that are carried out once, however often they arrive.
+//! Changes: requests that are carried out once, even if they arrive several times.
 //!
 //! The record of the client's requests (`client_window`) is part of each change that must not be
-//! repeated. Creates find their own files, and attributes and content become the same again; their
-//! record follows at the end of the batch, before any change of others, so a crash that loses it
-//! loses everything that was changed after them, too.
+//! repeated. Some changes may be repeated: a create finds its own file, and attributes and content
+//! get the same values again. The record of these follows at the end of the batch, before any
+//! change of another client, so a crash that loses it also loses everything that was changed later.
 
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
@@ -70,7 +70,7 @@ impl ClientSession<'_> {
                 start_frame(out);
                 answer.items = 0;
                 answer.flags.lacks_directory = true;
-                // They are not done, whatever later requests are carried out.
+                // These items count as failed, even if later requests are carried out.
                 for item in 0..header.items {
                     let position = ItemPosition { number: header.number, item };
                     if !window.is_done(position) {
@@ -136,7 +136,7 @@ impl ClientSession<'_> {
                     &*dir.insert(found)
                 }
             };
-            // The record that the change carries says that it was done.
+            // The record that the change carries must already count it as done.
             window.finish(position, true);
             let outcome = match header.verb {
                 Verb::Create => {
@@ -144,7 +144,7 @@ impl ClientSession<'_> {
                     let file = FileId(files.get(position.item));
                     self.session.create_identified(dir, name, mode, file)
                 }
-                // Repeated, these do the same again, or find that they did.
+                // Repeating these has the same effect again, or finds it.
                 verb if !carries_record(verb) => self
                     .change_item(verb, dir, &mut input)
                     .inspect_err(|_| window.finish(position, false))?,
@@ -233,8 +233,9 @@ impl ClientSession<'_> {
     }
 }
 
-/// True if each change of this kind must carry the record of its request: done twice, it would fail,
-/// or do something else. The record of other changes follows them, before any change of others.
+/// True if each change of this kind must carry the record of its request: done twice, it would fail
+/// or do something else. The record of other changes follows them, before any change of another
+/// client.
 fn carries_record(verb: Verb) -> bool {
     !matches!(verb, Verb::Create | Verb::SetAttributes | Verb::Write)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests that change nothing. They run beside all others.
+//! Reads: requests that change nothing. They run concurrently with all others.
 
 use std::ops::ControlFlow;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Driver: a shared library that serves a key-value store, by `peers/key-value-driver.h`.
 //!
-//! The only unsafe code of the workbench. What a driver returns is bounded before it is used:
-//! lengths, texts and states. A driver that breaks the interface in other ways, by writing beyond
-//! a buffer for example, can do anything that the process can.
-//! Invariants: (1) no function of a library is called before its version was found to be
-//! [`DRIVER_VERSION`]; (2) a library stays loaded, since a store may leave threads behind.
-//! Concurrency: any number of threads may call [`OpenDatabase`] at once, as the interface demands.
+//! The only unsafe code of the workbench. The workbench bounds everything that a driver returns
+//! before it uses it: lengths, texts and states. A driver that breaks the interface in other ways,
+//! by writing beyond a buffer for example, can do anything that the process can. Invariants: (1) no
+//! function of a library is called before its version was found to be [`DRIVER_VERSION`]; (2) a
+//! library stays loaded, since a store may leave threads behind. Concurrency: any number of threads
+//! may call [`OpenDatabase`] at once, as the interface demands.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ops::ControlFlow;
@@ -96,8 +96,8 @@ impl KeyValueDriver {
     /// Loads the library at `path`, which has a `/`.
     ///
     /// # Errors
-    /// `NotFound` if there is no such file; `Invalid` for a library that is no driver, or one of
-    /// another version.
+    /// `NotFound` if there is no such file; `Invalid` for a library that is not a driver, or is one
+    /// of another version.
     pub fn load(path: &Path) -> Result<Self> {
         if !path.as_os_str().as_bytes().contains(&b'/') {
             return Err(refused(path, "the path of a driver has a /"));
@@ -107,8 +107,9 @@ impl KeyValueDriver {
                         sources";
             return Err(Error::new(Kind::NotFound, format!("{}: {what}", path.display())));
         }
-        // SAFETY: loading runs the library's initializers. The user has named the library and
-        // trusts it as any program that the user starts; the path has a `/`, so it is no other.
+        // SAFETY: loading runs the library's initializers. The user has named the library, and
+        // trusts it like any program that the user starts. The path has a `/`, so no other library
+        // is found.
         let loaded = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let loaded =
             loaded.map_err(|error| refused(path, "cannot be loaded").with_source(error))?;
@@ -291,7 +292,7 @@ impl OpenDatabase {
     /// breaks. It gets one byte more than [`KEY_BYTES_MAX`] of longer keys, and must not panic.
     ///
     /// # Errors
-    /// As the driver says; `Corrupt` for a key that is nowhere.
+    /// As the driver says; `Corrupt` for a key at the null address.
     pub fn scan(
         &self,
         prefix: &[u8],
@@ -346,10 +347,10 @@ impl Drop for OpenDatabase {
     }
 }
 
-/// What the visitor of a scan has between two keys.
+/// The state of a scan's visitor between two keys.
 struct ScanState<'a> {
     visit: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-    /// True once the scan shall end: a driver may ignore that.
+    /// True once the scan should end: a driver may ignore that.
     is_over: bool,
     is_broken: bool,
 }
@@ -373,7 +374,7 @@ unsafe extern "C" fn visit_key(
     if state.is_over {
         return 1;
     }
-    // SAFETY: the caller's promise; the slice is bounded, whatever the length is.
+    // SAFETY: the caller's promise; the slice is bounded, for any length.
     let key = unsafe { std::slice::from_raw_parts(key.cast(), key_bytes.min(KEY_BYTES_MAX + 1)) };
     state.is_over = (state.visit)(key).is_break();
     i32::from(state.is_over)

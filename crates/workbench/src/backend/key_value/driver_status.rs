@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Status: what the functions of a driver return, as errors of the workbench.
+//! Driver status: converts the status codes of a driver's functions to errors of the workbench.
 
 use esker_base::{Error, Kind, Result};
 
@@ -8,7 +8,7 @@ const MESSAGE_BYTES: usize = 512;
 const OK: i32 = 0;
 pub const NOT_FOUND: i32 = 1;
 
-/// Why a function failed.
+/// The reason for which a function failed.
 #[repr(C)]
 pub struct DriverMessage {
     text: [u8; MESSAGE_BYTES],

@@ -12,23 +12,23 @@ pub const DRIVER_PREFIX: &str = "driver:";
 const EXPECTED: &str = "expected driver:LIBRARY:DIRECTORY, and after a ? options=NAME and \
                         durability=none, async or always, with & between them";
 
-/// What a user names: a driver, a database, and how it is opened.
+/// A database as the user names it: its driver, its directory, and the settings for opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValueTarget {
     /// The driver; has a `/`, so that the library is searched nowhere.
     pub library: PathBuf,
     /// The directory of the database.
     pub directory: PathBuf,
-    /// The driver's options: `default`, `tuned`, or what else it has.
+    /// The driver's options: `default`, `tuned`, or another name that it knows.
     pub options: String,
-    /// When writes survive.
+    /// The point at which writes survive.
     pub durability: KeyValueDurability,
 }
 
-/// When a write survives; the numbers are those of the driver interface.
+/// The event that a write survives; the numbers are those of the driver interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyValueDurability {
-    /// Once the database is closed.
+    /// Only the closing of the database.
     None = 0,
     /// The death of the process, at once or soon.
     Async = 1,
@@ -89,7 +89,7 @@ impl KeyValueTarget {
     }
 }
 
-/// The target that parses to the same; leaves out what is the default.
+/// The target that parses to the same; leaves out defaults.
 impl fmt::Display for KeyValueTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (library, directory) = (self.library.display(), self.directory.display());

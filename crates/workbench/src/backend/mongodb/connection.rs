@@ -28,8 +28,8 @@ fn key_of(object: ObjectId) -> Document {
     doc! { "_id": object.to_string() }
 }
 
-/// All keys of a dataset, and no others: they begin with its name and a slash, which zero follows in
-/// the order of bytes.
+/// All keys of a dataset, and no others: they begin with its name and a slash, which zero follows
+/// in the order of bytes.
 fn keys_of(dataset: DatasetId) -> Document {
     doc! { "_id": { "$gte": format!("{dataset}/"), "$lt": format!("{dataset}0") } }
 }

@@ -2,9 +2,9 @@
 //! Database: a client of the driver that runs in the thread of its rank.
 //!
 //! The driver is asynchronous. Its blocking interface hands each call to threads that all clients
-//! share, which costs tens of microseconds a call, more on a busy machine. Here the calling thread runs
-//! the driver itself, as in the blocking driver of PostgreSQL. The driver's monitors of the deployment
-//! make progress while a call waits, so a server that stops answering fails the call.
+//! share, which costs tens of microseconds a call, more on a busy machine. Here the calling thread
+//! runs the driver itself, as in the blocking driver of PostgreSQL. The driver's monitors of the
+//! deployment make progress while a call waits, so a server that stops answering fails the call.
 //! Concurrency: one thread at a time. A client has one connection for calls and one that monitors.
 
 use std::future::IntoFuture;

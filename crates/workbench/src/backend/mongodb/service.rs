@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Service: the server's version and what decides how durable its answers are.
+//! Service: the server's version, and the settings that decide how durable its answers are.
 //!
 //! A write concern that the URL does not state is the deployment's default, or else `w=1`. Users
 //! without the right to ask for a setting see `unstated`.
@@ -17,7 +17,7 @@ const UNSTATED: &str = "unstated";
 /// Unauthorized, in the server's error codes.
 const UNAUTHORIZED: i32 = 13;
 
-/// What the server states, in one line.
+/// The version and settings that the server states, in one line.
 pub(super) fn describe(database: &MongoDatabase, options: &ClientOptions) -> Result<String> {
     let ask = |command: Document| database.wait(database.run_as_admin(command));
     let build = ask(doc! { "buildInfo": 1 })?;
@@ -81,7 +81,7 @@ fn deployment(hello: &Document) -> String {
     }
 }
 
-/// Whether the server's settings turn its journal on or off; `default` if they say nothing of it.
+/// The server's setting of its journal: on, off, or `default` if it has none.
 fn journal(arguments: &Stated) -> &'static str {
     let Stated::Answer(arguments) = arguments else { return UNSTATED };
     let path = ["parsed", "storage", "journal"];
@@ -109,7 +109,7 @@ fn write_concern(given: Option<&WriteConcern>, defaults: &Stated) -> String {
             None => "1".to_owned(),
         },
         (_, _, None) if !matches!(defaults, Stated::Denied) => "1".to_owned(),
-        // Versions differ in what they make of a concern without `w`.
+        // Versions differ in their reading of a concern without `w`.
         _ => UNSTATED.to_owned(),
     };
     let journaled = match given {
@@ -165,7 +165,8 @@ mod tests {
         MongoTarget::parse(url, None).expect("a target")
     }
 
-    /// As replica sets of versions 4.4 and 7.0, a standalone server and a user without rights answer.
+    /// As replica sets of versions 4.4 and 7.0, a standalone server and a user without rights
+    /// answer.
     #[test]
     fn the_concern_in_force_is_that_of_the_target_or_the_default() {
         let majority = doc! { "w": "majority", "wtimeout": 0 };

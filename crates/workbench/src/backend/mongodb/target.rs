@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Target: what a URL says, with the defaults of the workbench, and the URL without secrets.
+//! Target: the database and options of a URL, with the defaults of the workbench, and the URL
+//! without secrets.
 //!
 //! The driver parses URLs. Its messages may repeat parts of them, so those of a URL with a password
 //! are never shown.
@@ -71,7 +72,7 @@ impl<'a> UrlParts<'a> {
         format!("{scheme}{user}{colon}{password}{at}{hosts}{question}{options}")
     }
 
-    /// The URL that finds the same database, without what is secret.
+    /// The URL that finds the same database, without secrets.
     fn public(&self) -> String {
         let is_public = |option: &&str| {
             let name = option.split('=').next().unwrap_or_default().to_ascii_lowercase();
@@ -96,11 +97,11 @@ impl<'a> UrlParts<'a> {
 }
 
 impl MongoTarget {
-    /// What `url` says; `password` is used if `url` has a user and no password.
+    /// Parses `url`; `password` is used if `url` has a user and no password.
     pub fn parse(url: &str, password: Option<&str>) -> Result<Self> {
         let wrong = |what: &str| Error::new(Kind::Invalid, format!("not a target: {what}"));
         let parts = UrlParts::of(url).ok_or_else(|| wrong(EXPECTED))?;
-        // Of a password with a question mark the rest would be taken for an option, and shown.
+        // If a password had a question mark, its rest would be taken for an option, and shown.
         if parts.options.is_some_and(|options| options.contains('@')) {
             return Err(wrong(ENCODE));
         }
