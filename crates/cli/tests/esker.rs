@@ -56,7 +56,8 @@ impl Esker {
     pub fn ok<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> String {
         let output = self.run(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "exit {:?}: {said}", output.status.code());
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "exit {:?}: {said}{printed}", output.status.code());
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
