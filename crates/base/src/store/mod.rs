@@ -149,9 +149,9 @@ pub trait Store: Send + Sync + Debug {
         usize::MAX
     }
 
-    /// Returns once the current bytes of an append log survive power loss, whoever appended them,
-    /// including a writer that died before it synced them. No request where visible bytes always
-    /// survive (S3).
+    /// Returns once the current bytes of an append log survive power loss, no matter which process
+    /// appended them; that includes a writer that died before it synced them. No request where
+    /// visible bytes always survive (S3).
     ///
     /// # Errors
     /// `NotFound` if there is no such log.
