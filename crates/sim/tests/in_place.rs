@@ -218,7 +218,7 @@ impl Writer {
         let path = file.path.clone();
         next.replace_content(&Place::of(&path), bytes).expect("it is there");
         let (session, open) = (work.session.clone(), file.open.clone());
-        // Whatever the result, bytes beyond the cut are no longer certain.
+        // Bytes beyond the cut are no longer certain, even if the cut failed.
         file.change(&next, &path);
         let loose = path.strip_prefix(b"/").unwrap_or(&path).to_vec();
         let Some(work) = &self.work else { return };
