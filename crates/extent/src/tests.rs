@@ -376,7 +376,7 @@ fn boxes_of_ranks_are_nests() {
 }
 
 proptest! {
-    /// A strand yields any segments in the order in which they were added.
+    /// A builder yields any segments in the order in which they were added.
     #[test]
     fn strands_keep_the_order(
         all in prop::collection::vec((0u64..30, 1u64..3, 1u64..7, 0u64..3, 0u64..40, 0u64..4), 1..30),
