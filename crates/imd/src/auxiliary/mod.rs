@@ -13,7 +13,6 @@
 //! absence.
 //!
 //! Layout: docs/format/auxiliary.md. This file has what both kinds share: the frame.
-//! Invariants: (1) the candidates of a hash that was inserted include every source it was inserted
 //! Invariants: (1) the candidates of an inserted hash include every source it was inserted with;
 //! (2) the bytes depend only on the set of inserted pairs, for `cuckoo` also on their order.
 
@@ -142,7 +141,7 @@ pub enum AuxiliaryTable {
 impl AuxiliaryTable {
     /// Parses `bytes` as one whole table.
     ///
-    /// Cost: one pass over the bytes for their checksum; allocates a few bytes, whatever the input.
+    /// Cost: one pass over the bytes for their checksum; allocates a few bytes for any input.
     ///
     /// # Errors
     /// [`WireDamage`] if the bytes are not those that were written.

@@ -154,7 +154,7 @@ impl FieldType {
     /// Appends the key form of a field's stored bytes.
     ///
     /// # Errors
-    /// The expectation that the bytes fail, if they are not a number that can be a key.
+    /// The expectation that the bytes violate, if they are not a number that can be a key.
     ///
     /// # Panics
     /// As [`FieldType::value`].
