@@ -30,7 +30,7 @@ const INTERVAL: u64 = 16 * MOVE_MIN;
 /// Load of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ServerWork {
-    /// Of the server with the highest count.
+    /// Count of the server with the highest one.
     most: u64,
     total: u64,
 }
