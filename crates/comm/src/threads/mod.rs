@@ -115,8 +115,8 @@ pub fn run_with<R: Send>(
 }
 
 /// Returns the transports of a job's ranks, in rank order, for a program that starts its threads
-/// itself. A rank leaves the job by [`ThreadTransport::finish`]; one that drops its transport is lost to
-/// the others, whose calls then fail.
+/// itself. A rank leaves the job by [`ThreadTransport::finish`]; one that drops its transport is
+/// lost to the others, whose calls then fail.
 #[must_use]
 pub fn transports(nodes: NodeMap, options: &ThreadOptions) -> Vec<ThreadTransport> {
     let job = Arc::new(ThreadJob::new(nodes, options));
