@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hot records: images of cached blocks for point reads, beside the blocks that scans use.
+//! Row cache: images of cached blocks for point reads, beside the blocks that scans use.
 //!
 //! A block that point reads hit in the cache again gets an image (`image.rs`). Images are stored in
 //! chunks of huge pages. Each block of an open table has a slot, half a cache line, with the

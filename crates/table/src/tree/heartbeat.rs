@@ -54,7 +54,7 @@ fn name(set: SetId, epoch: u64, count: u64) -> String {
 /// by the store's clock. One listing.
 ///
 /// # Errors
-/// What the store reports.
+/// Errors of the store.
 pub fn last_beat_ns(store: &dyn Store, set: SetId, epoch: u64) -> Result<Option<u64>> {
     let prefix = format!("{}{epoch:08x}-", folder(set));
     let beats = store.list(&folder(set))?;

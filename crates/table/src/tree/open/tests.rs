@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Takeovers of damaged logs: whatever a damage takes, a takeover finds every operation that intact
-//! chunks record as synced, or reports `Corrupt`. What a power loss takes is never `Corrupt`.
+//! Takeovers of damaged logs: after any damage a takeover finds every operation that intact chunks
+//! record as synced, or reports `Corrupt`. It never reports the losses of a power loss as
+//! `Corrupt`.
 //!
 //! Random writers, each with several logs that are all needed, write through [`WriterLogs`]. Then
-//! every byte of every log is damaged in turn, before a takeover and after one that stopped halfway.
+//! every byte of every log is damaged in turn, before a takeover and after one that stopped
+//! halfway.
 
 use std::collections::BTreeMap;
 
@@ -157,8 +159,8 @@ impl SmallWriter {
         self.rows.iter().filter(|seq| **seq < below).count()
     }
 
-    /// Checks what a takeover of `objects` finds, in which every operation below `synced_below` is
-    /// recorded as synced; returns whether it reported damage.
+    /// Checks the result of a takeover of `objects`, in which every operation below `synced_below`
+    /// is recorded as synced; returns whether it reported damage.
     fn check(&self, objects: &Objects, synced_below: u64, what: &str) -> bool {
         match found(&store_of(objects)) {
             Ok(keys) => {
