@@ -7,11 +7,10 @@
 //! on which all bases build are not read. The records of the others are merged in order; blocks of
 //! names that only one set has are skipped. Paths are looked up for a batch of conflicts at a time,
 //! level by level, so memory is bounded by the batch and the number of bases, not by the number of
-//! files or directories.
-//! If one base removed a directory as a whole and another changed only its entries, no name has records
-//! of both: `removed_dirs.rs` finds these conflicts.
-//! The name of a file with several names is only a link: its version is that of the inode in the
-//! links directory, which two bases may also have changed without a record of any name.
+//! files or directories. If one base removed a directory as a whole and another changed only its
+//! entries, no name has records of both: `removed_dirs.rs` finds these conflicts. The name of a
+//! file with several names is only a link: its version is that of the inode in the links directory,
+//! which two bases may also have changed without a record of any name.
 
 mod newest;
 mod removed_dirs;
@@ -293,8 +292,8 @@ impl ComposedBases {
 /// Directory and name of a directory, or of a file with several names, by identity.
 type NamePlaces = HashMap<u128, (DirId, Vec<u8>)>;
 
-/// Returns a name in `namespace` for each `wanted` directory and file with several names, and for all
-/// directories above them.
+/// Returns a name in `namespace` for each `wanted` directory and file with several names, and for
+/// all directories above them.
 fn find_places(namespace: &Namespace, mut wanted: HashSet<u128>) -> Result<NamePlaces> {
     let mut places = NamePlaces::new();
     for _ in 0..DEPTH_MAX {

@@ -104,7 +104,7 @@ impl Namespace {
         &self.identity
     }
 
-    /// Whether each request to the store waits for a round trip to a server.
+    /// True if each request to the store waits for a round trip to a server.
     #[must_use]
     pub fn is_far(&self) -> bool {
         self.shared.layers.source().store.requests_at_once() > 1
@@ -117,8 +117,8 @@ impl Namespace {
     }
 
     /// The directory of inodes with several names. The name of each is its identity, 16 bytes in
-    /// big-endian order. Operations that take a directory and a name reach a file there whatever
-    /// happens to its names. Only the superuser may use it, and it cannot be listed.
+    /// big-endian order. Operations that take a directory and a name reach a file there even while
+    /// its names change. Only the superuser may use it, and it cannot be listed.
     #[must_use]
     pub fn links(&self) -> &Dir {
         &self.shared.links
@@ -163,7 +163,8 @@ impl Namespace {
         })
     }
 
-    /// Returns the inode of file `id`, with its strings, if it is in the links directory and has names.
+    /// Returns the inode of file `id`, with its strings, if it is in the links directory and has
+    /// names.
     pub(crate) fn entry_of_links(&self, id: u128) -> Result<Option<Inode>> {
         let found = self.record(&key(DirId::LINKS, &id.to_be_bytes()), false, true)?;
         Ok(found.filter(|inode| inode.nlink > 0))

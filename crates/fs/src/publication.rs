@@ -6,9 +6,9 @@
 //! collector that found the marker stale puts a version of the part, too, after it condemned the
 //! set and before it dooms it. So the publisher either finds the set condemned, or loses the
 //! number, or its name is in the version that the collector reads: no name ever stands for a set
-//! that is being deleted. A process that reopens a part of a job does the same (`job/parts.rs`), so no
-//! name ever stands for a part that is open again. The marker stays if the publication fails: another
-//! process may rely on it, and a collection removes it. Source: docs/design/0007-names.md.
+//! that is being deleted. A process that reopens a part of a job does the same (`job/parts.rs`), so
+//! no name ever stands for a part that is open again. The marker stays if the publication fails:
+//! another process may rely on it, and a collection removes it. Source: docs/design/0007-names.md.
 
 use std::collections::VecDeque;
 
@@ -69,7 +69,7 @@ impl Repository {
         }
     }
 
-    /// Renames what is published as `old` to `new`: first adds `new`, then removes `old`, so that
+    /// Renames the published set `old` to `new`: first adds `new`, then removes `old`, so that
     /// readers find at least one. `if_taken` tells whether `new` may already stand for another set.
     /// If this is interrupted both names may exist; it may then be repeated. Returns the set that
     /// was renamed.
@@ -112,8 +112,8 @@ impl Repository {
     }
 }
 
-/// Fails unless `set` is complete and, if it is a part of a job, was not given up: its rank may have begun
-/// another part.
+/// Fails unless `set` is complete and, if it is a part of a job, was not given up: its rank may
+/// have begun another part.
 fn check_publishable(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
     if manifest.state != SetState::Sealed {
         let what = format!("change set {set} is not complete; {advice}");

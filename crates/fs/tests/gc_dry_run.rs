@@ -3,8 +3,8 @@
 //! squashes with and without copied data, sessions, deletions, and collections with various grace
 //! periods.
 //!
-//! Symptom: `gc --dry-run` counted a set, and its bytes, twice if a squash and the set to whose data logs
-//! it refers had both lost their names.
+//! Symptom: `gc --dry-run` counted a set, and its bytes, twice if a squash and the set to whose
+//! data logs it refers had both lost their names.
 //! Cause: after the squash was collected, the collection returned to the other set, whose objects a
 //! dry run still finds in the store.
 //! Fix: a dry run omits the objects that it would already have deleted.

@@ -455,7 +455,8 @@ fn a_publisher_takes_nobody_elses_name() {
 }
 
 /// Symptom: `workbench cleanup` deleted a name that another process had published anew meanwhile.
-/// Cause: it compared what the name stands for, and then deleted the name whatever it stood for.
+/// Cause: it compared the set for which the name stands, and then deleted the name without another
+/// check.
 /// Fix: one change of the name table does both.
 #[test]
 fn a_name_is_deleted_only_from_the_expected_set() {

@@ -9,7 +9,7 @@
 //! Everything is written under a separate name beside the target (`partial`), which a final rename
 //! makes the target. If the export is interrupted, repeating it continues with what is there
 //! (`earlier`).
-//! Invariant: nothing is written outside the target, whatever the store contains, and even if
+//! Invariant: nothing is written outside the target, for any content of the store, and even if
 //! others can write to the target: listings reject names that no file can have, and `destination`
 //! works with handles.
 
@@ -150,7 +150,8 @@ impl Namespace {
             failure: Mutex::default(),
         };
         export.write_all(start, &mut destination, options.threads)?;
-        // Without a handle nothing was exported, and a problem says why; the target stays as it is.
+        // Without a handle nothing was exported, and a problem gives the reason; the target stays
+        // as it is.
         if let Some(written) = export.outermost.lock().as_ref()
             && let Err(error) = partial.install(written)?
         {
@@ -489,7 +490,8 @@ impl ExportRun<'_> {
         }
     }
 
-    /// Fails if another entry has the name that the indexed directory of `visit` gets with `suffix`.
+    /// Fails if another entry has the name that the indexed directory of `visit` gets with
+    /// `suffix`.
     fn check_suffix(&self, visit: &VisitedEntry, suffix: &str) -> Result<()> {
         if suffix.is_empty() {
             return Ok(());

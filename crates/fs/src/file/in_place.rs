@@ -324,8 +324,8 @@ impl Session {
         }
     }
 
-    /// Puts into `state` what a record may cover of a file that is written in place: what was
-    /// synced, or everything that a snapshot is to show.
+    /// Puts into `state` the part of a file written in place that a record may cover: the synced
+    /// bytes, or everything that a snapshot is to show.
     pub(super) fn describe_in_place(&self, state: &mut OpenFileState) -> Result<()> {
         let Some(mut in_place) = state.in_place.take() else { return Ok(()) };
         let placed = self.describe_taken(state, &mut in_place);

@@ -47,8 +47,8 @@ impl SessionFile<'_> {
         session.seek(file, offset, true).map(|(at, size)| (at < size).then_some(at))
     }
 
-    /// Returns the first offset at or after `offset` that is in a hole of the file, whose end
-    /// counts as one (`SEEK_HOLE`).
+    /// Returns the first offset at or after `offset` that is in a hole of the file; the end of the
+    /// file counts as a hole (`SEEK_HOLE`).
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
         let Self { session, file } = *self;
         session.seek(file, offset, false).map(|(at, _)| at)
