@@ -78,14 +78,14 @@ impl MappedFile {
         !self.is_lost()
     }
 
-    /// Where byte `offset` is in memory, for hints to the processor. It may lie outside.
+    /// The address of byte `offset` in memory, for hints to the processor. It may lie outside.
     #[inline]
     #[must_use]
     pub fn address(&self, offset: usize) -> *const u8 {
         self.start.as_ptr().wrapping_add(offset)
     }
 
-    /// Whether a page could not be read, and the mapping shows zeros since.
+    /// Returns whether a page could not be read, and the mapping shows zeros since.
     #[inline]
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -195,7 +195,7 @@ mod tests {
 
     /// Symptom: after somebody sent SIGBUS to a process, a file that was cut ended it.
     /// Cause: the guard passed the signal on by removing itself, or Rust's runtime removed it, and
-    /// the process went on without a guard.
+    /// the process continued without a guard.
     /// Fix: a sent signal ends the process if its action before the guard was the default or that
     /// of Rust's runtime, and otherwise leaves the guard installed.
     #[test]

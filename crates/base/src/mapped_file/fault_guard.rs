@@ -5,7 +5,7 @@
 //! whole region, marks it as lost, and returns to the instruction that faulted. Faults at any other
 //! address, and signals that a process sent, go to the previous handler. Without a previous
 //! handler, a sent signal takes the previous action: it ends the process or is ignored. The guard
-//! therefore stays installed as long as the process goes on.
+//! therefore stays installed as long as the process continues.
 //! Concurrency: `FREE` guards which regions are in use; the handler reads their bounds as atomics
 //! and takes no lock. A region is covered after it was mapped and uncovered before it is unmapped,
 //! so an address in it that faults is in that mapping.

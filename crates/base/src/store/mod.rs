@@ -137,8 +137,8 @@ pub trait Store: Send + Sync + Debug {
         if range.start >= end { Ok(Bytes::new()) } else { self.get_range(name, range.start..end) }
     }
 
-    /// How many independent requests are worth issuing concurrently ([`concurrent`]): 1 unless each
-    /// waits for a round trip to a server.
+    /// Number of independent requests that are worth issuing concurrently ([`concurrent`]): 1
+    /// unless each waits for a round trip to a server.
     fn requests_at_once(&self) -> usize {
         1
     }
