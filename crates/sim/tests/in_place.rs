@@ -3,8 +3,9 @@
 //! mount.
 //!
 //! A session has one such file at a time. Until the file is ended, a state of the session promises
-//! only what its last sync promised of the file ([`Doubt`]). Writes also continue to files of sets
-//! that another process has taken over or that are published: they must change nothing.
+//! only the bytes of the file that its last sync promised ([`Doubt`]). Writes also continue to
+//! files of sets that another process has taken over or that are published: they must change
+//! nothing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
