@@ -64,7 +64,7 @@ fn cursor(map: &SegmentMap) -> RecordCursor {
 
 /// Symptom: a listing of a hostile file took time in proportion to the square of its lines.
 /// Cause: at each period in which a line began or ended, the visit went through all phases.
-/// Fix: only phases that change are looked at. Before, this file took 2^34 steps.
+/// Fix: the visit examines only phases that change. Before, this file took 2^34 steps.
 #[test]
 fn lines_that_begin_and_end_one_by_one_are_visited_in_linear_time() {
     const LINES: u64 = 1 << 17;
