@@ -68,7 +68,7 @@ impl TableCache {
         self.slots.as_deref()
     }
 
-    /// Whether block `block` has an image.
+    /// Returns whether block `block` has an image.
     #[inline]
     pub(crate) fn has_image(&self, block: usize) -> bool {
         self.slots().is_some_and(|slots| slots.has_image(block))

@@ -130,7 +130,7 @@ impl KeyPresence {
     }
 
     /// Makes a generation with room for `keys`, to be added by [`KeyPresence::push`]. The caller
-    /// can fill it while others go on reading the filter.
+    /// can fill it while others continue reading the filter.
     #[must_use]
     pub fn next_generation(&self, keys: usize) -> FilterGeneration {
         let before: usize = self.generations.iter().map(|older| older.lines.len()).sum();

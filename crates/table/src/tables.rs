@@ -16,7 +16,7 @@ use crate::merge::RecordCursor;
 use crate::schema::{Key, RowBuffer, Schema};
 use crate::table::{LookupKey, ReadCounters, Table, TableProbe};
 
-/// Runs in which a point read seeks its key at once.
+/// Maximum runs in which a point read seeks its key together, so that their cache misses overlap.
 const SEEK_RUNS_MAX: usize = 4;
 
 /// The source of tables: a store, and the state that readers of its tables share.

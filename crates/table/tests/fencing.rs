@@ -45,7 +45,7 @@ fn the_first_writer_is_fenced_at_sync() {
     }
 }
 
-/// Symptom: a flush or commit of a fenced writer succeeded, and what it wrote was lost.
+/// Symptom: a flush or commit of a fenced writer succeeded, and its changes were lost.
 /// Cause: the new writer had already deleted the manifest number that the first one put next, so
 /// the put found the name free.
 /// Fix: a commit checks that its number is the highest, as readers do, before it counts.

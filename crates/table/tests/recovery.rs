@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recovery: the state that a writer finds when it takes a change set over, and what it
+//! Recovery: the state that a writer finds when it takes a change set over, and the changes that it
 //! acknowledges then.
 
 use std::sync::Arc;

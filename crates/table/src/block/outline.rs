@@ -30,7 +30,7 @@ const PART_BYTES_MIN_LOG: u8 = 8;
 const PART_BYTES_MAX_LOG: u8 = 10;
 /// Larger blocks have no outline.
 const OUTLINED_BYTES_MAX: usize = PARTS_MAX << PART_BYTES_MAX_LOG;
-/// Bytes behind a value that reading its bits may touch.
+/// Bytes after a value that reading its bits may touch.
 const SLACK_BYTES: usize = 16;
 /// Maximum number of packed columns besides the hash.
 const COLUMNS_MAX: usize = 4;
@@ -89,14 +89,14 @@ struct Names {
 /// The properties that outlines of a table have in common.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OutlineForm {
-    /// Values of the columns in which all rows agree, but for the key's; 0 for others.
+    /// Values of the columns in which all rows agree, except for the key's; 0 for others.
     constants: [u64; INTS_MAX],
     /// The prefix that all names share.
     shared: Box<[u8]>,
     /// Symbols of names, and the bits of one; [`PLAIN_WIDTH`] if names are not packed.
     symbols: Option<Box<[u8; ALPHABET_BYTES_MAX]>>,
     symbol_width: u32,
-    /// Whether there are strings besides the name.
+    /// True if there are strings besides the name.
     has_more_strings: bool,
 }
 
@@ -225,7 +225,7 @@ impl Outline {
         self.columns.iter().zip(&self.numbers)
     }
 
-    /// Whether this read should go through the cache of blocks.
+    /// Returns whether this read should go through the cache of blocks.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         // Concurrent readers may count as one read; an approximate number suffices.
@@ -333,7 +333,7 @@ impl Outline {
         Some(self.order.get(parts.good(self.order.span(row))?, row))
     }
 
-    /// Whether `name` is that of `row`.
+    /// Returns whether `name` is that of `row`.
     #[inline]
     fn has_name<F: FnMut(Range<usize>, &mut [u8]) -> bool>(
         &self,

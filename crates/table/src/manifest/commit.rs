@@ -101,7 +101,7 @@ impl Manifest {
 
     /// Checks that this snapshot, just put, is the newest and that the one before it is present.
     fn check_newest(&self, store: &dyn Store, set: SetId) -> Result<()> {
-        // The name is also free if a writer that went on has deleted its snapshot of this number.
+        // The name is also free if a writer that continued has deleted its snapshot of this number.
         // The highest number rules, so it decides here too.
         let numbers = Self::numbers(store, set)?;
         if numbers.iter().any(|number| *number > self.number) {

@@ -75,7 +75,7 @@ impl Tree {
     }
 
     /// Replaces all tables of the hosted family by those that `write` returns, in a manifest's
-    /// order; what is in memory stays. One commit.
+    /// order; records in memory stay. One commit.
     ///
     /// # Errors
     /// Errors of `write`; as [`Tree::flush`].

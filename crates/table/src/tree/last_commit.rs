@@ -22,7 +22,7 @@ pub(super) enum LastCommit {
     Unchecked(ManifestEdit, CommitCheck),
     /// The next commit that leaves nothing in memory applies the edit.
     Allowed(ManifestEdit),
-    /// The check failed: the flush goes on without the edit.
+    /// The check failed: the flush continues without the edit.
     Refused(Error),
     /// A commit has applied the edit.
     Committed,

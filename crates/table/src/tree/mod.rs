@@ -2,7 +2,7 @@
 //! Tree: one writer's view of a change set's records, from its log to its tables.
 //!
 //! Path of a write: shard of the active memtable (and its log) → frozen memtable → compressed run
-//! in memory, or at once tables → fewer tables by compaction. A read searches the same sources,
+//! in memory, or directly tables → fewer tables by compaction. A read searches the same sources,
 //! newest first, and stops at the first that has the key.
 //!
 //! Lock order: `flush` (one flusher or compactor) → `log` → shards in ascending order → family.
@@ -191,14 +191,14 @@ struct FlusherQueue {
     frozen: VecDeque<QueuedMemtable>,
     /// Number of callers that wait for a flush, or for the lock of the flusher's state.
     callers: usize,
-    /// Why the frozen memtables are not being written.
+    /// The reason that the frozen memtables are not being written.
     stall: Option<FlushStall>,
     /// The merge that reads have paid for, while it is under way; changes under the lock of the
     /// flusher's state, too.
     paid_merge: Option<PaidMerge>,
     /// Monotonic time from which the thread may merge runs for reads.
     merge_due_ns: u64,
-    /// The number of the next operation when writers were last looked for.
+    /// The number of the next operation at the last check for writers.
     seq_seen: u64,
     stopping: bool,
 }
@@ -257,7 +257,7 @@ impl Tree {
     }
 
     /// Ends writing: every later change, flush, sync and commit fails with `Closed` and `why`.
-    /// Reads go on. The caller ensures that no change is under way.
+    /// Reads continue. The caller ensures that no change is under way.
     pub fn close(&self, why: impl Into<String>) {
         // An earlier failure says more.
         let _ = self.inner.failure.set((Kind::Closed, why.into()));

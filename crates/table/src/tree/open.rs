@@ -320,7 +320,7 @@ fn replay_end(
     let (mut seqs, mut refused, mut synced_below) = (Vec::new(), Vec::new(), 0);
     let mut cut = None;
     // The newest log first: a writer that does not know of the takeover yet may still append, and
-    // what a log records as synced is then in the logs that are read after it.
+    // the operations that a log records as synced are then in the logs that are read after it.
     for log in logs.iter_mut().rev() {
         let name = log.id.name();
         let bytes = setup.source.store.get(&name, LOG_BYTES_MAX)?;

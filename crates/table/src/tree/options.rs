@@ -18,7 +18,7 @@ pub enum Durability {
     Always,
 }
 
-/// How tables are merged as they accumulate.
+/// Policy for merging tables as they accumulate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compaction {
     /// Not until asked: cheapest to write, for output that is squashed or read only once.
@@ -45,7 +45,7 @@ pub const TIER_RATIO: u64 = 4;
 pub struct TreeOptions {
     /// The changes that survive a crash.
     pub durability: Durability,
-    /// How tables are merged.
+    /// The policy for merging tables.
     pub compaction: Compaction,
     /// Memory for records that are not in tables yet; up to 32 MiB more may be kept for the next
     /// ones.

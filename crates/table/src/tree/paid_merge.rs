@@ -117,7 +117,7 @@ impl TreeShared {
         self.options.compaction != Compaction::Deferred
     }
 
-    /// Whether there were more changes since the last check than in an idle tree.
+    /// Returns whether there were more changes since the last check than in an idle tree.
     fn is_written(&self, pending: &FlusherQueue) -> bool {
         self.next_seq.load(Ordering::Relaxed) > pending.seq_seen + IDLE_CHANGES_MAX
     }
@@ -152,8 +152,8 @@ impl TreeShared {
         if merged.is_err() {
             // Tables that stay are collected with those that writers of earlier epochs left.
             let _ = self.delete_uncommitted(state);
-            // A table that cannot be read is not tried for ever, and a full store is not filled
-            // again and again.
+            // Otherwise the thread would read an unreadable table, or fill a full store, again and
+            // again.
             self.set_paid_merge(None);
         }
         let mut pending = self.pending.lock();
@@ -461,7 +461,7 @@ mod tests {
         assert_shows(&tree, &model)
     }
 
-    /// The thread gives way to callers of all kinds, and they go on before it does.
+    /// The thread gives way to callers of all kinds, and they continue before it does.
     #[test]
     fn a_merge_gives_way_to_a_release() -> Result<()> {
         let store: SharedStore = Arc::new(MemoryStore::new());

@@ -74,7 +74,7 @@ impl ReadCost {
         before < price && before.saturating_add(searches) >= price
     }
 
-    /// Whether reads have paid for a merge.
+    /// Returns whether reads have paid for a merge.
     pub(super) fn is_paid(&self) -> bool {
         self.searches.load(Ordering::Relaxed) >= self.price.load(Ordering::Relaxed)
     }

@@ -362,8 +362,7 @@ mod tests {
     /// taken over the set.
     /// Cause: a sync recorded that it covered the put before it checked for another writer, and the
     /// record stayed when that check failed.
-    /// Fix: operations are acknowledged up to what was synced before a check that found no other
-    /// writer.
+    /// Fix: a put is acknowledged once a check after its sync has found no other writer.
     #[test]
     fn a_sync_whose_look_for_another_writer_fails_acknowledges_nothing() {
         let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));

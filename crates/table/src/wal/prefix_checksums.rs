@@ -2,11 +2,11 @@
 //! Prefix checksums: the CRC-32C of any range of a log in constant time, after one pass over the
 //! log.
 //!
-//! Replay compares the checksum of every place behind damage that looks like a chunk. Such places
+//! Replay compares the checksum of every place after damage that looks like a chunk. Such places
 //! may overlap without bound in a log with bytes that a user chose, so reading each one whole would
 //! take quadratic time. A checksum is a remainder modulo the polynomial, so the checksum of a range
 //! follows from those of the two prefixes that end at its ends: multiply the shorter prefix's
-//! checksum by a power of x, which stands for the bytes behind it, and add it to the longer one's.
+//! checksum by a power of x, which stands for the bytes after it, and add it to the longer one's.
 //! Source: `crc32_combine` of zlib; Adler, "crcany".
 
 use std::ops::Range;

@@ -38,7 +38,7 @@ pub enum LogContent<'a> {
 /// A power loss may cut a log anywhere after its last sync, and may leave later bytes in place. It
 /// cannot take operations that a chunk of this log or of a later one records as synced; if the
 /// caller does not find them in the whole parts of all logs, the logs are damaged. `visit`
-/// therefore also gets these records of the chunks behind the whole part. Bytes that pass their
+/// therefore also gets these records of the chunks after the whole part. Bytes that pass their
 /// checksum but cannot be decoded are damage in any case.
 pub fn decode_log(
     schema: &Schema,
@@ -270,8 +270,8 @@ mod tests {
     /// Symptom: operations that had been synced were missing after a resume, without a word: 100
     /// bytes of a user's value stood between damaged bytes and the chunk that recorded the
     /// operations as synced.
-    /// Cause: behind damage, replay gave up after it had read 16 times the rest of the log at
-    /// places that look like chunks, and values may have such places.
+    /// Cause: after damage, replay gave up once it had read 16 times the rest of the log at places
+    /// that look like chunks, and values may have such places.
     /// Fix: the checksum of a place takes constant time, so all places are compared.
     #[test]
     fn no_value_hides_the_chunks_behind_it() {

@@ -35,7 +35,7 @@ static NAMED: Schema = Schema {
 
 const GROUP: u64 = 77;
 
-/// A name, values of the columns behind the hash, and content.
+/// A name, values of the columns after the hash, and content.
 type Named = (Vec<u8>, [u64; 6], Vec<u8>);
 
 fn row((name, values, content): &Named) -> Row<'_> {

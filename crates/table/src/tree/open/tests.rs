@@ -247,7 +247,7 @@ fn damage_of_any_byte_takes_no_operation_that_is_recorded_as_synced() {
 
 /// Symptom: a takeover lost operations that its first reading of a log had found.
 /// Cause: it reads the logs twice, and did not compare what it found.
-/// Fix: it fails if the second reading finds less, and a further attempt sees what is left.
+/// Fix: it fails if the second reading finds less, and a further attempt replays the rest.
 #[test]
 fn a_log_that_is_read_worse_the_second_time_is_replayed_again() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -275,7 +275,7 @@ fn a_log_that_is_read_worse_the_second_time_is_replayed_again() {
         assert_eq!(error.kind(), Kind::Conflict, "byte {at}: {error}");
         assert!(error.to_string().contains(log), "byte {at}: {error}");
         match found(&store) {
-            // Only what the last sync covered may be lost unseen.
+            // Only the operations of the last sync may be lost unseen.
             Ok(keys) => assert!(keys == [1, 2] || keys == [1, 2, 3], "byte {at}: {keys:?}"),
             Err(error) => assert_eq!(error.kind(), Kind::Corrupt, "byte {at}: {error}"),
         }
