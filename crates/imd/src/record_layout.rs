@@ -26,7 +26,7 @@ pub enum RecordLayout {
     Variable,
 }
 
-/// How readers reach values.
+/// The way in which readers reach values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueFormat {
     /// Whole records move to their key's partition.

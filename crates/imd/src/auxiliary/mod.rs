@@ -51,7 +51,7 @@ pub struct KeyRankPair {
     pub source: u32,
 }
 
-/// How a table is encoded.
+/// Encoding of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuxiliaryEncoding {
     /// Partial-key cuckoo tables. The thesis measured [`cuckoo::FINGERPRINT_BITS`] bits a

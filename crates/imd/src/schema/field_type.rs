@@ -17,7 +17,7 @@ pub const KEY_NUMBER_BYTES: usize = 8;
 /// Maximum exponent of a scaled number; beyond it no 32-bit number remains.
 const EXPONENT_MAX: u16 = 126;
 
-/// How a field is stored. Numbers are little-endian; `be` marks the other byte order.
+/// Storage type of a field. Numbers are little-endian; `be` marks the other byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum FieldType {

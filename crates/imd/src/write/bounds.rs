@@ -14,8 +14,8 @@
 //!                        bounds, to all, when it has all samples
 //! ```
 //! A full rank therefore waits for one append or poll of each other rank, not until they are full
-//! as well. Only a rank that is full, or that ends its epoch, blocks; meanwhile it accepts what
-//! others send.
+//! as well. Only a rank that is full, or that ends its epoch, blocks; meanwhile it accepts messages
+//! of others.
 //! Invariant: rank 0 calls only if a sample has keys, so that the ranks it calls receive bounds.
 //! Source: CARP (Jain et al., "CARP: Range Query-Optimized Indexing for Streaming Data", SC 2024),
 //! which also renegotiates within an epoch.
