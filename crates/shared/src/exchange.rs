@@ -376,7 +376,7 @@ mod tests {
     }
 
     /// Symptom: a rank took no more requests after others had left without taking their answers.
-    /// Cause: replies that could not be sent counted as waiting for ever.
+    /// Cause: replies that could not be sent counted as waiting forever.
     /// Fix: they are dropped.
     #[test]
     fn replies_to_a_rank_that_has_left_do_not_count() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shared files: every rank writes anywhere, and reads what any rank has synced.
+//! Shared files: every rank writes anywhere, and reads the bytes that any rank has synced.
 //!
 //! A write appends to a data log of this rank. Its segment stays here until it is sent: once
 //! [`UNSENT_MAX`] have gathered, or by [`SharedJob::sync`]. Bytes are synced before their segments
@@ -60,7 +60,7 @@ pub struct SharedFile {
     _open: Arc<()>,
 }
 
-/// Where a rank looks up segments that it has sent, and those of others.
+/// The index in which a rank looks up segments that it has sent, and those of others.
 #[derive(Debug)]
 enum FileIndex {
     AtOwners,
@@ -154,7 +154,7 @@ impl<T: Transport> SharedJob<T> {
                 file
             }
         };
-        // Two open files of one name would each know a part of what a rank wrote.
+        // Two open files of one name would each know a part of a rank's writes.
         if self.open_files.get(&file.id()).is_some_and(|open| open.strong_count() > 0) {
             drop(session.close_file(file));
             let what = format!("{}: it is open already", String::from_utf8_lossy(path));

@@ -28,7 +28,7 @@ use crate::slices::{SLICE_BYTES, SliceMap};
 /// Parts with this rank or a higher one hold segments of shared files.
 pub const INDEX_RANK: u32 = 1 << 31;
 
-/// How a rank reads bytes that another rank wrote.
+/// The way in which a rank reads bytes that another rank wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RemoteReads {
     /// From the store; for stores of which every rank reaches all objects.
@@ -46,7 +46,7 @@ pub struct SharedOptions {
     pub servers_per_node: u32,
     /// Bytes of a slice; [`SLICE_BYTES`] by default.
     pub slice_bytes: u64,
-    /// How a rank reads bytes of other ranks.
+    /// The way in which a rank reads bytes of other ranks.
     pub reads: RemoteReads,
     /// Identity, durability and memory of the parts.
     pub session: SessionOptions,

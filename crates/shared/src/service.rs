@@ -194,7 +194,7 @@ impl<T: Transport> SegmentService<T> {
     }
 
     /// Waits for all puts. Once a put has failed at an owner without any caller having waited for
-    /// it, this call and [`SegmentService::sync`] fail for ever: its segments are lost, and a retry
+    /// it, this call and [`SegmentService::sync`] fail forever: its segments are lost, and a retry
     /// must not report them as durable. After a timeout the call may be repeated, since the answers
     /// may still arrive.
     ///
