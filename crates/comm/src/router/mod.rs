@@ -37,7 +37,7 @@ pub const BATCH_BYTES: usize = 32 << 10;
 /// pushed to it: each record takes at most three hops.
 const MESSAGES_PER_BATCH: usize = 4;
 
-/// Most messages received by one poll, so that it ends while others go on sending.
+/// Most messages received by one poll, so that it ends while others continue sending.
 const MESSAGES_PER_POLL: usize = 64;
 
 /// Empty buffers kept for the next batches.

@@ -123,7 +123,7 @@ pub fn transports(nodes: NodeMap, options: &ThreadOptions) -> Vec<ThreadTranspor
     Rank::all(job.nodes.size()).map(|rank| ThreadTransport::new(job.clone(), rank)).collect()
 }
 
-/// How the first failed rank ended.
+/// End of the first failed rank.
 enum RankFailure {
     Returned(Error),
     Panicked(Box<dyn Any + Send>),
