@@ -86,7 +86,7 @@ pub struct BaseConflict {
     pub is_in_removed_dir: bool,
     /// The versions, with the one that the stack shows first.
     pub versions: Vec<ConflictingVersion>,
-    /// How the first two differ, if both have an inode.
+    /// Differences of the first two, if both have an inode.
     pub aspects: Vec<DiffAspect>,
 }
 

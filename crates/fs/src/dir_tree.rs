@@ -175,7 +175,7 @@ pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128
 pub(crate) fn visit_removed_dirs(handle: &TableHandle, visit: &mut dyn FnMut(&Key)) -> Result<()> {
     let wanted = [NameKind::Tombstone, NameKind::Is(FileKind::Directory)].map(NameKind::number);
     visit_entries(handle, &wanted, &mut |key, ints| {
-        // Every directory at a name raises the generation of what follows.
+        // Every directory at a name raises the generation of the next record.
         if ints[column::GENERATION] > 0 {
             visit(key);
         }
@@ -214,7 +214,7 @@ fn visit_entries(
     Ok(())
 }
 
-/// Returns what `layers` show under `key`, if it is a directory or a link.
+/// Returns the entry that `layers` show under `key`, if it is a directory or a link.
 fn resolve(layers: &[&TableRuns], key: &KeyBuffer) -> Result<Option<NamedEntry>> {
     let key = key.key();
     let wanted = LookupKey { digest: INODE.digest(&key), key };

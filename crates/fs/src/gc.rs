@@ -43,8 +43,8 @@ use crate::repository::Repository;
 /// Default time that readers have left after the name of their snapshot was deleted or replaced, or
 /// after its tables were replaced.
 pub const GRACE: Duration = Duration::from_secs(3600);
-/// How long a writer may sleep and still find out that its set was deleted: the last manifest of a
-/// deleted set, which takes the number that the writer would commit, is kept for this long.
+/// Time for which a writer may sleep and still find out that its set was deleted: the last manifest
+/// of a deleted set, which takes the number that the writer would commit, is kept for this long.
 /// Unfinished uploads are left alone for as long.
 const SLEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -238,7 +238,7 @@ struct GarbageCollection<'a> {
     counted: BTreeSet<String>,
     /// Markers missing in the store, which had no room for them.
     unrestored: BTreeSet<(SetId, MarkerHolder)>,
-    /// Why a step was deferred that has to write before it frees anything.
+    /// The error because of which a step was deferred that has to write before it frees anything.
     no_space: Option<Error>,
     /// Live sets whose folders had objects that may go.
     littered: BTreeSet<SetId>,
@@ -388,7 +388,7 @@ impl<'a> GarbageCollection<'a> {
         Ok(true)
     }
 
-    /// Restores markers that names and manifests imply, from names down to what they need.
+    /// Restores markers that names and manifests imply, from names down to the sets that they need.
     fn restore_markers(&mut self) -> Result<()> {
         for (set, holder) in std::mem::take(&mut self.unrestored) {
             self.put_marker(set, holder)?;

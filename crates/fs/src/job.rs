@@ -79,7 +79,7 @@ impl FromStr for JobId {
     }
 }
 
-/// How changes of several parts to one name conflict.
+/// Kind of a conflict between changes of several parts to one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConflictKind {
     /// They made different files or directories at the name, or replaced it differently.
@@ -214,7 +214,7 @@ impl Repository {
         // that was given up before may have a successor.
         let stay = |part: &SetId| check_part_stays(*part, &condemn::load_live(store, *part)?);
         if let Err(error) = parts.iter().try_for_each(stay) {
-            // The parts are none because of this set then.
+            // This set then no longer makes the parts parts.
             drop(condemn::doom_now(&mut manifest, store, set, self.clock().now_ns()));
             return Err(error);
         }

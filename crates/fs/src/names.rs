@@ -68,7 +68,7 @@ pub fn spare_name(stem: &str, set: SetId) -> String {
     format!("{}-{digits}", if is_long { "set" } else { stem })
 }
 
-/// How a publication treats a name that stands for another set.
+/// Treatment of a name that stands for another set, by a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfTaken {
     /// The publication fails.

@@ -43,7 +43,7 @@ struct SharedNamespace {
     read_ahead: ReadAhead,
 }
 
-/// Whether to follow a symbolic link in a path's last component.
+/// Choice to follow a symbolic link in a path's last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowLinks {
     /// Follow it, like `stat`.
@@ -393,7 +393,7 @@ impl Namespace {
     /// As [`Namespace::dir`] for the directory; `Invalid` if the last component cannot be a name.
     pub fn locate<'a>(&self, path: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<(Dir, &'a [u8])> {
         let (parent, name) = split_last(path.as_ref())?;
-        // Errors show the parent without the slash behind it.
+        // Errors show the parent without the slash after it.
         let end = parent.iter().rposition(|&byte| byte != b'/').map_or(parent.len(), |at| at + 1);
         let parent = &parent[..end];
         Ok((self.dir(parent)?, name))

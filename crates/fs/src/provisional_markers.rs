@@ -3,7 +3,7 @@
 //! and the sets it builds on.
 //!
 //! States: a value of [`ProvisionalMarkers`] is held from the start, since only
-//! [`ProvisionalMarkers::hold`] makes one. The maker checks that what the markers hold is live
+//! [`ProvisionalMarkers::hold`] makes one. The maker checks that the held sets are live
 //! (`marker.rs`), commits a manifest that needs them, and then keeps them, which ends the value. If
 //! it fails before, dropping the value releases all markers, as well as the store permits: a
 //! leftover keeps garbage until it is abandoned or swept. A process that dies releases nothing. The

@@ -170,9 +170,9 @@ pub(crate) fn publish_held(
     Ok(replaced.map(|former| former.set))
 }
 
-/// Fails if `bases`, or a set on top of them, would hide what was published as `name` since work
-/// began: `current`, which is not among their sets, although it shares some with them. Unrelated
-/// snapshots replace each other, as under a name for the latest one.
+/// Fails if `bases`, or a set on top of them, would hide `current`, which was published as `name`
+/// since work began: `current` is not among their sets, although it shares some with them.
+/// Unrelated snapshots replace each other, as under a name for the latest one.
 fn check_not_moved(store: &dyn Store, bases: &[SetId], current: SetId, name: &str) -> Result<()> {
     let own = closure(store, bases, Some(current))?;
     if own.contains(&current) {

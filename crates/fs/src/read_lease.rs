@@ -25,7 +25,7 @@ use crate::marker::{self, MarkerHolder};
 use crate::namespace::Namespace;
 use crate::repository::Repository;
 
-/// How long a reader's marker keeps its set.
+/// Time for which a reader's marker keeps its set.
 pub const LEASE: Duration = Duration::from_secs(900);
 /// Interval at which a reader puts another marker.
 pub const RENEWAL: Duration = Duration::from_secs(240);

@@ -35,7 +35,7 @@ use crate::session::{Session, SessionOptions};
 use crate::session_marker;
 use crate::set_ids::SetIds;
 
-/// How often resuming a session is retried after another process commits to it.
+/// Maximum attempts to resume a session to which other processes commit meanwhile.
 const RESUMES_MAX: usize = 4;
 /// Memory for parsed blocks if the available memory is unknown.
 pub const CACHE_BYTES: u64 = 256 << 20;

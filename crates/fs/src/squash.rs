@@ -52,7 +52,7 @@ pub struct SquashOptions {
     pub copy_data: bool,
     /// Descriptive properties of the new set, for users.
     pub properties: BTreeMap<String, String>,
-    /// Identity of the squashing process, for others who find the new set without a name.
+    /// Identity of the squashing process, for other users who find the new set without a name.
     pub writer: Option<SetWriter>,
 }
 

@@ -99,7 +99,7 @@ impl fmt::Debug for VerifyOptions {
     }
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Normal, but worth knowing: garbage, link counts that `remove_tree` leaves behind.
@@ -123,7 +123,7 @@ impl fmt::Display for Severity {
 /// Something that is not as expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The object, set, name or path.
     pub object: String,

@@ -19,7 +19,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::gc::{options, write};
 use crate::hooked::{HookedStore, Request, When};
 
-/// How long a request is delayed for a thread that should wait for it.
+/// Delay of a request for which another thread should wait.
 const HELD_UP: Duration = Duration::from_millis(200);
 /// Number of images of the store after power loss that are checked; each draws another outcome.
 const IMAGES: usize = 64;

@@ -155,8 +155,8 @@ fn a_dry_run_counts_what_the_collection_frees() {
     assert!(sets > 100 && data_only > 5, "{sets} {data_only}");
 }
 
-/// The squash is collected before the set to whose data it refers, whichever of the two has the
-/// lower id.
+/// A collection deletes the squash before the set to whose data it refers, no matter which of the
+/// two has the lower id.
 #[test]
 fn a_squash_and_its_source_are_counted_once() {
     for seed in 0..8 {

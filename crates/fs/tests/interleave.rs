@@ -337,7 +337,7 @@ fn a_compaction_of_parts_and_a_collection_between_any_two_requests_of_a_joining(
 }
 
 /// Symptom: `verify` concurrent with `gc` reported objects of sets being deleted as lost.
-/// Fix: it verifies again what has changed in the meantime.
+/// Fix: it verifies sets again that have changed in the meantime.
 #[test]
 fn a_deletion_and_a_collection_between_any_two_requests_of_a_verification() {
     for at in 0.. {

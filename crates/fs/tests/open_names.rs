@@ -115,7 +115,7 @@ fn open_files_follow_failed_changes_that_are_shown() {
     assert_eq!(listed, ["other", "taken", "too"]);
 }
 
-/// Symptom: after a rewrite that had failed for lack of room, and was shown, an open file went on
+/// Symptom: after a rewrite that had failed for lack of room, and was shown, an open file continued
 /// with its earlier content, and its next sync put that back.
 /// Cause: open files got a rewrite only if it succeeded.
 /// Fix: after a failed rewrite they follow the shown state.

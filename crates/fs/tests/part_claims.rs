@@ -146,7 +146,8 @@ fn what_a_failed_beginning_leaves_is_a_part_or_nothing() {
 
 /// Symptom: a part that could not be read was left out without a word once it had a name, or the
 /// job was published.
-/// Cause: only the marker of a session told a part that cannot be read from one that was given up.
+/// Cause: only the marker of a session distinguished a part that cannot be read from one that was
+/// given up.
 /// Fix: every holder that makes a set a part does.
 #[test]
 fn parts_that_cannot_be_read_are_reported() {
@@ -263,7 +264,7 @@ impl StandingStill {
         let ended = stopped.clone();
         let stop = Box::new(move || {
             stopped.send(()).expect("the test waits");
-            // It also goes on if the test has failed.
+            // It also continues if the test has failed.
             let _ = continued.recv();
         });
         let slow: SharedStore = Interrupted::new(store.clone(), at, stop);

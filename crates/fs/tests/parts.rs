@@ -188,7 +188,7 @@ fn a_collection_leaves_the_markers_of_a_part_that_may_be_opened_again() {
     repository.reopen_parts(id).expect("opened");
     repository.gc(&eager()).expect("gc");
     repository.open(&[needed], Identity::root()).expect("it is kept");
-    // Once the part is gone, what it held goes.
+    // Once the part is gone, the sets that it held go, too.
     repository.abandon(set).expect("give up");
     for _ in 0..2 {
         repository.gc(&eager()).expect("gc");

@@ -199,7 +199,8 @@ fn whatever_answers_are_lost_a_session_is_published_once() {
     }
 }
 
-/// Symptom: a snapshot that failed at its name was never collected, nor was what it shows.
+/// Symptom: a snapshot that failed at its name was never collected, nor were the sets that it
+/// shows.
 #[test]
 fn nothing_is_left_of_a_snapshot_that_fails_or_crashes() {
     // Without the thread that writes the log, operations have the same numbers every time.

@@ -22,7 +22,7 @@ use esker_table::manifest::SetId;
 use crate::gc::options;
 use crate::verify::assert_sound;
 
-/// How a writer writes.
+/// Kind of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriterKind {
     /// Record after record at the end of the file.

@@ -208,9 +208,9 @@ fn a_publisher_that_dies_leaves_a_part_named_or_open() {
 }
 
 /// Symptom: a part was given up and reopened at once, both without an error, and a collection
-/// deleted what was then written to it.
+/// deleted later writes to it.
 /// Cause: giving up a complete part did not fence a process that reopens it.
-/// Fix: giving up is a commit, after which nobody opens or writes the part.
+/// Fix: giving up is a commit, after which no process opens or writes the part.
 #[test]
 fn a_part_that_is_given_up_is_not_reopened() {
     let (mut dropped, mut refused) = (0, 0);
@@ -242,7 +242,7 @@ fn a_part_that_is_given_up_is_not_reopened() {
     assert!(dropped > 10 && refused > 3, "{dropped} {refused}");
 }
 
-/// Symptom: parts of a published job kept markers of sessions for ever.
+/// Symptom: parts of a published job kept markers of sessions forever.
 /// Cause: the publisher died before it removed them, and a collection took them for markers of a
 /// session because the parts have no names of their own.
 /// Fix: the name of the job is theirs, too. A process that may still reopen the part is fenced

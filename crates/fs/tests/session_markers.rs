@@ -65,7 +65,7 @@ fn resume(repository: &Repository, set: SetId) -> Result<Session> {
     session.sync().map(|()| session)
 }
 
-/// Checks that `session` goes on, and that its publication has the synced changes.
+/// Checks that `session` continues, and that its publication has the synced changes.
 fn assert_lives(session: &Session, case: &str) {
     session.flush().unwrap_or_else(|error| panic!("{case}: {error}"));
     session.publish("name").unwrap_or_else(|error| panic!("{case}: {error}"));
@@ -150,7 +150,7 @@ fn a_resumed_session_survives_a_process_that_dies_while_it_gives_it_up() {
 }
 
 /// In a full store without a reserve nothing can be committed, so the session stays, and another
-/// process that finds room goes on with it.
+/// process that finds room continues with it.
 #[test]
 fn a_full_store_gives_up_no_session() {
     for at in 0.. {

@@ -185,7 +185,7 @@ fn an_export_of_a_squash_is_that_of_its_sources() {
     let store: SharedStore = store.expect("a store");
     let plain = repository(&store);
     let (below, above) = prepared(&store);
-    // Written over an open file's log, so that what is shown is in segments of two sets.
+    // Written over an open file's log, so that the shown content is in segments of two sets.
     let session = begin(&plain, &[above]);
     let root = session.root().clone();
     let file = session.open_file(&root, b"kept").expect("open");
@@ -346,8 +346,9 @@ fn a_session_reclaims_all_logs_but_those_of_a_squash() {
 
 /// Symptom: a squash that was killed kept a live session from giving up any garbage until the
 /// collection after the next, and until its markers were as old as the grace.
-/// Cause: a collection released what the manifest of a set that it dooms implies, which of a squash
-/// that did not end is nothing; and a session waited for doomed sets to become complete.
+/// Cause: a collection released only the markers that the manifest of a set that it dooms implies,
+/// and the manifest of a squash that did not end implies none; and a session waited for doomed sets
+/// to become complete.
 /// Fix: a collection releases all markers of an open set that it dooms, and doomed sets hold
 /// nothing.
 #[test]

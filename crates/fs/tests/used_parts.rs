@@ -33,8 +33,8 @@ fn complete_part(store: &SharedStore) -> SetId {
     completed(store).set()
 }
 
-/// Symptom: a name stood for a part that was open again, showed what was written later, and the
-/// part of a live writer was collected after the name was deleted.
+/// Symptom: a name stood for a part that was open again, and showed later writes; after the name
+/// was deleted, the part of a live writer was collected.
 /// Cause: a session that had completed the part named it without looking whether it was still
 /// complete.
 #[test]
@@ -128,7 +128,7 @@ fn a_part_that_is_dropped_is_not_named() {
     assert_eq!(refused.kind(), Kind::NotFound);
 }
 
-/// Symptom: a part stayed condemned for ever: no list had it, and no collection restored or deleted
+/// Symptom: a part stayed condemned forever: no list had it, and no collection restored or deleted
 /// it.
 /// Cause: its reopening had failed between its two commits.
 #[test]

@@ -45,7 +45,7 @@ fn newest_of<'a>(
     versions.rev().max_by_key(|version| version.changed_ns)
 }
 
-/// Why the newest version of what is at `path` cannot be shown.
+/// The error for a `path` at which the newest version cannot be shown.
 fn no_newest(path: &[u8], why: &str) -> Error {
     let what = format!(
         "{}: its newest version cannot be shown, since {why}: decide by the order of the bases",

@@ -48,12 +48,12 @@ const JOBS_MAX: usize = 256;
 /// Aligned pieces of zeros of this size become holes: a few blocks of any file system.
 const HOLE_BYTES: usize = 64 << 10;
 
-/// How a tree is exported.
+/// Options of an export.
 #[derive(Clone, Debug)]
 pub struct ExportOptions {
     /// Threads that write files.
     pub threads: usize,
-    /// True to replace what is at the target: a directory by a directory, anything else by anything
+    /// True to replace an existing target: a directory by a directory, anything else by anything
     /// else.
     pub overwrite: bool,
     /// True to continue with what an interrupted export wrote, if there was one. Files with the
@@ -413,7 +413,7 @@ impl ExportRun<'_> {
             _ => self.tally.special(),
         }
         let given = self.give(FileHandle::Path(handle.as_fd()), &job.inode);
-        // A file that lacks an attribute is exported all the same, as a problem.
+        // A file that lacks an attribute is exported nevertheless, and reported as a problem.
         self.keep_outermost(self.is_single.then_some(handle));
         given
     }

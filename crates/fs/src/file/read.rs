@@ -381,7 +381,7 @@ impl Namespace {
     }
 }
 
-/// Where the bytes of an open file are stored if not in memory.
+/// Place of an open file's bytes that are not in memory.
 #[expect(clippy::large_enum_variant, reason = "it is made for one read and not kept")]
 enum StoredContent {
     InPlace(Arc<DirectFile>),

@@ -377,7 +377,7 @@ impl Repository {
     }
 }
 
-/// How a set that has a marker on a part uses it.
+/// Use of a part by a set that has a marker on it.
 enum PartUse {
     /// Not at all: it is being deleted or never began.
     None,

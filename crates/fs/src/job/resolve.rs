@@ -34,7 +34,7 @@ pub(super) struct JobLayers<'a> {
     pub(super) below: &'a LayerStack,
     /// The parts' manifests.
     pub(super) manifests: &'a [Manifest],
-    /// Where tables are read from.
+    /// The source of tables.
     pub(super) source: &'a TableSource,
 }
 

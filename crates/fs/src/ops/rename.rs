@@ -13,7 +13,7 @@ use crate::ops::remove::drop_name;
 use crate::path::{check_name, show};
 use crate::session::{NameState, Session, exists, not_found};
 
-/// How a rename treats a name that is taken.
+/// Treatment of a name that is taken, by a rename.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameFlags {
     /// The target is replaced.
