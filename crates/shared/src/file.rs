@@ -5,12 +5,15 @@
 //! [`UNSENT_MAX`] have gathered, or by [`SharedJob::sync`]. Bytes are synced before their segments
 //! are sent, so they survive as long as the segments do. A read overlays the rank's unsent segments
 //! over those of the owners, and these over the layers below the job, and reads the bytes from the
-//! logs. After [`SharedJob::exchange`] every rank holds the index of the file itself
-//! (`held_index`): until the next exchange, reads and writes send no messages. This serves callers
-//! whose ranks wait for each other in calls that answer no requests, as MPI calls do. Each rank
-//! knows the size and the time of the last write from its own calls, until all ranks reduce them
-//! along the log-ring in [`SharedJob::stat`] and [`SharedJob::close`]; rank 0 then writes them to
-//! the file's record.
+//! logs.
+//!
+//! After [`SharedJob::exchange`] every rank holds the index of the file itself (`held_index`):
+//! until the next exchange, reads and writes send no messages. This serves callers whose ranks wait
+//! for each other in calls that answer no requests, as MPI calls do.
+//!
+//! Each rank knows the size and the time of the last write from its own calls, until all ranks
+//! reduce them along the log-ring in [`SharedJob::stat`] and [`SharedJob::close`]; rank 0 then
+//! writes them to the file's record.
 //! Source: MetaKV §II-A, §III-C.
 
 use std::collections::VecDeque;
