@@ -8,19 +8,26 @@
 //!                          └─only data is needed─► data only ──► tables deleted
 //! ```
 //! Each arrow except the deletions is a commit of the next manifest, so exactly one of "restore"
-//! and "doom" happens. To hold a set, a process first puts a marker and then reads the manifest. If
-//! it finds the set live, the collector, which lists markers after condemning it, finds the marker.
-//! If it finds the set condemned, it restores the set itself or loses to "doom". Markers of sets
-//! that need only data logs ([`MarkerHolder::Data`]) do not restore a set, but keep it from being
-//! doomed: the collector commits that its tables are gone, and deletes them and the logs to which
-//! no such set refers. A squash that begins to refer to a log found the reference in another set,
-//! and holds that set until it has committed, so a marker of this kind exists for as long as a log
-//! is needed. Committing under a higher epoch fences a writer that is still running. Before a set
-//! is doomed that may be about to get a name, publications of that name are fenced
-//! (`publication.rs`). A process that reopens a part of a job condemns it in the same way, until it
-//! knows that nobody uses it. A collector dooms a set that has markers but no manifest by putting
-//! its first manifest: either that manifest or the one with which the set begins exists, never
-//! both. The markers of a set that has begun therefore existed before the set read what they hold.
+//! and "doom" happens.
+//!
+//! To hold a set, a process first puts a marker and then reads the manifest. If it finds the set
+//! live, the collector, which lists markers after condemning it, finds the marker. If it finds the
+//! set condemned, it restores the set itself or loses to "doom".
+//!
+//! Markers of sets that need only data logs ([`MarkerHolder::Data`]) do not restore a set, but keep
+//! it from being doomed: the collector commits that its tables are gone, and deletes them and the
+//! logs to which no such set refers. A squash that begins to refer to a log found the reference in
+//! another set, and holds that set until it has committed, so a marker of this kind exists for as
+//! long as a log is needed.
+//!
+//! Committing under a higher epoch fences a writer that is still running. Before a collector dooms
+//! a set that may be about to get a name, it fences publications of that name (`publication.rs`). A
+//! process that reopens a part of a job condemns it in the same way, until it knows that no other
+//! process uses it.
+//!
+//! A process dooms a set that has markers but no manifest by putting its first manifest: either
+//! that manifest or the one with which the set begins exists, never both. The markers of a set that
+//! has begun therefore existed before the set read what they hold.
 //! Source: docs/design/0002-garbage.md.
 
 use std::collections::BTreeSet;

@@ -6,8 +6,9 @@
 //! [`ProvisionalMarkers::hold`] makes one. The maker checks that the held sets are live
 //! (`marker.rs`), commits a manifest that needs them, and then keeps them, which ends the value. If
 //! it fails before, dropping the value releases all markers, as well as the store permits: a
-//! leftover keeps garbage until it is abandoned or swept. A process that dies releases nothing. The
-//! commit of a session's first manifest may take effect although its maker fails, and another
+//! leftover keeps garbage until it is abandoned or swept. A process that dies releases nothing.
+//!
+//! The commit of a session's first manifest may take effect although its maker fails, and another
 //! process may take the session over then. The maker therefore announces that commit with
 //! [`ProvisionalMarkers::may_begin`]. From then on the value releases markers only after a commit
 //! has made sure that no process uses the session: the set cannot begin any more, or its first

@@ -2,13 +2,17 @@
 //! Publication: gives names to change sets, and moves names between them.
 //!
 //! A publisher puts the marker of the name on the set, reads the part of the name table, then makes
-//! sure that the set is complete and not being deleted, and puts the next version of that part. A
-//! collector that found the marker stale puts a version of the part, too, after it condemned the
-//! set and before it dooms it. So the publisher either finds the set condemned, or loses the
+//! sure that the set is complete and not being deleted, and puts the next version of that part.
+//!
+//! A collector that found the marker stale puts a version of the part, too, after it condemned the
+//! set and before it dooms it. The publisher therefore either finds the set condemned, or loses the
 //! number, or its name is in the version that the collector reads: no name ever stands for a set
 //! that is being deleted. A process that reopens a part of a job does the same (`job/parts.rs`), so
-//! no name ever stands for a part that is open again. The marker stays if the publication fails:
-//! another process may rely on it, and a collection removes it. Source: docs/design/0007-names.md.
+//! no name ever stands for a part that is open again.
+//!
+//! The marker stays if the publication fails: another process may rely on it, and a collection
+//! removes it.
+//! Source: docs/design/0007-names.md.
 
 use std::collections::VecDeque;
 

@@ -2,12 +2,14 @@
 //! Export: writes a tree of a namespace as real files, complete and faithful.
 //!
 //! Path of a file: the walk makes directories (`destination`) and hands files to threads, which
-//! write content and `attributes`. Further names of a file are linked at the end, when the first is
-//! sure to exist; directories get their mode and times at the very end, since entries need and
-//! change them. The content of every file is verified by its checksum. Files that cannot be written
-//! are left out and become problems in the tally; a full disk or a failing store ends the export.
-//! Everything is written under a separate name beside the target (`partial`), which a final rename
-//! makes the target. If the export is interrupted, repeating it continues with what is there
+//! write content and `attributes`. The export links further names of a file at the end, when the
+//! first is sure to exist; directories get their mode and times at the very end, since entries need
+//! and change them. It verifies the content of every file by its checksum. Files that cannot be
+//! written are left out and become problems in the tally; a full disk or a failing store ends the
+//! export.
+//!
+//! The export writes everything under a separate name beside the target (`partial`), which a final
+//! rename makes the target. If it is interrupted, repeating it continues with the existing files
 //! (`earlier`).
 //! Invariant: nothing is written outside the target, for any content of the store, and even if
 //! others can write to the target: listings reject names that no file can have, and `destination`
