@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-/// What went wrong, by what a caller can do about it.
+/// Kinds of errors, told apart by what a caller can do about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -41,7 +41,7 @@ pub enum Kind {
     NoSpace,
     /// The store can only be read.
     ReadOnly,
-    /// Only the owner or the superuser may do it, whatever the mode bits say.
+    /// Only the owner or the superuser may do it, regardless of the mode bits.
     NotPermitted,
     /// Symbolic links that form a loop.
     Loop,

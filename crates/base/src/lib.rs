@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the rest of Esker takes as arguments so that tests can replace it: object stores, append
-//! logs, time, randomness; and the encodings of integers that all formats share.
+//! Base: the services that the other crates take as arguments so that tests can replace them:
+//! object stores, append logs, time, randomness. Also the encodings of integers that all formats
+//! share.
 //!
 //! Nothing here knows about tables, files or namespaces.
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Mapped file: bytes of an immutable file, read without a system call.
 //!
-//! A page of a mapping that the kernel cannot read, since the file was cut or its disk fails, raises
-//! SIGBUS, which ends a process. So files are mapped only in processes that have a guard against it
-//! (`fault_guard.rs`): there such a mapping turns into zeros, and is lost from then on.
+//! A page of a mapping that the kernel cannot read, since the file was cut or its disk fails,
+//! raises SIGBUS, which ends a process. So files are mapped only in processes that have a guard
+//! against it (`fault_guard.rs`): there such a mapping turns into zeros, and is lost from then on.
 //! Nothing in a mapping is trusted twice: readers copy bytes out, check the copy, and use the copy,
-//! because whoever may write to the file may change it at any time.
+//! because any process that may write to the file may change it at any time.
 //! Concurrency: share freely.
 
 mod fault_guard;
@@ -19,8 +19,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use fault_guard::Region;
 
-/// Lets this process map files: from now on a page that cannot be read ends a mapping instead of the
-/// process. It handles SIGBUS, and passes on what other memory raises.
+/// Lets this process map files: from now on a page that cannot be read ends a mapping instead of
+/// the process. It handles SIGBUS, and passes on what other memory raises.
 ///
 /// Programs call it once when they start; without it, [`MappedFile::of`] maps nothing.
 pub fn guard_process() {
@@ -62,7 +62,8 @@ impl MappedFile {
         Some(Self { start, bytes: length, region })
     }
 
-    /// Copies `range` to `out`, which is as long; false if the mapping has not all of it or is lost.
+    /// Copies `range` to `out`, which is as long; false if the mapping has not all of it or is
+    /// lost.
     #[inline]
     #[must_use]
     pub fn copy(&self, range: Range<usize>, out: &mut [u8]) -> bool {
@@ -77,14 +78,14 @@ impl MappedFile {
         !self.is_lost()
     }
 
-    /// Where byte `offset` is in memory, for hints to the processor. It may lie outside.
+    /// The address of byte `offset` in memory, for hints to the processor. It may lie outside.
     #[inline]
     #[must_use]
     pub fn address(&self, offset: usize) -> *const u8 {
         self.start.as_ptr().wrapping_add(offset)
     }
 
-    /// Whether a page could not be read, and the mapping shows zeros since.
+    /// Returns whether a page could not be read, and the mapping shows zeros since.
     #[inline]
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -193,10 +194,10 @@ mod tests {
     }
 
     /// Symptom: after somebody sent SIGBUS to a process, a file that was cut ended it.
-    /// Cause: the guard passed the signal on by removing itself, or Rust's runtime removed it, and the
-    /// process went on without a guard.
-    /// Fix: a sent signal ends the process if its action before the guard was the default or that of
-    /// Rust's runtime, and otherwise leaves the guard installed.
+    /// Cause: the guard passed the signal on by removing itself, or Rust's runtime removed it, and
+    /// the process continued without a guard.
+    /// Fix: a sent signal ends the process if its action before the guard was the default or that
+    /// of Rust's runtime, and otherwise leaves the guard installed.
     #[test]
     fn a_bus_error_that_is_sent_never_leaves_the_process_without_its_guard() {
         const ACTION: &str = "ESKER_TEST_BUS_ACTION";

@@ -24,7 +24,7 @@ pub struct ProcessIdentity {
     pub started_ticks: u64,
 }
 
-/// Whether a process lives, as far as this one can tell.
+/// State of a process, as far as this one can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
     /// It is running.

@@ -2,17 +2,17 @@
 //! Wire: reads and writes the integers and byte strings in everything that Esker puts on disk.
 //!
 //! Integers are little-endian or LEB128 varints. Reading never goes past the end and never
-//! allocates. Bad bytes give a [`WireDamage`], which the reader of an object turns into `Corrupt` with
-//! the object's name.
+//! allocates. Bad bytes give a [`WireDamage`], which the reader of an object turns into `Corrupt`
+//! with the object's name.
 
 use crate::Error;
 
-/// What is wrong with some bytes, and at which offset.
+/// Damage found in some bytes, with its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireDamage {
     /// Offset from the start of the bytes being read.
     pub offset: usize,
-    /// What was expected there.
+    /// The value that was expected there.
     pub what: &'static str,
 }
 

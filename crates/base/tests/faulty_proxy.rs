@@ -247,7 +247,7 @@ impl Message {
     }
 
     /// Reads the next message of `stream`; `None` if that has ended. An answer with a status that
-    /// `is_bare` has no body, whatever its head says.
+    /// `is_bare` has no body, regardless of its head.
     fn read(stream: &mut impl BufRead, is_bare: impl Fn(u16) -> bool) -> Option<Self> {
         let mut bytes = Vec::new();
         while !bytes.ends_with(b"\r\n\r\n") {

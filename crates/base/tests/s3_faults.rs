@@ -262,7 +262,7 @@ fn conforms_while_requests_fail_for_long() {
     }
 }
 
-/// A server that hangs is given up within a configurable time, whatever the request, and used again
+/// Every request to a server that hangs fails within a configurable time; the server is used again
 /// once it answers.
 #[test]
 fn a_server_that_hangs_is_given_up_and_used_again() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Barrier: arrivals travel up the spanning tree of the log-ring ([`ReductionTree`]) to rank 0, and the
-//! release travels back to all ranks along the tree's mirror image.
+//! Barrier: arrivals travel up the spanning tree of the log-ring ([`ReductionTree`]) to rank 0, and
+//! the release travels back to all ranks along the tree's mirror image.
 //!
 //! ```text
 //! n = 5    up: 2 → 4, then 1, 3 and 4 → 0    down: 0 → 4, 2 and 1, then 1 → 3
@@ -9,8 +9,8 @@
 //! trees connect a rank only to ranks 1, 2, 4, … above it on the ring. Ranks keep these connections
 //! anyway, to watch each other, so barriers need no others.
 //!
-//! Message: barrier number (u64), 1 for up or 2 for down (u8). A child may be one barrier ahead; its
-//! early message is kept, at most one from each child.
+//! Message: barrier number (u64), 1 for up or 2 for down (u8). A child may be one barrier ahead;
+//! its early message is kept, at most one from each child.
 //! Source: MetaKV §III-C, Equation 3. Deviation: the way back is the mirror image.
 
 use esker_base::{Error, Kind, Result};
@@ -23,7 +23,7 @@ const MESSAGE_BYTES: usize = 9;
 const UP: u8 = 1;
 const DOWN: u8 = 2;
 
-/// One rank's barriers on one channel. For transports, and for wrappers of a transport that have
+/// One rank's barriers on one channel, for transports, and for wrappers of a transport that have
 /// other work to do while they wait.
 #[derive(Debug)]
 pub struct BarrierState {

@@ -23,10 +23,10 @@ use signal_hook::iterator::Signals;
 
 use crate::{Rank, job, tcp};
 
-/// How long ranks may take to end after SIGTERM.
+/// Time that ranks may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long after the first failure to collect further ones: a lost rank fails at the same time as
+/// Time after the first failure to collect further ones: a lost rank fails at the same time as
 /// those that noticed its loss.
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -46,7 +46,7 @@ pub struct JobLaunch {
     pub store: Option<String>,
 }
 
-/// How a job ended.
+/// Outcome of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobOutcome {
     /// All ranks succeeded.
@@ -122,7 +122,7 @@ impl RunDir {
         Ok(Self { url: store.url(), store, directory: Some(directory) })
     }
 
-    /// Removes what ranks that failed to meet have left.
+    /// Removes the objects that ranks which failed to meet have left.
     fn clear(&self, id: &str) {
         // A failure is harmless: nothing reads these objects any more.
         let _ = match &self.directory {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Polled transport: ranks over a message passing library that offers sends which complete later
-//! and a probe for messages, but no call that waits for one of several events. Waits poll with
-//! backoff.
+//! Polled transport: ranks over a message passing library that offers asynchronous sends and a
+//! probe for messages, but no call that waits for one of several events. Waits poll with backoff.
 //!
 //! Sends are synchronous in MPI's sense: they complete when the receiver has taken them, so the
 //! bound on unsent bytes also bounds what the library may buffer anywhere. Bytes are lent to the
@@ -37,7 +36,8 @@ pub trait MessagePassing {
     /// Starts to send `bytes` to `to`.
     ///
     /// # Safety
-    /// The bytes stay as they are until [`MessagePassing::test`] has said that the send is complete.
+    /// The bytes stay as they are until [`MessagePassing::test`] has said that the send is
+    /// complete.
     ///
     /// # Errors
     /// Those of the library; nothing refers to the bytes then.

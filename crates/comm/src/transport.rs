@@ -5,7 +5,7 @@
 //! 1. messages of one channel from one rank to another arrive once, whole and in order;
 //! 2. channels are independent: a full channel does not delay messages of another;
 //! 3. memory is bounded: a send on a full channel is refused and returns the bytes to the caller;
-//! 4. no call waits for ever, and when a rank dies, all others get an error that names it.
+//! 4. no call waits forever, and when a rank dies, all others get an error that names it.
 //!
 //! Concurrency: one thread owns a transport and makes all its calls (MPI_THREAD_FUNNELED). Messages
 //! move only during calls of both sides: a rank that computes for long receives nothing meanwhile.
@@ -105,7 +105,7 @@ pub trait Transport {
     /// Totals so far.
     fn counters(&self) -> TransportCounters;
 
-    /// How long nothing may move before a call that waits for other ranks fails.
+    /// Time without any movement after which a call that waits for other ranks fails.
     fn deadline(&self) -> Duration;
 
     /// Nanoseconds of a monotonic clock.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Segments of a memtable. Files written in runs keep one strand per log, which costs a write
-//! little more than appending; all others use a map in which newer segments cut older ones. Within
-//! a memtable a file uses one or the other.
+//! Buffer: the segments of a memtable. Files written in runs keep one log run builder per log,
+//! which costs a write little more than appending; all others use a map in which newer segments cut
+//! older ones. Within a memtable a file uses one or the other.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -94,7 +94,7 @@ impl SegmentBuffer {
         Ok(())
     }
 
-    /// Returns the lattice of `file`, if it is written in runs.
+    /// Returns the interval index of `file`, if it is written in runs.
     ///
     /// # Errors
     /// As [`SegmentBuffer::fill`].
@@ -141,7 +141,7 @@ pub(super) fn prefers_rows(lattice: &IntervalIndex) -> bool {
 pub struct ForTables<'a> {
     map: &'a SegmentMap,
     rows: Vec<(u128, Arc<IntervalIndex>)>,
-    /// Lattices stored in a table of runs, by file.
+    /// Interval indexes stored in a table of runs, by file.
     pub runs: Vec<Arc<IntervalIndex>>,
 }
 
@@ -159,7 +159,7 @@ impl ForTables<'_> {
     /// Passes single segments to `visit`, in key order.
     ///
     /// # Errors
-    /// What `visit` returns.
+    /// Errors of `visit`.
     pub fn rows(&self, visit: &mut dyn FnMut(&Segment) -> Result<()>) -> Result<()> {
         let mut rows = self.rows.iter().peekable();
         let mut of_lattices =

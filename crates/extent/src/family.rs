@@ -141,8 +141,8 @@ pub(crate) fn write_tables<'a>(
     Ok(tables)
 }
 
-/// Returns the files that all sources store as runs, never as rows, each with the lattice of its
-/// runs, if it is worth storing as runs.
+/// Returns the files that all sources store as runs, never as rows, each with the interval index of
+/// its runs, if it is worth storing as runs.
 fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, IntervalIndex>> {
     let mut written: BTreeMap<u128, Vec<NestedRun>> = BTreeMap::new();
     // Oldest first, as they were written.
@@ -168,13 +168,13 @@ fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, Inter
     Ok(lattices)
 }
 
-/// Returns all segments of a lattice; those in no run as runs of one.
+/// Returns all segments of an interval index; those in no run as runs of one.
 fn nests_of(lattice: &IntervalIndex) -> impl Iterator<Item = NestedRun> {
     let singles = lattice.singles().iter().map(|single| NestedRun::one(SegmentRun::one(single)));
     lattice.nests().copied().chain(singles)
 }
 
-/// Writes all of a lattice as records of runs, in key order.
+/// Writes all of an interval index as records of runs, in key order.
 fn push_runs(lattice: &IntervalIndex, writer: &mut RunWriter) -> Result<()> {
     let mut nests: Vec<NestedRun> = nests_of(lattice).collect();
     nests.sort_unstable_by_key(|nest| nest.run.first.end());

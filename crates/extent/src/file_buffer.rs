@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Written: the segments of one file in a memtable: a strand for each log, and the order in which
-//! the strands grew.
+//! File buffer: the segments of one file in a memtable: a log run builder for each log, and the
+//! order in which the builders grew.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +20,8 @@ use super::{
 /// Bytes that a segment of a run counts for, in case it has to be cut, although cutting takes ten
 /// times as much.
 const RUN_SEGMENT_BYTES: usize = 16;
-/// Bytes of a single segment: once in its strand, and again by offset once the lattice is read.
+/// Bytes of a single segment: once in its builder, and again by offset once the interval index is
+/// read.
 const SINGLE_BYTES: usize = 24 + 40;
 /// Number of segments of a file beyond which each counts for [`CUT_SEGMENT_BYTES`].
 const CHEAP_SEGMENTS_MAX: u64 = CUT_MAX / 2;
@@ -42,15 +43,15 @@ pub(super) struct FileBuffer {
     file: u128,
     strands: Vec<LogRunBuilder>,
     of_log: HashMap<Option<(SetId, u64)>, u32>,
-    /// The strands that grew, in order.
+    /// The builders that grew, in order.
     growth: Vec<RunGrowth>,
     bytes: usize,
     segments: u64,
-    /// The lattice of all strands, once it has been asked for.
+    /// The interval index of all builders, once it has been asked for.
     lattice: OnceLock<Arc<IntervalIndex>>,
 }
 
-/// A number of segments that one operation added to one strand.
+/// A number of segments that one operation added to one builder.
 #[derive(Clone, Copy, Debug)]
 struct RunGrowth {
     seq: u64,
@@ -58,7 +59,7 @@ struct RunGrowth {
     segments: u32,
 }
 
-/// Yields the operation that wrote each segment of a strand.
+/// Yields the operation that wrote each segment of a builder.
 struct SegmentSeqs<'a> {
     growth: std::slice::Iter<'a, (u64, u32)>,
     now: (u64, u32),
@@ -147,7 +148,7 @@ impl FileBuffer {
         }
     }
 
-    /// Returns the segments of all strands together.
+    /// Returns the segments of all builders together.
     ///
     /// # Errors
     /// `TooLarge` if too many overlap.
@@ -156,8 +157,8 @@ impl FileBuffer {
         self.lattice_within(&mut cut_max)
     }
 
-    /// Returns the lattice as [`FileBuffer::lattice`] does. If its segments have to be cut to pieces,
-    /// they may be at most `cut_max`, from which their number is subtracted.
+    /// Returns the interval index as [`FileBuffer::lattice`] does. If its segments have to be cut
+    /// to pieces, they may be at most `cut_max`, from which their number is subtracted.
     ///
     /// # Errors
     /// `TooLarge` if too many overlap.
@@ -179,7 +180,7 @@ impl FileBuffer {
         Ok(self.lattice.get_or_init(|| Arc::new(lattice)).clone())
     }
 
-    /// Returns the nests and single segments of all strands.
+    /// Returns the nests and single segments of all builders.
     fn parts(&self) -> (Vec<NestedRun>, LooseSegments) {
         let (mut nests, mut singles) = (Vec::new(), LooseSegments::new(self.file));
         let mut growth: Vec<Vec<(u64, u32)>> = vec![Vec::new(); self.strands.len()];

@@ -24,7 +24,7 @@ impl TreeExtents<'_> {
     /// each file and run of tables.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn segment_files(&self) -> Result<Vec<u128>> {
         let (files, older) = self.tree.read_family(|memtable: &SegmentMemtable| {
             memtable.buffer.files().collect::<BTreeSet<u128>>()

@@ -2,10 +2,10 @@
 //! Group: runs of one stride that interleave, such as those of ranks that take turns.
 //!
 //! The phase of a run is its start modulo the stride. The runs of each phase, here called lines,
-//! are sorted by start. To find an offset takes a remainder, a search among phases, and an
-//! interpolation search among lines, which are evenly spaced if a program wrote a pattern. To list
-//! a range is to walk over bands: sequences of periods in which no line begins or ends. A line is
-//! stored as the number of its nest and its index there, in 16 bytes.
+//! are sorted by start. Finding an offset takes a remainder, a search among phases, and an
+//! interpolation search among lines, which are evenly spaced if a program wrote a pattern. Listing
+//! a range walks over bands: sequences of periods in which no line begins or ends. A line is stored
+//! as the number of its nest and its index there, in 16 bytes.
 //! Concurrency: immutable once built.
 
 use std::cmp::Reverse;
@@ -140,8 +140,8 @@ impl StrideGroup {
         &self.nests
     }
 
-    /// Returns how many phases a visit of `length` bytes may have to look at although it finds no
-    /// segment.
+    /// Returns the maximum number of phases that a visit of `length` bytes examines without finding
+    /// a segment.
     pub(super) fn phases_walked(&self, length: u64) -> u64 {
         if length < self.stride { 0 } else { self.phases.len() as u64 }
     }
@@ -241,8 +241,8 @@ impl StrideGroup {
         {
             visit(&run, index)?;
         }
-        // In the period of `from` phases are looked at one by one, so that a visit that soon ends, or is
-        // of a small range, costs no more than it finds.
+        // The visit examines the phases in the period of `from` one by one, so that a visit that
+        // ends early, or has a small range, costs no more than what it finds.
         let first = from - from % self.stride;
         let begins = self.phases.partition_point(|phase| phase.start < from - first);
         self.visit_period(begins, first, to, visit)?;
@@ -314,12 +314,13 @@ impl StrideGroup {
     }
 }
 
-/// The bands of a group in order. Only phases whose lines change are looked at from one to the next,
-/// so that all bands together cost about as much as there are lines, in whatever periods those begin
-/// and end.
+/// The bands of a group in order. A step from one band to the next examines only the phases whose
+/// lines change, so all bands together take time in proportion to the number of lines, wherever
+/// lines begin and end.
 struct LineBands<'a> {
     group: &'a StrideGroup,
-    /// The period at which a phase changes next, the phase, and its first line that may not have ended.
+    /// The period at which a phase changes next, the phase, and its first line that may not have
+    /// ended.
     changes: BinaryHeap<Reverse<(u64, u32, u32)>>,
     /// By phase, the line that crosses the band, which starts at the offset.
     active: BTreeMap<u32, (SegmentRun, u64)>,
@@ -336,8 +337,8 @@ impl<'a> LineBands<'a> {
         Self { group, changes, active: BTreeMap::new() }
     }
 
-    /// Collects the lines that have a segment in the period at `period`, which follows the band
-    /// before, into `active`. Returns the number of periods for which that stays so.
+    /// Collects the lines that have a segment in the period at `period`, which follows the previous
+    /// band, into `active`. Returns the number of periods for which these lines stay the same.
     fn advance(&mut self, period: u64, active: &mut Vec<ActiveLine>) -> u64 {
         while let Some(&Reverse((at, number, line))) = self.changes.peek()
             && at <= period
@@ -356,8 +357,9 @@ impl<'a> LineBands<'a> {
         self.changes.peek().map_or(u64::MAX, |Reverse((at, ..))| (at - period) / stride)
     }
 
-    /// Finds the line of phase `number` that has a segment in the period at `period`, from `line` on.
-    /// Returns when the phase changes next, if it does, with the line from which on to look then.
+    /// Finds the line of phase `number` that has a segment in the period at `period`, starting at
+    /// `line`. Returns the period at which the phase changes next, if it does, and the line at
+    /// which to start then.
     fn change(&mut self, period: u64, number: u32, mut line: u32) -> Option<(u64, u32)> {
         let (group, phase) = (self.group, &self.group.phases[number as usize]);
         self.active.remove(&number);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lattice: the segments of one file in one source; those in runs are found by arithmetic.
+//! Interval index: the segments of one file in one source; those in runs are found by arithmetic.
 //!
-//! Runs of one stride form a [`StrideGroup`]; segments in no group are a sorted list. No two segments
-//! overlap: if any do, they are first cut to pieces in the order in which they were written. Groups
-//! do not overlap each other: anything between the runs of a larger group is kept as single
-//! segments.
+//! Runs of one stride form a [`StrideGroup`]; segments in no group are a sorted list. No two
+//! segments overlap: if any do, they are first cut to pieces in the order in which they were
+//! written. Groups do not overlap each other: anything between the runs of a larger group is kept
+//! as single segments.
 //! Concurrency: immutable once built.
 
 use std::convert::Infallible;
@@ -19,8 +19,8 @@ use super::{LogRunBuilder, LooseSegments, NestedRun, Segment, SegmentMap, Segmen
 
 /// Maximum groups of a file.
 const GROUPS_MAX: usize = 16;
-/// Phases of groups that are walked at most to find that single segments longer than a stride lie
-/// between those of groups: seconds. Programs write no such files.
+/// Maximum phases of groups to walk while checking that single segments longer than a stride lie
+/// between those of groups; the walk takes seconds. Programs write no such files.
 const PHASES_WALKED_MAX: u64 = 1 << 26;
 /// Maximum segments of the runs that fit no group; they become single segments.
 const DISSOLVED_MAX: u64 = 1 << 18;
@@ -36,16 +36,18 @@ pub struct IntervalIndex {
 }
 
 impl IntervalIndex {
-    /// Builds a lattice of `written`, runs of one file; `None` if any two segments may overlap.
+    /// Builds an interval index of `written`, runs of one file; `None` if any two segments may
+    /// overlap.
     #[must_use]
     pub fn of_apart(written: &[SegmentRun]) -> Option<Self> {
         let nests: Vec<NestedRun> = written.iter().map(|run| NestedRun::one(*run)).collect();
         Self::of_nests(&nests)
     }
 
-    /// Builds a lattice as [`IntervalIndex::of_apart`] does, from nests; those of one log are joined in
-    /// the order of the log, unless only the nests as they are fit a few groups. So the nests and
-    /// single segments of a lattice always make a lattice again.
+    /// Builds an interval index as [`IntervalIndex::of_apart`] does, from nests; nests of one log
+    /// are joined in the order of the log, unless the nests fit a few groups only as they are. The
+    /// nests and single segments of an interval index therefore always make an interval index
+    /// again.
     #[must_use]
     pub fn of_nests(written: &[NestedRun]) -> Option<Self> {
         Self::of_joined(written).or_else(|| Self::of_unjoined(written))
@@ -73,7 +75,7 @@ impl IntervalIndex {
                 RunPart::Nest(nest) => Some(*nest),
                 _ => None,
             }));
-            // Singles do not keep the operation that wrote them; it is no longer needed.
+            // Loose segments do not keep the operation that wrote them; it is no longer needed.
             let seq = strand.seq_max();
             strand.singles().iter().for_each(|piece| singles.push(&strand.segment(piece, seq)));
         }
@@ -88,8 +90,8 @@ impl IntervalIndex {
         Self::of_parts(nests, singles)
     }
 
-    /// Builds a lattice of `nests` and `singles` of one file; `None` if any two segments may
-    /// overlap.
+    /// Builds an interval index of `nests` and `singles` of one file; `None` if any two segments
+    /// may overlap.
     pub(super) fn of_parts(nests: Vec<NestedRun>, mut singles: LooseSegments) -> Option<Self> {
         let mut by_stride: HashMap<u64, (u64, Vec<NestedRun>)> = HashMap::new();
         for nest in nests {
@@ -124,9 +126,9 @@ impl IntervalIndex {
         (is_apart && lattice.singles_are_between()).then_some(lattice)
     }
 
-    /// Builds a lattice of `nests`, whose segments must not overlap. Nests that do not fit a few
-    /// groups take memory for each segment. Returns `None` if two segments overlap, or there are
-    /// too many.
+    /// Builds an interval index of `nests`, whose segments must not overlap. Nests that do not fit
+    /// a few groups take memory for each segment. Returns `None` if two segments overlap, or there
+    /// are too many.
     #[must_use]
     pub fn of_disjoint(nests: &[NestedRun]) -> Option<Self> {
         if let Some(lattice) = Self::of_nests(nests) {
@@ -143,8 +145,8 @@ impl IntervalIndex {
         singles.sort().then(|| Self { singles, ..Self::default() })
     }
 
-    /// Returns whether no single segment overlaps one of a group; false also if it takes too long to
-    /// find out, as it may for hostile segments.
+    /// Returns whether no single segment overlaps one of a group; false also if it takes too long
+    /// to find out, as it may for hostile segments.
     fn singles_are_between(&self) -> bool {
         let mut left = PHASES_WALKED_MAX;
         self.groups.iter().all(|group| {
@@ -162,8 +164,8 @@ impl IntervalIndex {
         })
     }
 
-    /// Builds a lattice of `written`, `segments` segments that overlap, in the order in which they
-    /// were written: the later one has the bytes. Takes memory for each segment.
+    /// Builds an interval index of `written`, `segments` segments that overlap, in the order in
+    /// which they were written: the later one has the bytes. Takes memory for each segment.
     ///
     /// # Errors
     /// `TooLarge` if there are too many.
@@ -218,11 +220,11 @@ impl IntervalIndex {
         single.filter(|single| single.offset <= offset)
     }
 
-    /// Visits the segments that overlap `range`, by offset within each group and within the
-    /// singles. Stops with the error of `visit` if it fails.
+    /// Visits the segments that overlap `range`, by offset within each group and within the loose
+    /// segments. Stops with the error of `visit` if it fails.
     ///
     /// # Errors
-    /// What `visit` returns.
+    /// Errors of `visit`.
     pub fn visit<E>(
         &self,
         range: &Range<u64>,
@@ -291,7 +293,7 @@ impl IntervalIndex {
     /// Passes all segments to `visit`, in order.
     ///
     /// # Errors
-    /// What `visit` returns.
+    /// Errors of `visit`.
     pub fn for_each<E>(
         &self,
         visit: &mut (impl FnMut(&Segment) -> std::result::Result<(), E> + ?Sized),

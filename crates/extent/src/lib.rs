@@ -50,7 +50,7 @@ pub use self::strided_segments::{StrideDimension, StridedSegments};
 pub use self::tables::{RunTables, SegmentSource, SegmentTables};
 pub use self::tree::TreeExtents;
 
-/// Where bytes are: the set in whose folder the log is, the log's number, and the offset in it.
+/// The place of bytes: the set in whose folder the log is, the log's number, and the offset in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogPlace {
     /// The set.
@@ -61,7 +61,7 @@ pub struct LogPlace {
     pub offset: u64,
 }
 
-/// A range of a file and where its bytes are.
+/// A range of a file and the place of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// The file.
@@ -70,8 +70,8 @@ pub struct Segment {
     pub offset: u64,
     /// Length in bytes, at least 1; `offset + length` fits 64 bits.
     pub length: u64,
-    /// Where its bytes are; `None` for a hole, which hides older sources in its range and reads as
-    /// zeros.
+    /// The place of its bytes; `None` for a hole, which hides older sources in its range and reads
+    /// as zeros.
     pub place: Option<LogPlace>,
     /// CRC-32C of its bytes; unknown for the remainder of a segment that was cut.
     pub checksum: Option<u32>,

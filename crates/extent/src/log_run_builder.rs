@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Strand: the segments of one file in one log, in the order in which they were written.
+//! Log run builder: the segments of one file in one log, in the order in which they were written.
 //!
-//! Writers pass segments in batches, which cut runs at arbitrary points. A strand joins the runs
+//! Writers pass segments in batches, which cut runs at arbitrary points. A builder joins the runs
 //! again as they arrive, and joins runs that are alike to nests: a pattern that a rank writes takes
-//! a few dozen bytes however long it continues. Segments in no pattern take 24 bytes each.
-//! Nothing is reordered, so where segments of several strands overlap, the order in which the
-//! strands grew later decides between them.
+//! a few dozen bytes no matter how long it continues. Segments in no pattern take 24 bytes each. A
+//! builder reorders nothing, so where segments of several builders overlap, the order in which the
+//! builders grew later decides between them.
 //! Source: MetaKV §III-A (phrases).
 
 use esker_table::manifest::SetId;
@@ -13,7 +13,7 @@ use esker_table::manifest::SetId;
 use super::find_runs::RUN_MIN;
 use super::{FilePiece, LogPlace, NestedRun, Segment, SegmentRun};
 
-/// Segments of one file in one log; holes, which are in no log, have a strand of their own.
+/// Segments of one file in one log; holes, which are in no log, have a builder of their own.
 #[derive(Debug, Default)]
 pub struct LogRunBuilder {
     file: u128,
@@ -25,7 +25,7 @@ pub struct LogRunBuilder {
     seq_max: u64,
 }
 
-/// An element of a strand.
+/// An element of a builder.
 #[derive(Debug)]
 pub(super) enum RunPart {
     Nest(NestedRun),
@@ -36,7 +36,7 @@ pub(super) enum RunPart {
 }
 
 impl LogRunBuilder {
-    /// Makes an empty strand of `file` in `log`.
+    /// Makes an empty builder of `file` in `log`.
     #[must_use]
     pub fn new(file: u128, log: Option<(SetId, u64)>) -> Self {
         Self { file, log, ..Self::default() }
@@ -64,7 +64,7 @@ impl LogRunBuilder {
         self.open.as_ref()
     }
 
-    /// Returns single segment `piece` as a segment of the strand's file and log.
+    /// Returns single segment `piece` as a segment of the builder's file and log.
     #[must_use]
     #[inline]
     pub fn segment(&self, piece: &FilePiece, seq: u64) -> Segment {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Singles: segments of one file that are in no run, by offset; 40 bytes each.
+//! Loose segments: segments of one file that are in no run, by offset; 40 bytes each.
 
 use esker_table::manifest::SetId;
 

@@ -85,7 +85,7 @@ impl SegmentMap {
         self.put(&new);
     }
 
-    /// Removes what segments of `file` have in `range`, which may be parts of them.
+    /// Removes the parts of segments of `file` that are in `range`.
     pub fn remove(&mut self, file: u128, range: Range<u64>) {
         // None for a write at the end, which is common, and then without an allocation.
         let overlapping: Vec<Segment> = self.overlapping(file, range.start, range.end).collect();

@@ -14,7 +14,7 @@ use esker_table::schema::Key;
 
 use super::{IntervalIndex, RunTables, SEGMENT, Segment, SegmentSource};
 
-/// Segments of a lattice that are read at a time.
+/// Segments of an interval index that are read at a time.
 const CHUNK_SEGMENTS: usize = 1 << 12;
 
 /// Merges the segments of several sources.
@@ -101,7 +101,7 @@ impl SegmentMerge {
     /// Merges `sources`, newest first, without the runs of files that are `left_out`.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn new(sources: &[SegmentSource], left_out: &dyn Fn(u128) -> bool) -> Result<Self> {
         let mut merged = Vec::with_capacity(sources.len());
         for source in sources {
@@ -172,7 +172,7 @@ impl SegmentMerge {
             let rest = rest?;
             Some((rest.file, rest.offset, number))
         });
-        // Of the segments that start first, the newest wins.
+        // The newest of the segments that start first wins.
         let Some((file, at, winner)) = starts.min() else { return Ok(None) };
         let segment = self.sources[winner].rest.expect("it starts there");
         // A newer source that begins inside the segment cuts it.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nest: runs of segments at one distance from each other; the record of runs.
+//! Nested run, or nest: runs of segments at one distance from each other; the record of runs.
 //!
 //! Ranks that write boxes of an array of several dimensions write lines within planes: a run for
 //! each plane, all alike. A nest is all these runs in one record, like the nested phrases of MetaKV

@@ -85,7 +85,7 @@ impl SegmentOverlay {
     /// Fills gaps from each source of `tables`, newest first. Cost: about one block read for each.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn add_tables(&mut self, tables: &SegmentTables) -> Result<()> {
         let from = seek_key(self.file, self.range.start);
         let to = SEGMENT.group_last(&from);

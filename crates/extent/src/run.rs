@@ -2,8 +2,8 @@
 //! Segment run: segments of one length at regular distances, in a file and in a log.
 //!
 //! A rank's writes into a shared file are rarely one range, and rarely random: they follow a
-//! pattern. A run describes in one record what would be thousands of segments (MetaKV §III-A, the
-//! phrases of its delta encoding). Its record is a [`NestedRun`](super::NestedRun).
+//! pattern. A run describes in one record a pattern that would take thousands of segments (MetaKV
+//! §III-A, the phrases of its delta encoding). Its record is a [`NestedRun`](super::NestedRun).
 
 use esker_table::manifest::SetId;
 

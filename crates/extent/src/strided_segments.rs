@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Strides: segments at regular distances in several dimensions, in one descriptor: a rank's part
-//! of an array, or an MPI file view.
+//! Strided segments: segments at regular distances in several dimensions, in one descriptor: a
+//! rank's part of an array, or an MPI file view.
 
 use super::{LogPlace, OPERATION_SEGMENTS_MAX, Segment, SegmentRun};
 

@@ -2,7 +2,8 @@
 //! Tables of segments: tables of single segments and tables of runs, in one stack.
 //!
 //! A source is one sorted run of tables of either kind, in which no two segments overlap; of two
-//! sources the newer has the bytes. The runs of a file are read as a whole, once, into a lattice.
+//! sources the newer has the bytes. The runs of a file are read as a whole, once, into an interval
+//! index.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::{IntervalIndex, LogPlace, NestedRun, RUN, SEGMENT, Segment, SegmentRun, seek_key};
 
-/// Approximate maximum memory of the lattices that a table keeps.
+/// Approximate maximum memory of the interval indexes that a table keeps.
 const LATTICES_BYTES_MAX: usize = 64 << 20;
 
 /// A sorted run of tables of runs.
@@ -51,7 +52,7 @@ impl RunTables {
     /// Returns the segments of `file`. Cost: the blocks that hold its runs, the first time.
     ///
     /// # Errors
-    /// `Corrupt` if runs overlap, and what the store reports.
+    /// `Corrupt` if runs overlap, and errors of the store.
     pub fn lattice(&self, file: u128) -> Result<Arc<IntervalIndex>> {
         if let Some(lattice) = self.lattices.lock().of_file.get(&file) {
             return Ok(lattice.clone());
@@ -85,7 +86,7 @@ impl RunTables {
     /// Returns the files that have runs here, in order.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn files(&self) -> Result<Vec<u128>> {
         files(&self.tables, &RUN)
     }
@@ -133,7 +134,7 @@ impl SegmentSource {
     /// Returns the files that have segments here, in order. One block read for each.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn files(&self) -> Result<Vec<u128>> {
         files(self.tables(), self.schema())
     }
@@ -150,7 +151,7 @@ impl SegmentSource {
     /// there are no runs, none for neighbours.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn find(
         &self,
         file: u128,
@@ -180,7 +181,7 @@ impl SegmentSource {
     /// Returns whether it has segments of `file`. About one block read.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn has(&self, file: u128) -> Result<bool> {
         let from = seek_key(file, 0);
         let mut cursor: RecordCursor =
@@ -194,7 +195,7 @@ impl SegmentSource {
     /// Passes the place of each record's first byte to `visit`. Cost: all its blocks.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn visit_places(&self, visit: &mut dyn FnMut(LogPlace)) -> Result<()> {
         let mut cursor = self.tables().cursor(self.schema(), &Key::FIRST, &Key::LAST);
         cursor.start(&Key::FIRST)?;

@@ -64,7 +64,7 @@ fn cursor(map: &SegmentMap) -> RecordCursor {
 
 /// Symptom: a listing of a hostile file took time in proportion to the square of its lines.
 /// Cause: at each period in which a line began or ended, the visit went through all phases.
-/// Fix: only phases that change are looked at. Before, this file took 2^34 steps.
+/// Fix: the visit examines only phases that change. Before, this file took 2^34 steps.
 #[test]
 fn lines_that_begin_and_end_one_by_one_are_visited_in_linear_time() {
     const LINES: u64 = 1 << 17;
@@ -376,7 +376,7 @@ fn boxes_of_ranks_are_nests() {
 }
 
 proptest! {
-    /// A strand yields any segments in the order in which they were added.
+    /// A builder yields any segments in the order in which they were added.
     #[test]
     fn strands_keep_the_order(
         all in prop::collection::vec((0u64..30, 1u64..3, 1u64..7, 0u64..3, 0u64..40, 0u64..4), 1..30),

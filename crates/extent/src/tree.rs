@@ -19,8 +19,8 @@ use super::{
 pub(crate) const PUT_SEGMENTS_MAX: u64 = 1 << 23;
 const _: () = assert!(OPERATION_SEGMENTS_MAX as u64 <= PUT_SEGMENTS_MAX, "an operation has a run");
 
-/// The segments of a tree that hosts the [`ExtentFamily`](super::ExtentFamily). Of any other tree, the
-/// methods panic.
+/// The segments of a tree that hosts the [`ExtentFamily`](super::ExtentFamily). The methods panic
+/// on any other tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeExtents<'a> {
     pub(crate) tree: &'a Tree,
@@ -43,7 +43,7 @@ impl<'a> TreeExtents<'a> {
     ///
     /// # Errors
     /// `TooLarge` for more than [`OPERATION_SEGMENTS_MAX`]; `Invalid` for segments that are empty
-    /// or have impossible numbers; `Closed`; and what the store reports.
+    /// or have impossible numbers; `Closed`; and errors of the store.
     pub fn put_segments(&self, segments: &mut [Segment]) -> Result<u64> {
         if segments.len() > OPERATION_SEGMENTS_MAX {
             let context = format!("{} segments in one operation", segments.len());
@@ -67,9 +67,9 @@ impl<'a> TreeExtents<'a> {
         })
     }
 
-    /// Puts `runs`, all of `file`, as [`TreeExtents::put_segments`] puts single segments; as several
-    /// operations, of which it returns the last, if they have over eight million segments. The file
-    /// is then kept as runs, until it is written in another way.
+    /// Puts `runs`, all of `file`, as [`TreeExtents::put_segments`] puts single segments; as
+    /// several operations, of which it returns the last, if they have over eight million segments.
+    /// The file is then kept as runs, until it is written in another way.
     ///
     /// # Errors
     /// As [`TreeExtents::put_segments`]; `Invalid` for runs with impossible numbers.
@@ -106,8 +106,8 @@ impl<'a> TreeExtents<'a> {
         self.tree.put_in_family(|memtable, seq| put(memtable, seq, is_logged))
     }
 
-    /// Finds runs among `pieces` and puts them as [`TreeExtents::put_runs`] does. `log` is a segment of
-    /// their file, without offsets, that names the log of all their bytes.
+    /// Finds runs among `pieces` and puts them as [`TreeExtents::put_runs`] does. `log` is a
+    /// segment of their file, without offsets, that names the log of all their bytes.
     ///
     /// # Errors
     /// As [`TreeExtents::put_runs`].
@@ -127,7 +127,7 @@ impl<'a> TreeExtents<'a> {
     /// in order, cut to the range. Cost: as [`TreeExtents::find_segments`].
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn visit_segments(
         &self,
         file: u128,
@@ -159,7 +159,7 @@ impl<'a> TreeExtents<'a> {
     /// the first time; for a file that is not stored as runs alone, one look-up for each offset.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn find_segments(
         &self,
         file: u128,
@@ -221,7 +221,7 @@ impl<'a> TreeExtents<'a> {
     /// are in memory, else about one block read per run of tables.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn read_segments(&self, overlay: &mut SegmentOverlay) -> Result<()> {
         let (filled, older) =
             self.tree.read_family(|memtable: &SegmentMemtable| memtable.buffer.fill(overlay));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bounds: a writer refuses segments that its readers would refuse, and goes on.
+//! Bounds: a writer refuses segments that its readers would refuse, and continues.
 
 use std::sync::Arc;
 

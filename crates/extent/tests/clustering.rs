@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clustering on and off agree: batches of offsets get the same segments whatever blocks are read
-//! together (MetaKV §III-B, Algorithm 1), from files and from memory, before and after compaction.
+//! Clustering on and off agree: batches of offsets get the same segments no matter which blocks are
+//! read together (MetaKV §III-B, Algorithm 1), from files and from memory, before and after
+//! compaction.
 //!
 //! α follows from the pace of the store, which the test sets. With expensive requests and free
 //! bytes, regions are wide; the other way round, only adjacent blocks that were all asked for are
@@ -79,7 +80,7 @@ impl Subject {
             Clustering::Wide => (50_000_000, 0, 5),
             Clustering::Close | Clustering::Off => (0, 1_000, 100),
         };
-        // After so many requests, earlier ones have no weight.
+        // Enough requests that earlier ones have no weight.
         for number in 0..4_000 {
             let bytes = 4_096 * (1 + number % 5);
             self.source.counters.pace.record(bytes, of_request + of_byte * bytes);

@@ -214,8 +214,8 @@ fn ranks_that_take_turns_stay_runs() {
     assert_eq!(overlay.pieces().len() as u64, batches * 32 * ranks);
 }
 
-/// Segments in no pattern are found in batches whatever is in memory. Blocks that are not in memory
-/// are read by regions, in fewer requests than there are blocks if many are asked for.
+/// Batches find segments in no pattern, with or without their blocks in memory. Blocks that are not
+/// in memory are read by regions, in fewer requests than there are blocks if a batch needs many.
 #[test]
 fn batches_find_single_segments_by_regions() {
     const SEGMENTS: u64 = 30_000;
@@ -283,8 +283,8 @@ fn batches_find_single_segments_by_regions() {
 /// Symptom: after a merge, reads of a file with many segments failed with `Corrupt`, and so did all
 /// later merges.
 /// Cause: a reader joined the single segments of a table to runs again. Such a run could have the
-/// stride of a group of the writer's, and not fit it. Then no run was in a group, and there were too
-/// many segments to keep one by one.
+/// stride of a group of the writer's, and not fit it. Then no run was in a group, and there were
+/// too many segments to keep one by one.
 /// Fix: a reader takes the runs as they were written if they do not fit when they are joined.
 #[test]
 fn a_reader_accepts_every_index_that_a_merge_writes() {
@@ -302,8 +302,8 @@ fn a_reader_accepts_every_index_that_a_merge_writes() {
             log_stride,
         }
     };
-    // Two runs that alternate in one log. Together they are a run of half the stride. They are between
-    // two segments of a third one, so a merge keeps them as single segments.
+    // Two runs that alternate in one log. Together they are a run of half the stride. They are
+    // between two segments of a third one, so a merge keeps them as single segments.
     let base = 500 << 31;
     let mut runs = vec![
         run(2, (base + 50, 8, 1_000), (0, 200)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A store that is full for a while, from each operation of a workload on: changes are refused
-//! whole, nothing acknowledged is lost, and once there is room the same tree goes on. Also with a
+//! whole, nothing acknowledged is lost, and once there is room the same tree continues. Also with a
 //! crash while the store is full.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,19 +8,26 @@
 //!                          └─only data is needed─► data only ──► tables deleted
 //! ```
 //! Each arrow except the deletions is a commit of the next manifest, so exactly one of "restore"
-//! and "doom" happens. To hold a set, a process first puts a marker and then reads the manifest. If
-//! it finds the set live, the collector, which lists markers after condemning it, finds the marker.
-//! If it finds the set condemned, it restores the set itself or loses to "doom". Markers of sets
-//! that need only data logs ([`MarkerHolder::Data`]) do not restore a set, but keep it from being doomed:
-//! the collector commits that its tables are gone, and deletes them and the logs to which no such
-//! set refers. A squash that begins to refer to a log found the reference in another set, and holds
-//! that set until it has committed, so a marker of this kind exists for as long as a log is needed.
-//! Committing under a higher epoch fences a writer that is still running. Before a set is doomed
-//! that may be about to get a name, publications of that name are fenced (`publication.rs`). A process
-//! that reopens a part of a job condemns it in the same way, until it knows that nobody uses it.
-//! A set that has markers but no manifest is doomed by its first manifest: that, or the manifest
-//! with which the set begins, exists, but never both. So the markers of a set that has begun
-//! existed before it read what they hold.
+//! and "doom" happens.
+//!
+//! To hold a set, a process first puts a marker and then reads the manifest. If it finds the set
+//! live, the collector, which lists markers after condemning it, finds the marker. If it finds the
+//! set condemned, it restores the set itself or loses to "doom".
+//!
+//! Markers of sets that need only data logs ([`MarkerHolder::Data`]) do not restore a set, but keep
+//! it from being doomed: the collector commits that its tables are gone, and deletes them and the
+//! logs to which no such set refers. A squash that begins to refer to a log found the reference in
+//! another set, and holds that set until it has committed, so a marker of this kind exists for as
+//! long as a log is needed.
+//!
+//! Committing under a higher epoch fences a writer that is still running. Before a collector dooms
+//! a set that may be about to get a name, it fences publications of that name (`publication.rs`). A
+//! process that reopens a part of a job condemns it in the same way, until it knows that no other
+//! process uses it.
+//!
+//! A process dooms a set that has markers but no manifest by putting its first manifest: either
+//! that manifest or the one with which the set begins exists, never both. The markers of a set that
+//! has begun therefore existed before the set read what they hold.
 //! Source: docs/design/0002-garbage.md.
 
 use std::collections::BTreeSet;
@@ -102,8 +109,8 @@ fn restore(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Result<bool
     fence(store, set, manifest)
 }
 
-/// Commits a higher epoch to `set`, whose newest manifest was `manifest`, so that a process that has read
-/// an earlier one cannot commit; false if another process committed first.
+/// Commits a higher epoch to `set`, whose newest manifest was `manifest`, so that a process that
+/// has read an earlier one cannot commit; false if another process committed first.
 pub(crate) fn fence(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Result<bool> {
     // Keeps the time of the manifest, so that the age of obsolete tables does not change.
     let written_ns = manifest.written_ns;
@@ -157,9 +164,9 @@ pub(crate) fn load_live_expecting(
     Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
 }
 
-/// Ensures that the data logs of `set`, on which the caller has put a [`MarkerHolder::Data`] marker,
-/// stay: a collector that listed the markers earlier loses its next commit. The set in which the
-/// caller found the logs keeps them until this returns.
+/// Ensures that the data logs of `set`, on which the caller has put a [`MarkerHolder::Data`]
+/// marker, stay: a collector that listed the markers earlier loses its next commit. The set in
+/// which the caller found the logs keeps them until this returns.
 ///
 /// # Errors
 /// `NotFound` if the set is gone or being deleted; as [`Manifest::load`].
@@ -195,8 +202,8 @@ enum KeptContent {
     Nothing,
 }
 
-/// Returns what markers keep of `set`. Markers of names in `stale` count only if `stands_for` finds
-/// that the name now stands for the set.
+/// Returns the part of `set` that markers keep. Markers of names in `stale` count only if
+/// `stands_for` finds that the name now stands for the set.
 fn kept(
     store: &dyn Store,
     set: SetId,
@@ -298,8 +305,8 @@ pub(crate) fn doom(
     Ok(CondemnVerdict::Kept)
 }
 
-/// Dooms `set`, whose newest manifest was `manifest`, whoever holds it; false if another process committed
-/// first.
+/// Dooms `set`, whose newest manifest was `manifest`, even if it is held; false if another process
+/// committed first.
 pub(crate) fn doom_now(
     manifest: &mut Manifest,
     store: &dyn Store,
@@ -356,8 +363,8 @@ pub(crate) fn doom_unreadable(
     Manifest::load(store, set).map(|manifest| CondemnVerdict::Doomed(Box::new(manifest)))
 }
 
-/// Dooms `set`, whose newest manifest cannot be read, whoever holds it; false if another process committed
-/// first, or if there is no next number: no writer gets that far.
+/// Dooms `set`, whose newest manifest cannot be read, even if it is held; false if another process
+/// committed first, or if there is no next number: no writer gets that far.
 pub(crate) fn doom_damaged(store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
     let newest = Manifest::newest_number(store, set)?;
     // Above the epoch of any writer that is still running.

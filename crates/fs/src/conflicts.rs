@@ -3,15 +3,17 @@
 //! version of the base that comes first, and hides the others.
 //!
 //! Two bases conflict at a name if each has a record of it in a set on which the other does not
-//! build, and the records differ. A third base that builds on both has decided between them. Sets
-//! on which all bases build are not read. The records of the others are merged in order; blocks of
-//! names that only one set has are skipped. Paths are looked up for a batch of conflicts at a time,
-//! level by level, so memory is bounded by the batch and the number of bases, not by the number of
-//! files or directories.
-//! If one base removed a directory as a whole and another changed only its entries, no name has records
-//! of both: `removed_dirs.rs` finds these conflicts.
-//! The name of a file with several names is only a link: its version is that of the inode in the
-//! links directory, which two bases may also have changed without a record of any name.
+//! build, and the records differ. A third base that builds on both has decided between them.
+//!
+//! The search does not read sets on which all bases build. It merges the records of the others in
+//! order, and skips blocks of names that only one set has. It looks up paths for a batch of
+//! conflicts at a time, level by level, so memory is bounded by the batch and the number of bases,
+//! not by the number of files or directories.
+//!
+//! If one base removed a directory as a whole and another changed only its entries, no name has
+//! records of both: `removed_dirs.rs` finds these conflicts. The name of a file with several names
+//! is only a link: its version is that of the inode in the links directory, which two bases may
+//! also have changed without a record of any name.
 
 mod newest;
 mod removed_dirs;
@@ -87,7 +89,7 @@ pub struct BaseConflict {
     pub is_in_removed_dir: bool,
     /// The versions, with the one that the stack shows first.
     pub versions: Vec<ConflictingVersion>,
-    /// How the first two differ, if both have an inode.
+    /// Differences of the first two, if both have an inode.
     pub aspects: Vec<DiffAspect>,
 }
 
@@ -293,8 +295,8 @@ impl ComposedBases {
 /// Directory and name of a directory, or of a file with several names, by identity.
 type NamePlaces = HashMap<u128, (DirId, Vec<u8>)>;
 
-/// Returns a name in `namespace` for each `wanted` directory and file with several names, and for all
-/// directories above them.
+/// Returns a name in `namespace` for each `wanted` directory and file with several names, and for
+/// all directories above them.
 fn find_places(namespace: &Namespace, mut wanted: HashSet<u128>) -> Result<NamePlaces> {
     let mut places = NamePlaces::new();
     for _ in 0..DEPTH_MAX {

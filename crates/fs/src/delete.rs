@@ -56,8 +56,8 @@ impl Repository {
         self.delete_from(name, None)
     }
 
-    /// Like [`Repository::delete`], but deletes the name only if it stands for `set`: what others
-    /// publish under it meanwhile stays.
+    /// Like [`Repository::delete`], but deletes the name only if it stands for `set`: a set that
+    /// another process publishes under it meanwhile stays.
     ///
     /// # Errors
     /// As [`Repository::delete`]; `Conflict` if the name stands for another set.
@@ -67,7 +67,7 @@ impl Repository {
 
     fn delete_from(&self, name: &str, expected: Option<SetId>) -> Result<()> {
         let (store, clock) = (&**self.store(), &**self.clock());
-        // One marker, whatever the number of retries.
+        // One marker for all retries.
         let holder = MarkerHolder::Former { since_ns: clock.now_ns(), name: name.to_owned() };
         let keep = &mut |set| marker::hold(store, set, &holder);
         for _ in 0..TRIES_MAX {
@@ -83,12 +83,12 @@ impl Repository {
         Err(Error::new(Kind::Conflict, format!("the set of {name} keeps changing; try again")))
     }
 
-    /// Gives up a change set that another process began or left, like [`Repository::abandon`], unless
-    /// another process writes it. A set whose manifest cannot be read is given up, too.
+    /// Gives up a change set that another process began or left, like [`Repository::abandon`],
+    /// unless another process writes it. A set whose manifest cannot be read is given up, too.
     ///
     /// # Errors
-    /// `Conflict` if another process writes the set, unless `options` allow a takeover, or if it is a
-    /// live namespace; `NotFound`; as [`Repository::abandon`].
+    /// `Conflict` if another process writes the set, unless `options` allow a takeover, or if it is
+    /// a live namespace; `NotFound`; as [`Repository::abandon`].
     pub fn give_up(&self, set: SetId, options: &SessionOptions) -> Result<()> {
         live_namespace::check_not_live(&**self.store(), set)?;
         self.give_up_if(set, &|manifest| match manifest.state {
@@ -97,9 +97,9 @@ impl Repository {
         })
     }
 
-    /// Commits that the session of `set` was given up, which fences its writer and every process that is
-    /// about to resume or to reopen it, and then removes its markers. Does nothing if `may_give_up`
-    /// returns false of the newest manifest.
+    /// Commits that the session of `set` was given up, which fences its writer and every process
+    /// that is about to resume or to reopen it, and then removes its markers. Does nothing if
+    /// `may_give_up` returns false of the newest manifest.
     fn give_up_if(
         &self,
         set: SetId,
@@ -108,7 +108,7 @@ impl Repository {
         let store = &**self.store();
         for _ in 0..TRIES_MAX {
             let mut manifest = match Manifest::load(store, set) {
-                // Nobody can resume it; its writer, if there is one, can commit no more.
+                // No process can resume it, and its writer, if there is one, can no longer commit.
                 Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
                     let doom = || condemn::doom_damaged(store, set, self.clock().now_ns());
                     if !self.with_reserve(doom)? {
@@ -138,7 +138,8 @@ impl Repository {
         Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
     }
 
-    /// Makes processes that are about to name `set`, a part of a job that was just given up, look at it again.
+    /// Makes processes that are about to name `set`, a part of a job that was just given up, look
+    /// at it again.
     fn fence_names(&self, set: SetId) -> Result<()> {
         let store = &**self.store();
         for holder in marker::holders(store, set)? {
@@ -151,8 +152,8 @@ impl Repository {
     }
 
     /// Makes a complete set that a command began for its own use ([`SessionOptions::private`])
-    /// independent of the command: it stays if the command dies. Does nothing to a part that was reopened
-    /// meanwhile, which is another process's. Cost: a commit.
+    /// independent of the command: it stays if the command dies. Does nothing to a part that was
+    /// reopened meanwhile, which is another process's. Cost: a commit.
     ///
     /// # Errors
     /// `Conflict` if another process commits to it; errors of the store.
@@ -253,7 +254,7 @@ impl Repository {
         let store = &**self.store();
         let doom = || condemn::doom_missing(store, set, self.clock().now_ns());
         match self.give_up_if(set, &|_| Ok(true)) {
-            // It has not begun, and does not any more.
+            // It has not begun, and never will.
             Err(error) if error.kind() == Kind::NotFound && self.with_reserve(doom)? => {
                 session_marker::release_given_up(store, set)
             }
@@ -263,14 +264,14 @@ impl Repository {
         }
     }
 
-    /// Gives `session` up, which this process writes, like [`Repository::abandon`]. If another process
-    /// has taken it over, that process keeps it.
+    /// Gives `session` up, which this process writes, like [`Repository::abandon`]. If another
+    /// process has taken it over, that process keeps it.
     ///
     /// # Errors
     /// As [`Repository::abandon`].
     pub fn abandon_session(&self, session: &Session) -> Result<()> {
         let epoch = session.epoch();
-        // Nobody takes a complete set over, unless it is a part that is reopened.
+        // No process takes over a complete set, except for a part that is reopened.
         let is_own = |newest: &Manifest| {
             newest.epoch == epoch || (newest.state == SetState::Sealed && newest.job.is_none())
         };

@@ -48,7 +48,7 @@ pub struct Difference<'a> {
     pub before: Option<&'a Inode>,
     /// Inode in the second tree.
     pub after: Option<&'a Inode>,
-    /// How they differ, if both exist.
+    /// Their differences, if both exist.
     pub aspects: &'a [DiffAspect],
 }
 

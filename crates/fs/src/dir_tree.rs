@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shape: the directories of a stack of change sets, and the names of files that have several.
+//! Directory tree: the directories of a stack of change sets, and the names of files that have
+//! several.
 //!
 //! Most records are not read: blocks that contain only files are skipped, and the layers are
 //! searched only for names that are a directory or link in some layer.
@@ -51,7 +52,7 @@ enum NamedEntry {
 }
 
 impl DirTree {
-    /// Computes the shape of `layers`, in order of precedence, with `threads` threads.
+    /// Computes the directory tree of `layers`, in order of precedence, with `threads` threads.
     pub(crate) fn of(layers: &[&TableRuns], threads: usize) -> Result<Self> {
         let tables: Vec<&Arc<TableHandle>> =
             layers.iter().flat_map(|tables| &tables.runs).flat_map(|run| &run.tables).collect();
@@ -169,11 +170,12 @@ pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128
     })
 }
 
-/// Visits the keys under which a table has a tombstone, or another directory, where a directory was.
+/// Visits the keys under which a table has a tombstone, or another directory, where a directory
+/// was.
 pub(crate) fn visit_removed_dirs(handle: &TableHandle, visit: &mut dyn FnMut(&Key)) -> Result<()> {
     let wanted = [NameKind::Tombstone, NameKind::Is(FileKind::Directory)].map(NameKind::number);
     visit_entries(handle, &wanted, &mut |key, ints| {
-        // Every directory at a name raises the generation of what follows.
+        // Every directory at a name raises the generation of the next record.
         if ints[column::GENERATION] > 0 {
             visit(key);
         }
@@ -212,7 +214,7 @@ fn visit_entries(
     Ok(())
 }
 
-/// Returns what `layers` show under `key`, if it is a directory or a link.
+/// Returns the entry that `layers` show under `key`, if it is a directory or a link.
 fn resolve(layers: &[&TableRuns], key: &KeyBuffer) -> Result<Option<NamedEntry>> {
     let key = key.key();
     let wanted = LookupKey { digest: INODE.digest(&key), key };

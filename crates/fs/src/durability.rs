@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Durability of a session: from changes in memory to synced logs and tables, and to its end.
 //!
-//! Each call first writes back what is cached outside the tree: changes of open files, and times of
-//! directories. What survives a crash at each level: docs/guide/durability.md.
+//! Each call first writes back the changes cached outside the tree: those of open files, and times
+//! of directories. Crash guarantees of each level: docs/guide/durability.md.
 
 use esker_base::Result;
 use esker_table::tree::Durability;

@@ -7,10 +7,10 @@
 //! implies are restored → sets without markers are doomed (`condemn.rs`) and deleted, which frees
 //! others (`unheld.rs`); sets that are held only for their data logs lose everything else
 //! (`data_only.rs`) → objects that live sets do not need (`sweep.rs`).
-//! Invariant: nothing reachable from a published name is ever deleted, whatever else goes wrong:
-//! names and the manifests of live sets count as holders even if their markers are missing.
-//! A dry run takes the same path and keeps in memory what it would write, so that each step finds
-//! what the steps before it would have left.
+//! Invariant: nothing reachable from a published name is ever deleted, no matter what else goes
+//! wrong: names and the manifests of live sets count as holders even if their markers are missing.
+//! A dry run takes the same path and keeps its writes in memory, so that each step finds the state
+//! that the steps before it would have left.
 //! Concurrency: any number of collectors, writers and readers at once; safe to stop anywhere, and
 //! the next collection continues. Source: docs/design/0002-garbage.md.
 
@@ -43,8 +43,8 @@ use crate::repository::Repository;
 /// Default time that readers have left after the name of their snapshot was deleted or replaced, or
 /// after its tables were replaced.
 pub const GRACE: Duration = Duration::from_secs(3600);
-/// How long a writer may sleep and still find out that its set was deleted: the last manifest of a
-/// deleted set, which takes the number that the writer would commit, is kept for this long.
+/// Time for which a writer may sleep and still find out that its set was deleted: the last manifest
+/// of a deleted set, which takes the number that the writer would commit, is kept for this long.
 /// Unfinished uploads are left alone for as long.
 const SLEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -71,7 +71,7 @@ impl Default for GcOptions {
     }
 }
 
-/// What a collection did, or would do.
+/// The results of a collection or of a dry run.
 #[derive(Clone, Debug, Default)]
 pub struct GcReport {
     /// Sets that were deleted.
@@ -82,8 +82,8 @@ pub struct GcReport {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Markers that no longer count because their holder is gone, and claims of parts that are gone.
-    /// Markers of names are removed together with their set; the others were removed.
+    /// Markers that no longer count because their holder is gone, and claims of parts that are
+    /// gone. Markers of names are removed together with their set; the others were removed.
     pub stale_markers: u64,
     /// Missing markers that were restored.
     pub restored_markers: u64,
@@ -209,8 +209,8 @@ fn find_set(store: &dyn Store, set: SetId, rules: &SweepRules) -> Result<FoundSe
     Ok(FoundSet { set, known, is_littered })
 }
 
-/// Names of which publications were fenced, each with the set and the manifest that condemned it. Kept
-/// when a collection in a full store is tried again, so that each attempt takes less room.
+/// Names of which publications were fenced, each with the set and the manifest that condemned it.
+/// Kept when a collection in a full store is tried again, so that each attempt takes less room.
 type NameFences = RefCell<BTreeSet<(SetId, u64, String)>>;
 
 /// One collection.
@@ -238,7 +238,7 @@ struct GarbageCollection<'a> {
     counted: BTreeSet<String>,
     /// Markers missing in the store, which had no room for them.
     unrestored: BTreeSet<(SetId, MarkerHolder)>,
-    /// Why a step was deferred that has to write before it frees anything.
+    /// The error because of which a step was deferred that has to write before it frees anything.
     no_space: Option<Error>,
     /// Live sets whose folders had objects that may go.
     littered: BTreeSet<SetId>,
@@ -388,7 +388,7 @@ impl<'a> GarbageCollection<'a> {
         Ok(true)
     }
 
-    /// Restores markers that names and manifests imply, from names down to what they need.
+    /// Restores markers that names and manifests imply, from names down to the sets that they need.
     fn restore_markers(&mut self) -> Result<()> {
         for (set, holder) in std::mem::take(&mut self.unrestored) {
             self.put_marker(set, holder)?;
@@ -449,7 +449,7 @@ impl<'a> GarbageCollection<'a> {
             let is_reader = |holder: &&MarkerHolder| matches!(holder, MarkerHolder::Reader { .. });
             let is_former = |holder: &MarkerHolder| match holder {
                 MarkerHolder::Former { .. } => true,
-                // Of a name that was deleted soon after it was published.
+                // The marker of a name that was deleted soon after it was published.
                 MarkerHolder::Name(_) => self.is_stale(*set, holder),
                 _ => false,
             };

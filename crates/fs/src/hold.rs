@@ -25,8 +25,8 @@ pub enum HolderState {
     Alive,
     /// It ended in an orderly way.
     Released,
-    /// It was a process of this machine that is gone, and did not release the set: it was killed, or
-    /// exited without ending its session.
+    /// It was a process of this machine that is gone, and did not release the set: it was killed,
+    /// or exited without ending its session.
     Ended,
     /// It was not seen for [`BEAT_AGE_MAX`], and nothing more is known.
     Silent,

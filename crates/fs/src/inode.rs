@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Inode: what a change set records for a name, and the schema that stores it.
+//! Inode: the record that a change set has for a name, and the schema that stores it.
 //!
-//! Layout: docs/format/inode.md. This file is its only encoder and decoder; `inode/schema.rs` has the
-//! columns, `inode/stored_inode.rs` reads them.
-//! A record is keyed by (directory, xxh3 of the name, name). A tombstone hides the name in layers
-//! below. A link stands for an inode that has several names and is stored in the links directory.
+//! Layout: docs/format/inode.md. This file is its only encoder and decoder; `inode/schema.rs` has
+//! the columns, `inode/stored_inode.rs` reads them. A record is keyed by (directory, xxh3 of the
+//! name, name). A tombstone hides the name in layers below. A link stands for an inode that has
+//! several names and is stored in the links directory.
 //! Source: DESIGN §4; DeltaFS thesis §4.3 (what a log entry holds).
 
 mod file_id;
@@ -55,10 +55,10 @@ impl FileKind {
     }
 }
 
-/// What a record says about its name.
+/// The meaning of a record for its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
-    /// Nothing, whatever lower layers say.
+    /// The name does not exist, even if lower layers have it.
     Tombstone,
     /// A file of this kind.
     Is(FileKind),

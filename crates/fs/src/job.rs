@@ -79,7 +79,7 @@ impl FromStr for JobId {
     }
 }
 
-/// How changes of several parts to one name conflict.
+/// Kind of a conflict between changes of several parts to one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConflictKind {
     /// They made different files or directories at the name, or replaced it differently.
@@ -103,7 +103,7 @@ pub enum ConflictKind {
 /// A name with conflicting changes, and how the conflict was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartConflict {
-    /// What happened.
+    /// The kind of the conflict.
     pub kind: ConflictKind,
     /// The path, if one leads to the directory that contains the name.
     pub path: Option<Vec<u8>>,
@@ -162,8 +162,8 @@ impl Repository {
             return Err(names::taken(name));
         }
         let set = self.draw_set_id();
-        // A publication that fails may have given the set its name, so a failure here leaves the markers
-        // on the parts.
+        // A publication that fails may have given the set its name, so a failure here leaves the
+        // markers on the parts.
         let markers = ProvisionalMarkers::hold(store, set, &[])?;
         let (report, manifests) = self.join_parts(set, parts, writer)?;
         self.publish(set, name)?;
@@ -210,11 +210,11 @@ impl Repository {
         // Commit before anything is written to the set: from here on a manifest needs its markers,
         // its tables and those of the parts. If a collector swept the markers, this fails.
         manifest.claim(store, set, self.clock().now_ns())?;
-        // From here on the parts are parts because of this set, so no rank begins another one. One that was
-        // given up before may have a successor.
+        // From here on the parts are parts because of this set, so no rank begins another one. One
+        // that was given up before may have a successor.
         let stay = |part: &SetId| check_part_stays(*part, &condemn::load_live(store, *part)?);
         if let Err(error) = parts.iter().try_for_each(stay) {
-            // The parts are none because of this set then.
+            // This set then no longer makes the parts parts.
             drop(condemn::doom_now(&mut manifest, store, set, self.clock().now_ns()));
             return Err(error);
         }

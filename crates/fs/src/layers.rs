@@ -41,7 +41,7 @@ pub struct BaseSet {
     pub segments: SegmentTables,
 }
 
-/// What the layers below a writer have for a name.
+/// The records of a name in the layers below a writer.
 #[derive(Debug, Default)]
 pub(crate) struct LowerRecords {
     /// The topmost record, if any.
@@ -219,8 +219,8 @@ impl LayerStack {
         Ok(inode)
     }
 
-    /// Converts `inode`, the record of a name in `dir`, to what the stack shows of the branch
-    /// `layer`.
+    /// Converts `inode`, the record of a name in `dir` of the branch `layer`, to the inode that the
+    /// stack shows.
     #[cold]
     pub(crate) fn show_branch(&self, layer: LayerIndex, dir: DirId, inode: &mut Inode) {
         inode.branch = inode.mapped.then(|| Box::new(layer.content(inode.id)));
@@ -304,8 +304,8 @@ impl LayerStack {
         self.get(&key, false, true, &mut RowBuffer::default()).map(drop)
     }
 
-    /// Returns what the layers below the writer have for `key`. Reads all of them, because the next
-    /// generation of a directory must exceed the generations in all layers.
+    /// Returns the records that the layers below the writer have for `key`. Reads all of them,
+    /// because the next generation of a directory must exceed the generations in all layers.
     pub(crate) fn below(&self, key: &Key, only_writer: bool) -> Result<LowerRecords> {
         let mut below = LowerRecords::default();
         if only_writer || self.bases.is_empty() {

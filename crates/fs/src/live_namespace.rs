@@ -167,7 +167,7 @@ impl Repository {
                 }
                 put => put,
             }?;
-            // A collection that looked before the layout was there may have removed it.
+            // A collection that checked before the layout existed may have removed it.
             marker::hold(store, set, &holder)?;
             // Until here it has a writer, so no other process gives it up.
             session.end()

@@ -14,7 +14,7 @@ use esker_base::store::Store;
 use esker_base::{Kind, Result};
 use esker_table::manifest::SetId;
 
-/// Why a change set is kept.
+/// A reason to keep a change set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MarkerHolder {
     /// The set has this published name.

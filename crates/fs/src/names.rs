@@ -59,7 +59,8 @@ pub fn check(name: &str) -> Result<()> {
     Err(Error::new(Kind::Invalid, context))
 }
 
-/// Returns a name for advice: `stem` with the first digits of `set`, which is free unless it was used.
+/// Returns a name for advice: `stem` with the first digits of `set`, which is free unless it was
+/// used.
 #[must_use]
 pub fn spare_name(stem: &str, set: SetId) -> String {
     let digits = &set.to_string()[..8];
@@ -67,7 +68,7 @@ pub fn spare_name(stem: &str, set: SetId) -> String {
     format!("{}-{digits}", if is_long { "set" } else { stem })
 }
 
-/// How a publication treats a name that stands for another set.
+/// Treatment of a name that stands for another set, by a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfTaken {
     /// The publication fails.
@@ -168,12 +169,12 @@ pub(crate) fn take_back(
     })
 }
 
-/// Removes `name` and returns its set. If an `expected` set is given, removes the name only from that
-/// set. Calls `before` with a set before it loses the name. Durable once it returns.
+/// Removes `name` and returns its set. If an `expected` set is given, removes the name only from
+/// that set. Calls `before` with a set before it loses the name. Durable once it returns.
 ///
 /// # Errors
-/// `NotFound`; `Conflict` if the name stands for another set than expected; `Corrupt`; errors of the
-/// store.
+/// `NotFound`; `Conflict` if the name stands for another set than expected; `Corrupt`; errors of
+/// the store.
 pub(crate) fn remove(
     store: &dyn Store,
     clock: &dyn Clock,
@@ -258,7 +259,7 @@ pub(crate) fn stands_for(store: &dyn Store, name: &str, set: SetId) -> Result<bo
     find(store, name).map(|entry| entry.is_some_and(|entry| entry.set == set))
 }
 
-/// Returns what `name` stands for. Cost: two requests.
+/// Returns the set for which `name` stands. Cost: two requests.
 ///
 /// # Errors
 /// `NotFound`, `Corrupt`.

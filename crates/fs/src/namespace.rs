@@ -43,7 +43,7 @@ struct SharedNamespace {
     read_ahead: ReadAhead,
 }
 
-/// Whether to follow a symbolic link in a path's last component.
+/// Choice to follow a symbolic link in a path's last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowLinks {
     /// Follow it, like `stat`.
@@ -104,7 +104,7 @@ impl Namespace {
         &self.identity
     }
 
-    /// Whether each request to the store waits for a round trip to a server.
+    /// True if each request to the store waits for a round trip to a server.
     #[must_use]
     pub fn is_far(&self) -> bool {
         self.shared.layers.source().store.requests_at_once() > 1
@@ -117,8 +117,8 @@ impl Namespace {
     }
 
     /// The directory of inodes with several names. The name of each is its identity, 16 bytes in
-    /// big-endian order. Operations that take a directory and a name reach a file there whatever
-    /// happens to its names. Only the superuser may use it, and it cannot be listed.
+    /// big-endian order. Operations that take a directory and a name reach a file there even while
+    /// its names change. Only the superuser may use it, and it cannot be listed.
     #[must_use]
     pub fn links(&self) -> &Dir {
         &self.shared.links
@@ -163,7 +163,8 @@ impl Namespace {
         })
     }
 
-    /// Returns the inode of file `id`, with its strings, if it is in the links directory and has names.
+    /// Returns the inode of file `id`, with its strings, if it is in the links directory and has
+    /// names.
     pub(crate) fn entry_of_links(&self, id: u128) -> Result<Option<Inode>> {
         let found = self.record(&key(DirId::LINKS, &id.to_be_bytes()), false, true)?;
         Ok(found.filter(|inode| inode.nlink > 0))
@@ -392,7 +393,7 @@ impl Namespace {
     /// As [`Namespace::dir`] for the directory; `Invalid` if the last component cannot be a name.
     pub fn locate<'a>(&self, path: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<(Dir, &'a [u8])> {
         let (parent, name) = split_last(path.as_ref())?;
-        // Errors show the parent without the slash behind it.
+        // Errors show the parent without the slash after it.
         let end = parent.iter().rposition(|&byte| byte != b'/').map_or(parent.len(), |at| at + 1);
         let parent = &parent[..end];
         Ok((self.dir(parent)?, name))

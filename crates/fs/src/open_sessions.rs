@@ -112,7 +112,8 @@ impl Repository {
             MarkerHolder::Name(name) => names::stands_for(&**self.store(), name, set),
             _ => Ok(false),
         };
-        // A process that was stopped while it reopened a part has left it condemned; who uses it restores it.
+        // A process that was stopped while it reopened a part has left it condemned; the next user
+        // of the part restores it.
         let is_session = match manifest.state {
             SetState::Open | SetState::CondemnedOpen => true,
             SetState::Sealed | SetState::CondemnedSealed => {

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Provisional markers: the markers by which a set that is being made holds itself, as a session, and
-//! the sets it builds on.
+//! Provisional markers: the markers by which a set that is being made holds itself, as a session,
+//! and the sets it builds on.
 //!
 //! States: a value of [`ProvisionalMarkers`] is held from the start, since only
-//! [`ProvisionalMarkers::hold`] makes one. The maker checks that what the markers hold is live
+//! [`ProvisionalMarkers::hold`] makes one. The maker checks that the held sets are live
 //! (`marker.rs`), commits a manifest that needs them, and then keeps them, which ends the value. If
-//! it fails before, dropping the value releases all markers, as well as the store permits: a leftover
-//! keeps garbage until it is abandoned or swept. A process that dies releases nothing.
-//! The commit of a session's first manifest may take effect although its maker fails, and another process
-//! may take the session over then. So the value is told before that commit, and once it was, it releases
-//! markers only after a commit has made sure that nobody uses the session: the set cannot begin any more,
-//! or was given up by its first writer.
+//! it fails before, dropping the value releases all markers, as well as the store permits: a
+//! leftover keeps garbage until it is abandoned or swept. A process that dies releases nothing.
+//!
+//! The commit of a session's first manifest may take effect although its maker fails, and another
+//! process may take the session over then. The maker therefore announces that commit with
+//! [`ProvisionalMarkers::may_begin`]. From then on the value releases markers only after a commit
+//! has made sure that no process uses the session: the set cannot begin any more, or its first
+//! writer gave it up.
 
 use esker_base::store::{Store, concurrent};
 use esker_base::{Clock, Kind, Result};
@@ -43,18 +45,18 @@ impl<'a> ProvisionalMarkers<'a> {
         Ok(markers)
     }
 
-    /// Says that the set may begin from now on, and that other processes may resume it then.
+    /// Announces that the set may begin from now on, and that other processes may resume it then.
     pub fn may_begin(&mut self, clock: &'a dyn Clock) {
         self.clock = Some(clock);
     }
 
-    /// Makes sure that nobody uses the set, whose maker has failed; true if it has not begun, so that it
-    /// needs no markers.
+    /// Makes sure that no process uses the set, whose maker has failed; true if it has not begun,
+    /// so that it needs no markers.
     fn give_up(&self, clock: &dyn Clock) -> Result<bool> {
         let (store, set, now_ns) = (self.store, self.set, clock.now_ns());
         match condemn::doom_missing(store, set, now_ns) {
             Ok(false) => {}
-            // Nobody else begins it, and its maker's attempt has ended.
+            // No other process begins it, and its maker's attempt has ended.
             Err(error) if error.kind() == Kind::NoSpace => {
                 return match Manifest::newest_number(store, set) {
                     Err(error) if error.kind() == Kind::NotFound => Ok(true),
@@ -78,8 +80,8 @@ impl<'a> ProvisionalMarkers<'a> {
         std::mem::forget(self);
     }
 
-    /// Keeps the marker of the set itself, and releases the others: the set has come to need nothing
-    /// of the sets it was made from.
+    /// Keeps the marker of the set itself, and releases the others: the set has come to need
+    /// nothing of the sets it was made from.
     pub fn keep_own(self) -> Result<()> {
         let (store, set, bases) = (self.store, self.set, self.bases);
         self.keep();

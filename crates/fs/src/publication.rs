@@ -2,13 +2,17 @@
 //! Publication: gives names to change sets, and moves names between them.
 //!
 //! A publisher puts the marker of the name on the set, reads the part of the name table, then makes
-//! sure that the set is complete and not being deleted, and puts the next version of that part. A
-//! collector that found the marker stale puts a version of the part, too, after it condemned the
-//! set and before it dooms it. So the publisher either finds the set condemned, or loses the
+//! sure that the set is complete and not being deleted, and puts the next version of that part.
+//!
+//! A collector that found the marker stale puts a version of the part, too, after it condemned the
+//! set and before it dooms it. The publisher therefore either finds the set condemned, or loses the
 //! number, or its name is in the version that the collector reads: no name ever stands for a set
-//! that is being deleted. A process that reopens a part of a job does the same (`job/parts.rs`), so no
-//! name ever stands for a part that is open again. The marker stays if the publication fails: another
-//! process may rely on it, and a collection removes it. Source: docs/design/0007-names.md.
+//! that is being deleted. A process that reopens a part of a job does the same (`job/parts.rs`), so
+//! no name ever stands for a part that is open again.
+//!
+//! The marker stays if the publication fails: another process may rely on it, and a collection
+//! removes it.
+//! Source: docs/design/0007-names.md.
 
 use std::collections::VecDeque;
 
@@ -69,7 +73,7 @@ impl Repository {
         }
     }
 
-    /// Renames what is published as `old` to `new`: first adds `new`, then removes `old`, so that
+    /// Renames the published set `old` to `new`: first adds `new`, then removes `old`, so that
     /// readers find at least one. `if_taken` tells whether `new` may already stand for another set.
     /// If this is interrupted both names may exist; it may then be repeated. Returns the set that
     /// was renamed.
@@ -112,8 +116,8 @@ impl Repository {
     }
 }
 
-/// Fails unless `set` is complete and, if it is a part of a job, was not given up: its rank may have begun
-/// another part.
+/// Fails unless `set` is complete and, if it is a part of a job, was not given up: its rank may
+/// have begun another part.
 fn check_publishable(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
     if manifest.state != SetState::Sealed {
         let what = format!("change set {set} is not complete; {advice}");
@@ -170,9 +174,9 @@ pub(crate) fn publish_held(
     Ok(replaced.map(|former| former.set))
 }
 
-/// Fails if `bases`, or a set on top of them, would hide what was published as `name` since work
-/// began: `current`, which is not among their sets, although it shares some with them. Unrelated
-/// snapshots replace each other, as under a name for the latest one.
+/// Fails if `bases`, or a set on top of them, would hide `current`, which was published as `name`
+/// since work began: `current` is not among their sets, although it shares some with them.
+/// Unrelated snapshots replace each other, as under a name for the latest one.
 fn check_not_moved(store: &dyn Store, bases: &[SetId], current: SetId, name: &str) -> Result<()> {
     let own = closure(store, bases, Some(current))?;
     if own.contains(&current) {

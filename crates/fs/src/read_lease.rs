@@ -4,10 +4,10 @@
 //!
 //! A reader puts `reader-<id>-<count>` on each set and puts the next count every [`RENEWAL`]. A
 //! collection keeps everything reachable from such markers while one of them is younger than
-//! [`LEASE`], whatever its grace period; after that it sweeps the markers of a dead reader. The
-//! marker before the newest stays until the next renewal, so that a concurrent listing sees one of
-//! the two. Readers that end within [`LEASE_DELAY`] put no markers: the collections' grace period
-//! protects them.
+//! [`LEASE`], regardless of the grace period; after that it sweeps the markers of a dead reader.
+//! The marker before the newest stays until the next renewal, so that a concurrent listing sees one
+//! of the two. Readers that end within [`LEASE_DELAY`] put no markers: the collections' grace
+//! period protects them.
 //! Source: docs/design/0007-names.md.
 
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::marker::{self, MarkerHolder};
 use crate::namespace::Namespace;
 use crate::repository::Repository;
 
-/// How long a reader's marker keeps its set.
+/// Time for which a reader's marker keeps its set.
 pub const LEASE: Duration = Duration::from_secs(900);
 /// Interval at which a reader puts another marker.
 pub const RENEWAL: Duration = Duration::from_secs(240);
-/// A command that takes longer than this puts markers on what it reads.
+/// A command that takes longer than this puts markers on the sets that it reads.
 pub const LEASE_DELAY: Duration = Duration::from_secs(30);
 // One renewal may fail or be late.
 const _: () = assert!(RENEWAL.as_secs() * 3 < LEASE.as_secs());

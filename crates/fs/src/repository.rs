@@ -35,7 +35,7 @@ use crate::session::{Session, SessionOptions};
 use crate::session_marker;
 use crate::set_ids::SetIds;
 
-/// How often resuming a session is retried after another process commits to it.
+/// Maximum attempts to resume a session to which other processes commit meanwhile.
 const RESUMES_MAX: usize = 4;
 /// Memory for parsed blocks if the available memory is unknown.
 pub const CACHE_BYTES: u64 = 256 << 20;
@@ -114,7 +114,7 @@ impl Repository {
         }
     }
 
-    /// Returns what `name` stands for.
+    /// Returns the set for which `name` stands.
     ///
     /// # Errors
     /// `NotFound`.
@@ -128,7 +128,7 @@ impl Repository {
     }
 
     /// Opens the stack of `bases`, of which earlier ones win, and everything they build on. Cost:
-    /// two store requests per change set, whatever its size.
+    /// two store requests per change set of any size.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if a set is not sealed.
@@ -175,8 +175,8 @@ impl Repository {
         Ok(session)
     }
 
-    /// Puts the markers of `set`. On a far store, also lists the numbers of the manifests of `bases`
-    /// concurrently, which saves a round trip when they are read.
+    /// Puts the markers of `set`. On a far store, also lists the numbers of the manifests of
+    /// `bases` concurrently, which saves a round trip when they are read.
     fn hold_bases<'a>(
         &'a self,
         set: SetId,
@@ -219,8 +219,8 @@ impl Repository {
                 || session_marker::is_held(store, set),
                 || condemn::load_live(store, set),
             )?;
-            // It has had its marker since before it began, unless it was given up, or published between
-            // the two answers.
+            // It has had its marker since before it began, unless it was given up, or published
+            // between the two answers.
             if attempt == 1 && manifest.state == SetState::Open && !is_session {
                 continue;
             }
@@ -287,10 +287,11 @@ impl Repository {
         }
     }
 
-    /// True if the bytes of an operation's segments survived, as far as they are in logs of `set` and
-    /// have checksums. Bytes in logs of other sets do not count: they were durable before the operation
-    /// was logged, or have no checksum that could be compared. A failed read of them means that they were
-    /// damaged or deleted later; readers of the file report that, and the operations that follow stay.
+    /// True if the bytes of an operation's segments survived, as far as they are in logs of `set`
+    /// and have checksums. Bytes in logs of other sets do not count: they were durable before the
+    /// operation was logged, or have no checksum that could be compared. A failed read of them
+    /// means that they were damaged or deleted later; readers of the file report that, and the
+    /// operations that follow stay.
     fn has_bytes(&self, set: SetId, runs: &[SegmentRun], data: &DataLogs) -> Result<bool> {
         for segment in runs.iter().map(|run| &run.first) {
             let Some(place) = segment.place.filter(|place| place.set == set) else { continue };
@@ -344,8 +345,8 @@ pub(crate) fn best_effort(done: Result<()>) -> Result<()> {
     }
 }
 
-/// Returns why the resume of `set` under `epoch` failed with `error`: a process that takes the session over
-/// deletes the logs that are still being replayed.
+/// Returns why the resume of `set` under `epoch` failed with `error`: a process that takes the
+/// session over deletes the logs that are still being replayed.
 fn fenced_or(error: Error, store: &dyn Store, set: SetId, epoch: u64) -> Error {
     match Manifest::load(store, set) {
         Ok(now) if error.kind() != Kind::Conflict && now.epoch > epoch => {
@@ -383,7 +384,7 @@ impl Session {
     /// Completes the change set and publishes it as `name`: everything written so far becomes one
     /// snapshot on which others can build, and survives power loss once this returns. Concurrent
     /// changes wait, and then fail with `Closed`. Cost: a flush, two markers, a commit and the
-    /// name, whatever the size of the namespace.
+    /// name, independent of the size of the namespace.
     ///
     /// # Errors
     /// `Exists` if the name is taken: publish it under another name. If the name was taken only

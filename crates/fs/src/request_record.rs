@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Request record: how far a client's requests were carried out, kept with the changes themselves.
+//! Request record: the progress of a client's requests, stored with the changes themselves.
 //!
 //! A server that repeats answers after a crash must know which requests it has carried out. It
 //! attaches a client's record to a handle of the session; each change through that handle then
 //! replaces the record as part of the same operation, so that a crash keeps both or neither.
 //! Records are files of a directory that no path leads to, so a squash drops them.
-//! Invariant: operations that make, remove or move names have one update that decides them, and that
-//! one carries the record. Changes of attributes and content may have several; their record is put
-//! after them ([`Session::put_request`]).
+//! Invariant: operations that make, remove or move names have one update that decides them, and
+//! that one carries the record. Changes of attributes and content may have several; their record is
+//! put after them ([`Session::put_request`]).
 
 use std::ops::ControlFlow;
 
@@ -23,12 +23,13 @@ use crate::session::{Session, put};
 /// Largest content of a record, in bytes.
 pub const REQUEST_RECORD_BYTES_MAX: usize = 32 << 10;
 
-/// What a server remembers about the requests of one client.
+/// A server's record of the requests of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestRecord {
     /// The client.
     pub client: u64,
-    /// What the server needs to recognize requests; at most [`REQUEST_RECORD_BYTES_MAX`] bytes.
+    /// The data by which the server recognizes requests; at most [`REQUEST_RECORD_BYTES_MAX`]
+    /// bytes.
     pub content: Vec<u8>,
 }
 
@@ -56,7 +57,8 @@ impl Session {
         Ok(())
     }
 
-    /// Puts `record` as a change of its own. It survives a crash only if all changes made before do.
+    /// Puts `record` as a change of its own. It survives a crash only if all changes made before
+    /// do.
     ///
     /// # Errors
     /// `TooLarge` over [`REQUEST_RECORD_BYTES_MAX`]; as [`Session::create`].

@@ -5,7 +5,7 @@
 //! inode records of the session's tree in one step; file data goes to data logs first.
 //! Concurrency: share freely. Every operation takes `structure` shared, and operations that move or
 //! remove directories take it exclusively, before any lock of the tree.
-//! What survives a crash: docs/guide/durability.md. Times of directories are lazy (`dir.rs`).
+//! Crash guarantees: docs/guide/durability.md. Times of directories are lazy (`dir.rs`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -119,8 +119,8 @@ struct SharedSession {
     reclaiming: Mutex<SharedLogs>,
     /// Files of branches whose content has become the session's own (`file/copy_up.rs`).
     copied_up: Mutex<HashSet<u128>>,
-    /// Files without names whose content could not be released for lack of room; the next flush of files
-    /// tries again. A leaf.
+    /// Files without names whose content could not be released for lack of room; the next flush of
+    /// files tries again. A leaf.
     unreleased: Mutex<Vec<u128>>,
 }
 
@@ -298,7 +298,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns what the layers below this session have for `key`, a name in `dir`.
+    /// Returns the records that the layers below this session have for `key`, a name in `dir`.
     #[inline]
     pub(crate) fn below(&self, dir: &DirNode, key: &Key) -> Result<LowerRecords> {
         self.namespace.layers().below(key, dir.is_fresh())
@@ -325,8 +325,8 @@ impl Session {
         self.insert_locked(dir, (name, &key), inode, owner)
     }
 
-    /// Like [`Session::insert_as`], while the caller has [`Session::read_structure`]'s lock; `key` is that
-    /// of the name.
+    /// Like [`Session::insert_as`], while the caller has [`Session::read_structure`]'s lock; `key`
+    /// is that of the name.
     #[inline]
     pub(crate) fn insert_locked(
         &self,
@@ -405,7 +405,8 @@ impl Session {
         })
     }
 
-    /// Sets the owner of a new inode in `dir`, and what a set-group-id directory passes on.
+    /// Sets the owner of a new inode in `dir`, and the attributes that a set-group-id directory
+    /// passes on.
     pub(crate) fn own(&self, dir: &DirNode, inode: &mut Inode, owner: Option<(u32, u32)>) {
         let identity = self.identity();
         (inode.uid, inode.gid) = owner.unwrap_or((identity.uid, identity.gid));
@@ -432,8 +433,8 @@ impl Session {
         self.update_inode_if_present(dir, name, change)?.ok_or_else(|| not_found(name))
     }
 
-    /// Like [`Session::update_inode`], but returns `None` if there is no such record. A store that lacks a
-    /// table also fails with `NotFound`, which must not be mistaken for that.
+    /// Like [`Session::update_inode`], but returns `None` if there is no such record. A store that
+    /// lacks a table also fails with `NotFound`, which must not be mistaken for that.
     pub(crate) fn update_inode_if_present(
         &self,
         dir: &DirNode,
@@ -513,7 +514,7 @@ pub(crate) struct NameState {
 }
 
 impl NameState {
-    /// Combines the session's own record with what is below.
+    /// Combines the session's own record with those below.
     #[inline]
     pub(crate) fn of(own: CurrentRow, below: &LowerRecords) -> Result<Self> {
         let Some(row) = own else {

@@ -2,11 +2,11 @@
 //! Squash: merges a whole stack of change sets into one that depends on none and shows the same
 //! tree.
 //!
-//! Two passes over the stack. The first finds the directories to which a path leads (`dir_tree.rs`).
-//! The second merges, in parallel over key ranges chosen from the tables' indexes, so that workers
-//! read only what they need and exchange nothing. It drops shadowed records, tombstones that hide
-//! nothing, and records of unreachable directories. File data stays in its data logs, which the new
-//! set keeps, or is copied.
+//! Two passes over the stack. The first finds the directories to which a path leads
+//! (`dir_tree.rs`). The second merges, in parallel over key ranges chosen from the tables' indexes,
+//! so that workers read only what they need and exchange nothing. It drops shadowed records,
+//! tombstones that hide nothing, and records of unreachable directories. File data stays in its
+//! data logs, which the new set keeps, or is copied.
 //! Invariants: (1) generations never decrease, so identities of directories are never reused; (2)
 //! if branches of the stack have a file under several names, each name gets its own identity and
 //! content, as the stack shows it (`lineage.rs`), and link counts that branches got wrong are
@@ -52,7 +52,7 @@ pub struct SquashOptions {
     pub copy_data: bool,
     /// Descriptive properties of the new set, for users.
     pub properties: BTreeMap<String, String>,
-    /// Identity of the squashing process, for others who find the new set without a name.
+    /// Identity of the squashing process, for other users who find the new set without a name.
     pub writer: Option<SetWriter>,
 }
 

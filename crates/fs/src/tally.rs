@@ -16,7 +16,7 @@ pub const PROBLEMS_MAX: usize = 1000;
 pub struct TransferProblem {
     /// The path, starting as the user wrote it.
     pub path: Vec<u8>,
-    /// What went wrong.
+    /// The error that caused it.
     pub error: Error,
 }
 

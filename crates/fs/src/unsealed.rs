@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Glimpse: reads a change set that is not published, without disturbing its writer.
+//! Unsealed sets: reads a change set that is not published, without disturbing its writer.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Repository {
     /// `NotFound` if the set is gone or being deleted; as [`Repository::open`].
     pub fn open_unsealed(&self, set: SetId, identity: Identity) -> Result<Namespace> {
         let manifest = Manifest::load(&**self.store(), set)?;
-        // A condemned set is whole; one that is held is restored by those who use it.
+        // A condemned set is whole; if it is held, its next user restores it.
         if !matches!(condemn::phase(&manifest), DeletionPhase::Live | DeletionPhase::Condemned) {
             let context = format!("change set {set} is being deleted");
             return Err(Error::new(Kind::NotFound, context));
@@ -41,8 +41,8 @@ impl Repository {
     }
 
     /// Returns the bytes in the logs of `set` that are not in tables yet, and that
-    /// [`Repository::open_unsealed`] does not show. They belong to a running writer, or to one that died,
-    /// until the set is resumed. Cost: two store requests and a listing.
+    /// [`Repository::open_unsealed`] does not show. They belong to a running writer, or to one that
+    /// died, until the set is resumed. Cost: two store requests and a listing.
     pub fn unflushed_bytes(&self, set: SetId) -> Result<u64> {
         let manifest = Manifest::load(&**self.store(), set)?;
         self.unflushed_bytes_of(set, &manifest)

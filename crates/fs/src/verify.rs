@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Verification: reads everything that change sets consist of and reports what is wrong.
+//! Verification: reads everything that change sets consist of and reports all damage.
 //!
 //! Order: names, markers and manifests (`references.rs`) → every block and record of every table
 //! (`table.rs`), each object once however many sets show it → file data (`extents.rs`) → the tree
@@ -46,7 +46,7 @@ fn name_object(name: &str) -> String {
     format!("{NAME_OBJECT}{name}")
 }
 
-/// What to verify.
+/// The targets of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum VerifyTargets {
     /// Every set, name and marker of the store.
@@ -70,7 +70,7 @@ pub type IndexedCheck =
 /// Settings of a verification.
 #[derive(Clone)]
 pub struct VerifyOptions {
-    /// What to verify.
+    /// The names and sets to verify.
     pub targets: VerifyTargets,
     /// Also reads all file data; otherwise only checks that its logs exist and are long enough.
     pub data: bool,
@@ -99,7 +99,7 @@ impl fmt::Debug for VerifyOptions {
     }
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Normal, but worth knowing: garbage, link counts that `remove_tree` leaves behind.
@@ -123,7 +123,7 @@ impl fmt::Display for Severity {
 /// Something that is not as expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The object, set, name or path.
     pub object: String,
@@ -235,7 +235,7 @@ impl VerifyReport {
 struct Verification<'a> {
     repository: &'a Repository,
     options: &'a VerifyOptions,
-    /// Bypasses the shared cache, so that what is verified is what the store holds.
+    /// Bypasses the shared cache, so that the verification reads the bytes in the store.
     source: TableSource,
     manifests: BTreeMap<SetId, Manifest>,
     /// Number of the newest manifest of each set when it was examined; `None` if it had none.

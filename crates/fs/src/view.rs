@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! View: what a front end shows to programs, an immutable snapshot or a session to write in.
+//! View: the namespace that a front end shows to programs: an immutable snapshot, or a session that
+//! takes writes.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ pub enum NamespaceView {
 }
 
 impl NamespaceView {
-    /// The namespace, to read in.
+    /// The namespace, for reads.
     #[must_use]
     pub fn namespace(&self) -> &Namespace {
         match self {

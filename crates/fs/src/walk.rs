@@ -58,7 +58,7 @@ pub enum WalkStep<'a> {
     Unreadable(&'a VisitedEntry<'a>, Error),
 }
 
-/// How a walk continues.
+/// Continuation of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkNext {
     /// Enter the directory, if it is one.

@@ -201,10 +201,11 @@ fn a_common_base_is_not_read() {
     );
 }
 
-/// Symptom: of a directory that one base removed, with all that is in it, and in which another changed a
-/// file, nothing was said, and the file was gone.
-/// Cause: the removal is a tombstone at the directory's name, of which the other base has no record.
-/// Fix: such directories are looked for by themselves.
+/// Symptom: if one base removed a directory with everything in it, and another changed a file in
+/// it, the file was gone and no conflict was reported.
+/// Cause: the removal is a tombstone at the directory's name, of which the other base has no
+/// record.
+/// Fix: a separate search finds such directories.
 #[test]
 fn a_removed_directory_conflicts_with_changes_in_it() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -227,7 +228,8 @@ fn a_removed_directory_conflicts_with_changes_in_it() {
         let found: Vec<_> = found.into_iter().filter(|found| found.is_in_removed_dir).collect();
         summary(&found)
     };
-    // Whatever wins, the stack shows no directory; and whichever directory above the change it is.
+    // The stack shows no directory, no matter which version wins and which directory above the
+    // change was removed.
     for (removed, path) in
         [(remove(&[common], "/deep"), "/deep"), (remove(&[common], "/deep/er"), "/deep/er")]
     {
@@ -248,7 +250,7 @@ fn a_removed_directory_conflicts_with_changes_in_it() {
         let elsewhere = set(&repository, &[common], |session| rewrite(session, "/x", b"n", 1));
         assert_eq!(deep([removed, elsewhere]), []);
         assert_eq!(deep([removed, common]), []);
-        // Who builds on both has decided.
+        // A set that builds on both has decided.
         let decided = set(&repository, &[removed, changed], |_| {});
         assert_eq!(deep([decided, changed]), []);
         assert_eq!(deep([decided, removed]), []);
@@ -268,11 +270,11 @@ fn a_removed_directory_conflicts_with_changes_in_it() {
     assert!(!conflicts(&repository, &[one_by_one, beside]).is_empty());
 }
 
-/// Symptom: a directory that one base had renamed was reported as removed; one that it had removed and made
-/// again was not reported, although another base's changes in it were gone.
+/// Symptom: a directory that one base had renamed was reported as removed; one that it had removed
+/// and made again was not reported, although another base's changes in it were gone.
 /// Cause: any tombstone of a directory counted as its removal, and nothing else did.
-/// Fix: a directory that the base shows at another name is not removed; one that another directory has
-/// replaced is.
+/// Fix: a directory that the base shows at another name is not removed; one that another directory
+/// has replaced is.
 #[test]
 fn renamed_directories_are_not_removed_and_replaced_ones_are() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -309,9 +311,10 @@ fn renamed_directories_are_not_removed_and_replaced_ones_are() {
     assert_eq!(inside([replaced, common]), []);
 }
 
-/// Symptom: `newest` showed the earlier base's directory, and its attributes, whatever their times.
+/// Symptom: `newest` showed the earlier base's directory, and its attributes, regardless of their
+/// times.
 /// Cause: only files were copied.
-/// Fix: a directory gets the newest attributes; what cannot be copied is refused.
+/// Fix: a directory gets the newest attributes; a version that cannot be copied is refused.
 #[test]
 fn the_newest_attributes_of_a_directory_are_shown() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -340,8 +343,8 @@ fn the_newest_attributes_of_a_directory_are_shown() {
         assert!(session.stat("/d/f", FollowLinks::No).is_ok());
         session.publish(&format!("newest-{}", session.set())).expect("publish");
     }
-    // Replaced by a file, which is newer: the file's content could be shown, the directory's could not
-    // be given up by that.
+    // Replaced by a newer file: the session could show the file's content, but that would not give
+    // up the directory's.
     let replaced = set(&repository, &[common], |session| {
         let root = session.root().clone();
         session.remove_tree(&root, b"d").expect("remove");
@@ -418,8 +421,8 @@ fn large() -> Vec<u8> {
     vec![b'n'; 300_000]
 }
 
-/// Returns two sets on a common base, the second of which was changed later, that change files with several
-/// names.
+/// Returns two sets on a common base, the second of which was changed later, that change files with
+/// several names.
 fn linked_branches(repository: &Repository) -> [SetId; 2] {
     let common = set(repository, &[], |session| {
         session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
@@ -528,7 +531,8 @@ fn the_newest_version_of_a_file_with_several_names_is_shown_at_all_of_them() {
     crate::verify::assert_sound(&repository);
 }
 
-/// A base that removed all names of a file hides the change of another: neither loses without notice.
+/// A base that removed all names of a file hides the change of another: neither loses without
+/// notice.
 #[test]
 fn a_file_that_lost_all_names_and_was_changed_elsewhere_is_not_decided_without_notice() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -590,8 +594,8 @@ fn the_newest_attributes_of_the_root_are_shown() {
 }
 
 /// Symptom: damaged file data was read without an error after bases had been composed by time.
-/// Cause: the copy of the newest version got a checksum of the bytes that were found, without a check of
-/// the old one.
+/// Cause: the copy of the newest version got a checksum of the bytes that were found, without a
+/// check of the old one.
 /// Fix: the content is checked before it is copied.
 #[test]
 fn damage_of_the_newest_version_is_not_copied_unseen() {

@@ -210,8 +210,8 @@ fn record_of(step: usize) -> Option<RequestRecord> {
     step.is_multiple_of(2).then_some(RequestRecord { client: CLIENT, content })
 }
 
-/// Checks that `session`, in the state after `count` operations, has the record of the last one that
-/// carried any.
+/// Checks that `session`, in the state after `count` operations, has the record of the last one
+/// that carried any.
 fn check_record(session: &Session, count: usize) {
     let expected = (0..count).rev().find_map(record_of);
     assert_eq!(session.requests().expect("records"), Vec::from_iter(expected), "after {count}");

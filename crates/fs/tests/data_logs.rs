@@ -19,7 +19,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::gc::{options, write};
 use crate::hooked::{HookedStore, Request, When};
 
-/// How long a request is delayed for a thread that should wait for it.
+/// Delay of a request for which another thread should wait.
 const HELD_UP: Duration = Duration::from_millis(200);
 /// Number of images of the store after power loss that are checked; each draws another outcome.
 const IMAGES: usize = 64;
@@ -296,10 +296,10 @@ fn bytes_that_a_dead_writer_never_synced_are_durable_after_a_takeover() {
 }
 
 /// Symptom: synced operations were lost by a takeover, without an error.
-/// Cause: bytes of a file had decayed after they were synced; replay took them for bytes that had never
-/// reached the disk, and ended there.
-/// Fix: an operation that a later chunk of the log shows to have been synced does not end a replay; reading
-/// its file reports the damage.
+/// Cause: bytes of a file had decayed after they were synced; replay took them for bytes that had
+/// never reached the disk, and ended there.
+/// Fix: an operation that a later chunk of the log shows to have been synced does not end a replay;
+/// reading its file reports the damage.
 #[test]
 fn decay_of_synced_bytes_ends_no_replay() {
     for is_mapped in [false, true] {
@@ -332,7 +332,8 @@ fn decay_of_synced_bytes_ends_no_replay() {
     }
 }
 
-/// Symptom: a session could not be resumed on a machine with less memory than its largest file had bytes.
+/// Symptom: a session could not be resumed on a machine with less memory than its largest file had
+/// bytes.
 /// Cause: replay read all bytes of a logged segment at once, and a segment may be a whole file.
 /// Fix: it reads them in pieces.
 #[test]

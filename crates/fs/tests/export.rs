@@ -504,12 +504,13 @@ fn an_export_takes_up_no_directory_of_others() {
     }
 }
 
-/// Symptom: the superuser's resumed export of a file made a file with another content the destination,
-/// which the owner in the snapshot had put there under the partial name; it removed links and files of
-/// others that had that name.
-/// Cause: only size, times and attributes were compared, and an owner can give his own files any.
-/// Fix: what has the partial name must belong to the export's user and have no other name; otherwise the
-/// export is refused, and changes nothing.
+/// Symptom: the owner of a file in the snapshot put a file with other content under the partial
+/// name, and the superuser's resumed export made that file the destination; it also removed links
+/// and files of others that had that name.
+/// Cause: only size, times and attributes were compared, and an owner can give his own files any of
+/// these.
+/// Fix: the file with the partial name must belong to the export's user and have no other name;
+/// otherwise the export is refused, and changes nothing.
 #[test]
 fn an_export_takes_up_no_file_that_others_may_have_forged() {
     if !Identity::of_process().is_root() {
@@ -568,7 +569,8 @@ fn an_export_takes_up_no_file_that_others_may_have_forged() {
 
 /// Symptom: a resumed export changed the mode of a file for a moment, which another export had just
 /// completed and was about to make its destination; one that was killed just then left it so.
-/// Cause: a file whose mode keeps its owner from reading it was made readable so that it could be locked.
+/// Cause: a file whose mode keeps its owner from reading it was made readable so that it could be
+/// locked.
 /// Fix: nothing is changed without the lock; such a file is refused.
 #[test]
 fn an_export_makes_nothing_readable_in_order_to_lock_it() {

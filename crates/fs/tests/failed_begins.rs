@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sessions, parts and squashes whose beginning fails or is given up, although another process already has
-//! them.
+//! Sessions, parts and squashes whose beginning fails or is given up, although another process
+//! already has them.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -56,8 +56,8 @@ fn found_part(store: &SharedStore) -> Option<SetId> {
     repository(store).parts(JOB).ok()?.first().map(|part| part.set)
 }
 
-/// Begins a part while another process, at each request, takes it over as soon as it finds it, and while
-/// `fault` happens: what the other one synced stays.
+/// Begins a part while `fault` happens, and while another process, at each request, takes the part
+/// over as soon as it finds it. Changes that the other process synced stay.
 fn begin_beside_a_takeover(options: &SessionOptions, fault: impl Fn(&FaultStore, u64)) {
     let mut takeovers = 0;
     for stop in 1..REQUESTS_MAX {
@@ -83,8 +83,8 @@ fn begin_beside_a_takeover(options: &SessionOptions, fault: impl Fn(&FaultStore,
 
 /// Symptom: a session that another process had taken over, and synced, was collected.
 /// Cause: the process that had begun it failed, and removed its marker.
-/// Fix: markers of a set that has begun go only with a commit that gives it up, which fails for a set that has
-/// another writer.
+/// Fix: markers of a set that has begun go only with a commit that gives it up, which fails for a
+/// set that has another writer.
 #[test]
 fn a_begin_that_fails_leaves_a_session_that_was_taken_over() {
     begin_beside_a_takeover(&options(), |_, _| {});
@@ -119,7 +119,8 @@ fn a_session_that_is_taken_over_and_published_keeps_its_bases() {
     }
 }
 
-/// Symptom: a rank that was started again began a second part while another process wrote the first.
+/// Symptom: a rank that was started again began a second part while another process wrote the
+/// first.
 /// Cause: the begin of the first had lost an answer, and removed the session's marker.
 #[test]
 fn a_rank_whose_begin_lost_an_answer_has_one_writer() {
@@ -160,7 +161,7 @@ fn a_begin_that_fails_alone_leaves_nothing() {
     }
 }
 
-/// Symptom, cause and fix as of sessions.
+/// Symptom, cause and fix as for sessions.
 #[test]
 fn a_squash_that_is_taken_over_leaves_its_set() {
     let mut takeovers = 0;
@@ -201,8 +202,9 @@ fn a_squash_of_a_session_is_refused_before_it_begins() {
     }
 }
 
-/// Symptom: what a session had synced was collected, and its rank got a second part.
-/// Cause: it was abandoned before it began, which removed its marker and did not keep it from beginning.
+/// Symptom: a collection deleted the synced changes of a session, and its rank got a second part.
+/// Cause: it was abandoned before it began, which removed its marker and did not keep it from
+/// beginning.
 #[test]
 fn a_session_that_is_abandoned_before_it_begins_does_not_begin() {
     for at in 0..REQUESTS_MAX {
@@ -225,7 +227,8 @@ fn a_session_that_is_abandoned_before_it_begins_does_not_begin() {
     }
 }
 
-/// Symptom: the writer of a session whose manifest was damaged synced on after it was dropped, and was collected.
+/// Symptom: the writer of a session whose manifest was damaged synced on after it was dropped, and
+/// was collected.
 /// Cause: only markers were removed.
 #[test]
 fn a_damaged_session_that_is_dropped_has_no_writer() {

@@ -129,8 +129,8 @@ fn synced() -> SessionOptions {
     options
 }
 
-/// A session continues after its name was found taken: what it acknowledges then survives its
-/// death.
+/// A session continues after its name was found taken: changes that it acknowledges then survive
+/// its death.
 #[test]
 fn a_session_whose_name_is_taken_goes_on() {
     let near: SharedStore = Arc::new(MemoryStore::new());

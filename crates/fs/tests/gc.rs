@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Garbage collection: what is deleted, what never is, races, and crashes at every operation.
+//! Garbage collection: the objects that it deletes and those that it never does, races, and crashes
+//! at every operation.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //! squashes with and without copied data, sessions, deletions, and collections with various grace
 //! periods.
 //!
-//! Symptom: `gc --dry-run` counted a set, and its bytes, twice if a squash and the set to whose data logs
-//! it refers had both lost their names.
+//! Symptom: `gc --dry-run` counted a set, and its bytes, twice if a squash and the set to whose
+//! data logs it refers had both lost their names.
 //! Cause: after the squash was collected, the collection returned to the other set, whose objects a
 //! dry run still finds in the store.
 //! Fix: a dry run omits the objects that it would already have deleted.
@@ -155,8 +155,8 @@ fn a_dry_run_counts_what_the_collection_frees() {
     assert!(sets > 100 && data_only > 5, "{sets} {data_only}");
 }
 
-/// The squash is collected before the set to whose data it refers, whichever of the two has the
-/// lower id.
+/// A collection deletes the squash before the set to whose data it refers, no matter which of the
+/// two has the lower id.
 #[test]
 fn a_squash_and_its_source_are_counted_once() {
     for seed in 0..8 {

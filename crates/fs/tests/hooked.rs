@@ -21,7 +21,7 @@ pub enum Request {
     SyncLog,
 }
 
-/// Whether the action runs before the store gets the request or after it has answered.
+/// Time of the action: before the store gets the request, or after it has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Before,

@@ -2,10 +2,10 @@
 //! Interleavings: another process acts between two store requests of the first, at each of them.
 //!
 //! A collection, optionally preceded by a compaction of everything that can be compacted, runs
-//! during a begin, publication, snapshot, squash or join of a job, and vice versa. Whatever
-//! succeeds must be whole afterwards, and nothing else may be left. Collections have no grace
-//! period here, so that they also sweep markers of sets that do not exist yet, like one whose clock
-//! is ahead by the grace period: that work then fails, and can be repeated.
+//! during a begin, publication, snapshot, squash or join of a job, and vice versa. The result of
+//! every action that succeeds must be whole afterwards, and nothing else may be left. Collections
+//! have no grace period here, so that they also sweep markers of sets that do not exist yet, like
+//! one whose clock is ahead by the grace period: that work then fails, and can be repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -337,7 +337,7 @@ fn a_compaction_of_parts_and_a_collection_between_any_two_requests_of_a_joining(
 }
 
 /// Symptom: `verify` concurrent with `gc` reported objects of sets being deleted as lost.
-/// Fix: it verifies again what has changed in the meantime.
+/// Fix: it verifies sets again that have changed in the meantime.
 #[test]
 fn a_deletion_and_a_collection_between_any_two_requests_of_a_verification() {
     for at in 0.. {

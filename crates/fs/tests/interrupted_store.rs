@@ -10,7 +10,7 @@ use esker_base::store::{AppendLog, ObjectInfo, ObjectWriter, SharedStore, Store}
 use esker_base::{Bytes, Result};
 use parking_lot::Mutex;
 
-/// What happens between two requests.
+/// The action between two requests.
 pub type Action = Box<dyn FnOnce() + Send>;
 /// Returns whether to count a request for this object or prefix.
 type Counts = Box<dyn Fn(&str) -> bool + Send + Sync>;

@@ -510,7 +510,7 @@ fn a_job_goes_on_after_a_joining_that_stopped_anywhere() {
     }
 }
 
-/// Whatever ranks do to the same tree, the published result is sound.
+/// The published result is sound for any changes that ranks make to the same tree.
 #[test]
 fn random_parts_make_a_sound_tree() {
     for seed in 0..60 {

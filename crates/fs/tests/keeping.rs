@@ -235,8 +235,8 @@ impl Pair {
     }
 }
 
-/// A reader with markers can continue whatever is deleted, compacted and collected, starting at any
-/// of its requests.
+/// A reader with markers can continue while sets are deleted, compacted and collected, starting at
+/// any of its requests.
 #[test]
 fn what_a_reader_holds_is_read_to_the_end() {
     let mut outcomes = [0, 0];

@@ -4,9 +4,9 @@
 //!
 //! The reference keeps each set's record of each name: removed, a file with this content, or a
 //! link; and the content of each file with several names. The first set of a stack with a record of
-//! a name decides, and likewise for a file with several names. So content is always that of the set
-//! that wrote the record, whatever other sets did to the file. Directories are left out: `stack.rs`
-//! tests them.
+//! a name decides, and likewise for a file with several names. Content is therefore always that of
+//! the set that wrote the record, regardless of other sets' changes of the file. Directories are
+//! left out: `stack.rs` tests them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -17,8 +17,8 @@ use crate::gc::repository;
 
 const JOB_ID: JobId = JobId(9);
 
-/// Writes a complete part as a session would that makes the directory `out` and a file in it;
-/// without a table, as one that has only data.
+/// Writes a complete part like a session that makes the directory `out` and a file in it; without a
+/// table, like a session that has only data.
 fn write_part(store: &SharedStore, rank: u32, has_table: bool) -> SetId {
     let set = SetId(u128::from(rank + 1) << 64 | 7);
     let mut manifest = Manifest::new(Vec::new(), 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Open files whose names change: by changes that fail and are shown, and while they are being opened.
+//! Open files whose names change: by changes that fail and are shown, and while they are being
+//! opened.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -51,12 +52,13 @@ fn mark(session: &Session, file: &Arc<OpenFile>, byte: u8) {
     session.file(file).sync().expect("sync");
 }
 
-/// Symptom: after a link that had failed for lack of room, and the removal of the old name, everything
-/// that was written and synced through the open file was missing. A file whose removal, or replacement,
-/// had failed in the same way still had a name for those who had it open, and its bytes were never freed.
-/// Cause: a change that cannot be made durable stays in memory, but open files were told of it only if it
-/// succeeded; they took a name that leads nowhere for the removal of the file.
-/// Fix: after a failed change they follow what is shown.
+/// Symptom: after a link that had failed for lack of room, and the removal of the old name,
+/// everything that was written and synced through the open file was missing. A file whose removal,
+/// or replacement, had failed in the same way still had a name for those who had it open, and its
+/// bytes were never freed.
+/// Cause: a change that cannot be made durable stays in memory, but open files got it only if it
+/// succeeded; they mistook a name that leads nowhere for the removal of the file.
+/// Fix: after a failed change they follow the shown state.
 #[test]
 fn open_files_follow_failed_changes_that_are_shown() {
     let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
@@ -100,7 +102,7 @@ fn open_files_follow_failed_changes_that_are_shown() {
     for file in [linked, removed, taken, two, pair] {
         session.close_file(file).expect("close");
     }
-    // What nothing shows is given up, and everything else is whole.
+    // Content that nothing shows is given up, and everything else is whole.
     let set = session.publish("name").expect("publish");
     crate::verify::assert_sound(&repository);
     let found = repository.open(&[set], options().identity).expect("open");
@@ -113,17 +115,17 @@ fn open_files_follow_failed_changes_that_are_shown() {
     assert_eq!(listed, ["other", "taken", "too"]);
 }
 
-/// Symptom: an open file of which a rewrite had failed for lack of room, and was shown, went on with the
-/// content from before: its next sync put that back.
-/// Cause: open files were told of a rewrite only if it succeeded.
-/// Fix: after a failed rewrite they follow what is shown.
+/// Symptom: after a rewrite that had failed for lack of room, and was shown, an open file continued
+/// with its earlier content, and its next sync put that back.
+/// Cause: open files got a rewrite only if it succeeded.
+/// Fix: after a failed rewrite they follow the shown state.
 #[test]
 fn open_files_follow_failed_rewrites_that_are_shown() {
     let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
     let repository = Repository::new(faults.clone());
     let session = repository.begin(&[], always()).expect("begin");
     let root = session.root();
-    // What fails is the record's operation alone: its content is in the record.
+    // Only the record's operation fails: its content is in the record.
     for name in ["one", "two"] {
         write(&session, &format!("/{name}"), b"before").expect("write");
     }
@@ -188,8 +190,8 @@ fn a_rewrite_succeeds_whether_or_not_the_old_content_can_go() {
     assert!(outcomes.contains(&(false, false)) && outcomes.contains(&(true, true)));
 }
 
-/// Symptom: the bytes of a file whose removal had failed for lack of room, and was shown, stayed in the
-/// store for as long as its session.
+/// Symptom: the bytes of a file whose removal had failed for lack of room, and was shown, stayed in
+/// the store for as long as its session.
 /// Cause: there was no room to record that they can go, and nothing tried again.
 /// Fix: the next sync or flush does.
 #[test]
@@ -217,8 +219,8 @@ fn the_content_of_a_file_whose_removal_failed_is_freed() {
     assert_eq!(memory.list_names(&folder).expect("list"), [""; 0]);
 }
 
-/// Runs `change` when `session` has just read the record of `/f` in a base, in order to open it; returns
-/// what it has opened.
+/// Runs `change` when `session` has just read the record of `/f` in a base, in order to open it;
+/// returns what it has opened.
 fn open_beside(change: fn(&Session) -> Result<()>) -> (Arc<Session>, Result<Arc<OpenFile>>) {
     let store = HookedStore::new(Arc::new(MemoryStore::new()));
     let shared: SharedStore = Arc::new(store.clone());
@@ -234,10 +236,10 @@ fn open_beside(change: fn(&Session) -> Result<()>) -> (Arc<Session>, Result<Arc<
     (session, opened)
 }
 
-/// Symptom: what was written to a file and synced was missing, or a file had zeros, if it had been linked
-/// or removed while it was opened.
+/// Symptom: bytes written to a file and synced were missing, or a file had zeros, if it had been
+/// linked or removed while it was being opened.
 /// Cause: the record's place was read before the change, and the change found no open file to tell.
-/// Fix: such a change makes those who are opening a file look again.
+/// Fix: such a change makes threads that are opening the file look it up again.
 #[test]
 fn a_file_that_is_linked_or_removed_while_it_is_opened_is_looked_up_again() {
     let (session, opened) = open_beside(|session| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Claims: which sets are parts of a job, whoever begins, fails, damages, renames or deletes.
+//! Claims: which sets are parts of a job while processes begin, fail, damage, rename or delete
+//! sets.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -36,8 +37,8 @@ fn damage(repository: &Repository, set: SetId) {
     store.put_if_absent(&newest, b"garbage").expect("put");
 }
 
-/// Symptom: two processes that began the part of one rank at once both succeeded, and the job got the
-/// changes of both.
+/// Symptom: two processes that began the part of one rank at once both succeeded, and the job got
+/// the changes of both.
 /// Cause: each looked for the part, found none, and then began.
 /// Fix: each puts a claim before it looks, and keeps a set that has not begun from beginning.
 #[test]
@@ -143,10 +144,11 @@ fn what_a_failed_beginning_leaves_is_a_part_or_nothing() {
     assert!(failed > 10, "{failed}");
 }
 
-/// Symptom: a part that could not be read was left out without a word once it had a name, or the job
-/// was published.
-/// Cause: only the marker of a session told a part that cannot be read from one that was given up.
-/// Fix: all that make a set a part do.
+/// Symptom: a part that could not be read was left out without a word once it had a name, or the
+/// job was published.
+/// Cause: only the marker of a session distinguished a part that cannot be read from one that was
+/// given up.
+/// Fix: every holder that makes a set a part does.
 #[test]
 fn parts_that_cannot_be_read_are_reported() {
     type Hold = fn(&Repository, &[SetId]);
@@ -262,7 +264,7 @@ impl StandingStill {
         let ended = stopped.clone();
         let stop = Box::new(move || {
             stopped.send(()).expect("the test waits");
-            // It also goes on if the test has failed.
+            // It also continues if the test has failed.
             let _ = continued.recv();
         });
         let slow: SharedStore = Interrupted::new(store.clone(), at, stop);
@@ -285,10 +287,10 @@ impl StandingStill {
     }
 }
 
-/// Symptom: a job had two parts of one rank, and nobody was told: one that was resumed while it was given
-/// up, and one that its rank began in between.
-/// Cause: giving up removes the marker that makes a set a part, and puts it back if the set was resumed;
-/// a process that looked in between found no part.
+/// Symptom: a job had two parts of one rank, without a report: one that was resumed while it was
+/// given up, and one that its rank began in between.
+/// Cause: giving up removes the marker that makes a set a part, and puts it back if the set was
+/// resumed; a process that looked in between found no part.
 /// Fix: a process that resumes a part has a marker of its own, so the set is a part all along.
 #[test]
 fn a_part_that_is_resumed_while_it_is_given_up_stays_the_only_one_of_its_rank() {
@@ -310,9 +312,10 @@ fn a_part_that_is_resumed_while_it_is_given_up_stays_the_only_one_of_its_rank() 
     assert!(refused > 0);
 }
 
-/// Gives up a part that is resumed before request `resume_at` of that, while another process begins the
-/// part of the rank: it starts before request `beside_at`, and stands still before its own request
-/// `begin_at` until the part is given up or not. Returns `None` if giving up takes fewer requests.
+/// Gives up a part that is resumed before request `resume_at` of that, while another process begins
+/// the part of the rank: it starts before request `beside_at`, and stands still before its own
+/// request `begin_at` until the part is given up or not. Returns `None` if giving up takes fewer
+/// requests.
 fn give_up_beside(resume_at: u64, beside_at: u64, begin_at: u64, refused: &mut u64) -> Option<()> {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let plain = Repository::new(store.clone());
@@ -352,8 +355,8 @@ fn give_up_beside(resume_at: u64, beside_at: u64, begin_at: u64, refused: &mut u
     Some(())
 }
 
-/// Symptom: a collection on a full store reported claims as removed that it had not removed, and did not
-/// try again once it had freed room.
+/// Symptom: a collection on a full store reported claims as removed that it had not removed, and
+/// did not try again once it had freed room.
 /// Cause: a removal that was put off for lack of room was counted, and its claim forgotten.
 /// Fix: it is counted once it is done.
 #[test]
@@ -379,7 +382,7 @@ fn a_claim_whose_removal_is_put_off_is_removed_later_in_the_same_collection() {
             break;
         }
         let left = store.list("part/").expect("list").len();
-        // What could not be freed at all is reported as an error.
+        // Objects that could not be freed at all are reported as an error.
         let Ok(report) = collected else { continue };
         assert_eq!(report.stale_markers + left as u64, expected, "at {at}: {report:?}");
         failed += 1;

@@ -162,9 +162,9 @@ fn a_part_that_loses_its_name_and_is_opened_again_keeps_its_session() {
     assert!(reopened > 2);
 }
 
-/// Symptom: none seen; a collection took the marker of a part that was complete for needless, as it is
-/// that of a squash that died, though the part may be opened again and need what it holds.
-/// Cause: whether a complete set takes changes again was not asked.
+/// Symptom: none seen; a collection considered the marker of a complete part needless, like that of
+/// a squash that died, although the part may be opened again and need the set that it holds.
+/// Cause: the collection did not check whether a complete set takes changes again.
 /// Fix: markers of parts stay until the part goes.
 #[test]
 fn a_collection_leaves_the_markers_of_a_part_that_may_be_opened_again() {
@@ -188,7 +188,7 @@ fn a_collection_leaves_the_markers_of_a_part_that_may_be_opened_again() {
     repository.reopen_parts(id).expect("opened");
     repository.gc(&eager()).expect("gc");
     repository.open(&[needed], Identity::root()).expect("it is kept");
-    // Once the part is gone, what it held goes.
+    // Once the part is gone, the sets that it held go, too.
     repository.abandon(set).expect("give up");
     for _ in 0..2 {
         repository.gc(&eager()).expect("gc");

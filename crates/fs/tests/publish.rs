@@ -199,7 +199,8 @@ fn whatever_answers_are_lost_a_session_is_published_once() {
     }
 }
 
-/// Symptom: a snapshot that failed at its name was never collected, nor was what it shows.
+/// Symptom: a snapshot that failed at its name was never collected, nor were the sets that it
+/// shows.
 #[test]
 fn nothing_is_left_of_a_snapshot_that_fails_or_crashes() {
     // Without the thread that writes the log, operations have the same numbers every time.
@@ -455,7 +456,8 @@ fn a_publisher_takes_nobody_elses_name() {
 }
 
 /// Symptom: `workbench cleanup` deleted a name that another process had published anew meanwhile.
-/// Cause: it compared what the name stands for, and then deleted the name whatever it stood for.
+/// Cause: it compared the set for which the name stands, and then deleted the name without another
+/// check.
 /// Fix: one change of the name table does both.
 #[test]
 fn a_name_is_deleted_only_from_the_expected_set() {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Snapshots and publications beside threads that write files and sync them: whatever a sync
-//! acknowledged before is in them, and every byte that they show is one that was written.
+//! Snapshots and publications beside threads that write files and sync them: they contain every
+//! change that a sync acknowledged before, and show only bytes that were written.
 //!
-//! The writers are those of a mount with `--write-back`: some write through the session, and one has the
-//! store's file, as the kernel does. Each writes records of one length, syncs each, and ends when it is
-//! refused.
+//! The writers are those of a mount with `--write-back`: some write through the session, and one
+//! has the store's file, as the kernel does. Each writes records of one length, syncs each, and
+//! ends when it is refused.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ use esker_table::manifest::SetId;
 use crate::gc::options;
 use crate::verify::assert_sound;
 
-/// How a writer writes.
+/// Kind of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriterKind {
     /// Record after record at the end of the file.
@@ -64,7 +64,7 @@ impl Drop for FailureFlag<'_> {
     }
 }
 
-/// Returns record `number`: whether a part of it is missing, or of another, shows at every byte.
+/// Returns record `number`; each of its bytes shows whether it belongs there.
 fn record(number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (number * 31 + at as u64 / 7) as u8 | 1).collect()
 }
@@ -125,7 +125,8 @@ impl RecordWriter {
     }
 }
 
-/// Fails unless the files of `set` have what was acknowledged when `records` were counted.
+/// Fails unless the files of `set` have the records that were acknowledged when `records` were
+/// counted.
 fn check(
     repository: &Repository,
     set: SetId,
@@ -176,7 +177,7 @@ fn what_was_synced_before_a_publication_is_in_it_whole() {
                             break;
                         }
                     }
-                    // What is published does not change.
+                    // A published set does not change.
                     if let Some(direct) = &file.1 {
                         direct.write_all_at(&[0; 10_000], 5).expect("write");
                     }

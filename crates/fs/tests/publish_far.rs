@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Publications on far stores, where steps that do not depend on each other are under way together: others
-//! take the session over, give it up, collect or publish between any two requests, and each request fails,
-//! is cut short, or loses its answer. The same runs on a near store.
+//! Publications on far stores, where steps that do not depend on each other are under way together:
+//! others take the session over, give it up, collect or publish between any two requests, and each
+//! request fails, is cut short, or loses its answer. The same runs on a near store.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn shows(repository: &Repository, name: &str) -> bool {
     true
 }
 
-/// Publishes what was left of a session, as `esker publish @SET NAME` does.
+/// Publishes a session left behind, as `esker publish @SET NAME` does.
 fn publish_left(repository: &Repository, set: SetId, name: &str) -> Result<()> {
     match Manifest::load(&**repository.store(), set)?.state {
         SetState::Open => repository.resume(set, synced())?.publish(name).map(drop),
@@ -60,7 +60,7 @@ fn publish_left(repository: &Repository, set: SetId, name: &str) -> Result<()> {
     }
 }
 
-/// What somebody else does to the session of a set meanwhile.
+/// The concurrent action of another process on the session of a set.
 type Meanwhile = fn(&Repository, SetId);
 
 const MEANWHILE: [(&str, Meanwhile); 5] = [
@@ -81,8 +81,8 @@ const MEANWHILE: [(&str, Meanwhile); 5] = [
     }),
 ];
 
-/// Whoever does what meanwhile, a publication that succeeds is there, and after one that fails what was
-/// durable is there to be published, unless it was given up.
+/// For any concurrent action of another process, a publication that succeeds is there. After one
+/// that fails, the durable changes can still be published, unless they were given up.
 #[test]
 fn others_between_any_two_requests_of_a_publication_lose_nothing() {
     for (other, act) in MEANWHILE {
@@ -124,7 +124,8 @@ fn others_between_any_two_requests_of_a_publication_lose_nothing() {
     }
 }
 
-/// Each request fails with each error, is cut short, or loses its answer; or the process dies there.
+/// Each request fails with each error, is cut short, or loses its answer; or the process dies
+/// there.
 #[test]
 fn whatever_fails_in_a_publication_it_can_be_repeated() {
     for is_far in [true, false] {
@@ -153,7 +154,8 @@ fn whatever_fails_in_a_publication_it_can_be_repeated() {
                     if done.is_ok() {
                         assert!(shows(&plain, "n"), "{case}");
                     } else if kind == Kind::NoSpace {
-                        // As docs/guide/durability.md has it, unless nobody knows what the store has.
+                        // As docs/guide/durability.md says, unless the state of the store is
+                        // unknown.
                         if let Err(again) = session.publish("n") {
                             assert_eq!(again.kind(), Kind::Closed, "{case}: {again}");
                         }

@@ -21,7 +21,7 @@ use crate::gc::{options, write};
 use crate::hooked::{HookedStore, Request, When};
 use crate::interrupted_store::Interrupted;
 
-/// How long a request is delayed for a thread that should wait for it.
+/// Delay of a request for which another thread should wait.
 const HELD_UP: Duration = Duration::from_millis(200);
 const FILE_BYTES: usize = 100_000;
 

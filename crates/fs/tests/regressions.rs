@@ -84,8 +84,8 @@ fn times_of_directories_outlive_their_handles() {
     assert_eq!(published.stat("/a", FollowLinks::No).expect("stat").mtime_ns, touched_ns);
 }
 
-/// Symptom: a directory whose time had been set to the future kept that time whatever was made in
-/// it.
+/// Symptom: a directory whose time had been set to the future kept that time although entries were
+/// made in it.
 /// Cause: times only grew.
 /// Fix: the last change wins, whether a touch or an explicit setting.
 #[test]
@@ -255,11 +255,11 @@ fn a_change_of_size_fails_if_a_table_is_missing() {
     shortened.expect_err("there is no record to change");
 }
 
-/// Symptom: a session whose writer had died lost what it had synced.
-/// Cause: a replay ended at an operation whose segments refer to bytes of another set that cannot be
-/// read, and gave up all that follow.
-/// Fix: only bytes in the session's own logs say whether an operation survived; readers of the file find
-/// out that those of others are gone.
+/// Symptom: a session whose writer had died lost changes that it had synced.
+/// Cause: a replay ended at an operation whose segments refer to bytes of another set that cannot
+/// be read, and gave up all that follow.
+/// Fix: only bytes in the session's own logs say whether an operation survived; readers of the file
+/// find out that those of others are gone.
 #[test]
 fn a_replay_goes_past_bytes_of_other_sets_that_are_gone() {
     use esker_base::store::SharedStore;
@@ -302,8 +302,8 @@ fn a_replay_goes_past_bytes_of_other_sets_that_are_gone() {
 }
 
 /// Symptom: a snapshot showed older bytes of a file than the session, although it had been synced.
-/// Cause: a write mapped the file's content and then failed. Its segments were visible, but the file
-/// was not dirty, so that no record said that it is mapped.
+/// Cause: a write mapped the file's content and then failed. Its segments were visible, but the
+/// file was not dirty, so that no record said that it is mapped.
 /// Fix: mapping the content marks the file dirty (`map_content`).
 #[test]
 fn a_snapshot_shows_what_a_failed_write_has_changed() {
@@ -346,8 +346,8 @@ fn a_snapshot_shows_what_a_failed_write_has_changed() {
 }
 
 /// Symptom: a list of sessions reported a session that was just beginning as damaged, and failed.
-/// Cause: its manifest was missing from the first listing and present in the second, which was to tell
-/// damage from a session without a manifest.
+/// Cause: its manifest was missing from the first listing and present in the second, which was to
+/// tell damage from a session without a manifest.
 /// Fix: a set with manifests is read once more before it counts as damaged.
 #[test]
 fn a_session_that_begins_during_a_listing_is_not_damaged() {
@@ -375,12 +375,12 @@ fn a_session_that_begins_during_a_listing_is_not_damaged() {
     assert_eq!(sessions[0].damage(), None);
 }
 
-/// Symptom: after the rename of a directory had failed for lack of room, the directory was shown under
-/// its new name, and changes in it failed with `NotFound`. One whose removal had failed in the same way
-/// took new entries, to which no path led.
-/// Cause: a change that cannot be made durable stays in memory, but open directories were told of it only
-/// if it succeeded.
-/// Fix: after a failed change they follow what is shown.
+/// Symptom: after the rename of a directory had failed for lack of room, the directory was shown
+/// under its new name, and changes in it failed with `NotFound`. One whose removal had failed in
+/// the same way took new entries, to which no path led.
+/// Cause: a change that cannot be made durable stays in memory, but open directories got it only if
+/// it succeeded.
+/// Fix: after a failed change they follow the shown state.
 #[test]
 fn open_directories_follow_failed_changes_that_are_shown() {
     let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));

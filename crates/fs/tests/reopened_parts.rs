@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parts of jobs that are reopened beside other processes, or by processes that die.
 //!
-//! Symptom: what was published as a part of a job changed.
+//! Symptom: a published part of a job changed.
 //! Cause: a process opened the part, and only then looked for names; until it had closed the part
 //! again, others resumed it, and if it died in between, the part stayed open.
 //! Fix: it condemns the part, fences publications of its former names, and opens the part only if
@@ -66,11 +66,11 @@ fn check(store: &SharedStore, set: SetId, case: &str) -> bool {
     is_open
 }
 
-/// What a process does to the part.
+/// The action of a process on the part.
 type Step = fn(&SharedStore, SetId) -> Result<()>;
 
-/// Runs `outer`, before its request `at` `middle`, and before request `within` of that `inner`. Returns
-/// their results, as far as they ran.
+/// Runs `outer`; runs `middle` before request `at` of `outer`, and `inner` before request `within`
+/// of `middle`. Returns their results, as far as they ran.
 fn nested(
     store: &SharedStore,
     set: SetId,
@@ -92,7 +92,8 @@ fn nested(
     (done, middle_done.try_recv().ok(), inner_done.try_recv().ok())
 }
 
-/// Three processes at once: one names the part, one reopens it, one changes it as soon as it is open.
+/// Three processes at once: one names the part, one reopens it, one changes it as soon as it is
+/// open.
 #[test]
 fn what_is_named_is_never_open() {
     let (mut named, mut reopened, mut changed) = (0, 0, 0);
@@ -129,9 +130,9 @@ fn what_is_named_is_never_open() {
     assert!(named > 100 && reopened > 100 && changed > 10, "{named} {reopened} {changed}");
 }
 
-/// A process dies while it reopens the part, or the answer to any of its requests is lost, or the store
-/// is full, while another names the part before any of its requests. A third then changes the part if it
-/// can. Afterwards the part can be reopened, unless it is named.
+/// A process dies while it reopens the part, or the answer to any of its requests is lost, or the
+/// store is full, while another names the part before any of its requests. A third then changes the
+/// part if it can. Afterwards the part can be reopened, unless it is named.
 #[test]
 fn a_process_that_dies_while_it_reopens_a_part_leaves_what_is_named() {
     type Fault = fn(&FaultStore, u64);
@@ -175,8 +176,8 @@ fn a_process_that_dies_while_it_reopens_a_part_leaves_what_is_named() {
     assert!(kept > 100 && reopened > 10, "{kept} {reopened}");
 }
 
-/// As before; the process that names the part dies instead, and the part is reopened and changed before
-/// any of its requests.
+/// As before; the process that names the part dies instead, and the part is reopened and changed
+/// before any of its requests.
 #[test]
 fn a_publisher_that_dies_leaves_a_part_named_or_open() {
     let mut reopened = 0;
@@ -206,10 +207,10 @@ fn a_publisher_that_dies_leaves_a_part_named_or_open() {
     assert!(reopened > 5, "{reopened}");
 }
 
-/// Symptom: a part was given up and reopened at once, both without an error, and a collection deleted what
-/// was then written to it.
+/// Symptom: a part was given up and reopened at once, both without an error, and a collection
+/// deleted later writes to it.
 /// Cause: giving up a complete part did not fence a process that reopens it.
-/// Fix: giving up is a commit, after which nobody opens or writes the part.
+/// Fix: giving up is a commit, after which no process opens or writes the part.
 #[test]
 fn a_part_that_is_given_up_is_not_reopened() {
     let (mut dropped, mut refused) = (0, 0);
@@ -241,10 +242,11 @@ fn a_part_that_is_given_up_is_not_reopened() {
     assert!(dropped > 10 && refused > 3, "{dropped} {refused}");
 }
 
-/// Symptom: parts of a published job kept markers of sessions for ever.
-/// Cause: the publisher died before it removed them, and a collection took them for markers of a session
-/// because the parts have no names of their own.
-/// Fix: the name of the job is theirs, too. A process that may still reopen the part is fenced first.
+/// Symptom: parts of a published job kept markers of sessions forever.
+/// Cause: the publisher died before it removed them, and a collection took them for markers of a
+/// session because the parts have no names of their own.
+/// Fix: the name of the job is theirs, too. A process that may still reopen the part is fenced
+/// first.
 #[test]
 fn a_collection_removes_session_markers_of_parts_of_a_published_job() {
     for epoch in [None, Some(1), Some(5)] {

@@ -2,11 +2,13 @@
 //! Markers of sessions that more than one process writes, takes over or gives up.
 //!
 //! Symptom: a collection deleted the set of a live writer, and everything that it had synced.
-//! Cause: markers decided whether a session had been given up, and processes removed them by what they
-//! knew before: a writer that had been taken over and did not know, one that died or whose store was
-//! full before it looked once more, one that took the marker of another attempt for that of a session.
-//! Fix: a commit decides. Who gives a session up commits that, and loses to a process that has taken the
-//! session over or makes it lose; only then are the markers removed.
+//! Cause: markers decided whether a session had been given up, and processes removed them by
+//! outdated knowledge: a writer that did not know of its takeover, one that died or whose store was
+//! full before it checked once more, one that mistook the marker of another attempt for that of a
+//! session.
+//! Fix: a commit decides. A process that gives a session up commits that, and either loses to a
+//! process that has taken the session over or makes that process lose; only then are the markers
+//! removed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +65,7 @@ fn resume(repository: &Repository, set: SetId) -> Result<Session> {
     session.sync().map(|()| session)
 }
 
-/// Checks that `session` goes on, and that what was synced is in what it publishes.
+/// Checks that `session` continues, and that its publication has the synced changes.
 fn assert_lives(session: &Session, case: &str) {
     session.flush().unwrap_or_else(|error| panic!("{case}: {error}"));
     session.publish("name").unwrap_or_else(|error| panic!("{case}: {error}"));
@@ -105,8 +107,8 @@ fn a_session_that_was_taken_over_twice_is_given_up_by_its_last_writer_only() {
     assert_eq!(collect(&store).sets, [set]);
 }
 
-/// One process gives a session up and dies at any request, while another resumes the session between
-/// any two requests of the first. What the second syncs stays.
+/// One process gives a session up and dies at any request, while another resumes the session
+/// between any two requests of the first. Changes that the second process syncs stay.
 #[test]
 fn a_resumed_session_survives_a_process_that_dies_while_it_gives_it_up() {
     let mut survived = 0;
@@ -147,8 +149,8 @@ fn a_resumed_session_survives_a_process_that_dies_while_it_gives_it_up() {
     assert!(survived > 5, "{survived}");
 }
 
-/// In a full store without a reserve nothing can be committed, so the session stays, and another process
-/// that finds room goes on with it.
+/// In a full store without a reserve nothing can be committed, so the session stays, and another
+/// process that finds room continues with it.
 #[test]
 fn a_full_store_gives_up_no_session() {
     for at in 0.. {
@@ -192,8 +194,8 @@ fn a_session_that_is_resumed_often_has_one_marker() {
     assert_eq!(collect(&store).sets, [set]);
 }
 
-/// A writer that was fenced gives its session up while the process that took it over still replays the
-/// log.
+/// A writer that was fenced gives its session up while the process that took it over still replays
+/// the log.
 #[test]
 fn a_fenced_writer_gives_up_nothing() {
     let mut fenced = 0;
@@ -224,7 +226,8 @@ fn a_fenced_writer_gives_up_nothing() {
     assert!(fenced > 5, "{fenced}");
 }
 
-/// A process dies after it has committed that it gives the session up, and before it removes the marker.
+/// A process dies after it has committed that it gives the session up, and before it removes the
+/// marker.
 #[test]
 fn a_session_that_was_given_up_needs_no_removal_of_its_marker() {
     let mut left = 0;
@@ -302,8 +305,8 @@ fn a_session_that_was_dropped_is_resumed_by_nobody() {
     }
 }
 
-/// Begins a session that another process takes over, syncs a file in, and leaves, while the first gives
-/// up what it takes for its own.
+/// Begins a session that another process takes over, syncs a file in, and leaves, while the first,
+/// which takes the session for its own, gives it up.
 fn taken_over_and_left(store: &SharedStore) -> SetId {
     let repository = Repository::new(store.clone());
     let first = repository.begin(&[], options(1)).expect("begin");
@@ -352,8 +355,8 @@ fn a_collection_beside_a_resume_leaves_the_session() {
     );
 }
 
-/// Two processes resume the session under one epoch, while its former writer gives up what it takes for
-/// its own.
+/// Two processes resume the session under one epoch, while its former writer, which takes it for
+/// its own, gives it up.
 #[test]
 fn a_session_that_two_processes_resume_at_once_survives_its_former_writer() {
     let mut survived = 0;
@@ -434,9 +437,10 @@ fn a_resume_that_fails_leaves_no_marker() {
     assert!(failed > 2, "{failed}");
 }
 
-/// Symptom: a resume of a session that was published at the same time said that it had been given up.
+/// Symptom: a resume of a session that was published at the same time reported that it had been
+/// given up.
 /// Cause: the markers were listed after the publication, and the manifest was read before it.
-/// Fix: such an answer takes two looks.
+/// Fix: such an answer takes two checks.
 #[test]
 fn a_resume_beside_a_publication_tells_what_became_of_the_session() {
     let mut refused = 0;
@@ -457,9 +461,10 @@ fn a_resume_beside_a_publication_tells_what_became_of_the_session() {
     assert!(refused > 1, "{refused}");
 }
 
-/// Symptom: a process whose session was taken over while it resumed it was told that a log was missing.
+/// Symptom: a process whose session was taken over while it resumed it was told that a log was
+/// missing.
 /// Cause: the other process deletes the logs that it has replayed.
-/// Fix: a process that misses a log looks whether it was taken over.
+/// Fix: a process that misses a log checks whether it was taken over.
 #[test]
 fn a_resume_that_is_taken_over_says_so() {
     let mut fenced = 0;
@@ -482,8 +487,8 @@ fn a_resume_that_is_taken_over_says_so() {
     assert!(fenced > 3, "{fenced}");
 }
 
-/// Symptom: a session that one of two processes had dropped stayed, and the other one said that it had
-/// been resumed.
+/// Symptom: a session that one of two processes had dropped stayed, and the other one said that it
+/// had been resumed.
 /// Cause: each drop commits an epoch, and the first took that of the second for one of a resume.
 /// Fix: the commit says that the session was given up.
 #[test]

@@ -284,7 +284,7 @@ fn a_session_goes_on_once_a_full_store_has_room() {
     }
 }
 
-/// Data synced and not changed since is there, whatever effect refused requests had.
+/// Data synced and not changed since is there, regardless of the effects of refused requests.
 #[test]
 fn a_session_that_dies_on_a_full_store_loses_nothing_that_was_synced() {
     let steps = workload();

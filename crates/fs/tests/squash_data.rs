@@ -176,8 +176,8 @@ fn exactly_the_logs_to_which_a_squash_refers_stay() {
     assert_eq!(crate::gc::objects(&store), Vec::<String>::new());
 }
 
-/// The export of a squash to whose data logs it refers is that of its sources, byte by byte, after these
-/// were deleted and collected; also if a file was written in place.
+/// The export of a squash to whose data logs it refers is that of its sources, byte by byte, after
+/// these were deleted and collected; also if a file was written in place.
 #[test]
 fn an_export_of_a_squash_is_that_of_its_sources() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -185,7 +185,7 @@ fn an_export_of_a_squash_is_that_of_its_sources() {
     let store: SharedStore = store.expect("a store");
     let plain = repository(&store);
     let (below, above) = prepared(&store);
-    // Written over an open file's log, so that what is shown is in segments of two sets.
+    // Written over an open file's log, so that the shown content is in segments of two sets.
     let session = begin(&plain, &[above]);
     let root = session.root().clone();
     let file = session.open_file(&root, b"kept").expect("open");
@@ -344,11 +344,13 @@ fn a_session_reclaims_all_logs_but_those_of_a_squash() {
     assert_sound(&plain);
 }
 
-/// Symptom: a squash that was killed kept a live session from giving up any garbage until the collection
-/// after the next, and until its markers were as old as the grace.
-/// Cause: a collection released what the manifest of a set that it dooms implies, which of a squash that
-/// did not end is nothing; and a session waited for doomed sets to become complete.
-/// Fix: a collection releases all markers of an open set that it dooms, and doomed sets hold nothing.
+/// Symptom: a squash that was killed kept a live session from giving up any garbage until the
+/// collection after the next, and until its markers were as old as the grace.
+/// Cause: a collection released only the markers that the manifest of a set that it dooms implies,
+/// and the manifest of a squash that did not end implies none; and a session waited for doomed sets
+/// to become complete.
+/// Fix: a collection releases all markers of an open set that it dooms, and doomed sets hold
+/// nothing.
 #[test]
 fn a_squash_that_was_killed_holds_no_logs_after_a_collection() {
     let mut held = 0;

@@ -181,8 +181,8 @@ fn an_export_replaces_what_is_there_in_one_step() {
     assert_eq!(names_in(real.path()), ["out"]);
 }
 
-/// Files that an interrupted export has completed are not written again, whatever attributes they
-/// have; the rest is.
+/// A resumed export does not write completed files again, regardless of their attributes; it writes
+/// the rest.
 #[test]
 fn an_export_goes_on_where_it_was_interrupted() {
     let real = tempfile::tempdir().expect("a directory");

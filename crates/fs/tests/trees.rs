@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whole trees: walks, sums, comparisons, and glimpses of running sessions.
+//! Whole trees: walks, sums, comparisons, and reads of running sessions.
 
 use std::sync::Arc;
 

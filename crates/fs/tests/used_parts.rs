@@ -33,9 +33,10 @@ fn complete_part(store: &SharedStore) -> SetId {
     completed(store).set()
 }
 
-/// Symptom: a name stood for a part that was open again, showed what was written later, and the part of a live
-/// writer was collected after the name was deleted.
-/// Cause: a session that had completed the part named it without looking whether it was still complete.
+/// Symptom: a name stood for a part that was open again, and showed later writes; after the name
+/// was deleted, the part of a live writer was collected.
+/// Cause: a session that had completed the part named it without looking whether it was still
+/// complete.
 #[test]
 fn a_part_that_was_reopened_is_not_named_by_who_completed_it() {
     let store = memory();
@@ -61,8 +62,8 @@ fn a_part_that_was_reopened_is_not_kept_by_who_completed_it() {
     second.sync().expect("nobody has taken it over");
 }
 
-/// Runs `act` at each request of `work`, with a rank that drops its part, or what made it one, and begins
-/// another: the rank has one part afterwards.
+/// Runs `work` and, at each of its requests in turn, lets `drop_part` drop the rank's part, or the
+/// holder that made it one, and begins another part: the rank has at most one part afterwards.
 fn begin_another_beside(
     prepare: impl Fn(&Repository, SetId),
     drop_part: fn(&Repository, SetId),
@@ -90,7 +91,8 @@ fn begin_another_beside(
 }
 
 /// Symptom: a rank had two parts, both with a writer.
-/// Cause: a reopening looked for names of the part before it opened it, and not for other parts of the rank.
+/// Cause: a reopening looked for names of the part before it opened it, and not for other parts of
+/// the rank.
 #[test]
 fn a_part_that_loses_its_name_is_not_reopened_beside_its_successor() {
     begin_another_beside(
@@ -101,7 +103,8 @@ fn a_part_that_loses_its_name_is_not_reopened_beside_its_successor() {
 }
 
 /// Symptom: a part that was dropped was in its published job, and its rank had two parts.
-/// Cause: a publication looked at parts before its first commit, and not whether they were given up.
+/// Cause: a publication looked at parts before its first commit, and not whether they were given
+/// up.
 #[test]
 fn a_part_that_is_dropped_is_not_published_with_its_job() {
     begin_another_beside(
@@ -125,7 +128,8 @@ fn a_part_that_is_dropped_is_not_named() {
     assert_eq!(refused.kind(), Kind::NotFound);
 }
 
-/// Symptom: a part stayed condemned for ever: no list had it, and no collection restored or deleted it.
+/// Symptom: a part stayed condemned forever: no list had it, and no collection restored or deleted
+/// it.
 /// Cause: its reopening had failed between its two commits.
 #[test]
 fn a_part_whose_reopening_failed_is_listed_read_and_collected() {
@@ -186,7 +190,8 @@ fn a_job_that_is_published_beside_a_reopening_that_fails_is_sound_and_goes() {
     }
 }
 
-/// Symptom: a resume said that synced operations were missing (`Corrupt`), although they were in tables.
+/// Symptom: a resume said that synced operations were missing (`Corrupt`), although they were in
+/// tables.
 /// Cause: another process had taken the session over, and died while it deleted the logs.
 #[test]
 fn a_resume_beside_one_that_dies_says_that_it_was_taken_over() {

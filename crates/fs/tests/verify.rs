@@ -486,8 +486,8 @@ fn deleted_sets_are_not_counted() {
     assert_eq!(verify(&plain).sets, 1);
 }
 
-/// Symptom: after a command had failed or was interrupted, verification reported what its set lacked as
-/// damage, and counted the set.
+/// Symptom: after a command had failed or was interrupted, verification reported the objects that
+/// its set lacked as damage, and counted the set.
 /// Cause: sets that nothing keeps were verified like all others.
 /// Fix: only if they are asked for.
 #[test]

@@ -202,7 +202,7 @@ fn parse_lengths(
 ) -> Result<(BlockColumn, BlockColumn), WireDamage> {
     let key_bytes = usize::from(input.u8()?);
     let value_bytes = input.varint_max(VALUE_BYTES_MAX + 1, "a value's length")?;
-    // A block has at least one byte per row, whatever its directory says.
+    // A valid block has at least one byte per row; its directory may claim more rows.
     if rows as usize > input.left() {
         return Err(input.damage("a byte for each row"));
     }

@@ -61,8 +61,9 @@ pub fn find(view: &Namespace, path: &[u8]) -> Result<Option<IndexedEntry>> {
     Ok(None)
 }
 
-/// Returns the inode of the file that holds the values of `key`, `size` bytes, in the indexed directory
-/// with the inode `directory`: it has the directory's owner and times, and nobody may write it.
+/// Returns the inode of the file that holds the values of `key`, `size` bytes, in the indexed
+/// directory with the inode `directory`: it has the directory's owner and times, and nobody may
+/// write it.
 #[must_use]
 pub fn key_inode(directory: &Inode, key: &[u8], size: u64) -> Inode {
     let mut inode =
@@ -79,8 +80,8 @@ pub fn key_inode(directory: &Inode, key: &[u8], size: u64) -> Inode {
 }
 
 impl IndexedEntry {
-    /// Returns the key that the path leads to as a file: its inode, and all values of the key, one after
-    /// the other.
+    /// Returns the key that the path leads to as a file: its inode, and all values of the key, one
+    /// after the other.
     ///
     /// # Errors
     /// `NotFound` if the key has no value, `Invalid` if it is not the name of a key; as

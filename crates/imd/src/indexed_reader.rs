@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Indexed reader: all parts of an indexed directory, read as one by key.
+//! Indexed reader: reads all parts of an indexed directory together, by key.
 //!
 //! One job wrote or appended each part, with its own partitions and format. A part's epochs follow
 //! those of the parts before it.
@@ -139,8 +139,8 @@ impl IndexedReader {
         Ok(KeyAnswer { values: values.pop().unwrap_or_default(), counts })
     }
 
-    /// The values of each of `keys` in `epochs`, found by `threads` threads ([`DirectoryReader::get_many`]).
-    /// Queries every part.
+    /// The values of each of `keys` in `epochs`, found by `threads` threads
+    /// ([`DirectoryReader::get_many`]). Queries every part.
     ///
     /// # Errors
     /// As [`DirectoryReader::get_many`].
@@ -225,8 +225,9 @@ impl IndexedReader {
         Ok(keys)
     }
 
-    /// Calls `visit` once for each key, in the order of each part ([`DirectoryReader::keys`]), until `visit`
-    /// returns false. Reads all records and looks up the keys of later parts in the earlier ones.
+    /// Calls `visit` once for each key, in the order of each part ([`DirectoryReader::keys`]),
+    /// until `visit` returns false. Reads all records and looks up the keys of later parts in the
+    /// earlier ones.
     ///
     /// # Errors
     /// As [`DirectoryReader::keys`].

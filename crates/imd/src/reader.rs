@@ -10,7 +10,7 @@
 //!
 //! This file opens a directory; `read/find.rs` finds keys, and `read/whole.rs` lists the contents.
 //! Partitions are opened on first use and stay open. A partition that cannot be read fails the
-//! queries that need it, and the error gives its number; other queries go on. In an unfinished
+//! queries that need it, and the error gives its number; other queries continue. In an unfinished
 //! directory readers see only the epochs that are complete in all partitions: after a crash some
 //! ranks have lost their part of later ones. A query then needs all partitions, to know which
 //! epochs are complete.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shape: the layout of a directory's records, and the formats a directory can be created with.
+//! Record layout: the lengths of a directory's keys and values, and the formats a directory can be
+//! created with.
 
 use std::fmt;
 
@@ -25,7 +26,7 @@ pub enum RecordLayout {
     Variable,
 }
 
-/// How readers reach values.
+/// The way in which readers reach values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueFormat {
     /// Whole records move to their key's partition.
@@ -72,7 +73,7 @@ impl ValueFormat {
 }
 
 impl RecordLayout {
-    /// Checks that the shape is possible.
+    /// Checks that the layout is possible.
     ///
     /// # Errors
     /// `Invalid` if it is not.
@@ -88,10 +89,10 @@ impl RecordLayout {
         Ok(())
     }
 
-    /// Checks that a record fits the shape.
+    /// Checks that a record fits the layout.
     ///
     /// # Errors
-    /// `Invalid` if it does not, `TooLarge` if it fits no shape.
+    /// `Invalid` if it does not, `TooLarge` if it fits no layout.
     #[inline]
     pub fn check_record(self, key: &[u8], value: &[u8]) -> Result<()> {
         let fits = match self {

@@ -87,7 +87,7 @@ impl SessionDirectory {
 
     /// Links the finished directory into the session's tree at `path`.
     ///
-    /// Once it returns, the entry survives what the session's durability promises.
+    /// Once it returns, the entry survives as the session's durability promises.
     ///
     /// # Errors
     /// `NotFound` unless it is finished; as [`Session::create_indexed`].
@@ -100,7 +100,7 @@ impl SessionDirectory {
     /// Appends the epochs of this finished directory to those of the indexed directory at `path` of
     /// `session`.
     ///
-    /// Once it returns, they survive what the session's durability promises.
+    /// Once it returns, they survive as the session's durability promises.
     ///
     /// # Errors
     /// `Invalid` if its records differ in kind from those at `path`, or its first step is not after

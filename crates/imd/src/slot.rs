@@ -80,7 +80,7 @@ pub fn encode(places: &[u64], slot_bits: u32, low_bits: u32, out: &mut Vec<u8>) 
 }
 
 /// The rows, counted from the slot's first, that may have a key of `place`; empty if there are
-/// none. `slot` has [`bytes()`] bytes; whatever they contain, the answer is below `rows`.
+/// none. `slot` has [`bytes()`] bytes; the answer is below `rows` for any content.
 #[must_use]
 pub fn find(slot: &[u8], rows: u32, slot_bits: u32, low_bits: u32, place: u64) -> Range<u32> {
     if rows == 0 || slot.len() as u64 != bytes(rows, low_bits) {

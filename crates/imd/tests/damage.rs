@@ -71,7 +71,7 @@ fn check(store: &SharedStore, damaged: &str, whole: Option<u32>) -> bool {
                     right && answer.values.len() <= 2,
                     "{damaged}: key {key} has another value"
                 );
-                // An unfinished directory may lack the last epoch; it says so.
+                // An unfinished directory may lack the last epoch, and reports that.
                 let count = answer.values.len();
                 let complete = reader.epochs_complete().unwrap_or(0);
                 assert!(count >= complete as usize, "{damaged}: key {key} has {count} values");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Golden bytes: today's encoders write what docs/format shows, byte by byte.
+//! Golden bytes: the encoders still write exactly the bytes that docs/format shows.
 //!
 //! An example in a document is a fence of hexadecimal digits, with comments after `#`, that follows
 //! a line `<!-- golden: NAME -->`. Bytes that older readers cannot read need a new format version.

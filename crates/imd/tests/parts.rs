@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parts: directories that sessions write and append to, in different formats and with different
-//! numbers of ranks, are read as one.
+//! numbers of ranks, are read together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

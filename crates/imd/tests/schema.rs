@@ -65,7 +65,7 @@ fn steps_ascend_and_schemas_fit() {
         imd.epoch_flush_at(5)?;
         let error = imd.epoch_flush_at(5).expect_err("the same step");
         assert_eq!(error.kind(), Kind::Invalid);
-        // The failure changed nothing: the writer goes on with the step after the last.
+        // The failure changed nothing: the writer continues with the step after the last.
         imd.epoch_flush()?;
         imd.finish()
     })

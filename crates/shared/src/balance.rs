@@ -3,11 +3,10 @@
 //!
 //! A server counts, by slot, the segments that it puts or looks up. The barrier of a job is a
 //! reduction from which all ranks learn the highest count of a server, and the sum. If load is
-//! even, nothing more happens. Otherwise ranks wait for the answers to all their requests, add up
+//! even, the barrier ends there. Otherwise ranks wait for the answers to all their requests, add up
 //! the counts of each slot, so that all compute the same new map, and migrate segments
-//! (`migrate.rs`).
-//! Counters are then reset; also once servers have counted [`INTERVAL`] each on average, so that
-//! old load does not hide present imbalance.
+//! (`migrate.rs`). All ranks then reset their counters. They also reset them once servers have
+//! counted [`INTERVAL`] each on average, so that old load does not hide present imbalance.
 //! Invariant: the map changes only between two reductions, while no request is unanswered.
 
 use esker_base::Result;
@@ -30,7 +29,7 @@ const INTERVAL: u64 = 16 * MOVE_MIN;
 /// Load of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ServerWork {
-    /// Of the server with the highest count.
+    /// Count of the server with the highest one.
     most: u64,
     total: u64,
 }

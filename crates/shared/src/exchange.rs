@@ -4,8 +4,8 @@
 //! It is itself a transport: a caller that waits for a message through it answers requests
 //! meanwhile, so ranks that wait for each other, even in a collective, make progress. Replies that
 //! find no room at their receiver are queued here. While many are queued, this rank takes no
-//! requests; these stay with their senders, whose calls wait. Memory is therefore bounded, whatever
-//! other ranks send.
+//! requests; these stay with their senders, whose calls wait. Memory is therefore bounded, no
+//! matter how much other ranks send.
 //! Concurrency: that of its transport, one thread.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -61,7 +61,7 @@ struct OpenRequest {
     body_bytes_max: usize,
 }
 
-/// Which answers to a request are kept for a caller.
+/// The answers to a request that are kept for a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeptAnswers {
     All,
@@ -376,7 +376,7 @@ mod tests {
     }
 
     /// Symptom: a rank took no more requests after others had left without taking their answers.
-    /// Cause: replies that could not be sent counted as waiting for ever.
+    /// Cause: replies that could not be sent counted as waiting forever.
     /// Fix: they are dropped.
     #[test]
     fn replies_to_a_rank_that_has_left_do_not_count() {

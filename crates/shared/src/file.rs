@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shared files: every rank writes anywhere, and reads what any rank has synced.
+//! Shared files: every rank writes anywhere, and reads the bytes that any rank has synced.
 //!
 //! A write appends to a data log of this rank. Its segment stays here until it is sent: once
 //! [`UNSENT_MAX`] have gathered, or by [`SharedJob::sync`]. Bytes are synced before their segments
 //! are sent, so they survive as long as the segments do. A read overlays the rank's unsent segments
 //! over those of the owners, and these over the layers below the job, and reads the bytes from the
 //! logs.
-//! After [`SharedJob::exchange`] every rank holds the index of the file itself (`held_index`): until the
-//! next such call neither reads nor writes send messages. For callers whose ranks wait for each other in
-//! calls that answer nobody, as those of MPI do.
+//!
+//! After [`SharedJob::exchange`] every rank holds the index of the file itself (`held_index`):
+//! until the next exchange, reads and writes send no messages. This serves callers whose ranks wait
+//! for each other in calls that answer no requests, as MPI calls do.
+//!
 //! Each rank knows the size and the time of the last write from its own calls, until all ranks
 //! reduce them along the log-ring in [`SharedJob::stat`] and [`SharedJob::close`]; rank 0 then
 //! writes them to the file's record.
@@ -48,7 +50,7 @@ const WRITES_PER_LOOK: u64 = 64;
 #[derive(Debug)]
 pub struct SharedFile {
     id: u128,
-    /// As far as this rank knows.
+    /// Size as far as this rank knows.
     size: u64,
     mtime_ns: i64,
     /// Segments that have been neither sent to their owners nor exchanged.
@@ -57,15 +59,15 @@ pub struct SharedFile {
     index: FileIndex,
     /// The file as rank 0 has it open, to store the attributes; `None` on other ranks.
     home: Option<Arc<OpenFile>>,
-    /// Shows the job that it is open.
+    /// Marks the file as open in the job.
     _open: Arc<()>,
 }
 
-/// Where a rank looks up segments that it has sent, and those of others.
+/// The index in which a rank looks up segments that it has sent, and those of others.
 #[derive(Debug)]
 enum FileIndex {
     AtOwners,
-    /// As of the last exchange.
+    /// All segments as of the last exchange.
     Held(HeldIndex),
     /// All segments; the file is laminated.
     Sealed(SegmentSnapshot),
@@ -87,8 +89,8 @@ impl SharedFile {
         self.id
     }
 
-    /// Bytes up to the end of the last write that this rank knows of: its own, and those of all ranks as
-    /// of the last call in which they agreed on the size, or read up to the end.
+    /// Bytes up to the end of the last write that this rank knows of: its own writes, and those of
+    /// all ranks as of the last call that agreed on the size or read up to the end.
     #[must_use]
     pub fn known_size(&self) -> u64 {
         self.size
@@ -155,7 +157,7 @@ impl<T: Transport> SharedJob<T> {
                 file
             }
         };
-        // Two open files of one name would each know a part of what a rank wrote.
+        // Two open files of one name would each know a part of a rank's writes.
         if self.open_files.get(&file.id()).is_some_and(|open| open.strong_count() > 0) {
             drop(session.close_file(file));
             let what = format!("{}: it is open already", String::from_utf8_lossy(path));
@@ -260,8 +262,8 @@ impl<T: Transport> SharedJob<T> {
 
     /// Returns once other ranks can read this rank's writes, and these survive; at durability
     /// `async` or `always`, they survive power loss. Costs a sync of the data log, a message to
-    /// each owner, and a sync of its log. After an [`SharedJob::exchange`] it is collective, and begins
-    /// with another one.
+    /// each owner, and a sync of its log. After an [`SharedJob::exchange`] it is collective, and
+    /// begins with another one.
     ///
     /// # Errors
     /// As [`SharedJob::write`]; collective, a failure on one rank fails all.
@@ -391,12 +393,12 @@ impl<T: Transport> SharedJob<T> {
     }
 
     /// Cuts or extends the file to `size`; returns the bytes of logs that this frees. Collective:
-    /// it also cuts everything that ranks wrote before. Costs a [`crate::SegmentService::truncate`] by
-    /// rank 0, a reduction and a broadcast.
+    /// it also cuts everything that ranks wrote before. Costs a [`crate::SegmentService::truncate`]
+    /// by rank 0, a reduction and a broadcast.
     ///
     /// # Errors
-    /// As [`SharedJob::sync`] and [`crate::SegmentService::truncate`]; a failure on one rank fails all
-    /// ranks.
+    /// As [`SharedJob::sync`] and [`crate::SegmentService::truncate`]; a failure on one rank fails
+    /// all ranks.
     pub fn truncate(&mut self, file: &mut SharedFile, size: u64) -> Result<u64> {
         if matches!(file.index, FileIndex::Sealed(_)) {
             return Err(Error::new(Kind::Denied, "a laminated file cannot be truncated"));
@@ -448,16 +450,16 @@ impl<T: Transport> SharedJob<T> {
         Ok(index)
     }
 
-    /// Shows each rank what all have written before, and gives each the index of the file: until the
-    /// next call of this, or of another collective call with the file, a rank reads that and what it
-    /// writes itself, and neither its reads nor its writes send messages or wait for other ranks, but
-    /// for bytes that [`RemoteReads::Ranks`] fetches. Of two writes of the same bytes, the one before
-    /// an exchange loses to the one after it. Syncs nothing but what was written before the first
-    /// exchange. Does nothing to a laminated file. Collective.
+    /// Shows each rank everything that all ranks have written before, and gives each rank the index
+    /// of the file. Until the next exchange, or another collective call with the file, a rank reads
+    /// that content and its own later writes. Its reads and writes send no messages and wait for no
+    /// other rank, except for bytes that [`RemoteReads::Ranks`] fetches. If two ranks write the
+    /// same bytes, a write after an exchange wins over one before it. Syncs only writes before the
+    /// first exchange. Does nothing to a laminated file. Collective.
     ///
     /// Costs a reduction, and a broadcast of the new segments by each rank that has some; the first
-    /// exchange also as [`SharedJob::laminate`]. A write afterwards takes some 100 bytes of memory until
-    /// the next sync, unless it continues another one.
+    /// exchange also as [`SharedJob::laminate`]. A write afterwards takes some 100 bytes of memory
+    /// until the next sync, unless it continues another one.
     ///
     /// # Errors
     /// As [`SharedJob::sync`]; `Unavailable` names a lost rank.

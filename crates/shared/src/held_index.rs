@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Held index: the index of a shared file that every rank holds itself.
+//! Held index: a copy of the index of a shared file that every rank holds.
 //!
-//! In an exchange every rank gets the segments that each of them has written since the last one, and adds
-//! them in order of ranks: all ranks then hold the same index. A rank sends its segments to the owners in
-//! the next sync, without the parts that others have overwritten in a later exchange, or in the same one
-//! as a higher rank. So no two ranks send the same bytes, and the order in which segments arrive does not
-//! matter.
+//! In an exchange every rank gets the segments that each rank has written since the last exchange,
+//! and adds them in order of ranks, so all ranks hold the same index. In the next sync a rank sends
+//! its segments to the owners, without the parts that others have overwritten in a later exchange
+//! or that a higher rank has overwritten in the same one. No two ranks therefore send the same
+//! bytes, and the order in which segments arrive does not matter.
 
 use esker_base::Result;
 use esker_comm::Rank;
@@ -18,7 +18,7 @@ use crate::snapshot::SegmentSnapshot;
 #[derive(Debug)]
 pub(crate) struct HeldIndex {
     segments: SegmentSnapshot,
-    /// This rank's segments that all have in their index, and owners do not.
+    /// This rank's segments that the indexes of all ranks have, and the owners do not.
     unsent: SegmentMap,
 }
 
@@ -43,7 +43,7 @@ impl HeldIndex {
         &self.unsent
     }
 
-    /// Forgets them: the owners have them.
+    /// Drops the unsent segments: the owners have them.
     pub(crate) fn set_sent(&mut self) {
         self.unsent = SegmentMap::default();
     }

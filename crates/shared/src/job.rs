@@ -5,8 +5,8 @@
 //! names. Rank 0's part has the names of shared files. A server has a second part, of rank
 //! [`INDEX_RANK`] plus its own, whose tree holds only the segments of its slices; these point into
 //! data logs of other parts. Publishing joins all parts, and a shared file becomes a plain file.
-//! After a crash, the ranks resume the parts of the earlier run, whatever their number now: a part
-//! whose rank no longer exists goes to the rank with its number modulo the new size (`migrate_segments.rs`).
+//! After a crash, any number of ranks resumes the parts of the earlier run: a part whose rank no
+//! longer exists goes to the rank with its number modulo the new size (`migrate.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -28,13 +28,13 @@ use crate::slices::{SLICE_BYTES, SliceMap};
 /// Parts with this rank or a higher one hold segments of shared files.
 pub const INDEX_RANK: u32 = 1 << 31;
 
-/// How a rank reads bytes that another rank wrote.
+/// The way in which a rank reads bytes that another rank wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RemoteReads {
-    /// From the store. For stores that every rank reaches as a whole.
+    /// From the store; for stores of which every rank reaches all objects.
     #[default]
     Store,
-    /// Through the rank that wrote them, which answers while it waits in a call. For data logs that
+    /// Through the rank that wrote them, which answers while it waits in a call; for data logs that
     /// are close to their writers.
     Ranks,
 }
@@ -46,7 +46,7 @@ pub struct SharedOptions {
     pub servers_per_node: u32,
     /// Bytes of a slice; [`SLICE_BYTES`] by default.
     pub slice_bytes: u64,
-    /// How a rank reads bytes of other ranks.
+    /// The way in which a rank reads bytes of other ranks.
     pub reads: RemoteReads,
     /// Identity, durability and memory of the parts.
     pub session: SessionOptions,
@@ -89,10 +89,11 @@ struct RankPart {
 }
 
 impl<T: Transport> SharedJob<T> {
-    /// Begins job `id` on top of `bases`, or continues it after its ranks ended without publishing:
-    /// with all synced changes, whatever the earlier numbers of ranks and servers. Collective.
-    /// Costs a listing by rank 0, two new parts per server and one per other rank; after a crash
-    /// also the recovery of all parts and the migration of segments whose owner has changed.
+    /// Begins job `id` on top of `bases`, or continues it after its ranks ended without publishing.
+    /// A continued job has all synced changes, and may have other numbers of ranks and servers than
+    /// before. Collective. Costs a listing by rank 0, two new parts per server and one per other
+    /// rank; after a crash also the recovery of all parts and the migration of segments whose owner
+    /// has changed.
     ///
     /// # Errors
     /// `Invalid` if the parts are already joined: publish the joined set; `Unavailable` names a
@@ -185,8 +186,8 @@ impl<T: Transport> SharedJob<T> {
     /// [`Repository::publish_job`].
     ///
     /// # Errors
-    /// As [`Repository::publish_job`], [`Session::complete`] and [`SegmentService::sync`]; a failure on
-    /// one rank fails all ranks, with that rank's error.
+    /// As [`Repository::publish_job`], [`Session::complete`] and [`SegmentService::sync`]; a
+    /// failure on one rank fails all ranks, with that rank's error.
     pub fn publish(mut self, name: &str) -> Result<(SetId, Option<JobReport>)> {
         // All segments arrive before an owner completes its part, and all parts are complete before
         // they are joined.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files that all ranks of a job write, and the index of their segments.
 //!
-//! - [`SegmentService`]: the service. Slices of files are distributed among servers (`slices`); ranks
-//!   send them requests (`message`) through one message loop (`exchange`, `server`).
+//! - [`SegmentService`]: the service. Slices of files are distributed among servers (`slices`);
+//!   ranks send them requests (`message`) through one message loop (`exchange`, `server`).
 //! - [`SharedJob`], [`SharedFile`]: the data path, from the start of a job (`job`) over writes and
 //!   reads (`file`) to publication. `balance` moves slices to other servers when load is uneven,
 //!   and `migrate` moves their segments.

@@ -22,7 +22,7 @@ pub const REPLY: Channel = Channel(Channel::OWN.0 + 0x31);
 /// Most offsets in one request.
 pub const OFFSETS_MAX: usize = 1 << 16;
 /// Most single segments in one answer, or in one request for their bytes. If a range has more, the
-/// answer has the first of them, and the caller continues behind the last.
+/// answer has the first of them, and the caller continues after the last.
 pub const SEGMENTS_MAX: usize = 1 << 16;
 /// Most bytes of file data that one request asks for.
 pub const FETCH_BYTES_MAX: u64 = 4 << 20;

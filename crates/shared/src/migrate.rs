@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settling: migrates segments to the owners of their slices, after load was balanced
-//! (`balance.rs`) or a job continued with other servers. All ranks take part, and make no look-ups
-//! meanwhile.
+//! Migration: moves segments to the owners of their slices, after load was balanced (`balance.rs`)
+//! or a job continued with other servers. All ranks take part, and make no look-ups meanwhile.
 //!
 //! 1. Each server syncs the segments whose slices it no longer owns and copies them to the new
 //!    owners.
@@ -9,7 +8,7 @@
 //! 3. The old owners drop the originals, in one commit each.
 //!
 //! A crash before the end leaves some segments in two parts. Both copies are equal, since no rank
-//! writes until all have finished; settling again removes the duplicates.
+//! writes until all have finished; migrating again removes the duplicates.
 
 use esker_base::Result;
 use esker_comm::Rank;

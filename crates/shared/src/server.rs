@@ -2,7 +2,7 @@
 //! Server: handles the requests for the slices that this rank owns.
 //!
 //! Its segments are in the tree of a part of the job that holds nothing else, in order of arrival:
-//! writes of a byte are ordered by their arrival here, whichever rank sent them.
+//! writes of a byte are ordered by their arrival here, no matter which rank sent them.
 //! Invariant: the tree holds segments only of slices that this rank owns.
 
 use std::ops::Range;

@@ -3,16 +3,16 @@
 //! slices.
 //!
 //! A call batches its requests by owner, sends all of them, and then waits; callers need not wait
-//! for puts. A rank answers others while it waits in a call, and in [`SegmentService::serve`]: one that
-//! computes for long keeps others waiting.
+//! for puts. A rank answers others while it waits in a call, and in [`SegmentService::serve`]: a
+//! rank that computes for long keeps others waiting.
 //!
 //! Order of writes: an owner puts segments in order of arrival, and segments sent by one rank
-//! arrive in order. Of two writes of a byte the later wins if one rank did both, or if the first
-//! was waited for ([`SegmentService::wait`]) before the second began, ordered by a message or a barrier.
-//! Otherwise either wins, the same one for all readers; two writes that overlap in several slices
-//! may each win in some of them.
-//! Durability: that of the parts' trees. Puts that were waited for survive as the trees promise,
-//! and power loss after [`SegmentService::sync`].
+//! arrive in order. If two writes cover the same byte, the later wins if one rank made both, or if
+//! the first writer waited for its put ([`SegmentService::wait`]) before the second began, ordered
+//! by a message or a barrier. Otherwise either wins, the same one for all readers; two writes that
+//! overlap in several slices may each win in some of them.
+//! Durability: that of the parts' trees. Puts that a caller has waited for survive as the trees
+//! promise; after [`SegmentService::sync`] they survive power loss.
 //! Source: MetaKV §II (put, get, cursors), §III-C (collectives).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -163,8 +163,8 @@ impl<T: Transport> SegmentService<T> {
         Ok(PutTicket { requests: first..self.exchange().next_id() })
     }
 
-    /// As [`SegmentService::put_runs`], for segments at regular distances in several dimensions, given as
-    /// one descriptor. It is sent as the runs of its innermost dimension.
+    /// As [`SegmentService::put_runs`], for segments at regular distances in several dimensions,
+    /// given as one descriptor. The service sends it as the runs of its innermost dimension.
     ///
     /// # Errors
     /// As [`SegmentService::put_runs`]; `Invalid` for strides of over
@@ -194,9 +194,9 @@ impl<T: Transport> SegmentService<T> {
     }
 
     /// Waits for all puts. Once a put has failed at an owner without any caller having waited for
-    /// it, this call and [`SegmentService::sync`] fail for ever: its segments are lost, and a retry must
-    /// not report them as durable. After a timeout the call may be repeated, since the answers may
-    /// still arrive.
+    /// it, this call and [`SegmentService::sync`] fail forever: its segments are lost, and a retry
+    /// must not report them as durable. After a timeout the call may be repeated, since the answers
+    /// may still arrive.
     ///
     /// # Errors
     /// As [`SegmentService::wait`]; the first failure that was not reported to a caller.
@@ -444,8 +444,8 @@ impl<T: Transport> SegmentService<T> {
     /// it. For callers that move bytes and need their owners. Every server reads its whole index.
     ///
     /// # Errors
-    /// As [`SegmentService::get_segments`]; `TooLarge` if a server has more than 65,536 of them: ask for
-    /// a shorter range.
+    /// As [`SegmentService::get_segments`]; `TooLarge` if a server has more than 65,536 of them:
+    /// ask for a shorter range.
     pub fn holders(&mut self, set: SetId, log: u64, range: Range<u64>) -> Result<Vec<Segment>> {
         let servers = self.map.servers().to_vec();
         let replies = self.ask_all(servers, &RankRequest::Holders(set, log, range))?;

@@ -129,7 +129,7 @@ impl Told {
         write
     }
 
-    /// Records that all ranks see what `rank` wrote so far.
+    /// Records that all ranks see the writes of `rank` so far.
     fn seen(&self, rank: u32, is_durable: bool) {
         let now = self.now();
         let mut story = self.story();

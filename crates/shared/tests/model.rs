@@ -3,9 +3,9 @@
 //! cuts, balanced load, a job that ends and continues with other numbers of ranks and servers,
 //! publication.
 //!
-//! Every rank draws the same steps from the seed, and so knows all bytes. At the end of a round all sync and
-//! wait at a barrier, and within it no two ranks write the same bytes; or they exchange what they wrote,
-//! and then they may.
+//! Every rank draws the same steps from the seed, and so knows all bytes. At the end of a round all
+//! sync and wait at a barrier, and within it no two ranks write the same bytes; or they exchange
+//! their writes, and then the same bytes may be written twice.
 
 use esker_base::{Random, Result};
 use esker_shared::{RemoteReads, SharedFile, SharedOptions};
@@ -21,8 +21,8 @@ struct Write {
     bytes: Vec<u8>,
 }
 
-/// The writes of one round, in order. Those of different ranks overlap only if `may_overlap`: those of
-/// higher ranks are then the later ones.
+/// The writes of one round, in order. Those of different ranks overlap only if `may_overlap`: those
+/// of higher ranks are then the later ones.
 fn round(random: &mut Random, ranks: u32, may_overlap: bool) -> Vec<Write> {
     let mut writes: Vec<Write> = Vec::new();
     let is_strided = random.one_in(2);

@@ -163,7 +163,7 @@ fn assert_synced(job: &mut Job, file: &mut SharedFile, wanted: &[u8]) -> Result<
 }
 
 /// Symptom: a sync returned `Ok` though no owner had the segments of earlier writes: their bytes
-/// were missing from the file for ever.
+/// were missing from the file forever.
 /// Cause: a send that timed out waiting for answers to earlier requests had taken the unsent
 /// segments, and dropped them.
 /// Fix: they stay until all are sent.
@@ -186,7 +186,7 @@ fn segments_stay_until_they_are_sent() {
     });
 }
 
-/// Symptom: a sync failed for ever although all ranks were well.
+/// Symptom: a sync failed forever although all ranks were well.
 /// Cause: a request that found no room in its channel before the deadline counted as sent, and the
 /// sync waited for its answer.
 /// Fix: a request counts as unanswered only once the transport has it.

@@ -2,7 +2,7 @@
 //! Disk: objects, append logs and logs written in place, and the part of each that survives power
 //! loss.
 //!
-//! Invariants: (1) an object never changes; (2) a log grows at its end, and only bytes behind its
+//! Invariants: (1) an object never changes; (2) a log grows at its end, and only bytes beyond its
 //! synced length are ever lost; (3) in a log written in place, power loss leaves each page either
 //! as of the last sync or as it is now. Concurrency: none; the machine's lock guards it.
 //! Source: reordered page writes, Pillai et al., "All file systems are not created equal", OSDI

@@ -16,7 +16,8 @@
 //! first n. `mutants/` has a patch for each fixed defect that a test here, or in the crate that had
 //! it, must detect again: `make mutants`.
 //!
-//! Source: TigerBeetle's VOPR; Zhou et al., "FoundationDB", SIGMOD 2021, §4 (deterministic simulation).
+//! Source: TigerBeetle's VOPR; Zhou et al., "FoundationDB", SIGMOD 2021, §4 (deterministic
+//! simulation).
 
 mod disk;
 mod fault;

@@ -34,7 +34,7 @@ pub enum StepKind {
     OpenRemoved,
     /// It opens a file, renames or links it, and writes it through the handle.
     OpenMoved,
-    /// It writes the parts of a job and publishes them as one.
+    /// It writes the parts of a job and publishes them as one set.
     Job,
     Sync,
     Flush,

@@ -3,8 +3,9 @@
 //! mount.
 //!
 //! A session has one such file at a time. Until the file is ended, a state of the session promises
-//! only what its last sync promised of the file ([`Doubt`]). Writes also continue to files of sets
-//! that another process has taken over or that are published: they must change nothing.
+//! only the bytes of the file that its last sync promised ([`Doubt`]). Writes also continue to
+//! files of sets that another process has taken over or that are published: they must change
+//! nothing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -218,7 +219,7 @@ impl Writer {
         let path = file.path.clone();
         next.replace_content(&Place::of(&path), bytes).expect("it is there");
         let (session, open) = (work.session.clone(), file.open.clone());
-        // Whatever the result, bytes beyond the cut are no longer certain.
+        // Bytes beyond the cut are no longer certain, even if the cut failed.
         file.change(&next, &path);
         let loose = path.strip_prefix(b"/").unwrap_or(&path).to_vec();
         let Some(work) = &self.work else { return };

@@ -20,8 +20,8 @@ impl Writer {
         self.write_pieces(&path, None, random);
     }
 
-    /// Opens a file, gives it another or a further name, and writes it through the handle. The change
-    /// of names may fail and be shown nevertheless.
+    /// Opens a file, gives it another or a further name, and writes it through the handle. The
+    /// change of names may fail and be shown nevertheless.
     pub(crate) fn open_moved(&mut self, random: &mut Random) {
         let Some(path) = self.any_file(random) else { return };
         let Some(work) = &self.work else { return };
@@ -60,8 +60,8 @@ impl Writer {
         (!files.is_empty()).then(|| files[random.below(files.len() as u64) as usize].clone())
     }
 
-    /// Writes pieces of the file at `path` through `file`, or through a handle of its own, and closes
-    /// it.
+    /// Writes pieces of the file at `path` through `file`, or through a handle of its own, and
+    /// closes it.
     fn write_pieces(&mut self, path: &[u8], file: Option<Arc<OpenFile>>, random: &mut Random) {
         let Some(work) = &self.work else { return };
         let at = Place::of(path);

@@ -22,10 +22,10 @@ use crate::writer::Writer;
 const START_NS: u64 = 3_000_000_000_000_000_000;
 /// Number of seeds in a quick test.
 const SEEDS: u64 = 200;
-/// Seeds that failed once. A name stood for a set being deleted; resumed sessions read tables of their
-/// bases that a compaction replaced and a collection without a grace period deleted; a fenced writer
-/// deleted the tables of its last commit; a log lost unsynced bytes between the two readings of a
-/// takeover.
+/// Seeds that failed once. A name stood for a set being deleted; resumed sessions read tables of
+/// their bases that a compaction replaced and a collection without a grace period deleted; a fenced
+/// writer deleted the tables of its last commit; a log lost unsynced bytes between the two readings
+/// of a takeover.
 const SEEDS_FAILED: &[u64] =
     &[2_607_458_550, 1_920_601_955, 9_848_171, 669_970_399, 183_974_610, 14_127_492];
 /// Time to shrink a failing history.

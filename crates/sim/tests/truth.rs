@@ -35,7 +35,7 @@ pub struct NamedTree {
 
 impl NamedTree {
     /// Returns how `found` differs from the expected tree, if it does. From then on the name must
-    /// show the same tree for ever.
+    /// show the same tree forever.
     pub fn compare(&mut self, found: &Tree) -> Option<String> {
         let reason = differs(found, &self.reference);
         match (&reason, self.other.take()) {

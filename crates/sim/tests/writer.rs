@@ -31,7 +31,7 @@ const LARGE_BYTES: usize = (8 << 20) + 4_321;
 /// a history together make fewer of them fail.
 const TRIES_MAX: usize = 200;
 /// Takeovers by others in a row after which a writer gives its session up: writers that resume one
-/// without a pause fence each other for ever.
+/// without a pause fence each other forever.
 const FENCED_MAX: usize = 10;
 
 /// The writer.

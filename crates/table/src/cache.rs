@@ -2,8 +2,8 @@
 //! Block cache: parsed blocks of tables, and images of the blocks that point reads hit again, under
 //! one budget of bytes.
 //!
-//! Scans and first reads use parsed blocks; point reads use images (`row_cache/`). Images take up to half
-//! of the budget as they are made; the rest is for blocks.
+//! Scans and first reads use parsed blocks; point reads use images (`row_cache/`). Images take up
+//! to half of the budget as they are made; the rest is for blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,7 +68,7 @@ impl TableCache {
         self.slots.as_deref()
     }
 
-    /// Whether block `block` has an image.
+    /// Returns whether block `block` has an image.
     #[inline]
     pub(crate) fn has_image(&self, block: usize) -> bool {
         self.slots().is_some_and(|slots| slots.has_image(block))
@@ -115,8 +115,8 @@ impl BlockCache {
         }
     }
 
-    /// Returns whether the cache has been full, while fetching a block takes so little, `read_ns` on average,
-    /// that the kernel must have it in memory.
+    /// Returns whether the cache has been full and fetching a block takes so little time, `read_ns`
+    /// on average, that the kernel must have it in memory.
     pub(crate) fn is_outgrown(&self, read_ns: Option<f64>) -> bool {
         let Some(blocks) = &self.blocks else { return false };
         self.inserted_bytes.load(Ordering::Relaxed) >= blocks.capacity()

@@ -10,9 +10,9 @@ use crate::manifest::TableRef;
 use crate::schema::Schema;
 use crate::tables::{TableHandle, TableSource};
 
-/// Returns the total bytes of each column over those of `tables` that have `schema`, by name, in the order of the
-/// schema, followed by the bytes of block headers and of filters and indexes. Cost: a read of every
-/// table.
+/// Returns the total bytes of each column over those of `tables` that have `schema`, by name, in
+/// the order of the schema, followed by the bytes of block headers and of filters and indexes.
+/// Cost: a read of every table.
 ///
 /// # Errors
 /// `Corrupt`, and errors of the store.

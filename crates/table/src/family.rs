@@ -23,7 +23,7 @@ pub trait Family: Debug + Send + Sync {
     /// Returns an empty memtable whose log has just begun.
     fn memtable(&self) -> Box<dyn FamilyMemtable>;
 
-    /// Returns tables of which there are none.
+    /// Returns an empty set of tables.
     fn tables(&self) -> Arc<dyn FamilyTables>;
 }
 
@@ -60,7 +60,7 @@ pub trait FamilyMemtable: Any + Debug + Send + Sync {
     /// Writes all records to tables; returns these in a manifest's order.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     fn flush(&self, writer: &mut FamilyWriter) -> Result<Vec<TableRef>>;
 }
 
@@ -77,7 +77,7 @@ pub trait FamilyTables: Any + Debug + Send + Sync {
     /// nothing to merge.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     fn merge(&self, writer: &mut FamilyWriter) -> Result<Option<Vec<TableRef>>>;
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn prefetch_probes(bytes: &[u8], digest: u64) {
     }
 }
 
-/// The hash of `digest`, and where in the partition `bytes` its three fingerprints are.
+/// The hash of `digest`, and the offsets of its three fingerprints in the partition `bytes`.
 #[inline]
 fn probes(bytes: &[u8], digest: u64) -> (u64, [usize; 3]) {
     let descriptor: &[u8; DESCRIPTOR_BYTES] = bytes.first_chunk().expect("it was checked");

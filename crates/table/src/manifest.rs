@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Manifest: what a change set consists of. Manifests are numbered snapshots; the highest number
-//! rules.
+//! Manifest: lists everything that a change set consists of. Manifests are numbered snapshots; the
+//! highest number rules.
 //!
 //! Layout: docs/format/manifest.md. This module is its only encoder and decoder.
 //! Invariants: (1) `put_if_absent` of the next number is the only commit; (2) epochs never
@@ -48,7 +48,7 @@ const ROWS_MAX: u64 = TABLE_DATA_BYTES_MAX * BLOCK_ROWS_MAX as u64;
 const _: () = assert!(u64::MAX / ROWS_MAX > ENTRIES_MAX as u64);
 const _: () = assert!((EPOCH_MAX << 32) | u32::MAX as u64 == NUMBER_MAX);
 
-/// What may be done with a change set.
+/// The state of a change set: the operations that it allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SetState {
@@ -88,14 +88,14 @@ impl fmt::Display for SetState {
     }
 }
 
-/// One snapshot of what a change set consists of.
+/// One snapshot of a change set: its state, its tables and the sets that it builds on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// Its number among the set's manifests.
     pub number: u64,
     /// Rises with every writer that takes over.
     pub epoch: u64,
-    /// What may be done with the set.
+    /// The operations that the set allows.
     pub state: SetState,
     /// When the set was begun, in nanoseconds since the Unix epoch.
     pub created_ns: u64,
@@ -123,8 +123,8 @@ pub struct Manifest {
     /// True if the set's records may refer to data logs that their writer still writes in place. A
     /// new writer copies such bytes when it takes the set over.
     pub has_unsealed_logs: bool,
-    /// True if the session that wrote the set was given up: no process resumes or reopens it, and the
-    /// set stays only for as long as names and other sets hold it.
+    /// True if the session that wrote the set was given up: no process resumes or reopens it, and
+    /// the set stays only for as long as names and other sets hold it.
     pub is_given_up: bool,
     /// Named texts about the set, for people.
     pub properties: BTreeMap<String, String>,
@@ -371,7 +371,7 @@ impl Manifest {
     /// Returns the highest number of the manifests of `set`. One store request, a listing.
     ///
     /// # Errors
-    /// `NotFound` if the set has none, and what the store reports.
+    /// `NotFound` if the set has none, and errors of the store.
     pub fn newest_number(store: &dyn Store, set: SetId) -> Result<u64> {
         Self::numbers(store, set)?
             .into_iter()
@@ -382,7 +382,7 @@ impl Manifest {
     /// Loads the newest manifest of `set`. Two store requests: a listing and a read.
     ///
     /// # Errors
-    /// `NotFound` if the set has none, `Corrupt`, and what the store reports.
+    /// `NotFound` if the set has none, `Corrupt`, and errors of the store.
     pub fn load(store: &dyn Store, set: SetId) -> Result<Self> {
         // A newer manifest may replace the listed one before we read it; then we list again.
         for _ in 0..8 {

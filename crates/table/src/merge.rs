@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Merge: records of several sorted sources in key order; of records with one key, the newest
-//! first.
+//! Merge: records of several sorted sources in key order, records with equal keys newest first.
 //!
 //! A cursor reads a source block by block, decoded column by column, so a merge of one source costs
 //! little more than decoding it.
@@ -257,8 +256,8 @@ pub struct RecordMerge {
 }
 
 impl RecordMerge {
-    /// Merges `cursors`, newest source first, from `from` on. Call [`RecordMerge::advance`] to reach the
-    /// first record.
+    /// Merges `cursors`, newest source first, from `from` on. Call [`RecordMerge::advance`] to
+    /// reach the first record.
     pub fn new(mut cursors: Vec<RecordCursor>, from: &Key) -> Result<Self> {
         for cursor in &mut cursors {
             cursor.start(from)?;
@@ -417,7 +416,8 @@ impl RecordMerge {
         &self.current
     }
 
-    /// The record of the current key in one of the sources of [`RecordMerge::versions`], in stored form.
+    /// The record of the current key in one of the sources of [`RecordMerge::versions`], in stored
+    /// form.
     #[must_use]
     pub fn version(&self, source: usize) -> Row<'_> {
         self.cursors[source].row()

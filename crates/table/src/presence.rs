@@ -5,8 +5,8 @@
 //! A create must know that its name does not exist yet in any of the writer's frozen memtables,
 //! runs and tables. Asking each of their filters costs a miss apiece; this one filter over all of
 //! them answers most creates at a cost that stays flat as tables accumulate. It learns the keys of
-//! a memtable once that is frozen (`tree/key_history.rs`), by their tags, which name the slots of the
-//! memtable's hash table. So creates do not write to it, it does not exist before the first
+//! a memtable once that is frozen (`tree/key_history.rs`), by their tags, which name the slots of
+//! the memtable's hash table. So creates do not write to it, it does not exist before the first
 //! memtable is full, its size fits the keys it gets, and its lines are filled in order.
 //!
 //! Bits: a stack of blocked Bloom filters, each at least `GROWTH` times as large as all before it
@@ -129,8 +129,8 @@ impl KeyPresence {
         self.generations.last_mut().filter(|newest| newest.room >= keys)
     }
 
-    /// Makes a generation with room for `keys`, to be added by [`KeyPresence::push`]. The caller can
-    /// fill it while others go on reading the filter.
+    /// Makes a generation with room for `keys`, to be added by [`KeyPresence::push`]. The caller
+    /// can fill it while others continue reading the filter.
     #[must_use]
     pub fn next_generation(&self, keys: usize) -> FilterGeneration {
         let before: usize = self.generations.iter().map(|older| older.lines.len()).sum();

@@ -93,7 +93,7 @@ impl<'a> RunWriter<'a> {
         }
     }
 
-    /// Whether the next record begins another table.
+    /// Returns whether the next record begins another table.
     #[must_use]
     pub(crate) fn is_table_full(&self) -> bool {
         self.open.as_ref().is_some_and(TableWriter::is_full)

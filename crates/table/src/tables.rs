@@ -16,10 +16,10 @@ use crate::merge::RecordCursor;
 use crate::schema::{Key, RowBuffer, Schema};
 use crate::table::{LookupKey, ReadCounters, Table, TableProbe};
 
-/// Runs in which a point read seeks its key at once.
+/// Maximum runs in which a point read seeks its key together, so that their cache misses overlap.
 const SEEK_RUNS_MAX: usize = 4;
 
-/// Where tables are read from, and the state that their readers share.
+/// The source of tables: a store, and the state that readers of its tables share.
 #[derive(Clone, Debug)]
 pub struct TableSource {
     /// The store.
@@ -69,8 +69,8 @@ impl TableHandle {
         }
     }
 
-    /// Returns about the visible part of `whole`, a size of the table. Without a store request: of a
-    /// table that is not open yet, all of it.
+    /// Returns approximately the visible part of `whole`, a size of the table; all of it if the
+    /// table is not open yet. No store request.
     fn visible_of(&self, whole: u64) -> u64 {
         let Some(table) = self.open.get() else { return whole };
         let (index, reference) = (table.index(), &self.reference);
@@ -80,7 +80,7 @@ impl TableHandle {
         (shown / index.blocks().max(1) as u128) as u64
     }
 
-    /// Returns a handle of the same table, of which `reference` shows another part.
+    /// Returns a handle of the same table that shows the part named by `reference`.
     #[must_use]
     pub(crate) fn with_visible(self: &Arc<Self>, reference: TableRef) -> Arc<Self> {
         if reference == self.reference {
@@ -122,13 +122,13 @@ pub struct SortedRun {
 }
 
 impl SortedRun {
-    /// Bytes of all its tables, of which about those of the visible parts count.
+    /// Approximate bytes of the visible parts of its tables.
     #[must_use]
     pub(crate) fn bytes(&self) -> u64 {
         self.tables.iter().map(|table| table.visible_of(table.reference.bytes)).sum()
     }
 
-    /// Records in all its tables, of which about those of the visible parts count.
+    /// Approximate number of records in the visible parts of its tables.
     #[must_use]
     pub(crate) fn rows(&self) -> u64 {
         self.tables.iter().map(|table| table.visible_of(table.reference.rows)).sum()

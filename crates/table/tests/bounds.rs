@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bounds: readers accept everything that a writer accepts. A writer refuses whatever exceeds a
-//! bound before it does anything, and goes on.
+//! Bounds: readers accept everything that a writer accepts. A writer refuses anything that exceeds
+//! a bound before it has any effect, and continues.
 
 use std::sync::Arc;
 

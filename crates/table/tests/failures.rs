@@ -95,7 +95,7 @@ fn a_commit_that_may_have_taken_effect_stops_the_tree() {
     }
 }
 
-/// A commit that took effect although its answer was lost is recognized, and the tree goes on.
+/// A commit that took effect although its answer was lost is recognized, and the tree continues.
 #[test]
 fn a_commit_that_is_found_in_the_store_has_succeeded() {
     for request in [1, 2] {
@@ -158,8 +158,8 @@ fn a_failed_flush_is_reported_to_writers() {
 }
 
 /// Symptom: a session that was complete, as its manifest said, was reported to have failed.
-/// Cause: a step behind the commit that said so, such as the deletion of a log, failed.
-/// Fix: once the edit is committed its caller is told so.
+/// Cause: a step after the commit that said so, such as the deletion of a log, failed.
+/// Fix: once the edit is committed, the call succeeds.
 #[test]
 fn an_edit_is_reported_as_committed_exactly_if_it_is() {
     let mut failed_behind = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A tree that hosts a family beside its rows: totals, to which operations add. Unlike rows, newer
-//! sources do not replace older ones. Rows and totals are compared with a model over flushes,
-//! compactions, power loss and takeovers, after which both must be of the same moment.
+//! A tree that hosts a family beside its rows: totals, to which operations add. Unlike with rows,
+//! newer sources do not replace older ones. The test compares rows and totals with a model over
+//! flushes, compactions, power loss and takeovers, after which both must be of the same moment.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ static TOTAL: Schema = Schema {
     has_filters: false,
 };
 
-/// What operations have added to each key.
+/// The sum that operations have added to each key.
 type Sums = BTreeMap<u64, u64>;
 
 #[derive(Debug)]

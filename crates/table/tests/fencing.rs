@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fencing: once another writer has taken over a change set, nothing that the first one does
-//! counts.
+//! Fencing: once another writer has taken over a change set, the first writer's changes have no
+//! effect.
 //!
 //! Each test has a first writer that continues as if nothing had happened.
 
@@ -20,7 +20,7 @@ fn store() -> SharedStore {
     Arc::new(MemoryStore::new())
 }
 
-/// Has a second writer take over, put `puts` records with a flush after each, and stay.
+/// Makes a second writer take over, put `puts` records with a flush after each, and stay.
 fn take_over(store: &SharedStore, puts: u64) -> Tree {
     let second = resume(store, options(ASYNC, false)).expect("resume");
     for number in 0..puts {
@@ -45,7 +45,7 @@ fn the_first_writer_is_fenced_at_sync() {
     }
 }
 
-/// Symptom: a flush or commit of a fenced writer succeeded, and what it wrote was lost.
+/// Symptom: a flush or commit of a fenced writer succeeded, and its changes were lost.
 /// Cause: the new writer had already deleted the manifest number that the first one put next, so
 /// the put found the name free.
 /// Fix: a commit checks that its number is the highest, as readers do, before it counts.
@@ -128,7 +128,7 @@ fn a_set_that_is_begun_twice_in_one_nanosecond_has_one_writer() {
     assert_eq!(begin().expect_err("the second").kind(), Kind::Conflict);
 }
 
-/// Of two writers that take over at once, one gets the set and the other gets an error.
+/// If two writers take over at once, one gets the set and the other gets an error.
 #[test]
 fn of_two_that_take_over_at_once_one_wins() {
     for _ in 0..20 {

@@ -98,7 +98,7 @@ fn block() {
     assert_documented("table.md", "block", &out);
 }
 
-/// Writes records as one run and returns the objects.
+/// Writes records into one run and returns the objects.
 fn tables(records: &[RowBuffer]) -> Vec<Vec<u8>> {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let mut next_table = 0;

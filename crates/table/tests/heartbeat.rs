@@ -117,7 +117,7 @@ fn a_writer_that_ends_before_its_first_beat_puts_none() {
     assert_eq!(beats(&store), 0);
 }
 
-/// Channel to which the one test with an `on_fenced` callback sends what that receives.
+/// Channel to which the callback `on_fenced` of the one test that has it sends its error.
 static TOLD: OnceLock<Mutex<mpsc::Sender<(Kind, String)>>> = OnceLock::new();
 
 fn on_fenced(error: &Error) {

@@ -19,7 +19,7 @@ use crate::records::SET;
 
 const FILES: u64 = 30_000;
 const CACHE_BYTES: u64 = 128 << 10;
-/// Rounds in which every block is read that it takes at most until all have outlines: a machine may
+/// Maximum rounds, each of which reads every block, until all blocks have outlines: a machine may
 /// be so slow at times that reads from its memory seem to come from a disk.
 const ROUNDS_MAX: usize = 10_000;
 const GROUP: u64 = 5;
@@ -44,7 +44,7 @@ static NAMED: Schema = Schema {
     has_filters: true,
 };
 
-/// Writes the `named` files as run number `run` in tables, to which the references are returned.
+/// Writes the `named` files into tables of run number `run`; returns the references to the tables.
 fn write_run<'a>(
     store: &SharedStore,
     run: u64,
@@ -100,8 +100,8 @@ impl Outgrown {
         Ok(found.then_some(row.ints[3]))
     }
 
-    /// Reads one name of each block, of every block another than in the round before; returns how
-    /// many blocks were fetched for it.
+    /// Reads one name of each block, another one than in the round before; returns the number of
+    /// blocks fetched.
     fn round(&self, round: usize) -> u64 {
         let fetched = || self.source.counters.block_reads.load(Ordering::Relaxed);
         let before = fetched();
@@ -122,8 +122,9 @@ fn time_of(hash: u64) -> u64 {
     hash.rotate_left(20) >> 24
 }
 
-/// A warm stat of a namespace that the cache did not hold read, checked and parsed a whole block: one
-/// in ten was as fast as in the cache. Blocks leave outlines now, by which later reads go.
+/// Symptom: a warm stat of a namespace that the cache did not hold read, checked and parsed a whole
+/// block; one in ten was as fast as in the cache.
+/// Fix: blocks leave outlines, which later reads use.
 #[test]
 fn blocks_that_the_cache_does_not_hold_are_fetched_once() {
     let outgrown = Outgrown::outlined();
@@ -145,7 +146,7 @@ fn damage_that_comes_later_is_corrupt_or_not_used() {
         let mut byte = [0];
         outgrown.object.read_exact_at(&mut byte, at).expect("read");
         outgrown.object.write_all_at(&[byte[0] ^ 1 << (at % 8)], at).expect("write");
-        // About the row where the byte is, and others of its block.
+        // Rows near the byte, and others of its block.
         let near = (at * FILES / bytes) as usize;
         for step in [0, 9, 60, 120] {
             let (hash, name) = &outgrown.names[(near + step) % FILES as usize];
@@ -183,8 +184,8 @@ fn a_table_that_is_cut_while_it_is_mapped_is_corrupt() {
     assert!(refused > found, "{refused} refused, {found} found in the cache");
 }
 
-/// Several runs of tables with several filter partitions each: the filters say in which run a file is,
-/// before its block is sought.
+/// Several runs of tables with several filter partitions each: the filters tell which run has a
+/// file before the search for its block.
 #[test]
 fn files_of_several_runs_are_found_by_filters() {
     const RUNS: u64 = 6;

@@ -14,10 +14,10 @@ use crate::records::{SET, create, get, options, put, resume, scan};
 
 /// More searches than any merge of these tests costs.
 const ENOUGH: u64 = 1 << 40;
-/// Pause between two looks for a merge, and their number after which it is taken never to come.
+/// Pause between two checks for a merge, and the number of checks after which the test gives up.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSES_MAX: u32 = 24_000;
-/// Keys of one run; every run has another half of them.
+/// Number of keys; every run has another half of them.
 const KEYS: u64 = 300;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -169,7 +169,7 @@ fn a_merge_without_room_leaves_every_record() {
     assert_eq!(runs(&tree), 1);
 }
 
-/// Stops the world at every request of a merge: whatever was committed is whole.
+/// Stops the world at every request of a merge: every committed state is whole.
 #[test]
 fn a_crash_at_every_request_of_a_merge_leaves_all_records() {
     let count = merge_until(u64::MAX, FaultEffect::None).0;
@@ -192,7 +192,8 @@ fn a_crash_at_every_request_of_a_merge_leaves_all_records() {
     }
 }
 
-/// Merges six runs and stops the world at request `stop` of that; returns the number of requests.
+/// Merges six runs and stops the world at request `stop` of the merge; returns the number of
+/// requests.
 fn merge_until(stop: u64, effect: FaultEffect) -> (u64, Arc<FaultStore>, Model) {
     let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), stop));
     let store: SharedStore = fault.clone();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recovery: the state that a writer finds when it takes a change set over, and what it
+//! Recovery: the state that a writer finds when it takes a change set over, and the changes that it
 //! acknowledges then.
 
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn a_value_that_looks_like_a_chunk_is_none() {
 /// Symptom: damage of a log silently took synced operations that later logs held.
 /// Cause: each log was judged alone, and the last chunk of one has no chunk after it that could say
 /// that it was synced; the later logs were cut at the gap that it left.
-/// Fix: a chunk records which operations were synced, in whatever log they are.
+/// Fix: a chunk records which operations were synced, in any log.
 #[test]
 fn damage_of_a_log_before_synced_ones_is_no_cut() {
     let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));

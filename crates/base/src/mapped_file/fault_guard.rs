@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fault guard: a handler of SIGBUS that turns a mapping whose pages cannot be read into zeros.
 //!
-//! The handler looks the address up among the regions that mappings cover, maps zeros over the whole
-//! region, marks it as lost, and returns to the instruction that faulted. Any other address goes to
-//! the handler that was there before, and so does a signal that a process sent. Without such a
-//! handler a sent signal does what the action of before says: it ends the process or is ignored.
-//! The guard therefore stays installed as long as the process goes on.
-//! Concurrency: `FREE` guards which regions are in use; the handler reads their bounds as atomics and
-//! takes no lock. A region is covered after it was mapped and uncovered before it is unmapped, so an
-//! address in it that faults is in that mapping.
+//! The handler looks the address up among the regions that mappings cover, maps zeros over the
+//! whole region, marks it as lost, and returns to the instruction that faulted. Faults at any other
+//! address, and signals that a process sent, go to the previous handler. Without a previous
+//! handler, a sent signal takes the previous action: it ends the process or is ignored. The guard
+//! therefore stays installed as long as the process continues.
+//! Concurrency: `FREE` guards which regions are in use; the handler reads their bounds as atomics
+//! and takes no lock. A region is covered after it was mapped and uncovered before it is unmapped,
+//! so an address in it that faults is in that mapping.
 //! Source: systemd's journal reads its mapped files behind the same guard (`sigbus.c`).
 
 use std::cell::UnsafeCell;
@@ -43,7 +43,7 @@ static INSTALLING: Once = Once::new();
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 static BEFORE: ActionBefore = ActionBefore(UnsafeCell::new(MaybeUninit::uninit()));
 
-/// What handled the signal before.
+/// The signal's previous action.
 struct ActionBefore(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: written once, before the handler that reads it is installed.
@@ -103,8 +103,9 @@ pub(super) fn reserve() -> Option<Reserved> {
 /// Installs the handler, once.
 pub(super) fn install() {
     INSTALLING.call_once(|| {
-        // SAFETY: both structures are valid for the calls. An action of all zeros has an empty mask.
-        // The handler is async-signal-safe: it reads atomics, and calls mmap, sigaction and raise.
+        // SAFETY: both structures are valid for the calls. An action of all zeros has an empty
+        // mask. The handler is async-signal-safe: it reads atomics, and calls mmap, sigaction and
+        // raise.
         let installed = unsafe {
             let before = (*BEFORE.0.get()).as_mut_ptr();
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -122,15 +123,16 @@ extern "C" fn on_bus_error(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel passes a valid siginfo; one with a positive code is of a fault, which has an
-    // address.
+    // SAFETY: the kernel passes a valid siginfo; one with a positive code is of a fault, which has
+    // an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     if code > 0 && zero_region_of(address) {
         return;
     }
     let is_sent = code <= 0;
-    // SAFETY: written before this handler was installed. The handler of before is called as it asked
-    // to be; without one, the default takes the fault when it comes again.
+    // SAFETY: written before this handler was installed. The previous handler is called with the
+    // flags that it was installed with; without one, the default action takes the fault when it
+    // recurs.
     unsafe {
         let before = (*BEFORE.0.get()).as_ptr();
         match (*before).sa_sigaction {
@@ -146,8 +148,9 @@ extern "C" fn on_bus_error(
                 std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler)(signal);
             }
         }
-        // A sent signal does not come again as a fault does. Rust's runtime expects that: its handler
-        // only restores the default. So the signal is raised again, to be delivered when this returns.
+        // A sent signal does not come again as a fault does. Rust's runtime expects that: its
+        // handler only restores the default. So the signal is raised again, to be delivered when
+        // this returns.
         let mut now: libc::sigaction = std::mem::zeroed();
         if is_sent
             && libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0

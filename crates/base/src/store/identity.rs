@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Identity of a store: the object `esker.json`, which marks a store as one.
+//! Identity of a store: the object `esker.json`, which marks storage as an Esker store.
 //!
 //! ```json
 //! {"format":2,"id":"9f86d081884c7d659a2feaa0c55ad015"}

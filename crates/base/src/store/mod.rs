@@ -137,8 +137,8 @@ pub trait Store: Send + Sync + Debug {
         if range.start >= end { Ok(Bytes::new()) } else { self.get_range(name, range.start..end) }
     }
 
-    /// How many independent requests are worth issuing concurrently ([`concurrent`]): 1 unless each
-    /// waits for a round trip to a server.
+    /// Number of independent requests that are worth issuing concurrently ([`concurrent`]): 1
+    /// unless each waits for a round trip to a server.
     fn requests_at_once(&self) -> usize {
         1
     }
@@ -149,9 +149,9 @@ pub trait Store: Send + Sync + Debug {
         usize::MAX
     }
 
-    /// Returns once the current bytes of an append log survive power loss, whoever appended them,
-    /// including a writer that died before it synced them. No request where visible bytes always
-    /// survive (S3).
+    /// Returns once the current bytes of an append log survive power loss, no matter which process
+    /// appended them; that includes a writer that died before it synced them. No request where
+    /// visible bytes always survive (S3).
     ///
     /// # Errors
     /// `NotFound` if there is no such log.

@@ -49,8 +49,8 @@ pub fn open(url: &str) -> Result<SharedStore> {
     Ok(store)
 }
 
-/// Connects to `url` without checking that it is a store: [`StoreIdentity::read`] does that. No request;
-/// a directory is opened.
+/// Connects to `url` without checking that it is a store: [`StoreIdentity::read`] does that. No
+/// request; a directory is opened.
 ///
 /// # Errors
 /// As [`open`], as far as they show without a request.
@@ -84,7 +84,7 @@ pub fn init(url: &str) -> Result<SharedStore> {
 }
 
 /// Makes a store as [`init`] does, in a directory that the directory's group reads and writes,
-/// whatever umasks its members have.
+/// regardless of its members' umasks.
 ///
 /// # Errors
 /// As [`init`]; `Invalid` for a store that is not a directory, `Denied` if this user is in another
@@ -199,8 +199,8 @@ impl StoreLocation {
     }
 }
 
-/// Returns the form of the URLs of a known kind of store with whose scheme `url` begins. The caller has
-/// excluded valid ones.
+/// Returns the form of the URLs of a known kind of store with whose scheme `url` begins. The caller
+/// has excluded valid ones.
 fn known_scheme(url: &str) -> Option<&'static str> {
     let (scheme, _) = url.split_once(':')?;
     match scheme.to_ascii_lowercase().as_str() {

@@ -32,7 +32,7 @@ const HEADER_BYTES: usize = 9;
 const TO_ROOT: u8 = 1;
 const FROM_ROOT: u8 = 2;
 
-/// Which ranks are members of the tree.
+/// The choice of the ranks that are members of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delegates {
     /// All ranks.

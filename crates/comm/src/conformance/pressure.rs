@@ -17,7 +17,7 @@ const MESSAGE_BYTES: usize = 64 << 10;
 const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// A channel whose receiver takes nothing eventually refuses messages; other channels and barriers
-/// go on; no accepted message is lost.
+/// continue; no accepted message is lost.
 pub fn backpressure(transport: &mut dyn Transport) {
     if transport.size() == 1 {
         return;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Flush: ends an epoch; every record pushed before is then delivered.
 //!
-//! The hops end one after another. A rank marks its last batch of a hop for every next hop (the
-//! batch may be empty) once no more records can reach that hop: on the first hop when it calls
-//! flush; on the middle hop when the first has ended at all ranks of its node; on the last hop when
-//! the middle has ended at all nodes that it represents. Messages of one rank on one channel keep
-//! their order, so nothing follows a mark; and each batch says how many records came before it, so
-//! a missing record is noticed.
+//! The hops end one after another. Once no more records can reach a hop, a rank marks its last
+//! batch of that hop, which may be empty, for every next hop. It does so on the first hop when it
+//! calls flush; on the middle hop when the first has ended at all ranks of its node; on the last
+//! hop when the middle has ended at all nodes that it represents. Messages of one rank on one
+//! channel keep their order, so nothing follows a mark. Each batch counts the records before it, so
+//! the receiver notices a missing record.
+//!
 //! A mark takes a message to each next hop: n per rank with direct routing, C + M/C + C with 3-hop.
 //! A final barrier keeps records of the next epoch from overtaking the end of this one.
 

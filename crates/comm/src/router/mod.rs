@@ -4,8 +4,8 @@
 //! Path of a record: [`Router::push`] → the batch of its next hop (`route`) → once that is full,
 //! a message → at the receiver, the sink or the batch of the next hop.
 //! [`Router::flush`] ends an epoch; `flush.rs` explains why no record is left behind.
-//! Memory: one batch for each next hop in use, and the transport's buffers; [`RouterCounters`] account
-//! for the router's share.
+//! Memory: one batch for each next hop in use, and the transport's buffers; [`RouterCounters`]
+//! account for the router's share.
 //! Concurrency: that of its transport, one thread.
 //! Source: DeltaFS thesis §5.3.3. Deviation: the thesis uses RPCs over shared memory and the
 //! network with a write-back buffer for each; here every hop is a message of the transport.
@@ -37,7 +37,7 @@ pub const BATCH_BYTES: usize = 32 << 10;
 /// pushed to it: each record takes at most three hops.
 const MESSAGES_PER_BATCH: usize = 4;
 
-/// Most messages received by one poll, so that it ends while others go on sending.
+/// Most messages received by one poll, so that it ends while others continue sending.
 const MESSAGES_PER_POLL: usize = 64;
 
 /// Empty buffers kept for the next batches.

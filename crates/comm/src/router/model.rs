@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Model: memory that routing needs per rank, for more ranks than can be run.
 //!
-//! Counts what [`super::RouterCounters`] account for in a run, and also the node map and the transport's
-//! buffers and per-rank tables. On M nodes of C ranks, a rank has
+//! Counts what [`super::RouterCounters`] account for in a run, and also the node map and the
+//! transport's buffers and per-rank tables. On M nodes of C ranks, a rank has
 //! ```text
 //! direct   M·C - 1 batches
 //! 3-hop    2·(C - 1) batches for its node, and for its share of the others at most ⌈M / C⌉

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Door: accepts connections, and tracks those that have not authenticated.
+//! Acceptor: accepts connections, and tracks those that have not authenticated.
 //!
 //! At most [`STRANGERS_MAX`] connections are unauthenticated at a time. Beyond that the rank stops
 //! accepting until some authenticate or time out. The kernel's backlog absorbs the rest: most of

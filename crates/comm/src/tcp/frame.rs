@@ -7,7 +7,7 @@
 //! 12 payload
 //! ```
 //! Invariant: a decoder allocates at most [`AHEAD_BYTES_MAX`] beyond the bytes that have arrived,
-//! whatever a header claims.
+//! no matter which length a header claims.
 
 use esker_base::{Error, Result};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Greeting: the handshake in which two ranks prove to each other that they belong to one job.
+//! Handshake: the exchange in which two ranks prove to each other that they belong to one job.
 //! Layout: docs/format/message.md, "Frames".
 //!
 //! ```text

@@ -15,8 +15,8 @@ use esker_base::{Error, Kind, Result};
 use super::rendezvous::RankAddress;
 use crate::Rank;
 
-/// How long to wait for a report on a rank that refuses connections: enough for a loss to spread
-/// among ranks that make calls from time to time.
+/// Time to wait for a report on a rank that refuses connections: enough for a loss to spread among
+/// ranks that make calls from time to time.
 pub(super) const VERDICT: Duration = Duration::from_secs(5);
 
 /// The ranks of the job, as this rank sees them.

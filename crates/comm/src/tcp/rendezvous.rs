@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Meeting: the rendezvous of a job's ranks through a store, without a daemon.
+//! Rendezvous: the ranks of a job find each other through a store, without a daemon.
 //!
 //! ```text
 //! job/<job>/rank-<n>   put by each rank: its address, and the name of its node

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Network: the sockets of a rank and the messages in transit, moved by [`RankSockets::progress`]. A
-//! [`Acceptor`] accepts connections; [`PeerTable`] tracks the state of the other ranks.
+//! Rank sockets: the sockets of a rank and the messages in transit, moved by
+//! [`RankSockets::progress`]. An [`Acceptor`] accepts connections; [`PeerTable`] tracks the state
+//! of the other ranks.
 //!
 //! Memory: for each channel, unsent messages and received messages up to one bound each; a partial
 //! frame counts in full. When a channel's received messages reach the bound, its sockets are not

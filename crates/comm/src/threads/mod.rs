@@ -115,15 +115,15 @@ pub fn run_with<R: Send>(
 }
 
 /// Returns the transports of a job's ranks, in rank order, for a program that starts its threads
-/// itself. A rank leaves the job by [`ThreadTransport::finish`]; one that drops its transport is lost to
-/// the others, whose calls then fail.
+/// itself. A rank leaves the job by [`ThreadTransport::finish`]; one that drops its transport is
+/// lost to the others, whose calls then fail.
 #[must_use]
 pub fn transports(nodes: NodeMap, options: &ThreadOptions) -> Vec<ThreadTransport> {
     let job = Arc::new(ThreadJob::new(nodes, options));
     Rank::all(job.nodes.size()).map(|rank| ThreadTransport::new(job.clone(), rank)).collect()
 }
 
-/// How the first failed rank ended.
+/// End of the first failed rank.
 enum RankFailure {
     Returned(Error),
     Panicked(Box<dyn Any + Send>),

@@ -45,7 +45,7 @@ fn newest_of<'a>(
     versions.rev().max_by_key(|version| version.changed_ns)
 }
 
-/// Why the newest version of what is at `path` cannot be shown.
+/// The error for a `path` at which the newest version cannot be shown.
 fn no_newest(path: &[u8], why: &str) -> Error {
     let what = format!(
         "{}: its newest version cannot be shown, since {why}: decide by the order of the bases",
@@ -56,17 +56,18 @@ fn no_newest(path: &[u8], why: &str) -> Error {
 
 impl Session {
     /// Makes this session, which was begun on the bases of `composition`, show the newest version
-    /// at each conflict: copies the content of files, and gives directories their attributes. Passes
-    /// each conflict to `report`, with the base whose version is shown. Cost: as
-    /// [`ComposedBases::find_conflicts`]; two reads and a copy of each version that the stack hides;
-    /// if bases changed files with several names, a read of all tables and memory for their
+    /// at each conflict: copies the content of files, and gives directories their attributes.
+    /// Passes each conflict to `report`, with the base whose version is shown. Cost: as
+    /// [`ComposedBases::find_conflicts`]; two reads and a copy of each version that the stack
+    /// hides; if bases changed files with several names, a read of all tables and memory for their
     /// directories.
     ///
     /// # Errors
     /// `Conflict` if the session cannot show the newest version: of a directory that one base
     /// removed or replaced, and of a file of which one base removed all names while another changed
     /// it through one of them. `Corrupt` if the content of a version is damaged. As
-    /// [`Session::unlink`] and [`Session::create_with`]; errors of `report`. The session then shows the newest version of some files only.
+    /// [`Session::unlink`] and [`Session::create_with`]; errors of `report`. The session then shows
+    /// the newest version of some files only.
     pub fn show_newest_versions(
         &self,
         composition: &ComposedBases,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Directories that one base removed as a whole while another changed only their entries.
 //!
-//! The removal is one tombstone at the directory's name, or another directory made there since, for which
-//! the other base has no record of its own. This module scans the sets on which not all bases build for
-//! such records. A directory that the base shows at another name was moved, and is the same there. If any
-//! is left, it follows each directory that such a set changed up to the root: a directory on that path
-//! may have been removed by a set that does not know of the change.
-//! Cost: a scan for such records; only if a directory was removed, a read of the keys of these sets, and
-//! memory for the directories that they changed.
+//! The removal is one tombstone at the directory's name, or another directory made there since, for
+//! which the other base has no record of its own. This module scans the sets on which not all bases
+//! build for such records. A directory that the base shows at another name was moved, and is the
+//! same there. If any is left, it follows each directory that such a set changed up to the root: a
+//! directory on that path may have been removed by a set that does not know of the change.
+//! Cost: a scan for such records; only if a directory was removed, a read of the keys of these
+//! sets, and memory for the directories that they changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,8 +33,8 @@ struct RemovedDirectory {
 }
 
 impl ComposedBases {
-    /// Returns the conflicts at directories that a base removed, with their keys. `is_apart[a][b]` is true
-    /// if each of the two layers is in a base that lacks the other one.
+    /// Returns the conflicts at directories that a base removed, with their keys. `is_apart[a][b]`
+    /// is true if each of the two layers is in a base that lacks the other one.
     pub(super) fn conflicts_in_removed_dirs(
         &self,
         is_apart: &[Vec<bool>],
@@ -90,8 +90,8 @@ impl ComposedBases {
         Ok(found)
     }
 
-    /// Returns the directories, by identity, that some base removed and that another base shows without a
-    /// record of its own.
+    /// Returns the directories, by identity, that some base removed and that another base shows
+    /// without a record of its own.
     fn removed_dirs(
         &self,
         is_apart: &[Vec<bool>],
@@ -146,7 +146,8 @@ impl ComposedBases {
         Ok(removed)
     }
 
-    /// Removes from `removed` the directories that the base which has the tombstone shows elsewhere.
+    /// Removes from `removed` the directories that the base which has the tombstone shows
+    /// elsewhere.
     fn leave_out_moved(&self, removed: &mut HashMap<u128, Vec<RemovedDirectory>>) -> Result<()> {
         for (base, namespace) in self.bases.iter().enumerate() {
             let is_of_base = |removed: &RemovedDirectory| removed.removal.base == base;

@@ -2,9 +2,9 @@
 //! Garbage estimate: an upper bound of the bytes in a writer's data logs that nothing shows any
 //! more.
 //!
-//! A write reads nothing, so only a scan of the tables finds out what it overwrote. Writers add
-//! what they may have overwritten, truncated or removed; a scan replaces the sum by its result
-//! (`file/reclaim.rs`). The estimate is never too low, so a scan is never overdue.
+//! A write reads nothing, so only a scan of the tables finds out which bytes it overwrote. Writers
+//! add the bytes that they may have overwritten, truncated or removed; a scan replaces the sum by
+//! its result (`file/reclaim.rs`). The estimate is never too low, so a scan is never overdue.
 //! Concurrency: counters; share freely.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -104,7 +104,7 @@ impl ReadAhead {
         }
     }
 
-    /// Returns the first bytes of `wanted`, as many as one window has; `None` if none has any.
+    /// Returns the first bytes of `wanted`, as many as one window has; `None` if no window has any.
     fn window(
         &self,
         store: &dyn Store,

@@ -230,7 +230,7 @@ impl DataLogs {
             return Ok(None);
         }
         match self.open(&mut state) {
-            // Make do with the logs that are open.
+            // The logs that are open have to suffice.
             Err(error) if error.kind() == Kind::TooManyOpenFiles => Ok(None),
             opened => opened.map(|(number, log)| {
                 state.segment_logs.insert(number);
@@ -401,7 +401,7 @@ impl DataLogs {
         oldest.iter().try_for_each(|log| self.sync_log(&**log))
     }
 
-    /// Like [`DataLogs::sync`], but only for what was written in place to `file`.
+    /// Like [`DataLogs::sync`], but only for bytes written in place to `file`.
     pub(crate) fn sync_in_place(&self, file: &FileLog) -> Result<()> {
         check(&self.state.lock())?;
         self.sync_log(&**file.log())

@@ -5,8 +5,8 @@
 //! Between the two exports other users may have had access to directories they own, and anyone who
 //! can write to the directory of the destination may have put anything under the partial name. So a
 //! resumed export
-//! - takes up the file or directory with the partial name only if it belongs to its own user and has no
-//!   other name, and removes no other;
+//! - takes up the file or directory with the partial name only if it belongs to its own user and
+//!   has no other name, and removes no other;
 //! - locks it before it changes anything, and then checks that it still has the name;
 //! - takes up a directory only if it belongs to its own user or to the owner in the snapshot;
 //! - takes up a file only if it has every attribute that the export sets, and sets none of them;
@@ -97,10 +97,10 @@ pub(super) fn has_name(handle: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<b
 }
 
 /// Opens and locks the file or directory with the partial name, and leaves it as it was. Returns
-/// `None` if there is none, or only a file of a kind that cannot be locked. Fails for one that another
-/// user may have made or may still write by another name, and for one that cannot be locked because this
-/// user may not read it: its mode is never changed without the lock, since an export that is just ending
-/// may make it the destination.
+/// `None` if there is none, or only a file of a kind that cannot be locked. Fails for one that
+/// another user may have made or may still write by another name, and for one that cannot be locked
+/// because this user may not read it: its mode is never changed without the lock, since an export
+/// that is just ending may make it the destination.
 pub(super) fn lock_what_is_there(dir: &OwnedFd, name: &[u8]) -> Result<Option<OwnedFd>> {
     let handle = match rustix::fs::openat(dir, name, OFlags::PATH | NO_FOLLOW, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),

@@ -29,7 +29,7 @@ pub type TakePiece<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 pub type IndexedContent =
     Arc<dyn Fn(&SharedStore, &[IndexedPart], &mut TakePiece<'_>) -> Result<()> + Send + Sync>;
 
-/// How indexed directories are exported.
+/// Form in which indexed directories are exported.
 #[derive(Clone)]
 pub enum IndexedForm {
     /// As a directory with a file for each key, which contains its values back to back.

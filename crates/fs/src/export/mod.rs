@@ -2,14 +2,16 @@
 //! Export: writes a tree of a namespace as real files, complete and faithful.
 //!
 //! Path of a file: the walk makes directories (`destination`) and hands files to threads, which
-//! write content and `attributes`. Further names of a file are linked at the end, when the first is
-//! sure to exist; directories get their mode and times at the very end, since entries need and
-//! change them. The content of every file is verified by its checksum. Files that cannot be written
-//! are left out and become problems in the tally; a full disk or a failing store ends the export.
-//! Everything is written under a separate name beside the target (`partial`), which a final rename
-//! makes the target. If the export is interrupted, repeating it continues with what is there
+//! write content and `attributes`. The export links further names of a file at the end, when the
+//! first is sure to exist; directories get their mode and times at the very end, since entries need
+//! and change them. It verifies the content of every file by its checksum. Files that cannot be
+//! written are left out and become problems in the tally; a full disk or a failing store ends the
+//! export.
+//!
+//! The export writes everything under a separate name beside the target (`partial`), which a final
+//! rename makes the target. If it is interrupted, repeating it continues with the existing files
 //! (`earlier`).
-//! Invariant: nothing is written outside the target, whatever the store contains, and even if
+//! Invariant: nothing is written outside the target, for any content of the store, and even if
 //! others can write to the target: listings reject names that no file can have, and `destination`
 //! works with handles.
 
@@ -48,12 +50,12 @@ const JOBS_MAX: usize = 256;
 /// Aligned pieces of zeros of this size become holes: a few blocks of any file system.
 const HOLE_BYTES: usize = 64 << 10;
 
-/// How a tree is exported.
+/// Options of an export.
 #[derive(Clone, Debug)]
 pub struct ExportOptions {
     /// Threads that write files.
     pub threads: usize,
-    /// True to replace what is at the target: a directory by a directory, anything else by anything
+    /// True to replace an existing target: a directory by a directory, anything else by anything
     /// else.
     pub overwrite: bool,
     /// True to continue with what an interrupted export wrote, if there was one. Files with the
@@ -150,7 +152,8 @@ impl Namespace {
             failure: Mutex::default(),
         };
         export.write_all(start, &mut destination, options.threads)?;
-        // Without a handle nothing was exported, and a problem says why; the target stays as it is.
+        // Without a handle nothing was exported, and a problem gives the reason; the target stays
+        // as it is.
         if let Some(written) = export.outermost.lock().as_ref()
             && let Err(error) = partial.install(written)?
         {
@@ -412,7 +415,7 @@ impl ExportRun<'_> {
             _ => self.tally.special(),
         }
         let given = self.give(FileHandle::Path(handle.as_fd()), &job.inode);
-        // A file that lacks an attribute is exported all the same, as a problem.
+        // A file that lacks an attribute is exported nevertheless, and reported as a problem.
         self.keep_outermost(self.is_single.then_some(handle));
         given
     }
@@ -489,7 +492,8 @@ impl ExportRun<'_> {
         }
     }
 
-    /// Fails if another entry has the name that the indexed directory of `visit` gets with `suffix`.
+    /// Fails if another entry has the name that the indexed directory of `visit` gets with
+    /// `suffix`.
     fn check_suffix(&self, visit: &VisitedEntry, suffix: &str) -> Result<()> {
         if suffix.is_empty() {
             return Ok(());

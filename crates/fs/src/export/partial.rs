@@ -2,12 +2,12 @@
 //! Partial: the name beside its destination under which an export is written until it is complete.
 //!
 //! The name identifies its destination, and has a digest of the snapshot, the path and the form of
-//! indexed directories: a resumed export finds only files of the same export, which are the same if
-//! size and time are. One rename makes a complete export the destination. A replaced destination
-//! gets a third name before it is removed, so a process that is killed at any moment leaves a whole
-//! destination, and self-explanatory names: `NAME.esker-partial-DIGEST` is to be resumed or
-//! removed, `NAME.esker-replaced-DIGEST` to be removed. All three names are in one directory, which
-//! is reached by its handle.
+//! indexed directories. A resumed export therefore finds only files of the same export, and two of
+//! those are equal if their sizes and times are. One rename makes a complete export the
+//! destination. A replaced destination gets a third name before it is removed, so a process that is
+//! killed at any moment leaves a whole destination, and self-explanatory names:
+//! `NAME.esker-partial-DIGEST` is to be resumed or removed, `NAME.esker-replaced-DIGEST` to be
+//! removed. All three names are in one directory, which is reached by its handle.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -28,7 +28,7 @@ const NAME_BYTES_MAX: usize = 255;
 const PARTIAL: &str = "partial";
 const REPLACED: &str = "replaced";
 
-/// What currently exists at the destination.
+/// The kind of file that currently exists at the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DestinationKind {
     /// Nothing.
@@ -40,7 +40,7 @@ enum DestinationKind {
     Replaceable,
 }
 
-/// Where an export is written, and its final place.
+/// The place where an export is written, and its final place.
 pub(super) struct PartialExport {
     /// The directory of all names.
     pub(super) top: ExportDir,

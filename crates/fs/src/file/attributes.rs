@@ -32,9 +32,9 @@ impl OpenFileState {
 }
 
 impl SessionFile<'_> {
-    /// Returns a directory and a name under which operations reach the file; `None` once its last name is
-    /// gone. Of a file that has several names, these are its place in [`crate::namespace::Namespace::links`], which only a
-    /// superuser may use.
+    /// Returns a directory and a name under which operations reach the file; `None` once its last
+    /// name is gone. For a file with several names, this is its place in
+    /// [`crate::namespace::Namespace::links`], which only a superuser may use.
     #[must_use]
     pub fn record_location(&self) -> Option<(Dir, Vec<u8>)> {
         match self.file.location() {
@@ -97,8 +97,8 @@ impl SessionFile<'_> {
         Ok(inode)
     }
 
-    /// Stores what the file has in memory and writes its record, which then survives as the
-    /// session's durability promises. Cost: an append to a data log if content is buffered.
+    /// Stores the content that the file has in memory and writes its record, which then survives as
+    /// the session's durability promises. Cost: an append to a data log if content is buffered.
     ///
     /// # Errors
     /// Errors of the store; the file is then unchanged and may be flushed again.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checked read: all bytes of a file whose content is in the extent table, compared with the checksums of
-//! their segments.
+//! Checked read: all bytes of a file whose content is in the extent table, compared with the
+//! checksums of their segments.
 //!
 //! A segment that a newer one has cut has no checksum, nor have runs: their bytes are not checked.
 
@@ -11,7 +11,8 @@ use crate::data::{PIECE_BYTES, log_name};
 use crate::inode::Inode;
 use crate::namespace::Namespace;
 
-/// Segments are looked up in ranges of at least this size, so that memory does not grow with the file.
+/// Segments are looked up in ranges of at least this size, so that memory does not grow with the
+/// file.
 const WINDOW_BYTES: u64 = 64 << 20;
 /// Zeros are passed in pieces of this size.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -59,8 +60,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Fails if `segment`, whose bytes do not have its checksum, is still part of the content of `inode`:
-    /// then they are damaged, and not of a later write.
+    /// Fails if `segment`, whose bytes do not have its checksum, is still part of the content of
+    /// `inode`: then they are damaged, and not of a later write.
     fn check_changed(&self, inode: &Inode, segment: &Segment) -> Result<()> {
         let overlay = self.layers().segments(inode, segment.offset..segment.end())?;
         match (overlay.pieces(), segment.place) {
@@ -69,8 +70,8 @@ impl Namespace {
         }
     }
 
-    /// Passes all bytes of a file whose content is in the extent table, also those of holes, to `take`,
-    /// and checks their checksums.
+    /// Passes all bytes of a file whose content is in the extent table, also those of holes, to
+    /// `take`, and checks their checksums.
     pub(crate) fn read_mapped_whole(
         &self,
         inode: &Inode,
@@ -99,8 +100,8 @@ impl<'a> SegmentChecks<'a> {
         Self { segments, checksum: 0 }
     }
 
-    /// Adds the file's `bytes` from `at` on, which follow those added before, or a hole. Returns the
-    /// segments that end in them and whose checksums are others.
+    /// Adds the file's `bytes` from `at` on, which follow those added before, or a hole. Returns
+    /// the segments that end in them and whose checksums are others.
     fn add(&mut self, at: u64, bytes: &[u8]) -> Vec<&'a Segment> {
         let end = at + bytes.len() as u64;
         let mut damaged = Vec::new();
@@ -135,8 +136,8 @@ fn damage(segment: &Segment, place: LogPlace) -> Error {
     Error::new(Kind::Corrupt, context)
 }
 
-/// Returns the end of a range of which `segments` were looked up to `end`, without a last segment that
-/// the range may cut; `None` if that is the only one.
+/// Returns the end of a range of which `segments` were looked up to `end`, without a last segment
+/// that the range may cut; `None` if that is the only one.
 fn whole_end(segments: &[Segment], end: u64) -> Option<u64> {
     let (last, before) = segments.split_last()?;
     if last.end() < end || last.checksum.is_some() {

@@ -33,9 +33,9 @@ use crate::timestamp;
 const SET_ID_BITS: u32 = 0o6000;
 /// Maximum number of segments put into the tree at once when a file is sealed.
 const SEGMENTS_AT_ONCE: usize = 1024;
-/// How often sealing reads a file without its lock. An attempt fails if the file is changed through
-/// its session meanwhile; after the last one sealing reads under the lock, which blocks such
-/// changes.
+/// Maximum attempts to read a file without its lock while sealing it. An attempt fails if the file
+/// is changed through its session meanwhile; after the last one sealing reads under the lock, which
+/// blocks such changes.
 const SEAL_ATTEMPTS_MAX: u32 = 4;
 
 /// The log of a file that is written in place.
@@ -324,8 +324,8 @@ impl Session {
         }
     }
 
-    /// Puts into `state` what a record may cover of a file that is written in place: what was
-    /// synced, or everything that a snapshot is to show.
+    /// Puts into `state` the part of a file written in place that a record may cover: the synced
+    /// bytes, or everything that a snapshot is to show.
     pub(super) fn describe_in_place(&self, state: &mut OpenFileState) -> Result<()> {
         let Some(mut in_place) = state.in_place.take() else { return Ok(()) };
         let placed = self.describe_taken(state, &mut in_place);

@@ -88,7 +88,7 @@ struct OpenFileState {
     leaves_segments: bool,
     /// The log that is for this file's bytes alone.
     log: Option<FileLog>,
-    /// How often the file was truncated or its content replaced.
+    /// Number of times that the file was truncated or its content replaced.
     cuts: u64,
     /// Bytes appended to data logs since the file was opened.
     appended_bytes: u64,

@@ -39,7 +39,7 @@ impl Session {
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
         let key = key(dir.id(), name);
         self.tree().prefetch(&key);
-        // Until it is open, nothing tells it that a rename moves it.
+        // Until the file is open, a rename that moves it cannot update its place.
         let _shape = self.read_structure();
         let version = Some(self.files().record_version());
         self.insert_locked(dir, (name, &key), &mut inode, None)?;
@@ -49,8 +49,8 @@ impl Session {
             .or_else(|inode| self.open_relocated(dir, name, *inode))
     }
 
-    /// Opens `inode`, which this session has put at `name` in `dir`, after another thread may have given it
-    /// a name or removed one. The caller keeps directories where they are.
+    /// Opens `inode`, which this session has put at `name` in `dir`, after another thread may have
+    /// given it a name or removed one. The caller keeps directories where they are.
     #[cold]
     fn open_relocated(&self, dir: &Dir, name: &[u8], inode: Inode) -> Result<Arc<OpenFile>> {
         loop {
@@ -70,8 +70,8 @@ impl Session {
         }
     }
 
-    /// Opens `inode`, which this session has just put at `name` in `dir`. Nothing may change the name in
-    /// between: a kernel sees to that.
+    /// Opens `inode`, which this session has just put at `name` in `dir`. Nothing may change the
+    /// name in between; a kernel guarantees that.
     pub fn open_created(&self, dir: &Dir, name: &[u8], inode: Inode) -> Arc<OpenFile> {
         let place = RecordLocation::Name(dir.clone(), name.to_vec());
         let opened = self.files().open_new(inode, place, None);
@@ -121,8 +121,8 @@ impl Session {
         flushed.and(self.give_back(file.id, 1))
     }
 
-    /// Flushes all files with changes, gives back those that could not be flushed when they were closed,
-    /// and releases what could not be released when it lost its name.
+    /// Flushes all files with changes, gives back those that could not be flushed when they were
+    /// closed, and releases content that could not be released when its file lost its last name.
     pub(crate) fn flush_files(&self) -> Result<()> {
         self.files().dirty().iter().try_for_each(|file| {
             self.sync_in_place(file)?;
@@ -169,9 +169,9 @@ impl Session {
         if is_shown || !is_mapped { Ok(()) } else { self.release_content(id) }
     }
 
-    /// Releases the segments of a file that is gone, or lets the next flush of files do so if there is no
-    /// room now: the removal has taken effect. Waits for a thread that moves bytes between data logs, which
-    /// would put segments of the file again.
+    /// Releases the segments of a file that is gone, or lets the next flush of files do so if there
+    /// is no room now: the removal has taken effect. Waits for a thread that moves bytes between
+    /// data logs, which would put segments of the file again.
     fn release_content(&self, id: u128) -> Result<()> {
         let _content = self.pin_data_logs();
         match self.release_file(id) {

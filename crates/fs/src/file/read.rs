@@ -47,8 +47,8 @@ impl SessionFile<'_> {
         session.seek(file, offset, true).map(|(at, size)| (at < size).then_some(at))
     }
 
-    /// Returns the first offset at or after `offset` that is in a hole of the file, whose end
-    /// counts as one (`SEEK_HOLE`).
+    /// Returns the first offset at or after `offset` that is in a hole of the file; the end of the
+    /// file counts as a hole (`SEEK_HOLE`).
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
         let Self { session, file } = *self;
         session.seek(file, offset, false).map(|(at, _)| at)
@@ -381,7 +381,7 @@ impl Namespace {
     }
 }
 
-/// Where the bytes of an open file are stored if not in memory.
+/// Place of an open file's bytes that are not in memory.
 #[expect(clippy::large_enum_variant, reason = "it is made for one read and not kept")]
 enum StoredContent {
     InPlace(Arc<DirectFile>),

@@ -10,13 +10,13 @@
 //! 3. Compact and flush, so that a committed manifest shows the copies; that manifest fences a
 //!    writer that was taken over. Then delete the sparse logs that nothing refers to.
 //!
-//! Why nothing refers to a deleted log later: the last flush happens while `Session::content` is
-//! held exclusively, so no writer is between looking up a place and putting a segment or an extent
-//! for it. The flushed tables are a prefix of all operations. A later operation can find a log only
-//! in those tables, in an operation after them, or in an open file, whose logs stay. Readers that
-//! looked up a place earlier find the log missing and look again: a reader of an open file at its
-//! inode, a reader of a part of a file at the segments, and a reader of an inode at the records of
-//! all files.
+//! Nothing refers to a deleted log later, for these reasons. The last flush runs under
+//! `Session::exclude_writers`, and writers hold `Session::pin_data_logs` from looking up a place
+//! until they have put a segment or an extent for it. The flushed tables are a prefix of all
+//! operations. A later operation can find a log only in those tables, in an operation after them,
+//! or in an open file, whose logs stay. Readers that looked up a place earlier find the log missing
+//! and look again: a reader of an open file at its inode, a reader of a part of a file at the
+//! segments, and a reader of an inode at the records of all files.
 //!
 //! There are two kinds of logs: those of parts of files, to which only segments refer, and all
 //! others. Segments are few, so a pass scans records only if the first kind does not have enough
@@ -187,8 +187,8 @@ impl Session {
         self.bring_garbage_below(GARBAGE_BYTES_SOFT)
     }
 
-    /// Leaves the existing logs to `snapshot`, which is complete, and continues in others, which it
-    /// does not show. Waits for a pass in progress.
+    /// Leaves the existing logs to `snapshot`, which is complete, and continues in other logs,
+    /// which the snapshot does not show. Waits for a pass in progress.
     pub(crate) fn keep_logs_of(&self, snapshot: SetId) {
         let mut shared = self.reclaiming().lock();
         self.data().end_grown_logs();

@@ -65,8 +65,8 @@ impl SharedContent<'_> {
         self.session.data().sync()
     }
 
-    /// Takes the content of `file` out of its record: from now on only segments say where it is,
-    /// and the caller keeps those that are returned.
+    /// Takes the content of `file` out of its record: from now on only segments give its place, and
+    /// the caller keeps the returned ones.
     ///
     /// # Errors
     /// `Conflict` while it is written in place; errors of the store.

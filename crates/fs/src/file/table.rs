@@ -103,8 +103,8 @@ impl OpenFiles {
         is_current.then(|| self.open(&mut files, inode, place, false))
     }
 
-    /// Returns the open file of `inode`, which was made after `version`; gives the inode back if its record
-    /// may have moved or lost its name since.
+    /// Returns the open file of `inode`, which was made after `version`; gives the inode back if
+    /// its record may have moved or lost its name since.
     pub(super) fn open_new(
         &self,
         inode: Inode,
@@ -239,9 +239,9 @@ impl OpenFiles {
     }
 
     /// Updates an open file whose last name is gone; returns whether it was open. If so, the caller
-    /// must close it once; until then nobody else is the last to close it. Threads that read the record
-    /// before, but have not opened the file yet, read it again. Call this without any lock of the
-    /// session.
+    /// must close it once; until then no other opener is the last to close it. Threads that read
+    /// the record before, but have not opened the file yet, read it again. Call this without any
+    /// lock of the session.
     pub(super) fn removed(&self, inode: &Inode) -> bool {
         self.relocations.fetch_add(1, Ordering::SeqCst);
         let file = self.files.lock().get_mut(&inode.id).map(OpenFileEntry::open);

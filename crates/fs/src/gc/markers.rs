@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Markers of a collection: what holds a set, which markers are stale, and their removal.
+//! Markers of a collection: the holders of each set, the stale markers, and their removal.
 //!
 //! Invariant: a marker is stale only if the survey shows that nothing depends on it and it is old
-//! enough to tell; whatever a damaged part of the name table may imply counts as a dependency.
+//! enough to tell; any dependency that a damaged part of the name table may imply counts as one.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +105,8 @@ impl GarbageCollection<'_> {
         matches!(self.sets.get(&set), None | Some(KnownSet::Missing))
     }
 
-    /// True if `set` is sealed and held by a name of its own or of its job, so that no session writes it.
+    /// True if `set` is sealed and held by a name of its own or of its job, so that no session
+    /// writes it.
     fn is_published(&self, set: SetId) -> bool {
         let Some(manifest) = self.sealed(set) else { return false };
         let job = manifest.job.map(|part| JobId(part.job));
@@ -193,7 +194,8 @@ impl GarbageCollection<'_> {
         Ok(())
     }
 
-    /// Releases the markers of `set`, which no longer needs `needed`, and those on it by stale names.
+    /// Releases the markers of `set`, which no longer needs `needed`, and those on it by stale
+    /// names.
     pub(super) fn release_markers_of(
         &mut self,
         set: SetId,
@@ -209,8 +211,8 @@ impl GarbageCollection<'_> {
         Ok(())
     }
 
-    /// Makes sure that the process of `holder` does not reopen the complete part `set` any more; false if `set` has
-    /// changed since the survey.
+    /// Makes sure that the process of `holder` does not reopen the complete part `set` any more;
+    /// false if `set` has changed since the survey.
     fn fence_reopening(&self, set: SetId, holder: &MarkerHolder) -> Result<bool> {
         match self.sealed(set) {
             Some(manifest)

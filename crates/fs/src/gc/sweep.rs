@@ -160,7 +160,8 @@ impl SetFolder {
 }
 
 impl GarbageCollection<'_> {
-    /// Deletes what live sets do not need, in those that had garbage when they were surveyed.
+    /// Deletes the objects that live sets do not need, in the sets that had garbage when they were
+    /// surveyed.
     pub(super) fn sweep_sets(&mut self) -> Result<()> {
         let live: Vec<SetId> = self
             .sets

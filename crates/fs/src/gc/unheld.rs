@@ -15,7 +15,8 @@ use crate::marker::MarkerHolder;
 use crate::names;
 
 impl GarbageCollection<'_> {
-    /// Restores sets that are condemned and held: a process that was reopening a part of a job was stopped.
+    /// Restores sets that are condemned and held: a process that was reopening a part of a job was
+    /// stopped.
     pub(super) fn restore_held(&mut self) -> Result<()> {
         let keeps = |set: SetId| {
             self.markers
@@ -133,8 +134,8 @@ impl GarbageCollection<'_> {
         }
     }
 
-    /// Deletes the rest of a doomed set, like [`GarbageCollection::collect`]. With `may_hold_more` the set may
-    /// have markers on other sets that its last manifest does not imply.
+    /// Deletes the rest of a doomed set, like [`GarbageCollection::collect`]. With `may_hold_more`
+    /// the set may have markers on other sets that its last manifest does not imply.
     fn delete_doomed(
         &mut self,
         set: SetId,
@@ -209,7 +210,7 @@ impl GarbageCollection<'_> {
         condemn::doom(store, set, stale, &fence, self.now_ns)
     }
 
-    /// Deletes what a writer left in a set that has no manifest and no markers.
+    /// Deletes the objects that a writer left in a set that has no manifest and no markers.
     fn delete_remains(&mut self, set: SetId) -> Result<Vec<SetDependency>> {
         if self.markers.get(&set).is_some_and(|holders| !holders.is_empty()) {
             // Other sets refer to it, but without manifests it is unknown what they need.

@@ -30,7 +30,7 @@ use crate::inode::{FileKind, Inode};
 use crate::session::Session;
 use crate::tally::TransferTally;
 
-/// How a tree is imported.
+/// Options of an import.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
     /// Threads that read the source. More of them hide network latency, but do not save CPU time.
@@ -346,7 +346,7 @@ impl ImportRun<'_> {
         inode.xattrs = self.xattrs_of(&file, source.path);
         let data_end = source::data_end(&file, &stat);
         if data_end.is_none() {
-            // Its size is what can be read.
+            // Its size is the number of bytes that can be read.
             inode.size = 0;
         }
         let mut left = data_end.unwrap_or(u64::MAX);

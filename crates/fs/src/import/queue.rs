@@ -27,7 +27,8 @@ pub(super) struct ImportJob {
     /// Attributes when it was listed.
     pub(super) stat: Stat,
     pub(super) target: Dir,
-    /// Where the target gets the directory's attributes at the end; `None` for the root.
+    /// The name at which the target gets the directory's attributes at the end; `None` for the
+    /// root.
     pub(super) made: Option<ImportedName>,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Inode records column by column: in readable form, and in stored form within a decoded block.
 //!
-//! A reader of a record in a block decodes only the columns that it uses. If the records of the block
-//! differ in few columns, it does not test which of them vary.
+//! A reader of a record in a block decodes only the columns that it uses. If the records of the
+//! block differ in few columns, it does not test which of them vary.
 
 use esker_base::wire::unzigzag;
 use esker_table::block::DecodedBlock;

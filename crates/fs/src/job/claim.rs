@@ -4,9 +4,9 @@
 //! They make the parts of a job one listing instead of a search of the whole store, and keep two
 //! processes from beginning the part of one rank. A process puts its claim before it begins the
 //! set, and then lists the claims of the rank. If another of these sets is a part, it gives way; if
-//! another has not begun, it dooms that set. So of two processes at most one begins.
-//! A process that reopens a part lists them, too, before the part is open: its rank may have begun another one
-//! meanwhile.
+//! another has not begun, it dooms that set. At most one of two processes therefore begins. A
+//! process that reopens a part lists them, too, before the part is open: its rank may have begun
+//! another one meanwhile.
 //! Invariant: the claim of a part exists before the part, until the part is doomed. A process that
 //! stands still for more than a day between the two can begin a set that is no part.
 

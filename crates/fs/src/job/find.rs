@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finding what several parts of a job changed: keys that several have, and directories that moved.
+//! Finding the changes that several parts of a job share: keys that several have, and directories
+//! that moved.
 
 use esker_base::Result;
 use esker_table::block::DecodedBlock;
@@ -30,7 +31,7 @@ pub(super) struct MovedDir {
     pub(super) inode: Inode,
 }
 
-/// What the parts have in common.
+/// The changes of all parts that may need a decision.
 #[derive(Debug, Default)]
 pub(super) struct PartFindings {
     /// Keys that several parts have, in order, each with the version of every such part.

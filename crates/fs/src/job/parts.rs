@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parts: the change sets that ranks of a job write; finding them and reopening them.
 //!
-//! A part has a claim, names its job and its rank in every manifest, and has a session's marker until
-//! the job is published. The set that joins the parts names the job and no rank.
+//! A part has a claim, names its job and its rank in every manifest, and has a session's marker
+//! until the job is published. The set that joins the parts names the job and no rank.
 
 use esker_base::store::{Store, concurrent};
 use esker_base::{Error, Kind, Result};
@@ -29,7 +29,7 @@ pub struct JobPart {
     pub is_complete: bool,
 }
 
-/// Sets that hold parts of one job, and whether each is what joins them.
+/// Sets that hold parts of one job, and whether each joins them.
 #[derive(Default)]
 struct Joins(Mutex<HashMap<SetId, bool>>);
 
@@ -234,13 +234,13 @@ impl Repository {
     /// Reopens the complete parts of `job`, whose ranks ended before the job was published, and
     /// returns all of its parts; continue them with [`Repository::resume`]. Discards the leftovers
     /// of an unfinished join, and stops its writer if it is still running. Cost: as
-    /// [`Repository::parts`], and for each complete part a marker, two commits, two listings, and a put
-    /// for each name that it has lost.
+    /// [`Repository::parts`], and for each complete part a marker, two commits, two listings, and a
+    /// put for each name that it has lost.
     ///
     /// # Errors
     /// `Invalid` if parts were joined, have names, or are bases of other sets; `Conflict` if a part
-    /// keeps changing; `NotFound` if it is given up at the same time, `Exists` if its rank then begins another;
-    /// as [`Repository::parts`].
+    /// keeps changing; `NotFound` if it is given up at the same time, `Exists` if its rank then
+    /// begins another; as [`Repository::parts`].
     pub fn reopen_parts(&self, job: JobId) -> Result<Vec<JobPart>> {
         let mut parts = self.parts(job)?;
         for part in parts.iter_mut().filter(|part| part.is_complete) {
@@ -277,9 +277,9 @@ impl Repository {
         ))
     }
 
-    /// Reopens the complete `part`, of `manifest`, under the marker `own`. It is condemned while names
-    /// and other sets are looked for, so a process that names it or builds on it either is found, or
-    /// finds it condemned and restores it: then the second commit fails.
+    /// Reopens the complete `part`, of `manifest`, under the marker `own`. It is condemned while
+    /// names and other sets are looked for, so a process that names it or builds on it either is
+    /// found, or finds it condemned and restores it: then the second commit fails.
     fn reopen_under(
         &self,
         (job, part): (JobId, SetId),
@@ -305,17 +305,17 @@ impl Repository {
         manifest.epoch += 1;
         let committed = self.with_reserve(|| manifest.claim(store, part, clock.now_ns()));
         if let Err(refused) = unused {
-            // If the commit failed, who uses the part restores it.
+            // If the commit failed, the next user of the part restores it.
             best_effort(marker::release(store, part, own))?;
             return Err(refused);
         }
-        // Whatever this returns, the part may be open now, so the marker stays; it goes with those of
-        // the session.
+        // The part may be open now even if the commit reports a failure, so the marker stays; it is
+        // removed with those of the session.
         committed
     }
 
-    /// Fails if `part` has a name, of which `stands_for` decides, or another set shows or builds on it;
-    /// discards an unfinished join.
+    /// Fails if `part` has a name, of which `stands_for` decides, or another set shows or builds on
+    /// it; discards an unfinished join.
     fn check_unused(
         &self,
         job: JobId,
@@ -343,8 +343,8 @@ impl Repository {
         Ok(())
     }
 
-    /// Returns how `other`, which has put a marker on a part of `job`, uses it. Discards an unfinished
-    /// join and a set that has not begun.
+    /// Returns how `other`, which has put a marker on a part of `job`, uses it. Discards an
+    /// unfinished join and a set that has not begun.
     fn use_of_part(&self, job: JobId, other: SetId) -> Result<PartUse> {
         let (store, now_ns) = (&**self.store(), self.clock().now_ns());
         for _ in 0..TRIES_MAX {
@@ -367,7 +367,7 @@ impl Repository {
             if !matches!(manifest.state, SetState::Open | SetState::CondemnedOpen) {
                 return Ok(PartUse::Joined);
             }
-            // Nobody but its writer, which is then fenced, has used it.
+            // No process has used it but its writer, which is then fenced.
             if condemn::doom_now(&mut manifest, store, other, now_ns)? {
                 best_effort(marker::release(store, other, &MarkerHolder::Session))?;
                 return Ok(PartUse::None);
@@ -377,7 +377,7 @@ impl Repository {
     }
 }
 
-/// How a set that has a marker on a part uses it.
+/// Use of a part by a set that has a marker on it.
 enum PartUse {
     /// Not at all: it is being deleted or never began.
     None,

@@ -2,11 +2,11 @@
 //! Resolving names that several parts of a job changed.
 //!
 //! Compatible changes are merged: times of a directory in which several parts made entries, names
-//! of a file to which several made links, a removal by several. Of conflicting changes, the one
-//! with the lowest sequence number is shown, and among equals that of the lowest rank; the others
-//! are reported. Comparison with the record below tells changed attributes from copied ones.
-//! Content is not merged: if parts wrote ranges of one file, the content of one part is shown, even
-//! if the ranges do not overlap, since nobody has ever seen the combination.
+//! of a file to which several made links, a removal by several. Among conflicting changes, the
+//! job's set shows the one with the lowest sequence number, and among equals that of the lowest
+//! rank; the report names the others. Comparison with the record below tells changed attributes
+//! from copied ones. Content is not merged: if parts wrote ranges of one file, the content of one
+//! part is shown, even if the ranges do not overlap, since nobody has ever seen the combination.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub(super) struct JobLayers<'a> {
     pub(super) below: &'a LayerStack,
     /// The parts' manifests.
     pub(super) manifests: &'a [Manifest],
-    /// Where tables are read from.
+    /// The source of tables.
     pub(super) source: &'a TableSource,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct PartResolution {
 /// Decisions about shared keys, by key.
 pub(super) type KeyDecisions = HashMap<([u64; 3], Vec<u8>), DecidedKey>;
 
-/// What is shown at a key that several parts have.
+/// The decision about a key that several parts have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DecidedKey {
     /// The identity of the directory or file with several names; 0 for others.
@@ -352,7 +352,7 @@ fn decide_content(
     Ok(())
 }
 
-/// Some parts removed what others changed or made.
+/// Decides about a key whose file or directory some parts removed, and others changed or made.
 fn decide_removed(versions: &[PartVersion], moved: &HashSet<(usize, u128)>) -> KeyDecision {
     let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
     let ids: Vec<u128> = versions
@@ -382,7 +382,7 @@ fn is_same_but_times(a: &Inode, b: &Inode) -> bool {
             == (b.mapped, b.extent, &b.content, &b.xattrs)
 }
 
-/// All parts have the same file or directory.
+/// Decides about a key at which all parts have the same file or directory.
 fn decide_changed(versions: &[PartVersion], base: Option<&Inode>) -> KeyDecision {
     let is_changed =
         |version: &PartVersion| base.is_none_or(|base| !is_same_but_times(&version.inode, base));

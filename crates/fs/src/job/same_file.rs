@@ -2,11 +2,11 @@
 //! Files of a base that parts of a job left at several names, or wrote at one name and moved to
 //! another. In one set, a shared identity would mix their content and their removals.
 //!
-//! A file shown at only one name stays as it was. Of several names, one keeps the identity, and
-//! each of the others gets its own (`FileId::of_branch`). A file's content is that of the part that
-//! wrote the record; segments for it override those of all parts.
-//! Files whose ranges are written by several ranks together are not affected: their segments are in
-//! parts that have no names, and one part has the record.
+//! A file shown at only one name stays as it was. If it is shown at several names, one of them
+//! keeps the identity, and each of the others gets its own (`FileId::of_branch`). A file's content
+//! is that of the part that wrote the record; segments for it override those of all parts. Files
+//! whose ranges are written by several ranks together are not affected: their segments are in parts
+//! that have no names, and one part has the record.
 
 use esker_base::Result;
 use esker_table::manifest::SetId;

@@ -23,9 +23,9 @@ impl Session {
         Ok(shown.expect("readers see a removal that succeeded"))
     }
 
-    /// Returns the outcome `changed` of an operation by which `inode` lost a name, after releasing the
-    /// content of `inode` if that name was the last. An operation that is in memory and could not be made
-    /// durable has an `inode`, too: readers and open files see it.
+    /// Returns the outcome `changed` of an operation by which `inode` lost a name, after releasing
+    /// the content of `inode` if that name was the last. An operation that is in memory and could
+    /// not be made durable has an `inode`, too: readers and open files see it.
     pub(super) fn release_shown<T>(&self, changed: Result<T>, inode: Option<&Inode>) -> Result<T> {
         let released = inode.map_or(Ok(()), |inode| self.release_removed(inode));
         // The first failure is the cause of the other.
@@ -39,8 +39,8 @@ impl Session {
         if is_gone { self.remove_file(inode) } else { Ok(()) }
     }
 
-    /// Removes the name. `shown` gets the inode it stood for, with its remaining link count, once readers
-    /// see the removal.
+    /// Removes the name. `shown` gets the inode it stood for, with its remaining link count, once
+    /// readers see the removal.
     fn remove_name(&self, dir: &Dir, name: &[u8], shown: &mut Option<Inode>) -> Result<()> {
         let _shape = self.read_structure();
         check_name(name)?;
@@ -74,8 +74,8 @@ impl Session {
         }
     }
 
-    /// Removes one name of a file that has several; false if the name now stands for another file. `shown`
-    /// is as for [`Session::remove_name`].
+    /// Removes one name of a file that has several; false if the name now stands for another file.
+    /// `shown` is as for [`Session::remove_name`].
     fn unlink_one_of(
         &self,
         dir: &Dir,
@@ -118,7 +118,7 @@ impl Session {
         self.remove_dir(dir, name, check, |node| node.set_removed())
     }
 
-    /// Removes the directory `name` from `dir` with everything in it, in one step whatever its
+    /// Removes the directory `name` from `dir` with everything in it, in one step for a tree of any
     /// size. The name's generation rises, so its records become unreachable; squash drops them.
     /// Files in it that also have names elsewhere keep those, with unchanged link counts.
     ///

@@ -13,7 +13,7 @@ use crate::ops::remove::drop_name;
 use crate::path::{check_name, show};
 use crate::session::{NameState, Session, exists, not_found};
 
-/// How a rename treats a name that is taken.
+/// Treatment of a name that is taken, by a rename.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameFlags {
     /// The target is replaced.
@@ -25,7 +25,7 @@ pub enum RenameFlags {
     Exchange,
 }
 
-/// What a rename has changed.
+/// The changes that a rename has made.
 #[derive(Clone, Debug)]
 pub struct RenameOutcome {
     /// The record that moved; for a file with several names, the record of the name.
@@ -37,7 +37,7 @@ pub struct RenameOutcome {
 
 impl Session {
     /// Renames `old_name` in `old_dir` to `name` in `dir`. Other threads see it under exactly one
-    /// of the two names. Returns what has changed, or `None` if both are names of one file.
+    /// of the two names. Returns the changes, or `None` if both are names of one file.
     ///
     /// # Errors
     /// `NotFound`, `Denied`; `NotPermitted` because of a sticky bit; `Exists` with
@@ -130,8 +130,8 @@ impl Session {
         }
     }
 
-    /// Moves a name over another, if there is one. `shown` gets the replaced inode, with its remaining
-    /// link count, once readers see that it is replaced.
+    /// Moves a name over another, if there is one. `shown` gets the replaced inode, with its
+    /// remaining link count, once readers see that it is replaced.
     fn move_over(
         &self,
         (old_dir, old_name, moved): (&Dir, &[u8], Inode),
@@ -227,8 +227,9 @@ impl Session {
         Ok(RenameOutcome { moved: to_new, other: Some(to_old) })
     }
 
-    /// Whether readers find `inode` as `name` in `dir`, as they may after a change that failed: it is in
-    /// memory, and what failed is to make it durable. False if that cannot be read.
+    /// Returns whether readers find `inode` as `name` in `dir`. They may find it even after a
+    /// failed change, which is in memory and could only not be made durable. Returns false if the
+    /// record cannot be read.
     fn shows(&self, dir: &Dir, name: &[u8], inode: &Inode) -> bool {
         let found = self.entry(dir, name, true).ok().flatten();
         found.is_some_and(|found| found.id == inode.id)

@@ -31,10 +31,10 @@ pub struct AttributeChanges {
     pub ctime_ns: Option<i64>,
 }
 
-/// How an extended attribute is set.
+/// Condition for setting an extended attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrSet {
-    /// Whether or not it exists.
+    /// None: it may exist or not.
     #[default]
     Any,
     /// Only if it does not exist (`XATTR_CREATE`).

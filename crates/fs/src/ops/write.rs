@@ -80,21 +80,22 @@ impl Session {
                 Ok(())
             })
         };
-        // Open files follow what is shown, also if it could not be made durable.
+        // Open files follow the shown record, even if it could not be made durable.
         let is_shown = |after: &Inode| rewritten.is_ok() || self.shows_record(dir, name, after);
         if let Some((before, after)) = replaced.filter(|(_, after)| is_shown(after)) {
             self.files().rewritten(self, &after);
             self.add_garbage_of(&before);
             if before.mapped && rewritten.is_ok() {
-                // The old segments hide nothing. If they stay, for lack of room, the next write that puts
-                // segments, or the removal of the file, releases them.
+                // The old segments hide nothing. If they stay, for lack of room, the next write
+                // that puts segments, or the removal of the file, releases them.
                 let _ = self.release_segments(after.id);
             }
         }
         rewritten
     }
 
-    /// Whether the record of the file `name` in `dir` is `inode`, whatever its sequence number.
+    /// Returns whether the record of the file `name` in `dir` is `inode`, apart from its sequence
+    /// number.
     fn shows_record(&self, dir: &Dir, name: &[u8], inode: &Inode) -> bool {
         let shown = self.entry(dir, name, true).ok().flatten();
         let shown = shown.and_then(|shown| match shown.entry {

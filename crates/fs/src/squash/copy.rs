@@ -67,7 +67,7 @@ impl<'a> DataCopy<'a> {
         }
     }
 
-    /// Returns where the bytes of `extent` will be once the copy has finished; truncated bytes are
+    /// Returns the place of the bytes of `extent` once the copy has finished; truncated bytes are
     /// not copied.
     pub(super) fn copy_extent(&mut self, extent: Extent) -> Result<Extent> {
         let to = self.plan(extent.length)?;
@@ -89,7 +89,7 @@ impl<'a> DataCopy<'a> {
         Ok(placed)
     }
 
-    /// Returns where the `length` bytes at `place` will be once the copy has finished.
+    /// Returns the new place of the `length` bytes at `place` once the copy has finished.
     pub(super) fn copy_bytes(
         &mut self,
         place: LogPlace,

@@ -73,7 +73,7 @@ impl<'a> FileData<'a> {
         }
     }
 
-    /// Returns where the new set has the bytes of `extent`.
+    /// Returns the place at which the new set has the bytes of `extent`.
     pub(super) fn move_extent(&mut self, extent: Extent) -> Result<Extent> {
         match self {
             Self::Copied(copy) => copy.copy_extent(extent),
@@ -84,7 +84,7 @@ impl<'a> FileData<'a> {
         }
     }
 
-    /// Returns where the new set has `part` of an indexed directory.
+    /// Returns the place at which the new set has `part` of an indexed directory.
     pub(super) fn move_part(&mut self, part: IndexedPart) -> Result<IndexedPart> {
         match self {
             Self::Copied(copy) => {
@@ -99,7 +99,7 @@ impl<'a> FileData<'a> {
         }
     }
 
-    /// Returns where the new set has the `length` bytes at `place`.
+    /// Returns the place at which the new set has the `length` bytes at `place`.
     pub(super) fn move_bytes(
         &mut self,
         place: LogPlace,

@@ -26,8 +26,8 @@ struct DoubtfulFindings {
 }
 
 impl Verification<'_> {
-    /// Verifies again whatever has changed since it was found to be wrong. Cost: nothing if nothing
-    /// is wrong; otherwise a listing for each set that a finding may be about.
+    /// Verifies everything again that has changed since it was found to be wrong. Cost: nothing if
+    /// nothing is wrong; otherwise a listing for each set that a finding may be about.
     pub(super) fn check_again(&mut self) -> Result<()> {
         for _ in 1..PASSES_MAX {
             let doubt = self.doubtful_findings()?;

@@ -5,8 +5,8 @@
 //! A record says how often its name has been a directory (`inode.rs`). If a layer had a lower count
 //! than the layers below it, the next directory of the name would get an identity that was used
 //! before. In a stack with branches (`lineage.rs`), a record of a file, or of a directory of a
-//! base, may count only what one branch did. That is harmless: a new directory's count exceeds
-//! those of all layers.
+//! base, may count only the directories of one branch. That is harmless: a new directory's count
+//! exceeds those of all layers.
 
 use esker_base::Result;
 use esker_table::manifest::SetId;

@@ -96,7 +96,8 @@ impl Verification<'_> {
             self.find(Finding::new(Severity::Error, &*object, expected, got));
         }
         let state = match Manifest::load(&*store, set) {
-            // A reopening that was refused, or stopped, left it so; readers and collections restore it.
+            // A reopening that was refused, or stopped, left it so; readers and collections restore
+            // it.
             Ok(manifest) if manifest.state == SetState::CondemnedSealed => {
                 SetState::Sealed.to_string()
             }
@@ -173,8 +174,8 @@ impl Verification<'_> {
         Ok(Some(manifest))
     }
 
-    /// True for an open set that nothing keeps: nobody can read or resume it, and whatever it lacks
-    /// is not lost. Targets named by the user are checked nevertheless.
+    /// True for an open set that nothing keeps: no process can read or resume it, so objects that
+    /// it lacks are no loss. Targets named by the user are checked nevertheless.
     fn is_given_up(&self, set: SetId, manifest: &Manifest) -> Result<bool> {
         Ok(self.options.targets == VerifyTargets::All
             && manifest.state == SetState::Open

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One table: checks its tail, every block and record, and what manifests say about it.
+//! One table: checks its tail, every block and record, and the manifests' statements about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -4,7 +4,6 @@
 //!
 //! Layout (docs/format/auxiliary.md): number of sources, ascending digests, the end of each
 //! digest's sources, sources. This file is its only encoder and decoder.
-//! sources, sources. This file is its only encoder and decoder.
 //! Invariants: digests strictly ascend; every digest has at least one source.
 //! Concurrency: immutable.
 

@@ -13,7 +13,6 @@
 //! absence.
 //!
 //! Layout: docs/format/auxiliary.md. This file has what both kinds share: the frame.
-//! Invariants: (1) the candidates of a hash that was inserted include every source it was inserted
 //! Invariants: (1) the candidates of an inserted hash include every source it was inserted with;
 //! (2) the bytes depend only on the set of inserted pairs, for `cuckoo` also on their order.
 
@@ -52,7 +51,7 @@ pub struct KeyRankPair {
     pub source: u32,
 }
 
-/// How a table is encoded.
+/// Encoding of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuxiliaryEncoding {
     /// Partial-key cuckoo tables. The thesis measured [`cuckoo::FINGERPRINT_BITS`] bits a
@@ -142,7 +141,7 @@ pub enum AuxiliaryTable {
 impl AuxiliaryTable {
     /// Parses `bytes` as one whole table.
     ///
-    /// Cost: one pass over the bytes for their checksum; allocates a few bytes, whatever the input.
+    /// Cost: one pass over the bytes for their checksum; allocates a few bytes for any input.
     ///
     /// # Errors
     /// [`WireDamage`] if the bytes are not those that were written.

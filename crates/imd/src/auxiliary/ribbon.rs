@@ -2,9 +2,9 @@
 //! Ribbon: a static function from the keys of an epoch to their sources. A present key has exactly
 //! its sources as candidates, at 1.04 times the bits of a source, and keys are not stored.
 //!
-//! A key is a linear equation over bits: the XOR of some of [`BAND_BITS`] neighbouring slots, chosen
-//! by its digest, is its source. Solving all equations gives the slots. Equations come sorted by
-//! their first slot, so solving is one pass forward and one pass back over memory.
+//! A key is a linear equation over bits: the XOR of some of [`BAND_BITS`] neighbouring slots,
+//! chosen by its digest, is its source. Solving all equations gives the slots. Equations come
+//! sorted by their first slot, so solving is one pass forward and one pass back over memory.
 //!
 //! Layout: docs/format/auxiliary.md. This file is its only encoder and decoder.
 //! Invariant: a key in the exact list has all its sources there, and only there. The list holds

@@ -32,7 +32,7 @@ impl DumpField {
     /// Appends the key in `record`: 8 bytes for a number, big-endian and in numeric order.
     ///
     /// # Errors
-    /// The expectation that the bytes fail, if they are not such a number.
+    /// The expectation that the bytes violate, if they are not such a number.
     ///
     /// # Panics
     /// If the record ends before the field does: [`super::DumpLayout::check`] excludes that.

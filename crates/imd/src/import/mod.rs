@@ -7,8 +7,8 @@
 //! record: … key …                           stored whole as the value
 //! ```
 //! [`survey`] checks headers, sizes and some keys of all files and groups the files by step;
-//! [`DumpFile::records`] reads one file; [`append_all`] appends all. A file that contradicts the layout
-//! is `Invalid`, with its name and the offset: either of the two may be wrong.
+//! [`DumpFile::records`] reads one file; [`append_all`] appends all. A file that contradicts the
+//! layout is `Invalid`, with its name and the offset: either of the two may be wrong.
 //! Concurrency: each rank reads its own files.
 
 mod append;
@@ -127,8 +127,8 @@ impl DumpFile {
         Ok(dump)
     }
 
-    /// Checks that the first and last records have valid keys, as many records as one read at
-    /// either end covers. `file` is positioned after the header.
+    /// Checks that the first and last records have valid keys: as many records at either end as one
+    /// read covers. `file` is positioned after the header.
     fn check_keys(&self, file: &mut File, layout: &DumpLayout) -> Result<()> {
         let record_bytes = u64::from(layout.record_bytes);
         let count = self.records.min((READ_BYTES as u64 / record_bytes).max(1));

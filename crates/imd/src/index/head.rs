@@ -20,7 +20,7 @@ pub struct IndexLogHead {
     pub partition: u32,
     /// Number of ranks, and of partitions, of the directory.
     pub partitions: u32,
-    /// How readers reach values.
+    /// The way in which readers reach values.
     pub format: ValueFormat,
     /// The shape of the directory's records.
     pub shape: RecordLayout,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Segment: the slots of an epoch's tables, kept in memory and written together.
+//! Index group: the slots of an epoch's tables, kept in memory and written together.
 //!
 //! A reader that looks up a key needs the same slot of every table, so the slots of one range of
 //! hashes are adjacent and need one read:
 //! ```text
 //! for each slot, for each table: first row (4) | rows (4) | slot;  then a checksum (4)
 //! ```
-//! All tables of a segment have the same number of slots. Tables ordered by key have a segment
-//! each, since their slots begin at different keys; a slot is then
+//! All tables of an index group have the same number of slots. Tables ordered by key have an index
+//! group each, since their slots begin at different keys; a slot is then
 //! ```text
 //! blocks (varint) | prefix of the first key of each (8) | filter
 //! ```
-//! An epoch has one segment, or several if its index exceeds its share of memory.
+//! An epoch has one index group, or several if its index exceeds its share of memory.
 //! Layout: docs/format/imd.md, "Segments".
 
 use esker_base::Result;
@@ -174,8 +174,8 @@ impl KeySlots {
 
 impl SegmentBuilder {
     /// True if a table of `rows` rows would fill the existing slots so much that readers are better
-    /// off with a new segment. That happens if the first table of an epoch had very long records,
-    /// or one key over and over.
+    /// off with a new index group. That happens if the first table of an epoch had very long
+    /// records, or one key over and over.
     pub(super) fn is_too_coarse(&self, rows: u64) -> bool {
         !self.tables.is_empty() && rows >> self.slot_bits > SLOT_ROWS_MAX
     }

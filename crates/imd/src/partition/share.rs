@@ -8,8 +8,8 @@
 //! pieces     three of 1/64, and a block after each
 //! records    the rest
 //! ```
-//! While it is written, a long record is in memory several times ([`LONG_COPIES`]); after the first
-//! one the pool keeps that much of the records' share free. Some tens of kilobytes of fixed
+//! A long record is in memory several times while it is written ([`LONG_COPIES`]); after the first
+//! such record the pool keeps that much of the records' share free. Some tens of kilobytes of fixed
 //! overhead come on top.
 
 use esker_base::{Error, Kind, Result};
@@ -39,9 +39,9 @@ const RECORD_PART: u64 = LONG_COPIES + 2;
 /// The shares of a partition's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryShare {
-    /// For records that wait or are being written.
+    /// Memory for records that wait or are being written.
     pub(super) record_bytes: u64,
-    /// For the index of written tables.
+    /// Memory for the index of written tables.
     pub(super) index_bytes: u64,
     pub(super) piece_bytes: usize,
     /// Maximum rows of a table.

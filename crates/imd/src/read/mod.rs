@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading: which partition, which slots of its index, which blocks.
+//! Reading: selects the partition, the slots of its index, and the blocks that a query needs.
 //!
 //! ```text
 //! key → partition → index log's end: root, epochs           (kept)
 //!     → slot of each segment of each epoch: which rows       (1 read an epoch, or none)
 //!     → blocks of those rows                                 (1 read an epoch and key)
 //! ```
-//! Small index logs are read whole, as in the thesis; of larger ones a query reads only the parts
-//! it needs.
+//! A query reads small index logs whole, as in the thesis, and only the needed parts of larger
+//! ones.
 //! Concurrency: readers are shared freely; caches have their own locks.
 //! Source: DeltaFS thesis §5.2.3, §5.3.1.
 

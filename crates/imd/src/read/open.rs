@@ -23,7 +23,7 @@ use crate::schema::{DirectorySchema, SCHEMA_BYTES_MAX};
 /// Index logs up to this size are read as a whole when a partition is opened.
 pub const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
-/// Of larger ones, this much at the end is read first: the root and usually all epochs.
+/// Bytes at the end of a larger index log that are read first: the root and usually all epochs.
 const TAIL_BYTES: u64 = 128 << 10;
 
 /// An open index log.

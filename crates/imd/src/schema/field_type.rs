@@ -17,7 +17,7 @@ pub const KEY_NUMBER_BYTES: usize = 8;
 /// Maximum exponent of a scaled number; beyond it no 32-bit number remains.
 const EXPONENT_MAX: u16 = 126;
 
-/// How a field is stored. Numbers are little-endian; `be` marks the other byte order.
+/// Storage type of a field. Numbers are little-endian; `be` marks the other byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum FieldType {
@@ -154,7 +154,7 @@ impl FieldType {
     /// Appends the key form of a field's stored bytes.
     ///
     /// # Errors
-    /// The expectation that the bytes fail, if they are not a number that can be a key.
+    /// The expectation that the bytes violate, if they are not a number that can be a key.
     ///
     /// # Panics
     /// As [`FieldType::value`].

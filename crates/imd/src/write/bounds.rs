@@ -13,9 +13,9 @@
 //!                                                     ←  sample
 //!                        bounds, to all, when it has all samples
 //! ```
-//! A full rank therefore waits for one append or poll of each other rank, not until they are full as
-//! well. Only a rank that is full, or that ends its epoch, blocks; meanwhile it accepts what others
-//! send.
+//! A full rank therefore waits for one append or poll of each other rank, not until they are full
+//! as well. Only a rank that is full, or that ends its epoch, blocks; meanwhile it accepts messages
+//! of others.
 //! Invariant: rank 0 calls only if a sample has keys, so that the ranks it calls receive bounds.
 //! Source: CARP (Jain et al., "CARP: Range Query-Optimized Indexing for Streaming Data", SC 2024),
 //! which also renegotiates within an epoch.
@@ -39,8 +39,7 @@ const BOUNDS: Channel = Channel(0x12);
 const CALL: u8 = 1;
 const CUTS: u8 = 2;
 
-/// Records that wait between two checks for a call: few enough that a check costs no time that
-/// matters.
+/// Records that wait between two checks for a call: enough that the checks take little time.
 const RECORDS_PER_LOOK: usize = 256;
 
 /// Keys that all ranks sample together, if memory permits: this many, or [`SAMPLES_EACH`] a rank.
@@ -253,7 +252,7 @@ impl BoundsBalancer {
         self.waiting.bytes.len() + self.waiting.lengths.len() * 8 >= self.waiting_bytes_max
     }
 
-    /// True if [`BoundsBalancer::progress`] is due, while records wait.
+    /// True if records wait and [`BoundsBalancer::progress`] is due.
     pub(super) fn is_look_due(&self) -> bool {
         self.waiting.lengths.len().is_multiple_of(RECORDS_PER_LOOK)
     }

@@ -17,11 +17,11 @@ const BATCH_BYTES_MIN: u64 = 1 << 10;
 pub struct DirectoryOptions {
     /// The directory's id, which no other directory has.
     pub directory: u128,
-    /// How readers reach values.
+    /// The way in which readers reach values.
     pub format: ValueFormat,
     /// The shape of the records.
     pub shape: RecordLayout,
-    /// How records travel between ranks.
+    /// Routing of records between ranks.
     pub routing: Routing,
     /// Memory that each rank may allocate in all: for records that wait, tables that are written,
     /// the index of the current epoch, and batches in flight. One record may take a twentieth of

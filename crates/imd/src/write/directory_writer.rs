@@ -42,7 +42,8 @@ pub struct WriteSummary {
 /// One rank of a job that writes an indexed directory.
 ///
 /// A rank whose call fails is lost to the others, and their next collective call says so. Epochs
-/// for which [`DirectoryWriter::epoch_flush_at`] has returned stay readable, even without [`DirectoryWriter::finish`].
+/// for which [`DirectoryWriter::epoch_flush_at`] has returned stay readable, even without
+/// [`DirectoryWriter::finish`].
 ///
 /// # Examples
 /// ```
@@ -170,8 +171,9 @@ impl<T: Transport> DirectoryWriter<T> {
 
     /// Adds `value` to the values of `key`.
     ///
-    /// Nothing is durable before [`DirectoryWriter::epoch_flush`]. Readers get the values of one key and epoch
-    /// in the order in which a rank appended them. Blocks only while all memory is taken.
+    /// Nothing is durable before [`DirectoryWriter::epoch_flush`]. Readers get the values of one
+    /// key and epoch in the order in which a rank appended them. Blocks only while all memory is
+    /// taken.
     ///
     /// # Errors
     /// `Invalid` or `TooLarge` for a record that does not fit shape, messages or memory, which

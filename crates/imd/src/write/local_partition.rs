@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Local partition: the part of a rank that receives what other ranks send.
+//! Local partition: the part of a rank that receives the messages of other ranks.
 
 use esker_base::{Error, Kind, Result};
 use esker_comm::Rank;
@@ -14,7 +14,7 @@ use crate::record_layout::{RecordLayout, ValueFormat};
 /// Memory of a pair in an auxiliary table under construction, its encoding included.
 pub(super) const PAIR_MEMORY_BYTES: u64 = 48;
 
-/// The part of a rank that receives what others send.
+/// The part of a rank that receives the messages of others.
 #[derive(Debug)]
 pub(super) struct LocalPartition {
     pub(super) writer: PartitionWriter,

@@ -9,8 +9,9 @@
 //! | ordered | key and value, by the key's range | |
 //!
 //! Ranks and partitions correspond: rank r writes partition r.
-//! Concurrency: all ranks make the collective calls ([`DirectoryWriter::create`], [`DirectoryWriter::epoch_flush`],
-//! [`DirectoryWriter::finish`]) in the same order; any rank may call [`DirectoryWriter::append`] at any time.
+//! Concurrency: all ranks make the collective calls ([`DirectoryWriter::create`],
+//! [`DirectoryWriter::epoch_flush`], [`DirectoryWriter::finish`]) in the same order; any rank may
+//! call [`DirectoryWriter::append`] at any time.
 //! Source: DeltaFS thesis §5.2.2, §5.3.2 and §5.3.3.
 
 mod bounds;

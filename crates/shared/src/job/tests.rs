@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store stops while the segments of a server are compacted and ranks go on writing: afterwards
-//! every synced byte is there, and no byte of a write that was not begun.
+//! The store stops while the segments of a server are compacted and ranks continue writing:
+//! afterwards every synced byte is there, and no byte of a write that was not begun.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

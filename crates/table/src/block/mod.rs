@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Blocks: up to a few hundred sorted records of one table, stored column by column.
 //!
-//! Layout: docs/format/table.md, "Blocks". `builder` is the only encoder, `parsed` the only decoder.
+//! Layout: docs/format/table.md, "Blocks". `builder` is the only encoder, `parsed` the only
+//! decoder.
 //! Invariants: (1) keys strictly ascend; (2) every column has the block's number of rows.
 //! Source: MetaKV §III-A (columns compressed apart); PAX, Ailamaki et al. 2001.
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Search for a row by the last integer of its key, which is evenly spread over the rows of a block.
+//! Search for a row by the last integer of its key, which is evenly spread over the rows of a
+//! block.
 
 /// The row at which `order`, which is after the first of `bounds` and at most the second, should be
 /// among `rows`.
@@ -9,9 +10,9 @@ pub(super) fn guess(rows: usize, (below, above): (u64, u64), order: u64) -> usiz
     ((share * (rows - 1) as f64) as usize).clamp(1, rows - 1)
 }
 
-/// The first of `rows` whose `value` is at least `order`, where that of the first row is less and
-/// that of the last is not. The search goes on from `guess` in growing steps. `None` once `value`
-/// is.
+/// The first of `rows` whose `value` is at least `order`; the value of the first row must be less
+/// than `order`, and that of the last must not be. Searches from `guess` in growing steps. Returns
+/// `None` as soon as `value` does.
 #[inline]
 pub(super) fn lower_bound(
     rows: usize,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Outline: what reading one record of a block takes besides a few hundred of its bytes.
+//! Outline: everything needed to read one record of a block, apart from a few hundred of its bytes.
 //!
-//! A block that was checked and parsed once leaves its outline: where its columns are, and a checksum
-//! of each of its parts. Later reads find a key's row by the hash column, fetch the parts that they
-//! need, some 256 bytes each, and check each part by its own checksum. So a read of a block that no
-//! cache holds costs neither the checksum of the whole block nor its parsing.
-//! What blocks of a table have in common, their form, is kept once.
-//! Invariant: a byte of a block is used only after the part that it is in was copied, and the copy
-//! has the checksum of the bytes that were parsed. Then it is as good as when it was parsed, whoever
-//! writes to the file meanwhile.
-//! Only blocks whose keys are of one group and in order of a hash have outlines.
+//! Checking and parsing a block once leaves its outline: the positions of its columns, and a
+//! checksum of each of its parts. Later reads find a key's row by the hash column, fetch the parts
+//! that they need, some 256 bytes each, and check each part by its own checksum. A read of a block
+//! that no cache holds therefore neither computes the checksum of the whole block nor parses it.
+//! The properties that blocks of a table have in common, their form, are kept once.
+//! Invariant: a reader uses a byte of a block only after it has copied the part that holds the
+//! byte, and the copy has the checksum of the bytes that were parsed. The copy then equals the
+//! parsed bytes, no matter which process writes to the file meanwhile. Only blocks whose keys are
+//! of one group and in order of a hash have outlines.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,20 +23,22 @@ use super::parsed::Block;
 use crate::column::{ALPHABET_BYTES_MAX, OwnLengths, PackedInts, ParsedInts, StringsLayout};
 use crate::schema::{INTS_MAX, Key, RowBuffer, Schema};
 
-/// Parts of a block, and the bytes of one: the smallest power of two with which the parts suffice.
+/// Maximum parts of a block. The bytes of one are the smallest power of two with which the parts
+/// suffice.
 const PARTS_MAX: usize = 22;
 const PART_BYTES_MIN_LOG: u8 = 8;
 const PART_BYTES_MAX_LOG: u8 = 10;
 /// Larger blocks have no outline.
 const OUTLINED_BYTES_MAX: usize = PARTS_MAX << PART_BYTES_MAX_LOG;
-/// What reading bits may touch behind a value.
+/// Bytes after a value that reading its bits may touch.
 const SLACK_BYTES: usize = 16;
-/// So many packed columns besides the hash.
+/// Maximum number of packed columns besides the hash.
 const COLUMNS_MAX: usize = 4;
 /// Rows from one known start of a name to the next.
 const NAME_STEP: usize = 32;
 const NAME_STARTS: usize = super::BLOCK_ROWS_MAX / NAME_STEP;
-/// Every so many reads of a block go by the cache of blocks, which then has what is read often.
+/// One in this many reads of a block goes through the cache of blocks, so that the cache gets the
+/// blocks that are read often.
 const READS_UNTIL_DUE: u8 = 64;
 /// An outline takes at most this part of its block's memory besides its own size.
 const MORE_BYTES_SHARE: usize = 8;
@@ -44,8 +46,8 @@ const MORE_BYTES_SHARE: usize = 8;
 const PLAIN_WIDTH: u32 = 8;
 const LINE_BYTES: usize = 64;
 
-/// Where the columns of a block are, and the checksums of its parts. Four lines of the processor's
-/// cache with what its table adds.
+/// The positions of the columns of a block, and the checksums of its parts. Takes four lines of the
+/// processor's cache, including the state that its table adds.
 #[derive(Debug)]
 pub(crate) struct Outline {
     order_bounds: (u64, u64),
@@ -53,7 +55,7 @@ pub(crate) struct Outline {
     form: Arc<OutlineForm>,
     /// Columns whose values are encoded otherwise.
     others: Option<Box<OtherColumns>>,
-    /// Packed columns besides the hash, so many as there are numbers of.
+    /// Packed columns besides the hash; only as many are valid as there are column numbers.
     columns: [PackedInts; COLUMNS_MAX],
     names: Names,
     sums: [u32; PARTS_MAX],
@@ -72,7 +74,7 @@ type ColumnNumbers = ArrayVec<u8, COLUMNS_MAX>;
 #[derive(Debug)]
 struct OtherColumns(Box<[(u8, ParsedInts)]>);
 
-/// Where names are.
+/// The positions of names.
 #[derive(Debug)]
 struct Names {
     /// Their lengths less the base, among the block's bytes; of width 0 if there are none.
@@ -84,17 +86,17 @@ struct Names {
     length_width: u8,
 }
 
-/// What outlines of a table have in common.
+/// The properties that outlines of a table have in common.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OutlineForm {
-    /// Values of the columns in which all rows agree, but for the key's; 0 for others.
+    /// Values of the columns in which all rows agree, except for the key's; 0 for others.
     constants: [u64; INTS_MAX],
-    /// What all names begin with.
+    /// The prefix that all names share.
     shared: Box<[u8]>,
-    /// Symbols of names, and the bits of one; [`PLAIN_WIDTH`] if names are as they are.
+    /// Symbols of names, and the bits of one; [`PLAIN_WIDTH`] if names are not packed.
     symbols: Option<Box<[u8; ALPHABET_BYTES_MAX]>>,
     symbol_width: u32,
-    /// Whether there are strings besides the name.
+    /// True if there are strings besides the name.
     has_more_strings: bool,
 }
 
@@ -119,8 +121,7 @@ struct CheckedParts<'a, F> {
 }
 
 impl<F: FnMut(Range<usize>, &mut [u8]) -> bool> CheckedParts<'_, F> {
-    /// All bytes, of which those of `span` are good; `None` if they cannot be read or are not as they
-    /// were.
+    /// All bytes, of which those of `span` are good; `None` if they cannot be read or have changed.
     #[inline]
     fn good(&mut self, span: Range<usize>) -> Option<&[u8]> {
         let log = self.outline.part_bytes_log;
@@ -143,8 +144,8 @@ impl<F: FnMut(Range<usize>, &mut [u8]) -> bool> CheckedParts<'_, F> {
 }
 
 impl Outline {
-    /// The outline of `block`, whose keys are all of the group `group`; `None` if it cannot have one.
-    /// `share` returns a form that is equal to its argument, if there is room for it.
+    /// The outline of `block`, whose keys are all of the group `group`; `None` if it cannot have
+    /// one. `share` returns a form that is equal to its argument, if there is room for it.
     pub(crate) fn of(
         block: &Block,
         group: &[u64],
@@ -224,10 +225,10 @@ impl Outline {
         self.columns.iter().zip(&self.numbers)
     }
 
-    /// Whether this read should go by the cache of blocks.
+    /// Returns whether this read should go through the cache of blocks.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        // Threads that read at once may count one read; it only matters about how many there are.
+        // Concurrent readers may count as one read; an approximate number suffices.
         let reads = self.reads.load(Ordering::Relaxed).wrapping_add(1);
         self.reads.store(reads, Ordering::Relaxed);
         reads.is_multiple_of(READS_UNTIL_DUE)
@@ -239,8 +240,8 @@ impl Outline {
         (start < bytes).then(|| start..bytes.min(start + (1 << self.part_bytes_log)))
     }
 
-    /// Calls `prefetch` with the offsets of the lines that a read of the record with `order` probably
-    /// needs.
+    /// Calls `prefetch` with the offsets of the lines that a read of the record with `order`
+    /// probably needs.
     #[inline]
     pub(crate) fn prefetch(&self, order: u64, prefetch: impl Fn(usize)) {
         let (below, above) = self.order_bounds;
@@ -261,8 +262,8 @@ impl Outline {
     }
 
     /// Reads the record of `key`, which is of the block's group, into `out`, its strings only if
-    /// `with_strings`; whether there is one. `None` if the parts that it takes cannot be had, or are
-    /// not as they were: then `out` may hold anything. `copy` copies a range of the block.
+    /// `with_strings`; returns whether there is one. Returns `None` if a part that it needs cannot
+    /// be read or has changed; `out` is then arbitrary. `copy` copies a range of the block.
     pub(crate) fn get(
         &self,
         schema: &Schema,
@@ -332,7 +333,7 @@ impl Outline {
         Some(self.order.get(parts.good(self.order.span(row))?, row))
     }
 
-    /// Whether `name` is that of `row`.
+    /// Returns whether `name` is that of `row`.
     #[inline]
     fn has_name<F: FnMut(Range<usize>, &mut [u8]) -> bool>(
         &self,

@@ -162,25 +162,25 @@ pub struct ParsedStrings {
 enum StringBounds {
     /// All suffixes have this length.
     Even(usize),
-    /// Row i's suffix is `[ends[i - 1], ends[i])`; its length is among the block's bytes as well, if
-    /// `lengths` says where.
+    /// Row i's suffix is `[ends[i - 1], ends[i])`; its length is among the block's bytes as well,
+    /// if `lengths` says where.
     Ends { ends: Vec<u32>, lengths: Option<PackedInts> },
 }
 
-/// Where the strings of a column are among the bytes that it was parsed from.
+/// The positions of a column's strings among the bytes that it was parsed from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StringsLayout<'a> {
-    /// What all strings begin with.
+    /// The prefix that all strings share.
     pub(crate) shared: &'a [u8],
     /// The length of each string's own part.
     pub(crate) lengths: OwnLengths,
-    /// Where the own parts start.
+    /// The offset at which the own parts start.
     pub(crate) text_at: usize,
-    /// Symbols and the bits of a symbol's rank, unless the text is as it is.
+    /// Symbols and the bits of a symbol's rank, unless the text is not packed.
     pub(crate) alphabet: Option<(&'a [u8; ALPHABET_BYTES_MAX], u32)>,
 }
 
-/// How long each string's own part is.
+/// The length of each string's own part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OwnLengths {
     Even(usize),
@@ -254,8 +254,8 @@ impl ParsedStrings {
         }
     }
 
-    /// Where the strings are among the `bytes` that the column was parsed from; `None` if a string
-    /// cannot be read without the others.
+    /// Returns the positions of the strings among the `bytes` that the column was parsed from;
+    /// `None` if a string cannot be read without the others.
     pub(crate) fn layout<'a>(&'a self, bytes: &'a [u8]) -> Option<StringsLayout<'a>> {
         let lengths = match &self.places {
             StringBounds::Even(length) => OwnLengths::Even(*length),
@@ -269,7 +269,7 @@ impl ParsedStrings {
         Some(StringsLayout { shared: &bytes[self.shared.clone()], lengths, text_at, alphabet })
     }
 
-    /// Where the own part of the string at `row` starts among all own parts.
+    /// Returns the offset at which the own part of the string at `row` starts among all own parts.
     pub(crate) fn own_start(&self, row: usize) -> usize {
         self.byte_range(row).start
     }

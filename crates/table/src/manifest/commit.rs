@@ -101,7 +101,7 @@ impl Manifest {
 
     /// Checks that this snapshot, just put, is the newest and that the one before it is present.
     fn check_newest(&self, store: &dyn Store, set: SetId) -> Result<()> {
-        // The name is also free if a writer that went on has deleted its snapshot of this number.
+        // The name is also free if a writer that continued has deleted its snapshot of this number.
         // The highest number rules, so it decides here too.
         let numbers = Self::numbers(store, set)?;
         if numbers.iter().any(|number| *number > self.number) {
@@ -131,11 +131,11 @@ impl Manifest {
         Err(self.superseded_by(&newest, set))
     }
 
-    /// Checks that no other writer has taken over, whatever this one has committed since. One store
-    /// request, a listing, while this is the newest snapshot.
+    /// Checks that no other writer has taken over, even if this writer has committed newer
+    /// snapshots since. One store request, a listing, while this is the newest snapshot.
     ///
     /// # Errors
-    /// `Fenced`, and what the store reports.
+    /// `Fenced`, and errors of the store.
     pub(crate) fn check_owned(&self, store: &dyn Store, set: SetId) -> Result<()> {
         if Self::newest_number(store, set)? == self.number {
             return Ok(());

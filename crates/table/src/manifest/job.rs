@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Job membership: which job of several writers a change set belongs to.
+//! Job membership: the job of several writers to which a change set belongs.
 //!
 //! Layout: docs/format/manifest.md. This file is its only encoder and decoder.
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chunks: already touched memory for arenas, in pieces of one size, and for hash tables.
+//! Arena pool: already touched memory for arenas, in pieces of one size, and for hash tables.
 //!
-//! Memory that a process writes to for the first time is slow: the kernel clears it, and a
-//! hypervisor may have to find it. So the pieces of memtables that were written to tables are
-//! reused for the next ones. Once a tree takes large pieces, a thread touches some ahead of demand.
-//! The thread also prepares slots for the next shard whose hash table grows: shards grow to one
-//! size in turn (`shard.rs`), so few suffice.
+//! The first write to a page of memory is slow: the kernel clears the page, and a hypervisor may
+//! have to find it. The pool therefore reuses the pieces of memtables that were written to tables.
+//! Once a tree takes large pieces, a thread touches some ahead of demand. The thread also prepares
+//! slots for the next shard whose hash table grows: shards grow to one size in turn (`shard.rs`),
+//! so few suffice.
 //! Concurrency: lists behind a lock that is taken once per piece and once per hash table.
 
 use std::sync::{Arc, OnceLock};

@@ -220,7 +220,7 @@ impl FrozenRows<'_> {
     /// Passes the next records of one group to `visit`, in stored form; returns false at the end.
     ///
     /// # Errors
-    /// What `visit` returns.
+    /// Errors of `visit`.
     pub(crate) fn next_span<E>(
         &mut self,
         visit: &mut impl FnMut(&Row) -> Result<(), E>,

@@ -148,8 +148,8 @@ impl Shard {
         (groups.cast(), count)
     }
 
-    /// Puts a record in stored form unless its key is present here, or elsewhere as `is_elsewhere`
-    /// says by its tag. Returns the place if it was put.
+    /// Puts a record in stored form unless its key is present here, or elsewhere according to
+    /// `is_elsewhere`, which gets its tag. Returns the place if it was put.
     ///
     /// The record is written before the key is looked up: that gives a prefetch that was started
     /// earlier time to finish.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block slots: for each block of a table, where its image is and about where in it a row is.
+//! Block slots: for each block of a table, the address of its image and the approximate position of
+//! each row in it.
 //!
 //! A slot is half a cache line: the state of the block's image, and the starts of the buckets by
 //! which its rows are found. The forms that many images of the table share are kept beside the

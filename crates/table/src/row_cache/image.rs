@@ -5,8 +5,8 @@
 //! number of misses, and above all the number that depend on each other. Here none does: rows have
 //! one width and are ordered by digest, so a key's digest alone predicts the position of its row,
 //! and a row holds everything that its record does not share with the whole block. The shared part
-//! is the image's form, which most blocks of a table have in common (`row_cache/mod.rs`): it stays in the
-//! cache.
+//! is the image's form, which most blocks of a table have in common (`row_cache/mod.rs`): it stays
+//! in the cache.
 //! ```text
 //! form: word 0  width of tags u8 | kinds of strings, 2 bits each | whether one group
 //!       word 1  columns of one value but 0, as bits u32 | columns of many values, as bits u32
@@ -17,10 +17,10 @@
 //! rows          tag | columns | strings' lengths and places, or the bytes of a short key string
 //! heap          bytes of the other strings
 //! ```
-//! A tag is the bits of the digest after those that name its bucket; [`ImageLayout`] tells with which row
-//! each bucket begins. A key's hash that follows from its string is left out, and so is the group
-//! if all records are of the one that the index names. Bases are rounded, so that many blocks share
-//! theirs.
+//! A tag is the bits of the digest after those that name its bucket; [`ImageLayout`] tells with
+//! which row each bucket begins. A key's hash that follows from its string is left out, and so is
+//! the group if all records are of the one that the index names. Bases are rounded, so that many
+//! blocks share theirs.
 //! Concurrency: words are atomics because they may be overwritten while they are read. Reading
 //! makes no assumption about them: the reader detects that afterwards (`row_cache/mod.rs`).
 

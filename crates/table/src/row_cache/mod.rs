@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hot records: images of cached blocks for point reads, beside the blocks that scans use.
+//! Row cache: images of cached blocks for point reads, beside the blocks that scans use.
 //!
 //! A block that point reads hit in the cache again gets an image (`image.rs`). Images are stored in
 //! chunks of huge pages. Each block of an open table has a slot, half a cache line, with the
@@ -8,8 +8,8 @@
 //! that a read fetches only the key's row of an image.
 //! Eviction: chunks are used in turn. When one is reused, images that were read since they were put
 //! there stay, up to half of the chunk; the others are dropped.
-//! Concurrency: readers take no lock and write nothing but a mark, the first time. A slot's state
-//! names the image and a generation. A writer that evicts an image clears the state before it
+//! Concurrency: readers take no lock, and write only a mark at the first read of an image. A slot's
+//! state names the image and a generation. A writer that evicts an image clears the state before it
 //! overwrites the words; a reader checks the state again after reading and discards what it read if
 //! the state has changed (a sequence lock). Writers hold `filling`.
 //! Source: sequence locks as in Boehm, Can Seqlocks Get Along with Programming Language Memory

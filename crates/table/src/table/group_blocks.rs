@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Blocks of a group: about which of them has a key, by the last integer of the key alone.
+//! Group blocks: predicts which block of a group holds a key, by the last integer of the key alone.
 //!
-//! The last integers of a group's keys are hashes, so a block's number follows from the share of the
-//! way to it. In a group of millions of keys that is several blocks off in the middle, as hashes are
-//! even only on the whole. So each group has anchors: where every few blocks by share really are.
-//! They take half a byte a block, stay in the processor's cache, and leave a guess that is right
-//! for most keys; a line of memory that no cache holds can be fetched by it at once.
+//! The last integers of a group's keys are hashes, so a hash's share of the hash range predicts the
+//! number of its block. In a group of millions of keys the prediction is several blocks off in the
+//! middle, since hashes are evenly spread only on the whole. Each group therefore has anchors,
+//! which record the true position of every few predicted blocks. They take half a byte a block,
+//! stay in the processor's cache, and make the guess right for most keys, so that a reader can at
+//! once fetch a line of memory that no cache holds.
 
 use std::ops::Range;
 
@@ -13,7 +14,7 @@ use super::TABLE_DATA_BYTES_MAX;
 use crate::block::BLOCK_BYTES_MIN;
 use crate::schema::KEY_INTS_MAX;
 
-/// Blocks by share from one anchor to the next, as a power of two.
+/// Predicted blocks from one anchor to the next, as a power of two.
 const ANCHOR_BLOCKS_LOG: u32 = 3;
 /// Bits of a block's fraction in anchors.
 const FRACTION_BITS: u32 = 8;
@@ -38,13 +39,13 @@ pub(crate) struct GroupBlocks {
     end: u32,
     /// The first of its anchors, if it has any.
     anchor: Option<u32>,
-    /// About the integer with which the first block starts.
+    /// Approximately the integer with which the first block starts.
     low: u64,
     /// Blocks that 2^64 integers take.
     density: u64,
 }
 
-/// The blocks that start with keys of one group, and which of them should have a key.
+/// The blocks that start with keys of one group, and the one that should hold a key.
 #[derive(Clone, Copy, Debug)]
 pub struct NearBlocks {
     start: u32,
@@ -69,9 +70,10 @@ impl NearBlocks {
 }
 
 impl GroupBlocks {
-    /// Blocks `start` to `end`, in which integers up to `bounds.1` lie. The first of them starts with
-    /// `bounds.0`, unless that is `None`: then the group begins in the block before, on average in the
-    /// middle of it. So it ends in the last block if it `ends_before` the table does.
+    /// Makes the blocks `start` to `end` of a group, which hold integers up to `bounds.1`. The
+    /// first block starts with `bounds.0`; if that is `None`, the group begins in the block before,
+    /// on average in the middle of it. Likewise, if the group `ends_before` the table does, it ends
+    /// in the middle of the last block.
     pub(crate) fn new(
         (start, end): (u32, u32),
         bounds: (Option<u64>, u64),
@@ -87,8 +89,8 @@ impl GroupBlocks {
         Self { start, end, anchor: None, low, density }
     }
 
-    /// Appends the group's anchors to `anchors`, if it is large enough; `firsts` are the last integers
-    /// with which its blocks start. Hostile ones may not ascend.
+    /// Appends the group's anchors to `anchors`, if it is large enough; `firsts` are the last
+    /// integers with which its blocks start. Hostile ones may not ascend.
     fn anchor(&mut self, firsts: impl Fn(u32) -> u64, anchors: &mut Vec<u32>) {
         let count = self.end - self.start;
         if count < ANCHORED_BLOCKS_MIN {
@@ -113,8 +115,8 @@ impl GroupBlocks {
         }
     }
 
-    /// The blocks, and that in which a key whose last integer is `order` should be by the `anchors` of
-    /// all groups.
+    /// Returns the blocks, and the one that should hold a key whose last integer is `order`,
+    /// according to `anchors`, the anchors of all groups.
     #[inline]
     pub(crate) fn near(&self, order: u64, anchors: &[u32]) -> NearBlocks {
         let last = self.end - self.start - 1;
@@ -135,8 +137,8 @@ impl GroupBlocks {
     }
 }
 
-/// The groups of `firsts`, of a table that ends with `last`, and their anchors. Hostile keys may not
-/// ascend; the caller finds out.
+/// The groups of `firsts`, of a table that ends with `last`, and their anchors. Hostile keys may
+/// not ascend; the caller finds out.
 pub(super) fn groups_of(
     firsts: &[[u64; KEY_INTS_MAX]],
     last: &[u64; KEY_INTS_MAX],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Index: the place of each block of a table, and the key from which it holds records.
+//! Index: the place of each block of a table, and the key from which on it holds records.
 //!
 //! Layout: docs/format/table.md, "Index". This file is its only encoder and decoder.
 //! Invariants: block k holds exactly the keys from separator k up to separator k + 1. A separator
@@ -97,8 +97,8 @@ pub struct BlockIndex {
     offsets: Vec<u64>,
     /// The start of each filter partition in the tail, and the end of the last one.
     filter_offsets: Vec<u64>,
-    /// The first integers of each filter partition. They are so few that the processor's cache holds
-    /// those of all tables.
+    /// The first integers of each filter partition. They are so few that the processor's cache
+    /// holds those of all tables.
     partition_firsts: Vec<[u64; KEY_INTS_MAX]>,
     last: KeyBuffer,
 }
@@ -192,8 +192,8 @@ impl BlockIndex {
         self.block_before(key, self.after(key))
     }
 
-    /// Finds the block as [`BlockIndex::block_of`] does, for a key that is not before block `from`; the
-    /// nearer, the faster.
+    /// Finds the block as [`BlockIndex::block_of`] does, for a key that is not before block `from`;
+    /// the nearer, the faster.
     #[inline]
     pub(crate) fn block_from(&self, from: usize, key: &Key) -> usize {
         let (mut low, mut step) = (from, 1);
@@ -268,8 +268,9 @@ impl BlockIndex {
         low + self.firsts[low..high].partition_point(|first| *first <= key.ints)
     }
 
-    /// Finds the block as [`BlockIndex::block_of`] does, where the integers of block `after - 1` equal
-    /// the key's. Neighbouring blocks, perhaps all, may share them; then their separators decide.
+    /// Finds the block as [`BlockIndex::block_of`] does, where the integers of block `after - 1`
+    /// equal the key's. Neighbouring blocks, perhaps all, may share them; then their separators
+    /// decide.
     fn block_of_tied(&self, key: &Key, after: usize) -> usize {
         let mut low = self.firsts[..after].partition_point(|first| *first < key.ints);
         let mut high = after;

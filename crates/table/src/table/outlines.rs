@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Outlines of a table's blocks, and the mapped file that their reads fetch parts of blocks from.
+//! Outlines of a table's blocks, and the mapped file from which reads fetch parts of blocks.
 //!
-//! Once the cache of blocks is full, a block that a point read fetches leaves its outline. The next
-//! read of the block takes a few hundred bytes of the mapped file, which the kernel has in memory,
-//! and checks just those. Where the store has no file to map, or the file no longer has all bytes,
-//! blocks are read whole as before.
-//! Outlines stay as long as the table is open and take their memory from the cache's budget, up to
-//! half of it together with what else is held.
+//! Once the cache of blocks is full, a point read keeps the outline of each block that it fetches.
+//! The next read of the block copies a few hundred bytes of the mapped file, which the kernel has
+//! in memory, and checks only those. If the store has no file to map, or the file no longer has all
+//! bytes, readers read whole blocks as before. Outlines stay as long as the table is open and take
+//! their memory from the cache's budget. Together with other reserved memory they take up to half
+//! of it.
 //! Concurrency: readers take no lock; `forms` is locked while an outline is made.
 
 use std::cell::{RefCell, UnsafeCell};
@@ -24,7 +24,8 @@ use crate::cache::BlockCache;
 use crate::memory::{Zeroable, ZeroedArray, prefetch, prefetch_value};
 use crate::schema::{Key, RowBuffer, Schema};
 
-/// Blocks of a table whose outlines would have further forms have none.
+/// Maximum number of forms of a table; blocks whose outlines would need another form get no
+/// outline.
 const FORMS_MAX: usize = 64;
 /// States of a cell.
 const EMPTY: u8 = 0;
@@ -43,10 +44,10 @@ struct OutlineCell {
 
 const _: () = assert!(size_of::<OutlineCell>() == 256);
 
-// SAFETY: a state of zero says that there is no outline; `Outlines` drops those there are.
+// SAFETY: a state of zero says that there is no outline; `Outlines` drops existing ones.
 unsafe impl Zeroable for OutlineCell {}
-// SAFETY: an outline is written once, by the thread that made the cell `FILLING`, and only read once
-// the cell is `FILLED`.
+// SAFETY: an outline is written once, by the thread that made the cell `FILLING`, and only read
+// once the cell is `FILLED`.
 unsafe impl Sync for OutlineCell {}
 
 impl OutlineCell {
@@ -59,7 +60,7 @@ impl OutlineCell {
         Some(unsafe { (*self.outline.get()).assume_init_ref() })
     }
 
-    /// Sets it to what `make` returns, unless another thread does.
+    /// Sets it to the result of `make`, unless another thread sets it.
     fn fill(&self, make: impl FnOnce() -> Option<Outline>) {
         let relaxed = Ordering::Relaxed;
         if self.state.compare_exchange(EMPTY, FILLING, relaxed, relaxed).is_err() {
@@ -99,8 +100,8 @@ thread_local! {
 }
 
 impl Outlines {
-    /// Maps the first `bytes` of the object `name`, which has so many `blocks`; `None` if it cannot be
-    /// mapped, or if the budget of `cache` has no room.
+    /// Maps the first `bytes` of the object `name`, a table of `blocks` blocks. Returns `None` if
+    /// it cannot be mapped, or if the budget of `cache` has no room.
     pub(super) fn open(
         (store, name): (&SharedStore, &str),
         bytes: u64,
@@ -118,7 +119,7 @@ impl Outlines {
         })
     }
 
-    /// What they hold of the cache's budget.
+    /// Bytes of the cache's budget that they hold.
     pub(super) fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed)
     }
@@ -131,8 +132,8 @@ impl Outlines {
         }
     }
 
-    /// Hints the processor that a record of the block at `place` is read soon: where in the block it is
-    /// not known yet, but the pages are.
+    /// Hints the processor that a record of the block at `place` is read soon. The record's
+    /// position in the block is not known yet, but its pages are.
     #[inline]
     pub(super) fn prefetch_block(&self, place: &Range<u64>) {
         prefetch(self.file.address(place.start as usize));
@@ -166,8 +167,8 @@ impl Outlines {
         })
     }
 
-    /// Keeps the outline of `block`, which has the number `number` and begins with the group `group`,
-    /// if it can have one and the budget of `cache` has room.
+    /// Keeps the outline of `block`, which has the number `number` and begins with the group
+    /// `group`, if it can have one and the budget of `cache` has room.
     pub(super) fn insert(
         &self,
         number: usize,
@@ -181,7 +182,8 @@ impl Outlines {
         });
     }
 
-    /// The form that is equal to `form`, which becomes one if there is room.
+    /// Returns the shared form that equals `form`; makes `form` a shared one if there is none and
+    /// there is room.
     fn share(&self, form: OutlineForm, cache: &BlockCache) -> Option<Arc<OutlineForm>> {
         let mut forms = self.forms.lock();
         if let Some(equal) = forms.iter().find(|own| ***own == form) {

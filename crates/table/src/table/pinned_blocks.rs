@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Batches: look-ups of many keys in one table. Blocks that are not in memory are read by regions
-//! (MetaKV §III-B); with blocks in memory, the cache misses of several keys overlap.
+//! Pinned blocks: the blocks that a table holds for batches, which look up many keys at once. A
+//! batch reads blocks that are not in memory by regions (MetaKV §III-B); for blocks in memory it
+//! overlaps the cache misses of several keys.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};

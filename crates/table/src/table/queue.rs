@@ -2,9 +2,10 @@
 //! Queue: the blocks of a table that batches wait for, each batch on its own thread.
 //!
 //! A batch queues the blocks that it lacks. Each waiting thread then reads the queued region with
-//! the most requests per block, whichever batch asked for it, and every batch gets the blocks that
-//! it asked for; a block that several wait for is read once. Regions are computed anew when the
-//! number of queued requests reaches another level, and when no region is left.
+//! the most requests per block, no matter which batch asked for it, and every batch gets the blocks
+//! that it asked for; a block that several batches wait for is read once. The queue computes
+//! regions anew when the number of queued requests reaches another level, and when no region is
+//! left.
 //! Concurrency: one lock, not held while a region is read.
 //! Source: MetaKV §III-B.
 

@@ -48,7 +48,7 @@ pub struct Table {
     store: SharedStore,
     name: String,
     schema: &'static Schema,
-    /// The filters as they are in the object, in large pages: probes are at random.
+    /// The filters as they are in the object, on huge pages, since probes are at random.
     filters: ZeroedArray<u8>,
     /// The blocks of a small table of a far store, read with the tail.
     blocks: Option<Bytes>,
@@ -57,8 +57,8 @@ pub struct Table {
     cache: Arc<BlockCache>,
     shelf: TableCache,
     kept: PinnedBlocks,
-    /// Outlines of blocks, once the cache has no room for the blocks themselves; none where the store
-    /// has no file to map.
+    /// Outlines of blocks, once the cache has no room for the blocks themselves; `None` if the
+    /// store has no file to map.
     outlines: OnceLock<Option<Outlines>>,
     queue: BlockQueue<Arc<Block>>,
     counters: Arc<ReadCounters>,
@@ -90,11 +90,11 @@ pub struct TableProbe<'a> {
     block: usize,
     /// True if the block begins with the key's group.
     is_first_group: bool,
-    /// Whether no other table is asked.
+    /// True if no other table is asked for the key.
     is_alone: bool,
-    /// The filter partition that is asked before the block is sought.
+    /// The filter partition to ask before the search for the block.
     partition: Option<usize>,
-    /// Whether the filter says that the record may be there, once it was asked.
+    /// The filter's answer, once it was asked: whether the record may be there.
     may_contain: Option<bool>,
 }
 
@@ -143,8 +143,8 @@ impl TableProbe<'_> {
         }
     }
 
-    /// Asks the filter of a table that has outlines. Where that says that the record may be there,
-    /// begins to fetch what reading it takes.
+    /// Asks the filter of a table that has outlines. If the record may be there, begins to fetch
+    /// the memory that reading it takes.
     #[inline]
     pub(crate) fn ask_filter(&mut self, wanted: &LookupKey) {
         let table = self.table;
@@ -210,7 +210,7 @@ impl TableProbe<'_> {
             {
                 return Ok(found);
             }
-            // The block as a whole says what is wrong with it.
+            // A read of the whole block reports the damage.
         }
         let block = table.block_for_key(self.block, is_due)?;
         let Some(row) = block.find(&wanted.key) else {
@@ -226,7 +226,7 @@ impl Table {
     /// store, all of it if it is small. One store request.
     ///
     /// # Errors
-    /// `Corrupt` if anything in the tail is not as written, and what the store reports.
+    /// `Corrupt` if anything in the tail is not as written, and errors of the store.
     pub fn open(
         store: SharedStore,
         name: String,
@@ -338,9 +338,9 @@ impl Table {
         &self.filters[self.index.partition_place(partition)]
     }
 
-    /// Begins to look for a key's record, and to fetch what that takes; `is_alone` if no other table is
-    /// asked for it. Of several tables most do not have it: once the blocks outgrow the cache, the
-    /// filter is asked before the block is sought.
+    /// Begins to look for a key's record, and to fetch the memory that this takes; `is_alone` if no
+    /// other table is asked for it. Most of several tables do not have the record: once the blocks
+    /// outgrow the cache, the look-up asks the filter before it searches for the block.
     #[inline]
     pub(crate) fn seek(&self, wanted: &LookupKey, is_alone: bool) -> TableProbe<'_> {
         let asks_first = !is_alone && self.outlines().is_some();
@@ -364,8 +364,8 @@ impl Table {
         }
     }
 
-    /// The blocks in which a key's record may be, if its position follows from its hash; begins to fetch
-    /// what finding the right one takes.
+    /// The blocks in which a key's record may be, if its position follows from its hash; begins to
+    /// fetch the memory that finding the right one takes.
     #[inline]
     fn near_blocks(&self, wanted: &LookupKey) -> Option<NearBlocks> {
         let slots = self.shelf.slots()?;
@@ -374,9 +374,9 @@ impl Table {
         Some(blocks)
     }
 
-    /// Hints the processor that block `number` is read by its outline, if it has one. Of the block, its
-    /// pages are asked for: translating their addresses takes as long as finding out whether a guess at
-    /// the block is right.
+    /// Hints the processor that block `number` is read by its outline, if it has one. Prefetches
+    /// only the block's pages: translating their addresses takes as long as finding out whether the
+    /// guess at the block is right.
     #[inline]
     fn prefetch_outline(&self, number: usize) {
         if let Some(outlines) = self.outlines() {
@@ -393,8 +393,9 @@ impl Table {
         seek.get(wanted, with_strings, out)
     }
 
-    /// Block `number`, from the cache or by one store request, for a point read; `is_due` if it was
-    /// read many times without the cache. What the cache does not keep leaves its outline.
+    /// Returns block `number`, from the cache or by one store request, for a point read; `is_due`
+    /// if it was read many times without the cache. Keeps the outline of a block that the cache
+    /// does not admit.
     fn block_for_key(&self, number: usize, is_due: bool) -> Result<Arc<Block>> {
         let group = self.index.first_group(number, self.schema);
         if let Some(block) = self.cache.get(&self.shelf, number) {

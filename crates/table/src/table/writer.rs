@@ -96,7 +96,7 @@ impl TableWriter {
     ///
     /// # Errors
     /// `TooLarge` if it is longer than readers accept, which happens only with a hostile table; and
-    /// what the store reports.
+    /// errors of the store.
     #[inline]
     pub fn push(&mut self, row: &Row) -> Result<()> {
         check_text_bytes(&row.strings)?;
@@ -202,7 +202,7 @@ impl TableWriter {
     /// Writes the tail and makes the table visible and durable.
     ///
     /// # Errors
-    /// `Invalid` if no record was added, and what the store reports.
+    /// `Invalid` if no record was added, and errors of the store.
     pub fn finish(mut self) -> Result<TableSummary> {
         self.close_block()?;
         if !self.index.blocks().is_multiple_of(FILTER_BLOCKS) {

@@ -82,7 +82,7 @@ impl Drop for BackgroundThreads {
     }
 }
 
-/// What the flushing thread does next.
+/// The next work of the flushing thread.
 enum FlusherWork {
     Flush,
     /// Merge the runs that reads have paid for.
@@ -99,8 +99,8 @@ fn flush_loop(inner: &TreeShared) {
                     return;
                 }
             }
-            // Reads of the same tables, or the next commit, report what is wrong. A commit of unknown
-            // outcome is recorded as the tree's failure.
+            // Reads of the same tables, or the next commit, report what is wrong. A commit of
+            // unknown outcome is recorded as the tree's failure.
             FlusherWork::Merge => {
                 let _ = inner.merge_paid_runs();
             }

@@ -6,8 +6,8 @@
 //! in proportion to the rows written; when all are written it may be full. While tables are merged
 //! and a frozen memtable waits for that, it may fill to a half in proportion to the rows merged. A
 //! writer that is ahead waits for at most [`DELAY_MAX`]; then the memtable may grow by a small step
-//! regardless of the thread. So a thread that reports no progress for seconds, because it sorts,
-//! blocks nobody; if it hangs, writers slow down until the memtable is full.
+//! regardless of the thread. A thread that reports no progress for seconds, because it sorts,
+//! therefore blocks no writer; if it hangs, writers slow down until the memtable is full.
 //! Concurrency: counters; `allowed_bytes` is the limit that the last writer to check computed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -123,7 +123,7 @@ impl TreeShared {
         self.replace_tables(state, rest, tables, shows)
     }
 
-    /// Commits `tables`, and of each table before them what `rest` leaves of it; shows readers the
+    /// Commits `tables`, and the part of each earlier table that `rest` leaves; shows readers the
     /// version that `shows` returns.
     pub(super) fn replace_tables(
         &self,
@@ -153,8 +153,8 @@ impl TreeShared {
         Ok(())
     }
 
-    /// Keeps what the set had when it was opened in step with a merge of the runs `merged`, newest
-    /// first, so that the old tables can be closed.
+    /// Updates the tables that the set had when it was opened after a merge of the runs `merged`,
+    /// newest first, so that the old tables can be closed.
     pub(super) fn inherit_merged(&self, merged: &[u64]) {
         let Some(inherited) = &self.inherited else { return };
         let before = inherited.load();
@@ -162,8 +162,9 @@ impl TreeShared {
         if !merged.iter().any(is_inherited) {
             return;
         }
-        // Runs of the set's opening are older than all others, and a merged run is as new as the newest
-        // of its runs. It may have more keys than were inherited, which only costs a look at them.
+        // The runs that the set had when it was opened are older than all others, and a merged run
+        // is as new as the newest of its runs. It may have more keys than were inherited, which
+        // only costs look-ups in it.
         let newest = before.runs.iter().map(|run| run.number).chain([merged[0]]).max();
         let mut runs = self.version.load().tables.runs.clone();
         runs.retain(|run| Some(run.number) <= newest);

@@ -25,7 +25,7 @@ impl Tree {
     /// flush.
     ///
     /// # Errors
-    /// `Closed`, and what the store reports.
+    /// `Closed`, and errors of the store.
     ///
     /// # Panics
     /// If the tree hosts another family.
@@ -75,10 +75,10 @@ impl Tree {
     }
 
     /// Replaces all tables of the hosted family by those that `write` returns, in a manifest's
-    /// order; what is in memory stays. One commit.
+    /// order; records in memory stay. One commit.
     ///
     /// # Errors
-    /// What `write` returns, and as [`Tree::flush`].
+    /// Errors of `write`; as [`Tree::flush`].
     pub fn replace_family(
         &self,
         write: impl FnOnce(&mut FamilyWriter) -> Result<Vec<TableRef>>,
@@ -159,7 +159,7 @@ impl FamilyWriter<'_> {
     /// Writes one sorted run of tables of `schema`; `fill` pushes its rows in key order.
     ///
     /// # Errors
-    /// What `fill` returns, and what the store reports.
+    /// Errors of `fill` and of the store.
     pub fn write_run(
         &mut self,
         schema: &'static Schema,

@@ -43,8 +43,8 @@ impl Tree {
     /// the tables' bytes, one commit, and one deletion for each log.
     ///
     /// # Errors
-    /// `NoSpace`: nothing has changed, and the caller may flush again; `Fenced`; `Closed`; and what
-    /// the store reports.
+    /// `NoSpace`: nothing has changed, and the caller may flush again; `Fenced`; `Closed`; and
+    /// errors of the store.
     pub fn flush(&self) -> Result<()> {
         let inner = &*self.inner;
         inner.pending.lock().callers += 1;
@@ -93,7 +93,8 @@ impl Tree {
     /// # Errors
     /// As [`Tree::flush`]; then the set is held as before.
     pub fn release(&self, why: impl Into<String>) -> Result<()> {
-        // No merge commits between the two steps, which would say too early that there is no writer.
+        // No merge commits between the two steps, which would say too early that there is no
+        // writer.
         self.inner.pending.lock().callers += 1;
         let released = self.flush_and_release(why.into());
         self.inner.pending.lock().callers -= 1;
@@ -103,7 +104,7 @@ impl Tree {
     fn flush_and_release(&self, why: String) -> Result<()> {
         let before = self.inner.lock_flush().manifest.writer.clone();
         let released = before.clone().map(SetWriter::released);
-        // The next commit records it, whoever makes it.
+        // The next commit records it, no matter which caller makes it.
         self.inner.lock_flush().manifest.writer.clone_from(&released);
         let is_said = || self.inner.committed.load().writer == released;
         let done = self.flush().and_then(|()| if is_said() { Ok(()) } else { self.commit_as_is() });

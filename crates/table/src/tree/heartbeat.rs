@@ -23,7 +23,7 @@ pub const BEAT_INTERVAL: Duration = Duration::from_secs(5);
 pub const BEAT_AGE_MAX: Duration = Duration::from_secs(30);
 const _: () = assert!(BEAT_AGE_MAX.as_secs() >= 4 * BEAT_INTERVAL.as_secs());
 
-/// How a writer makes itself known to others.
+/// The signs of life that a writer gives to others.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     /// The writer.
@@ -54,7 +54,7 @@ fn name(set: SetId, epoch: u64, count: u64) -> String {
 /// by the store's clock. One listing.
 ///
 /// # Errors
-/// What the store reports.
+/// Errors of the store.
 pub fn last_beat_ns(store: &dyn Store, set: SetId, epoch: u64) -> Result<Option<u64>> {
     let prefix = format!("{}{epoch:08x}-", folder(set));
     let beats = store.list(&folder(set))?;
@@ -78,7 +78,7 @@ pub(super) fn beat_loop(inner: &TreeShared, heartbeat: &Heartbeat, interval: Dur
             }
         }
         if inner.failure.get().is_some_and(|(kind, _)| *kind != Kind::Fenced) {
-            // The tree writes nothing any more, so beats stop; its readers may go on.
+            // The tree writes nothing any more, so beats stop; its readers may continue.
             continue;
         }
         if let Err(fenced) = inner.check_owned()

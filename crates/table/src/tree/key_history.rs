@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Past: tells whether a shard's older memtables may have held a key, wherever its record is now.
+//! Key history: tells whether a shard's older memtables may have held a key, wherever its record is
+//! now.
 //!
 //! A frozen memtable is searched directly until the flusher has added its keys to the presence
 //! filters, which is the first step of a flush. So filters are filled in the order of their lines,
-//! off the path of writers, and a memtable that is never frozen needs none. For the tables that a
-//! set had when it was resumed, the tables' own filters answer; the filters of a table that is not
-//! open yet are read by the first operation that has to look into it.
-//! Concurrency: a shard's past is behind the shard's lock; filters change only under `flush`.
+//! off the path of writers, and a memtable that is never frozen needs none. The tables that a set
+//! had when it was resumed answer by their own filters; the first operation that has to search a
+//! table that is not open yet reads that table's filters.
+//! Concurrency: the shard's lock guards its key history; filters change only under `flush`.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //! Last commit: the commit of a flush that also applies an edit, so that both cost only one commit.
 //!
 //! Only the commit after which nothing that was put remains in memory applies the edit. The edit
-//! may depend on a check, which runs while tables are written; everything put is flushed whatever
-//! its outcome.
+//! may depend on a check, which runs while tables are written; everything put is flushed even if
+//! the check fails.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::manifest::Manifest;
 type ManifestEdit = Arc<dyn Fn(&mut Manifest) + Send + Sync>;
 type CommitCheck = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// An edit that the last commit of a flush applies, and what is known of it.
+/// An edit that the last commit of a flush applies, and its progress.
 pub(super) enum LastCommit {
     /// The check has no outcome: it has not run, or the work beside it failed.
     Unchecked(ManifestEdit, CommitCheck),
     /// The next commit that leaves nothing in memory applies the edit.
     Allowed(ManifestEdit),
-    /// The check failed: the flush goes on without the edit.
+    /// The check failed: the flush continues without the edit.
     Refused(Error),
     /// A commit has applied the edit.
     Committed,
@@ -63,11 +63,11 @@ impl Tree {
             .map(|committed| committed.expect("nothing was to be checked"))
     }
 
-    /// Commits as [`Tree::commit`] does if `check`, which runs while tables are written, and again if
-    /// they are written again, succeeds. If it fails, everything is flushed without the edit, and the
-    /// inner result is its error. No change may follow a committed edit.
+    /// Commits as [`Tree::commit`] does if `check`, which runs while tables are written, and again
+    /// if they are written again, succeeds. If it fails, everything is flushed without the edit,
+    /// and the inner result is its error. No change may follow a committed edit.
     ///
-    /// Once the edit is committed this succeeds, whatever fails after it: a failed deletion of a log,
+    /// Succeeds once the edit is committed, even if a later step fails: a failed deletion of a log,
     /// for instance, stops the tree, and its next operation reports that.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Tree {
     /// collected.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn delete_logs(&self) -> Result<()> {
         self.inner.log.lock().delete_all()
     }

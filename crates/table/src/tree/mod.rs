@@ -2,7 +2,7 @@
 //! Tree: one writer's view of a change set's records, from its log to its tables.
 //!
 //! Path of a write: shard of the active memtable (and its log) → frozen memtable → compressed run
-//! in memory, or at once tables → fewer tables by compaction. A read searches the same sources,
+//! in memory, or directly tables → fewer tables by compaction. A read searches the same sources,
 //! newest first, and stops at the first that has the key.
 //!
 //! Lock order: `flush` (one flusher or compactor) → `log` → shards in ascending order → family.
@@ -117,8 +117,8 @@ struct TreeShared {
     /// Memory of the active memtable, in steps of its allocations.
     active_bytes: AtomicUsize,
     version: ArcSwap<TreeVersion>,
-    /// The tables that the set had when it was opened, or what they were merged into; the shards'
-    /// presence filters lack their keys. `None` if there were none.
+    /// The tables that the set had when it was opened, or the tables that they were merged into;
+    /// the shards' presence filters lack their keys. `None` if there were none.
     inherited: Option<ArcSwap<TableRuns>>,
     /// The cost of several runs that point reads have paid.
     read_cost: ReadCost,
@@ -135,7 +135,8 @@ struct TreeShared {
     backlog: FlushBacklog,
     /// The first failure of a flush, or a takeover; every later operation reports it.
     failure: OnceLock<(Kind, String)>,
-    /// What the store had no room for: the next operation retries it before anything else.
+    /// The steps for which the store had no room: the next operation retries them before anything
+    /// else.
     lacks: NoSpaceFlags,
 }
 
@@ -173,13 +174,13 @@ struct FlushState {
     next_table: u64,
     /// Number of the next run of tables.
     next_run: u64,
-    /// How far tables reach once the compressed runs are in them.
+    /// The mark up to which tables reach once the compressed runs are in them.
     compressed_mark: Option<FlushMark>,
-    /// Tables with this number or a higher one are in no manifest.
+    /// No manifest names tables with this number or a higher one.
     committed_tables: u64,
     /// Monotonic time from which tables may be merged again, after there was no room for that.
     compaction_due_ns: u64,
-    /// What the commit that leaves nothing in memory also records.
+    /// The edit that the commit which leaves nothing in memory also applies.
     last: Option<LastCommit>,
 }
 
@@ -190,14 +191,14 @@ struct FlusherQueue {
     frozen: VecDeque<QueuedMemtable>,
     /// Number of callers that wait for a flush, or for the lock of the flusher's state.
     callers: usize,
-    /// Why the frozen memtables are not being written.
+    /// The reason that the frozen memtables are not being written.
     stall: Option<FlushStall>,
     /// The merge that reads have paid for, while it is under way; changes under the lock of the
     /// flusher's state, too.
     paid_merge: Option<PaidMerge>,
     /// Monotonic time from which the thread may merge runs for reads.
     merge_due_ns: u64,
-    /// The number of the next operation when writers were last looked for.
+    /// The number of the next operation at the last check for writers.
     seq_seen: u64,
     stopping: bool,
 }
@@ -216,7 +217,7 @@ struct QueuedMemtable {
     mark: FlushMark,
 }
 
-/// How far tables reach once a memtable is in them.
+/// The point up to which tables reach once a memtable is in them.
 #[derive(Clone, Copy, Debug)]
 struct FlushMark {
     /// The highest sequence number in the memtable.
@@ -225,15 +226,16 @@ struct FlushMark {
     log_floor: u64,
 }
 
-/// Counts of what a tree has done and holds.
+/// Counts of a tree's work and content.
 #[derive(Clone, Debug, Default)]
 pub struct TreeStatistics {
     /// Bytes written to write-ahead logs.
     pub log_bytes: u64,
-    /// Bytes of all tables; of a table of which a part is visible, about those of that part.
+    /// Bytes of all tables; for a partly visible table, approximately the bytes of the visible
+    /// part.
     pub table_bytes: u64,
-    /// Records in all tables, including shadowed ones; of a table of which a part is visible, about
-    /// those of that part.
+    /// Records in all tables, including shadowed ones; for a partly visible table, approximately
+    /// those of the visible part.
     pub table_rows: u64,
     /// Number of tables.
     pub tables: usize,
@@ -248,14 +250,14 @@ impl Tree {
         self.inner.set
     }
 
-    /// What survives a crash, and from which point.
+    /// The durability of operations: which of them survive a crash, and from which point.
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.inner.options.durability
     }
 
     /// Ends writing: every later change, flush, sync and commit fails with `Closed` and `why`.
-    /// Reads go on. The caller ensures that no change is under way.
+    /// Reads continue. The caller ensures that no change is under way.
     pub fn close(&self, why: impl Into<String>) {
         // An earlier failure says more.
         let _ = self.inner.failure.set((Kind::Closed, why.into()));
@@ -271,7 +273,7 @@ impl Tree {
     /// writer has taken over. No store request.
     ///
     /// # Errors
-    /// What ended it.
+    /// The failure or the call that ended it.
     pub fn check_open(&self) -> Result<()> {
         self.inner.check_failure()
     }
@@ -288,7 +290,7 @@ impl Tree {
         Manifest::clone(&self.inner.committed.load())
     }
 
-    /// Returns counts of what the tree has done and holds.
+    /// Returns counts of the tree's work and content.
     #[must_use]
     pub fn statistics(&self) -> TreeStatistics {
         let log_bytes = self.inner.log.lock().written_bytes;
@@ -334,7 +336,7 @@ impl TreeShared {
         self.done.notify_all();
     }
 
-    /// Locks the state of the flusher; a merge for the sake of reads that is under way gives way.
+    /// Locks the state of the flusher; a paid merge that is under way gives way.
     fn lock_flush(&self) -> MutexGuard<'_, FlushState> {
         self.pending.lock().callers += 1;
         let state = self.flush.lock();

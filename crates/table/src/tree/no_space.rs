@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Room: how a tree behaves while its store is full, and how it recovers once there is room.
+//! No space: how a tree behaves while its store is full, and how it recovers once there is space.
 //!
 //! ```text
-//! no room for            the tree is then                         refused              retried by
+//! no space for           the tree is then                         refused              retried by
 //! ─────────────────────  ───────────────────────────────────────  ───────────────────  ────────────────────────
 //! a chunk of the log     unchanged; the chunk stays gathered      all changes (LOG)    each change, each sync,
 //!                                                                                      every LOG_INTERVAL
@@ -29,8 +29,8 @@
 //! `Always` may a change fail although others see it, until it can be logged. (3) Logs are written
 //! in order: nothing is written to a log while the one before is owed a chunk, so replay finds a
 //! prefix. (4) The number of a table or log that was tried is not used again.
-//! Concurrency: LOG changes under the lock of the log; the stall is in `FlusherQueue`. MEMORY is a hint
-//! that is cleared before it is acted on, so it may be set needlessly but is never lost.
+//! Concurrency: LOG changes under the lock of the log; the stall is in `FlusherQueue`. MEMORY is a
+//! hint that is cleared before it is acted on, so it may be set needlessly but is never lost.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -46,13 +46,13 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 /// A step waits this many times as long as it took.
 const RETRY_FACTOR: u64 = 4;
 
-/// The shortage for which changes must look for room first.
+/// The shortage for which changes must look for space first.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum NoSpaceReason {
-    /// There was no room for the log.
+    /// There was no space for the log.
     Log = 1,
-    /// Memory is full, and there was no room for writing what would free it.
+    /// Memory is full, and there was no space for writing what would free it.
     Memory = 2,
 }
 
@@ -111,14 +111,14 @@ impl FlushStall {
     }
 }
 
-/// Returns whether `done` failed for lack of room.
+/// Returns whether `done` failed for lack of space.
 pub(super) fn is_full<T>(done: &Result<T>) -> bool {
     done.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace)
 }
 
 impl TreeShared {
-    /// Fails if changes are refused: after a failure, and while there is no room for the log or for
-    /// memtables that must leave memory. So a change that reports an error has had no effect.
+    /// Fails if changes are refused: after a failure, and while there is no space for the log or
+    /// for memtables that must leave memory. So a change that reports an error has had no effect.
     #[inline]
     pub(super) fn check_writable(&self) -> Result<()> {
         self.check_failure()?;
@@ -138,7 +138,7 @@ impl TreeShared {
         Ok(())
     }
 
-    /// Returns true if frozen memtables wait for room in the store and the active one may still
+    /// Returns true if frozen memtables wait for space in the store and the active one may still
     /// grow. If it may not grow, retries the write if that is due, or fails.
     pub(super) fn try_without_space(&self) -> Result<bool> {
         {
@@ -189,7 +189,7 @@ impl TreeShared {
         self.backlog.refresh();
     }
 
-    /// Returns when a step that began at `began_ns`, and has just found no room, is due again.
+    /// Returns when a step that began at `began_ns`, and has just found no space, is due again.
     pub(super) fn due_ns(&self, began_ns: u64) -> u64 {
         let now_ns = self.clock.monotonic_ns();
         let took_ns = now_ns.saturating_sub(began_ns);
@@ -197,8 +197,8 @@ impl TreeShared {
         now_ns.saturating_add(wait_ns)
     }
 
-    /// Runs `act`. If there is no room for it, deletes the tables that it wrote, so that the caller
-    /// may retry it.
+    /// Runs `act`. If there is no space for it, deletes the tables that it wrote, so that the
+    /// caller may retry it.
     pub(super) fn attempt<T>(
         &self,
         state: &mut FlushState,

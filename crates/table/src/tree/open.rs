@@ -35,11 +35,11 @@ const REPLAYED_BYTES_MAX: usize = SHARD_BYTES_MAX + (512 << 20);
 /// A log of an earlier writer.
 struct OldLog {
     id: LogId,
-    /// How many of its bytes were whole when it was first read.
+    /// Number of its bytes that were whole when it was first read.
     whole_bytes: usize,
 }
 
-/// What a tree is opened with.
+/// The parameters with which a tree is opened.
 pub struct TreeSetup {
     /// The records' schema.
     pub schema: &'static Schema,
@@ -53,7 +53,7 @@ pub struct TreeSetup {
     pub options: TreeOptions,
     /// Called before records become durable: the data that they refer to must be durable first.
     pub barrier: SyncDependencies,
-    /// How the writer makes itself known; `None` if it does not.
+    /// The heartbeat of the writer; `None` if it sends none.
     pub heartbeat: Option<Heartbeat>,
 }
 
@@ -84,15 +84,15 @@ impl Tree {
     /// Takes over change set `set`: fences its writer by a commit with a higher epoch, replays the
     /// operations that its logs hold beyond the tables, and flushes them. Replay ends before the
     /// first operation that is missing, or in which `accepts` refuses a row, in readable form, or
-    /// the content of an operation of the family. An operation that a later chunk records as synced is
-    /// replayed nevertheless: [`TreeSetup::barrier`] ran before it was synced, so that its data were
-    /// lost later.
+    /// the content of an operation of the family. Replay keeps a refused operation that a later
+    /// chunk records as synced: [`TreeSetup::barrier`] ran before its sync, so its data were lost
+    /// later.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if the set is sealed; `Corrupt` if an operation that was synced is
-    /// missing from the logs, as far as later chunks record it, or if a log passes its checksums but
-    /// cannot be decoded; `Conflict` if a log loses bytes that were not synced while it is replayed:
-    /// another attempt succeeds; and what the store reports.
+    /// missing from the logs, as far as later chunks record it, or if a log passes its checksums
+    /// but cannot be decoded; `Conflict` if a log loses bytes that were not synced while it is
+    /// replayed: another attempt succeeds; and errors of the store.
     pub fn resume(
         setup: TreeSetup,
         set: SetId,
@@ -102,8 +102,8 @@ impl Tree {
         Self::resume_from(setup, set, manifest, accepts)
     }
 
-    /// Takes over a set as [`Tree::resume`] does, but only if `manifest` is still its newest: so
-    /// the caller fences no writer that it has not seen in the manifest.
+    /// Takes over a set as [`Tree::resume`] does, but only if `manifest` is still its newest, so
+    /// that the caller fences no writer that it has not seen in the manifest.
     ///
     /// # Errors
     /// `Conflict` if it is not the newest, or if this takeover's own commit took effect and its
@@ -320,7 +320,7 @@ fn replay_end(
     let (mut seqs, mut refused, mut synced_below) = (Vec::new(), Vec::new(), 0);
     let mut cut = None;
     // The newest log first: a writer that does not know of the takeover yet may still append, and
-    // what a log records as synced is then in the logs that are read after it.
+    // the operations that a log records as synced are then in the logs that are read after it.
     for log in logs.iter_mut().rev() {
         let name = log.id.name();
         let bytes = setup.source.store.get(&name, LOG_BYTES_MAX)?;
@@ -351,7 +351,7 @@ fn replay_end(
             cut = Some((name, log.whole_bytes));
         }
     }
-    // Of synced operations, only damage takes the data: readers of the file find it.
+    // Only damage takes the data of synced operations: readers of the file find it.
     let refused = refused.into_iter().filter(|seq| *seq >= synced_below).min();
     let accepted_end = refused.unwrap_or(u64::MAX).saturating_sub(1);
     let end = prefix_end(seqs, last_seq).min(accepted_end).max(last_seq);
@@ -361,8 +361,8 @@ fn replay_end(
     Ok(end)
 }
 
-/// Returns `Corrupt`: the operation after `end` was synced, and is not in `logs`, the first of which
-/// that is not whole is `cut`, at the given offset.
+/// Returns `Corrupt`: the operation after `end` was synced, and is not in `logs`, the first of
+/// which that is not whole is `cut`, at the given offset.
 fn lost_operation(logs: &[OldLog], cut: Option<(String, usize)>, end: u64) -> Error {
     let lost = format!("operation {}, which was synced, is missing", end + 1);
     let remedy = "restore the logs from a copy of the store, or give up the session; until then \

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a writer promises, and the resources that it may use.
+//! Options of a writer: the durability that it promises, and the resources that it may use.
 
 use std::time::Duration;
 
 use crate::memtable::SHARD_BYTES_MAX;
 
-/// What survives when a process or a machine dies before the next sync or flush.
+/// The changes that survive when a process or a machine dies before the next sync or flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// No log: a crash loses everything since the last flush.
     None,
     /// The log is written every [`LOG_BYTES`] or [`LOG_INTERVAL`], whichever comes first. Death of
-    /// the process loses at most that; power loss, the operations since the last sync.
+    /// the process loses at most that; power loss loses the operations since the last sync.
     #[default]
     Async,
     /// Every operation is synced before its call returns, together with others that wait.
     Always,
 }
 
-/// How tables are merged as they accumulate.
+/// Policy for merging tables as they accumulate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compaction {
     /// Not until asked: cheapest to write, for output that is squashed or read only once.
@@ -43,9 +43,9 @@ pub const TIER_RATIO: u64 = 4;
 /// Settings of a writer.
 #[derive(Clone, Debug)]
 pub struct TreeOptions {
-    /// What survives a crash.
+    /// The changes that survive a crash.
     pub durability: Durability,
-    /// How tables are merged.
+    /// The policy for merging tables.
     pub compaction: Compaction,
     /// Memory for records that are not in tables yet; up to 32 MiB more may be kept for the next
     /// ones.

@@ -9,13 +9,14 @@
 //! oldest                   cccccccccccc          cccccccc
 //!                          key →                 ^ the next piece begins here
 //! ```
-//! A piece is one table of merged records, and one commit: the table becomes part of the newest run,
-//! and the visible ranges of the old tables begin after it. So the set is whole between any two pieces,
-//! reads get cheaper with each, and a merge that gives way keeps its work.
-//! A merge gives way, within some thousand records and a commit, to writers that fill the memtable, to
-//! callers that wait for a flush, and to the end of the tree. The thread goes on with it once nothing
-//! was frozen, and hardly anything changed, for [`MERGE_QUIET`].
-//! Invariant: the runs of a merge that is under way stay neighbours; whatever else merges runs drops it.
+//! A piece is one table of merged records, and one commit: the table becomes part of the newest
+//! run, and the visible ranges of the old tables begin after it. The set is therefore whole between
+//! any two pieces, reads get cheaper with each, and a merge that gives way keeps its work. A merge
+//! gives way, within some thousand records and a commit, to writers that fill the memtable, to
+//! callers that wait for a flush, and to the end of the tree. The thread resumes the merge once
+//! nothing was frozen, and hardly anything changed, for [`MERGE_QUIET`].
+//! Invariant: the runs of a merge that is under way stay neighbours; any other merge of runs drops
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +32,8 @@ use crate::tables::{SortedRun, TableHandle, TableRuns};
 
 /// Time without a frozen memtable after which runs may be merged.
 const MERGE_QUIET: Duration = Duration::from_secs(1);
-/// Changes in [`MERGE_QUIET`] up to which a tree counts as idle: a few percent of what one writer does.
+/// Changes in [`MERGE_QUIET`] up to which a tree counts as idle: a few percent of what one writer
+/// does.
 const IDLE_CHANGES_MAX: u64 = 1 << 15;
 /// Records between two checks whether to give way.
 const CHECKED_RECORDS: u64 = 1 << 12;
@@ -46,8 +48,8 @@ pub(super) struct PaidMerge {
 }
 
 impl PaidMerge {
-    /// The part of a table that stays visible once everything before `next` is merged, or everything if
-    /// `next` is `None`.
+    /// The part of a table that stays visible once everything before `next` is merged, or
+    /// everything if `next` is `None`.
     fn rest_of(&self, table: &TableRef, next: Option<&KeyBuffer>) -> Option<TableRef> {
         if !self.runs.contains(&table.run) || table.last.key() < self.from.key() {
             return Some(table.clone());
@@ -61,15 +63,16 @@ impl PaidMerge {
     }
 }
 
-/// For tests, which have no time for millions of reads, nor for a thread.
+/// Methods for tests, which have no time for millions of reads, nor for a thread.
 #[cfg(feature = "internals")]
 impl super::Tree {
     /// Merges runs if point reads have paid for that, as the tree's thread does when nothing is
-    /// written. Cost: reads and writes the records of these runs once, with a commit for each table.
+    /// written. Cost: reads and writes the records of these runs once, with a commit for each
+    /// table.
     ///
     /// # Errors
-    /// `NoSpace`, `Fenced`, `Closed`, and what the store reports. The set is as before, or partly
-    /// merged, which reads do not notice, and the rest is merged once reads have paid again.
+    /// `NoSpace`, `Fenced`, `Closed`, and errors of the store. The set is then unchanged, or partly
+    /// merged, which readers do not notice; the rest is merged once reads have paid again.
     pub fn merge_paid_runs(&self) -> Result<()> {
         self.inner.merge_paid_runs()
     }
@@ -82,7 +85,8 @@ impl super::Tree {
 }
 
 impl TreeShared {
-    /// Returns how long the thread must wait until it may merge runs; `None` if nothing is to be merged.
+    /// Returns how long the thread must wait until it may merge runs; `None` if nothing is to be
+    /// merged.
     pub(super) fn merge_wait(&self, pending: &mut FlusherQueue) -> Option<Duration> {
         let is_due =
             pending.paid_merge.is_some() || self.merges_for_reads() && self.read_cost.is_paid();
@@ -97,7 +101,7 @@ impl TreeShared {
         Some(Duration::from_nanos(pending.merge_due_ns.saturating_sub(now_ns)))
     }
 
-    /// Records for which runs reads pay from now on.
+    /// Recomputes the prices of merges for the current runs.
     pub(super) fn price_merges(&self) {
         if !self.merges_for_reads() {
             return;
@@ -113,7 +117,7 @@ impl TreeShared {
         self.options.compaction != Compaction::Deferred
     }
 
-    /// Whether there were more changes since the last check than in an idle tree.
+    /// Returns whether there were more changes since the last check than in an idle tree.
     fn is_written(&self, pending: &FlusherQueue) -> bool {
         self.next_seq.load(Ordering::Relaxed) > pending.seq_seen + IDLE_CHANGES_MAX
     }
@@ -138,8 +142,8 @@ impl TreeShared {
         self.pending.lock().paid_merge = merge;
     }
 
-    /// Merges the runs that reads have paid for, until that is done or the merge gives way. After an
-    /// error reads have to pay again.
+    /// Merges the runs that reads have paid for, until that is done or the merge gives way. After
+    /// an error reads have to pay again.
     pub(super) fn merge_paid_runs(&self) -> Result<()> {
         let state = &mut self.flush.lock();
         let is_due = self.pending.lock().paid_merge.is_some() || self.read_cost.is_paid();
@@ -148,7 +152,7 @@ impl TreeShared {
         if merged.is_err() {
             // Tables that stay are collected with those that writers of earlier epochs left.
             let _ = self.delete_uncommitted(state);
-            // A table that cannot be read is not tried for ever, and a full store is not filled again and
+            // Otherwise the thread would read an unreadable table, or fill a full store, again and
             // again.
             self.set_paid_merge(None);
         }
@@ -331,7 +335,7 @@ mod tests {
         Ok(())
     }
 
-    /// Has a caller wait for a flush while `tree` merges.
+    /// Makes a caller wait for a flush while `tree` merges.
     fn merge_beside_a_caller(tree: &Tree) -> Result<Option<KeyBuffer>> {
         let state = &mut tree.inner.flush.lock();
         let begun = tree.inner.pending.lock().paid_merge.take();
@@ -359,7 +363,7 @@ mod tests {
             assert_eq!(tree.statistics().tables, STEPS.len() + piece);
             assert_shows(&tree, &model)?;
         }
-        // What readers of the store find between two pieces is whole, too.
+        // Readers of the store find a whole set between two pieces, too.
         let manifest = tree.manifest();
         let shown = TableRuns::new(&manifest.tables, &RECORD, &tree.inner.source);
         assert_eq!(shown.references(), tree.tables().references());
@@ -457,7 +461,7 @@ mod tests {
         assert_shows(&tree, &model)
     }
 
-    /// Callers of all kinds have the thread give way, and go on before it does.
+    /// The thread gives way to callers of all kinds, and they continue before it does.
     #[test]
     fn a_merge_gives_way_to_a_release() -> Result<()> {
         let store: SharedStore = Arc::new(MemoryStore::new());
@@ -488,7 +492,7 @@ mod tests {
         inner.read_cost.set_runs(&[]);
         assert!(!inner.read_cost.add_searches(u64::MAX / 2), "there is nothing to merge");
         std::thread::scope(|scope| {
-            // The thread waits with this lock, which whoever wakes it takes.
+            // The thread waits with this lock, which the waking thread takes.
             let mut pending = inner.pending.lock();
             scope.spawn(|| inner.price_merges());
             let waited = inner.work.wait_for(&mut pending, Duration::from_secs(60));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hints: addresses of a shard's hash tables and filters, so that a write can prefetch what it will
-//! read before it locks the shard.
+//! Prefetch targets: addresses of a shard's hash tables and filters, so that a write can prefetch
+//! the memory that it will read before it locks the shard.
 //!
-//! A hint may be stale, which costs only time: a prefetch does not fault. Every write to a large
+//! A target may be stale, which costs only time: a prefetch does not fault. Every write to a large
 //! memtable misses the cache a few times; started early, the misses overlap with independent work.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ pub(super) struct PrefetchTargets {
 }
 
 impl PrefetchTargets {
-    /// Sets the hint to the current tables of `shard`.
+    /// Sets the targets to the current tables of `shard`.
     pub(super) fn set(&self, shard: &LiveShard) {
         let (slots, count) = shard.rows.slots_place();
         self.slots.store(slots.cast_mut(), Ordering::Relaxed);

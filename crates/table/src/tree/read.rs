@@ -25,7 +25,7 @@ pub struct GroupCursors {
 enum ActiveRead {
     Found,
     Absent {
-        /// Whether the cost of the rest of the read is counted.
+        /// True if the cost of the rest of the read is counted.
         is_sampled: bool,
     },
 }
@@ -98,7 +98,8 @@ impl TreeShared {
         ActiveRead::Found
     }
 
-    /// Reads a key's record below the active memtable, and counts what the read pays for several runs.
+    /// Reads a key's record below the active memtable, and counts the extra tables that it
+    /// searches.
     #[cold]
     fn get_sampled(
         &self,

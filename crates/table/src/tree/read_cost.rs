@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Read cost: what point reads pay for finding several runs of tables instead of one, and the merge of
-//! runs that this cost pays for.
+//! Read cost: the price that point reads pay for searching several runs of tables instead of one,
+//! and the merge of runs that this price pays for.
 //!
 //! A read that searches n tables pays for n − 1 of them. Once reads have paid as much as a merge
-//! costs, the merge is due (ski rental): whatever reads and writes follow, reads and merges together
+//! costs, the merge is due (ski rental): for any later reads and writes, reads and merges together
 //! cost at most twice as much as with the best choice of merges. A merge of some neighbouring runs
-//! costs less than one of all, and saves less: it is due when the part of the cost that it saves has
-//! paid for it. So new small runs are merged soon, and a large one only after many reads.
+//! costs less than a merge of all, and saves less: it is due when the part of the cost that it
+//! saves has paid for it. Small new runs are therefore merged soon, and large ones only after many
+//! reads.
 //! Source: LevelDB's compaction after seeks (`allowed_seeks` in its `version_edit.h`), in which one
 //! seek pays for 16 KiB; Karlin et al. 1988, "Competitive Snoopy Caching", for the bound.
 //! Concurrency: counters; readers touch them once in [`READS_PER_SAMPLE`] reads of a shard.
@@ -18,16 +19,17 @@ use crossbeam_utils::CachePadded;
 
 use crate::tables::SortedRun;
 
-/// One read in this many of each shard is counted, for as many reads.
+/// One in this many reads of each shard is counted, and stands for all of them.
 const READS_PER_SAMPLE: u32 = 64;
-/// Time to search one more table in vain while the block cache holds a fraction of the tables: 0.5 to
-/// 0.8 µs a read with 6 and 7 runs (docs/design/0008-caches-and-filters.md).
+/// Time to search one more table in vain while the block cache holds a fraction of the tables: 0.5
+/// to 0.8 µs a read with 6 and 7 runs (docs/design/0008-caches-and-filters.md).
 const SEARCH_NS: u64 = 120;
 /// Time to merge one record: 7.4 s for 40 million of 6 runs (ibid.).
 const MERGED_RECORD_NS: u64 = 190;
-/// The number of runs, from the newest on, whose merges are compared: hostile manifests list millions.
+/// The number of runs, from the newest on, whose merges are compared: hostile manifests list
+/// millions.
 const RUNS_MAX: usize = 64;
-/// Records whose merge takes as long as what each merge costs besides: two durable objects.
+/// Number of records whose merge takes as long as the fixed cost of a merge, two durable objects.
 const RECORDS_PER_MERGE: u64 = 1 << 14;
 
 /// The cost that reads have paid, and the price of the cheapest merge.
@@ -53,7 +55,7 @@ impl ReadSampler {
 }
 
 impl ReadCost {
-    /// Nothing is paid; `runs` are what readers search.
+    /// Makes a cost of which nothing is paid; readers search `runs`.
     pub(super) fn new(runs: &[SortedRun]) -> Self {
         let price = AtomicU64::new(price_of_cheapest(runs));
         Self { searches: CachePadded::default(), price }
@@ -72,7 +74,7 @@ impl ReadCost {
         before < price && before.saturating_add(searches) >= price
     }
 
-    /// Whether reads have paid for a merge.
+    /// Returns whether reads have paid for a merge.
     pub(super) fn is_paid(&self) -> bool {
         self.searches.load(Ordering::Relaxed) >= self.price.load(Ordering::Relaxed)
     }
@@ -90,7 +92,7 @@ impl ReadCost {
         self.price.store(price_of_cheapest(runs), Ordering::Relaxed);
     }
 
-    /// Records that what was paid is spent.
+    /// Resets the paid cost, which is spent.
     pub(super) fn reset(&self) {
         self.searches.store(0, Ordering::Relaxed);
     }
@@ -101,7 +103,7 @@ fn price_of_cheapest(runs: &[SortedRun]) -> u64 {
 }
 
 /// Windows of at least two neighbouring runs, and the number of searches that pays for the merge of
-/// each. Of many runs, only the newest [`RUNS_MAX`] are compared.
+/// each. If there are many runs, compares only the newest [`RUNS_MAX`].
 fn windows(runs: &[SortedRun]) -> impl Iterator<Item = (Range<usize>, u64)> {
     let records: Vec<u64> = runs.iter().take(RUNS_MAX).map(SortedRun::rows).collect();
     let compared = records.len();
@@ -118,8 +120,8 @@ fn windows(runs: &[SortedRun]) -> impl Iterator<Item = (Range<usize>, u64)> {
     (0..compared).flat_map(window)
 }
 
-/// The number of searches that pays for a merge of `records` in `merged` of `runs` runs: it saves
-/// `merged - 1` in `runs - 1` of them.
+/// The number of searches that pays for a merge of `merged` of `runs` runs, which have `records`
+/// records: the merge saves `merged - 1` of `runs - 1` searches.
 fn price(records: u64, merged: usize, runs: usize) -> u64 {
     let merge_ns =
         u128::from(records.saturating_add(RECORDS_PER_MERGE)) * u128::from(MERGED_RECORD_NS);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Replaced tables: objects of tables that merges replaced and no collection has deleted yet.
 //!
-//! A writer cannot delete them, since it does not know who reads them, so merges that reads pay for
-//! must not make more and more of them: such a merge begins only while these objects would take at
-//! most [`REPLACED_FACTOR`] times the space of the tables that replaced them.
+//! A writer cannot delete them, since it does not know their readers, so merges that reads pay for
+//! must not let them accumulate: such a merge begins only while these objects would take at most
+//! [`REPLACED_FACTOR`] times the space of the tables that replaced them.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ impl TreeShared {
             .iter()
             .filter_map(|object| Some((number(&object.name)?, object.bytes)))
             .collect();
-        // The next commit records it, whoever makes it.
+        // The next commit records it, no matter which caller makes it.
         state.manifest.obsolete.retain(|number| replaced.contains_key(number));
         let mut listed_bytes = 0u64;
         for table in state.manifest.tables.iter().filter(|table| table.set == self.set) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates: read some keys, decide, and write them, as one operation.
+//! Updates: read some keys, decide, and write them, in one operation.
 //!
 //! The active memtable is read under the locks of the keys' shards. Older sources are read without
-//! them, and only if the shard's past says that they may have a record; if the memtable is frozen
-//! meanwhile, it is read again.
+//! them, and only if the shard's key history says that they may have a record; if the memtable is
+//! frozen meanwhile, it is read again.
 
 use std::array;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ const KEYS_MAX: usize = 4;
 /// The locked shards of an update.
 type OwnShards<'g> = ArrayVec<OwnShard<'g>, KEYS_MAX>;
 
-/// What an update writes.
+/// The rows that an update writes.
 pub struct WriteBatch<'d, 'g> {
     inner: &'d TreeShared,
     shards: &'d mut [OwnShard<'g>],
@@ -56,8 +56,8 @@ impl WriteBatch<'_, '_> {
         *self.seq.get_or_insert_with(|| self.inner.next_seq.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// True if the operation's rows were put. They are then in memory, and readers see them, even if the
-    /// update fails because it cannot be made durable.
+    /// True if the operation's rows were put. They are then in memory, and readers see them, even
+    /// if the update fails because it cannot be made durable.
     #[must_use]
     pub fn has_put(&self) -> bool {
         self.has_put
@@ -158,7 +158,7 @@ impl Tree {
     /// background thread, an occasional flush.
     ///
     /// # Errors
-    /// What `decide` returns; `TooLarge` and `Closed`; and what the store reports.
+    /// `TooLarge`; `Closed`; errors of `decide` and of the store.
     #[inline]
     pub fn update<const N: usize, T>(
         &self,
@@ -362,8 +362,7 @@ mod tests {
     /// taken over the set.
     /// Cause: a sync recorded that it covered the put before it checked for another writer, and the
     /// record stayed when that check failed.
-    /// Fix: operations are acknowledged up to what was synced before a check that found no other
-    /// writer.
+    /// Fix: a put is acknowledged once a check after its sync has found no other writer.
     #[test]
     fn a_sync_whose_look_for_another_writer_fails_acknowledges_nothing() {
         let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));

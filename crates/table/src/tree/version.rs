@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Version: an immutable snapshot of all that a reader searches below the active memtable.
+//! Version: an immutable snapshot of all sources that a reader searches below the active memtable.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shard log: the operations of one shard since its log began, each encoded against the one before.
+//! Encoder: encodes and decodes the operations of one shard since its log began, each against the
+//! one before.
 //!
 //! This file is the only encoder and decoder of operations. An operation is
 //! ```text

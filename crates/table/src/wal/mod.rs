@@ -37,7 +37,7 @@ const CHUNK_MAGIC: [u8; 4] = *b"ECNK";
 /// it wrote the chunk.
 const CHUNK_HEADER_BYTES: usize = 20;
 
-/// Where a chunk starts: its log and its offset there. The checksum covers both, so the same bytes
+/// The origin of a chunk: its log and its offset there. The checksum covers both, so the same bytes
 /// anywhere else, such as in a value that a user wrote, are not a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkOrigin {
@@ -61,8 +61,7 @@ impl ChunkOrigin {
     }
 }
 
-/// The pending operations of all shards, as one unit that is either written whole or counts as
-/// absent.
+/// The pending operations of all shards: a unit that is either written whole or counts as absent.
 #[derive(Debug)]
 pub struct LogBlock {
     bytes: Vec<u8>,
@@ -166,8 +165,9 @@ impl<'a> ReadChunk<'a> {
     }
 }
 
-/// Returns what the chunk at `at` of `log`, whose bytes `checksums` covers, records as synced. Returns
-/// `None` where [`ReadChunk::read`] does, but takes constant time.
+/// Returns the number that the chunk at `at` of `log`, whose bytes `checksums` covers, records:
+/// operations below it were synced. Returns `None` where [`ReadChunk::read`] does, but takes
+/// constant time.
 fn synced_below_at(id: LogId, log: &[u8], at: usize, checksums: &PrefixChecksums) -> Option<u64> {
     let bytes = ReadChunk::bytes(&WireInput::new(&log[at..]))?;
     let mut header = WireInput::new(&log[at + 8..]);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Prefix checksums: the CRC-32C of any range of a log in constant time, after one pass over the log.
+//! Prefix checksums: the CRC-32C of any range of a log in constant time, after one pass over the
+//! log.
 //!
-//! Replay compares the checksum of every place behind damage that looks like a chunk. Such places may
-//! overlap without bound in a log with bytes that a user chose, so reading each one whole would take
-//! quadratic time.
-//! A checksum is a remainder modulo the polynomial, so that of a range follows from those of the two
-//! prefixes that end at its ends: the shorter one is multiplied by a power of x, which stands for the
-//! bytes behind it, and added to the longer one.
+//! Replay compares the checksum of every place after damage that looks like a chunk. Such places
+//! may overlap without bound in a log with bytes that a user chose, so reading each one whole would
+//! take quadratic time. A checksum is a remainder modulo the polynomial, so the checksum of a range
+//! follows from those of the two prefixes that end at its ends: multiply the shorter prefix's
+//! checksum by a power of x, which stands for the bytes after it, and add it to the longer one's.
 //! Source: `crc32_combine` of zlib; Adler, "crcany".
 
 use std::ops::Range;
@@ -16,8 +16,8 @@ const BLOCK_BYTES: usize = 1 << 10;
 /// CRC-32C's polynomial; as in all values here, bit 31 is the coefficient of x⁰.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const ONE: u32 = 1 << 31;
-/// For each of the four bytes of a length, and each of its values, the power of x that stands for so
-/// many bytes.
+/// For each of the four bytes of a length, and each of its values, the power of x that stands for
+/// that many bytes.
 static POWERS: [[u32; 256]; 4] = powers();
 
 /// The checksums of all prefixes of some bytes.

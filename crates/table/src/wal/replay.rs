@@ -37,9 +37,9 @@ pub enum LogContent<'a> {
 ///
 /// A power loss may cut a log anywhere after its last sync, and may leave later bytes in place. It
 /// cannot take operations that a chunk of this log or of a later one records as synced; if the
-/// caller does not find them in the whole parts of all logs, they are damaged. `visit` therefore
-/// gets these records of the chunks behind the whole part, too. Bytes that pass their checksum but
-/// cannot be decoded are damage in any case.
+/// caller does not find them in the whole parts of all logs, the logs are damaged. `visit`
+/// therefore also gets these records of the chunks after the whole part. Bytes that pass their
+/// checksum but cannot be decoded are damage in any case.
 pub fn decode_log(
     schema: &Schema,
     family: &dyn Family,
@@ -93,9 +93,9 @@ pub fn decode_log(
     }
 }
 
-/// Passes to `visit` what the chunks after `at`, where the log is not whole, record as synced;
-/// returns `at`. Every offset is searched: a chunk that is overlooked takes with it the proof that
-/// operations were synced.
+/// Passes to `visit` the numbers below which the chunks after `at`, where the log is not whole,
+/// record operations as synced; returns `at`. Searches every offset: overlooking a chunk would lose
+/// the proof that operations were synced.
 fn visit_chunks_behind(
     id: LogId,
     log: &[u8],
@@ -267,10 +267,11 @@ mod tests {
         assert_eq!(read(LOG, &moved), Ok(LOG_MAGIC.len()));
     }
 
-    /// Symptom: operations that had been synced were missing after a resume, without a word: 100 bytes of
-    /// a user's value stood between damaged bytes and the chunk that recorded the operations as synced.
-    /// Cause: behind damage, replay gave up after it had read 16 times the rest of the log at places that
-    /// look like chunks, and values may have such places.
+    /// Symptom: operations that had been synced were missing after a resume, without a word: 100
+    /// bytes of a user's value stood between damaged bytes and the chunk that recorded the
+    /// operations as synced.
+    /// Cause: after damage, replay gave up once it had read 16 times the rest of the log at places
+    /// that look like chunks, and values may have such places.
     /// Fix: the checksum of a place takes constant time, so all places are compared.
     #[test]
     fn no_value_hides_the_chunks_behind_it() {

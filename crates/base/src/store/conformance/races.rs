@@ -80,7 +80,7 @@ fn one_wins(place: &CheckFolder, put: impl Fn(&str, &[u8]) -> Result<()> + Sync)
     }
 }
 
-/// An object that stays is in every listing, whatever is added and removed beside it.
+/// An object that stays is in every listing, even while others are added and removed beside it.
 pub(super) fn listings_bear_changes(place: &CheckFolder) {
     let kept = ["a", "m/n", "z"];
     for leaf in kept {

@@ -98,7 +98,7 @@ impl FaultStore {
         self.shared.plan.lock().full = Some((n, effect));
     }
 
-    /// Ends the lack of room.
+    /// Makes room again: operations that need some succeed from now on.
     pub fn make_room(&self) {
         self.shared.plan.lock().full = None;
     }

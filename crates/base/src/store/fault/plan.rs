@@ -22,7 +22,7 @@ pub(super) struct FaultPlan {
     pub(super) logs: BTreeMap<String, LogDurability>,
 }
 
-/// How much of a log is durable.
+/// The durable part of a log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogDurability {
     /// Bytes that survive power loss; `None` until the first sync, since not even the name

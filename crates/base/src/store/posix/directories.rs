@@ -25,7 +25,7 @@ use crate::Result;
 /// Maximum directories kept open: writers use few (one of each kind in a change set).
 const OPEN_MAX: usize = 64;
 
-/// How often a directory may be removed concurrently before a writer gives up.
+/// Maximum concurrent removals of a directory before a writer gives up.
 const ATTEMPTS_MAX: u32 = 100;
 
 #[derive(Debug)]

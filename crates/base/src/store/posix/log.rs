@@ -4,8 +4,9 @@
 //! Invariants: (1) `synced <= bytes`; (2) a poisoned log is never usable again: after a failed
 //! write the file may end in part of it, after a failed sync the kernel may have dropped the pages.
 //! A write that found no room is taken back instead, and may be retried.
-//! Concurrency: appends take `state` and syncs take `synced`, never both at once. So appends go on
-//! while the device is busy, and a sync that waited for one that covered it returns at once.
+//! Concurrency: appends take `state` and syncs take `synced`, never both at once. So appends
+//! continue while the device is busy, and a sync that waited for one that covered it returns at
+//! once.
 //! Source: fsync after failure, Rebello et al., "Can applications recover from fsync failures?",
 //! USENIX ATC 2020.
 
@@ -150,7 +151,7 @@ fn make<T>(
     })
 }
 
-/// Syncs the file of the log `name`, and its name, whichever process wrote it.
+/// Syncs the file of the log `name`, and its name, no matter which process wrote it.
 pub(super) fn sync(directories: &DirectoryCache, name: &str) -> Result<()> {
     let (directory, leaf) = split(name);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -56,8 +56,8 @@ pub struct PosixStore {
 }
 
 impl PosixStore {
-    /// Opens the directory at `path`, whatever is in it; [`super::url::open`] checks that it is a
-    /// store.
+    /// Opens the directory at `path`, regardless of its contents; [`super::url::open`] checks that
+    /// it is a store.
     ///
     /// # Errors
     /// `NotFound` if there is no such directory, `NotADirectory` if it is something else, `Denied`

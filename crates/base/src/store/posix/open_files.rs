@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Open files: descriptors of objects being read, kept so that a read is one pread.
 //!
-//! Invariant: [`DescriptorCache::forget`] invalidates all descriptors opened before it returns. Processes
-//! do not notify each other of deletions: another process may continue to read the deleted object
-//! by range, as any POSIX reader of a removed file does. Objects are immutable, so those bytes are
-//! right; but a name that is put, deleted and put again must be read whole ([`read_whole`] opens it
-//! anew).
+//! Invariant: [`DescriptorCache::forget`] invalidates all descriptors opened before it returns.
+//! Processes do not notify each other of deletions: another process may continue to read the
+//! deleted object by range, as any POSIX reader of a removed file does. Objects are immutable, so
+//! those bytes are right; but a name that is put, deleted and put again must be read whole
+//! ([`read_whole`] opens it anew).
 
 use std::fs::File;
 use std::ops::Range;

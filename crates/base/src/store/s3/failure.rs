@@ -70,8 +70,8 @@ fn lacks_keys(cause: &str) -> bool {
     cause.contains("/latest/api/token") || cause.contains("/latest/meta-data/iam/")
 }
 
-/// Returns whether the server refused the session token that came with temporary keys. It answers 400, as
-/// for a wrong region.
+/// Returns whether the server refused the session token that came with temporary keys. It answers
+/// 400, as for a wrong region.
 fn is_of_token(cause: &str) -> bool {
     let codes = ["InvalidToken", "ExpiredToken", "TokenRefreshRequired"];
     codes.iter().any(|code| cause.contains(&format!("<Code>{code}</Code>")))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Outlines of generated blocks: what is in one is found, nothing else is, and no bit that differs
-//! from what was parsed is ever used.
+//! Outlines of generated blocks: reads find the records of a block and nothing else, and never use
+//! a bit that differs from the parsed block.
 
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ static NAMED: Schema = Schema {
 
 const GROUP: u64 = 77;
 
-/// A name, values of the columns behind the hash, and content.
+/// A name, values of the columns after the hash, and content.
 type Named = (Vec<u8>, [u64; 6], Vec<u8>);
 
 fn row((name, values, content): &Named) -> Row<'_> {
@@ -166,7 +166,7 @@ fn blocks_that_do_not_suit_have_no_outline() {
     assert!(Outline::of(&suits, &[GROUP + 1], |form| Some(Arc::new(form))).is_none());
     assert!(Outline::of(&suits, &[GROUP], |_| None).is_none());
     assert!(outline(&block(&mut vec![records[0].clone()])).is_none());
-    // Names of which the block is larger than parts can be of.
+    // Names that make the block larger than the parts of an outline can cover.
     let long = |number: u64| {
         (0..16).flat_map(|word| crate::schema::mix(number << 8 | word).to_le_bytes()).collect()
     };

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Takeovers of damaged logs: whatever a damage takes, a takeover finds every operation that intact
-//! chunks record as synced, or reports `Corrupt`. What a power loss takes is never `Corrupt`.
+//! Takeovers of damaged logs: after any damage a takeover finds every operation that intact chunks
+//! record as synced, or reports `Corrupt`. It never reports the losses of a power loss as
+//! `Corrupt`.
 //!
 //! Random writers, each with several logs that are all needed, write through [`WriterLogs`]. Then
-//! every byte of every log is damaged in turn, before a takeover and after one that stopped halfway.
+//! every byte of every log is damaged in turn, before a takeover and after one that stopped
+//! halfway.
 
 use std::collections::BTreeMap;
 
@@ -157,8 +159,8 @@ impl SmallWriter {
         self.rows.iter().filter(|seq| **seq < below).count()
     }
 
-    /// Checks what a takeover of `objects` finds, in which every operation below `synced_below` is
-    /// recorded as synced; returns whether it reported damage.
+    /// Checks the result of a takeover of `objects`, in which every operation below `synced_below`
+    /// is recorded as synced; returns whether it reported damage.
     fn check(&self, objects: &Objects, synced_below: u64, what: &str) -> bool {
         match found(&store_of(objects)) {
             Ok(keys) => {
@@ -245,7 +247,7 @@ fn damage_of_any_byte_takes_no_operation_that_is_recorded_as_synced() {
 
 /// Symptom: a takeover lost operations that its first reading of a log had found.
 /// Cause: it reads the logs twice, and did not compare what it found.
-/// Fix: it fails if the second reading finds less, and a further attempt sees what is left.
+/// Fix: it fails if the second reading finds less, and a further attempt replays the rest.
 #[test]
 fn a_log_that_is_read_worse_the_second_time_is_replayed_again() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -273,7 +275,7 @@ fn a_log_that_is_read_worse_the_second_time_is_replayed_again() {
         assert_eq!(error.kind(), Kind::Conflict, "byte {at}: {error}");
         assert!(error.to_string().contains(log), "byte {at}: {error}");
         match found(&store) {
-            // Only what the last sync covered may be lost unseen.
+            // Only the operations of the last sync may be lost unseen.
             Ok(keys) => assert!(keys == [1, 2] || keys == [1, 2, 3], "byte {at}: {keys:?}"),
             Err(error) => assert_eq!(error.kind(), Kind::Corrupt, "byte {at}: {error}"),
         }
