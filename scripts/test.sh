@@ -67,7 +67,7 @@ tests_by_rings() {
     ESKER_TEST_TRANSPORT=uring cargo test -p esker-fuse --test main 2>&1 | tee "$output"
 }
 
-check setup scripts/setup.sh build test mpi c package
+check setup scripts/setup.sh build test deny mpi c package
 check format cargo fmt --all --check
 # Also what is compiled only with MPI: both MPIs compile the same source.
 check lint env MPICC=mpicc.openmpi cargo clippy --workspace --all-targets --features "$FEATURES,mpi" -- -D warnings
