@@ -73,6 +73,7 @@ check format cargo fmt --all --check
 check lint env MPICC=mpicc.openmpi cargo clippy --workspace --all-targets --features "$FEATURES,mpi" -- -D warnings
 check tidy cargo xtask tidy
 check dependencies scripts/deny.sh
+check crates scripts/test_publish.sh
 # Links between items are part of the documentation.
 check documentation env RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" \
     cargo doc --workspace --no-deps --features "$FEATURES"
