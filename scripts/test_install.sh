@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs a build below a temporary directory and tries what was installed: pages, completions, unit,
-# and a mount by mount(8)'s helper where this user may mount. Then makes a Debian package of the same
-# build, which must install and hold the same files.
+# Installs a build below a temporary directory and tries what was installed: pages, completions,
+# examples, unit, and a mount by mount(8)'s helper where this user may mount. Then makes a Debian package
+# of the same build, which must install and hold the same files.
 #
 # usage: scripts/test_install.sh [BINARY]
 set -euo pipefail
@@ -20,6 +20,15 @@ readonly installed=$top/root/usr
 
 for page in esker esker-import esker-imd-get esker-session-begin esker-bench esker-bench-create; do
     [ -s "$installed/share/man/man1/$page.1" ] || { say "$page.1 is missing"; exit 1; }
+done
+for example in rust/snapshot_and_session.rs c/ranks.c c/objects.cpp fortran/heat.f90; do
+    [ -s "$installed/share/doc/esker/examples/$example" ] || { say "$example is missing"; exit 1; }
+done
+# The examples in C and C++ need the headers of the library, and nothing else of the tree.
+for example in "$installed"/share/doc/esker/examples/c/*.c*; do
+    case $example in *.cpp) compiler=c++ ;; *) compiler=cc ;; esac
+    "$compiler" -D_GNU_SOURCE -fsyntax-only -Ibindings/c/include "$example" \
+        || { say "$example does not compile"; exit 1; }
 done
 if command -v man >/dev/null; then
     # In C.UTF-8 man warns of what it cannot show.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Adds up the results of every test binary in the output of `cargo test`.
 #
 # Prints "PASSED FAILED". A binary that died says nothing, so cargo's own report of it counts as one.

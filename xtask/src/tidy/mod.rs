@@ -43,6 +43,7 @@ const FILE_RULES: &[fn(&RustSource) -> Vec<StyleProblem>] = &[
 /// Rules for the whole tree.
 const TREE_RULES: &[fn(&SourceTree) -> Vec<StyleProblem>] = &[
     file_names::file_names,
+    header::licence,
     layers::dependency_direction,
     links::relative_links,
     machine_paths::machine_paths,
