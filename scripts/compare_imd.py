@@ -55,7 +55,7 @@ def numbers(step, args):
 
 def esker(name, binary, file_format):
     def words(step, store, args):
-        verb = ["imd", "write"] if step.is_write else ["bench", "imd-get"]
+        verb = ["bench", "imd-write"] if step.is_write else ["bench", "imd-get"]
         words = [str(binary)] + verb + [TARGET, "--store", store, "--json"] + numbers(step, args)
         return words + (["--format", file_format] if step.is_write else [])
     return Side(name, binary, "cargo build --release -p esker-cli", words, is_esker=True)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs what uses MPI, under Open MPI and under MPICH: with 4 ranks the conformance suite of ranks, as
 # one node and as two, both programs of examples/plasma, whose output must be that of threads, and
-# `esker imd write`; the conformance suite of MPI-IO; and `esker workbench` on MPI-IO, whose ranks are
+# `esker bench imd-write`; the conformance suite of MPI-IO; and `esker workbench` on MPI-IO, whose ranks are
 # processes of MPI, processes that meet in a store, and threads. Each MPI has a build of its own.
 #
 # usage: scripts/test_mpi.sh [--rates]      (scripts/setup.sh mpi installs what it needs)
@@ -66,7 +66,7 @@ plasma() {
 write_particles() {
     local mpi=$1 esker=$2/esker
     export ESKER_STORE=$scratch/$mpi-store
-    ranks "$mpi" "$esker" imd write run:/p --transport mpi --per-node 2 --routing 3hop \
+    ranks "$mpi" "$esker" bench imd-write run:/p --transport mpi --per-node 2 --routing 3hop \
         --keys 4000 --epochs 2 --rank-memory 4M
     "$esker" imd info run:/p --json | grep -q '"records":8000'
     "$esker" bench imd-get run:/p --operations 1000

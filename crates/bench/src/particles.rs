@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Particles: the synthetic records of `esker imd write` and of the peers' drivers.
+//! Particles: the synthetic records of `esker bench imd-write` and of the peers' drivers.
 //!
 //! Every epoch has one record of each of `keys` keys, as a simulation writes each of its particles
 //! at each step; a key moves to the next rank with each epoch. Keys are 8 random bytes, all

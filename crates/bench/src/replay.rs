@@ -74,7 +74,7 @@ pub struct TraceReplay {
     pub name: String,
 }
 
-/// The report of `esker segment replay`.
+/// The report of `esker bench shared-file`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayReport {
     /// Number of ranks.

@@ -163,7 +163,7 @@ impl ApplicationChange {
                 size.arguments(pattern)
             ),
             None => format!(
-                "esker imd write try:/records --store try-store --ranks {} --keys {} --value-bytes {}",
+                "esker bench imd-write try:/records --store try-store --ranks {} --keys {} --value-bytes {}",
                 changed.processes,
                 changed.requests().saturating_mul(u64::from(changed.processes)),
                 changed.request_bytes

@@ -37,7 +37,7 @@ Examples:
   esker run --at src --base linux-6.12 -- grep -r spin_lock src/kernel
   esker run --at out --base headers --write build-1 -- make -C out
   esker run --at work --write tree-1 -- bash          a shell to work in; `exit 0` publishes tree-1
-  esker run -n 4 --store /scratch/store -- esker imd write particles:/p")]
+  esker run -n 4 --store /scratch/store -- esker bench imd-write particles:/p")]
 pub struct RunCommand {
     /// Number of ranks; with --at and without this, the program is no rank, and has the terminal
     #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present = "at")]
