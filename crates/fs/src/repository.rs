@@ -18,22 +18,22 @@ use esker_table::tree::{Tree, TreeSetup};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::condemn;
 use crate::data::DataLogs;
-use crate::dependency::{self, SetDependency};
-use crate::identity::Identity;
 use crate::inode::{INODE, Inode};
 use crate::job::joined_job;
-use crate::layers::{BaseSet, LayerStack, load_stack, load_stack_expecting};
-use crate::marker::{self, MarkerHolder};
-use crate::name_table::SeenPart;
+use crate::names::name_table::SeenPart;
+use crate::names::publication::{PendingPublication, publish_held};
 use crate::names::{self, IfTaken, PublishedName};
-use crate::namespace::Namespace;
-use crate::provisional_markers::ProvisionalMarkers;
-use crate::publication::{PendingPublication, publish_held};
+use crate::retention::condemn;
+use crate::retention::dependency::{self, SetDependency};
+use crate::retention::marker::{self, MarkerHolder};
+use crate::retention::provisional_markers::ProvisionalMarkers;
+use crate::retention::session_marker;
+use crate::session::set_ids::SetIds;
 use crate::session::{Session, SessionOptions};
-use crate::session_marker;
-use crate::set_ids::SetIds;
+use crate::stack::identity::Identity;
+use crate::stack::layers::{BaseSet, LayerStack, load_stack, load_stack_expecting};
+use crate::stack::namespace::Namespace;
 
 /// Maximum attempts to resume a session to which other processes commit meanwhile.
 const RESUMES_MAX: usize = 4;
