@@ -11,6 +11,8 @@ mod dir_times;
 mod durability;
 pub mod hold;
 pub mod open_sessions;
+mod permissions;
+mod publish;
 pub mod request_record;
 pub(crate) mod set_ids;
 pub mod view;
@@ -35,10 +37,10 @@ use crate::file::SharedLogs;
 use crate::inode::timestamp;
 use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, column, key};
 use crate::stack::dir::{Dir, DirNode};
-use crate::stack::identity::{EXECUTE, Identity, WRITE, not_permitted};
+use crate::stack::identity::Identity;
 use crate::stack::layers::LowerRecords;
 use crate::stack::namespace::Namespace;
-use crate::stack::path::{check_name, show};
+use crate::stack::path::show;
 
 /// Settings of a session.
 #[derive(Clone, Debug)]
@@ -259,51 +261,6 @@ impl Session {
         let done = change();
         drop(guard);
         done
-    }
-
-    /// Fails unless `name` may be put into `dir`.
-    #[inline]
-    pub(crate) fn check_change(&self, dir: &DirNode, name: &[u8]) -> Result<()> {
-        dir.check_alive()?;
-        let checked = dir.check(self.identity(), WRITE | EXECUTE, name);
-        checked.or_else(|denied| self.refuse(dir, name, denied))
-    }
-
-    /// Returns `Exists` instead of `denied` if `name` is taken, as kernels do: programs that create
-    /// the missing directories of a path rely on it.
-    #[cold]
-    fn refuse(&self, dir: &DirNode, name: &[u8], denied: Error) -> Result<()> {
-        dir.check(self.identity(), EXECUTE, name)?;
-        if self.entry(dir, name, false)?.is_some() { Err(exists(name)) } else { Err(denied) }
-    }
-
-    /// Fails unless `name` in `dir` is vacant and may be put there.
-    pub(crate) fn check_vacant(&self, dir: &DirNode, name: &[u8]) -> Result<()> {
-        check_name(name)?;
-        self.check_change(dir, name)?;
-        if self.entry(dir, name, false)?.is_some() { Err(exists(name)) } else { Ok(()) }
-    }
-
-    /// Fails unless names in `dir` may be looked up.
-    pub(crate) fn check_search(&self, dir: &DirNode, name: &[u8]) -> Result<()> {
-        dir.check_alive()?;
-        dir.check(self.identity(), EXECUTE, name)
-    }
-
-    /// Fails unless `inode`, which is `name` in `dir`, may be removed.
-    pub(crate) fn check_removal(&self, dir: &DirNode, inode: &Inode, name: &[u8]) -> Result<()> {
-        dir.check(self.identity(), WRITE | EXECUTE, name)?;
-        self.check_sticky(dir, inode, name)
-    }
-
-    /// Fails if the sticky bit of `dir` forbids this identity to remove `inode`.
-    fn check_sticky(&self, dir: &DirNode, inode: &Inode, name: &[u8]) -> Result<()> {
-        let sticky = dir.mode() & 0o1000 != 0;
-        let uid = self.identity().uid;
-        if sticky && uid != 0 && uid != inode.uid && uid != dir.owner().0 {
-            return Err(not_permitted(name));
-        }
-        Ok(())
     }
 
     /// Returns the records that the layers below this session have for `key`, a name in `dir`.
