@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::data::ReadAhead;
 use crate::file::OpenFiles;
 use crate::inode::xattr::{self, Xattrs};
-use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, column, key};
+use crate::inode::{DirId, FileKind, Inode, NameKind, column, key};
 use crate::stack::dir::{Dir, DirNode, TouchedDirs};
 use crate::stack::identity::{EXECUTE, Identity, READ};
 use crate::stack::layers::{LayerIndex, LayerStack, dir_of};
@@ -498,11 +498,5 @@ impl Namespace {
             true => self.read_mapped_whole(inode, take),
             false => self.read_recorded(inode, take),
         }
-    }
-
-    /// Returns the identity of the file `inode`; hard links of one file share it.
-    #[must_use]
-    pub fn file_id(inode: &Inode) -> FileId {
-        FileId(inode.id)
     }
 }
