@@ -7,9 +7,9 @@ use std::sync::Arc;
 use esker_base::Result;
 use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, SharedStore};
-use esker_fs::dir::Dir;
 use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::dir::Dir;
 use esker_table::manifest::SetId;
 use esker_table::tree::{Durability, TreeOptions};
 
@@ -83,7 +83,7 @@ pub fn create(
     drop(session);
     let fresh = Repository::with(store.clone(), 0, Arc::new(SystemClock));
     let meter = ResourceMeter::start();
-    let namespace = fresh.open(&[set], esker_fs::identity::Identity::of_process())?;
+    let namespace = fresh.open(&[set], esker_fs::stack::identity::Identity::of_process())?;
     report.open_seconds = Some(meter.seconds());
     drop(namespace);
     Ok(report)

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, SharedStore};
 use esker_base::{Error, Kind, Result};
-use esker_fs::dir::Dir;
-use esker_fs::identity::Identity;
-use esker_fs::list::DirCursor;
-use esker_fs::namespace::Namespace;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::list::DirCursor;
+use esker_fs::stack::namespace::Namespace;
 use esker_table::tables::TableRuns;
 use esker_table::tree::Tree;
 

@@ -11,8 +11,8 @@ use esker_base::{Bytes, Error, Kind, Random, Result};
 use esker_comm::{Channel, Rank, Transport};
 use esker_fs::file::FILE_BYTES_MAX;
 use esker_fs::job::JobId;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_shared::{SharedFile, SharedJob, SharedOptions};
 use esker_table::manifest::SetId;
 use serde::Serialize;
@@ -374,7 +374,7 @@ fn check_published(
     me: Rank,
     ranks: u32,
 ) -> Result<u64> {
-    let identity = esker_fs::identity::Identity::of_process();
+    let identity = esker_fs::stack::identity::Identity::of_process();
     let namespace = repository.open(&[set], identity)?;
     let number = replay.file_of(me.0);
     let inode = namespace.stat(replay.path_of(number), FollowLinks::Yes)?;

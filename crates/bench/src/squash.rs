@@ -6,10 +6,10 @@ use std::sync::Arc;
 use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, SharedStore};
 use esker_base::{Error, Kind, Result};
-use esker_fs::dir::Dir;
+use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::SessionOptions;
-use esker_fs::squash::SquashOptions;
+use esker_fs::stack::dir::Dir;
 use esker_table::manifest::SetId;
 use esker_table::tree::TreeOptions;
 

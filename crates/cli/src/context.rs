@@ -12,10 +12,10 @@ use esker_base::store::identity::StoreIdentity;
 use esker_base::store::{SharedStore, concurrent, url};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_comm::Rank;
-use esker_fs::identity::Identity;
-use esker_fs::namespace::Namespace;
-use esker_fs::read_lease::ReadLease;
 use esker_fs::repository::Repository;
+use esker_fs::retention::read_lease::ReadLease;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::Namespace;
 use esker_table::manifest::SetId;
 
 use crate::interrupt::guarded;

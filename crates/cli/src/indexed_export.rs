@@ -6,8 +6,8 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
-use esker_fs::export::IndexedForm;
-use esker_fs::indexed::IndexedPart;
+use esker_fs::inode::indexed::IndexedPart;
+use esker_fs::traversal::export::IndexedForm;
 use esker_imd::{IndexedReader, RecordLayout};
 
 use crate::record_table::{RecordTable, ShownRecord};

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use esker_base::Error;
-use esker_fs::path::show;
+use esker_fs::stack::path::show;
 
 /// Minimum number of digits that identify a change set.
 const SET_DIGITS_MIN: usize = 4;

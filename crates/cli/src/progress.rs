@@ -9,7 +9,7 @@ use std::time::Duration;
 use esker_base::Result;
 use esker_base::store::{CountedStore, SharedStore};
 use esker_fs::repository::Repository;
-use esker_fs::tally::TransferTally;
+use esker_fs::traversal::tally::TransferTally;
 use esker_workbench::progress::RunProgress;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 

@@ -8,8 +8,8 @@
 
 use std::fmt::Write;
 
+use esker_fs::inode::timestamp;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::timestamp;
 use serde_json::{Map, Value, json};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;

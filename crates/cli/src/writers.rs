@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writers: the current or last writer of a session, for people and for programs.
 
-use esker_fs::hold::{HolderState, WriterHold};
+use esker_fs::session::hold::{HolderState, WriterHold};
 use esker_table::set_writer::SetWriter;
 use serde_json::{Value, json};
 

@@ -10,13 +10,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use esker_base::{Error, Kind, Result};
-use esker_fs::dir::Dir as DirNode;
 use esker_fs::inode::FileKind;
-use esker_fs::list::{DirCursor, DirEntry as ListedEntry};
-use esker_fs::namespace::{FollowLinks, PathTarget};
 use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
-use esker_fs::path::split_last;
-use esker_fs::walk::{WalkNext, WalkOrder, WalkStep};
+use esker_fs::stack::dir::Dir as DirNode;
+use esker_fs::stack::list::{DirCursor, DirEntry as ListedEntry};
+use esker_fs::stack::namespace::{FollowLinks, PathTarget};
+use esker_fs::stack::path::split_last;
+use esker_fs::traversal::walk::{WalkNext, WalkOrder, WalkStep};
 
 use crate::entries::DirEntries;
 use crate::file::{File, OpenOptions, read_all};

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use esker_base::Result;
-use esker_fs::list::{DirCursor, DirEntry as ListedEntry};
+use esker_fs::stack::list::{DirCursor, DirEntry as ListedEntry};
 
 use crate::dir::Dir;
 use crate::metadata::Metadata;

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_fs::file::OpenFile;
-use esker_fs::identity::{READ, WRITE};
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::AttributeChanges;
 use esker_fs::session::Session as Writer;
+use esker_fs::stack::identity::{READ, WRITE};
+use esker_fs::stack::namespace::FollowLinks;
 
 use crate::dir::{Dir, FILE_MODE, TRIES_MAX, bytes};
 use crate::metadata::Metadata;

@@ -121,19 +121,21 @@ pub use esker_comm::job::RankContext;
 #[cfg(feature = "mpi")]
 pub use esker_comm::mpi;
 pub use esker_comm::{Rank, Routing, Transport, tcp, threads};
-pub use esker_fs::delete::FormerName;
-pub use esker_fs::gc::{GcOptions, GcReport};
-pub use esker_fs::identity::Identity;
 pub use esker_fs::inode::FileKind;
+pub use esker_fs::inode::xattr::Xattrs;
 pub use esker_fs::job::{ConflictKind, JobId, JobPart, JobReport, PartConflict};
+pub use esker_fs::maintenance::squash::{SquashOptions, SquashReport};
+pub use esker_fs::maintenance::verify::{
+    Finding, Severity, VerifyOptions, VerifyReport, VerifyTargets,
+};
 pub use esker_fs::names::PublishedName;
-pub use esker_fs::open_sessions::OpenSession;
+pub use esker_fs::names::delete::FormerName;
 pub use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
-pub use esker_fs::squash::{SquashOptions, SquashReport};
-pub use esker_fs::tally::TransferCounts;
-pub use esker_fs::verify::{Finding, Severity, VerifyOptions, VerifyReport, VerifyTargets};
-pub use esker_fs::walk::WalkNext;
-pub use esker_fs::xattr::Xattrs;
+pub use esker_fs::retention::gc::{GcOptions, GcReport};
+pub use esker_fs::session::open_sessions::OpenSession;
+pub use esker_fs::stack::identity::Identity;
+pub use esker_fs::traversal::tally::TransferCounts;
+pub use esker_fs::traversal::walk::WalkNext;
 pub use esker_imd::{
     DirectoryOptions, DirectorySchema, DirectoryWriter, IndexedValue, RecordLayout,
     SessionDirectory, ValueFormat, WriteSummary,

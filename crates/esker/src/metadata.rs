@@ -4,9 +4,9 @@
 use std::time::SystemTime;
 
 use esker_base::{Error, Kind, Result};
+use esker_fs::inode::timestamp;
+use esker_fs::inode::xattr::{self, Xattrs};
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::timestamp;
-use esker_fs::xattr::{self, Xattrs};
 
 /// The attributes of a file when they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_base::{Error, Result};
-use esker_fs::export::ExportOptions;
-use esker_fs::tally::{TransferCounts, TransferTally};
+use esker_fs::traversal::export::ExportOptions;
+use esker_fs::traversal::tally::{TransferCounts, TransferTally};
 
 use crate::dir::{Dir, bytes};
 use crate::entries::DirEntries;

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
 use esker_base::{Clock, Result};
-use esker_fs::delete::FormerName;
-use esker_fs::gc::{GcOptions, GcReport};
-use esker_fs::identity::Identity;
 use esker_fs::job::JobId;
+use esker_fs::maintenance::squash::{SquashOptions, SquashReport};
+use esker_fs::maintenance::verify::{VerifyOptions, VerifyReport};
+use esker_fs::names::delete::FormerName;
 use esker_fs::names::{self, IfTaken, PublishedName};
-use esker_fs::open_sessions::OpenSession;
-use esker_fs::read_lease::ReadLease;
 use esker_fs::repository::{Repository as SetRepository, default_cache_bytes};
+use esker_fs::retention::gc::{GcOptions, GcReport};
+use esker_fs::retention::read_lease::ReadLease;
 use esker_fs::session::SessionOptions;
-use esker_fs::squash::{SquashOptions, SquashReport};
-use esker_fs::verify::{VerifyOptions, VerifyReport};
+use esker_fs::session::open_sessions::OpenSession;
+use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
 use parking_lot::Mutex;
 

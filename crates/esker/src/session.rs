@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Random, Result};
-use esker_fs::import::ImportOptions;
 use esker_fs::names::IfTaken;
 use esker_fs::ops::AttributeChanges;
 use esker_fs::session::Session as Writer;
-use esker_fs::tally::{TransferCounts, TransferTally};
+use esker_fs::traversal::import::ImportOptions;
+use esker_fs::traversal::tally::{TransferCounts, TransferTally};
 use esker_imd::{RecordLayout, SessionDirectory, ValueFormat};
 use esker_table::manifest::SetId;
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_base::Result;
-use esker_fs::identity::Identity;
 use esker_fs::job::JobId;
 use esker_fs::session::SessionOptions;
+use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
 use esker_table::set_writer::SetWriter;
 use esker_table::tree::{Durability, TreeOptions};

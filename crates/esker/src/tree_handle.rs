@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_base::{Error, Kind, Result};
-use esker_fs::namespace::Namespace as Layers;
-use esker_fs::read_lease::ReadLease;
 use esker_fs::repository::Repository as SetRepository;
+use esker_fs::retention::read_lease::ReadLease;
 use esker_fs::session::Session as Writer;
+use esker_fs::stack::namespace::Namespace as Layers;
 use parking_lot::Mutex;
 
 /// The tree of a directory or file.

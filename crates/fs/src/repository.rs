@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Repository: the change sets and names of one store. Opens namespaces, begins sessions and
-//! publishes results.
+//! Repository: the change sets and names of one store. Opens namespaces, begins and resumes
+//! sessions. What sessions wrote is published by `session/publish.rs`.
 
 use std::sync::Arc;
 
@@ -12,28 +12,22 @@ use esker_extent::{ExtentFamily, SegmentRun, logged_runs};
 use esker_table::LogContent;
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::schema::Row;
-use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeSetup};
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 
-use crate::condemn;
 use crate::data::DataLogs;
-use crate::dependency::{self, SetDependency};
-use crate::identity::Identity;
 use crate::inode::{INODE, Inode};
 use crate::job::joined_job;
-use crate::layers::{BaseSet, LayerStack, load_stack, load_stack_expecting};
-use crate::marker::{self, MarkerHolder};
-use crate::name_table::SeenPart;
-use crate::names::{self, IfTaken, PublishedName};
-use crate::namespace::Namespace;
-use crate::provisional_markers::ProvisionalMarkers;
-use crate::publication::{PendingPublication, publish_held};
+use crate::names::{self, PublishedName};
+use crate::retention::condemn;
+use crate::retention::provisional_markers::ProvisionalMarkers;
+use crate::retention::session_marker;
+use crate::session::set_ids::SetIds;
 use crate::session::{Session, SessionOptions};
-use crate::session_marker;
-use crate::set_ids::SetIds;
+use crate::stack::identity::Identity;
+use crate::stack::layers::{BaseSet, LayerStack, load_stack, load_stack_expecting};
+use crate::stack::namespace::Namespace;
 
 /// Maximum attempts to resume a session to which other processes commit meanwhile.
 const RESUMES_MAX: usize = 4;
@@ -377,149 +371,5 @@ fn check_is_session(set: SetId, manifest: &Manifest, is_session: bool) -> Result
             Err(Error::new(Kind::Invalid, what))
         }
         _ => Ok(()),
-    }
-}
-
-impl Session {
-    /// Completes the change set and publishes it as `name`: everything written so far becomes one
-    /// snapshot on which others can build, and survives power loss once this returns. Concurrent
-    /// changes wait, and then fail with `Closed`. Cost: a flush, two markers, a commit and the
-    /// name, independent of the size of the namespace.
-    ///
-    /// # Errors
-    /// `Exists` if the name is taken: publish it under another name. If the name was taken only
-    /// during the call, the session is complete and takes no more changes. `Fenced`; errors of the
-    /// store: the call may then be repeated.
-    pub fn publish(&self, name: &str) -> Result<SetId> {
-        let store = self.layers().source().store.clone();
-        let set = self.set();
-        let seen: Arc<Mutex<Option<SeenPart>>> = Arc::default();
-        // Before the commit, which proves that no collection has condemned the set.
-        let check = {
-            let (store, clock, name) = (store.clone(), self.clock().clone(), name.to_owned());
-            let seen = seen.clone();
-            move || {
-                let see = || names::see_free_for(&*store, &*clock, &name, set);
-                let hold = || marker::hold(&*store, set, &MarkerHolder::Name(name.clone()));
-                *seen.lock() = Some(concurrent::try_join(&*store, see, hold)?.0);
-                Ok(())
-            }
-        };
-        let known = match self.complete_if(check)? {
-            true => self.tree().committed(),
-            // It was complete before, and a collection may have condemned it.
-            false => Arc::new(condemn::load_live(&*store, set)?),
-        };
-        let publication = PendingPublication {
-            set,
-            known: &known,
-            name,
-            if_taken: IfTaken::Refuse,
-            seen: seen.lock().take().expect("the name is looked up before the set is complete"),
-            was_session: true,
-        };
-        let publish = || publish_held(&*store, &**self.clock(), publication);
-        let delete_logs = || best_effort(self.tree().delete_logs());
-        concurrent::try_join(&*store, publish, delete_logs)?;
-        Ok(set)
-    }
-
-    /// Completes the change set: everything written so far survives power loss once this returns,
-    /// and the set is kept until it, its name, or the job of which it is a part is given up
-    /// ([`Repository::abandon`]). Concurrent changes wait, and then fail with `Closed`. Does
-    /// nothing if the set is already complete.
-    ///
-    /// # Errors
-    /// `Fenced`; `Closed` after a failed write; errors of the store.
-    pub fn complete(&self) -> Result<SetId> {
-        self.complete_if(|| Ok(()))?;
-        best_effort(self.tree().delete_logs())?;
-        Ok(self.set())
-    }
-
-    /// Like [`Session::complete`] if `check` succeeds, and also calls `check` if the set is already
-    /// complete; otherwise the session stays as it is, flushed. Its logs stay. Returns whether the
-    /// set was completed by this call, after `check`.
-    fn complete_if(&self, check: impl Fn() -> Result<()> + Send + Sync + 'static) -> Result<bool> {
-        let set = self.set();
-        let is_complete = || self.tree().manifest().state == SetState::Sealed;
-        if is_complete() {
-            return check().map(|()| false);
-        }
-        let _shown = self.files().show();
-        self.write_back_metadata()?;
-        // A change made between the flush and the commit would be in no table, and in no log that
-        // is ever read, although it was acknowledged.
-        self.alone(|| {
-            if is_complete() {
-                // Completed by another thread, for which this one waited.
-                return check().map(|()| false);
-            }
-            let committed = self.tree().complete(complete_manifest, check);
-            match &committed {
-                Ok(Err(_)) => {}
-                Ok(Ok(_)) => self.tree().close(format!(
-                    "change set {set} is complete and takes no more changes; begin a session on \
-                     top of it"
-                )),
-                // The commit did not happen, and may be retried once there is room.
-                Err(error) if error.kind() == Kind::NoSpace && !is_complete() => {}
-                // The commit may have happened; a log that continued would then never be read.
-                Err(_) => self.tree().close(format!(
-                    "it is unknown whether change set {set} is complete; publish @{set} again"
-                )),
-            }
-            committed?.map(|_| true)
-        })
-    }
-
-    /// Publishes the session's current state as `name` and continues: the snapshot is a separate
-    /// change set that shows this one's tables.
-    ///
-    /// # Errors
-    /// `Exists` if the name is taken; `Fenced`, also if a concurrent collection had a grace period
-    /// shorter than this took (take the snapshot again); errors of the store.
-    pub fn snapshot(&self, name: &str) -> Result<SetId> {
-        let store = self.layers().source().store.clone();
-        let snapshot = self.draw_set_id();
-        let seen = names::see_free_for(&*store, &**self.clock(), name, snapshot)?;
-        let shown = self.files().show();
-        self.write_back_metadata()?;
-        // Held before its tables are listed: a collector that finds one of them obsolete sees this
-        // marker, and keeps them until the snapshot has a manifest, or cannot get one any more.
-        let needed = dependency::of(snapshot, &self.tree().manifest());
-        let hold = |needed: &SetDependency| marker::hold(&*store, needed.set, &needed.holder);
-        concurrent::try_map(&*store, &needed, hold)?;
-        self.hold_own_set(snapshot)?;
-        let own = self.tree().commit(|_| {})?;
-        drop(shown);
-        let mut manifest = Manifest::new(own.bases.clone(), self.clock().now_ns());
-        manifest.state = SetState::Sealed;
-        manifest.last_seq = own.last_seq;
-        manifest.tables.clone_from(&own.tables);
-        manifest.data_sets.clone_from(&own.data_sets);
-        manifest.properties.clone_from(&own.properties);
-        manifest.writer = own.writer.map(SetWriter::released);
-        // Nothing else holds it: without its name it is garbage.
-        marker::hold(&*store, snapshot, &MarkerHolder::Name(name.to_owned()))?;
-        manifest.claim(&*store, snapshot, self.clock().now_ns())?;
-        let publication = PendingPublication {
-            set: snapshot,
-            known: &manifest,
-            name,
-            if_taken: IfTaken::Refuse,
-            seen,
-            was_session: false,
-        };
-        publish_held(&*store, &**self.clock(), publication)?;
-        self.keep_logs_of(snapshot);
-        Ok(snapshot)
-    }
-
-    /// Marks the session's set as shown by `snapshot`: its data logs stay from now on, and its
-    /// tables refer only to existing ones. Waits for a thread that reclaims data logs.
-    fn hold_own_set(&self, snapshot: SetId) -> Result<()> {
-        let _content = self.pin_data_logs();
-        marker::hold(&*self.layers().source().store, self.set(), &MarkerHolder::Set(snapshot))
     }
 }

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::MemoryStore;
-use esker_fs::diff::diff;
 use esker_fs::file::OpenFile;
-use esker_fs::identity::Identity;
 use esker_fs::inode::Inode;
-use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
-use esker_fs::squash::SquashOptions;
-use esker_fs::walk::{WalkNext, WalkOrder, WalkStep};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::diff::diff;
+use esker_fs::traversal::walk::{WalkNext, WalkOrder, WalkStep};
 use esker_table::manifest::SetId;
 
 use crate::gc::{eager, options};

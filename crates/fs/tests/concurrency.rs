@@ -12,13 +12,13 @@ use std::time::Duration;
 use esker_base::Kind;
 use esker_base::random::Random;
 use esker_base::store::{FaultStore, MemoryStore};
-use esker_fs::dir::Dir;
-use esker_fs::identity::Identity;
-use esker_fs::list::DirCursor;
-use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::list::DirCursor;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::tree::{Compaction, TreeOptions};
 
 use crate::campaign;

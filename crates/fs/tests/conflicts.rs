@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::{CountedStore, MemoryStore, SharedStore};
-use esker_fs::conflicts::{BaseConflict, ComposedBases};
-use esker_fs::diff::DiffAspect;
-use esker_fs::identity::Identity;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
+use esker_fs::traversal::conflicts::{BaseConflict, ComposedBases};
+use esker_fs::traversal::diff::DiffAspect;
 use esker_table::manifest::SetId;
 
 use crate::gc::{options, repository, write};

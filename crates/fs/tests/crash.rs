@@ -13,11 +13,11 @@ use esker_base::clock::ManualClock;
 use esker_base::random::Random;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
-use esker_fs::identity::Identity;
-use esker_fs::namespace::Namespace;
 use esker_fs::repository::Repository;
-use esker_fs::request_record::RequestRecord;
+use esker_fs::session::request_record::RequestRecord;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::Namespace;
 use esker_table::manifest::SetId;
 use esker_table::tree::{Compaction, Durability, TreeOptions};
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use esker_base::store::{FaultStore, MemoryStore, PosixStore, Store};
 use esker_base::{Error, Kind, Result};
-use esker_fs::identity::Identity;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, setrlimit};
 

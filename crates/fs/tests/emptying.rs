@@ -18,9 +18,9 @@ use esker_base::store::{
     AppendLog, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store, url,
 };
 use esker_base::{Bytes, Error, Kind, Result};
-use esker_fs::identity::Identity;
-use esker_fs::marker::{self, MarkerHolder};
 use esker_fs::repository::Repository;
+use esker_fs::retention::marker::{self, MarkerHolder};
+use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
 
 use crate::gc::{eager, options, publish, repository, write};

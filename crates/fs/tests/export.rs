@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Error, Kind, Result};
-use esker_fs::export::{ExportOptions, IndexedForm};
-use esker_fs::identity::Identity;
-use esker_fs::indexed::{self, IndexedPart};
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::inode::indexed::{self, IndexedPart};
 use esker_fs::ops::XattrSet;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::tally::TransferTally;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::export::{ExportOptions, IndexedForm};
+use esker_fs::traversal::tally::TransferTally;
 use esker_table::manifest::SetId;
 
 use crate::interrupted_store::Interrupted;

@@ -8,11 +8,11 @@ use std::sync::mpsc::channel;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::job::JobId;
-use esker_fs::marker;
+use esker_fs::maintenance::squash::SquashOptions;
+use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::repository::Repository;
+use esker_fs::retention::marker;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::squash::SquashOptions;
-use esker_fs::verify::VerifyOptions;
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::tree::Durability;
 

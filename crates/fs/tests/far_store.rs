@@ -9,12 +9,12 @@ use esker_base::store::{
     CountedStore, FaultEffect, FaultStore, MemoryStore, RequestCounts, SharedStore,
 };
 use esker_base::{Kind, Result};
-use esker_fs::gc::GcOptions;
-use esker_fs::identity::Identity;
-use esker_fs::marker::{self, MarkerHolder};
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
+use esker_fs::retention::gc::GcOptions;
+use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::SessionOptions;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::tree::Durability;
 

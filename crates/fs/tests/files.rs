@@ -16,12 +16,12 @@ use esker_base::random::Random;
 use esker_base::store::{FaultStore, MemoryStore, PosixStore, SharedStore};
 use esker_base::{Error, Kind};
 use esker_fs::file::{BUFFER_BYTES_MAX, OpenFile};
-use esker_fs::identity::Identity;
-use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::verify::VerifyOptions;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::SetId;
 use esker_table::tree::{Compaction, Durability, TreeOptions};
 

@@ -10,9 +10,9 @@ use esker_base::random::Random;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::file::OpenFile;
-use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::SetId;
 
 use crate::gc::{options, write};
@@ -161,7 +161,8 @@ fn overwriting_beside_a_snapshot_keeps_the_store_bounded() {
         let stored = data_bytes(&store, session.set());
         assert!(stored <= 2 * shown + STORE_BYTES_OVER, "{number}: {stored}");
     }
-    let shown = repository.open(&[snapshot], esker_fs::identity::Identity::root()).expect("open");
+    let shown =
+        repository.open(&[snapshot], esker_fs::stack::identity::Identity::root()).expect("open");
     assert!(rounds(&shown).expect("read").iter().all(|round| *round == 1));
     assert_sound(&repository);
 }

@@ -16,9 +16,9 @@ use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::random::Random;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Clock, Kind};
-use esker_fs::gc::{GcOptions, GcReport};
+use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::repository::Repository;
-use esker_fs::squash::SquashOptions;
+use esker_fs::retention::gc::{GcOptions, GcReport};
 use esker_table::manifest::SetId;
 
 use crate::gc::{options, write};
@@ -174,7 +174,7 @@ fn a_squash_and_its_source_are_counted_once() {
         history.clock.advance(HOUR * 3);
         let report = history.collect();
         assert_eq!((report.sets.len(), report.data_only_sets.len()), (2, 0), "{report:?}");
-        let gone = history.repository.open(&[set], esker_fs::identity::Identity::root());
+        let gone = history.repository.open(&[set], esker_fs::stack::identity::Identity::root());
         assert_eq!(gone.expect_err("collected").kind(), Kind::NotFound);
     }
 }

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use esker_base::Kind;
 use esker_base::random::Random;
 use esker_base::store::{MemoryStore, SharedStore};
-use esker_fs::export::ExportOptions;
-use esker_fs::identity::Identity;
-use esker_fs::import::ImportOptions;
-use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::tally::TransferTally;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::export::ExportOptions;
+use esker_fs::traversal::import::ImportOptions;
+use esker_fs::traversal::tally::TransferTally;
 use esker_table::manifest::SetId;
 use esker_table::schema::RowBuffer;
 

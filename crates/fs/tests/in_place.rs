@@ -10,12 +10,12 @@ use std::time::Duration;
 use esker_base::store::{MemoryStore, PosixStore};
 use esker_base::{Error, Kind};
 use esker_fs::file::OpenFile;
-use esker_fs::identity::Identity;
-use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::verify::VerifyOptions;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::tree::{Durability, TreeOptions};
 use tempfile::TempDir;
 

@@ -11,12 +11,12 @@ use esker_base::random::Random;
 use esker_base::store::identity::FORMAT;
 use esker_base::store::{MemoryStore, PosixStore, SharedStore, Store, url};
 use esker_base::{Kind, Result};
-use esker_fs::identity::Identity;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::model::check_sound;

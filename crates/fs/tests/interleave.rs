@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
-use esker_fs::gc::GcOptions;
-use esker_fs::identity::Identity;
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, MarkerHolder};
-use esker_fs::namespace::FollowLinks;
+use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::repository::Repository;
-use esker_fs::squash::SquashOptions;
+use esker_fs::retention::gc::GcOptions;
+use esker_fs::retention::marker::{self, MarkerHolder};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 use parking_lot::Mutex;
 

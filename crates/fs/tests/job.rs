@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
-use esker_fs::gc::GcOptions;
-use esker_fs::identity::Identity;
 use esker_fs::inode::DirId;
 use esker_fs::job::{ConflictKind, JobId, JobReport};
-use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
+use esker_fs::retention::gc::GcOptions;
 use esker_fs::session::Session;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::gc::{eager, later, objects, options, publish, repository, write};
@@ -526,7 +526,7 @@ fn random_parts_make_a_sound_tree() {
             parts.push(session.complete().expect("complete"));
         }
         let report = repository.publish_job(&parts, "job").expect("publish");
-        let checked = repository.verify(&esker_fs::verify::VerifyOptions::default());
+        let checked = repository.verify(&esker_fs::maintenance::verify::VerifyOptions::default());
         let checked = checked.expect("verify");
         assert!(checked.is_sound(), "seed {seed}: {:#?} {report:#?}", checked.findings);
         let namespace = repository.open(&[report.set], Identity::root()).expect("open");

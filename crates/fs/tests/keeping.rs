@@ -15,13 +15,13 @@ use std::time::Duration;
 use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Clock, Error, Kind, Result};
-use esker_fs::gc::GcOptions;
-use esker_fs::identity::Identity;
-use esker_fs::marker::{self, MarkerHolder};
 use esker_fs::names::IfTaken;
-use esker_fs::namespace::{FollowLinks, Namespace};
-use esker_fs::read_lease::{LEASE, RENEWAL, ReaderMarkers};
 use esker_fs::repository::Repository;
+use esker_fs::retention::gc::GcOptions;
+use esker_fs::retention::marker::{self, MarkerHolder};
+use esker_fs::retention::read_lease::{LEASE, RENEWAL, ReaderMarkers};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::SetId;
 use parking_lot::Mutex;
 

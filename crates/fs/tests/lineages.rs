@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 use esker_base::random::Random;
 use esker_base::store::MemoryStore;
-use esker_fs::identity::Identity;
 use esker_fs::inode::Inode;
 use esker_fs::job::JobId;
-use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::squash::SquashOptions;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::SetId;
 use esker_table::tree::Compaction;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use esker_base::clock::{Clock, SystemClock};
 use esker_base::store::{MemoryStore, SharedStore};
-use esker_fs::identity::Identity;
 use esker_fs::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, key};
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, MarkerHolder};
-use esker_fs::namespace::FollowLinks;
+use esker_fs::retention::marker::{self, MarkerHolder};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::run_writer::RunWriter;
 

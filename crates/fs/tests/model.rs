@@ -10,12 +10,12 @@ use std::time::Duration;
 use esker_base::clock::ManualClock;
 use esker_base::random::Random;
 use esker_base::store::{MemoryStore, PosixStore, SharedStore};
-use esker_fs::identity::Identity;
+use esker_fs::maintenance::squash::SquashOptions;
+use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::squash::SquashOptions;
-use esker_fs::verify::VerifyOptions;
+use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
 use esker_table::tree::{Compaction, Durability, TreeOptions};
 

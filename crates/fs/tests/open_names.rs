@@ -9,10 +9,10 @@ use esker_base::clock::ManualClock;
 use esker_base::store::{FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::file::OpenFile;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::gc::{options, publish, write};

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use esker_base::Kind;
 use esker_base::random::Random;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
+use esker_fs::stack::namespace::FollowLinks;
 
 /// A name in a directory, which is given by its path.
 #[derive(Clone, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::{MemoryStore, SharedStore};
-use esker_fs::identity::Identity;
 use esker_fs::job::{JobId, JobPart};
-use esker_fs::marker::{self, MarkerHolder};
-use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
+use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::SessionOptions;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::gc::{eager, later, options, publish, write};

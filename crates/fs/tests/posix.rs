@@ -14,11 +14,11 @@ use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::random::Random;
 use esker_base::store::MemoryStore;
 use esker_base::{Clock, Kind};
-use esker_fs::identity::Identity;
+use esker_fs::inode::timestamp;
 use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::timestamp;
+use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
 
 use crate::campaign;

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Error, Kind, Result};
-use esker_fs::identity::Identity;
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, MarkerHolder};
 use esker_fs::names::IfTaken;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
+use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::tree::Durability;
 

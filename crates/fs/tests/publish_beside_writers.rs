@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use esker_base::store::PosixStore;
 use esker_base::{Kind, Result};
 use esker_fs::file::OpenFile;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 
 use crate::gc::options;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
-use esker_fs::identity::Identity;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::tree::Durability;
 

@@ -3,8 +3,8 @@
 
 use esker_base::random::Random;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
+use esker_fs::stack::namespace::FollowLinks;
 
 use crate::operation::{Content, Operation, Place};
 use crate::reference::Reference;

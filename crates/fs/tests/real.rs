@@ -11,11 +11,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use esker_base::Kind;
-use esker_fs::identity::Identity;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::FollowLinks;
+use esker_fs::inode::timestamp;
 use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
-use esker_fs::timestamp;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use rustix::fs::{self as call, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
-use esker_fs::identity::Identity;
-use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::SetId;
 use parking_lot::Mutex;
 

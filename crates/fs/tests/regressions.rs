@@ -7,11 +7,11 @@ use std::time::Duration;
 use esker_base::clock::ManualClock;
 use esker_base::store::{FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
-use esker_fs::identity::Identity;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::Manifest;
 use esker_table::tree::{Durability, TreeOptions};
 
@@ -197,7 +197,7 @@ fn the_root_is_not_in_itself() {
 #[test]
 fn damage_of_a_shortened_file_does_not_survive_a_squash_unseen() {
     use esker_base::store::SharedStore;
-    use esker_fs::squash::SquashOptions;
+    use esker_fs::maintenance::squash::SquashOptions;
 
     let store: SharedStore = Arc::new(MemoryStore::new());
     let repository = Repository::new(store.clone());
@@ -307,7 +307,7 @@ fn a_replay_goes_past_bytes_of_other_sets_that_are_gone() {
 /// Fix: mapping the content marks the file dirty (`map_content`).
 #[test]
 fn a_snapshot_shows_what_a_failed_write_has_changed() {
-    use esker_fs::namespace::FollowLinks;
+    use esker_fs::stack::namespace::FollowLinks;
     use esker_table::tree::{Durability, TreeOptions};
 
     let hooked = HookedStore::new(Arc::new(MemoryStore::new()));

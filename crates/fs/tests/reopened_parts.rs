@@ -14,9 +14,9 @@ use std::sync::mpsc::channel;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, MarkerHolder};
 use esker_fs::names::IfTaken;
 use esker_fs::repository::Repository;
+use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::SessionOptions;
 use esker_table::manifest::{Manifest, SetId, SetState};
 

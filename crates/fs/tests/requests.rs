@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use esker_base::store::MemoryStore;
 use esker_base::{Kind, Result};
-use esker_fs::identity::Identity;
 use esker_fs::inode::FileId;
+use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::repository::Repository;
-use esker_fs::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
 use esker_fs::session::SessionOptions;
-use esker_fs::squash::SquashOptions;
+use esker_fs::session::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
+use esker_fs::stack::identity::Identity;
 
 use crate::model::check_sound;
 

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::SharedStore;
-use esker_fs::identity::Identity;
-use esker_fs::import::ImportOptions;
-use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::tally::TransferTally;
-use esker_fs::verify::VerifyOptions;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::import::ImportOptions;
+use esker_fs::traversal::tally::TransferTally;
 use esker_table::manifest::SetId;
 use esker_table::tree::{Durability, TreeOptions};
 

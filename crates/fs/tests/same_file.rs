@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use esker_base::store::MemoryStore;
-use esker_fs::identity::Identity;
 use esker_fs::job::{ConflictKind, JobId, JobReport};
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 
 use crate::gc::options;

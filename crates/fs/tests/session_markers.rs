@@ -16,12 +16,12 @@ use std::sync::mpsc::channel;
 
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, ProcessIdentity, Result};
-use esker_fs::gc::GcReport;
-use esker_fs::identity::Identity;
-use esker_fs::marker::{self, MarkerHolder};
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
+use esker_fs::retention::gc::GcReport;
+use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::set_writer::SetWriter;
 use esker_table::tree::{Durability, Heartbeat, TreeOptions};

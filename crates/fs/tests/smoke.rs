@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::MemoryStore;
-use esker_fs::identity::Identity;
-use esker_fs::list::DirCursor;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::list::DirCursor;
+use esker_fs::stack::namespace::FollowLinks;
 
 #[test]
 fn a_session_is_published_and_built_upon() {

@@ -10,11 +10,11 @@ use std::time::Duration;
 use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Clock, Kind, Random, Result};
-use esker_fs::identity::Identity;
-use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::Manifest;
 use esker_table::tree::{Compaction, Durability, TreeOptions};
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Random, Result};
-use esker_fs::dir::Dir;
-use esker_fs::identity::Identity;
-use esker_fs::list::DirCursor;
-use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::ops::{AttributeChanges, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
-use esker_fs::squash::SquashOptions;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::list::DirCursor;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::{Manifest, SetId};
 
 use crate::gc::{eager, later, options, repository, write};

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::{CountedStore, FaultEffect, FaultStore, MemoryStore, SharedStore};
-use esker_fs::gc::GcOptions;
-use esker_fs::identity::Identity;
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::ops::AttributeChanges;
 use esker_fs::repository::Repository;
+use esker_fs::retention::gc::GcOptions;
+use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::Session;
-use esker_fs::squash::SquashOptions;
+use esker_fs::stack::identity::Identity;
 use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::gc::{eager, later, options, repository, write};
@@ -197,8 +197,9 @@ fn an_export_of_a_squash_is_that_of_its_sources() {
     let export = |set: SetId, name: &str| {
         let target = folder.path().join(name);
         let view = plain.open(&[set], Identity::root()).expect("open");
-        let tally = esker_fs::tally::TransferTally::default();
-        let options = esker_fs::export::ExportOptions { threads: 2, ..Default::default() };
+        let tally = esker_fs::traversal::tally::TransferTally::default();
+        let options =
+            esker_fs::traversal::export::ExportOptions { threads: 2, ..Default::default() };
         view.export(b"/", &target, &options, &tally).expect("export");
         assert_eq!(tally.counts().problems, 0);
         let files = std::fs::read_dir(&target).expect("a directory").map(|entry| {

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use esker_base::{Error, Kind, Result};
-use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::list::{DirCursor, DirEntry};
-use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::session::Session;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::list::{DirCursor, DirEntry};
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 
 use crate::operation::{Answer, Attributes, Content, Leaf, Operation, Outcome, Place, Tree};
 

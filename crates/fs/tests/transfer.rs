@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use esker_base::store::MemoryStore;
 use esker_base::{Error, Kind};
-use esker_fs::export::ExportOptions;
-use esker_fs::identity::Identity;
-use esker_fs::import::ImportOptions;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::tally::TransferTally;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
+use esker_fs::traversal::export::ExportOptions;
+use esker_fs::traversal::import::ImportOptions;
+use esker_fs::traversal::tally::TransferTally;
 
 fn begin(identity: Identity) -> Session {
     let repository = Repository::new(Arc::new(MemoryStore::new()));

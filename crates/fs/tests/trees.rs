@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::MemoryStore;
-use esker_fs::diff::{DiffAspect, diff};
-use esker_fs::dir::Dir;
-use esker_fs::identity::Identity;
-use esker_fs::namespace::{FollowLinks, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::walk::{WalkNext, WalkOrder, WalkStep};
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::diff::{DiffAspect, diff};
+use esker_fs::traversal::walk::{WalkNext, WalkOrder, WalkStep};
 use esker_table::manifest::SetId;
 
 fn repository() -> Repository {

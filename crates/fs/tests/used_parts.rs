@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use esker_base::Kind;
 use esker_base::store::{FaultEffect, FaultStore, SharedStore};
-use esker_fs::identity::Identity;
-use esker_fs::namespace::FollowLinks;
+use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
-use esker_fs::verify::VerifyOptions;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::{Manifest, SetId};
 
 use crate::failed_begins::{JOB, collect, memory, repository, taking_over};

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use esker_base::Random;
 use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_fs::inode::{DirId, Extent, FileId, FileKind, INODE, Inode, NameKind, key};
-use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::maintenance::squash::SquashOptions;
+use esker_fs::maintenance::verify::{Severity, VerifyOptions, VerifyReport, VerifyTargets};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
+use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::Session;
-use esker_fs::squash::SquashOptions;
-use esker_fs::verify::{Severity, VerifyOptions, VerifyReport, VerifyTargets};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::Key;
@@ -185,7 +185,7 @@ fn damage_of_one_set_does_not_hide_others() {
     let damaged = with(&damaged, data, Some(vec![0; 2_000]));
     let report = verify(&repository(&damaged));
     for object in [table, data] {
-        let is_named = |finding: &esker_fs::verify::Finding| finding.object == *object;
+        let is_named = |finding: &esker_fs::maintenance::verify::Finding| finding.object == *object;
         assert!(report.findings.iter().any(is_named), "{object}: {:#?}", report.findings);
     }
     let only =

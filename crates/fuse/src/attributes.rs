@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Attributes: converts inodes to the attributes that the kernel gets, and changes them.
 //!
-//! Times outside the range of timestamps (`esker_fs::timestamp`) are stored as the nearest time in
-//! it. The kernel has checked permissions; it leaves only the removal of set-id bits when content
+//! Times outside the range of timestamps (`esker_fs::inode::timestamp`) are stored as the
+//! nearest time in it. The kernel has checked permissions; it leaves only the removal of set-id bits when content
 //! or owner change to the file system (`HANDLE_KILLPRIV_V2`).
 
 use std::time::UNIX_EPOCH;
 
+use esker_fs::inode::timestamp;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::namespace::Namespace;
 use esker_fs::ops::AttributeChanges;
-use esker_fs::timestamp;
+use esker_fs::stack::namespace::Namespace;
 use esker_fuse_ring::{AttrChanges, NewTime};
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 

@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::Receiver;
 
 use esker_base::{Error, Kind};
-use esker_fs::dir::Dir;
 use esker_fs::inode::{Inode, NameKind};
+use esker_fs::stack::dir::Dir;
 use fuser::{Errno, INodeNo, Notifier};
 
 use crate::front::{MountFront, is_of_store};

@@ -13,8 +13,8 @@ use std::sync::mpsc::Sender;
 
 use esker_base::{Clock, Error, Kind};
 use esker_fs::inode::FileKind;
+use esker_fs::inode::timestamp;
 use esker_fs::session::Session;
-use esker_fs::timestamp;
 use fuser::{Errno, INodeNo, Notifier};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -26,7 +26,7 @@ use crate::listing::OpenListing;
 use crate::node_location::NodeLocation;
 use crate::nodes::{KernelNode, NodeTable};
 use crate::statistics::{RequestKind, RequestStatistics};
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 
 /// Blocks of 4 KiB reported for stores of unknown size: 4 PiB.
 const BLOCKS_UNKNOWN: u64 = 1 << 40;

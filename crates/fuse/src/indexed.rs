@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use esker_base::{Bytes, Error, Kind};
-use esker_fs::indexed::{IndexedPart, parts_of};
+use esker_fs::inode::indexed::{IndexedPart, parts_of};
 use esker_fs::inode::{FileKind, Inode};
 use esker_imd::IndexedReader;
 use esker_imd::entry::key_inode;

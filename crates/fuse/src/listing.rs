@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use esker_base::Kind;
-use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::list::DirCursor;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::list::DirCursor;
 use fuser::{Errno, FileAttr};
 use parking_lot::Mutex;
 

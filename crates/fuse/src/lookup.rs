@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
+use esker_fs::stack::dir::Dir;
 use fuser::{Errno, FileAttr};
 
 use crate::front::MountFront;

@@ -28,7 +28,7 @@ use crate::front::{MountFront, MountSetup};
 use crate::prune::prune_until;
 use crate::server::{Server, Transport, TransportChoice};
 use crate::statistics::RequestStatistics;
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";

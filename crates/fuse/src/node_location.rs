@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Node location: the place in the namespace of the file behind an inode number.
 
-use esker_fs::dir::Dir;
 use esker_fs::inode::Inode;
+use esker_fs::stack::dir::Dir;
 
 use crate::indexed::KeyFile;
 

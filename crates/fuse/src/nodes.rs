@@ -15,8 +15,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use esker_fs::dir::Dir;
 use esker_fs::inode::{DirId, FileId, FileKind, Inode};
+use esker_fs::stack::dir::Dir;
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 

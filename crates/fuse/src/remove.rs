@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::ops::{RenameFlags, RenameOutcome};
+use esker_fs::stack::dir::Dir;
 use fuser::Errno;
 
 use crate::failed_change::ChangedName;

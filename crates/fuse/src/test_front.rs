@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use esker_base::clock::ManualClock;
 use esker_base::store::SharedStore;
-use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::identity::Identity;
 
 use crate::file::InPlacePolicy;
 use crate::front::{MountFront, MountSetup};
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 
 /// A front of a new session in `store`, and the session.
 pub(crate) fn front_of_session(store: SharedStore) -> (Arc<MountFront>, Arc<Session>) {

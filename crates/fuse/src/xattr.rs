@@ -8,8 +8,8 @@
 use std::sync::atomic::Ordering;
 
 use esker_base::Kind;
-use esker_fs::dir::Dir;
 use esker_fs::ops::XattrSet;
+use esker_fs::stack::dir::Dir;
 use fuser::Errno;
 
 use crate::control::STATUS;
@@ -25,12 +25,12 @@ const TRUSTED: &[u8] = b"trusted.";
 
 impl MountFront {
     /// All attributes of `node`.
-    fn xattrs(&self, node: &KernelNode) -> Result<esker_fs::xattr::Xattrs, Errno> {
+    fn xattrs(&self, node: &KernelNode) -> Result<esker_fs::inode::xattr::Xattrs, Errno> {
         let place = node.place.lock().clone();
         let inode = match &place {
             NodeLocation::Dir(dir) => self.view.namespace().stat_dir(dir),
             NodeLocation::Name(dir, name) => self.view.namespace().lookup(dir, name, true),
-            NodeLocation::Key(_) => return Ok(esker_fs::xattr::Xattrs::new()),
+            NodeLocation::Key(_) => return Ok(esker_fs::inode::xattr::Xattrs::new()),
             NodeLocation::Gone(inode) => Ok((**inode).clone()),
         };
         let xattrs = inode.and_then(|inode| self.view.namespace().xattrs(&inode));

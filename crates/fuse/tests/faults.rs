@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore};
-use esker_fs::namespace::FollowLinks;
+use esker_fs::session::view::NamespaceView;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::view::NamespaceView;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::mounted::{Mounted, can_mount, options, repository};

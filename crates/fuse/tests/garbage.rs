@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Garbage of a mounted session.
 
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;

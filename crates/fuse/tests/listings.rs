@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listings of large directories while they change.
 
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

@@ -9,10 +9,10 @@ use std::time::Duration;
 use esker_base::Result;
 use esker_base::clock::SystemClock;
 use esker_base::store::{MemoryStore, SharedStore};
-use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
+use esker_fs::session::view::NamespaceView;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::view::NamespaceView;
+use esker_fs::stack::identity::Identity;
 use esker_fuse::{
     InPlacePolicy, KNOWN_FILES_MAX, Mount, MountOptions, Transport, TransportChoice, is_supported,
 };

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::store::{CountedStore, PosixStore};
-use esker_fs::identity::Identity;
-use esker_fs::namespace::FollowLinks;
+use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::session::Session;
-use esker_fs::verify::VerifyOptions;
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_fuse::InPlacePolicy;
 use tempfile::TempDir;
 

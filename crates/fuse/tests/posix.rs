@@ -2,7 +2,7 @@
 //! Behaviour that programs know from other file systems: set-id bits, blocks, holes, times, and the
 //! errors for missing features.
 
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
@@ -97,7 +97,7 @@ fn blocks_count_what_is_stored() {
     };
     assert_eq!((listed("full"), blocks(&mounted.path("long"))), (4096, 0));
     session.flush().expect("flush");
-    let inode = session.stat("/sparse", esker_fs::namespace::FollowLinks::No).expect("stat");
+    let inode = session.stat("/sparse", esker_fs::stack::namespace::FollowLinks::No).expect("stat");
     assert_eq!(session.stored_bytes(&inode).expect("stored"), 3 + (3 << 20));
     drop(long);
     mounted.end().expect("closed");
@@ -156,9 +156,9 @@ fn times_of_collected_writes_stay() {
         std::thread::sleep(tick);
         drop(file);
         File::open(&path).expect("open").sync_all().expect("sync");
-        let found = session.stat(format!("/{name}"), esker_fs::namespace::FollowLinks::No);
+        let found = session.stat(format!("/{name}"), esker_fs::stack::namespace::FollowLinks::No);
         let inode = found.expect("stat");
-        let ns = esker_fs::timestamp::of_parts;
+        let ns = esker_fs::inode::timestamp::of_parts;
         assert_eq!(inode.mtime_ns, ns(before.mtime(), before.mtime_nsec()), "{name}");
         assert_eq!(inode.ctime_ns, ns(before.ctime(), before.ctime_nsec()), "{name}");
     }
@@ -190,7 +190,7 @@ fn times_before_1970_are_kept() {
         let time = Timespec { tv_sec, tv_nsec };
         let times = Timestamps { last_access: time, last_modification: time };
         utimensat(CWD, &path, &times, AtFlags::empty()).expect("utimensat");
-        let inode = session.stat("/f", esker_fs::namespace::FollowLinks::No).expect("stat");
+        let inode = session.stat("/f", esker_fs::stack::namespace::FollowLinks::No).expect("stat");
         assert_eq!(nearest(inode.mtime_ns), kept);
         let stat = fs::metadata(&path).expect("stat");
         assert_eq!((stat.mtime(), stat.mtime_nsec()), kept);

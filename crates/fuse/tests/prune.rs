@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory that a mount uses because the kernel remembers files.
 
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! Requests: the number that the kernel sends for common operations; docs/guide/mount.md has the
 //! table.
 
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 use std::fs;
 use std::sync::Arc;
 

@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, Store};
-use esker_fs::namespace::FollowLinks;
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
+use esker_fs::stack::namespace::FollowLinks;
 use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom, XattrFlags};
 
 use crate::mounted::{Mounted, can_mount, options, repository};
@@ -270,7 +270,7 @@ fn numbers_of_directories() {
     fs::rename(mounted.path("a/b"), mounted.path("c")).expect("rename");
     assert_eq!(stat("c").ino(), before);
     assert_eq!(stat("c/..").ino(), 1);
-    assert!(session.stat("/c", esker_fs::namespace::FollowLinks::No).is_ok());
+    assert!(session.stat("/c", esker_fs::stack::namespace::FollowLinks::No).is_ok());
     let space = rustix::fs::statvfs(mounted.root()).expect("statvfs");
     assert!(space.f_bavail > 0 && space.f_namemax == 255);
     let open = File::open(mounted.path("c")).expect("open");
@@ -340,7 +340,7 @@ fn indexed_directories_are_shown_as_directories_and_removed_whole() {
     let store = Arc::new(MemoryStore::new());
     let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
     for (number, name) in [(7, "rm"), (8, "rmdir")] {
-        let prefix = esker_fs::indexed::prefix(session.set(), number);
+        let prefix = esker_fs::inode::indexed::prefix(session.set(), number);
         store.put_if_absent(&format!("{prefix}root"), b"of no importance here").expect("put");
         let root = session.root();
         session.create_indexed(root, name.as_bytes(), 0o755, number, 9).expect("create");

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use esker_base::Kind;
 use esker_fs::session::Session;
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 use esker_fuse::{Transport, TransportChoice};
 use esker_fuse_ring::{RingOptions, RingRefusal, Rings};
 use rustix::fs::{AtFlags, StatxFlags};

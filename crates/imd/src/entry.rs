@@ -6,10 +6,10 @@
 
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
-use esker_fs::identity::{EXECUTE, READ};
-use esker_fs::indexed::{IndexedPart, parts_of};
+use esker_fs::inode::indexed::{IndexedPart, parts_of};
 use esker_fs::inode::{FileKind, Inode, NameKind};
-use esker_fs::namespace::{FollowLinks, Namespace};
+use esker_fs::stack::identity::{EXECUTE, READ};
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 
 use crate::hash::key_hash;
 use crate::indexed_reader::IndexedReader;

@@ -9,8 +9,8 @@
 
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Random, Result};
-use esker_fs::indexed;
 use esker_fs::inode::Inode;
+use esker_fs::inode::indexed;
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
 
@@ -31,7 +31,7 @@ use crate::write::DirectoryOptions;
 /// use esker_base::Random;
 /// use esker_base::store::{MemoryStore, SharedStore};
 /// use esker_comm::threads;
-/// use esker_fs::identity::Identity;
+/// use esker_fs::stack::identity::Identity;
 /// use esker_fs::repository::Repository;
 /// use esker_fs::session::SessionOptions;
 /// use esker_imd::{DirectoryWriter, RecordLayout, SessionDirectory, ValueFormat, entry};
@@ -177,7 +177,7 @@ impl AppendBase {
     pub fn of(session: &Session, path: &[u8]) -> Result<Self> {
         let found = crate::entry::find(session, path)?.filter(|found| found.rest.is_empty());
         let Some(entry) = found else {
-            session.stat(path, esker_fs::namespace::FollowLinks::Yes)?;
+            session.stat(path, esker_fs::stack::namespace::FollowLinks::Yes)?;
             let path = String::from_utf8_lossy(path).into_owned();
             return Err(Error::new(Kind::NotADirectory, format!("{path}: no indexed directory")));
         };

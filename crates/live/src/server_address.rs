@@ -7,7 +7,7 @@
 
 use esker_base::store::Store;
 use esker_base::{Kind, Result};
-use esker_fs::live_namespace::LiveNamespace;
+use esker_fs::names::live_namespace::LiveNamespace;
 use serde::{Deserialize, Serialize};
 
 /// Maximum bytes of an address object.

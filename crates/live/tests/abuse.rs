@@ -41,8 +41,9 @@ fn open(server: &LiveServer) -> UnixStream {
 
 /// The first frame of `client`.
 fn hello(live: &LiveStore, client: u64) -> Vec<u8> {
-    let set =
-        esker_fs::live_namespace::LiveNamespace::load(&*live.store, NAME).expect("no failure").set;
+    let set = esker_fs::names::live_namespace::LiveNamespace::load(&*live.store, NAME)
+        .expect("no failure")
+        .set;
     let hello = ClientHello { method: HelloMethod::PeerCredentials, client, set, nonce: [0; 16] };
     frame(&FrameHeader::new(Verb::Hello, 0), &hello.encode())
 }
@@ -278,7 +279,7 @@ fn a_server_that_was_fenced_before_it_put_its_address() {
 /// The client number is that of a base, and the request's number leads to a file of that base.
 #[test]
 fn a_user_cannot_take_the_identity_of_a_file() {
-    if !esker_fs::identity::Identity::of_process().is_root() {
+    if !esker_fs::stack::identity::Identity::of_process().is_root() {
         return;
     }
     use crate::served::session_options;
@@ -327,7 +328,7 @@ fn a_user_cannot_take_the_identity_of_a_file() {
 
 #[test]
 fn another_user_cannot_continue_a_client_after_a_takeover() {
-    if !esker_fs::identity::Identity::of_process().is_root() {
+    if !esker_fs::stack::identity::Identity::of_process().is_root() {
         return;
     }
     let live = Arc::new(LiveStore::new());
@@ -393,7 +394,7 @@ fn attributes_of_the_root_are_changed_once() {
     let mut raw = greeted(&live, &server, 99);
     assert_eq!(ask(&mut raw, Verb::SetAttributes, 1, &payload(0o777)), Some(Ok(())));
     let mode = tree
-        .resolve(b"/", esker_fs::namespace::FollowLinks::Yes)
+        .resolve(b"/", esker_fs::stack::namespace::FollowLinks::Yes)
         .expect("no failure")
         .attributes
         .mode;
@@ -404,7 +405,7 @@ fn attributes_of_the_root_are_changed_once() {
 /// identities of their files. Fix: identities are hashes, of the user among others.
 #[test]
 fn a_user_cannot_reach_the_content_of_another() {
-    if !esker_fs::identity::Identity::of_process().is_root() {
+    if !esker_fs::stack::identity::Identity::of_process().is_root() {
         return;
     }
     let live = Arc::new(LiveStore::new());

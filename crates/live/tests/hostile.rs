@@ -43,8 +43,9 @@ fn hello(set: SetId, client: u64) -> Vec<u8> {
 
 /// A connection after its handshake.
 fn greeted(live: &LiveStore, server: &LiveServer, client: u64) -> UnixStream {
-    let set =
-        esker_fs::live_namespace::LiveNamespace::load(&*live.store, NAME).expect("a layout").set;
+    let set = esker_fs::names::live_namespace::LiveNamespace::load(&*live.store, NAME)
+        .expect("a layout")
+        .set;
     let mut stream = connect(server);
     stream.write_all(&hello(set, client)).expect("sent");
     let mut welcome = [0; 24 + 16];

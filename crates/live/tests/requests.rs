@@ -2,11 +2,11 @@
 //! Requests: each verb, batches, many requests under way, snapshots.
 
 use esker_base::{Kind, Result};
-use esker_fs::identity::Identity;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::FollowLinks;
+use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::ops::RenameFlags;
-use esker_fs::verify::VerifyOptions;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_live::client::{LiveDir, Request};
 use esker_live::wire::{AttributeRequest, take_attributes};
 

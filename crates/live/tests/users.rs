@@ -3,7 +3,7 @@
 //! the tests of the command have processes of two users.
 
 use esker_base::{Kind, Result};
-use esker_fs::identity::Identity;
+use esker_fs::stack::identity::Identity;
 use esker_live::client::{LiveClientOptions, LiveDir, Request};
 use esker_live::proof::UserSecret;
 use esker_live::wire::AttributeRequest;

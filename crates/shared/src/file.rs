@@ -27,7 +27,7 @@ use esker_comm::{Rank, Transport};
 use esker_extent::{Segment, SegmentLog, SegmentMap, SegmentOverlay, runs_among};
 use esker_fs::data::read_mapped;
 use esker_fs::file::{FILE_BYTES_MAX, OpenFile};
-use esker_fs::identity::{READ, WRITE};
+use esker_fs::stack::identity::{READ, WRITE};
 
 use crate::fetch_batches::FetchBatches;
 use crate::gather;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A shared file as a file of the namespace, before it is shared and after it is published.
 
-use esker_fs::identity::Identity;
-use esker_fs::squash::SquashOptions;
+use esker_fs::maintenance::squash::SquashOptions;
+use esker_fs::stack::identity::Identity;
 use esker_shared::INDEX_RANK;
 
 use crate::support::{JOB, assert_sound, content, memory, options, repository, run, same, session};

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use esker_base::store::{SharedStore, Store};
 use esker_base::{Kind, Result};
-use esker_fs::gc::GcOptions;
-use esker_fs::identity::Identity;
+use esker_fs::maintenance::verify::{VerifyOptions, VerifyReport};
 use esker_fs::repository::Repository;
+use esker_fs::retention::gc::GcOptions;
 use esker_fs::session::SessionOptions;
-use esker_fs::verify::{VerifyOptions, VerifyReport};
+use esker_fs::stack::identity::Identity;
 use esker_sim::{ActorProcess, ShiftedClock, SimulatedMachine};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::tree::TreeOptions;

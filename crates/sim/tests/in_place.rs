@@ -15,7 +15,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use esker_base::clock::Clock;
 use esker_base::{Random, Result};
 use esker_fs::file::OpenFile;
-use esker_fs::namespace::FollowLinks;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 use esker_table::tree::Durability;
 use parking_lot::Mutex;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Random, Result};
+use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::repository::Repository;
-use esker_fs::squash::SquashOptions;
 use esker_sim::{ActorId, ActorProcess};
 
 use crate::checks::{World, findings, tree_of, verify_options};

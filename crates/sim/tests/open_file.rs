@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use esker_base::{Kind, Random, Result};
 use esker_fs::file::OpenFile;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
 use esker_fs::session::Session;
+use esker_fs::stack::namespace::FollowLinks;
 
 use crate::operation::{Answer, Operation, Place};
 use crate::writer::{Writer, patches, paths_of_files};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Attributes: inodes in the forms in which system calls return them.
 
+use esker_fs::inode::timestamp;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::timestamp;
 
 /// Preferred size of reads, by which programs size their buffers.
 const BLOCK_BYTES: u16 = 4096;

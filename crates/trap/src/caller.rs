@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 
-use esker_fs::identity::Identity;
-use esker_fs::path::PATH_BYTES_MAX;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::path::PATH_BYTES_MAX;
 use rustix::io::Errno;
 
 /// Strings are read in pieces that do not cross pages, since the next page may not be there.

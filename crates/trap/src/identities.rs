@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use esker_fs::identity::Identity;
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
+use esker_fs::stack::identity::Identity;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 

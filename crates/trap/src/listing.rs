@@ -11,10 +11,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use esker_base::Result;
-use esker_fs::dir::Dir;
 use esker_fs::inode::FileKind;
-use esker_fs::list::DirCursor;
-use esker_fs::namespace::Namespace;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::list::DirCursor;
+use esker_fs::stack::namespace::Namespace;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 

@@ -8,7 +8,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use esker_fs::path::SYMLINKS_MAX;
+use esker_fs::stack::path::SYMLINKS_MAX;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 

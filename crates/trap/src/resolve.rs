@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
 use esker_base::{Error, Kind};
-use esker_fs::dir::Dir;
-use esker_fs::identity::EXECUTE;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::path::SYMLINKS_MAX;
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::EXECUTE;
+use esker_fs::stack::path::SYMLINKS_MAX;
 use rustix::io::Errno;
 
 use crate::caller::{Caller, errno_of};

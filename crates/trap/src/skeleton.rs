@@ -22,9 +22,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::namespace::Namespace;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::namespace::Namespace;
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;

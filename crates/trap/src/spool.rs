@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use esker_base::{Error, Kind, Result};
-use esker_fs::namespace::Namespace;
+use esker_fs::stack::namespace::Namespace;
 use parking_lot::Mutex;
 use rustix::fs::inotify;
 use rustix::process::{Resource, getrlimit};

@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use esker_base::{Error, Kind, Result};
 use esker_fs::file::OpenFile;
 use esker_fs::inode::Inode;
-use esker_fs::namespace::Namespace;
+use esker_fs::inode::timestamp;
 use esker_fs::ops::AttributeChanges;
 use esker_fs::session::Session;
-use esker_fs::timestamp;
+use esker_fs::stack::namespace::Namespace;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, SeekFrom, Timespec, Timestamps};
 

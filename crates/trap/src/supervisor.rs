@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use esker_base::{Error, Kind, Result};
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 use rustix::io::Errno;
 
 use crate::calls::TrappedCall;

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_base::store::MemoryStore;
-use esker_fs::identity::Identity;
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
+use esker_fs::stack::identity::Identity;
 use rustix::io::Errno;
 
 use crate::shown::{

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use esker_base::clock::SystemClock;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Error, Result};
-use esker_fs::identity::Identity;
 use esker_fs::inode::Inode;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
+use esker_fs::session::view::NamespaceView;
 use esker_fs::session::{NewRoot, Session, SessionOptions};
-use esker_fs::view::NamespaceView;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_trap::TrapOptions;
 use tempfile::TempDir;
 

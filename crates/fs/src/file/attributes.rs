@@ -7,12 +7,12 @@ use esker_base::Result;
 use esker_extent::Segment;
 
 use super::{InPlaceFile, OpenFile, OpenFileState, RecordLocation, SessionFile};
-use crate::dir::Dir;
 use crate::file::space::check_end;
-use crate::identity::WRITE;
 use crate::inode::{DirId, FileId, Inode};
 use crate::ops::setattr::{AttributeChanges, content_changed};
 use crate::session::Session;
+use crate::stack::dir::Dir;
+use crate::stack::identity::WRITE;
 
 impl OpenFileState {
     /// Takes over `inode` from the record, which is about to go; unwritten changes stay on top of
@@ -34,7 +34,7 @@ impl OpenFileState {
 impl SessionFile<'_> {
     /// Returns a directory and a name under which operations reach the file; `None` once its last
     /// name is gone. For a file with several names, this is its place in
-    /// [`crate::namespace::Namespace::links`], which only a superuser may use.
+    /// [`crate::stack::namespace::Namespace::links`], which only a superuser may use.
     #[must_use]
     pub fn record_location(&self) -> Option<(Dir, Vec<u8>)> {
         match self.file.location() {

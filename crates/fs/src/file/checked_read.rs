@@ -9,7 +9,7 @@ use esker_extent::{LogPlace, Segment};
 
 use crate::data::{PIECE_BYTES, log_name};
 use crate::inode::Inode;
-use crate::namespace::Namespace;
+use crate::stack::namespace::Namespace;
 
 /// Segments are looked up in ranges of at least this size, so that memory does not grow with the
 /// file.

@@ -14,8 +14,8 @@ use esker_extent::Segment;
 use esker_table::schema::{Key, RowBuffer};
 
 use crate::inode::Inode;
-use crate::layers::LowerRecords;
 use crate::session::Session;
+use crate::stack::layers::LowerRecords;
 
 /// Segments are looked up in ranges of this size, so that memory does not grow with the file.
 const WINDOW_BYTES: u64 = 64 << 20;

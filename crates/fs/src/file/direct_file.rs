@@ -15,7 +15,7 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
 use crate::inode::Inode;
-use crate::timestamp;
+use crate::inode::timestamp;
 
 /// A data log's file, open for reading and writing.
 #[derive(Debug)]

@@ -26,9 +26,9 @@ use super::direct_file::DirectFile;
 use super::{BUFFER_BYTES_MAX, OpenFile, OpenFileState, RecordLocation, SessionFile};
 use crate::data::{FileLog, PIECE_BYTES, log_name};
 use crate::inode::Extent;
+use crate::inode::timestamp;
 use crate::ops::AttributeChanges;
 use crate::session::Session;
-use crate::timestamp;
 
 const SET_ID_BITS: u32 = 0o6000;
 /// Maximum number of segments put into the tree at once when a file is sealed.

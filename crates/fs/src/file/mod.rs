@@ -34,9 +34,9 @@ pub(crate) use self::reclaim::SharedLogs;
 pub use self::shared::{HandedOver, SharedContent};
 pub(crate) use self::table::OpenFiles;
 use crate::data::FileLog;
-use crate::dir::Dir;
 use crate::inode::Inode;
 use crate::session::Session;
+use crate::stack::dir::Dir;
 
 /// Maximum size of a file, the largest `off_t`.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use esker_base::{Kind, Result};
 
 use super::{OpenFile, RecordLocation, SessionFile};
-use crate::dir::Dir;
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
 use crate::ops::setattr::{AttributeChanges, check_file};
 use crate::session::Session;
+use crate::stack::dir::Dir;
 
 impl Session {
     /// Opens the regular file `name` in `dir` for reading and writing. All openers of a file share
     /// one [`OpenFile`]. The caller checks permissions on the file
-    /// ([`crate::identity::Identity::check`]), since they depend on the open mode, and gives the
-    /// file back with [`Session::close_file`]. Cost: at most one block read per layer.
+    /// ([`crate::stack::identity::Identity::check`]), since they depend on the open mode, and gives
+    /// the file back with [`Session::close_file`]. Cost: at most one block read per layer.
     ///
     /// # Errors
     /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for anything but a regular file.
@@ -234,7 +234,8 @@ mod tests {
         session.close_file(twice).expect("close");
         assert!(session.files().is_empty());
         assert_eq!(buffered(), 0);
-        let large = session.find("/large", crate::namespace::FollowLinks::No).expect("find").inode;
+        let large =
+            session.find("/large", crate::stack::namespace::FollowLinks::No).expect("find").inode;
         assert_eq!(session.read(&large, 0, 90_001).expect("read"), &[2; 90_000][..]);
     }
 }

@@ -13,8 +13,8 @@ use super::direct_file::DirectFile;
 use super::{OpenFile, OpenFileState, SessionFile};
 use crate::data::{self, LARGE_FILE_BYTES, PIECE_BYTES, log_name};
 use crate::inode::{Extent, Inode};
-use crate::namespace::Namespace;
 use crate::session::Session;
+use crate::stack::namespace::Namespace;
 
 /// Segments are looked up in ranges of this size, so that memory does not grow with the file.
 const WINDOW_BYTES: u64 = 64 << 20;

@@ -41,17 +41,17 @@ use esker_table::schema::Key;
 use esker_table::tables::{SortedRun, TableRuns};
 use hashbrown::HashMap;
 
-use crate::condemn;
 use crate::data::{
     GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, LIVE_SHARE_MIN, MOVED_BYTES_MAX, PIECE_BYTES, folder,
     has_checksum, log_name,
 };
-use crate::dependency;
-use crate::gc::SetObject;
 use crate::inode::{DirId, Extent, FileKind, INODE, Inode, column};
-use crate::marker::{self, MarkerHolder};
-use crate::namespace::Namespace;
+use crate::retention::condemn;
+use crate::retention::dependency;
+use crate::retention::gc::SetObject;
+use crate::retention::marker::{self, MarkerHolder};
 use crate::session::Session;
+use crate::stack::namespace::Namespace;
 
 /// Maximum number of segments put while other threads wait.
 const BATCH_SEGMENTS_MAX: usize = 1024;

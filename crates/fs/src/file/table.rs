@@ -8,9 +8,9 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use super::{OpenFile, RecordLocation};
-use crate::dir::Dir;
 use crate::inode::{Extent, Inode};
 use crate::session::Session;
+use crate::stack::dir::Dir;
 
 /// The open files of one session.
 #[derive(Debug, Default)]

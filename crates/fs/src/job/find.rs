@@ -12,7 +12,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::same_file::InheritedFile;
 use crate::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, column};
-use crate::layers::dir_of;
+use crate::stack::layers::dir_of;
 
 /// A part's record of a key.
 #[derive(Clone, Debug)]

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 
 use super::JobId;
 use super::claim::{self, PartClaim};
-use crate::condemn::{self, DeletionPhase, TRIES_MAX};
-use crate::marker::{self, MarkerHolder};
 use crate::names;
 use crate::repository::{Repository, best_effort, given_up};
+use crate::retention::condemn::{self, DeletionPhase, TRIES_MAX};
+use crate::retention::marker::{self, MarkerHolder};
 use crate::session::{Session, SessionOptions};
 
 /// A part of a job.

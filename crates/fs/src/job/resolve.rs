@@ -22,7 +22,7 @@ use super::find::{MovedDir, PartFindings, PartVersion};
 use super::same_file::FileCover;
 use super::{ConflictKind, PartConflict, WINDOW_BYTES};
 use crate::inode::{DirId, INODE, Inode, NameKind, key};
-use crate::layers::{LayerStack, dir_of};
+use crate::stack::layers::{LayerStack, dir_of};
 
 /// The parts of a job, and their bases.
 pub(super) struct JobLayers<'a> {

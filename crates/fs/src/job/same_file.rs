@@ -17,7 +17,7 @@ use super::find::{PartFindings, PartVersion};
 use super::resolve::{DecidedKey, JobLayers, KeyDecisions, PartResolution};
 use super::{ConflictKind, PartConflict};
 use crate::inode::{DirId, FileId, Inode, NameKind};
-use crate::layers::dir_of;
+use crate::stack::layers::dir_of;
 
 /// A record of a file of a base, in a part that did not make the file.
 #[derive(Clone, Debug)]

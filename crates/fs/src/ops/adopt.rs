@@ -6,10 +6,10 @@
 
 use esker_base::Result;
 
-use crate::dir::Dir;
 use crate::inode::{Inode, key};
-use crate::path::check_name;
 use crate::session::Session;
+use crate::stack::dir::Dir;
+use crate::stack::path::check_name;
 
 /// Reads the next bytes of a file into a buffer and returns their count; 0 at the end.
 pub(crate) type FillBuffer<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<usize>;

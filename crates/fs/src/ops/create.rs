@@ -3,10 +3,10 @@
 
 use esker_base::{Error, Kind, Result};
 
-use crate::dir::Dir;
 use crate::inode::{FileId, FileKind, Inode, NameKind};
-use crate::path::PATH_BYTES_MAX;
 use crate::session::Session;
+use crate::stack::dir::Dir;
+use crate::stack::path::PATH_BYTES_MAX;
 
 /// Maximum number of directories with unwritten times; a handle of each is kept in memory.
 pub(super) const TOUCHED_MAX: usize = 1 << 16;
@@ -69,7 +69,7 @@ impl Session {
             FileKind::CharDevice | FileKind::BlockDevice if self.identity().is_root() => {}
             FileKind::CharDevice | FileKind::BlockDevice => {
                 self.check_vacant(dir, name)?;
-                return Err(crate::identity::not_permitted(name));
+                return Err(crate::stack::identity::not_permitted(name));
             }
             FileKind::Directory | FileKind::Symlink | FileKind::Indexed => {
                 return Err(Error::new(Kind::Invalid, "mknod cannot make directories or links"));

@@ -3,9 +3,9 @@
 
 use esker_base::Result;
 
-use crate::dir::Dir;
 use crate::inode::{FileId, FileKind, Inode, NameKind, key};
 use crate::session::{NameState, Session, exists, put};
+use crate::stack::dir::Dir;
 
 impl Session {
     /// Creates an empty regular file like [`Session::create`], with the identity `id`, which the
@@ -21,7 +21,7 @@ impl Session {
         let key = key(dir.id(), name);
         self.tree().prefetch(&key);
         let _structure = self.read_structure();
-        crate::path::check_name(name)?;
+        crate::stack::path::check_name(name)?;
         self.check_change(dir, name)?;
         self.own(dir, &mut inode, None);
         let below = self.below(dir, &key)?;

@@ -3,13 +3,13 @@
 
 use esker_base::{Error, Kind, Result};
 
-use crate::dir::Dir;
 use crate::file::FILE_BYTES_MAX;
-use crate::identity::WRITE;
-use crate::indexed::{self, IndexedPart, PARTS_MAX};
+use crate::inode::indexed::{self, IndexedPart, PARTS_MAX};
 use crate::inode::{FileKind, Inode, NameKind};
-use crate::path::show;
 use crate::session::Session;
+use crate::stack::dir::Dir;
+use crate::stack::identity::WRITE;
+use crate::stack::path::show;
 
 impl Session {
     /// Creates the entry `name` in `dir` for the indexed directory `number` of `size` bytes, which

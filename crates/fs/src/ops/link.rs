@@ -3,10 +3,10 @@
 
 use esker_base::{Error, Kind, Result};
 
-use crate::dir::Dir;
 use crate::inode::{DirId, Inode, NameKind, key};
-use crate::path::check_name;
 use crate::session::{NameState, Session, check_not_directory, exists, not_found, put};
+use crate::stack::dir::Dir;
+use crate::stack::path::check_name;
 
 /// Maximum number of names of a file, as on most file systems.
 pub const LINKS_MAX: u32 = 1 << 20;

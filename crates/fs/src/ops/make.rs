@@ -4,10 +4,10 @@
 
 use esker_base::{Error, Kind, Result};
 
-use crate::dir::Dir;
 use crate::inode::{FileKind, Inode, NameKind};
 use crate::ops::create::check_target;
 use crate::session::Session;
+use crate::stack::dir::Dir;
 
 /// A file to be made for another user.
 #[derive(Clone, Copy, Debug)]
@@ -79,10 +79,10 @@ mod tests {
     use esker_table::tree::{Durability, TreeOptions};
 
     use super::*;
-    use crate::identity::Identity;
     use crate::ops::create::TOUCHED_MAX;
     use crate::repository::Repository;
     use crate::session::SessionOptions;
+    use crate::stack::identity::Identity;
 
     const NEW_DIRECTORY: NewFile =
         NewFile { kind: FileKind::Directory, mode: 0o755, uid: 7, gid: 7, rdev: 0, target: &[] };

@@ -4,10 +4,10 @@
 use esker_base::{Error, Kind, Result};
 use hashbrown::HashMap;
 
-use crate::dir::{Dir, DirNode};
 use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, key};
-use crate::path::{check_name, show};
 use crate::session::{NameState, Session, check_not_directory, not_found, put};
+use crate::stack::dir::{Dir, DirNode};
+use crate::stack::path::{check_name, show};
 
 impl Session {
     /// Removes the file `name` from `dir`; its content goes with its last name. Returns the inode

@@ -7,11 +7,11 @@
 
 use esker_base::{Error, Kind, Result};
 
-use crate::dir::Dir;
 use crate::inode::{DirId, Inode, NameKind, key};
 use crate::ops::remove::drop_name;
-use crate::path::{check_name, show};
 use crate::session::{NameState, Session, exists, not_found};
+use crate::stack::dir::Dir;
+use crate::stack::path::{check_name, show};
 
 /// Treatment of a name that is taken, by a rename.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Session {
     /// Fails if `moved` is a directory whose `..` may not change.
     fn check_parent_changes(&self, moved: &Inode, from: &Dir, name: &[u8], to: &Dir) -> Result<()> {
         if moved.is_directory() && from.id() != to.id() {
-            self.identity().check(crate::identity::WRITE, moved, name)?;
+            self.identity().check(crate::stack::identity::WRITE, moved, name)?;
         }
         Ok(())
     }

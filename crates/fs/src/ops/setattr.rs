@@ -3,13 +3,13 @@
 
 use esker_base::{Error, Kind, Result};
 
-use crate::dir::Dir;
 use crate::file::FILE_BYTES_MAX;
-use crate::identity::{Identity, WRITE, not_permitted};
+use crate::inode::xattr;
 use crate::inode::{FileKind, Inode, NO_ID};
-use crate::path::show;
 use crate::session::Session;
-use crate::xattr;
+use crate::stack::dir::Dir;
+use crate::stack::identity::{Identity, WRITE, not_permitted};
+use crate::stack::path::show;
 
 /// Changes of attributes; those that are `None` stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

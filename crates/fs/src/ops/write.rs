@@ -4,12 +4,12 @@
 use esker_base::Result;
 
 use crate::data::{INLINE_BYTES_MAX, LARGE_FILE_BYTES};
-use crate::dir::Dir;
-use crate::identity::WRITE;
 use crate::inode::{Extent, FileKind, Inode, NameKind};
 use crate::ops::setattr::{check_file, content_changed};
-use crate::path::check_name;
 use crate::session::Session;
+use crate::stack::dir::Dir;
+use crate::stack::identity::WRITE;
+use crate::stack::path::check_name;
 
 /// Content of a file, inline or in a data log.
 pub(crate) struct FileContent {

@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use esker_base::clock::{Clock, ManualClock};
 use esker_base::{Kind, Result as EskerResult};
-use esker_fs::identity::Identity;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::FollowLinks;
+use esker_fs::inode::timestamp;
 use esker_fs::ops::{AttributeChanges, XattrSet};
-use esker_fs::timestamp;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 
 use crate::operation::{ANY_TIME, Answer, Attributes, Leaf, Operation, Outcome, Place, Tree};
 

@@ -14,9 +14,9 @@ use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Clock, Error, Kind, Random, Result};
-use esker_fs::identity::Identity;
-use esker_fs::live_namespace::LiveNamespace;
-use esker_fs::namespace::FollowLinks;
+use esker_fs::names::live_namespace::LiveNamespace;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::endpoint::{ClientIdentity, Endpoint};

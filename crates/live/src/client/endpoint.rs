@@ -11,7 +11,7 @@ use std::time::Duration;
 use esker_base::process::ProcessIdentity;
 use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Random, Result};
-use esker_fs::identity::Identity;
+use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
 use rustix::net::sockopt::socket_peercred;
 

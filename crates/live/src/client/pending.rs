@@ -6,8 +6,8 @@ use std::sync::Arc;
 use esker_base::wire::{put_bytes, put_varint};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::DirId;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
+use esker_fs::stack::namespace::FollowLinks;
 
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader,

@@ -7,8 +7,8 @@ use esker_base::store::SharedStore;
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::DirId;
-use esker_fs::namespace::FollowLinks;
 use esker_fs::ops::RenameFlags;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 
 use super::connection::{LiveClientOptions, LiveConnection};

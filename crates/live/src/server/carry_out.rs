@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
-use esker_fs::identity::Identity;
 use esker_fs::session::Session;
+use esker_fs::stack::identity::Identity;
 use parking_lot::MutexGuard;
 
 use super::open_directories::OpenDirectories;

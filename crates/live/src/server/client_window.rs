@@ -4,9 +4,9 @@
 //!
 //! A client numbers its requests and repeats all unanswered ones, in order, on each new connection.
 //! While the server lives, the window has their answers. After a crash, the next server has the
-//! client's record (`esker_fs::request_record`), which each change carried: the position of the
-//! last item that was carried out, and those of earlier items that failed. An item that failed may
-//! be carried out when it is repeated, since its client never had an answer. Invariant: items are
+//! client's record (`esker_fs::session::request_record`), which each change carried: the position
+//! of the last item that was carried out, and those of earlier items that failed. An item that failed
+//! may be carried out when it is repeated, since its client never had an answer. Invariant: items are
 //! carried out in the order of their requests, so everything up to the last one was carried out, or
 //! failed.
 
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_base::{Error, Kind, Result};
-use esker_fs::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
+use esker_fs::session::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
 
 /// Version of the content of a record.
 const VERSION: u8 = 1;

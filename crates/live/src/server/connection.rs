@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
-use esker_fs::identity::Identity;
+use esker_fs::stack::identity::Identity;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;

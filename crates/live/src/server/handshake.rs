@@ -6,7 +6,7 @@
 //! client may act for any user.
 
 use esker_base::{Error, Kind, Random, Result};
-use esker_fs::identity::Identity;
+use esker_fs::stack::identity::Identity;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::admission::AdmittedConnection;

@@ -32,11 +32,11 @@ use std::time::Duration;
 
 use esker_base::process::ProcessIdentity;
 use esker_base::{Clock, Error, Random, Result};
-use esker_fs::hold::HolderState;
-use esker_fs::live_namespace::LiveNamespace;
-use esker_fs::marker::{self, MarkerHolder};
+use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::repository::Repository;
+use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::SessionOptions;
+use esker_fs::session::hold::HolderState;
 use esker_table::manifest::Manifest;
 use tokio::runtime::Runtime;
 

@@ -5,8 +5,8 @@
 //! the directory open; after that the client opens the path again. The number of open directories
 //! is bounded for any behaviour of clients.
 
-use esker_fs::dir::Dir;
 use esker_fs::inode::DirId;
+use esker_fs::stack::dir::Dir;
 use quick_cache::sync::Cache;
 
 /// Maximum number of directories that are kept open for a connection, some 300 bytes each.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use esker_base::{Error, Result};
-use esker_fs::identity::Identity;
+use esker_fs::stack::identity::Identity;
 use rustix::net::sockopt::socket_peercred;
 
 /// Initial room for supplementary groups; most users have fewer.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use esker_base::{Clock, Error, Kind, Result};
-use esker_fs::identity::Identity;
 use esker_fs::session::Session;
+use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
 use hashbrown::HashMap;
 use parking_lot::Mutex;

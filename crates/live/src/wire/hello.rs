@@ -14,7 +14,7 @@
 
 use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_base::{Error, Result};
-use esker_fs::identity::Identity;
+use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
 
 const MAGIC: &[u8; 8] = b"ESKRLIVE";

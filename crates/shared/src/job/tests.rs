@@ -9,8 +9,8 @@ use esker_base::Random;
 use esker_base::clock::SystemClock;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_comm::threads::{self, ThreadTransport};
-use esker_fs::identity::Identity;
-use esker_fs::verify::VerifyOptions;
+use esker_fs::maintenance::verify::VerifyOptions;
+use esker_fs::stack::identity::Identity;
 use esker_table::tree::TreeOptions;
 
 use super::*;

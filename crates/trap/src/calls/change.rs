@@ -2,12 +2,12 @@
 //! Change: calls that change attributes: mode, owner, times, size.
 
 use esker_base::Result as EskerResult;
-use esker_fs::dir::Dir;
-use esker_fs::identity::WRITE;
+use esker_fs::inode::timestamp;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::ops::AttributeChanges;
 use esker_fs::session::Session;
-use esker_fs::timestamp;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::WRITE;
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall, session};
@@ -194,10 +194,10 @@ impl TrappedCall<'_> {
     /// need not own the file.
     fn acting_view(
         &self,
-        view: &esker_fs::view::NamespaceView,
+        view: &esker_fs::session::view::NamespaceView,
         inode: &Inode,
         needs_write_only: bool,
-    ) -> Result<esker_fs::view::NamespaceView, Errno> {
+    ) -> Result<esker_fs::session::view::NamespaceView, Errno> {
         let identity = view.namespace().identity();
         if !needs_write_only || identity.check_owner(inode, b"").is_ok() {
             return Ok(view.clone());

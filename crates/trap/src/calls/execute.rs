@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Execute: the kernel executes programs of the namespace, from a copy in the skeleton.
 
-use esker_fs::identity::{EXECUTE, Identity};
 use esker_fs::inode::FileKind;
+use esker_fs::stack::identity::{EXECUTE, Identity};
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall};

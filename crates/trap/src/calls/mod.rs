@@ -15,10 +15,10 @@ mod xattr;
 use std::sync::Arc;
 
 use esker_base::{Error, Kind};
-use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::session::Session;
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
+use esker_fs::stack::dir::Dir;
 use libc::AT_FDCWD;
 use rustix::io::Errno;
 

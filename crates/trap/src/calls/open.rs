@@ -6,11 +6,11 @@ use std::fs::File;
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_fs::dir::Dir;
 use esker_fs::file::OpenFile;
-use esker_fs::identity::{EXECUTE, READ, WRITE};
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::{EXECUTE, READ, WRITE};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 

@@ -47,7 +47,7 @@ impl TrappedCall<'_> {
         let Subject::Name(located) = self.socket_name()? else { return Ok(CallAnswer::Continue) };
         let inode = located.inode()?;
         let identity = located.view.namespace().identity();
-        let checked = identity.check(esker_fs::identity::WRITE, inode, &located.name);
+        let checked = identity.check(esker_fs::stack::identity::WRITE, inode, &located.name);
         checked.map_err(|error| errno(&error))?;
         if inode.kind() != Some(FileKind::Socket) {
             return Err(Errno::CONNREFUSED);

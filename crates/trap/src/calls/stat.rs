@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Stat: calls that read the attributes of files and of the file system.
 
-use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
+use esker_fs::stack::dir::Dir;
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall};

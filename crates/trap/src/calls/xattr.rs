@@ -2,12 +2,12 @@
 //! Xattr: extended attributes, `user.*` and for a superuser also `trusted.*` and `security.*`.
 
 use esker_base::Kind;
-use esker_fs::dir::Dir;
-use esker_fs::identity::{READ, WRITE};
 use esker_fs::inode::Inode;
+use esker_fs::inode::xattr::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use esker_fs::ops::XattrSet;
-use esker_fs::view::NamespaceView;
-use esker_fs::xattr::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use esker_fs::session::view::NamespaceView;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::{READ, WRITE};
 use rustix::io::Errno;
 
 use super::{Subject, TrappedCall, session};

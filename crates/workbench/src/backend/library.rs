@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use esker_base::store::SharedStore;
 use esker_base::{Clock, Kind, Result};
-use esker_fs::dir::Dir;
-use esker_fs::list::{DirCursor, DirEntry};
 use esker_fs::ops::RenameFlags;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::list::{DirCursor, DirEntry};
 
 use super::library_session::{LibrarySession, fill};
 use super::{Backend, BackendConnection, is_numbered};

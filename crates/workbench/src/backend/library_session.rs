@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Result};
-use esker_fs::list::DirCursor;
 use esker_fs::names::{IfTaken, PublishedName};
 use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::list::DirCursor;
 use parking_lot::RwLock;
 
 use super::MARKER_BYTES_MAX;

@@ -4,10 +4,10 @@
 
 use esker_base::Result;
 use esker_fs::inode::Inode;
-use esker_fs::namespace::{FollowLinks, PathTarget};
 use esker_fs::ops::AttributeChanges;
 use esker_fs::session::Session;
-use esker_fs::walk::{WalkNext, WalkOrder, WalkStep};
+use esker_fs::stack::namespace::{FollowLinks, PathTarget};
+use esker_fs::traversal::walk::{WalkNext, WalkOrder, WalkStep};
 
 use crate::location::StackPath;
 

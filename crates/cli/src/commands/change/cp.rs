@@ -3,13 +3,13 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::dir::Dir;
-use esker_fs::identity::{READ, WRITE};
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::namespace::{FollowLinks, PathTarget};
 use esker_fs::ops::{AttributeChanges, XattrSet};
 use esker_fs::session::Session;
-use esker_fs::walk::{WalkNext, WalkOrder, WalkStep, normalized};
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::{READ, WRITE};
+use esker_fs::stack::namespace::{FollowLinks, PathTarget};
+use esker_fs::traversal::walk::{WalkNext, WalkOrder, WalkStep, normalized};
 use esker_imd::entry;
 
 use super::{attributes, one_stack};

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::namespace::FollowLinks;
 use esker_fs::session::Session;
+use esker_fs::stack::namespace::FollowLinks;
 
 use super::one_stack;
 use crate::change::{ChangeArguments, ChangedSession};

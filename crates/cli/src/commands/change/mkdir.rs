@@ -3,8 +3,8 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::dir::Dir;
 use esker_fs::session::Session;
+use esker_fs::stack::dir::Dir;
 
 use super::one_stack;
 use crate::change::{ChangeArguments, ChangedSession};
@@ -87,6 +87,6 @@ pub fn make_dirs(session: &Session, path: &[u8], mode: u32) -> Result<Dir> {
         Some(parent) => make_dirs(session, parent, mode)?,
         None => return Err(Error::new(Kind::NotFound, "the root is not there")),
     };
-    let (_, name) = esker_fs::path::split_last(path)?;
+    let (_, name) = esker_fs::stack::path::split_last(path)?;
     session.mkdir(&parent, name, mode)
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use esker_base::{Error, Kind, Result, shell_word};
-use esker_fs::namespace::FollowLinks;
 use esker_fs::session::Session;
+use esker_fs::stack::namespace::FollowLinks;
 
 use crate::change::{ChangeArguments, ChangedSession};
 use crate::context::CommandContext;

@@ -3,8 +3,8 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::namespace::FollowLinks;
 use esker_fs::session::Session;
+use esker_fs::stack::namespace::FollowLinks;
 
 use super::one_stack;
 use crate::change::{ChangeArguments, ChangedSession};

@@ -3,10 +3,10 @@
 
 use clap::Args;
 use esker_base::{Kind, Result};
-use esker_fs::namespace::FollowLinks;
+use esker_fs::inode::timestamp;
 use esker_fs::ops::AttributeChanges;
 use esker_fs::session::Session;
-use esker_fs::timestamp;
+use esker_fs::stack::namespace::FollowLinks;
 
 use super::{attributes, one_stack};
 use crate::change::{ChangeArguments, ChangedSession};

@@ -14,9 +14,9 @@ pub mod value_format;
 
 use clap::{Args, Subcommand};
 use esker_base::{Error, Kind, Result};
+use esker_fs::inode::timestamp;
 use esker_fs::inode::{FileKind, Inode, NameKind};
 use esker_fs::repository::Repository;
-use esker_fs::timestamp;
 use esker_imd::IndexedReader;
 use esker_imd::entry::{self, IndexedEntry};
 use esker_table::manifest::Manifest;
@@ -96,7 +96,7 @@ pub fn open(
         }
         _ => {
             // If nothing is there, this error is more specific.
-            view.stat(&target.path, esker_fs::namespace::FollowLinks::Yes)?;
+            view.stat(&target.path, esker_fs::stack::namespace::FollowLinks::Yes)?;
             Err(Error::new(Kind::NotADirectory, format!("{target}: no indexed directory")))
         }
     }

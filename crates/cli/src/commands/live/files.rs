@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::FollowLinks;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_live::client::{LiveDir, LiveEntry, Request};
 use esker_live::wire::{LiveAttributes, TRANSFER_BYTES_MAX};
 use esker_live::{LiveTree, client::LivePlace};

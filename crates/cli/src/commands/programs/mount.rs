@@ -14,13 +14,13 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result, shell_word};
-use esker_fs::identity::Identity;
-use esker_fs::marker::MarkerHolder;
 use esker_fs::names::spare_name;
-use esker_fs::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::repository::Repository;
+use esker_fs::retention::marker::MarkerHolder;
+use esker_fs::retention::read_lease::{ReadLease, ReaderMarkers};
+use esker_fs::session::view::NamespaceView;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fs::view::NamespaceView;
+use esker_fs::stack::identity::Identity;
 use esker_fuse::{
     InPlacePolicy, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, SOURCE, Transport,
     TransportChoice, status_of,
@@ -462,7 +462,7 @@ impl MountSubject {
 
 /// Open sessions of mounts for `name`.
 fn left_by_mounts(repository: &Repository, name: &str) -> Result<Vec<SetId>> {
-    let of_mount = |node: &esker_fs::graph::GraphNode| {
+    let of_mount = |node: &esker_fs::maintenance::graph::GraphNode| {
         node.holders.iter().any(MarkerHolder::is_session)
             && node.manifest.as_ref().is_ok_and(|manifest| {
                 manifest.state == SetState::Open

@@ -8,10 +8,10 @@ use clap::Args;
 use esker_base::{Error, Kind, Result};
 use esker_comm::launch::JobOutcome;
 use esker_fs::names::{self, spare_name};
-use esker_fs::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::repository::Repository;
+use esker_fs::retention::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::session::Session;
-use esker_fs::view::NamespaceView;
+use esker_fs::session::view::NamespaceView;
 use esker_trap::TrapOptions;
 
 use crate::change::{MessageArgument, NewNameSource, SessionSettings, announce, check_free};

@@ -4,7 +4,7 @@
 use clap::Args;
 use esker_base::store::SharedStore;
 use esker_base::{Error, Result};
-use esker_fs::namespace::FollowLinks;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_imd::entry::{self, IndexedEntry};
 
 use crate::context::CommandContext;

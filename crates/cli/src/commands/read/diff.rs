@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use esker_base::Result;
-use esker_fs::diff::{DiffAspect, Difference, diff};
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
+use esker_fs::stack::namespace::FollowLinks;
+use esker_fs::traversal::diff::{DiffAspect, Difference, diff};
 use serde_json::json;
 
 use crate::context::CommandContext;

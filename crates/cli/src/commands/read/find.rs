@@ -7,12 +7,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use esker_base::Result;
-use esker_fs::glob::Glob;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::FollowLinks;
-use esker_fs::predicate::Predicate;
-use esker_fs::timestamp;
-use esker_fs::walk::{VisitedEntry, WalkNext, WalkOrder, WalkStep};
+use esker_fs::inode::timestamp;
+use esker_fs::stack::namespace::FollowLinks;
+use esker_fs::traversal::glob::Glob;
+use esker_fs::traversal::predicate::Predicate;
+use esker_fs::traversal::walk::{VisitedEntry, WalkNext, WalkOrder, WalkStep};
 
 use crate::context::CommandContext;
 use crate::location::StackPath;

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, Args, ValueEnum};
 use esker_base::Result;
-use esker_fs::identity::READ;
-use esker_fs::indexed::{self, IndexedPart};
+use esker_fs::inode::indexed::{self, IndexedPart};
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::list::{DirCursor, DirEntry};
-use esker_fs::namespace::{FollowLinks, Namespace};
-use esker_fs::walk::{WalkNext, WalkOrder, WalkStep, normalized};
+use esker_fs::stack::identity::READ;
+use esker_fs::stack::list::{DirCursor, DirEntry};
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::walk::{WalkNext, WalkOrder, WalkStep, normalized};
 use esker_imd::{IndexedReader, entry};
 
 use crate::context::CommandContext;

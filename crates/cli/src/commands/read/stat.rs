@@ -4,8 +4,8 @@
 use clap::Args;
 use esker_base::{Error, Result};
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::namespace::{FollowLinks, Namespace};
-use esker_fs::walk::normalized;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::walk::normalized;
 use esker_imd::entry;
 use serde_json::{Map, Value, json};
 

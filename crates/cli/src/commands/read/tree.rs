@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use esker_base::Result;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::list::{DirCursor, DirEntry};
-use esker_fs::namespace::{FollowLinks, Namespace};
-use esker_fs::walk::normalized;
+use esker_fs::stack::list::{DirCursor, DirEntry};
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::walk::normalized;
 use serde_json::json;
 
 use crate::context::CommandContext;

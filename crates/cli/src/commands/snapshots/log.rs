@@ -3,10 +3,10 @@
 
 use clap::Args;
 use esker_base::Result;
-use esker_fs::graph::GraphNode;
+use esker_fs::inode::timestamp;
 use esker_fs::job::JobId;
-use esker_fs::marker::MarkerHolder;
-use esker_fs::timestamp;
+use esker_fs::maintenance::graph::GraphNode;
+use esker_fs::retention::marker::MarkerHolder;
 use esker_table::manifest::{Manifest, SetState};
 use serde_json::json;
 

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::graph::GraphNode;
+use esker_fs::inode::timestamp;
+use esker_fs::maintenance::graph::GraphNode;
 use esker_fs::names::{self, PublishedName};
-use esker_fs::namespace::FollowLinks;
 use esker_fs::repository::Repository;
-use esker_fs::timestamp;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 use serde_json::json;
 

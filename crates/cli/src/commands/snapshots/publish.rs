@@ -3,11 +3,11 @@
 
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
-use esker_fs::conflicts::{BaseConflict, ComposedBases, ConflictingVersion};
 use esker_fs::job::{ConflictKind, JobId, PartConflict};
 use esker_fs::names::{self, IfTaken};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
+use esker_fs::traversal::conflicts::{BaseConflict, ComposedBases, ConflictingVersion};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use esker_base::{Error, Kind, Result};
+use esker_fs::inode::timestamp;
 use esker_fs::job::JobId;
-use esker_fs::marker::{self, MarkerHolder};
-use esker_fs::open_sessions::OpenSession;
 use esker_fs::repository::Repository;
-use esker_fs::timestamp;
+use esker_fs::retention::marker::{self, MarkerHolder};
+use esker_fs::session::open_sessions::OpenSession;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 

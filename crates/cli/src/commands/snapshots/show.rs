@@ -4,11 +4,11 @@
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use esker_base::Result;
-use esker_fs::graph::GraphNode;
 use esker_fs::inode::INODE;
+use esker_fs::inode::timestamp;
 use esker_fs::job::JobId;
+use esker_fs::maintenance::graph::GraphNode;
 use esker_fs::repository::Repository;
-use esker_fs::timestamp;
 use esker_table::column_sizes;
 use esker_table::manifest::{Manifest, SetState, TableRef};
 use serde_json::json;

@@ -4,7 +4,7 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::squash::{SquashCounts, SquashOptions, SquashReport};
+use esker_fs::maintenance::squash::{SquashCounts, SquashOptions, SquashReport};
 use esker_fuse::{ControlRequest, ask, mountpoint_of};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use serde_json::json;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use esker_base::Result;
-use esker_fs::gc::{GcOptions, GcReport};
-use esker_fs::open_sessions::{LeftSessions, OpenSession};
+use esker_fs::retention::gc::{GcOptions, GcReport};
+use esker_fs::session::open_sessions::{LeftSessions, OpenSession};
 use esker_table::manifest::SetId;
 use serde_json::json;
 

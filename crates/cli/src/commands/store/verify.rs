@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use clap::Args;
 use esker_base::{Kind, Result};
-use esker_fs::verify::{Finding, Severity, VerifyOptions, VerifyReport, VerifyTargets};
+use esker_fs::maintenance::verify::{
+    Finding, Severity, VerifyOptions, VerifyReport, VerifyTargets,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 

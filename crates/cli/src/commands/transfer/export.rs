@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use clap::Args;
 use esker_base::{Error, Kind, Result, shell_word};
-use esker_fs::export::ExportOptions;
 use esker_fs::inode::FileKind;
-use esker_fs::namespace::{FollowLinks, Namespace};
-use esker_fs::tally::TransferTally;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
+use esker_fs::traversal::export::ExportOptions;
+use esker_fs::traversal::tally::TransferTally;
 
 use super::report::{report, report_problems};
 use crate::context::CommandContext;

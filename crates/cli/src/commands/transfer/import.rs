@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use clap::Args;
 use esker_base::Result;
-use esker_fs::import::ImportOptions;
 use esker_fs::session::Session;
-use esker_fs::tally::TransferTally;
+use esker_fs::traversal::import::ImportOptions;
+use esker_fs::traversal::tally::TransferTally;
 
 use super::report::report;
 use crate::change::{

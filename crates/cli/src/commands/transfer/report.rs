@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use esker_base::Result;
-use esker_fs::tally::{TransferProblem, TransferTally};
+use esker_fs::traversal::tally::{TransferProblem, TransferTally};
 use serde_json::json;
 
 use crate::context::CommandContext;

@@ -8,10 +8,10 @@
 
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
-use esker_fs::dir::Dir;
-use esker_fs::identity::WRITE;
 use esker_fs::inode::{DirId, FileId};
 use esker_fs::ops::RenameFlags;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::WRITE;
 use esker_table::manifest::SetId;
 
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};

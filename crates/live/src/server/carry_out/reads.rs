@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use esker_base::wire::{WireInput, put_bytes, put_varint};
 use esker_base::{Error, Kind, Result};
-use esker_fs::dir::Dir;
 use esker_fs::inode::{DirId, FileKind, Inode};
-use esker_fs::list::DirCursor;
-use esker_fs::namespace::FollowLinks;
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::list::DirCursor;
+use esker_fs::stack::namespace::FollowLinks;
 
 use super::{ANSWER_BYTES_MAX, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::wire::{

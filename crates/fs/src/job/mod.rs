@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Jobs: several writers of one job, each with its own part of the job's change set, and joining
+//! the parts.
+//!
+//! Ranks do not communicate while they write. Publishing moves references to tables, never records:
+//! the job's set shows the tables of all parts. Only names that several parts changed need a
+//! decision (`resolve.rs`); the winning records are a small run above all others.
+//! Invariant: no change of a part is left out without being reported.
+//! Source: DESIGN §5; DeltaFS thesis §4.3 (no false sharing).
+
+pub(crate) mod claim;
+mod find;
+mod parts;
+mod resolve;
+mod same_file;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::str::FromStr;
+
+use esker_base::{Error, Kind, Random, Result};
+use esker_extent::{RUN, SEGMENT, Segment, SegmentOverlay, SegmentTables};
+use esker_table::manifest::{JobMembership, Manifest, SetId, SetState, TableRef};
+use esker_table::run_writer::RunWriter;
+use esker_table::schema::{Key, KeyBuffer};
+use esker_table::set_writer::SetWriter;
+use esker_table::tables::TableRuns;
+use hashbrown::{HashMap, HashSet};
+
+use self::find::PartFindings;
+pub use self::parts::JobPart;
+pub(crate) use self::parts::joined_job;
+use self::resolve::{JobLayers, PartResolution};
+use self::same_file::FileCover;
+use crate::inode::{DirId, INODE};
+use crate::names;
+use crate::names::publication::check_part_stays;
+use crate::repository::{Repository, best_effort, complete_manifest};
+use crate::retention::condemn;
+use crate::retention::dependency;
+use crate::retention::marker::{self, MarkerHolder};
+use crate::retention::provisional_markers::ProvisionalMarkers;
+use crate::retention::session_marker;
+use crate::stack::dir_tree::DirTree;
+use crate::stack::layers::{LayerStack, dir_of, load_stack};
+
+/// Segments of a file are looked up in ranges of this size, so that memory does not grow with the
+/// file.
+const WINDOW_BYTES: usize = 64 << 20;
+
+/// Identity of a job, on which its ranks agree beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId(pub u128);
+
+impl JobId {
+    /// Returns a new unique identity.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Random::from_system().u128())
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for JobId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = u128::from_str_radix(text, 16).ok().filter(|_| digits);
+        id.map(Self).ok_or_else(|| {
+            Error::new(Kind::Invalid, format!("{text:?} is not a job id (32 hex digits)"))
+        })
+    }
+}
+
+/// Kind of a conflict between changes of several parts to one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConflictKind {
+    /// They made different files or directories at the name, or replaced it differently.
+    SameName,
+    /// They changed the same file or directory in different ways.
+    SameFile,
+    /// One removed what another changed.
+    Removed,
+    /// One moved the directory that another changed; it is at its new place with the entries of
+    /// both.
+    Moved,
+    /// They moved the directory to different places; it is at one of them.
+    MovedTwice,
+    /// They left one file of a base at several names; at this name it is now a separate file.
+    SeveralNames,
+    /// They moved directories into each other, or into one that another removed: no path leads
+    /// there.
+    Unreachable,
+}
+
+/// A name with conflicting changes, and how the conflict was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartConflict {
+    /// The kind of the conflict.
+    pub kind: ConflictKind,
+    /// The path, if one leads to the directory that contains the name.
+    pub path: Option<Vec<u8>>,
+    /// The directory that contains the name.
+    pub dir: DirId,
+    /// The name; the file id for a file with several names.
+    pub name: Vec<u8>,
+    /// The part whose change is shown.
+    pub winner: SetId,
+    /// The parts whose changes of the name are not shown.
+    pub losers: Vec<SetId>,
+}
+
+/// Result of publishing a job.
+#[derive(Clone, Debug)]
+pub struct JobReport {
+    /// The job's change set.
+    pub set: SetId,
+    /// Number of parts it shows.
+    pub parts: usize,
+    /// Number of tables of parts that it shows.
+    pub tables: usize,
+    /// Number of sorted runs that they form.
+    pub runs: usize,
+    /// Number of names with compatible changes of several parts, such as times of directories.
+    pub merged: u64,
+    /// Names with conflicting changes.
+    pub conflicts: Vec<PartConflict>,
+}
+
+impl Repository {
+    /// Publishes the complete `parts`, in order of their ranks, as one change set called `name`. If
+    /// changes of a name conflict, the one with the lowest sequence number wins, and among equals
+    /// that of the lowest rank; a directory that one part moved stays moved. Parts that wrote to
+    /// one file conflict even if they wrote different ranges of it. Every conflict is reported.
+    /// Cost: a read of the parts' tables where their keys overlap, one small table, a commit; with
+    /// conflicts also a scan of all directories, for their paths.
+    ///
+    /// # Errors
+    /// `Exists` if the name is taken; `Invalid` if a part is not complete or builds on another.
+    pub fn publish_job(&self, parts: &[SetId], name: &str) -> Result<JobReport> {
+        self.publish_job_as(None, parts, name)
+    }
+
+    /// Like [`Repository::publish_job`], on behalf of `writer`: if its process dies before the
+    /// job's set has its name, the next collection discards that set.
+    pub fn publish_job_as(
+        &self,
+        writer: Option<&SetWriter>,
+        parts: &[SetId],
+        name: &str,
+    ) -> Result<JobReport> {
+        let store = &**self.store();
+        names::check(name)?;
+        if names::is_taken(store, name)? {
+            return Err(names::taken(name));
+        }
+        let set = self.draw_set_id();
+        // A publication that fails may have given the set its name, so a failure here leaves the
+        // markers on the parts.
+        let markers = ProvisionalMarkers::hold(store, set, &[])?;
+        let (report, manifests) = self.join_parts(set, parts, writer)?;
+        self.publish(set, name)?;
+        markers.keep();
+        for (part, known) in parts.iter().zip(&manifests) {
+            best_effort(session_marker::release_published(store, *part, known))?;
+        }
+        Ok(report)
+    }
+
+    /// Makes `set` the complete set that joins `parts`. Returns the manifests of the parts, too.
+    fn join_parts(
+        &self,
+        set: SetId,
+        parts: &[SetId],
+        writer: Option<&SetWriter>,
+    ) -> Result<(JobReport, Vec<Manifest>)> {
+        let store = &**self.store();
+        for part in parts {
+            marker::hold(store, *part, &MarkerHolder::Set(set))?;
+        }
+        let manifests = self.load_parts(parts)?;
+        let mut manifest = self.begin_joined(set, &manifests, writer)?;
+        let layers: Vec<TableRuns> = manifests
+            .iter()
+            .map(|part| TableRuns::new(&part.tables, &INODE, self.source()))
+            .collect();
+        let bases = load_stack(self.source(), &manifest.bases)?;
+        let below = LayerStack::new(self.source().clone(), bases, None);
+        let found = PartFindings::in_parts(&layers, parts)?;
+        let moves_of_several = found.has_moves_of_several_parts();
+        // Only moves by several parts can leave a directory without a path.
+        let moved = if moves_of_several { found.moved_ids() } else { Vec::new() };
+        let source = self.source();
+        let resolved = PartResolution::of(
+            &found,
+            &JobLayers { parts, tables: &layers, below: &below, manifests: &manifests, source },
+        )?;
+        manifest.tables = stack_runs(&manifests);
+        // Some parts may consist of data only.
+        dependency::keep_data_of(&mut manifest, parts);
+        let runs = manifest.tables.first().map_or(0, |table| table.run);
+        let shown = manifest.tables.len();
+        // Commit before anything is written to the set: from here on a manifest needs its markers,
+        // its tables and those of the parts. If a collector swept the markers, this fails.
+        manifest.claim(store, set, self.clock().now_ns())?;
+        // From here on the parts are parts because of this set, so no rank begins another one. One
+        // that was given up before may have a successor.
+        let stay = |part: &SetId| check_part_stays(*part, &condemn::load_live(store, *part)?);
+        if let Err(error) = parts.iter().try_for_each(stay) {
+            // This set then no longer makes the parts parts.
+            drop(condemn::doom_now(&mut manifest, store, set, self.clock().now_ns()));
+            return Err(error);
+        }
+        let top = self.write_top(set, runs + 1, &resolved, &manifests)?;
+        // Records above the parts may come from sets below them.
+        let highest = top.iter().map(|table| table.seq_max).max().unwrap_or(0);
+        manifest.last_seq = manifest.last_seq.max(highest);
+        manifest.tables.splice(0..0, top);
+        let mut report = JobReport {
+            set,
+            parts: parts.len(),
+            tables: shown,
+            runs: usize::try_from(runs).unwrap_or(usize::MAX),
+            merged: resolved.merged,
+            conflicts: resolved.conflicts,
+        };
+        if moves_of_several || !report.conflicts.is_empty() {
+            let joined = TableRuns::new(&manifest.tables, &INODE, self.source());
+            let below = below.bases().iter().map(|base| &base.tables);
+            let all: Vec<&TableRuns> = std::iter::once(&joined).chain(below).collect();
+            name_conflicts(&mut report, &DirTree::of(&all, 1)?, &moved, parts);
+        }
+        complete_manifest(&mut manifest);
+        manifest.commit(store, set, self.clock().now_ns())?;
+        Ok((report, manifests))
+    }
+
+    /// Returns the first manifest of the set that joins `parts`, after putting markers on its
+    /// bases.
+    fn begin_joined(
+        &self,
+        set: SetId,
+        parts: &[Manifest],
+        writer: Option<&SetWriter>,
+    ) -> Result<Manifest> {
+        let now_ns = self.clock().now_ns();
+        let mut manifest = Manifest::new(Vec::new(), now_ns);
+        manifest.writer =
+            writer.map(|writer| SetWriter { is_private: true, ..writer.beginning(now_ns) });
+        for part in parts {
+            for base in &part.bases {
+                if !manifest.bases.contains(base) {
+                    marker::hold(&**self.store(), *base, &MarkerHolder::Set(set))?;
+                    manifest.bases.push(*base);
+                }
+            }
+            manifest.last_seq = manifest.last_seq.max(part.last_seq);
+            manifest.data_sets.extend_from_slice(&part.data_sets);
+            for (property, value) in &part.properties {
+                manifest.properties.entry(property.clone()).or_insert(value.clone());
+            }
+        }
+        let membership = parts.iter().find_map(|part| part.job);
+        manifest.job = membership.map(|part| JobMembership { rank: None, ..part });
+        Ok(manifest)
+    }
+
+    fn load_parts(&self, parts: &[SetId]) -> Result<Vec<Manifest>> {
+        let unique: HashSet<SetId> = parts.iter().copied().collect();
+        if parts.is_empty() || unique.len() < parts.len() {
+            return Err(Error::new(Kind::Invalid, "a job needs parts, each listed once"));
+        }
+        let mut manifests = Vec::with_capacity(parts.len());
+        let mut part_of: HashMap<JobMembership, SetId> = HashMap::new();
+        for part in parts {
+            let manifest = condemn::load_live(&**self.store(), *part)?;
+            if let Some(membership) = manifest.job.filter(|membership| membership.rank.is_some())
+                && let Some(other) = part_of.insert(membership, *part)
+            {
+                let context = format!(
+                    "@{other} and @{part} are parts of one rank; drop one of them with `esker \
+                     session drop`, or delete its name"
+                );
+                return Err(Error::new(Kind::Invalid, context));
+            }
+            if manifest.state != SetState::Sealed {
+                let context = format!(
+                    "part {part} is not complete; its writer completes it or, if the writer is \
+                     gone, `esker session complete @{part}` does"
+                );
+                return Err(Error::new(Kind::Invalid, context));
+            }
+            if let Some(base) = manifest.bases.iter().find(|base| unique.contains(*base)) {
+                let context = format!("part {part} builds on {base}, which is also a part");
+                return Err(Error::new(Kind::Invalid, context));
+            }
+            manifests.push(manifest);
+        }
+        Ok(manifests)
+    }
+
+    /// Writes the records and segments that override those of `parts`, as runs numbered from `run`.
+    fn write_top(
+        &self,
+        set: SetId,
+        run: u64,
+        resolved: &PartResolution,
+        parts: &[Manifest],
+    ) -> Result<Vec<TableRef>> {
+        let mut next_table = 1 << 32;
+        let mut writer = RunWriter::new(&INODE, self.store(), set, run, &mut next_table);
+        for (key, inode) in &resolved.top {
+            let key = key.key();
+            let mut row = inode.row(&key);
+            INODE.store(&mut row.ints);
+            writer.push(&row)?;
+        }
+        let mut tables = writer.finish()?;
+        let mut covers = resolved.covers.clone();
+        covers.sort_unstable_by_key(|cover| cover.file);
+        let mut writer = RunWriter::new(&SEGMENT, self.store(), set, run + 1, &mut next_table);
+        for cover in &covers {
+            self.write_cover(cover, parts, &mut writer)?;
+        }
+        tables.splice(0..0, writer.finish()?);
+        Ok(tables)
+    }
+
+    /// Writes segments for all of a file's content, with holes in between.
+    fn write_cover(
+        &self,
+        cover: &FileCover,
+        parts: &[Manifest],
+        out: &mut RunWriter,
+    ) -> Result<()> {
+        let part = &parts[cover.part];
+        let is_nameless =
+            |part: &&Manifest| part.tables.iter().all(|table| table.schema != INODE.id);
+        // Parts without names have segments of files that ranks write together.
+        let sources = std::iter::once(part).chain(parts.iter().filter(is_nameless));
+        let mut sources: Vec<SegmentTables> =
+            sources.map(|part| SegmentTables::new(&part.tables, self.source())).collect();
+        let stack = load_stack(self.source(), &part.bases)?;
+        sources.extend(stack.iter().map(|base| base.segments.clone()));
+        let hole = |at, end| Segment::hole(cover.file, at, end - at);
+        let mut at = 0;
+        for start in (0..cover.size).step_by(WINDOW_BYTES) {
+            let end = cover.size.min(start.saturating_add(WINDOW_BYTES as u64));
+            let mut overlay = SegmentOverlay::new(cover.stored, start..end);
+            sources.iter().try_for_each(|source| overlay.add_tables(source))?;
+            for piece in overlay.pieces().iter().filter(|piece| piece.place.is_some()) {
+                if at < piece.offset {
+                    out.push(&hole(at, piece.offset).row())?;
+                }
+                out.push(&Segment { file: cover.file, ..*piece }.row())?;
+                at = piece.end();
+            }
+        }
+        out.push(&hole(at, u64::MAX).row())
+    }
+}
+
+/// Returns the tables of all parts in as few runs as their key ranges allow, in a manifest's order.
+/// The runs of one part stay in order. The order between parts does not matter: keys that two of
+/// them have are never read from these runs.
+fn stack_runs(parts: &[Manifest]) -> Vec<TableRef> {
+    let mut depths: Vec<Vec<TableRef>> = Vec::new();
+    for part in parts {
+        let tables = part.tables.iter().filter(|table| table.schema == INODE.id);
+        let mut depth = 0;
+        let mut run = None;
+        for table in tables {
+            depth += usize::from(run.is_some_and(|run| run != table.run));
+            run = Some(table.run);
+            depths.resize(depths.len().max(depth + 1), Vec::new());
+            depths[depth].push(table.clone());
+        }
+    }
+    let mut runs: Vec<Vec<TableRef>> = Vec::new();
+    for mut tables in depths {
+        tables.sort_by(|a, b| a.first.key().cmp(&b.first.key()));
+        let start = runs.len();
+        for (run, table) in assign_runs(&tables).into_iter().zip(tables) {
+            runs.resize(runs.len().max(start + run + 1), Vec::new());
+            runs[start + run].push(table);
+        }
+    }
+    // Where several parts have segments, those of the lower rank are shown.
+    for part in parts {
+        let segments: Vec<&TableRef> = part
+            .tables
+            .iter()
+            .filter(|table| [SEGMENT.id, RUN.id].contains(&table.schema))
+            .collect();
+        let of_runs = segments.chunk_by(|a, b| a.run == b.run);
+        runs.extend(of_runs.map(|run| run.iter().map(|table| (*table).clone()).collect()));
+    }
+    let count = runs.len() as u64;
+    let numbered = runs.into_iter().zip((1..=count).rev());
+    numbered
+        .flat_map(|(tables, run)| tables.into_iter().map(move |table| TableRef { run, ..table }))
+        .collect()
+}
+
+/// Returns, for each of `tables`, in order of first keys, the run that it joins. The number of runs
+/// is minimal with no overlap within a run: a table joins the run that ends first, if it begins
+/// after that end.
+fn assign_runs(tables: &[TableRef]) -> Vec<usize> {
+    let mut ends: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
+    let mut assigned = Vec::with_capacity(tables.len());
+    for table in tables {
+        let next_run = ends.len();
+        let free = ends.peek().filter(|Reverse((end, _))| *end < table.first.key());
+        let run = free.map_or(next_run, |Reverse((_, run))| *run);
+        if run < next_run {
+            ends.pop();
+        }
+        ends.push(Reverse((table.last.key(), run)));
+        assigned.push(run);
+    }
+    assigned
+}
+
+/// Adds paths to conflicts, and reports moved directories to which no path leads any more.
+fn name_conflicts(
+    report: &mut JobReport,
+    shape: &DirTree,
+    moved: &[(DirId, KeyBuffer, usize)],
+    parts: &[SetId],
+) {
+    for (id, key, part) in moved {
+        if !shape.is_live(*id) {
+            report.conflicts.push(PartConflict {
+                kind: ConflictKind::Unreachable,
+                path: None,
+                dir: dir_of(&key.key()),
+                name: key.string.clone(),
+                winner: parts[*part],
+                losers: Vec::new(),
+            });
+        }
+    }
+    for conflict in &mut report.conflicts {
+        if conflict.dir != DirId::LINKS && shape.is_live(conflict.dir) {
+            conflict.path = shape.path(conflict.dir, &conflict.name);
+        }
+    }
+}

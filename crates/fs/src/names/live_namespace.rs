@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Live namespaces: open change sets with a name, which servers write for many clients.
+//!
+//! `live/<name>/layout` says which set a name stands for. The set has a marker by which collections
+//! and commands recognize it; the marker counts only while the layout names the set, so a crash
+//! between the two leaves a session like any other. Layout: docs/format/live.md.
+
+use esker_base::store::Store;
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::SetId;
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use crate::names;
+use crate::repository::Repository;
+use crate::retention::marker::{self, MarkerHolder};
+use crate::session::SessionOptions;
+
+/// Prefix of the names of all objects of live namespaces.
+const FOLDER: &str = "live/";
+/// Version of the layout object.
+const FORMAT: u32 = 1;
+/// Maximum bytes of a layout object.
+const LAYOUT_BYTES_MAX: u64 = 64 << 10;
+
+/// A live namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveNamespace {
+    /// Its name.
+    pub name: String,
+    /// The change set that its server writes.
+    pub set: SetId,
+    /// When it was made, in nanoseconds since the Unix epoch.
+    pub created_ns: u64,
+}
+
+/// The layout object.
+#[derive(Debug, Deserialize, Serialize)]
+struct LayoutObject {
+    format: u32,
+    sets: Vec<String>,
+    created_ns: u64,
+}
+
+impl LiveNamespace {
+    /// Returns the folder of the objects of the live namespace `name`.
+    #[must_use]
+    pub fn folder(name: &str) -> String {
+        format!("{FOLDER}{name}/")
+    }
+
+    fn layout_name(name: &str) -> String {
+        format!("{}layout", Self::folder(name))
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let (sets, created_ns) = (vec![self.set.to_string()], self.created_ns);
+        let layout = LayoutObject { format: FORMAT, sets, created_ns };
+        serde_json::to_vec(&layout).expect("a layout is plain JSON")
+    }
+
+    fn decode(name: &str, bytes: &[u8]) -> Result<Self> {
+        let object = Self::layout_name(name);
+        let damaged = |what: String| Error::corrupt(&object, 0, what);
+        let layout: LayoutObject =
+            serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+        if layout.format != FORMAT {
+            let what = format!("{object}: format {}; this is Esker for {FORMAT}", layout.format);
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        let [set] = &layout.sets[..] else {
+            return Err(damaged(format!("{} change sets, one expected", layout.sets.len())));
+        };
+        let set = set.parse().map_err(|_| damaged(format!("{set:?} is no change set")))?;
+        Ok(Self { name: name.to_owned(), set, created_ns: layout.created_ns })
+    }
+
+    /// Returns the live namespace `name` of `store`. Cost: one request.
+    ///
+    /// # Errors
+    /// `NotFound`; `Corrupt`; errors of the store.
+    pub fn load(store: &dyn Store, name: &str) -> Result<Self> {
+        names::check(name)?;
+        match store.get(&Self::layout_name(name), LAYOUT_BYTES_MAX) {
+            Ok(bytes) => Self::decode(name, &bytes),
+            Err(error) if error.kind() == Kind::NotFound => {
+                let what = format!("{name}: no such live namespace; `esker live list` shows them");
+                Err(Error::new(Kind::NotFound, what))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns all live namespaces of `store`, by name. Cost: a listing, and a request for each.
+    ///
+    /// # Errors
+    /// `Corrupt`; errors of the store.
+    pub fn all(store: &dyn Store) -> Result<Vec<Self>> {
+        Self::each(store, |_, loaded| loaded)
+    }
+
+    /// Returns the set of each live namespace, by name; `None` for one whose layout cannot be read.
+    pub(crate) fn sets(store: &dyn Store) -> Result<HashMap<String, Option<SetId>>> {
+        let set = |name: String, loaded: Result<Self>| match loaded {
+            Ok(live) => Ok((name, Some(live.set))),
+            Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Invalid) => Ok((name, None)),
+            Err(error) => Err(error),
+        };
+        Ok(Self::each(store, set)?.into_iter().collect())
+    }
+
+    /// Passes every live namespace with its name to `convert`, and returns the results.
+    fn each<T>(
+        store: &dyn Store,
+        convert: impl Fn(String, Result<Self>) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let name = |object: &str| {
+            let name = object.strip_prefix(FOLDER)?.strip_suffix("/layout")?;
+            names::check(name).is_ok().then(|| name.to_owned())
+        };
+        let mut converted = Vec::new();
+        for name in store.list(FOLDER)?.iter().filter_map(|object| name(&object.name)) {
+            match Self::load(store, &name) {
+                // Removed after the listing.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                loaded => converted.push(convert(name, loaded)?),
+            }
+        }
+        Ok(converted)
+    }
+}
+
+impl Repository {
+    /// Makes the live namespace `name` on top of `bases`, of which earlier ones win. It is an open
+    /// session that no process writes until a server begins. Cost: as [`Repository::begin`] and
+    /// ending that session, and two writes.
+    ///
+    /// # Errors
+    /// `Exists`, `Invalid` or `TooLarge` names; as [`Repository::begin`].
+    pub fn create_live(
+        &self,
+        name: &str,
+        bases: &[SetId],
+        options: SessionOptions,
+    ) -> Result<LiveNamespace> {
+        let store = &**self.store();
+        match LiveNamespace::load(store, name) {
+            Ok(_) => return Err(taken(name)),
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let give_up = options.clone();
+        let session = self.begin(bases, options.private())?;
+        let set = session.set();
+        let live = LiveNamespace { name: name.to_owned(), set, created_ns: self.clock().now_ns() };
+        let holder = MarkerHolder::Live(name.to_owned());
+        let make = || {
+            session.flush()?;
+            marker::hold(store, set, &holder)?;
+            match store.put_if_absent(&LiveNamespace::layout_name(name), &live.encode()) {
+                Err(error) if error.kind() == Kind::Exists => {
+                    // A repeated put whose first answer was lost finds its own object.
+                    match LiveNamespace::load(store, name) {
+                        Ok(found) if found.set == set => Ok(()),
+                        _ => Err(taken(name)),
+                    }
+                }
+                put => put,
+            }?;
+            // A collection that checked before the layout existed may have removed it.
+            marker::hold(store, set, &holder)?;
+            // Until here it has a writer, so no other process gives it up.
+            session.end()
+        };
+        if let Err(error) = make() {
+            // Otherwise a collection does it.
+            if LiveNamespace::load(store, name).is_ok_and(|found| found.set != set) {
+                let _ = self.give_up(set, &give_up);
+                let _ = marker::release(store, set, &holder);
+            }
+            return Err(error);
+        }
+        Ok(live)
+    }
+
+    /// Removes the live namespace `name` with everything in it that no snapshot shows. Servers are
+    /// fenced. Cost: as [`Repository::give_up`], a listing and some deletions.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` if a server writes it, unless `options` allow a takeover.
+    pub fn remove_live(&self, name: &str, options: &SessionOptions) -> Result<()> {
+        let store = &**self.store();
+        let live = LiveNamespace::load(store, name)?;
+        let manifest = crate::retention::condemn::load_live(store, live.set);
+        if let Ok(manifest) = &manifest {
+            self.check_not_held(live.set, manifest, options)?;
+        }
+        // Before the layout: after it, another namespace of this name may be made.
+        for object in store.list(&format!("{}server/", LiveNamespace::folder(name)))? {
+            store.delete(&object.name)?;
+        }
+        store.delete(&LiveNamespace::layout_name(name))?;
+        match self.give_up(live.set, options) {
+            // It was given up before this call was repeated.
+            Err(error) if error.kind() == Kind::NotFound => {}
+            done => done?,
+        }
+        marker::release(store, live.set, &MarkerHolder::Live(name.to_owned()))
+    }
+}
+
+fn taken(name: &str) -> Error {
+    let what = format!("{name} is a live namespace already; `esker live serve {name}` serves it");
+    Error::new(Kind::Exists, what)
+}
+
+/// Fails if `set` is a live namespace. Cost: one listing, and a request if it has such a marker.
+///
+/// # Errors
+/// `Conflict`, which names it; errors of the store.
+pub(crate) fn check_not_live(store: &dyn Store, set: SetId) -> Result<()> {
+    for holder in marker::holders(store, set)? {
+        let MarkerHolder::Live(name) = holder else { continue };
+        match LiveNamespace::load(store, &name) {
+            Ok(live) if live.set == set => {
+                let what = format!(
+                    "@{set} is the live namespace {name}: `esker live remove {name}` removes it"
+                );
+                return Err(Error::new(Kind::Conflict, what));
+            }
+            Err(error) if error.kind() != Kind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use esker_base::store::MemoryStore;
+
+    use super::*;
+
+    fn options() -> SessionOptions {
+        SessionOptions { heartbeat: None, ..SessionOptions::default() }
+    }
+
+    /// The bytes of docs/format/live.md.
+    #[test]
+    fn golden() {
+        let live = LiveNamespace { name: "run".into(), set: SetId(5), created_ns: 7 };
+        let text = r#"{"format":1,"sets":["00000000000000000000000000000005"],"created_ns":7}"#;
+        assert_eq!(live.encode(), text.as_bytes());
+        assert_eq!(LiveNamespace::decode("run", text.as_bytes()).expect("whole"), live);
+        for bad in ["", "{}", r#"{"format":1,"sets":[],"created_ns":7}"#] {
+            let error = LiveNamespace::decode("run", bad.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Corrupt, "{bad}");
+        }
+        let newer = r#"{"format":2,"sets":[],"created_ns":7}"#;
+        assert_eq!(
+            LiveNamespace::decode("run", newer.as_bytes()).unwrap_err().kind(),
+            Kind::Invalid
+        );
+    }
+
+    #[test]
+    fn a_live_namespace_is_made_once_and_given_up_only_by_its_removal() -> Result<()> {
+        let repository = Repository::new(Arc::new(MemoryStore::new()));
+        let live = repository.create_live("run", &[], options())?;
+        let again = repository.create_live("run", &[], options()).unwrap_err();
+        assert_eq!(again.kind(), Kind::Exists);
+        assert_eq!(LiveNamespace::all(&**repository.store())?, std::slice::from_ref(&live));
+        assert_eq!(repository.give_up(live.set, &options()).unwrap_err().kind(), Kind::Conflict);
+        let left = repository.give_up_left(Some(std::time::Duration::ZERO), false, &options())?;
+        assert!(left.given_up.is_empty());
+        let session = repository.resume(live.set, options())?;
+        session.create(session.root(), b"f", 0o644)?;
+        session.end()?;
+        repository.remove_live("run", &options())?;
+        assert_eq!(LiveNamespace::all(&**repository.store())?, []);
+        assert_eq!(repository.resume(live.set, options()).unwrap_err().kind(), Kind::NotFound);
+        let gone = repository.remove_live("run", &options()).unwrap_err();
+        assert_eq!(gone.kind(), Kind::NotFound);
+        Ok(())
+    }
+}

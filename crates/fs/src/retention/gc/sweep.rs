@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sweeping live sets: objects in their folders that no manifest needs.
+//!
+//! Tables and logs are numbered by their writer's epoch. Unlisted ones of an epoch before the
+//! manifest's can never be listed again: their writer is fenced. Those of the current epoch may be
+//! in flight. Tables that compaction replaced wait for the grace period, and for sets that still
+//! show them. So do data logs, whose garbage only a scan of all records that may refer to them
+//! finds.
+
+use esker_base::store::ObjectInfo;
+use esker_base::{Kind, Result};
+use esker_extent::SegmentTables;
+use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
+use esker_table::merge::RecordMerge;
+use esker_table::schema::Key;
+use esker_table::tables::TableRuns;
+use hashbrown::{HashMap, HashSet};
+
+use super::{GarbageCollection, GcOptions, KnownSet, ns};
+use crate::inode::indexed;
+use crate::inode::{FileKind, INODE, NameKind, column};
+use crate::retention::condemn::{self, DeletionPhase};
+use crate::retention::marker::{self, MarkerHolder};
+use crate::retention::session_marker;
+
+/// Meaning of an object's name in a set's folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetObject {
+    /// A table with this number.
+    Table(u64),
+    /// A write-ahead log.
+    Log(u64),
+    /// A data log.
+    Data(u64),
+    /// A part of the indexed directory with this number.
+    Indexed(u64),
+    /// A beat of the writer.
+    Beat(u64),
+}
+
+impl SetObject {
+    /// Parses `object`, a full name, in the folder of `set`.
+    pub(crate) fn of(set: SetId, object: &str) -> Option<Self> {
+        let inside = object.strip_prefix(&format!("set/{set}/"))?;
+        let (kind, name) = inside.split_once('/')?;
+        let number = || {
+            let (epoch, count) = name.split_once('-')?;
+            let part = |text: &str| u64::from_str_radix(text, 16).ok();
+            Some(part(epoch)? << 32 | part(count)?)
+        };
+        match kind {
+            "table" => u64::from_str_radix(name, 16).ok().map(Self::Table),
+            "wal" => number().map(Self::Log),
+            "data" => number().map(Self::Data),
+            "beat" => number().map(Self::Beat),
+            "imd" => {
+                let (number, _) = name.split_once('/')?;
+                u64::from_str_radix(number, 16).ok().map(Self::Indexed)
+            }
+            _ => None,
+        }
+    }
+
+    fn number(self) -> u64 {
+        match self {
+            Self::Table(number)
+            | Self::Log(number)
+            | Self::Data(number)
+            | Self::Indexed(number)
+            | Self::Beat(number) => number,
+        }
+    }
+}
+
+/// The objects in a set's folder except its manifests and the tables that the newest of them lists.
+pub(super) struct SetFolder {
+    pub(super) manifest: Manifest,
+    objects: Vec<(SetObject, ObjectInfo)>,
+}
+
+/// When unneeded objects may be deleted.
+#[derive(Clone, Copy)]
+pub(super) struct SweepRules {
+    now_ns: u64,
+    grace_ns: u64,
+    scan_data: bool,
+}
+
+impl SweepRules {
+    pub(super) fn new(options: &GcOptions, now_ns: u64) -> Self {
+        Self { now_ns, grace_ns: ns(options.grace), scan_data: options.scan_data }
+    }
+
+    /// True if an event at `then_ns` is older than the grace period.
+    pub(super) fn is_old(&self, then_ns: u64) -> bool {
+        self.now_ns.saturating_sub(then_ns) >= self.grace_ns
+    }
+
+    fn may_log_go(&self, manifest: &Manifest, number: u64, object: &ObjectInfo) -> bool {
+        // A reopened part of a job has logs of a later epoch.
+        let is_complete = manifest.state == SetState::Sealed && number >> 32 <= manifest.epoch;
+        let is_done = is_complete || number < manifest.log_floor;
+        is_done && self.is_old(object.modified_ns) && self.is_old(manifest.written_ns)
+    }
+
+    fn may_beat_go(manifest: &Manifest, number: u64) -> bool {
+        manifest.state == SetState::Sealed || number >> 32 < manifest.epoch
+    }
+
+    /// True if an unlisted table may be deleted, unless holders or readers need it.
+    fn may_table_go(&self, manifest: &Manifest, number: u64) -> bool {
+        match manifest.obsolete.contains(&number) {
+            true => self.is_old(manifest.written_ns),
+            false => number >> 32 < manifest.epoch,
+        }
+    }
+
+    /// True if logs and indexed directories may be deleted if no record refers to them.
+    fn may_data_go(&self, manifest: &Manifest, object: &ObjectInfo) -> bool {
+        self.scan_data && manifest.state == SetState::Sealed && self.is_old(object.modified_ns)
+    }
+}
+
+impl SetFolder {
+    pub(super) fn new(set: SetId, manifest: Manifest, objects: Vec<ObjectInfo>) -> Self {
+        let needed = own_tables(set, &manifest);
+        let is_needed = |place: SetObject| matches!(place, SetObject::Table(number) if needed.contains(&number));
+        let placed = |object: ObjectInfo| Some((SetObject::of(set, &object.name)?, object));
+        let objects = objects.into_iter().filter_map(placed);
+        let objects = objects.filter(|(place, _)| !is_needed(*place)).collect();
+        Self { manifest, objects }
+    }
+
+    /// True if something in it may be deleted. A newer manifest does not need it either, since an
+    /// object that is no longer needed never will be again.
+    pub(super) fn may_shrink(&self, rules: &SweepRules) -> bool {
+        let manifest = &self.manifest;
+        let may_go = |(place, object): &(SetObject, ObjectInfo)| match *place {
+            SetObject::Log(number) => rules.may_log_go(manifest, number, object),
+            SetObject::Beat(number) => SweepRules::may_beat_go(manifest, number),
+            SetObject::Table(number) => rules.may_table_go(manifest, number),
+            SetObject::Data(_) | SetObject::Indexed(_) => rules.may_data_go(manifest, object),
+        };
+        self.is_left_by_compaction(rules) || self.objects.iter().any(may_go)
+    }
+
+    /// True if a sealed set has unlisted tables of its current epoch, the newest of which is
+    /// old.
+    fn is_left_by_compaction(&self, rules: &SweepRules) -> bool {
+        let manifest = &self.manifest;
+        let current = |place: &SetObject| {
+            matches!(place, SetObject::Table(number) if number >> 32 == manifest.epoch
+                && !manifest.obsolete.contains(number))
+        };
+        let left = self.objects.iter().filter(|(place, _)| current(place));
+        let newest = left.map(|(_, object)| object.modified_ns).max();
+        manifest.state == SetState::Sealed
+            && newest.is_some_and(|newest_ns| rules.is_old(newest_ns))
+    }
+}
+
+impl GarbageCollection<'_> {
+    /// Deletes the objects that live sets do not need, in the sets that had garbage when they were
+    /// surveyed.
+    pub(super) fn sweep_sets(&mut self) -> Result<()> {
+        let live: Vec<SetId> = self
+            .sets
+            .iter()
+            .filter(|(set, known)| match known {
+                KnownSet::Manifest(manifest) => {
+                    condemn::phase(manifest) == DeletionPhase::Live && self.littered.contains(set)
+                }
+                _ => false,
+            })
+            .map(|(set, _)| *set)
+            .collect();
+        for set in live {
+            if self.unrestored.iter().any(|(unmarked, _)| *unmarked == set) {
+                // The markers of sets that show its tables may be missing.
+                continue;
+            }
+            match self.sweep_set(set) {
+                Err(error) if error.kind() == Kind::NoSpace => self.put_off(Err(error))?,
+                Err(error)
+                    if matches!(error.kind(), Kind::Corrupt | Kind::NotFound | Kind::TooLarge) =>
+                {
+                    if self.is_still_live(set)? {
+                        self.problem(&error);
+                    }
+                }
+                swept => swept?,
+            }
+        }
+        Ok(())
+    }
+
+    /// True if `set` is live now. Objects of a set that another collector deletes go missing while
+    /// this one reads them.
+    fn is_still_live(&self, set: SetId) -> Result<bool> {
+        match Manifest::load(self.store(), set) {
+            Ok(manifest) => Ok(condemn::phase(&manifest) == DeletionPhase::Live),
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) if error.kind() == Kind::Corrupt => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn sweep_set(&mut self, set: SetId) -> Result<()> {
+        let store = self.store();
+        // The manifest before the objects: newer listed objects are of its epoch or a later one.
+        let manifest = Manifest::load(store, set)?;
+        if condemn::phase(&manifest) != DeletionPhase::Live {
+            return Ok(());
+        }
+        let objects = store.list(&format!("set/{set}/"))?;
+        let mut folder = SetFolder::new(set, manifest, objects);
+        self.retire_epoch(set, &mut folder)?;
+        self.sweep_logs(&folder)?;
+        self.sweep_beats(&folder)?;
+        self.sweep_tables(set, &folder)?;
+        if self.options.scan_data {
+            self.sweep_data(set, &folder)?;
+        }
+        Ok(())
+    }
+
+    /// Fences a compaction of a sealed set. Its unlisted tables of the current epoch belong to a
+    /// compaction, in progress or abandoned; if none is newer than the grace period, it is fenced,
+    /// and they can be deleted.
+    fn retire_epoch(&mut self, set: SetId, folder: &mut SetFolder) -> Result<()> {
+        if !folder.is_left_by_compaction(&self.rules()) {
+            return Ok(());
+        }
+        let manifest = &mut folder.manifest;
+        let mut next = manifest.clone();
+        next.epoch += 1;
+        if self.options.dry_run {
+            *manifest = next;
+            return Ok(());
+        }
+        match next.claim(self.store(), set, manifest.written_ns) {
+            Ok(()) => *manifest = next,
+            Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Fenced) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn sweep_logs(&mut self, folder: &SetFolder) -> Result<()> {
+        let manifest = &folder.manifest;
+        for (place, object) in &folder.objects {
+            let SetObject::Log(number) = place else { continue };
+            if self.rules().may_log_go(manifest, *number, object) {
+                self.delete(&object.name, object.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes leftover beats of dead writers.
+    fn sweep_beats(&mut self, folder: &SetFolder) -> Result<()> {
+        let manifest = &folder.manifest;
+        for (place, object) in &folder.objects {
+            let SetObject::Beat(number) = place else { continue };
+            if SweepRules::may_beat_go(manifest, *number) {
+                self.delete(&object.name, object.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sweep_tables(&mut self, set: SetId, folder: &SetFolder) -> Result<()> {
+        let manifest = &folder.manifest;
+        let may_go = |place: &SetObject| match place {
+            SetObject::Table(number) => self.rules().may_table_go(manifest, *number),
+            _ => false,
+        };
+        let garbage: Vec<_> = folder.objects.iter().filter(|(place, _)| may_go(place)).collect();
+        if garbage.is_empty() {
+            return Ok(());
+        }
+        let Some(shown) = self.shown_by_holders(set)? else {
+            return Ok(());
+        };
+        if self.is_being_read(set)? {
+            return Ok(());
+        }
+        for (place, object) in garbage {
+            if !shown.contains(&place.number()) {
+                self.delete(&object.name, object.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the tables of `set` that other sets show; `None` if one of those is not written yet.
+    fn shown_by_holders(&self, set: SetId) -> Result<Option<HashSet<u64>>> {
+        let store = self.store();
+        let mut shown = HashSet::new();
+        for holder in self.holders(set)? {
+            let MarkerHolder::Set(other) = holder else { continue };
+            match Manifest::load(store, other) {
+                Ok(manifest) => shown.extend(own_tables(set, &manifest)),
+                // It is about to be written or damaged, or the marker is stale: wait.
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(shown))
+    }
+
+    /// True if a reader has opened `set` or one that is built on it. A reader puts its marker
+    /// before it reads manifests, so reads through a manifest older than the collector's are
+    /// covered. Cost: a listing of all markers.
+    fn is_being_read(&self, set: SetId) -> Result<bool> {
+        let mut holders: HashMap<SetId, Vec<(MarkerHolder, u64)>> = HashMap::new();
+        for marker in marker::all(self.store())? {
+            holders.entry(marker.set).or_default().push((marker.holder, marker.put_ns));
+        }
+        let mut waiting = vec![set];
+        while let Some(held) = waiting.pop() {
+            for (holder, put_ns) in holders.remove(&held).into_iter().flatten() {
+                match holder {
+                    MarkerHolder::Reader { .. } if !self.has_expired(put_ns) => return Ok(true),
+                    MarkerHolder::Set(above) => waiting.push(above),
+                    _ => {}
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Deletes data logs and indexed directories of a sealed set to which neither its records
+    /// refer nor those of sets that build on it.
+    fn sweep_data(&mut self, set: SetId, folder: &SetFolder) -> Result<()> {
+        let manifest = &folder.manifest;
+        if manifest.state != SetState::Sealed {
+            return Ok(());
+        }
+        // Before a part is published, other parts may refer to its logs.
+        let is_part = manifest.job.is_some();
+        if is_part && session_marker::is_held(self.store(), set)? {
+            return Ok(());
+        }
+        let logs: Vec<_> = folder
+            .objects
+            .iter()
+            .filter(|(place, object)| {
+                matches!(place, SetObject::Data(_) | SetObject::Indexed(_))
+                    && self.rules().may_data_go(manifest, object)
+            })
+            .collect();
+        if logs.is_empty() || self.is_being_read(set)? {
+            return Ok(());
+        }
+        let (mut referred, mut listed) = (HashSet::new(), LogNumbers::default());
+        let mut waiting = vec![set];
+        let mut seen = HashSet::new();
+        while let Some(reader) = waiting.pop() {
+            if !seen.insert(reader) {
+                continue;
+            }
+            match self.collect_logs(set, reader, &mut referred) {
+                // It is about to be written, or its marker is stale: wait.
+                Err(error) if reader != set && error.kind() == Kind::NotFound => return Ok(()),
+                collected => collected?,
+            }
+            for holder in self.holders(reader)? {
+                match holder {
+                    MarkerHolder::Set(other) => waiting.push(other),
+                    // It lists the logs, so its tables need not be read.
+                    MarkerHolder::Data(other) => match self.listed_logs(set, other)? {
+                        Some(numbers) => listed.extend(&numbers),
+                        None => return Ok(()),
+                    },
+                    _ => {}
+                }
+            }
+        }
+        for (place, object) in logs {
+            let number = place.number();
+            if !referred.contains(&number) && !listed.contains(number) {
+                self.delete(&object.name, object.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the data logs of `set` to which records in tables of `reader` refer.
+    fn collect_logs(&self, set: SetId, reader: SetId, out: &mut HashSet<u64>) -> Result<()> {
+        let manifest = Manifest::load(self.store(), reader)?;
+        let tables = TableRuns::new(&manifest.tables, &INODE, self.repository.source());
+        let (high, low) = ((set.0 >> 64) as u64, set.0 as u64);
+        for run in &tables.runs {
+            let cursor = run.cursor(&INODE, &Key::FIRST, &Key::LAST);
+            let mut merge = RecordMerge::new(vec![cursor], &Key::FIRST)?;
+            while merge.advance()? {
+                let row = merge.row();
+                let ints = row.ints;
+                if ints[column::ENTRY] == NameKind::Is(FileKind::Indexed).number() {
+                    let earlier = indexed::earlier_parts(row.strings[column::CONTENT]);
+                    out.extend(earlier.filter(|part| part.set == set).map(|part| part.number));
+                }
+                if ints[column::LOG_SET_HIGH] == high && ints[column::LOG_SET_LOW] == low {
+                    out.insert(ints[column::LOG]);
+                }
+            }
+        }
+        let segments = SegmentTables::new(&manifest.tables, self.repository.source());
+        for source in segments.sources() {
+            source.visit_places(&mut |place| {
+                out.extend((place.set == set).then_some(place.log));
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the numbers of the tables in the folder of `set` that `manifest` shows.
+fn own_tables(set: SetId, manifest: &Manifest) -> HashSet<u64> {
+    let own = manifest.tables.iter().filter(|table| table.set == set);
+    own.map(|table| table.number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_a_folder_say_what_they_are() {
+        let set = SetId(7);
+        let table = format!("set/{set}/table/{:016x}", 5u64 << 32 | 3);
+        assert_eq!(SetObject::of(set, &table), Some(SetObject::Table(5 << 32 | 3)));
+        assert_eq!(
+            SetObject::of(set, &crate::data::log_name(set, 9 << 32 | 1)),
+            Some(SetObject::Data(9 << 32 | 1))
+        );
+        assert_eq!(
+            SetObject::of(set, &format!("set/{set}/wal/00000001-00000002")),
+            Some(SetObject::Log(1 << 32 | 2))
+        );
+        let indexed = crate::inode::indexed::prefix(set, 1 << 63) + "00000000-index";
+        assert_eq!(SetObject::of(set, &indexed), Some(SetObject::Indexed(1 << 63)));
+        assert_eq!(SetObject::of(set, &format!("set/{set}/manifest/0000000000000001")), None);
+    }
+}

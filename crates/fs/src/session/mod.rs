@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Session: a namespace plus one new change set on top, which takes every change.
+//!
+//! Path of a change: an operation (`ops/`) checks permissions and shape, then updates one or a few
+//! inode records of the session's tree in one step; file data goes to data logs first.
+//! Concurrency: share freely. Every operation takes `structure` shared, and operations that move or
+//! remove directories take it exclusively, before any lock of the tree.
+//! Crash guarantees: docs/guide/durability.md. Times of directories are lazy (`dir.rs`).
+
+mod dir_times;
+mod durability;
+pub mod hold;
+pub mod open_sessions;
+mod permissions;
+mod publish;
+pub mod request_record;
+pub(crate) mod set_ids;
+pub mod view;
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
+use esker_base::{Clock, Error, Kind, Result};
+use esker_extent::TreeExtents;
+use esker_table::manifest::SetId;
+use esker_table::schema::Key;
+use esker_table::set_writer::SetWriter;
+use esker_table::tree::{CurrentRow, Heartbeat, Tree, TreeOptions, TreeStatistics, WriteBatch};
+use hashbrown::HashSet;
+use parking_lot::Mutex;
+
+use self::request_record::AttachedRecord;
+use self::set_ids::SetIds;
+use crate::data::DataLogs;
+use crate::file::SharedLogs;
+use crate::inode::timestamp;
+use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, column, key};
+use crate::stack::dir::{Dir, DirNode};
+use crate::stack::identity::Identity;
+use crate::stack::layers::LowerRecords;
+use crate::stack::namespace::Namespace;
+use crate::stack::path::show;
+
+/// Settings of a session.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// The acting user.
+    pub identity: Identity,
+    /// Durability, compaction and memory of the change set.
+    pub tree: TreeOptions,
+    /// Descriptive properties of the change set, for users: a program, a job, a purpose.
+    pub properties: std::collections::BTreeMap<String, String>,
+    /// Attributes of the root directory, unless a base has one.
+    pub new_root: NewRoot,
+    /// Identity of the writer, and its signs of life. Without it, other processes take the session
+    /// over without being asked to.
+    pub heartbeat: Option<Heartbeat>,
+    /// Takes a session over from a writer that is still alive, which is otherwise refused.
+    pub take_over: bool,
+}
+
+/// Attributes of the root directory of a new file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewRoot {
+    /// Owner and group, unless they are those of the session's identity: those of a mount's user,
+    /// for whom the session acts as the superuser.
+    pub owner: Option<(u32, u32)>,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+impl Default for NewRoot {
+    fn default() -> Self {
+        Self { owner: None, mode: 0o755 }
+    }
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            identity: Identity::of_process(),
+            tree: TreeOptions::default(),
+            properties: Default::default(),
+            new_root: NewRoot::default(),
+            heartbeat: Some(Heartbeat::of(SetWriter::of_process(
+                rustix::process::geteuid().as_raw().to_string(),
+            ))),
+            take_over: false,
+        }
+    }
+}
+
+impl SessionOptions {
+    /// Returns these options for a session that this process begins for its own use: if the process
+    /// dies before the result has a name, nobody continues the session, and a collection gives it
+    /// up.
+    #[must_use]
+    pub fn private(mut self) -> Self {
+        if let Some(heartbeat) = &mut self.heartbeat {
+            heartbeat.writer.is_private = true;
+        }
+        self
+    }
+}
+
+/// A namespace that takes changes. Dropping it leaves the change set open, to be resumed or
+/// deleted.
+#[derive(Debug)]
+pub struct Session {
+    namespace: Namespace,
+    shared: Arc<SharedSession>,
+    /// The record of requests that each change through this handle carries.
+    pub(crate) attached: Option<AttachedRecord>,
+}
+
+/// State of a session that its handles for several users share.
+#[derive(Debug)]
+struct SharedSession {
+    data: Arc<DataLogs>,
+    clock: Arc<dyn Clock>,
+    set_ids: Arc<SetIds>,
+    structure: ShardedLock<()>,
+    /// Held shared from before bytes go to a data log until a record refers to them, and during
+    /// other work that must not run while data logs are reclaimed; exclusively during the critical
+    /// parts of a reclaim, and while the set is completed.
+    content: ShardedLock<()>,
+    /// Held by the one thread that reclaims data logs; guards which of them snapshots show.
+    reclaiming: Mutex<SharedLogs>,
+    /// Files of branches whose content has become the session's own (`file/copy_up.rs`).
+    copied_up: Mutex<HashSet<u128>>,
+    /// Files without names whose content could not be released for lack of room; the next flush of
+    /// files tries again. A leaf.
+    unreleased: Mutex<Vec<u128>>,
+}
+
+impl Deref for Session {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
+        &self.namespace
+    }
+}
+
+impl Session {
+    pub(crate) fn new(
+        namespace: Namespace,
+        data: Arc<DataLogs>,
+        clock: Arc<dyn Clock>,
+        set_ids: Arc<SetIds>,
+    ) -> Self {
+        let tree = namespace.layers().writer().expect("a session has a tree to write to");
+        data.stop_on_failure(tree.stopper());
+        let shared = SharedSession {
+            data,
+            clock,
+            set_ids,
+            structure: ShardedLock::new(()),
+            content: ShardedLock::new(()),
+            reclaiming: Mutex::default(),
+            copied_up: Mutex::default(),
+            unreleased: Mutex::default(),
+        };
+        Self { namespace, shared: Arc::new(shared), attached: None }
+    }
+
+    /// Returns the same session for another user, whose permissions apply to operations through
+    /// it: for a process that acts for several users. All handles share locks, open files and
+    /// open directories; the change set stays open until the last one is dropped. Cost: no store
+    /// request.
+    #[must_use]
+    pub fn acting_as(&self, identity: Identity) -> Self {
+        let (namespace, shared) = (self.namespace.acting_as(identity), self.shared.clone());
+        Self { namespace, shared, attached: None }
+    }
+
+    pub(crate) fn tree(&self) -> &Tree {
+        self.namespace.layers().writer().expect("checked when the session was made")
+    }
+
+    /// The segments in the tree.
+    pub(crate) fn extents(&self) -> TreeExtents<'_> {
+        TreeExtents::of(self.tree())
+    }
+
+    pub(crate) fn data(&self) -> &DataLogs {
+        &self.shared.data
+    }
+
+    /// Returns the current timestamp, by the clock that sets file times.
+    #[must_use]
+    pub fn now_ns(&self) -> i64 {
+        timestamp::of_clock(self.shared.clock.now_ns())
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    /// Returns the identity of a new change set.
+    pub(crate) fn draw_set_id(&self) -> SetId {
+        self.shared.set_ids.draw()
+    }
+
+    /// The change set that takes the changes.
+    #[must_use]
+    pub fn set(&self) -> SetId {
+        self.tree().set()
+    }
+
+    /// Number of this writer among those of the change set.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.tree().manifest().epoch
+    }
+
+    /// Statistics of the change set.
+    #[must_use]
+    pub fn statistics(&self) -> TreeStatistics {
+        self.tree().statistics()
+    }
+
+    /// Takes the lock held while an operation relies on directories staying where they are.
+    pub(crate) fn read_structure(&self) -> ShardedLockReadGuard<'_, ()> {
+        // The lock guards no data that a panic could leave inconsistent.
+        self.shared.structure.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Takes the lock held while stored bytes have no record yet, or while data logs must stay.
+    pub(crate) fn pin_data_logs(&self) -> ShardedLockReadGuard<'_, ()> {
+        self.shared.content.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Takes the lock that excludes storing bytes.
+    pub(crate) fn exclude_writers(&self) -> ShardedLockWriteGuard<'_, ()> {
+        self.shared.content.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn reclaiming(&self) -> &Mutex<SharedLogs> {
+        &self.shared.reclaiming
+    }
+
+    pub(crate) fn copied_up(&self) -> &Mutex<HashSet<u128>> {
+        &self.shared.copied_up
+    }
+
+    pub(crate) fn unreleased(&self) -> &Mutex<Vec<u128>> {
+        &self.shared.unreleased
+    }
+
+    /// Runs `act` while all changes are excluded. It may wait for the store: it is the last act of
+    /// the writer, and changes that wait fail afterwards.
+    pub(crate) fn alone<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _content = self.exclude_writers();
+        self.with_structure_locked(act)
+    }
+
+    /// Runs `change`, which moves or removes directories, exclusively.
+    pub(crate) fn with_structure_locked<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let guard =
+            self.shared.structure.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let done = change();
+        drop(guard);
+        done
+    }
+
+    /// Returns the records that the layers below this session have for `key`, a name in `dir`.
+    #[inline]
+    pub(crate) fn below(&self, dir: &DirNode, key: &Key) -> Result<LowerRecords> {
+        self.namespace.layers().below(key, dir.is_fresh())
+    }
+
+    /// Puts `inode` at `name` in `dir` if it is vacant; sets its identity and owner.
+    #[inline]
+    pub(crate) fn insert(&self, dir: &Dir, name: &[u8], inode: &mut Inode) -> Result<()> {
+        self.insert_as(dir, name, inode, None)
+    }
+
+    /// Like [`Session::insert`], for the user and group `owner` if given.
+    #[inline]
+    pub(crate) fn insert_as(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        inode: &mut Inode,
+        owner: Option<(u32, u32)>,
+    ) -> Result<()> {
+        let key = key(dir.id(), name);
+        self.tree().prefetch(&key);
+        let _shape = self.read_structure();
+        self.insert_locked(dir, (name, &key), inode, owner)
+    }
+
+    /// Like [`Session::insert_as`], while the caller has [`Session::read_structure`]'s lock; `key`
+    /// is that of the name.
+    #[inline]
+    pub(crate) fn insert_locked(
+        &self,
+        dir: &Dir,
+        (name, key): (&[u8], &Key),
+        inode: &mut Inode,
+        owner: Option<(u32, u32)>,
+    ) -> Result<()> {
+        crate::stack::path::check_name(name)?;
+        self.check_change(dir, name)?;
+        self.own(dir, inode, owner);
+        let below = self.below(dir, key)?;
+        self.insert_vacant(dir, name, inode, &below)
+    }
+
+    /// Puts `inode` at `name` in `dir` if it is vacant, given what the layers `below` have; sets
+    /// its identity. All new names are made here.
+    #[inline]
+    pub(crate) fn insert_vacant(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        inode: &mut Inode,
+        below: &LowerRecords,
+    ) -> Result<()> {
+        if below.inode.is_none() && below.next_generation == 0 && self.attached.is_none() {
+            let key = key(dir.id(), name);
+            inode.id = if inode.is_directory() {
+                DirId::child(dir.id(), 0, name).0
+            } else {
+                FileId::new(self.set(), 0).0
+            };
+            let is_directory = inode.is_directory();
+            let inserted = self.tree().insert(&mut inode.row(&key), |seq, row| {
+                if !is_directory {
+                    row.ints[column::ID_LOW] = seq;
+                }
+            })?;
+            if let Some(seq) = inserted {
+                inode.seq = seq;
+                inode.id |= if is_directory { 0 } else { u128::from(seq) };
+                dir.touch(inode.ctime_ns);
+                return Ok(());
+            }
+        }
+        self.insert_slow(dir, name, inode, below)?;
+        dir.touch(inode.ctime_ns);
+        Ok(())
+    }
+
+    /// Like [`Session::insert_vacant`], where a record may exist, if only a tombstone.
+    #[cold]
+    fn insert_slow(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        inode: &mut Inode,
+        below: &LowerRecords,
+    ) -> Result<()> {
+        let key = key(dir.id(), name);
+        let set = self.set();
+        self.update([key], |[own], draft| {
+            let state = NameState::of(own, below)?;
+            if state.inode.is_some() {
+                return Err(exists(name));
+            }
+            inode.generation = state.next_generation;
+            inode.seq = draft.seq();
+            inode.id = if inode.is_directory() {
+                DirId::child(dir.id(), inode.generation, name).0
+            } else {
+                FileId::new(set, inode.seq).0
+            };
+            put(draft, &key, inode);
+            Ok(())
+        })
+    }
+
+    /// Sets the owner of a new inode in `dir`, and the attributes that a set-group-id directory
+    /// passes on.
+    pub(crate) fn own(&self, dir: &DirNode, inode: &mut Inode, owner: Option<(u32, u32)>) {
+        let identity = self.identity();
+        (inode.uid, inode.gid) = owner.unwrap_or((identity.uid, identity.gid));
+        if dir.mode() & 0o2000 != 0 {
+            inode.gid = dir.owner().1;
+            if inode.is_directory() {
+                inode.mode |= 0o2000;
+            } else if inode.mode & 0o2010 == 0o2010
+                && !identity.is_member(inode.gid)
+                && !identity.is_root()
+            {
+                inode.mode &= !0o2000;
+            }
+        }
+    }
+
+    /// Updates the record of `name` in `dir`, wherever its inode is stored, with `change`.
+    pub(crate) fn update_inode(
+        &self,
+        dir: &DirNode,
+        name: &[u8],
+        change: impl FnMut(&mut Inode) -> Result<()>,
+    ) -> Result<Inode> {
+        self.update_inode_if_present(dir, name, change)?.ok_or_else(|| not_found(name))
+    }
+
+    /// Like [`Session::update_inode`], but returns `None` if there is no such record. A store that
+    /// lacks a table also fails with `NotFound`, which must not be mistaken for that.
+    pub(crate) fn update_inode_if_present(
+        &self,
+        dir: &DirNode,
+        name: &[u8],
+        mut change: impl FnMut(&mut Inode) -> Result<()>,
+    ) -> Result<Option<Inode>> {
+        match self.update_record(dir.id(), dir.is_fresh(), name, &mut change)? {
+            Some(inode) if inode.entry == NameKind::Link => {
+                self.update_record(DirId::LINKS, false, &inode.id.to_be_bytes(), &mut change)
+            }
+            amended => Ok(amended),
+        }
+    }
+
+    /// Updates the record at one key, unless it is a link; returns it, if there is one.
+    pub(crate) fn update_record(
+        &self,
+        dir: DirId,
+        only_writer: bool,
+        name: &[u8],
+        change: &mut dyn FnMut(&mut Inode) -> Result<()>,
+    ) -> Result<Option<Inode>> {
+        let key = key(dir, name);
+        let below = self.below_to_change(&key, only_writer)?;
+        self.update([key], |[own], draft| {
+            let Some(mut inode) = NameState::of(own, &below)?.inode else { return Ok(None) };
+            if inode.entry != NameKind::Link {
+                change(&mut inode)?;
+                put(draft, &key, &inode);
+            }
+            Ok(Some(inode))
+        })
+    }
+
+    /// Writes the root's own record unless a layer has one. That applies to the first session of a
+    /// file system, and to one that resumes a set whose log did not survive.
+    pub(crate) fn make_root(&self, new_root: &NewRoot) -> Result<()> {
+        if self.namespace.entry(self.namespace.root(), b"", false)?.is_some() {
+            return Ok(());
+        }
+        let identity = self.identity();
+        let owner = new_root.owner.unwrap_or((identity.uid, identity.gid));
+        let now_ns = self.now_ns();
+        self.update_root(|root| {
+            *root = Inode::new(NameKind::Is(FileKind::Directory), new_root.mode & 0o7777, now_ns);
+            (root.uid, root.gid) = owner;
+            Ok(())
+        })
+    }
+
+    /// Updates the root's own record, creating it if no layer has one.
+    pub(crate) fn update_root(
+        &self,
+        mut change: impl FnMut(&mut Inode) -> Result<()>,
+    ) -> Result<()> {
+        let current = self.namespace.stat_dir(self.namespace.root())?;
+        let key = key(DirId::ROOT, b"");
+        self.tree().update([key], |[own], draft| {
+            let mut inode = match own {
+                Some(row) => Inode::of_row(&row)?,
+                None => current.clone(),
+            };
+            change(&mut inode)?;
+            put(draft, &key, &inode);
+            self.namespace.root().set_attributes(&inode);
+            Ok(())
+        })
+    }
+}
+
+/// State of a name, over all layers.
+pub(crate) struct NameState {
+    /// Its record; `None` if there is none or a tombstone.
+    pub(crate) inode: Option<Inode>,
+    /// The generation of a directory made at the name.
+    pub(crate) next_generation: u64,
+}
+
+impl NameState {
+    /// Combines the session's own record with those below.
+    #[inline]
+    pub(crate) fn of(own: CurrentRow, below: &LowerRecords) -> Result<Self> {
+        let Some(row) = own else {
+            let inode = below.inode.as_ref().filter(|inode| inode.entry != NameKind::Tombstone);
+            return Ok(Self { inode: inode.cloned(), next_generation: below.next_generation });
+        };
+        let inode = Inode::of_row(&row)?;
+        let next_generation = inode.next_generation().max(below.next_generation);
+        let inode = (inode.entry != NameKind::Tombstone).then_some(inode);
+        Ok(Self { inode, next_generation })
+    }
+}
+
+/// Writes `inode` under `key` as the only record of an update.
+pub(crate) fn put(draft: &mut WriteBatch, key: &Key, inode: &Inode) {
+    draft.put(&mut [inode.row(key)]);
+}
+
+/// Returns the error for a `name` that is taken.
+pub(crate) fn exists(name: &[u8]) -> Error {
+    Error::new(Kind::Exists, format!("{}: file exists", show(name)))
+}
+
+/// Returns the error for a `name` that does not exist.
+pub(crate) fn not_found(name: &[u8]) -> Error {
+    Error::new(Kind::NotFound, format!("{}: no such file", show(name)))
+}
+
+/// Fails for a directory.
+pub(crate) fn check_not_directory(inode: &Inode, name: &[u8]) -> Result<()> {
+    if inode.entry == NameKind::Is(FileKind::Directory) {
+        return Err(Error::new(Kind::IsADirectory, format!("{}: is a directory", show(name))));
+    }
+    Ok(())
+}

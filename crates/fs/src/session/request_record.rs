@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Request record: the progress of a client's requests, stored with the changes themselves.
+//!
+//! A server that repeats answers after a crash must know which requests it has carried out. It
+//! attaches a client's record to a handle of the session; each change through that handle then
+//! replaces the record as part of the same operation, so that a crash keeps both or neither.
+//! Records are files of a directory that no path leads to, so a squash drops them.
+//! Invariant: operations that make, remove or move names have one update that decides them, and
+//! that one carries the record. Changes of attributes and content may have several; their record is
+//! put after them ([`Session::put_request`]).
+
+use std::ops::ControlFlow;
+
+use esker_base::{Error, Kind, Result};
+use esker_table::schema::{Key, RowBuffer};
+use esker_table::tree::{CurrentRow, WriteBatch};
+
+use crate::inode::{DirId, FileKind, Inode, NameKind, key};
+use crate::session::{Session, put};
+use crate::stack::dir::DirNode;
+use crate::stack::list::DirCursor;
+
+/// Largest content of a record, in bytes.
+pub const REQUEST_RECORD_BYTES_MAX: usize = 32 << 10;
+
+/// A server's record of the requests of one client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// The client.
+    pub client: u64,
+    /// The data by which the server recognizes requests; at most [`REQUEST_RECORD_BYTES_MAX`]
+    /// bytes.
+    pub content: Vec<u8>,
+}
+
+/// A record in the form in which changes carry it.
+#[derive(Clone, Debug)]
+pub(crate) struct AttachedRecord {
+    name: String,
+    inode: Inode,
+}
+
+impl AttachedRecord {
+    fn key(&self) -> Key<'_> {
+        key(DirId::REQUESTS, self.name.as_bytes())
+    }
+}
+
+impl Session {
+    /// Makes each later change through this handle carry `record`, in place of the client's
+    /// earlier one; `None` ends that. Cost: no store request.
+    ///
+    /// # Errors
+    /// `TooLarge` over [`REQUEST_RECORD_BYTES_MAX`].
+    pub fn attach_request(&mut self, record: Option<&RequestRecord>) -> Result<()> {
+        self.attached = record.map(|record| self.attachable(record)).transpose()?;
+        Ok(())
+    }
+
+    /// Puts `record` as a change of its own. It survives a crash only if all changes made before
+    /// do.
+    ///
+    /// # Errors
+    /// `TooLarge` over [`REQUEST_RECORD_BYTES_MAX`]; as [`Session::create`].
+    pub fn put_request(&self, record: &RequestRecord) -> Result<()> {
+        let attached = self.attachable(record)?;
+        self.tree().update([attached.key()], |_, draft| {
+            put(draft, &attached.key(), &attached.inode);
+            Ok(())
+        })
+    }
+
+    /// Removes the record of `client`, if there is one.
+    ///
+    /// # Errors
+    /// As [`Session::create`].
+    pub fn remove_request(&self, client: u64) -> Result<()> {
+        let (name, now_ns) = (record_name(client), self.now_ns());
+        let key = key(DirId::REQUESTS, name.as_bytes());
+        self.tree().update([key], |[own], draft| {
+            if own.is_some() {
+                put(draft, &key, &Inode::tombstone(0, now_ns));
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the records of all clients, without those of bases. Cost: the blocks that have them.
+    ///
+    /// # Errors
+    /// `Corrupt` for a record that no server wrote; errors of the store.
+    pub fn requests(&self) -> Result<Vec<RequestRecord>> {
+        let mut inode = Inode::new(NameKind::Is(FileKind::Directory), 0o700, 0);
+        inode.id = DirId::REQUESTS.0;
+        let dir = DirNode::new(&inode, None, false, &Default::default());
+        let mut names = Vec::new();
+        self.list_unchecked(&dir, &DirCursor::default(), &mut |entry| {
+            names.push(entry.name().to_vec());
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let records = names.iter().map(|name| self.own_request(name));
+        records.filter_map(Result::transpose).collect()
+    }
+
+    /// Returns the record named `name` of this session; `None` if only a base has it.
+    fn own_request(&self, name: &[u8]) -> Result<Option<RequestRecord>> {
+        let client = std::str::from_utf8(name).ok().and_then(client_of);
+        let client = client.ok_or_else(|| {
+            let context = "a record of requests has the name of no client; run `esker verify`";
+            Error::new(Kind::Corrupt, context)
+        })?;
+        let mut row = RowBuffer::default();
+        if !self.tree().get(&key(DirId::REQUESTS, name), true, &mut row)? {
+            return Ok(None);
+        }
+        let inode = Inode::of_buffer(&row)?;
+        let is_record = inode.entry != NameKind::Tombstone;
+        Ok(is_record.then_some(RequestRecord { client, content: inode.content }))
+    }
+
+    fn attachable(&self, record: &RequestRecord) -> Result<AttachedRecord> {
+        if record.content.len() > REQUEST_RECORD_BYTES_MAX {
+            let what = format!("a record of requests of {} bytes", record.content.len());
+            return Err(Error::new(Kind::TooLarge, what));
+        }
+        let mut inode = Inode::new(NameKind::Is(FileKind::File), 0o600, self.now_ns());
+        inode.id = u128::from(record.client);
+        inode.size = record.content.len() as u64;
+        inode.content.clone_from(&record.content);
+        Ok(AttachedRecord { name: record_name(record.client), inode })
+    }
+
+    /// Updates records like [`esker_table::tree::Tree::update`], with the attached record of
+    /// requests if there is one. For the update that decides an operation.
+    #[inline]
+    pub(crate) fn update<const N: usize, T>(
+        &self,
+        keys: [Key; N],
+        decide: impl FnMut([CurrentRow; N], &mut WriteBatch) -> Result<T>,
+    ) -> Result<T> {
+        match &self.attached {
+            None => self.tree().update(keys, decide),
+            Some(attached) => {
+                let row = attached.inode.row(&attached.key());
+                self.tree().update_with(keys, Some(&row), decide)
+            }
+        }
+    }
+}
+
+fn record_name(client: u64) -> String {
+    format!("{client:016x}")
+}
+
+fn client_of(name: &str) -> Option<u64> {
+    let client = u64::from_str_radix(name, 16).ok()?;
+    (record_name(client) == name).then_some(client)
+}
