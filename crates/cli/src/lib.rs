@@ -24,6 +24,7 @@ mod progress;
 mod quantity;
 mod rank_transport;
 mod record_table;
+mod session_outcome;
 mod test_hooks;
 mod text;
 mod usage;

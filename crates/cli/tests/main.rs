@@ -33,6 +33,7 @@ mod messages;
 mod mongo_server;
 mod mounted;
 mod mounts;
+mod parts;
 #[cfg(feature = "postgresql")]
 #[path = "../../workbench/tests/postgres_server.rs"]
 mod postgres_server;

@@ -11,7 +11,7 @@ use crate::suites::{beside, suite, summary_of};
 use crate::user::{User, is_root};
 
 /// True if namespaces can be shown here; prints a message if not.
-fn can_show() -> bool {
+pub fn can_show() -> bool {
     let available = esker_trap::is_available();
     if let Err(error) = &available {
         println!("skipped: {error}");

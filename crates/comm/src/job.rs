@@ -57,28 +57,22 @@ impl RankContext {
         Self::from(&host, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
+    /// Reads only the number of this process among those that were started with it; `None` if it was not
+    /// started as a rank.
+    ///
+    /// # Errors
+    /// `Invalid` if the environment contradicts itself.
+    pub fn rank_from_env() -> Result<Option<Rank>> {
+        let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Ok(rank_and_size(&get)?.map(|(rank, _)| rank))
+    }
+
     /// As [`RankContext::from_env`], for a given host name and with variables looked up by `get`.
     ///
     /// # Errors
     /// As [`RankContext::from_env`].
     pub fn from(host: &str, get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
-        const STARTERS: [(&str, &str); 4] = [
-            (RANK, RANKS),
-            ("SLURM_PROCID", "SLURM_NTASKS"),
-            ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-            ("PMI_RANK", "PMI_SIZE"),
-        ];
-        let found = STARTERS.iter().find_map(|names| Some((names, get(names.0)?)));
-        let Some(((rank_name, size_name), rank)) = found else { return Ok(None) };
-        let size = get(size_name).ok_or_else(|| invalid(rank_name, &rank, size_name))?;
-        let number = |name: &str, value: &str| {
-            value.parse::<u32>().map_err(|_| Error::new(Kind::Invalid, format!("{name}={value}")))
-        };
-        let (rank, size) = (number(rank_name, &rank)?, number(size_name, &size)?);
-        if rank >= size {
-            let what = format!("{rank_name}={rank} is not below {size_name}={size}");
-            return Err(Error::new(Kind::Invalid, what));
-        }
+        let Some((rank, size)) = rank_and_size(&get)? else { return Ok(None) };
         let id = get(JOB).or_else(|| job_of_starter(&get)).ok_or_else(|| {
             let what = format!("set {JOB} to the same new word for all ranks of a job");
             Error::new(Kind::Invalid, what)
@@ -86,8 +80,30 @@ impl RankContext {
         let node = get(NODE).or_else(|| get("SLURM_NODEID")).unwrap_or_else(|| host.to_owned());
         let address = Some(get(ADDRESS).unwrap_or_else(|| host.to_owned()));
         let meet = get(MEET).or_else(|| get("ESKER_STORE"));
-        Ok(Some(Self { id, rank: Rank(rank), size, node, address, meet }))
+        Ok(Some(Self { id, rank, size, node, address, meet }))
     }
+}
+
+/// The number of this process, and that of all, by the variables of whatever has started them.
+fn rank_and_size(get: &impl Fn(&str) -> Option<String>) -> Result<Option<(Rank, u32)>> {
+    const STARTERS: [(&str, &str); 4] = [
+        (RANK, RANKS),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+    ];
+    let found = STARTERS.iter().find_map(|names| Some((names, get(names.0)?)));
+    let Some(((rank_name, size_name), rank)) = found else { return Ok(None) };
+    let size = get(size_name).ok_or_else(|| invalid(rank_name, &rank, size_name))?;
+    let number = |name: &str, value: &str| {
+        value.parse::<u32>().map_err(|_| Error::new(Kind::Invalid, format!("{name}={value}")))
+    };
+    let (rank, size) = (number(rank_name, &rank)?, number(size_name, &size)?);
+    if rank >= size {
+        let what = format!("{rank_name}={rank} is not below {size_name}={size}");
+        return Err(Error::new(Kind::Invalid, what));
+    }
+    Ok(Some((Rank(rank), size)))
 }
 
 fn invalid(rank_name: &str, rank: &str, size_name: &str) -> Error {

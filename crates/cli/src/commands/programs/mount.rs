@@ -14,7 +14,6 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result, shell_word};
-use esker_fs::names::spare_name;
 use esker_fs::repository::Repository;
 use esker_fs::retention::marker::MarkerHolder;
 use esker_fs::retention::read_lease::{ReadLease, ReaderMarkers};
@@ -29,13 +28,12 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::{Value, json};
 
 use super::mount_log::MountLog;
-use crate::change::{
-    MessageArgument, NewNameSource, SessionSettings, TakeOver, announce, check_free, resume,
-};
+use crate::change::{MessageArgument, SessionSettings, TakeOver, resume};
 use crate::context::CommandContext;
 use crate::location::StackArgument;
 use crate::mount_overlap;
 use crate::output::notice;
+use crate::session_outcome::{OutcomeArguments, SessionOutcome, open_part};
 use crate::usage;
 
 /// The change set property that holds the name under which its mount will publish it.
@@ -95,6 +93,9 @@ impl From<RequestTransport> for Transport {
 /// also reports whether publishing succeeded, by `fusermount3 -u` or `umount`, and by SIGTERM or
 /// SIGINT. `esker commit` publishes the current state and keeps the mount.
 ///
+/// With --job, the session is one part of a job instead, which the end of the mount completes; `esker
+/// publish --job` joins all parts.
+///
 /// Data that a program has written survives the death of the mount, except for up to the last tenth
 /// of a second; data that it has synced with fsync survives power loss. The session of a mount that
 /// died is still open: --resume continues it.
@@ -107,19 +108,19 @@ Examples:
   esker mount --write build-1 --base headers /mnt     change it; publish as build-1 at the end
   make -C /mnt && esker commit /mnt build-1-compiled  publish in between
   esker umount /mnt                                   publish as build-1 and end
-  esker mount --write build-1 --resume /mnt           go on after a crash")]
+  esker mount --write build-1 --resume /mnt           go on after a crash
+  esker mount --job $job --rank $SLURM_NODEID /mnt    write the part of one node of a job")]
 pub struct MountCommand {
-    /// The snapshot, unless --write is given; then the mount point
+    /// The snapshot, unless --write or --job is given; then the mount point
     #[arg(required = true, num_args = 1..=2, value_names = ["NAME", "MOUNTPOINT"])]
     what: Vec<String>,
-    /// Accept changes, and publish them as NEWNAME at the end
-    #[arg(long, value_name = "NEWNAME")]
-    write: Option<String>,
+    #[command(flatten)]
+    outcome: OutcomeArguments,
     /// Build on this snapshot; of several, earlier ones win
-    #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser(), requires = "write")]
+    #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser(), requires = "changes")]
     bases: Vec<StackArgument>,
     /// Continue the session of a mount that died
-    #[arg(long, requires = "write", conflicts_with_all = ["bases", "message"])]
+    #[arg(long, requires = "changes", conflicts_with_all = ["bases", "message"])]
     resume: bool,
     #[command(flatten)]
     message: MessageArgument,
@@ -163,7 +164,7 @@ pub struct MountCommand {
 struct MountSubject {
     view: NamespaceView,
     name: String,
-    session: Option<Arc<Session>>,
+    session: Option<(Arc<Session>, SessionOutcome)>,
     /// Keeps the mounted snapshot, or the session's bases, from being collected.
     _lease: Option<ReadLease>,
 }
@@ -171,7 +172,8 @@ struct MountSubject {
 impl MountCommand {
     /// Mounts, and serves the mount here or in the background.
     pub fn run(self, context: &CommandContext) -> Result<()> {
-        let mountpoint = self.mountpoint();
+        let changes = self.outcome.outcome()?;
+        let mountpoint = self.mountpoint(changes.is_some());
         let is_background = std::env::var_os(READY).is_some();
         if !self.foreground && !is_background {
             return in_background(context);
@@ -181,8 +183,8 @@ impl MountCommand {
             self.log.as_deref().filter(|_| is_background).map(MountLog::open).transpose()?;
         make_usable(&mountpoint)?;
         mount_overlap::check_mountpoint(context.store_url(), &mountpoint)?;
-        let has_predecessor = self.has_predecessor(&mountpoint)?;
-        let subject = self.subject(context)?;
+        let has_predecessor = self.has_predecessor(&mountpoint, changes.as_ref())?;
+        let subject = self.subject(context, changes, &mountpoint)?;
         if has_predecessor {
             detach(&mountpoint)?;
         }
@@ -205,8 +207,8 @@ impl MountCommand {
             Ok(()) => subject.finish(),
             Err(error) => Err(Error::new(error.kind(), error.context())),
         };
-        if !is_background && let (Ok(_), Some(session)) = (&finished, &subject.session) {
-            announce(context, &subject.name, session.set())?;
+        if !is_background && let (Ok(report), Some(_)) = (&finished, &subject.session) {
+            SessionOutcome::announce(context, report)?;
         }
         let mut told = finished.as_ref().map(Clone::clone);
         if let Some(requests) = &ending.requests {
@@ -228,10 +230,11 @@ impl MountCommand {
     ///
     /// # Errors
     /// `Conflict` for any other Esker mount, which this one would cover.
-    fn has_predecessor(&self, mountpoint: &Path) -> Result<bool> {
+    fn has_predecessor(&self, mountpoint: &Path, changes: Option<&SessionOutcome>) -> Result<bool> {
         // If its process died, `make_usable` has removed it.
         let Ok(status) = status_of(mountpoint) else { return Ok(false) };
-        let is_same = self.write.as_ref() == Some(&status.name) && status.set.is_some();
+        let is_same = changes.is_some_and(|outcome| outcome.to_string() == status.name)
+            && status.set.is_some();
         if is_same && self.resume && self.take_over.is_given() {
             return Ok(true);
         }
@@ -246,13 +249,13 @@ impl MountCommand {
         Err(Error::new(Kind::Conflict, what))
     }
 
-    fn mountpoint(&self) -> PathBuf {
-        match (&self.write, self.what.as_slice()) {
-            (Some(_), [mountpoint]) | (None, [_, mountpoint]) => mountpoint.into(),
-            (Some(_), _) => usage::exit(
-                "with --write NEWNAME give only the directory; name the bases with --base",
+    fn mountpoint(&self, accepts_changes: bool) -> PathBuf {
+        match (accepts_changes, self.what.as_slice()) {
+            (true, [mountpoint]) | (false, [_, mountpoint]) => mountpoint.into(),
+            (true, _) => usage::exit(
+                "with --write or --job give only the directory; name the bases with --base",
             ),
-            (None, _) => usage::exit(
+            (false, _) => usage::exit(
                 "mount what, and where? Give a name and a directory: `esker mount --help` has examples",
             ),
         }
@@ -260,13 +263,18 @@ impl MountCommand {
 
     /// Opens the contents of the mount. The kernel checks permissions for each caller, so the
     /// session itself acts as the superuser.
-    fn subject(&self, context: &CommandContext) -> Result<MountSubject> {
+    fn subject(
+        &self,
+        context: &CommandContext,
+        changes: Option<SessionOutcome>,
+        mountpoint: &Path,
+    ) -> Result<MountSubject> {
         let repository = context.repository()?;
-        let Some(name) = &self.write else {
+        let Some(outcome) = changes else {
             if self.message.message.is_some() {
-                usage::exit("without --write nothing is published: leave out --message");
+                usage::exit("without --write or --job nothing is kept: leave out --message");
             }
-            let stack = self.snapshot();
+            let stack = self.snapshot(mountpoint);
             let set = context.set_of(&repository, &stack)?;
             let (namespace, markers) = repository.open_held(&[set], Identity::root())?;
             return Ok(MountSubject {
@@ -276,30 +284,30 @@ impl MountCommand {
                 _lease: lease(markers)?,
             });
         };
-        check_free(&repository, name, NewNameSource::Option("--write"))?;
+        outcome.check(&repository)?;
         let mut options = self.settings.options_to_resume(context, self.take_over);
         if let Some(heartbeat) = &mut options.heartbeat {
             heartbeat.on_fenced = Some(report_fenced);
         }
         options.new_root.owner = Some((options.identity.uid, options.identity.gid));
         options.identity = Identity::root();
-        options.properties.insert(PROPERTY.to_owned(), name.clone());
+        options.properties.insert(PROPERTY.to_owned(), outcome.to_string());
         options.properties.extend(self.message.property());
-        let (session, markers) = self.session(context, &repository, name, options)?;
+        let (session, markers) =
+            self.session(context, &repository, (&outcome, mountpoint), options)?;
         let session = Arc::new(session);
         Ok(MountSubject {
             view: NamespaceView::Session(session.clone()),
-            name: name.clone(),
-            session: Some(session),
+            name: outcome.to_string(),
+            session: Some((session, outcome)),
             _lease: lease(markers)?,
         })
     }
 
     /// The snapshot to mount. A path in one is a usage error, which ends the process.
-    fn snapshot(&self) -> StackArgument {
+    fn snapshot(&self, mountpoint: &Path) -> StackArgument {
         let text = &self.what[0];
         if let Some((name, path)) = text.split_once(':') {
-            let mountpoint = self.mountpoint();
             let path = mountpoint.join(path.trim_start_matches('/'));
             usage::exit(format!(
                 "a mount shows a whole snapshot: `esker mount {} {}`, then look at {}",
@@ -316,15 +324,22 @@ impl MountCommand {
         &self,
         context: &CommandContext,
         repository: &Repository,
-        name: &str,
+        (outcome, mountpoint): (&SessionOutcome, &Path),
         options: SessionOptions,
     ) -> Result<(Session, Option<ReaderMarkers>)> {
-        let left = left_by_mounts(repository, name)?;
+        let (left, name) = match outcome {
+            SessionOutcome::Snapshot(name) => (left_by_mounts(repository, name)?, name.as_str()),
+            SessionOutcome::Part { job, rank } if self.resume => {
+                (vec![open_part(repository, *job, *rank)?], "")
+            }
+            // Beginning it again is refused, and says by which session.
+            SessionOutcome::Part { .. } => (Vec::new(), ""),
+        };
         match (self.resume, left.as_slice()) {
             (false, []) => {
                 let bases = context.sets_of(repository, &self.bases)?;
                 let markers = repository.hold_for_reading(&bases)?;
-                Ok((repository.begin(&bases, options)?, markers))
+                Ok((outcome.begin(repository, &bases, options)?, markers))
             }
             (true, [set]) => {
                 let bases = Manifest::load(&**repository.store(), *set)?.bases;
@@ -337,7 +352,7 @@ impl MountCommand {
                     "@{set} is the session of a mount for {name} that runs or died: continue it \
                      with `esker mount --write {name} --resume {}`, or drop it with `esker session \
                      drop @{set}`",
-                    shell_word(self.mountpoint().as_os_str().as_bytes())
+                    shell_word(mountpoint.as_os_str().as_bytes())
                 ),
             )),
             (true, []) => Err(Error::new(
@@ -408,7 +423,7 @@ fn lease(markers: Option<ReaderMarkers>) -> Result<Option<ReadLease>> {
 
 impl MountSubject {
     fn announce(&self, context: &CommandContext, mountpoint: &Path) -> Result<()> {
-        let set = self.session.as_ref().map(|session| session.set().to_string());
+        let set = self.session.as_ref().map(|(session, _)| session.set().to_string());
         if context.out.is_json() {
             let pid = std::process::id();
             let mountpoint = mountpoint.to_string_lossy();
@@ -425,33 +440,17 @@ impl MountSubject {
         context.out.flush()
     }
 
-    /// Publishes the session, if there is one.
+    /// Publishes or completes the session, if there is one.
     fn finish(&self) -> Result<Value> {
-        let Some(session) = &self.session else { return Ok(json!({})) };
-        let set = session.set();
-        session.publish(&self.name).map_err(|error| {
-            let name = match error.kind() {
-                Kind::Exists => spare_name(&self.name, set),
-                _ => self.name.clone(),
-            };
-            if error.kind() == Kind::Fenced {
-                return error;
-            }
-            // Others can then resume it at once.
-            let left = match session.end() {
-                Ok(()) => "",
-                Err(_) => " without the changes that could not be written",
-            };
-            error.within(format!(
-                "session @{set} stays open{left}; publish it by `esker publish @{set} {name}`"
-            ))
-        })?;
-        Ok(json!({"published": self.name, "set": set.to_string()}))
+        match &self.session {
+            Some((session, outcome)) => outcome.reach(session),
+            None => Ok(json!({})),
+        }
     }
 
     /// Abandons the session that was begun for a mount that failed.
     fn give_up(&self, context: &CommandContext, was_open: bool) {
-        if let (Some(session), false) = (&self.session, was_open)
+        if let (Some((session, _)), false) = (&self.session, was_open)
             && let Ok(repository) = context.repository()
             && let Err(error) = repository.abandon_session(session)
         {

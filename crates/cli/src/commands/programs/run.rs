@@ -25,8 +25,9 @@ use crate::{output, text};
 ///
 /// With --at, the program and all that it starts see files of the store at a directory, without a mount
 /// and without privileges: the kernel hands their system calls that name files to this command (Linux 5.14
-/// and later). Closing a file puts its bytes into the session; synced
-/// bytes survive power loss. Programs cannot gain privileges there (sudo).
+/// and later). Closing a file puts its bytes into the session; synced bytes survive power loss. Programs
+/// cannot gain privileges there (sudo). With --job, the session becomes one part of a job, which `esker
+/// publish --job` joins with the others.
 ///
 /// Programs that use Esker's ranks also run under srun and mpirun, with ESKER_STORE set to a store
 /// that all machines see.
@@ -37,6 +38,7 @@ Examples:
   esker run --at src --base linux-6.12 -- grep -r spin_lock src/kernel
   esker run --at out --base headers --write build-1 -- make -C out
   esker run --at work --write tree-1 -- bash          a shell to work in; `exit 0` publishes tree-1
+  srun esker run --at /tmp/out --job $job --base in -- ./simulate /tmp/out     a part of a job each
   esker run -n 4 --store /scratch/store -- esker bench imd-write particles:/p")]
 pub struct RunCommand {
     /// Number of ranks; with --at and without this, the program is no rank, and has the terminal

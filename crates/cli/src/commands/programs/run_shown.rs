@@ -5,19 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Result};
 use esker_comm::launch::JobOutcome;
-use esker_fs::names::{self, spare_name};
+use esker_fs::names;
 use esker_fs::repository::Repository;
 use esker_fs::retention::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::session::Session;
 use esker_fs::session::view::NamespaceView;
 use esker_trap::TrapOptions;
 
-use crate::change::{MessageArgument, NewNameSource, SessionSettings, announce, check_free};
+use crate::change::{MessageArgument, SessionSettings};
 use crate::context::CommandContext;
 use crate::location::StackArgument;
 use crate::output::notice;
+use crate::session_outcome::{OutcomeArguments, SessionOutcome};
 use crate::usage;
 
 /// Digits of a set that messages show.
@@ -37,9 +38,8 @@ pub struct ShownNamespace {
     /// Show this snapshot; of several, those named first win. Without one, the tree is empty
     #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser(), requires = "at")]
     bases: Vec<StackArgument>,
-    /// Accept changes, and publish them as NEWNAME if the program succeeds (exit code 0)
-    #[arg(long, value_name = "NEWNAME", requires = "at")]
-    write: Option<String>,
+    #[command(flatten)]
+    outcome: OutcomeArguments,
     #[command(flatten)]
     message: MessageArgument,
     /// Keep files in the directory PATH while programs have them open; it needs room for all of them
@@ -52,7 +52,7 @@ pub struct ShownNamespace {
 /// The namespace that a program sees, and the session in which it is changed.
 struct ShownSubject {
     view: NamespaceView,
-    session: Option<(Arc<Session>, String)>,
+    session: Option<(Arc<Session>, SessionOutcome)>,
     /// Keeps what is shown from being collected.
     _lease: Option<ReadLease>,
 }
@@ -64,9 +64,15 @@ impl ShownNamespace {
         context: &CommandContext,
         job: impl FnOnce() -> Result<JobOutcome> + Send,
     ) -> Result<JobOutcome> {
-        let Some(place) = self.at.clone() else { return job() };
+        let changes = self.outcome.outcome()?;
+        let Some(place) = self.at.clone() else {
+            if changes.is_some() {
+                usage::exit("where does the program see what it changes? Give --at DIR");
+            }
+            return job();
+        };
         let repository = context.repository()?;
-        let subject = self.subject(context, &repository)?;
+        let subject = self.subject(context, &repository, changes)?;
         let options = TrapOptions {
             view: subject.view.clone(),
             place,
@@ -76,38 +82,43 @@ impl ShownNamespace {
         };
         let mut has_run = false;
         let outcome = esker_trap::run(options, || job().inspect(|_| has_run = true)).flatten();
-        let Some((session, name)) = subject.session else { return outcome };
+        let Some((session, end)) = subject.session else { return outcome };
         match &outcome {
-            Ok(JobOutcome::Success) => publish(context, &session, &name)?,
-            _ if has_run => keep(context, &session, &name, &outcome),
+            Ok(JobOutcome::Success) => SessionOutcome::announce(context, &end.reach(&session)?)?,
+            _ if has_run => keep(context, &session, &end, &outcome),
             // The error says why; that a session could not be dropped matters less.
             _ => drop(repository.abandon_session(&session)),
         }
         outcome
     }
 
-    fn subject(&self, context: &CommandContext, repository: &Repository) -> Result<ShownSubject> {
+    fn subject(
+        &self,
+        context: &CommandContext,
+        repository: &Repository,
+        changes: Option<SessionOutcome>,
+    ) -> Result<ShownSubject> {
         let bases = context.sets_of(repository, &self.bases)?;
-        let Some(name) = &self.write else {
+        let Some(end) = changes else {
             if bases.is_empty() {
                 usage::exit(
                     "show what? Name a snapshot with --base, or begin a new tree with --write",
                 );
             }
             if self.message.message.is_some() {
-                usage::exit("without --write nothing is published: leave out --message");
+                usage::exit("without --write or --job nothing is kept: leave out --message");
             }
             let (namespace, markers) = repository.open_held(&bases, context.identity())?;
             let view = NamespaceView::Snapshot(namespace);
             return Ok(ShownSubject { view, session: None, _lease: lease(markers)? });
         };
-        check_free(repository, name, NewNameSource::Option("--write"))?;
+        end.check(repository)?;
         let mut options = self.settings.options(context);
         options.properties.extend(self.message.property());
         let markers = repository.hold_for_reading(&bases)?;
-        let session = Arc::new(repository.begin(&bases, options)?);
+        let session = Arc::new(end.begin(repository, &bases, options)?);
         let view = NamespaceView::Session(session.clone());
-        Ok(ShownSubject { view, session: Some((session, name.clone())), _lease: lease(markers)? })
+        Ok(ShownSubject { view, session: Some((session, end)), _lease: lease(markers)? })
     }
 }
 
@@ -118,24 +129,13 @@ fn lease(markers: Option<ReaderMarkers>) -> Result<Option<ReadLease>> {
     markers.map(|markers| ReadLease::keep(markers, failed)).transpose()
 }
 
-fn publish(context: &CommandContext, session: &Session, name: &str) -> Result<()> {
-    let set = session.set();
-    let published = session.publish(name).map_err(|error| {
-        let name = match error.kind() {
-            Kind::Exists => spare_name(name, set),
-            _ => name.to_owned(),
-        };
-        let left =
-            session.end().err().map_or("", |_| " without the changes that could not be written");
-        error.within(format!(
-            "session @{set} stays open{left}; publish it by `esker publish @{set} {name}`"
-        ))
-    });
-    published.and_then(|_| announce(context, name, set))
-}
-
 /// Leaves the session of a program that failed, and says how to go on.
-fn keep(context: &CommandContext, session: &Session, name: &str, outcome: &Result<JobOutcome>) {
+fn keep(
+    context: &CommandContext,
+    session: &Session,
+    end: &SessionOutcome,
+    outcome: &Result<JobOutcome>,
+) {
     let set = session.set();
     if let Err(error) = session.end() {
         notice(format!("changes of session @{set} could not be written: {error}"));
@@ -147,16 +147,21 @@ fn keep(context: &CommandContext, session: &Session, name: &str, outcome: &Resul
         }
         _ => "what the program wrote could not all be written".to_owned(),
     };
-    let is_free = context.repository().and_then(|repository| {
-        names::is_taken(&**repository.store(), name).map(|is_taken| !is_taken)
+    let is_taken = context.repository().and_then(|repository| match end {
+        SessionOutcome::Snapshot(name) => names::is_taken(&**repository.store(), name),
+        SessionOutcome::Part { .. } => Ok(false),
     });
-    let other = spare_name(name, set);
-    let free = if is_free.unwrap_or(true) { name } else { &other };
     let short = &set.to_string()[..DIGITS_SHOWN];
+    let command = end.finishing_command(set, is_taken.unwrap_or(false));
+    let command = command.replace(&set.to_string(), short);
+    let (is_not, finish) = match end {
+        SessionOutcome::Snapshot(_) => ("published", "publish them: "),
+        SessionOutcome::Part { .. } => ("completed", "complete them:"),
+    };
     notice(format!(
-        "{cause}, so {name} was not published\n  \
+        "{cause}, so {end} was not {is_not}\n  \
          look at the changes: esker ls @{short}:/\n  \
-         publish them:        esker publish @{short} {free}\n  \
+         {finish}       {command}\n  \
          drop them:           esker session drop @{short}"
     ));
 }

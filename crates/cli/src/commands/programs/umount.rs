@@ -9,10 +9,11 @@ use esker_fuse::{ControlRequest, ask};
 
 use super::mount::request_text;
 use crate::context::CommandContext;
+use crate::session_outcome::SessionOutcome;
 
 /// End a mount, and publish what was written in it
 ///
-/// Waits until everything is published, and prints the published name. Fails while the mount is in
+/// Waits until everything is published, and prints the published name; a part of a job is completed. Fails while the mount is in
 /// use, or while the store has no room for what was written in it; the mount then goes on.
 #[derive(Args)]
 #[command(after_help = "Example:\n  esker umount /mnt")]
@@ -48,16 +49,10 @@ impl CommitCommand {
     }
 }
 
-/// Prints what was published, if anything was.
+/// Prints what became of the session, if there was one.
 fn print_publication(context: &CommandContext, answer: &serde_json::Value) -> Result<()> {
-    if context.out.is_json() {
-        return context.out.json(answer.clone());
-    }
-    if !answer["requests"].is_null() {
+    if !context.out.is_json() && !answer["requests"].is_null() {
         context.out.line(request_text(&answer["requests"]))?;
     }
-    match (answer["published"].as_str(), answer["set"].as_str()) {
-        (Some(name), Some(set)) => context.out.line(format!("published {name} @{set}")),
-        _ => Ok(()),
-    }
+    SessionOutcome::announce(context, answer)
 }

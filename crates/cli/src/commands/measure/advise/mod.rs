@@ -28,7 +28,7 @@ use self::storage::AdviceArguments;
 use self::synth::AdviseSynth;
 use crate::context::CommandContext;
 
-/// Find the storage that suits an application, from a trace of its I/O
+/// Find the storage for an application, from a trace of its I/O
 ///
 /// A trace has each call of each process; logs of strace, Darshan and Recorder are imported, and patterns of
 /// known applications make synthetic ones. It is an Arrow file, which data frames read.
