@@ -35,7 +35,7 @@ fn setup(store: &SharedStore, durability: Durability) -> TreeSetup {
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(SystemClock),
         options,
-        barrier: Arc::new(|| Ok(())),
+        sync_dependencies: Arc::new(|| Ok(())),
         heartbeat: None,
     }
 }

@@ -132,7 +132,7 @@ fn setup(store: &SharedStore, options: &TreeOptions) -> TreeSetup {
         source: TableSource::new(store.clone(), CACHE_BYTES),
         clock: Arc::new(SystemClock),
         options: options.clone(),
-        barrier: Arc::new(|| Ok(())),
+        sync_dependencies: Arc::new(|| Ok(())),
         heartbeat: None,
     }
 }

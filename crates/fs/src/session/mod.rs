@@ -353,19 +353,19 @@ impl Session {
     ) -> Result<()> {
         let key = key(dir.id(), name);
         let set = self.set();
-        self.update([key], |[own], draft| {
+        self.update([key], |[own], batch| {
             let state = NameState::of(own, below)?;
             if state.inode.is_some() {
                 return Err(exists(name));
             }
             inode.generation = state.next_generation;
-            inode.seq = draft.seq();
+            inode.seq = batch.seq();
             inode.id = if inode.is_directory() {
                 DirId::child(dir.id(), inode.generation, name).0
             } else {
                 FileId::new(set, inode.seq).0
             };
-            put(draft, &key, inode);
+            put(batch, &key, inode);
             Ok(())
         })
     }
@@ -424,11 +424,11 @@ impl Session {
     ) -> Result<Option<Inode>> {
         let key = key(dir, name);
         let below = self.below_to_change(&key, only_writer)?;
-        self.update([key], |[own], draft| {
+        self.update([key], |[own], batch| {
             let Some(mut inode) = NameState::of(own, &below)?.inode else { return Ok(None) };
             if inode.entry != NameKind::Link {
                 change(&mut inode)?;
-                put(draft, &key, &inode);
+                put(batch, &key, &inode);
             }
             Ok(Some(inode))
         })
@@ -457,13 +457,13 @@ impl Session {
     ) -> Result<()> {
         let current = self.namespace.stat_dir(self.namespace.root())?;
         let key = key(DirId::ROOT, b"");
-        self.tree().update([key], |[own], draft| {
+        self.tree().update([key], |[own], batch| {
             let mut inode = match own {
                 Some(row) => Inode::of_row(&row)?,
                 None => current.clone(),
             };
             change(&mut inode)?;
-            put(draft, &key, &inode);
+            put(batch, &key, &inode);
             self.namespace.root().set_attributes(&inode);
             Ok(())
         })
@@ -494,8 +494,8 @@ impl NameState {
 }
 
 /// Writes `inode` under `key` as the only record of an update.
-pub(crate) fn put(draft: &mut WriteBatch, key: &Key, inode: &Inode) {
-    draft.put(&mut [inode.row(key)]);
+pub(crate) fn put(batch: &mut WriteBatch, key: &Key, inode: &Inode) {
+    batch.put(&mut [inode.row(key)]);
 }
 
 /// Returns the error for a `name` that is taken.

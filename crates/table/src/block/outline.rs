@@ -275,7 +275,7 @@ impl Outline {
             return None;
         }
         let mut parts = CheckedParts { outline: self, copy, buffer, good: 0 };
-        let Some(row) = self.find(&mut parts, schema.order(&key.ints), key.string)? else {
+        let Some(row) = self.find(&mut parts, schema.last_key_int(&key.ints), key.string)? else {
             return Some(false);
         };
         out.ints = self.form.constants;

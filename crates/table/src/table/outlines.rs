@@ -156,7 +156,7 @@ impl Outlines {
         key: &Key,
         out: (bool, &mut RowBuffer),
     ) -> Option<bool> {
-        outline.prefetch(schema.order(&key.ints), |offset| {
+        outline.prefetch(schema.last_key_int(&key.ints), |offset| {
             prefetch(self.file.address(start + offset));
         });
         PARTS.with_borrow_mut(|buffer| {
