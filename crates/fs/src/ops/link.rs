@@ -34,7 +34,7 @@ impl Session {
         (old_dir, old_name): (&Dir, &[u8]),
         (dir, name): (&Dir, &[u8]),
     ) -> Result<Inode> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         check_name(name)?;
         old_dir.check_name(old_name)?;
         self.check_search(old_dir, old_name)?;
@@ -64,7 +64,7 @@ impl Session {
         let keys =
             [key(old_dir.id(), old_name), key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [
-            self.below_to_change(&keys[0], old_dir.is_fresh())?,
+            self.below_to_change(&keys[0], old_dir.is_absent_below())?,
             self.below(dir, &keys[1])?,
             self.below_to_change(&keys[2], false)?,
         ];

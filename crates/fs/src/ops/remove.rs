@@ -42,7 +42,7 @@ impl Session {
     /// Removes the name. `shown` gets the inode it stood for, with its remaining link count, once
     /// readers see the removal.
     fn remove_name(&self, dir: &Dir, name: &[u8], shown: &mut Option<Inode>) -> Result<()> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         check_name(name)?;
         self.check_search(dir, name)?;
         let name_key = key(dir.id(), name);

@@ -146,7 +146,7 @@ impl Session {
         let keys =
             [key(old_dir.id(), old_name), key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [
-            self.below_to_change(&keys[0], old_dir.is_fresh())?,
+            self.below_to_change(&keys[0], old_dir.is_absent_below())?,
             self.below(dir, &keys[1])?,
             self.below_to_change(&keys[2], linked.is_none())?,
         ];
@@ -201,8 +201,8 @@ impl Session {
         let now_ns = self.now_ns();
         let keys = [key(old_dir.id(), old_name), key(dir.id(), name)];
         let below = [
-            self.below_to_change(&keys[0], old_dir.is_fresh())?,
-            self.below_to_change(&keys[1], dir.is_fresh())?,
+            self.below_to_change(&keys[0], old_dir.is_absent_below())?,
+            self.below_to_change(&keys[1], dir.is_absent_below())?,
         ];
         let updated = self.update(keys, |[old, new], batch| {
             let (old, new) = (NameState::of(old, &below[0])?, NameState::of(new, &below[1])?);
@@ -239,7 +239,7 @@ impl Session {
     fn follow(&self, moved: &Inode, from: &Dir, dir: &Dir, name: &[u8]) {
         if moved.is_directory() {
             let node = self.node(from, name, moved, || false);
-            node.set_place(dir.clone(), name.to_vec());
+            node.set_location(dir.clone(), name.to_vec());
         } else if moved.entry != NameKind::Link {
             self.files().moved(moved.id, dir, name);
         }

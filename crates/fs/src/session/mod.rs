@@ -266,7 +266,7 @@ impl Session {
     /// Returns the records that the layers below this session have for `key`, a name in `dir`.
     #[inline]
     pub(crate) fn below(&self, dir: &DirNode, key: &Key) -> Result<LowerRecords> {
-        self.namespace.layers().below(key, dir.is_fresh())
+        self.namespace.layers().below(key, dir.is_absent_below())
     }
 
     /// Puts `inode` at `name` in `dir` if it is vacant; sets its identity and owner.
@@ -286,7 +286,7 @@ impl Session {
     ) -> Result<()> {
         let key = key(dir.id(), name);
         self.tree().prefetch(&key);
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         self.insert_locked(dir, (name, &key), inode, owner)
     }
 
@@ -406,7 +406,7 @@ impl Session {
         name: &[u8],
         mut change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Option<Inode>> {
-        match self.update_record(dir.id(), dir.is_fresh(), name, &mut change)? {
+        match self.update_record(dir.id(), dir.is_absent_below(), name, &mut change)? {
             Some(inode) if inode.entry == NameKind::Link => {
                 self.update_record(DirId::LINKS, false, &inode.id.to_be_bytes(), &mut change)
             }
@@ -418,12 +418,12 @@ impl Session {
     pub(crate) fn update_record(
         &self,
         dir: DirId,
-        only_writer: bool,
+        is_absent_below: bool,
         name: &[u8],
         change: &mut dyn FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Option<Inode>> {
         let key = key(dir, name);
-        let below = self.below_to_change(&key, only_writer)?;
+        let below = self.below_to_change(&key, is_absent_below)?;
         self.update([key], |[own], batch| {
             let Some(mut inode) = NameState::of(own, &below)?.inode else { return Ok(None) };
             if inode.entry != NameKind::Link {
