@@ -135,9 +135,9 @@ impl<F: FnMut(Range<usize>, &mut [u8]) -> bool> CheckedParts<'_, F> {
     }
 
     fn fetch(&mut self, part: usize) -> Option<()> {
-        let place = self.outline.part(part)?;
-        let bytes = self.buffer.get_mut(place.clone())?;
-        let is_good = (self.copy)(place, bytes) && crc32c::crc32c(bytes) == self.outline.sums[part];
+        let range = self.outline.part(part)?;
+        let bytes = self.buffer.get_mut(range.clone())?;
+        let is_good = (self.copy)(range, bytes) && crc32c::crc32c(bytes) == self.outline.sums[part];
         self.good |= u32::from(is_good) << part;
         is_good.then_some(())
     }

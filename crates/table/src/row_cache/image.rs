@@ -130,8 +130,8 @@ fn word_of(bytes: &[u8]) -> u64 {
 /// Returns the bucket of a digest, and its relative position in the bucket.
 #[inline]
 fn bucket_of(digest: u64) -> (usize, u32) {
-    let place = (digest >> 32) * BUCKETS as u64;
-    ((place >> 32) as usize, place as u32)
+    let scaled = (digest >> 32) * BUCKETS as u64;
+    ((scaled >> 32) as usize, scaled as u32)
 }
 
 /// The descriptor of a string column.

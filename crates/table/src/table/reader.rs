@@ -408,9 +408,9 @@ impl Table {
             self.cache.insert(&self.table_cache, number, &block);
         }
         if self.cache.is_outgrown(read_ns) {
-            let place = self.index.block_range(self.index.blocks() - 1);
+            let range = self.index.block_range(self.index.blocks() - 1);
             let (object, blocks) = ((&self.store, &*self.name), self.index.blocks());
-            let open = || Outlines::open(object, place.end, blocks, &self.cache);
+            let open = || Outlines::open(object, range.end, blocks, &self.cache);
             if let Some(outlines) = self.outlines.get_or_init(open) {
                 outlines.insert(number, (&block, group), &self.cache);
             }
@@ -451,12 +451,12 @@ impl Table {
     }
 
     /// Makes one store request and records its duration; none for a table that is in memory.
-    pub(super) fn read(&self, place: Range<u64>) -> Result<Bytes> {
-        if let Some(blocks) = self.blocks.as_ref().filter(|all| place.end <= all.len() as u64) {
-            return Ok(blocks.slice(place.start as usize..place.end as usize));
+    pub(super) fn read(&self, range: Range<u64>) -> Result<Bytes> {
+        if let Some(blocks) = self.blocks.as_ref().filter(|all| range.end <= all.len() as u64) {
+            return Ok(blocks.slice(range.start as usize..range.end as usize));
         }
         let start_ns = SystemClock.monotonic_ns();
-        let bytes = self.store.get_range(&self.name, place)?;
+        let bytes = self.store.get_range(&self.name, range)?;
         self.counters.pace.record(bytes.len() as u64, SystemClock.monotonic_ns() - start_ns);
         Ok(bytes)
     }
@@ -488,11 +488,11 @@ impl Table {
 
     /// Returns block `number`, with one store request.
     fn fetch(&self, number: usize) -> Result<Arc<Block>> {
-        let place = self.index.block_range(number);
-        if place.end - place.start > BLOCK_BYTES_MAX as u64 {
-            return Err(Error::corrupt(&self.name, place.start, "a block over the limit"));
+        let range = self.index.block_range(number);
+        if range.end - range.start > BLOCK_BYTES_MAX as u64 {
+            return Err(Error::corrupt(&self.name, range.start, "a block over the limit"));
         }
-        self.parse_block(number, self.read(place)?)
+        self.parse_block(number, self.read(range)?)
     }
 
     /// Reads the encoded bytes of consecutive blocks from `number` on, at most `READ_AHEAD_BLOCKS`
@@ -504,8 +504,8 @@ impl Table {
         let bytes = self.read(base..stop)?;
         Ok((number..end)
             .map(|block| {
-                let place = self.index.block_range(block);
-                bytes.slice((place.start - base) as usize..(place.end - base) as usize)
+                let range = self.index.block_range(block);
+                bytes.slice((range.start - base) as usize..(range.end - base) as usize)
             })
             .collect())
     }
