@@ -115,7 +115,7 @@ pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
             flush_threads: 1,
             ..TreeOptions::default()
         },
-        barrier: Arc::new(|| Ok(())),
+        sync_dependencies: Arc::new(|| Ok(())),
         heartbeat: None,
     };
     Tree::resume(setup, SET, &mut |_| Ok(true))
@@ -127,8 +127,8 @@ pub fn use_tree(tree: &Tree) {
     let key = record::key(b"key");
     let _found = tree.get(&key, true, &mut row);
     let _other = tree.get(&record::key(b"other"), true, &mut row);
-    let _put = tree.update([key], |_, draft| {
-        draft.put(&mut [record::row(b"key", b"value")]);
+    let _put = tree.update([key], |_, batch| {
+        batch.put(&mut [record::row(b"key", b"value")]);
         Ok(())
     });
     let _flushed = tree.flush();

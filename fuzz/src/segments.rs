@@ -26,29 +26,29 @@ pub fn run(bytes: &[u8]) {
 /// Records with arbitrary numbers are refused, or are segments that are found where they are
 /// listed.
 fn hostile(choices: &mut Choices) {
-    let mut nests = Vec::new();
+    let mut nested_runs = Vec::new();
     let mut segments = 0;
-    while !choices.rest().is_empty() && nests.len() < 16 {
+    while !choices.rest().is_empty() && nested_runs.len() < 16 {
         let mut row = Row::default();
         for int in &mut row.ints[2..RUN.ints.len()] {
             *int = choices.u64();
         }
         row.ints[1] = FILE as u64;
-        if let Ok(nest) = NestedRun::of_row(&row) {
-            assert!(nest.is_possible());
-            let own = nest.segments();
+        if let Ok(nested) = NestedRun::of_row(&row) {
+            assert!(nested.is_possible());
+            let own = nested.segments();
             if own <= HOSTILE_SEGMENTS_MAX - segments {
                 segments += own;
-                nests.push(nest);
+                nested_runs.push(nested);
             }
         }
     }
-    let Some(lattice) = IntervalIndex::of_disjoint(&nests) else { return };
-    let all = lattice.overlapping(&(0..u64::MAX));
+    let Some(intervals) = IntervalIndex::of_disjoint(&nested_runs) else { return };
+    let all = intervals.overlapping(&(0..u64::MAX));
     assert_eq!(all.len() as u64, segments);
     assert!(all.windows(2).all(|pair| pair[0].end() <= pair[1].offset));
     for segment in all.iter().step_by(7) {
-        let found = lattice.find(segment.end() - 1).expect("it was listed");
+        let found = intervals.find(segment.end() - 1).expect("it was listed");
         assert_eq!((found.offset, found.place), (segment.offset, segment.place));
     }
 }
@@ -94,20 +94,21 @@ fn sequences(choices: &mut Choices) {
             model[(offset + byte) as usize] = Some((rank, log_offset + byte));
         }
     }
-    let lattice = buffer.lattice(FILE).expect("few").expect("runs");
-    check(&lattice, &model);
+    let intervals = buffer.interval_index(FILE).expect("few").expect("runs");
+    check(&intervals, &model);
     // And after a round trip through a table.
-    let singles = lattice.singles().iter().map(|single| NestedRun::one(SegmentRun::one(single)));
-    let nests: Vec<NestedRun> = lattice.nests().copied().chain(singles).collect();
-    let read = |nest: &NestedRun| NestedRun::of_row(&nest.row()).expect("our own");
-    let again: Vec<NestedRun> = nests.iter().map(read).collect();
+    let loose =
+        intervals.loose_segments().iter().map(|single| NestedRun::one(SegmentRun::one(single)));
+    let nested_runs: Vec<NestedRun> = intervals.nested_runs().copied().chain(loose).collect();
+    let read = |nested: &NestedRun| NestedRun::of_row(&nested.row()).expect("our own");
+    let again: Vec<NestedRun> = nested_runs.iter().map(read).collect();
     check(&IntervalIndex::of_disjoint(&again).expect("none overlap"), &model);
 }
 
-fn check(lattice: &IntervalIndex, model: &[Option<(u64, u64)>]) {
+fn check(intervals: &IntervalIndex, model: &[Option<(u64, u64)>]) {
     let offsets: Vec<u64> = (0..model.len() as u64).collect();
     let mut found = vec![None; model.len()];
-    lattice.find_batch(&offsets, &mut |at, run, index| {
+    intervals.find_batch(&offsets, &mut |at, run, index| {
         let segment = run.segment(index);
         let place = segment.place.expect("bytes are somewhere");
         found[at] = Some((place.log, place.offset + (at as u64 - segment.offset)));

@@ -75,8 +75,8 @@ pub fn collective(
     let mut figure_12 = Vec::new();
     for servers in (0..=10).map(|shift| 1 << shift).filter(|servers| *servers <= clients) {
         figure_12.push(row("direct", clients, 0, Topology::Star, &costs)?);
-        for (way, shape) in WAYS {
-            figure_12.push(row(way, clients, servers, shape, &costs)?);
+        for (way, topology) in WAYS {
+            figure_12.push(row(way, clients, servers, topology, &costs)?);
         }
     }
     let mut growing = Vec::new();
@@ -89,7 +89,7 @@ pub fn collective(
         ("delegates", Delegates::PerNode(1), Topology::Star),
         ("log-ring", Delegates::All, Topology::LogRing),
     ];
-    let runs = runs.map(|(way, delegates, shape)| run(way, delegates, shape, ranks, rounds));
+    let runs = runs.map(|(way, delegates, topology)| run(way, delegates, topology, ranks, rounds));
     let costs_ns =
         [costs.latency_ns, costs.overhead_ns, costs.local_latency_ns, costs.local_overhead_ns];
     let runs = runs.into_iter().collect::<Result<_>>()?;
@@ -100,10 +100,10 @@ fn row(
     way: &'static str,
     clients: u32,
     servers: u32,
-    shape: Topology,
+    topology: Topology,
     costs: &MessageCosts,
 ) -> Result<CollectiveRow> {
-    let taken = time(ModelledJob { clients, servers, shape }, costs)?;
+    let taken = time(ModelledJob { clients, servers, topology }, costs)?;
     Ok(CollectiveRow {
         way,
         clients,
@@ -117,14 +117,14 @@ fn row(
 fn run(
     way: &'static str,
     delegates: Delegates,
-    shape: Topology,
+    topology: Topology,
     ranks: u32,
     rounds: u32,
 ) -> Result<CollectiveRun> {
     let root = Rank(0);
     let taken = threads::run(ranks, 16, |transport| {
         let me = transport.rank();
-        let options = CollectiveOptions { delegates, shape, ..CollectiveOptions::default() };
+        let options = CollectiveOptions { delegates, topology, ..CollectiveOptions::default() };
         let mut collectives = Collectives::new(&mut *transport, options);
         // The first collective allocates every rank's memory.
         collectives.all_reduce_u64(root, me.0.into(), Reduction::Max)?;

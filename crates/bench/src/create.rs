@@ -30,48 +30,48 @@ pub const fn durability_name(durability: Durability) -> &'static str {
     }
 }
 
-/// Creates the files of `shape` in new directories of a session on `bases` bases, and publishes
+/// Creates the files of `size` in new directories of a session on `bases` bases, and publishes
 /// them as [`BENCH_NAME`]. Times every create, and the flush that writes the last of them to
 /// tables, but not the bases, the directories or publishing.
 ///
 /// Unless `publishes`, ends the session instead; its name is then its number.
 pub fn create(
     store: &SharedStore,
-    shape: WorkloadSize,
+    size: WorkloadSize,
     options: SessionOptions,
     (bases, publishes): (usize, bool),
 ) -> Result<BenchReport> {
-    shape.check()?;
+    size.check()?;
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), CACHE_BYTES, Arc::new(SystemClock));
-    let tree = TreeOptions { flush_threads: shape.threads, ..options.tree };
+    let tree = TreeOptions { flush_threads: size.threads, ..options.tree };
     let options = SessionOptions { tree: TreeOptions::default(), ..options };
     let of_bases = options.clone().private();
     let bases: Vec<SetId> = (0..bases)
-        .map(|number| base(&repository, number, &shape, &of_bases))
+        .map(|number| base(&repository, number, &size, &of_bases))
         .collect::<Result<_>>()?;
-    let options = SessionOptions { tree: tree.clone(), properties: shape.properties(), ..options };
+    let options = SessionOptions { tree: tree.clone(), properties: size.properties(), ..options };
     let options = if publishes { options.private() } else { options };
     let session = repository.begin(&bases, options)?;
     let root = session.root().clone();
-    let dirs: Vec<Dir> = (0..shape.directories as usize)
+    let dirs: Vec<Dir> = (0..size.directories as usize)
         .map(|number| session.mkdir(&root, &directory_name(number), 0o755))
         .collect::<Result<_>>()?;
     let before = counted.counts();
     let logged = session.statistics().log_bytes;
     let meter = ResourceMeter::start();
-    workers::run(shape.threads, |thread| create_share(&session, &dirs, &shape, thread))?;
+    workers::run(size.threads, |thread| create_share(&session, &dirs, &size, thread))?;
     session.flush()?;
-    let mut report = meter.stop("create", shape.files)?;
+    let mut report = meter.stop("create", size.files)?;
     let statistics = session.statistics();
     let counts = counted.counts() - before;
-    report.threads = shape.threads;
+    report.threads = size.threads;
     report.background = Some(tree.background);
     report.durability = Some(durability_name(tree.durability));
     report.store_bytes_written = counts.written_bytes + counts.log_bytes;
     report.table_bytes_per_record =
         Some(statistics.table_bytes as f64 / statistics.table_rows.max(1) as f64);
-    report.wal_bytes_per_record = Some((statistics.log_bytes - logged) as f64 / shape.files as f64);
+    report.wal_bytes_per_record = Some((statistics.log_bytes - logged) as f64 / size.files as f64);
     report.tables = Some(statistics.tables);
     if !publishes {
         session.end()?;
@@ -89,36 +89,31 @@ pub fn create(
     Ok(report)
 }
 
-/// Publishes a base that has a share of the files of `shape`, in its own directories.
+/// Publishes a base that has a share of the files of `size`, in its own directories.
 fn base(
     repository: &Repository,
     number: usize,
-    shape: &WorkloadSize,
+    size: &WorkloadSize,
     options: &SessionOptions,
 ) -> Result<SetId> {
     let session = repository.begin(&[], options.clone())?;
-    for directory in 0..shape.directories {
+    for directory in 0..size.directories {
         let name = format!("base-{number}-{directory}");
         let dir = session.mkdir(session.root(), name.as_bytes(), 0o755)?;
-        for file in 0..shape.files.div_ceil(shape.directories) / BASE_SHARE {
+        for file in 0..size.files.div_ceil(size.directories) / BASE_SHARE {
             session.create(&dir, file.to_string().as_bytes(), 0o644)?;
         }
     }
     session.publish(&format!("{BENCH_NAME}-base-{number}"))
 }
 
-fn create_share(
-    session: &Session,
-    dirs: &[Dir],
-    shape: &WorkloadSize,
-    thread: usize,
-) -> Result<()> {
-    let insertions = shape.insertions();
+fn create_share(session: &Session, dirs: &[Dir], size: &WorkloadSize, thread: usize) -> Result<()> {
+    let insertions = size.insertions();
     let mut name = Vec::new();
-    for insertion in (thread as u64..shape.files).step_by(shape.threads) {
+    for insertion in (thread as u64..size.files).step_by(size.threads) {
         let file = insertions.at(insertion);
-        shape.set_name(file, insertion, &mut name);
-        session.create(&dirs[shape.directory(file)], &name, 0o644)?;
+        size.set_name(file, insertion, &mut name);
+        session.create(&dirs[size.directory(file)], &name, 0o644)?;
     }
     Ok(())
 }

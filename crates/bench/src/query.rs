@@ -74,8 +74,8 @@ impl CreatedNamespace {
 fn resume(repository: &Repository) -> Result<(Session, WorkloadSize)> {
     for open in repository.open_sessions()? {
         let Ok(manifest) = &open.node.manifest else { continue };
-        if let Ok(shape) = WorkloadSize::of_properties(&manifest.properties) {
-            return Ok((repository.resume(open.node.set, SessionOptions::default())?, shape));
+        if let Ok(size) = WorkloadSize::of_properties(&manifest.properties) {
+            return Ok((repository.resume(open.node.set, SessionOptions::default())?, size));
         }
     }
     let context = "no session: make one by `esker bench create --keep-session`";
@@ -87,7 +87,7 @@ struct CreatedFiles {
     repository: Repository,
     counted: Arc<CountedStore>,
     created: CreatedNamespace,
-    shape: WorkloadSize,
+    size: WorkloadSize,
     dirs: Vec<Dir>,
 }
 
@@ -95,22 +95,22 @@ struct CreatedFiles {
 fn open(store: &SharedStore, cache_bytes: u64, in_session: bool) -> Result<CreatedFiles> {
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), cache_bytes, Arc::new(SystemClock));
-    let (created, shape) = if in_session {
-        let (session, shape) = resume(&repository)?;
-        (CreatedNamespace::Session(Box::new(session)), shape)
+    let (created, size) = if in_session {
+        let (session, size) = resume(&repository)?;
+        (CreatedNamespace::Session(Box::new(session)), size)
     } else {
         let set = repository.resolve(BENCH_NAME)?.set;
         let namespace = repository.open(&[set], Identity::of_process())?;
         let properties = &namespace.layers().bases()[0].manifest.properties;
-        let shape = WorkloadSize::of_properties(properties)?;
-        (CreatedNamespace::Snapshot(Box::new(namespace)), shape)
+        let size = WorkloadSize::of_properties(properties)?;
+        (CreatedNamespace::Snapshot(Box::new(namespace)), size)
     };
-    let dirs = open_dirs(created.namespace(), &shape)?;
-    Ok(CreatedFiles { repository, counted, created, shape, dirs })
+    let dirs = open_dirs(created.namespace(), &size)?;
+    Ok(CreatedFiles { repository, counted, created, size, dirs })
 }
 
-fn open_dirs(namespace: &Namespace, shape: &WorkloadSize) -> Result<Vec<Dir>> {
-    (0..shape.directories as usize).map(|number| namespace.dir(directory_name(number))).collect()
+fn open_dirs(namespace: &Namespace, size: &WorkloadSize) -> Result<Vec<Dir>> {
+    (0..size.directories as usize).map(|number| namespace.dir(directory_name(number))).collect()
 }
 
 fn block_reads(left: &CreatedFiles) -> u64 {
@@ -122,10 +122,10 @@ fn block_reads(left: &CreatedFiles) -> u64 {
 /// its runs.
 pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
     let left = open(store, options.cache_bytes, options.in_session)?;
-    let operations = options.operations.unwrap_or(left.shape.files);
+    let operations = options.operations.unwrap_or(left.size.files);
     if options.cache_bytes > 0 {
         list_all(&left)?;
-        let sample = left.shape.files.div_ceil(WARM_SHARE);
+        let sample = left.size.files.div_ceil(WARM_SHARE);
         stat_share(&left, SEED_WARM, (0, 1), (sample, false), &|_| ())?;
         left.created.tables().iter().try_for_each(TableRuns::warm)?;
     }
@@ -155,18 +155,17 @@ fn stat_share(
     (operations, absent): (u64, bool),
     looked_up: &impl Fn(u64),
 ) -> Result<()> {
-    let (shape, mut count) = (&left.shape, 0);
-    let (order, insertions) = (Permutation::new(shape.files, seed), shape.insertions());
+    let (size, mut count) = (&left.size, 0);
+    let (order, insertions) = (Permutation::new(size.files, seed), size.insertions());
     let mut name = Vec::new();
     for operation in (thread as u64..operations).step_by(threads) {
-        let insertion = order.at(operation % shape.files);
+        let insertion = order.at(operation % size.files);
         let mut file = insertions.at(insertion);
         if absent {
-            file += shape.files;
+            file += size.files;
         }
-        shape.set_name(file, insertion, &mut name);
-        let found =
-            left.created.namespace().lookup(&left.dirs[shape.directory(file)], &name, false);
+        size.set_name(file, insertion, &mut name);
+        let found = left.created.namespace().lookup(&left.dirs[size.directory(file)], &name, false);
         match found {
             Ok(inode) if !absent && inode.nlink == 1 => drop(std::hint::black_box(&inode)),
             Err(error) if absent && error.kind() == Kind::NotFound => {}
@@ -197,10 +196,10 @@ pub fn list(store: &SharedStore, options: QueryOptions) -> Result<BenchReport> {
             .step_by(options.threads)
             .try_for_each(|dir| list_dir(left.created.namespace(), dir).map(drop))
     })?;
-    let mut report = meter.stop("list", left.shape.files)?;
+    let mut report = meter.stop("list", left.size.files)?;
     report.threads = options.threads;
     report.store_reads_per_operation =
-        Some((block_reads(&left) - reads) as f64 / left.shape.files as f64);
+        Some((block_reads(&left) - reads) as f64 / left.size.files as f64);
     Ok(report)
 }
 
@@ -209,8 +208,8 @@ fn list_all(left: &CreatedFiles) -> Result<()> {
     for dir in &left.dirs {
         count += list_dir(left.created.namespace(), dir)?;
     }
-    if count != left.shape.files {
-        let context = format!("{count} entries listed of {} files made", left.shape.files);
+    if count != left.size.files {
+        let context = format!("{count} entries listed of {} files made", left.size.files);
         return Err(Error::new(Kind::Corrupt, context));
     }
     Ok(())
@@ -235,12 +234,12 @@ pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> R
     let base = left.created.namespace().layers().bases()[0].set;
     let tree = options.tree.clone();
     let session = left.repository.begin(&[base], options.private())?;
-    let dirs = open_dirs(&session, &left.shape)?;
+    let dirs = open_dirs(&session, &left.size)?;
     let before = left.counted.counts();
     let meter = ResourceMeter::start();
-    workers::run(threads, |thread| remove_share(&session, &dirs, &left.shape, (thread, threads)))?;
+    workers::run(threads, |thread| remove_share(&session, &dirs, &left.size, (thread, threads)))?;
     session.flush()?;
-    let mut report = meter.stop("remove", left.shape.files)?;
+    let mut report = meter.stop("remove", left.size.files)?;
     let counts = left.counted.counts() - before;
     let statistics = session.statistics();
     report.threads = threads;
@@ -250,7 +249,7 @@ pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> R
     report.tables = Some(statistics.tables);
     report.table_bytes_per_record =
         Some(statistics.table_bytes as f64 / statistics.table_rows.max(1) as f64);
-    report.wal_bytes_per_record = Some(statistics.log_bytes as f64 / left.shape.files as f64);
+    report.wal_bytes_per_record = Some(statistics.log_bytes as f64 / left.size.files as f64);
     left.repository.abandon_session(&session)?;
     Ok(report)
 }
@@ -258,16 +257,16 @@ pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> R
 fn remove_share(
     session: &Session,
     dirs: &[Dir],
-    shape: &WorkloadSize,
+    size: &WorkloadSize,
     (thread, threads): (usize, usize),
 ) -> Result<()> {
-    let (order, insertions) = (Permutation::new(shape.files, SEED_REMOVE), shape.insertions());
+    let (order, insertions) = (Permutation::new(size.files, SEED_REMOVE), size.insertions());
     let mut name = Vec::new();
-    for operation in (thread as u64..shape.files).step_by(threads) {
+    for operation in (thread as u64..size.files).step_by(threads) {
         let insertion = order.at(operation);
         let file = insertions.at(insertion);
-        shape.set_name(file, insertion, &mut name);
-        session.unlink(&dirs[shape.directory(file)], &name)?;
+        size.set_name(file, insertion, &mut name);
+        session.unlink(&dirs[size.directory(file)], &name)?;
     }
     Ok(())
 }

@@ -57,13 +57,13 @@ impl WorkloadSize {
             })
         };
         let threads = number("bench.threads")? as usize;
-        let shape = Self {
+        let size = Self {
             files: number("bench.files")?,
             directories: number("bench.directories")?,
             threads,
         };
-        shape.check()?;
-        Ok(shape)
+        size.check()?;
+        Ok(size)
     }
 
     /// The order in which files are created.

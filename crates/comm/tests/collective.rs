@@ -48,9 +48,9 @@ fn check(transport: &mut dyn Transport, options: CollectiveOptions) -> Result<()
 
 #[test]
 fn all_ranks_learn_the_result() {
-    for (delegates, shape) in WAYS {
+    for (delegates, topology) in WAYS {
         for size in (1..=20).chain([33, 64, 100]) {
-            let options = CollectiveOptions { delegates, shape, ..Default::default() };
+            let options = CollectiveOptions { delegates, topology, ..Default::default() };
             run(size, 5, |transport| check(transport, options)).unwrap();
         }
     }

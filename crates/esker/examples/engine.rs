@@ -24,7 +24,7 @@ fn setup(store: &SharedStore) -> TreeSetup {
         clock: Arc::new(SystemClock),
         options: TreeOptions { durability: Durability::Always, ..TreeOptions::default() },
         // Records that refer to data elsewhere sync that first; these do not.
-        barrier: Arc::new(|| Ok(())),
+        sync_dependencies: Arc::new(|| Ok(())),
         heartbeat: None,
     }
 }

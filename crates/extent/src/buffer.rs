@@ -14,7 +14,7 @@ use super::{IntervalIndex, Segment, SegmentMap, SegmentOverlay, SegmentRun};
 
 /// Maximum segments of a file that are in no run; a file with more is stored as rows instead of
 /// runs.
-const SINGLES_MAX: usize = 1 << 16;
+const LOOSE_SEGMENTS_MAX: usize = 1 << 16;
 
 /// Maximum overlapping segments of all files of a memtable together, since cutting them takes
 /// memory for each. A memtable of three gigabytes has this many; in a forged log a few bytes can
@@ -85,7 +85,7 @@ impl SegmentBuffer {
     pub fn fill(&self, overlay: &mut SegmentOverlay) -> Result<()> {
         let (file, range) = (overlay.file(), overlay.range());
         match self.runs.get(&file) {
-            Some(written) => overlay.add(written.lattice()?.overlapping(&range).into_iter()),
+            Some(written) => overlay.add(written.interval_index()?.overlapping(&range).into_iter()),
             None => {
                 let Range { start, end } = range;
                 overlay.add(self.map.overlapping(file, start, end));
@@ -98,8 +98,8 @@ impl SegmentBuffer {
     ///
     /// # Errors
     /// As [`SegmentBuffer::fill`].
-    pub fn lattice(&self, file: u128) -> Result<Option<Arc<IntervalIndex>>> {
-        self.runs.get(&file).map(FileBuffer::lattice).transpose()
+    pub fn interval_index(&self, file: u128) -> Result<Option<Arc<IntervalIndex>>> {
+        self.runs.get(&file).map(FileBuffer::interval_index).transpose()
     }
 
     /// Returns whether there are any segments of `file`.
@@ -121,10 +121,10 @@ impl SegmentBuffer {
         let (mut rows, mut runs) = (Vec::new(), Vec::new());
         let mut cut_max = CUT_SEGMENTS_MAX;
         for (file, written) in &self.runs {
-            let lattice = written.lattice_within(&mut cut_max)?;
-            match prefers_rows(&lattice) {
-                true => rows.push((*file, lattice)),
-                false => runs.push(lattice),
+            let intervals = written.interval_index_within(&mut cut_max)?;
+            match prefers_rows(&intervals) {
+                true => rows.push((*file, intervals)),
+                false => runs.push(intervals),
             }
         }
         Ok(ForTables { map: &self.map, rows, runs })
@@ -132,8 +132,8 @@ impl SegmentBuffer {
 }
 
 /// Returns whether a file with these segments is better stored as rows.
-pub(super) fn prefers_rows(lattice: &IntervalIndex) -> bool {
-    lattice.singles().len() > SINGLES_MAX
+pub(super) fn prefers_rows(intervals: &IntervalIndex) -> bool {
+    intervals.loose_segments().len() > LOOSE_SEGMENTS_MAX
 }
 
 /// The segments that a memtable writes to tables.
@@ -149,10 +149,11 @@ impl ForTables<'_> {
     /// Number of records that the rows take.
     #[must_use]
     pub fn row_count(&self) -> u64 {
-        let of_lattice =
-            |lattice: &IntervalIndex| lattice.singles().len() + lattice.nests().count();
-        let of_rows = self.rows.iter().map(|(_, lattice)| of_lattice(lattice));
-        let of_runs = self.runs.iter().map(|lattice| of_lattice(lattice));
+        let count_records = |intervals: &IntervalIndex| {
+            intervals.loose_segments().len() + intervals.nested_runs().count()
+        };
+        let of_rows = self.rows.iter().map(|(_, intervals)| count_records(intervals));
+        let of_runs = self.runs.iter().map(|intervals| count_records(intervals));
         (self.map.len() + of_rows.chain(of_runs).sum::<usize>()) as u64
     }
 
@@ -162,19 +163,19 @@ impl ForTables<'_> {
     /// Errors of `visit`.
     pub fn rows(&self, visit: &mut dyn FnMut(&Segment) -> Result<()>) -> Result<()> {
         let mut rows = self.rows.iter().peekable();
-        let mut of_lattices =
+        let mut visit_indexes =
             |before: Option<u128>, visit: &mut dyn FnMut(&Segment) -> Result<()>| {
                 let is_due = |file: u128| before.is_none_or(|before| file < before);
-                while let Some((_, lattice)) = rows.next_if(|(file, _)| is_due(*file)) {
-                    lattice.for_each(visit)?;
+                while let Some((_, intervals)) = rows.next_if(|(file, _)| is_due(*file)) {
+                    intervals.for_each(visit)?;
                 }
                 Ok(())
             };
         for segment in self.map.iter() {
-            of_lattices(Some(segment.file), visit)?;
+            visit_indexes(Some(segment.file), visit)?;
             visit(&segment)?;
         }
-        of_lattices(None, visit)
+        visit_indexes(None, visit)
     }
 }
 
@@ -204,7 +205,7 @@ mod tests {
         let mut written = FileBuffer::new(1);
         written.extend(&[run(1, 0), run(1, 1)]);
         let mut cut_max = 1 << 20;
-        let refused = written.lattice_within(&mut cut_max).expect_err("two million");
+        let refused = written.interval_index_within(&mut cut_max).expect_err("two million");
         assert_eq!(refused.kind(), Kind::TooLarge);
         // Runs that do not overlap do not count.
         let mut buffer = SegmentBuffer::default();

@@ -87,7 +87,7 @@ impl FamilyMemtable for SegmentMemtable {
         write_tables(
             writer,
             &mut |rows| parts.rows(&mut |segment| rows.push(&segment.row())),
-            parts.runs.iter().map(|lattice| &**lattice),
+            parts.runs.iter().map(|intervals| &**intervals),
         )
     }
 }
@@ -111,11 +111,12 @@ impl FamilyTables for SegmentTables {
         if sources.len() < 2 || (sources.len() == 2 && of_runs == 1) {
             return Ok(None);
         }
-        let lattices = files_of_runs_alone(sources)?;
+        let interval_indexes = files_of_runs_alone(sources)?;
         writer.start_merge(sources.iter().map(SegmentSource::rows).sum());
         let bottom = writer.is_bottom();
         let mut push_rows = |rows: &mut RunWriter| {
-            let mut merge = SegmentMerge::new(sources, &|file| lattices.contains_key(&file))?;
+            let mut merge =
+                SegmentMerge::new(sources, &|file| interval_indexes.contains_key(&file))?;
             while let Some(segment) = merge.read()? {
                 if segment.place.is_some() || !bottom {
                     rows.push(&segment.row())?;
@@ -123,20 +124,21 @@ impl FamilyTables for SegmentTables {
             }
             Ok(())
         };
-        write_tables(writer, &mut push_rows, lattices.values()).map(Some)
+        write_tables(writer, &mut push_rows, interval_indexes.values()).map(Some)
     }
 }
 
-/// Writes one run of tables of the single segments that `push_rows` pushes, and one of `lattices`,
-/// which are in order of files.
+/// Writes one run of tables of the single segments that `push_rows` pushes, and one of
+/// `interval_indexes`, which are in order of files.
 pub(crate) fn write_tables<'a>(
     writer: &mut FamilyWriter,
     push_rows: &mut dyn FnMut(&mut RunWriter) -> Result<()>,
-    mut lattices: impl Iterator<Item = &'a IntervalIndex>,
+    mut interval_indexes: impl Iterator<Item = &'a IntervalIndex>,
 ) -> Result<Vec<TableRef>> {
     let rows = writer.write_run(&SEGMENT, push_rows)?;
-    let mut tables =
-        writer.write_run(&RUN, |runs| lattices.try_for_each(|lattice| push_runs(lattice, runs)))?;
+    let mut tables = writer.write_run(&RUN, |runs| {
+        interval_indexes.try_for_each(|intervals| push_runs(intervals, runs))
+    })?;
     tables.extend(rows);
     Ok(tables)
 }
@@ -149,34 +151,35 @@ fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, Inter
     for source in sources.iter().rev() {
         if let SegmentSource::Runs(runs) = source {
             for file in runs.files()? {
-                let lattice = runs.lattice(file)?;
+                let intervals = runs.interval_index(file)?;
                 let all = written.entry(file).or_default();
-                all.extend(nests_of(&lattice));
+                all.extend(nested_runs_of(&intervals));
             }
         }
     }
-    let mut lattices = BTreeMap::new();
-    for (file, nests) in written {
+    let mut interval_indexes = BTreeMap::new();
+    for (file, nested_runs) in written {
         let mut is_alone = true;
         for source in sources {
             is_alone &= source.schema().id == RUN.id || !source.has(file)?;
         }
-        if is_alone && let Some(lattice) = IntervalIndex::of_nests(&nests) {
-            lattices.insert(file, lattice);
+        if is_alone && let Some(intervals) = IntervalIndex::of_nested_runs(&nested_runs) {
+            interval_indexes.insert(file, intervals);
         }
     }
-    Ok(lattices)
+    Ok(interval_indexes)
 }
 
 /// Returns all segments of an interval index; those in no run as runs of one.
-fn nests_of(lattice: &IntervalIndex) -> impl Iterator<Item = NestedRun> {
-    let singles = lattice.singles().iter().map(|single| NestedRun::one(SegmentRun::one(single)));
-    lattice.nests().copied().chain(singles)
+fn nested_runs_of(intervals: &IntervalIndex) -> impl Iterator<Item = NestedRun> {
+    let loose =
+        intervals.loose_segments().iter().map(|single| NestedRun::one(SegmentRun::one(single)));
+    intervals.nested_runs().copied().chain(loose)
 }
 
 /// Writes all of an interval index as records of runs, in key order.
-fn push_runs(lattice: &IntervalIndex, writer: &mut RunWriter) -> Result<()> {
-    let mut nests: Vec<NestedRun> = nests_of(lattice).collect();
-    nests.sort_unstable_by_key(|nest| nest.run.first.end());
-    nests.iter().try_for_each(|nest| writer.push(&nest.row()))
+fn push_runs(intervals: &IntervalIndex, writer: &mut RunWriter) -> Result<()> {
+    let mut nested_runs: Vec<NestedRun> = nested_runs_of(intervals).collect();
+    nested_runs.sort_unstable_by_key(|nested| nested.run.first.end());
+    nested_runs.iter().try_for_each(|nested| writer.push(&nested.row()))
 }

@@ -22,7 +22,7 @@ use super::{
 const RUN_SEGMENT_BYTES: usize = 16;
 /// Bytes of a single segment: once in its builder, and again by offset once the interval index is
 /// read.
-const SINGLE_BYTES: usize = 24 + 40;
+const LOOSE_SEGMENT_BYTES: usize = 24 + 40;
 /// Number of segments of a file beyond which each counts for [`CUT_SEGMENT_BYTES`].
 const CHEAP_SEGMENTS_MAX: u64 = CUT_MAX / 2;
 /// Bytes that cutting takes for a segment.
@@ -41,21 +41,21 @@ const _: () = assert!(
 #[derive(Debug, Default)]
 pub(super) struct FileBuffer {
     file: u128,
-    strands: Vec<LogRunBuilder>,
+    builders: Vec<LogRunBuilder>,
     of_log: HashMap<Option<(SetId, u64)>, u32>,
     /// The builders that grew, in order.
     growth: Vec<RunGrowth>,
     bytes: usize,
     segments: u64,
     /// The interval index of all builders, once it has been asked for.
-    lattice: OnceLock<Arc<IntervalIndex>>,
+    interval_index: OnceLock<Arc<IntervalIndex>>,
 }
 
 /// A number of segments that one operation added to one builder.
 #[derive(Clone, Copy, Debug)]
 struct RunGrowth {
     seq: u64,
-    strand: u32,
+    builder: u32,
     segments: u32,
 }
 
@@ -99,41 +99,41 @@ impl FileBuffer {
 
     /// Adds `runs`, newer than all that is here.
     pub(super) fn extend(&mut self, runs: &[SegmentRun]) {
-        self.lattice.take();
+        self.interval_index.take();
         let mut last: Option<(Option<(SetId, u64)>, u32)> = None;
         for run in runs {
             let log = run.first.place.map(|place| (place.set, place.log));
-            let strand = match last {
-                Some((of_log, strand)) if of_log == log => strand,
-                _ => self.strand(log),
+            let builder = match last {
+                Some((of_log, builder)) if of_log == log => builder,
+                _ => self.builder_of(log),
             };
-            last = Some((log, strand));
-            self.strands[strand as usize].push(run);
+            last = Some((log, builder));
+            self.builders[builder as usize].push(run);
             let segment_bytes = match run.count {
                 _ if self.segments > CHEAP_SEGMENTS_MAX => CUT_SEGMENT_BYTES,
-                1 => SINGLE_BYTES,
+                1 => LOOSE_SEGMENT_BYTES,
                 _ => RUN_SEGMENT_BYTES,
             };
             self.bytes += run.count as usize * segment_bytes;
             self.segments += run.count;
-            self.grow(strand, run);
+            self.grow(builder, run);
         }
     }
 
-    fn strand(&mut self, log: Option<(SetId, u64)>) -> u32 {
+    fn builder_of(&mut self, log: Option<(SetId, u64)>) -> u32 {
         *self.of_log.entry(log).or_insert_with(|| {
-            self.strands.push(LogRunBuilder::new(self.file, log));
+            self.builders.push(LogRunBuilder::new(self.file, log));
             self.bytes += size_of::<LogRunBuilder>();
-            self.strands.len() as u32 - 1
+            self.builders.len() as u32 - 1
         })
     }
 
     #[inline]
-    fn grow(&mut self, strand: u32, run: &SegmentRun) {
+    fn grow(&mut self, builder: u32, run: &SegmentRun) {
         let seq = run.first.seq;
         let mut count = run.count;
         if let Some(last) = self.growth.last_mut()
-            && (last.strand, last.seq) == (strand, seq)
+            && (last.builder, last.seq) == (builder, seq)
             && let Some(segments) =
                 u32::try_from(count).ok().and_then(|count| last.segments.checked_add(count))
         {
@@ -142,7 +142,7 @@ impl FileBuffer {
         }
         while count > 0 {
             let segments = u32::try_from(count).unwrap_or(u32::MAX);
-            self.growth.push(RunGrowth { seq, strand, segments });
+            self.growth.push(RunGrowth { seq, builder, segments });
             self.bytes += size_of::<RunGrowth>();
             count -= u64::from(segments);
         }
@@ -152,23 +152,23 @@ impl FileBuffer {
     ///
     /// # Errors
     /// `TooLarge` if too many overlap.
-    pub(super) fn lattice(&self) -> Result<Arc<IntervalIndex>> {
+    pub(super) fn interval_index(&self) -> Result<Arc<IntervalIndex>> {
         let mut cut_max = u64::MAX;
-        self.lattice_within(&mut cut_max)
+        self.interval_index_within(&mut cut_max)
     }
 
-    /// Returns the interval index as [`FileBuffer::lattice`] does. If its segments have to be cut
-    /// to pieces, they may be at most `cut_max`, from which their number is subtracted.
+    /// Returns the interval index as [`FileBuffer::interval_index`] does. If its segments have to
+    /// be cut to pieces, they may be at most `cut_max`, from which their number is subtracted.
     ///
     /// # Errors
     /// `TooLarge` if too many overlap.
-    pub(super) fn lattice_within(&self, cut_max: &mut u64) -> Result<Arc<IntervalIndex>> {
-        if let Some(lattice) = self.lattice.get() {
-            return Ok(lattice.clone());
+    pub(super) fn interval_index_within(&self, cut_max: &mut u64) -> Result<Arc<IntervalIndex>> {
+        if let Some(intervals) = self.interval_index.get() {
+            return Ok(intervals.clone());
         }
-        let (nests, singles) = self.parts();
-        let lattice = match IntervalIndex::of_parts(nests, singles) {
-            Some(lattice) => lattice,
+        let (nested_runs, loose) = self.parts();
+        let intervals = match IntervalIndex::of_parts(nested_runs, loose) {
+            Some(intervals) => intervals,
             None => {
                 *cut_max = cut_max.checked_sub(self.segments).ok_or_else(|| {
                     let what = "more overlapping segments than one memtable can have";
@@ -177,51 +177,51 @@ impl FileBuffer {
                 IntervalIndex::cut(self.segments, self.in_order())?
             }
         };
-        Ok(self.lattice.get_or_init(|| Arc::new(lattice)).clone())
+        Ok(self.interval_index.get_or_init(|| Arc::new(intervals)).clone())
     }
 
-    /// Returns the nests and single segments of all builders.
+    /// Returns the nested runs and single segments of all builders.
     fn parts(&self) -> (Vec<NestedRun>, LooseSegments) {
-        let (mut nests, mut singles) = (Vec::new(), LooseSegments::new(self.file));
-        let mut growth: Vec<Vec<(u64, u32)>> = vec![Vec::new(); self.strands.len()];
-        for RunGrowth { seq, strand, segments } in &self.growth {
-            growth[*strand as usize].push((*seq, *segments));
+        let (mut nested_runs, mut loose) = (Vec::new(), LooseSegments::new(self.file));
+        let mut growth: Vec<Vec<(u64, u32)>> = vec![Vec::new(); self.builders.len()];
+        for RunGrowth { seq, builder, segments } in &self.growth {
+            growth[*builder as usize].push((*seq, *segments));
         }
-        singles.reserve(self.strands.iter().map(|strand| strand.singles().len()).sum());
-        for (strand, growth) in self.strands.iter().zip(&growth) {
+        loose.reserve(self.builders.iter().map(|builder| builder.loose_segments().len()).sum());
+        for (builder, growth) in self.builders.iter().zip(&growth) {
             let mut seqs = SegmentSeqs { growth: growth.iter(), now: (0, 0) };
-            let mut pieces = strand.singles().iter();
-            for part in strand.parts() {
+            let mut pieces = builder.loose_segments().iter();
+            for part in builder.parts() {
                 match part {
-                    RunPart::Nest(nest) => {
-                        seqs.skip(nest.segments());
-                        nests.push(*nest);
+                    RunPart::Nested(nested) => {
+                        seqs.skip(nested.segments());
+                        nested_runs.push(*nested);
                     }
-                    RunPart::Singles(count) => {
+                    RunPart::Loose(count) => {
                         for piece in pieces.by_ref().take(*count) {
-                            singles.push(&strand.segment(piece, seqs.next()));
+                            loose.push(&builder.segment(piece, seqs.next()));
                         }
                     }
                     RunPart::Other(segment) => {
                         seqs.skip(1);
-                        singles.push(segment);
+                        loose.push(segment);
                     }
                 }
             }
-            match strand.open() {
-                Some(open) if open.count == 1 => singles.push(&open.first),
-                Some(open) => nests.push(NestedRun::one(*open)),
+            match builder.open() {
+                Some(open) if open.count == 1 => loose.push(&open.first),
+                Some(open) => nested_runs.push(NestedRun::one(*open)),
                 None => {}
             }
         }
-        (nests, singles)
+        (nested_runs, loose)
     }
 
     /// Returns all segments in the order in which they were written.
     fn in_order(&self) -> impl Iterator<Item = Segment> {
-        let mut strands: Vec<_> = self.strands.iter().map(LogRunBuilder::segments).collect();
+        let mut builders: Vec<_> = self.builders.iter().map(LogRunBuilder::segments).collect();
         self.growth.iter().flat_map(move |growth| {
-            let own = strands[growth.strand as usize].by_ref().take(growth.segments as usize);
+            let own = builders[growth.builder as usize].by_ref().take(growth.segments as usize);
             own.map(|segment| Segment { seq: growth.seq, ..segment }).collect::<Vec<_>>()
         })
     }

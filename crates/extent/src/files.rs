@@ -46,14 +46,14 @@ impl TreeExtents<'_> {
     /// # Errors
     /// As [`TreeExtents::segment_files`].
     pub fn segment_runs(&self, file: u128) -> Result<Vec<SegmentRun>> {
-        let lattice = match self.only_source(file)? {
+        let intervals = match self.only_source(file)? {
             SegmentHome::None => return Ok(Vec::new()),
-            SegmentHome::Lattice(lattice) => Some(lattice),
-            SegmentHome::Source(SegmentSource::Runs(runs)) => Some(runs.lattice(file)?),
+            SegmentHome::Index(intervals) => Some(intervals),
+            SegmentHome::Source(SegmentSource::Runs(runs)) => Some(runs.interval_index(file)?),
             SegmentHome::Source(SegmentSource::Rows(_)) | SegmentHome::Several => None,
         };
-        if let Some(lattice) = lattice {
-            return Ok(runs_of(&lattice));
+        if let Some(intervals) = intervals {
+            return Ok(runs_of(&intervals));
         }
         let pieces = self.segments_within(file, 0..u64::MAX)?;
         Ok(runs_among(&pieces))
@@ -88,16 +88,16 @@ impl TreeExtents<'_> {
             self.segment_runs(file)?.iter().for_each(|run| keep(run, &mut of_file));
             kept.push(of_file);
         }
-        let (mut lattices, mut singles) = (Vec::new(), Vec::new());
+        let (mut interval_indexes, mut loose) = (Vec::new(), Vec::new());
         for runs in &kept {
             match IntervalIndex::of_apart(runs) {
-                Some(lattice) => lattices.push(lattice),
-                None => singles.push(runs),
+                Some(intervals) => interval_indexes.push(intervals),
+                None => loose.push(runs),
             }
         }
         self.tree.replace_family(|writer| {
             let mut push_rows = |rows: &mut RunWriter| {
-                for runs in &singles {
+                for runs in &loose {
                     let mut all: Vec<Segment> =
                         runs.iter().flat_map(SegmentRun::segments).collect();
                     all.sort_unstable_by_key(|segment| segment.offset);
@@ -105,7 +105,7 @@ impl TreeExtents<'_> {
                 }
                 Ok(())
             };
-            write_tables(writer, &mut push_rows, lattices.iter())
+            write_tables(writer, &mut push_rows, interval_indexes.iter())
         })
     }
 }
@@ -114,10 +114,11 @@ impl TreeExtents<'_> {
 #[must_use]
 pub fn runs_among(pieces: &[Segment]) -> Vec<SegmentRun> {
     let ones = pieces.iter().map(|piece| SegmentRun::one(*piece));
-    let nests: Vec<NestedRun> = ones.clone().map(NestedRun::one).collect();
-    IntervalIndex::of_disjoint(&nests).map_or_else(|| ones.collect(), |lattice| runs_of(&lattice))
+    let nested_runs: Vec<NestedRun> = ones.clone().map(NestedRun::one).collect();
+    IntervalIndex::of_disjoint(&nested_runs)
+        .map_or_else(|| ones.collect(), |intervals| runs_of(&intervals))
 }
 
-fn runs_of(lattice: &IntervalIndex) -> Vec<SegmentRun> {
-    lattice.runs().chain(lattice.singles().iter().map(SegmentRun::one)).collect()
+fn runs_of(intervals: &IntervalIndex) -> Vec<SegmentRun> {
+    intervals.runs().chain(intervals.loose_segments().iter().map(SegmentRun::one)).collect()
 }

@@ -5,7 +5,7 @@
 //! are sorted by start. Finding an offset takes a remainder, a search among phases, and an
 //! interpolation search among lines, which are evenly spaced if a program wrote a pattern. Listing
 //! a range walks over bands: sequences of periods in which no line begins or ends. A line is stored
-//! as the number of its nest and its index there, in 16 bytes.
+//! as the number of its nested run and its index there, in 16 bytes.
 //! Concurrency: immutable once built.
 
 use std::cmp::Reverse;
@@ -22,7 +22,7 @@ pub(super) const LINES_MAX: u64 = 1 << 24;
 /// Lines of one stride, none of whose segments overlap.
 #[derive(Debug)]
 pub(super) struct StrideGroup {
-    nests: Vec<NestedRun>,
+    nested_runs: Vec<NestedRun>,
     stride: u64,
     /// The range from the first byte to the last.
     pub(super) range: Range<u64>,
@@ -43,24 +43,24 @@ struct StridePhase {
     to: u32,
 }
 
-/// A run of a nest.
+/// One run of a nested run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StrideLine {
     start: u64,
-    nest: u32,
+    nested: u32,
     index: u32,
 }
 
 impl StrideLine {
     #[inline]
-    fn run(&self, nests: &[NestedRun]) -> SegmentRun {
-        nests[self.nest as usize].run(self.index.into())
+    fn run(&self, nested_runs: &[NestedRun]) -> SegmentRun {
+        nested_runs[self.nested as usize].run(self.index.into())
     }
 
     /// The start of its last segment.
     #[inline]
-    fn last_start(&self, nests: &[NestedRun]) -> u64 {
-        let run = &nests[self.nest as usize].run;
+    fn last_start(&self, nested_runs: &[NestedRun]) -> u64 {
+        let run = &nested_runs[self.nested as usize].run;
         self.start + (run.count - 1) * run.stride
     }
 }
@@ -69,28 +69,29 @@ impl StrideLine {
 type ActiveLine = (SegmentRun, u64);
 
 impl StrideGroup {
-    /// Builds a group from `nests`, all of one stride. Returns them unchanged if any two lines may
-    /// overlap, or there are more than `lines_max`.
-    pub(super) fn new(nests: Vec<NestedRun>, lines_max: u64) -> Result<Self, Vec<NestedRun>> {
-        match Self::sorted(&nests, lines_max) {
-            Some(group) => Ok(Self { nests, ..group }),
-            None => Err(nests),
+    /// Builds a group from `nested_runs`, all of one stride. Returns them unchanged if any two
+    /// lines may overlap, or there are more than `lines_max`.
+    pub(super) fn new(nested_runs: Vec<NestedRun>, lines_max: u64) -> Result<Self, Vec<NestedRun>> {
+        match Self::sorted(&nested_runs, lines_max) {
+            Some(group) => Ok(Self { nested_runs, ..group }),
+            None => Err(nested_runs),
         }
     }
 
-    /// Builds the group of `nests`, which the caller then moves into it.
-    fn sorted(nests: &[NestedRun], lines_max: u64) -> Option<Self> {
-        let stride = nests.first()?.run.stride;
-        let all = nests.iter().try_fold(0u64, |sum, nest| {
-            Some(sum.checked_add(nest.count)?).filter(|sum| *sum <= lines_max)
+    /// Builds the group of `nested_runs`, which the caller then moves into it.
+    fn sorted(nested_runs: &[NestedRun], lines_max: u64) -> Option<Self> {
+        let stride = nested_runs.first()?.run.stride;
+        let all = nested_runs.iter().try_fold(0u64, |sum, nested| {
+            Some(sum.checked_add(nested.count)?).filter(|sum| *sum <= lines_max)
         })?;
         let mut keyed: Vec<(u64, StrideLine)> = Vec::with_capacity(all as usize);
-        for (number, nest) in (0u32..).zip(nests) {
-            let (mut start, mut phase) = (nest.run.first.offset, nest.run.first.offset % stride);
-            let step = nest.stride % stride;
-            for index in 0..nest.count as u32 {
-                keyed.push((phase, StrideLine { start, nest: number, index }));
-                start = start.wrapping_add(nest.stride);
+        for (number, nested) in (0u32..).zip(nested_runs) {
+            let (mut start, mut phase) =
+                (nested.run.first.offset, nested.run.first.offset % stride);
+            let step = nested.stride % stride;
+            for index in 0..nested.count as u32 {
+                keyed.push((phase, StrideLine { start, nested: number, index }));
+                start = start.wrapping_add(nested.stride);
                 let until_next = stride - phase;
                 phase = if step >= until_next { step - until_next } else { phase + step };
             }
@@ -99,12 +100,12 @@ impl StrideGroup {
         let (mut end, mut start) = (0, u64::MAX);
         let mut phases: Vec<StridePhase> = Vec::new();
         for (at, (phase, line)) in keyed.iter().enumerate() {
-            let length = nests[line.nest as usize].run.first.length;
+            let length = nested_runs[line.nested as usize].run.first.length;
             match phases.last_mut() {
                 Some(last) if last.start == *phase => {
                     let before = &keyed[at - 1].1;
-                    let before_length = nests[before.nest as usize].run.first.length;
-                    if before.last_start(nests) + before_length > line.start {
+                    let before_length = nested_runs[before.nested as usize].run.first.length;
+                    if before.last_start(nested_runs) + before_length > line.start {
                         return None;
                     }
                     last.length = last.length.max(length);
@@ -116,7 +117,7 @@ impl StrideGroup {
                 }
             }
             start = start.min(line.start);
-            end = end.max(line.last_start(nests) + length);
+            end = end.max(line.last_start(nested_runs) + length);
         }
         let end_of = |phase: &StridePhase| phase.start.saturating_add(phase.length);
         let apart = phases.windows(2).all(|pair| end_of(&pair[0]) <= pair[1].start);
@@ -126,7 +127,7 @@ impl StrideGroup {
             return None;
         }
         let lines = keyed.into_iter().map(|(_, line)| line).collect();
-        Some(Self { nests: Vec::new(), stride, range: start..end, phases, lines })
+        Some(Self { nested_runs: Vec::new(), stride, range: start..end, phases, lines })
     }
 
     /// Returns whether its bytes are entirely before or after those of each of `others`.
@@ -135,9 +136,9 @@ impl StrideGroup {
         others.iter().all(|other| own.end <= other.range.start || other.range.end <= own.start)
     }
 
-    /// The nests that it is made of.
-    pub(super) fn nests(&self) -> &[NestedRun] {
-        &self.nests
+    /// The nested runs that it is made of.
+    pub(super) fn nested_runs(&self) -> &[NestedRun] {
+        &self.nested_runs
     }
 
     /// Returns the maximum number of phases that a visit of `length` bytes examines without finding
@@ -152,7 +153,9 @@ impl StrideGroup {
 
     /// Memory that it takes, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&self.lines[..]) + size_of_val(&self.phases[..]) + size_of_val(&self.nests[..])
+        size_of_val(&self.lines[..])
+            + size_of_val(&self.phases[..])
+            + size_of_val(&self.nested_runs[..])
     }
 
     /// Returns the last line of `phase` that starts at or before `offset`.
@@ -203,25 +206,25 @@ impl StrideGroup {
             None => self.phases.last()?,
         };
         let line = self.lines[self.line_at(phase, offset)?];
-        let run = line.run(&self.nests);
+        let run = line.run(&self.nested_runs);
         let index = (offset - line.start) / self.stride;
         let within = offset - line.start - index * self.stride;
         (index < run.count && within < run.first.length).then_some((line, run, index))
     }
 
-    /// Returns the line after `line` in its nest, if it starts at `offset`.
+    /// Returns the line after `line` in its nested run, if it starts at `offset`.
     #[inline]
     pub(super) fn follows(
         &self,
         line: &StrideLine,
         offset: u64,
     ) -> Option<(StrideLine, SegmentRun)> {
-        let nest = &self.nests[line.nest as usize];
+        let nested = &self.nested_runs[line.nested as usize];
         let index = line.index + 1;
-        let start = line.start.checked_add(nest.stride)?;
-        (u64::from(index) < nest.count && start == offset).then(|| {
+        let start = line.start.checked_add(nested.stride)?;
+        (u64::from(index) < nested.count && start == offset).then(|| {
             let line = StrideLine { start, index, ..*line };
-            (line, line.run(&self.nests))
+            (line, line.run(&self.nested_runs))
         })
     }
 
@@ -274,7 +277,7 @@ impl StrideGroup {
         for phase in &self.phases[begins..ends] {
             let Some(start) = period.checked_add(phase.start) else { break };
             let Some(line) = self.line_at(phase, start) else { continue };
-            let (line, run) = (&self.lines[line], self.lines[line].run(&self.nests));
+            let (line, run) = (&self.lines[line], self.lines[line].run(&self.nested_runs));
             let index = (start - line.start) / self.stride;
             if index < run.count {
                 visit(&run, index)?;
@@ -364,14 +367,14 @@ impl<'a> LineBands<'a> {
         let (group, phase) = (self.group, &self.group.phases[number as usize]);
         self.active.remove(&number);
         let start = period.checked_add(phase.start)?;
-        while line < phase.to && group.lines[line as usize].last_start(&group.nests) < start {
+        while line < phase.to && group.lines[line as usize].last_start(&group.nested_runs) < start {
             line += 1;
         }
         let next = group.lines[..phase.to as usize].get(line as usize)?;
         if next.start > start {
             return Some((period.checked_add(next.start - start)?, line));
         }
-        let run = next.run(&group.nests);
+        let run = next.run(&group.nested_runs);
         self.active.insert(number, (run, next.start));
         let periods = run.count - (start - next.start) / group.stride;
         Some((periods.checked_mul(group.stride)?.checked_add(period)?, line))

@@ -32,7 +32,7 @@ pub(super) const CUT_MAX: u64 = 1 << 26;
 pub struct IntervalIndex {
     groups: Vec<StrideGroup>,
     /// The segments that are in no group, in order.
-    singles: LooseSegments,
+    loose: LooseSegments,
 }
 
 impl IntervalIndex {
@@ -40,118 +40,123 @@ impl IntervalIndex {
     /// overlap.
     #[must_use]
     pub fn of_apart(written: &[SegmentRun]) -> Option<Self> {
-        let nests: Vec<NestedRun> = written.iter().map(|run| NestedRun::one(*run)).collect();
-        Self::of_nests(&nests)
+        let nested_runs: Vec<NestedRun> = written.iter().map(|run| NestedRun::one(*run)).collect();
+        Self::of_nested_runs(&nested_runs)
     }
 
-    /// Builds an interval index as [`IntervalIndex::of_apart`] does, from nests; nests of one log
-    /// are joined in the order of the log, unless the nests fit a few groups only as they are. The
-    /// nests and single segments of an interval index therefore always make an interval index
+    /// Builds an interval index as [`IntervalIndex::of_apart`] does, from nested runs; those of one
+    /// log are joined in the order of the log, unless they fit a few groups only as they are. The
+    /// nested runs and single segments of an interval index therefore always make an interval index
     /// again.
     #[must_use]
-    pub fn of_nests(written: &[NestedRun]) -> Option<Self> {
+    pub fn of_nested_runs(written: &[NestedRun]) -> Option<Self> {
         Self::of_joined(written).or_else(|| Self::of_unjoined(written))
     }
 
     fn of_joined(written: &[NestedRun]) -> Option<Self> {
-        let mut singles = LooseSegments::new(written.first()?.run.first.file);
-        let mut strands: HashMap<_, Vec<&NestedRun>> = HashMap::new();
-        for nest in written {
-            match nest.run.first {
+        let mut loose = LooseSegments::new(written.first()?.run.first.file);
+        let mut by_log: HashMap<_, Vec<&NestedRun>> = HashMap::new();
+        for nested in written {
+            match nested.run.first {
                 Segment { place: Some(place), checksum: None, .. } => {
-                    strands.entry((place.set, place.log)).or_default().push(nest);
+                    by_log.entry((place.set, place.log)).or_default().push(nested);
                 }
-                _ => nest.runs().flat_map(|run| run.segments()).for_each(|one| singles.push(&one)),
+                _ => nested.runs().flat_map(|run| run.segments()).for_each(|one| loose.push(&one)),
             }
         }
-        let mut nests = Vec::new();
-        for ((set, log), mut of_log) in strands {
-            let place = |nest: &NestedRun| nest.run.first.place.map(|place| place.offset);
-            of_log.sort_by_key(|nest| (place(nest), nest.run.first.offset));
-            let mut strand = LogRunBuilder::new(of_log[0].run.first.file, Some((set, log)));
-            of_log.into_iter().for_each(|nest| strand.push_nest(nest));
-            strand.close();
-            nests.extend(strand.parts().filter_map(|part| match part {
-                RunPart::Nest(nest) => Some(*nest),
+        let mut nested_runs = Vec::new();
+        for ((set, log), mut of_log) in by_log {
+            let log_offset = |nested: &NestedRun| nested.run.first.place.map(|place| place.offset);
+            of_log.sort_by_key(|nested| (log_offset(nested), nested.run.first.offset));
+            let mut builder = LogRunBuilder::new(of_log[0].run.first.file, Some((set, log)));
+            of_log.into_iter().for_each(|nested| builder.push_nested(nested));
+            builder.close();
+            nested_runs.extend(builder.parts().filter_map(|part| match part {
+                RunPart::Nested(nested) => Some(*nested),
                 _ => None,
             }));
             // Loose segments do not keep the operation that wrote them; it is no longer needed.
-            let seq = strand.seq_max();
-            strand.singles().iter().for_each(|piece| singles.push(&strand.segment(piece, seq)));
+            let seq = builder.seq_max();
+            builder
+                .loose_segments()
+                .iter()
+                .for_each(|piece| loose.push(&builder.segment(piece, seq)));
         }
-        Self::of_parts(nests, singles)
+        Self::of_parts(nested_runs, loose)
     }
 
     fn of_unjoined(written: &[NestedRun]) -> Option<Self> {
-        let mut singles = LooseSegments::new(written.first()?.run.first.file);
-        let (nests, alone): (Vec<NestedRun>, Vec<NestedRun>) =
-            written.iter().partition(|nest| nest.run.count > 1);
-        alone.iter().for_each(|nest| singles.push(&nest.run.first));
-        Self::of_parts(nests, singles)
+        let mut loose = LooseSegments::new(written.first()?.run.first.file);
+        let (nested_runs, alone): (Vec<NestedRun>, Vec<NestedRun>) =
+            written.iter().partition(|nested| nested.run.count > 1);
+        alone.iter().for_each(|nested| loose.push(&nested.run.first));
+        Self::of_parts(nested_runs, loose)
     }
 
-    /// Builds an interval index of `nests` and `singles` of one file; `None` if any two segments
-    /// may overlap.
-    pub(super) fn of_parts(nests: Vec<NestedRun>, mut singles: LooseSegments) -> Option<Self> {
+    /// Builds an interval index of `nested_runs` and `loose` of one file; `None` if any two
+    /// segments may overlap.
+    pub(super) fn of_parts(nested_runs: Vec<NestedRun>, mut loose: LooseSegments) -> Option<Self> {
         let mut by_stride: HashMap<u64, (u64, Vec<NestedRun>)> = HashMap::new();
-        for nest in nests {
-            let of_stride = by_stride.entry(nest.run.stride).or_default();
-            of_stride.0 = of_stride.0.saturating_add(nest.segments());
-            of_stride.1.push(nest);
+        for nested in nested_runs {
+            let of_stride = by_stride.entry(nested.run.stride).or_default();
+            of_stride.0 = of_stride.0.saturating_add(nested.segments());
+            of_stride.1.push(nested);
         }
         let mut strides: Vec<(u64, Vec<NestedRun>)> = by_stride.into_values().collect();
         strides.sort_unstable_by_key(|(segments, _)| std::cmp::Reverse(*segments));
         let mut groups: Vec<StrideGroup> = Vec::new();
         let (mut dissolved, mut lines_left) = (0u64, LINES_MAX);
         for (segments, of_stride) in strides {
-            let nests = match StrideGroup::new(of_stride, lines_left) {
+            let nested_runs = match StrideGroup::new(of_stride, lines_left) {
                 Ok(group) if groups.len() < GROUPS_MAX && group.is_apart(&groups) => {
                     lines_left -= group.lines();
                     groups.push(group);
                     continue;
                 }
-                Ok(group) => group.nests().to_vec(),
-                Err(nests) => nests,
+                Ok(group) => group.nested_runs().to_vec(),
+                Err(nested_runs) => nested_runs,
             };
             dissolved = dissolved.saturating_add(segments);
             if dissolved > DISSOLVED_MAX {
                 return None;
             }
-            let runs = nests.iter().flat_map(NestedRun::runs);
-            runs.flat_map(|run| run.segments()).for_each(|one| singles.push(&one));
+            let runs = nested_runs.iter().flat_map(NestedRun::runs);
+            runs.flat_map(|run| run.segments()).for_each(|one| loose.push(&one));
         }
         groups.sort_unstable_by_key(|group| group.range.start);
-        let is_apart = singles.sort();
-        let lattice = Self { groups, singles };
-        (is_apart && lattice.singles_are_between()).then_some(lattice)
+        let is_apart = loose.sort();
+        let intervals = Self { groups, loose };
+        (is_apart && intervals.loose_are_between()).then_some(intervals)
     }
 
-    /// Builds an interval index of `nests`, whose segments must not overlap. Nests that do not fit
-    /// a few groups take memory for each segment. Returns `None` if two segments overlap, or there
-    /// are too many.
+    /// Builds an interval index of `nested_runs`, whose segments must not overlap. Nested runs that
+    /// do not fit a few groups take memory for each segment. Returns `None` if two segments
+    /// overlap, or there are too many.
     #[must_use]
-    pub fn of_disjoint(nests: &[NestedRun]) -> Option<Self> {
-        if let Some(lattice) = Self::of_nests(nests) {
-            return Some(lattice);
+    pub fn of_disjoint(nested_runs: &[NestedRun]) -> Option<Self> {
+        if let Some(intervals) = Self::of_nested_runs(nested_runs) {
+            return Some(intervals);
         }
-        let all = nests.iter().fold(0u64, |sum, nest| sum.saturating_add(nest.segments()));
+        let all =
+            nested_runs.iter().fold(0u64, |sum, nested| sum.saturating_add(nested.segments()));
         if all > CUT_MAX {
             return None;
         }
-        let mut singles = LooseSegments::new(nests.first().map_or(0, |nest| nest.run.first.file));
-        for run in nests.iter().flat_map(NestedRun::runs) {
-            run.segments().for_each(|segment| singles.push(&segment));
+        let mut loose =
+            LooseSegments::new(nested_runs.first().map_or(0, |nested| nested.run.first.file));
+        for run in nested_runs.iter().flat_map(NestedRun::runs) {
+            run.segments().for_each(|segment| loose.push(&segment));
         }
-        singles.sort().then(|| Self { singles, ..Self::default() })
+        loose.sort().then(|| Self { loose, ..Self::default() })
     }
 
     /// Returns whether no single segment overlaps one of a group; false also if it takes too long
     /// to find out, as it may for hostile segments.
-    fn singles_are_between(&self) -> bool {
+    fn loose_are_between(&self) -> bool {
         let mut left = PHASES_WALKED_MAX;
         self.groups.iter().all(|group| {
-            let from = self.singles.after(group.range.start);
-            let inside = (from..self.singles.len()).map(|at| self.singles.get(at));
+            let from = self.loose.after(group.range.start);
+            let inside = (from..self.loose.len()).map(|at| self.loose.get(at));
             let mut inside = inside.take_while(|single| single.offset < group.range.end);
             inside.all(|single| {
                 let Some(rest) = left.checked_sub(group.phases_walked(single.length)) else {
@@ -179,32 +184,32 @@ impl IntervalIndex {
             file = segment.file;
             map.insert(segment);
         }
-        let mut singles = LooseSegments::new(file);
-        map.iter().for_each(|segment| singles.push(&segment));
-        Ok(Self { singles, ..Self::default() })
+        let mut loose = LooseSegments::new(file);
+        map.iter().for_each(|segment| loose.push(&segment));
+        Ok(Self { loose, ..Self::default() })
     }
 
-    /// Returns its nests, which hold all but the single segments, in no order.
-    pub fn nests(&self) -> impl Iterator<Item = &NestedRun> {
-        self.groups.iter().flat_map(StrideGroup::nests)
+    /// Returns its nested runs, which hold all but the single segments, in no order.
+    pub fn nested_runs(&self) -> impl Iterator<Item = &NestedRun> {
+        self.groups.iter().flat_map(StrideGroup::nested_runs)
     }
 
     /// Returns its runs, in no order.
     pub fn runs(&self) -> impl Iterator<Item = SegmentRun> {
-        self.nests().flat_map(NestedRun::runs)
+        self.nested_runs().flat_map(NestedRun::runs)
     }
 
     /// Returns the segments that are in no run, in order.
     #[must_use]
-    pub fn singles(&self) -> &LooseSegments {
-        &self.singles
+    pub fn loose_segments(&self) -> &LooseSegments {
+        &self.loose
     }
 
     /// Memory that it takes, in bytes, approximately.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let groups: usize = self.groups.iter().map(StrideGroup::bytes).sum();
-        self.singles.bytes() + groups
+        self.loose.bytes() + groups
     }
 
     /// Returns the segment that has the byte at `offset`.
@@ -215,8 +220,8 @@ impl IntervalIndex {
                 return Some(run.segment(index));
             }
         }
-        let after = self.singles.after(offset);
-        let single = (after < self.singles.len()).then(|| self.singles.get(after));
+        let after = self.loose.after(offset);
+        let single = (after < self.loose.len()).then(|| self.loose.get(after));
         single.filter(|single| single.offset <= offset)
     }
 
@@ -233,8 +238,8 @@ impl IntervalIndex {
         for group in &self.groups {
             group.visit(range, visit)?;
         }
-        for at in self.singles.after(range.start)..self.singles.len() {
-            let single = self.singles.get(at);
+        for at in self.loose.after(range.start)..self.loose.len() {
+            let single = self.loose.get(at);
             if single.offset >= range.end {
                 break;
             }
@@ -252,7 +257,7 @@ impl IntervalIndex {
             Ok::<(), Infallible>(())
         };
         let Ok(()) = self.visit(range, &mut collect);
-        if !self.groups.is_empty() && !self.singles.is_empty() {
+        if !self.groups.is_empty() && !self.loose.is_empty() {
             found.sort_unstable_by_key(|segment| segment.offset);
         }
         found
@@ -272,19 +277,19 @@ impl IntervalIndex {
                 break;
             }
         }
-        let start = self.singles.after(from);
-        let end = self.singles.len().min(start.saturating_add(limit));
-        let singles: Vec<Segment> = (start..end).map(|at| self.singles.get(at)).collect();
+        let start = self.loose.after(from);
+        let end = self.loose.len().min(start.saturating_add(limit));
+        let loose: Vec<Segment> = (start..end).map(|at| self.loose.get(at)).collect();
         // Each part is complete up to the end of its last segment.
         let bound_of = |part: &[Segment]| match part.last() {
             Some(last) if part.len() >= limit => last.end(),
             _ => u64::MAX,
         };
-        let bound = bound_of(&found).min(bound_of(&singles));
+        let bound = bound_of(&found).min(bound_of(&loose));
         if found.is_empty() {
-            return singles;
+            return loose;
         }
-        found.extend(singles);
+        found.extend(loose);
         found.retain(|segment| segment.offset < bound);
         found.sort_unstable_by_key(|segment| segment.offset);
         found
@@ -298,23 +303,23 @@ impl IntervalIndex {
         &self,
         visit: &mut (impl FnMut(&Segment) -> std::result::Result<(), E> + ?Sized),
     ) -> std::result::Result<(), E> {
-        let mut singles = self.singles.iter().peekable();
+        let mut loose = self.loose.iter().peekable();
         // Groups are apart and in order.
         for group in &self.groups {
             group.visit(&(0..u64::MAX), &mut |run, index| {
                 let segment = run.segment(index);
-                while let Some(single) = singles.next_if(|single| single.offset < segment.offset) {
+                while let Some(single) = loose.next_if(|single| single.offset < segment.offset) {
                     visit(&single)?;
                 }
                 visit(&segment)
             })?;
         }
-        singles.try_for_each(|single| visit(&single))
+        loose.try_for_each(|single| visit(&single))
     }
 
     /// Finds the segments that have the bytes at `offsets`, and passes each index, its run and the
-    /// index in that run to `found`. Offsets that follow one another as in a nest are found by
-    /// addition.
+    /// index in that run to `found`. Offsets that follow one another as in a nested run are found
+    /// by addition.
     pub fn find_batch(&self, offsets: &[u64], found: &mut impl FnMut(usize, &SegmentRun, u64)) {
         // The last segment found, and the next offset of its run.
         let mut last: Option<(&StrideGroup, StrideLine, SegmentRun, u64)> = None;

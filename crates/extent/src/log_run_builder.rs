@@ -2,7 +2,7 @@
 //! Log run builder: the segments of one file in one log, in the order in which they were written.
 //!
 //! Writers pass segments in batches, which cut runs at arbitrary points. A builder joins the runs
-//! again as they arrive, and joins runs that are alike to nests: a pattern that a rank writes takes
+//! again as they arrive, and joins similar runs to nested runs: a pattern that a rank writes takes
 //! a few dozen bytes no matter how long it continues. Segments in no pattern take 24 bytes each. A
 //! builder reorders nothing, so where segments of several builders overlap, the order in which the
 //! builders grew later decides between them.
@@ -19,7 +19,7 @@ pub struct LogRunBuilder {
     file: u128,
     log: Option<(SetId, u64)>,
     parts: Vec<RunPart>,
-    singles: Vec<FilePiece>,
+    loose: Vec<FilePiece>,
     /// The last run, which may continue.
     open: Option<SegmentRun>,
     seq_max: u64,
@@ -28,9 +28,9 @@ pub struct LogRunBuilder {
 /// An element of a builder.
 #[derive(Debug)]
 pub(super) enum RunPart {
-    Nest(NestedRun),
+    Nested(NestedRun),
     /// The next `n` of the single segments.
-    Singles(usize),
+    Loose(usize),
     /// A segment with a checksum, or a hole.
     Other(Segment),
 }
@@ -49,8 +49,8 @@ impl LogRunBuilder {
 
     /// The single segments, in order.
     #[must_use]
-    pub fn singles(&self) -> &[FilePiece] {
-        &self.singles
+    pub fn loose_segments(&self) -> &[FilePiece] {
+        &self.loose
     }
 
     /// Returns all elements in order; single segments appear only as counts.
@@ -75,18 +75,18 @@ impl LogRunBuilder {
 
     /// Returns all its segments, in the order in which they were written.
     pub fn segments(&self) -> impl Iterator<Item = Segment> {
-        let mut singles = self.singles.iter();
+        let mut loose = self.loose.iter();
         let of_parts = self.parts.iter().flat_map(move |part| {
-            let (nest, count, other) = match part {
-                RunPart::Nest(nest) => (Some(nest), 0, None),
-                RunPart::Singles(count) => (None, *count, None),
+            let (nested, count, other) = match part {
+                RunPart::Nested(nested) => (Some(nested), 0, None),
+                RunPart::Loose(count) => (None, *count, None),
                 RunPart::Other(segment) => (None, 0, Some(*segment)),
             };
-            let of_nest = nest.into_iter().flat_map(NestedRun::runs);
-            let of_nest = of_nest.flat_map(|run| run.segments());
+            let of_nested = nested.into_iter().flat_map(NestedRun::runs);
+            let of_nested = of_nested.flat_map(|run| run.segments());
             let own: Vec<Segment> =
-                singles.by_ref().take(count).map(|piece| self.segment(piece, 0)).collect();
-            of_nest.chain(own).chain(other)
+                loose.by_ref().take(count).map(|piece| self.segment(piece, 0)).collect();
+            of_nested.chain(own).chain(other)
         });
         of_parts.chain(self.open.iter().flat_map(SegmentRun::segments))
     }
@@ -110,7 +110,7 @@ impl LogRunBuilder {
         } else if open.count == 1 && precedes(&piece_of(open), run) {
             *open = SegmentRun { first: open.first, count: run.count + 1, ..*run };
             open.first.seq = seq;
-            self.absorb_singles();
+            self.absorb_loose();
         } else if open.count == 1 && run.count == 1 {
             self.close();
             self.open = Some(*run);
@@ -121,44 +121,44 @@ impl LogRunBuilder {
         }
     }
 
-    /// Adds all runs of `nest`, as [`LogRunBuilder::push`] does.
-    pub(super) fn push_nest(&mut self, nest: &NestedRun) {
-        self.seq_max = self.seq_max.max(nest.run.first.seq);
-        if nest.count == 1 {
-            return self.push(&nest.run);
+    /// Adds all runs of `nested`, as [`LogRunBuilder::push`] does.
+    pub(super) fn push_nested(&mut self, nested: &NestedRun) {
+        self.seq_max = self.seq_max.max(nested.run.first.seq);
+        if nested.count == 1 {
+            return self.push(&nested.run);
         }
         self.close();
-        if let Some(RunPart::Nest(last)) = self.parts.last_mut()
-            && last.takes_nest(nest)
+        if let Some(RunPart::Nested(last)) = self.parts.last_mut()
+            && last.try_append(nested)
         {
             return;
         }
-        self.parts.push(RunPart::Nest(*nest));
+        self.parts.push(RunPart::Nested(*nested));
     }
 
     /// Removes the last single segment, if nothing came between it and the open run.
-    fn pop_single(&mut self) -> Option<FilePiece> {
-        let Some(RunPart::Singles(count)) = self.parts.last_mut() else { return None };
+    fn pop_loose(&mut self) -> Option<FilePiece> {
+        let Some(RunPart::Loose(count)) = self.parts.last_mut() else { return None };
         *count -= 1;
         if *count == 0 {
             self.parts.pop();
         }
-        self.singles.pop()
+        self.loose.pop()
     }
 
-    fn last_singles(&self) -> &[FilePiece] {
+    fn last_loose(&self) -> &[FilePiece] {
         match self.parts.last() {
-            Some(RunPart::Singles(count)) => &self.singles[self.singles.len() - count..],
+            Some(RunPart::Loose(count)) => &self.loose[self.loose.len() - count..],
             _ => &[],
         }
     }
 
     /// Moves the single segments that directly precede the open run into it.
-    fn absorb_singles(&mut self) {
-        while let (Some(last), Some(open)) = (self.last_singles().last(), &self.open)
+    fn absorb_loose(&mut self) {
+        while let (Some(last), Some(open)) = (self.last_loose().last(), &self.open)
             && precedes(last, open)
         {
-            let piece = self.pop_single().expect("it was there");
+            let piece = self.pop_loose().expect("it was there");
             let open = self.open.as_mut().expect("it was there");
             let first = open.first;
             open.first.offset = piece.offset;
@@ -172,12 +172,12 @@ impl LogRunBuilder {
     /// Turns the last single segments and the open one into a run, if they form one.
     #[inline]
     fn find_run(&mut self) {
-        let singles = self.last_singles();
-        let Some(open) = self.open.as_ref().filter(|_| singles.len() >= RUN_MIN - 1) else {
+        let loose = self.last_loose();
+        let Some(open) = self.open.as_ref().filter(|_| loose.len() >= RUN_MIN - 1) else {
             return;
         };
         let last = piece_of(open);
-        let tail = &singles[singles.len() - (RUN_MIN - 1)..];
+        let tail = &loose[loose.len() - (RUN_MIN - 1)..];
         let before = tail[RUN_MIN - 2];
         let stride = last.offset.wrapping_sub(before.offset);
         let log_stride = last.log_offset.wrapping_sub(before.log_offset);
@@ -200,7 +200,7 @@ impl LogRunBuilder {
             let first = self.segment(&tail[0], seq);
             let count = RUN_MIN as u64;
             for _ in 1..RUN_MIN {
-                let _ = self.pop_single();
+                let _ = self.pop_loose();
             }
             self.open = Some(SegmentRun { first, count, stride, log_stride });
         }
@@ -211,17 +211,17 @@ impl LogRunBuilder {
         let Some(open) = self.open.take() else { return };
         let count = open.count as usize;
         match self.parts.last_mut() {
-            Some(RunPart::Nest(nest)) if count >= RUN_MIN => {
-                if !nest.takes(&open) {
-                    self.parts.push(RunPart::Nest(NestedRun::one(open)));
+            Some(RunPart::Nested(nested)) if count >= RUN_MIN => {
+                if !nested.try_push(&open) {
+                    self.parts.push(RunPart::Nested(NestedRun::one(open)));
                 }
                 return;
             }
-            _ if count >= RUN_MIN => return self.parts.push(RunPart::Nest(NestedRun::one(open))),
-            Some(RunPart::Singles(singles)) => *singles += count,
-            _ => self.parts.push(RunPart::Singles(count)),
+            _ if count >= RUN_MIN => return self.parts.push(RunPart::Nested(NestedRun::one(open))),
+            Some(RunPart::Loose(loose)) => *loose += count,
+            _ => self.parts.push(RunPart::Loose(count)),
         }
-        self.singles.extend(open.segments().map(|one| piece_of(&SegmentRun::one(one))));
+        self.loose.extend(open.segments().map(|one| piece_of(&SegmentRun::one(one))));
     }
 }
 

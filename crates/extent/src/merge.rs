@@ -43,7 +43,7 @@ enum SegmentStream {
 /// Segments of one file of a table of runs.
 #[derive(Debug)]
 struct OfFile {
-    lattice: Arc<IntervalIndex>,
+    intervals: Arc<IntervalIndex>,
     chunk: vec::IntoIter<Segment>,
     from: u64,
 }
@@ -60,7 +60,7 @@ impl SegmentStream {
             Self::Runs { runs, files, of_file } => loop {
                 if let Some(own) = of_file {
                     if own.chunk.len() == 0 {
-                        own.chunk = own.lattice.chunk(own.from, CHUNK_SEGMENTS).into_iter();
+                        own.chunk = own.intervals.chunk(own.from, CHUNK_SEGMENTS).into_iter();
                     }
                     if let Some(segment) = own.chunk.next() {
                         own.from = segment.end();
@@ -68,8 +68,8 @@ impl SegmentStream {
                     }
                 }
                 let Some(file) = files.next() else { return Ok(None) };
-                let lattice = runs.lattice(file)?;
-                *of_file = Some(OfFile { lattice, chunk: Vec::new().into_iter(), from: 0 });
+                let intervals = runs.interval_index(file)?;
+                *of_file = Some(OfFile { intervals, chunk: Vec::new().into_iter(), from: 0 });
             },
         }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nested run, or nest: runs of segments at one distance from each other; the record of runs.
+//! Nested run: runs of segments at one distance from each other; the record of runs.
 //!
 //! Ranks that write boxes of an array of several dimensions write lines within planes: a run for
-//! each plane, all alike. A nest is all these runs in one record, like the nested phrases of MetaKV
-//! §III-A. A single run is a nest of one, and a single segment a run of one.
+//! each plane, all alike. A nested run is all these runs in one record, like the nested phrases of
+//! MetaKV §III-A. A single run is a nested run of one, and a single segment a run of one.
 
 use esker_base::Result;
 use esker_table::manifest::SetId;
@@ -56,7 +56,7 @@ pub static RUN: Schema = Schema {
 };
 
 impl NestedRun {
-    /// Makes a nest of `run` alone.
+    /// Makes a nested run of `run` alone.
     #[must_use]
     pub fn one(run: SegmentRun) -> Self {
         Self { run, count: 1, stride: 0, log_stride: 0 }
@@ -77,8 +77,8 @@ impl NestedRun {
 
     /// Returns all its runs, in order.
     pub fn runs(&self) -> impl Iterator<Item = SegmentRun> + use<> {
-        let nest = *self;
-        (0..nest.count).map(move |index| nest.run(index))
+        let nested = *self;
+        (0..nested.count).map(move |index| nested.run(index))
     }
 
     /// The number of its segments.
@@ -122,10 +122,10 @@ impl NestedRun {
         }
     }
 
-    /// Adds `run` if it continues the nest, and returns whether it did. The second run sets the
-    /// strides: two runs alike are a nest.
+    /// Adds `run` if it continues the nested run, and returns whether it did. The second run sets
+    /// the strides: two runs alike are a nested run.
     #[must_use]
-    pub fn takes(&mut self, run: &SegmentRun) -> bool {
+    pub fn try_push(&mut self, run: &SegmentRun) -> bool {
         let (own, next) = (&self.run, run);
         let (Some(place), Some(next_place)) = (own.first.place, next.first.place) else {
             return false;
@@ -158,12 +158,14 @@ impl NestedRun {
         true
     }
 
-    /// Adds all runs of `nest` if they continue this one; returns whether they do.
+    /// Adds all runs of `nested` if they continue this one; returns whether they do.
     #[must_use]
-    pub fn takes_nest(&mut self, nest: &Self) -> bool {
-        let (before, strides) = (*self, (nest.stride, nest.log_stride));
-        if self.takes(&nest.run) && (nest.count == 1 || strides == (self.stride, self.log_stride)) {
-            self.count += nest.count - 1;
+    pub fn try_append(&mut self, nested: &Self) -> bool {
+        let (before, strides) = (*self, (nested.stride, nested.log_stride));
+        if self.try_push(&nested.run)
+            && (nested.count == 1 || strides == (self.stride, self.log_stride))
+        {
+            self.count += nested.count - 1;
             return true;
         }
         *self = before;
@@ -197,12 +199,12 @@ impl NestedRun {
             stride: ints[c::STRIDE],
             log_stride: ints[c::LOG_STRIDE],
         };
-        let nest = Self {
+        let nested = Self {
             run,
             count: ints[c::RUNS],
             stride: ints[c::RUN_STRIDE],
             log_stride: ints[c::RUN_LOG_STRIDE],
         };
-        if nest.is_possible() { Ok(nest) } else { Err(impossible(row)) }
+        if nested.is_possible() { Ok(nested) } else { Err(impossible(row)) }
     }
 }

@@ -94,8 +94,8 @@ impl SegmentOverlay {
                 _ if self.is_covered() => break,
                 SegmentSource::Rows(run) => self.add_cursor(run.cursor(&SEGMENT, &from, &to))?,
                 SegmentSource::Runs(runs) => {
-                    let lattice = runs.lattice(self.file)?;
-                    self.add(lattice.overlapping(&self.range).into_iter());
+                    let intervals = runs.interval_index(self.file)?;
+                    self.add(intervals.overlapping(&self.range).into_iter());
                 }
             }
         }

@@ -18,13 +18,13 @@ use parking_lot::Mutex;
 use super::{IntervalIndex, LogPlace, NestedRun, RUN, SEGMENT, Segment, SegmentRun, seek_key};
 
 /// Approximate maximum memory of the interval indexes that a table keeps.
-const LATTICES_BYTES_MAX: usize = 64 << 20;
+const INTERVAL_INDEXES_BYTES_MAX: usize = 64 << 20;
 
 /// A sorted run of tables of runs.
 #[derive(Debug)]
 pub struct RunTables {
     tables: SortedRun,
-    lattices: Mutex<IntervalIndexes>,
+    interval_indexes: Mutex<IntervalIndexes>,
 }
 
 #[derive(Debug, Default)]
@@ -53,34 +53,34 @@ impl RunTables {
     ///
     /// # Errors
     /// `Corrupt` if runs overlap, and errors of the store.
-    pub fn lattice(&self, file: u128) -> Result<Arc<IntervalIndex>> {
-        if let Some(lattice) = self.lattices.lock().of_file.get(&file) {
-            return Ok(lattice.clone());
+    pub fn interval_index(&self, file: u128) -> Result<Arc<IntervalIndex>> {
+        if let Some(intervals) = self.interval_indexes.lock().of_file.get(&file) {
+            return Ok(intervals.clone());
         }
         let from = seek_key(file, 0);
         let mut cursor = self.tables.cursor(&RUN, &from, &RUN.group_last(&from));
         cursor.start(&from)?;
-        let mut nests = Vec::new();
+        let mut nested_runs = Vec::new();
         while cursor.is_valid() {
-            let nest = NestedRun::of_row(&cursor.row())?;
-            if nest.run.first.file != file {
+            let nested = NestedRun::of_row(&cursor.row())?;
+            if nested.run.first.file != file {
                 break;
             }
-            nests.push(nest);
+            nested_runs.push(nested);
             cursor.advance()?;
         }
-        let lattice = IntervalIndex::of_disjoint(&nests).ok_or_else(|| {
+        let intervals = IntervalIndex::of_disjoint(&nested_runs).ok_or_else(|| {
             let what = format!("runs of segments of file {file:032x} overlap; run `esker verify`");
             Error::new(Kind::Corrupt, what)
         })?;
-        let lattice = Arc::new(lattice);
-        let mut lattices = self.lattices.lock();
-        if lattices.bytes > LATTICES_BYTES_MAX {
-            *lattices = IntervalIndexes::default();
+        let intervals = Arc::new(intervals);
+        let mut interval_indexes = self.interval_indexes.lock();
+        if interval_indexes.bytes > INTERVAL_INDEXES_BYTES_MAX {
+            *interval_indexes = IntervalIndexes::default();
         }
-        lattices.bytes += lattice.bytes();
-        lattices.of_file.insert(file, lattice.clone());
-        Ok(lattice)
+        interval_indexes.bytes += intervals.bytes();
+        interval_indexes.of_file.insert(file, intervals.clone());
+        Ok(intervals)
     }
 
     /// Returns the files that have runs here, in order.
@@ -160,7 +160,7 @@ impl SegmentSource {
     ) -> Result<()> {
         let tables = match self {
             Self::Runs(runs) => {
-                runs.lattice(file)?.find_batch(offsets, found);
+                runs.interval_index(file)?.find_batch(offsets, found);
                 return Ok(());
             }
             Self::Rows(tables) => tables,
@@ -219,7 +219,7 @@ impl SegmentTables {
         let rows = TableRuns::new(references, &SEGMENT, source).runs.into_iter();
         let runs = TableRuns::new(references, &RUN, source).runs.into_iter();
         let runs = runs.map(|tables| {
-            SegmentSource::Runs(Arc::new(RunTables { tables, lattices: Mutex::default() }))
+            SegmentSource::Runs(Arc::new(RunTables { tables, interval_indexes: Mutex::default() }))
         });
         let mut sources: Vec<SegmentSource> = rows.map(SegmentSource::Rows).chain(runs).collect();
         sources.sort_by_key(|source| std::cmp::Reverse(source.number()));

@@ -6,6 +6,7 @@ use esker_table::block::DecodedBlock;
 use esker_table::merge::RecordCursor;
 use proptest::prelude::*;
 
+use super::log_run_builder::RunPart;
 use super::*;
 
 /// The content of a file of 64 bytes: for each byte its log and the offset in it.
@@ -13,7 +14,7 @@ type Bytes = Vec<Option<(u64, u64)>>;
 
 const FILE: u128 = 7 << 64 | 9;
 
-fn place(log: u64, offset: u64) -> Option<LogPlace> {
+fn log_place(log: u64, offset: u64) -> Option<LogPlace> {
     Some(LogPlace { set: SetId(1), log, offset })
 }
 
@@ -42,7 +43,7 @@ fn segments() -> impl Strategy<Value = Vec<Segment>> {
             file: FILE,
             offset,
             length: length.min(64 - offset),
-            place: (log > 0).then_some(()).and_then(|()| place(log, at)),
+            place: (log > 0).then_some(()).and_then(|()| log_place(log, at)),
             checksum: (log > 1).then_some(at as u32),
             seq: seq as u64,
         };
@@ -72,16 +73,16 @@ fn lines_that_begin_and_end_one_by_one_are_visited_in_linear_time() {
     let stride = 2 * LINES;
     let line = |number: u64| {
         let first = Segment {
-            place: place(number, 0),
+            place: log_place(number, 0),
             ..Segment::hole(FILE, number * stride + 2 * number, 1)
         };
         SegmentRun { first, count: COUNT, stride, log_stride: 1 }
     };
     let lines: Vec<SegmentRun> = (0..LINES).map(line).collect();
-    let lattice = IntervalIndex::of_apart(&lines).expect("they are apart");
-    assert!(lattice.singles().is_empty());
+    let intervals = IntervalIndex::of_apart(&lines).expect("they are apart");
+    assert!(intervals.loose_segments().is_empty());
     let (mut count, mut end) = (0, 0);
-    lattice
+    intervals
         .for_each(&mut |segment: &Segment| {
             assert!(segment.offset >= end && segment.length == 1);
             (count, end) = (count + 1, segment.end());
@@ -91,7 +92,7 @@ fn lines_that_begin_and_end_one_by_one_are_visited_in_linear_time() {
     assert_eq!(count, COUNT * LINES);
     for line in lines.iter().step_by(1_000) {
         let last = line.segment(COUNT - 1);
-        assert_eq!(lattice.overlapping(&(last.offset..last.end())), [last]);
+        assert_eq!(intervals.overlapping(&(last.offset..last.end())), [last]);
     }
 }
 
@@ -178,7 +179,7 @@ fn rows_round_trip_and_impossible_ones_are_refused() {
         file: FILE,
         offset: 5,
         length: 7,
-        place: place(3, 11),
+        place: log_place(3, 11),
         checksum: Some(0),
         seq: 13,
     };
@@ -204,7 +205,7 @@ fn runs() -> impl Strategy<Value = Vec<SegmentRun>> {
             let (offset, length, count): (u64, u64, u64) = (offset, length, count);
             let stride = length + gap;
             let count = count.min((64 - offset).saturating_sub(length) / stride + 1);
-            let (place, seq) = (place(log, at), seq as u64);
+            let (place, seq) = (log_place(log, at), seq as u64);
             let first = Segment { file: FILE, offset, length, place, checksum: None, seq };
             SegmentRun { first, count, stride, log_stride: length + log_gap }
         };
@@ -214,8 +215,8 @@ fn runs() -> impl Strategy<Value = Vec<SegmentRun>> {
 
 /// Runs of ranks that take turns: phases of one stride, each in several batches.
 fn turns() -> impl Strategy<Value = Vec<SegmentRun>> {
-    let shape = (1u64..4, 1u64..5, 0u64..3, prop::collection::vec((0u64..5, 1u64..4), 1..12));
-    shape.prop_map(|(length, ranks, gap, batches)| {
+    let pattern = (1u64..4, 1u64..5, 0u64..3, prop::collection::vec((0u64..5, 1u64..4), 1..12));
+    pattern.prop_map(|(length, ranks, gap, batches)| {
         let stride = ranks * length + gap;
         let mut written = Vec::new();
         let mut done = vec![0u64; ranks as usize];
@@ -226,7 +227,7 @@ fn turns() -> impl Strategy<Value = Vec<SegmentRun>> {
             let end = offset + (count - 1) * stride + length;
             if end <= 64 {
                 done[rank as usize] += count;
-                let place = place(rank + 1, start * length);
+                let place = log_place(rank + 1, start * length);
                 let seq = seq as u64;
                 let first = Segment { file: FILE, offset, length, place, checksum: None, seq };
                 written.push(SegmentRun { first, count, stride, log_stride: length });
@@ -236,57 +237,57 @@ fn turns() -> impl Strategy<Value = Vec<SegmentRun>> {
     })
 }
 
-fn check_lattice(written: &[SegmentRun], range: (u64, u64)) {
+fn check_interval_index(written: &[SegmentRun], range: (u64, u64)) {
     let mut bytes = vec![None; 64];
     for segment in written.iter().flat_map(SegmentRun::segments) {
         write(&mut bytes, &segment);
     }
     let mut buffer = SegmentBuffer::default();
     buffer.insert_batch(FILE, written);
-    let lattice = buffer.lattice(FILE).expect("few").expect("runs");
+    let intervals = buffer.interval_index(FILE).expect("few").expect("runs");
     if let Some(apart) = IntervalIndex::of_apart(written) {
         assert_eq!(content(&apart.overlapping(&(0..64))), bytes);
     }
     let mut chunked = Vec::new();
-    while let Some(chunk) = Some(lattice.chunk(chunked.last().map_or(0, Segment::end), 3))
+    while let Some(chunk) = Some(intervals.chunk(chunked.last().map_or(0, Segment::end), 3))
         .filter(|chunk| !chunk.is_empty())
     {
         chunked.extend(chunk);
     }
     assert_eq!(content(&chunked), bytes);
-    assert_eq!(content(&lattice.overlapping(&(0..64))), bytes);
+    assert_eq!(content(&intervals.overlapping(&(0..64))), bytes);
     let (start, end) = (range.0.min(range.1), range.0.max(range.1));
     let mut overlay = SegmentOverlay::new(FILE, start..end);
-    overlay.add(lattice.overlapping(&(start..end)).into_iter());
+    overlay.add(intervals.overlapping(&(start..end)).into_iter());
     let expected: Bytes = (0..64)
         .map(|at| if (start..end).contains(&at) { bytes[at as usize] } else { None })
         .collect();
     assert_eq!(content(overlay.pieces()), expected);
     let offsets: Vec<u64> = (0..64).chain((0..64).rev()).chain((0..64).step_by(3)).collect();
     let mut found = vec![None; offsets.len()];
-    lattice.find_batch(&offsets, &mut |at, run, index| found[at] = Some(run.segment(index)));
+    intervals.find_batch(&offsets, &mut |at, run, index| found[at] = Some(run.segment(index)));
     for (&offset, batched) in offsets.iter().zip(found) {
-        let segment = lattice.find(offset);
+        let segment = intervals.find(offset);
         assert_eq!(segment, batched);
         let at = segment.and_then(|segment| Some((segment.place?, offset - segment.offset)));
         let at = at.map(|(place, within)| (place.log, place.offset + within));
         assert_eq!(at, bytes[offset as usize], "offset {offset}");
     }
     for run in written {
-        let nest = NestedRun::one(*run);
-        assert_eq!(NestedRun::of_row(&nest.row()).expect("our own"), nest);
+        let nested = NestedRun::one(*run);
+        assert_eq!(NestedRun::of_row(&nested.row()).expect("our own"), nested);
     }
 }
 
 proptest! {
     #[test]
-    fn a_lattice_shows_the_newest_bytes(written in runs(), range in (0u64..64, 0u64..64)) {
-        check_lattice(&written, range);
+    fn an_interval_index_shows_the_newest_bytes(written in runs(), range in (0u64..64, 0u64..64)) {
+        check_interval_index(&written, range);
     }
 
     #[test]
     fn ranks_that_take_turns_are_told_apart(written in turns(), range in (0u64..64, 0u64..64)) {
-        check_lattice(&written, range);
+        check_interval_index(&written, range);
         let segments: Vec<Segment> = written.iter().flat_map(SegmentRun::segments).collect();
         let piece = |segment: &Segment| FilePiece {
             offset: segment.offset,
@@ -294,7 +295,7 @@ proptest! {
             log_offset: segment.place.map_or(0, |place| place.offset),
         };
         let pieces: Vec<FilePiece> = segments.iter().map(piece).collect();
-        let log = Segment { place: place(1, 0), ..Segment::hole(FILE, 0, 1) };
+        let log = Segment { place: log_place(1, 0), ..Segment::hole(FILE, 0, 1) };
         let mut found = Vec::new();
         find_runs(&log, &pieces, &mut found);
         let again: Vec<Segment> = found.iter().flat_map(SegmentRun::segments).collect();
@@ -322,33 +323,41 @@ fn boxes(side: u64, across: u64, cut: usize) -> Vec<(u64, Vec<FilePiece>)> {
 
 /// However batches cut lines and planes, there are few records, and every byte is found.
 #[test]
-fn boxes_of_ranks_are_nests() {
+fn boxes_of_ranks_are_nested_runs() {
     for (side, across, cut) in [(24, 2, 7), (25, 3, 16), (20, 4, 1), (33, 2, 1_024), (32, 2, 5)] {
         let mut batches = boxes(side, across, cut);
         let mut random = esker_base::Random::from_seed(side);
         // Each rank's batches in order, the ranks interleaved at random.
         batches.sort_by_cached_key(|_| random.below(1 << 30));
-        let place_of = |batch: &(u64, Vec<FilePiece>)| batch.1[0].log_offset;
+        let log_offset_of = |batch: &(u64, Vec<FilePiece>)| batch.1[0].log_offset;
         let mut in_order = batches.clone();
-        in_order.sort_by_key(|batch| (batch.0, place_of(batch)));
+        in_order.sort_by_key(|batch| (batch.0, log_offset_of(batch)));
         let mut of_rank: Vec<_> = (0..across * across)
             .map(|rank| in_order.iter().filter(move |batch| batch.0 == rank))
             .collect();
         let mut buffer = SegmentBuffer::default();
         for (rank, _) in &batches {
             let (_, pieces) = of_rank[*rank as usize].next().expect("as many");
-            let log = Segment { place: place(*rank, 0), ..Segment::hole(FILE, 0, 1) };
+            let log = Segment { place: log_place(*rank, 0), ..Segment::hole(FILE, 0, 1) };
             let mut runs = Vec::new();
             find_runs(&log, pieces, &mut runs);
             buffer.insert_batch(FILE, &runs);
         }
-        let lattice = buffer.lattice(FILE).expect("few").expect("runs");
+        let intervals = buffer.interval_index(FILE).expect("few").expect("runs");
         let context = format!("{side} {across} {cut}");
-        assert!(lattice.singles().is_empty(), "{context}: {}", lattice.singles().len());
+        assert!(
+            intervals.loose_segments().is_empty(),
+            "{context}: {}",
+            intervals.loose_segments().len()
+        );
         // One for each rank, or two if a box begins in a batch's last line.
-        let nests: Vec<NestedRun> = lattice.nests().copied().collect();
-        assert!(nests.len() as u64 <= 2 * across * across, "{context}: {}", nests.len());
-        let again = IntervalIndex::of_disjoint(&nests).expect("they are apart");
+        let nested_runs: Vec<NestedRun> = intervals.nested_runs().copied().collect();
+        assert!(
+            nested_runs.len() as u64 <= 2 * across * across,
+            "{context}: {}",
+            nested_runs.len()
+        );
+        let again = IntervalIndex::of_disjoint(&nested_runs).expect("they are apart");
         let mut end = 0;
         let mut visit = |run: &SegmentRun, index| {
             let segment = run.segment(index);
@@ -364,13 +373,13 @@ fn boxes_of_ranks_are_nests() {
             again.find_batch(&offsets, &mut |at, run, index| found[at] = Some(run.segment(index)));
             for (piece, found) in pieces.iter().zip(found) {
                 let found = found.expect("it is there");
-                assert_eq!(found.place, place(*rank, piece.log_offset), "{context}");
+                assert_eq!(found.place, log_place(*rank, piece.log_offset), "{context}");
                 assert_eq!((found.offset, found.length), (piece.offset, piece.length));
                 assert_eq!(again.find(piece.offset + piece.length - 1), Some(found));
             }
         }
-        for nest in nests {
-            assert_eq!(NestedRun::of_row(&nest.row()).expect("our own"), nest);
+        for nested in nested_runs {
+            assert_eq!(NestedRun::of_row(&nested.row()).expect("our own"), nested);
         }
     }
 }
@@ -378,7 +387,7 @@ fn boxes_of_ranks_are_nests() {
 proptest! {
     /// A builder yields any segments in the order in which they were added.
     #[test]
-    fn strands_keep_the_order(
+    fn builders_keep_the_order(
         all in prop::collection::vec((0u64..30, 1u64..3, 1u64..7, 0u64..3, 0u64..40, 0u64..4), 1..30),
         steps in prop::collection::vec((0u64..4, 1u64..5), 0..10),
     ) {
@@ -386,7 +395,8 @@ proptest! {
         let mut push = |offset, length, count, gap, at, log_gap, checksum| {
             let count = if checksum { 1 } else { count };
             let checksum = checksum.then_some(7);
-            let first = Segment { file: FILE, offset, length, place: place(1, at), checksum, seq: 0 };
+            let place = log_place(1, at);
+            let first = Segment { file: FILE, offset, length, place, checksum, seq: 0 };
             written.push(SegmentRun {
                 first, count, stride: length + gap, log_stride: length + log_gap,
             });
@@ -401,10 +411,10 @@ proptest! {
             push(at * 4, 2, count, 2, at * 2, 0, false);
             at += count;
         }
-        let mut strand = LogRunBuilder::new(FILE, Some((SetId(1), 1)));
-        written.iter().for_each(|run| strand.push(run));
+        let mut builder = LogRunBuilder::new(FILE, Some((SetId(1), 1)));
+        written.iter().for_each(|run| builder.push(run));
         let expected: Vec<Segment> = written.iter().flat_map(SegmentRun::segments).collect();
-        let kept: Vec<Segment> = strand.segments().collect();
+        let kept: Vec<Segment> = builder.segments().collect();
         prop_assert_eq!(kept, expected);
     }
 }
@@ -418,7 +428,7 @@ fn runs_do_not_go_on_past_the_end_of_a_file() {
         file: FILE,
         offset,
         length: 4,
-        place: place(1, log_offset),
+        place: log_place(1, log_offset),
         checksum: None,
         seq: 1,
     };
@@ -431,17 +441,15 @@ fn runs_do_not_go_on_past_the_end_of_a_file() {
         &[0, 5, 10, 15].map(|at: u64| SegmentRun::one(one(at, at.wrapping_sub(14)))),
     ];
     for runs in ends {
-        let mut strand = LogRunBuilder::new(FILE, Some((SetId(1), 1)));
+        let mut builder = LogRunBuilder::new(FILE, Some((SetId(1), 1)));
         let possible: Vec<_> = runs.iter().filter(|run| run.is_possible()).collect();
-        possible.iter().for_each(|run| strand.push(run));
-        strand.close();
+        possible.iter().for_each(|run| builder.push(run));
+        builder.close();
         let given: Vec<Segment> = possible.iter().flat_map(|run| run.segments()).collect();
-        let kept: Vec<_> = strand.segments().map(|one| (one.offset, one.place)).collect();
+        let kept: Vec<_> = builder.segments().map(|one| (one.offset, one.place)).collect();
         assert_eq!(kept, given.iter().map(|one| (one.offset, one.place)).collect::<Vec<_>>());
-        for part in strand.parts() {
-            assert!(
-                !matches!(part, super::log_run_builder::RunPart::Nest(nest) if !nest.is_possible())
-            );
+        for part in builder.parts() {
+            assert!(!matches!(part, RunPart::Nested(nested) if !nested.is_possible()));
         }
     }
     let pieces = [u64::MAX - 14, u64::MAX - 9, u64::MAX - 4, 0, 5].map(|offset| FilePiece {
@@ -456,8 +464,14 @@ fn runs_do_not_go_on_past_the_end_of_a_file() {
 
 #[test]
 fn strides_are_segments_in_several_dimensions() {
-    let first =
-        Segment { file: FILE, offset: 7, length: 3, place: place(1, 5), checksum: None, seq: 1 };
+    let first = Segment {
+        file: FILE,
+        offset: 7,
+        length: 3,
+        place: log_place(1, 5),
+        checksum: None,
+        seq: 1,
+    };
     let dimension = |count, stride, log_stride| StrideDimension { count, stride, log_stride };
     let dimensions = vec![dimension(4, 10, 3), dimension(3, 100, 12), dimension(2, 1_000, 36)];
     let strides = StridedSegments { first, dimensions };
@@ -469,7 +483,7 @@ fn strides_are_segments_in_several_dimensions() {
         (0..2).flat_map(|z| (0..3).flat_map(move |y| (0..4).map(move |x| (z, y, x))))
     {
         let offset = 7 + plane * 1_000 + line * 100 + point * 10;
-        expected.push(Segment { offset, place: place(1, log_offset), ..first });
+        expected.push(Segment { offset, place: log_place(1, log_offset), ..first });
         log_offset += 3;
     }
     assert_eq!((runs.len(), all), (6, expected));
@@ -501,8 +515,14 @@ fn strides_are_segments_in_several_dimensions() {
 /// accepted, and kept as one segment. Fix: it is not a run.
 #[test]
 fn runs_have_no_checksums() {
-    let first =
-        Segment { file: FILE, offset: 0, length: 4, place: place(1, 0), checksum: Some(7), seq: 1 };
+    let first = Segment {
+        file: FILE,
+        offset: 0,
+        length: 4,
+        place: log_place(1, 0),
+        checksum: Some(7),
+        seq: 1,
+    };
     assert!(SegmentRun::one(first).is_possible());
     assert!(!SegmentRun { count: 2, stride: 4, log_stride: 4, first }.is_possible());
 }
@@ -511,8 +531,14 @@ fn runs_have_no_checksums() {
 /// strides, which no encoder writes. Fix: it is refused.
 #[test]
 fn runs_of_one_are_no_runs_in_a_log() {
-    let first =
-        Segment { file: FILE, offset: 0, length: 4, place: place(1, 0), checksum: None, seq: 0 };
+    let first = Segment {
+        file: FILE,
+        offset: 0,
+        length: 4,
+        place: log_place(1, 0),
+        checksum: None,
+        seq: 0,
+    };
     let run = SegmentRun { count: 2, stride: 9, log_stride: 4, first };
     let mut bytes = SegmentLog::encode_batch(&[run]);
     assert_eq!(SegmentLog::decode_batch(&bytes).expect("our own"), [run]);
@@ -533,7 +559,7 @@ fn the_last_of_all_files_is_written() {
     let runs: Vec<SegmentRun> = (0..200_000u64)
         .map(|at| {
             let (offset, log_offset) = (at * 100 + esker_table::schema::mix(at) % 90, at * 10);
-            let (place, checksum) = (place(1, log_offset), None);
+            let (place, checksum) = (log_place(1, log_offset), None);
             let segment = Segment { file: u128::MAX, offset, length: 9, place, checksum, seq: 1 };
             SegmentRun::one(segment)
         })
@@ -547,9 +573,13 @@ fn the_last_of_all_files_is_written() {
             Ok(())
         })
         .expect("no failure");
-    let in_runs: u64 =
-        tables.runs.iter().flat_map(|lattice| lattice.nests()).map(NestedRun::segments).sum();
-    let singles: usize = tables.runs.iter().map(|lattice| lattice.singles().len()).sum();
-    assert_eq!(rows + in_runs + singles as u64, 200_000);
+    let in_runs: u64 = tables
+        .runs
+        .iter()
+        .flat_map(|intervals| intervals.nested_runs())
+        .map(NestedRun::segments)
+        .sum();
+    let loose: usize = tables.runs.iter().map(|intervals| intervals.loose_segments().len()).sum();
+    assert_eq!(rows + in_runs + loose as u64, 200_000);
     assert!(rows > 0, "single segments are rows");
 }

@@ -134,13 +134,13 @@ impl<'a> TreeExtents<'a> {
         range: Range<u64>,
         visit: &mut impl FnMut(&SegmentRun, u64),
     ) -> Result<()> {
-        let lattice = match self.only_source(file)? {
-            SegmentHome::Lattice(lattice) => Some(lattice),
-            SegmentHome::Source(SegmentSource::Runs(runs)) => Some(runs.lattice(file)?),
+        let intervals = match self.only_source(file)? {
+            SegmentHome::Index(intervals) => Some(intervals),
+            SegmentHome::Source(SegmentSource::Runs(runs)) => Some(runs.interval_index(file)?),
             _ => None,
         };
-        if let Some(lattice) = lattice {
-            let Ok(()) = lattice.visit(&range, &mut |run, index| {
+        if let Some(intervals) = intervals {
+            let Ok(()) = intervals.visit(&range, &mut |run, index| {
                 visit(run, index);
                 Ok::<(), Infallible>(())
             });
@@ -167,8 +167,8 @@ impl<'a> TreeExtents<'a> {
         found: &mut impl FnMut(usize, &SegmentRun, u64),
     ) -> Result<()> {
         match self.only_source(file)? {
-            SegmentHome::Lattice(lattice) => {
-                lattice.find_batch(offsets, found);
+            SegmentHome::Index(intervals) => {
+                intervals.find_batch(offsets, found);
                 return Ok(());
             }
             SegmentHome::Source(source) => return source.find(file, offsets, found),
@@ -194,15 +194,15 @@ impl<'a> TreeExtents<'a> {
             if !buffer.has(file) {
                 return Ok(SegmentHome::None);
             }
-            Ok(buffer.lattice(file)?.map_or(SegmentHome::Several, SegmentHome::Lattice))
+            Ok(buffer.interval_index(file)?.map_or(SegmentHome::Several, SegmentHome::Index))
         });
         let mut only: SegmentHome = live?;
         for SegmentMemtable { buffer, .. } in older.memtables() {
             if !buffer.has(file) {
                 continue;
             }
-            only = match (only, buffer.lattice(file)?) {
-                (SegmentHome::None, Some(lattice)) => SegmentHome::Lattice(lattice),
+            only = match (only, buffer.interval_index(file)?) {
+                (SegmentHome::None, Some(intervals)) => SegmentHome::Index(intervals),
                 _ => return Ok(SegmentHome::Several),
             };
         }
@@ -243,7 +243,7 @@ impl<'a> TreeExtents<'a> {
 /// The source of all segments of a file.
 pub(crate) enum SegmentHome {
     None,
-    Lattice(Arc<IntervalIndex>),
+    Index(Arc<IntervalIndex>),
     Source(SegmentSource),
     /// Several sources, or a memtable that does not keep them as runs.
     Several,

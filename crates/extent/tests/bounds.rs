@@ -19,16 +19,16 @@ use crate::records::{SET, create, get, options, put, resume};
 fn impossible_segments_are_refused_and_the_writer_goes_on() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let tree = create(&store, options(Durability::Async, false)).expect("create");
-    let place = |set, offset| Some(LogPlace { set, log: 1, offset });
+    let log_place = |set, offset| Some(LogPlace { set, log: 1, offset });
     let hole = |offset, length| Segment::hole(5, offset, length);
     let impossible = [
         hole(0, 0),
         hole(u64::MAX, 1),
-        Segment { place: place(SET, u64::MAX), ..hole(0, 1) },
-        Segment { place: place(SetId::default(), 0), ..hole(0, 1) },
+        Segment { place: log_place(SET, u64::MAX), ..hole(0, 1) },
+        Segment { place: log_place(SetId::default(), 0), ..hole(0, 1) },
     ];
     for segment in impossible {
-        let possible = Segment { place: place(SET, 0), ..hole(0, 10) };
+        let possible = Segment { place: log_place(SET, 0), ..hole(0, 10) };
         let refused =
             TreeExtents::of(&tree).put_segments(&mut [possible, segment]).expect_err("impossible");
         assert_eq!(refused.kind(), Kind::Invalid, "{segment:?}");

@@ -66,7 +66,7 @@ impl Subject {
             source: source.clone(),
             clock: Arc::new(SystemClock),
             options,
-            barrier: Arc::new(|| Ok(())),
+            sync_dependencies: Arc::new(|| Ok(())),
             heartbeat: None,
         };
         let tree = Tree::create(setup, SET, Manifest::new(vec![], 0)).expect("a fresh set");

@@ -13,7 +13,7 @@ const FIRST_CHUNK: ChunkOrigin =
 
 #[test]
 fn log_of_segments() {
-    let place = |offset| Some(LogPlace { set: SET, log: 1 << 32, offset });
+    let log_place = |offset| Some(LogPlace { set: SET, log: 1 << 32, offset });
     let segment = |offset, length, place, checksum| Segment {
         file: 7,
         offset,
@@ -23,11 +23,11 @@ fn log_of_segments() {
         seq: 0,
     };
     let mut segments = SegmentLog::default();
-    segments.add(1, &[SegmentRun::one(segment(0, 1 << 20, place(0), Some(0x1234_5678)))]);
-    let second = segment(1 << 20, 1 << 20, place(1 << 20), Some(0x9ABC_DEF0));
+    segments.add(1, &[SegmentRun::one(segment(0, 1 << 20, log_place(0), Some(0x1234_5678)))]);
+    let second = segment(1 << 20, 1 << 20, log_place(1 << 20), Some(0x9ABC_DEF0));
     segments.add(2, &[SegmentRun::one(second)]);
     segments.add(3, &[SegmentRun::one(segment(4_096, 8_192, None, None))]);
-    let first = segment(8 << 20, 4_096, place(2 << 20), None);
+    let first = segment(8 << 20, 4_096, log_place(2 << 20), None);
     segments.add(4, &[SegmentRun { first, count: 256, stride: 16_384, log_stride: 4_096 }]);
     let mut chunk = LogBlock::default();
     chunk.take_family(segments.pending());

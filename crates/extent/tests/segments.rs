@@ -35,7 +35,7 @@ fn setup(store: &SharedStore, durability: Durability) -> TreeSetup {
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(SystemClock),
         options,
-        barrier: Arc::new(|| Ok(())),
+        sync_dependencies: Arc::new(|| Ok(())),
         heartbeat: None,
     }
 }
@@ -44,7 +44,7 @@ fn file_id(file: usize) -> u128 {
     (3 << 64) | file as u128
 }
 
-fn note(model: &mut Model, segment: &Segment) {
+fn apply_segment(model: &mut Model, segment: &Segment) {
     let file = (segment.file & 0xFF) as usize;
     for at in segment.offset..segment.end() {
         let place = segment.place.map(|place| (place.log, place.offset + at - segment.offset));
@@ -69,11 +69,11 @@ fn check(tree: &Tree, model: &Model, context: &str) {
         let mut overlay = SegmentOverlay::new(file_id(file), 0..FILE_BYTES as u64);
         TreeExtents::of(tree).read_segments(&mut overlay).expect("read");
         let mut read: Model = vec![vec![None; FILE_BYTES]; FILES];
-        overlay.pieces().iter().for_each(|piece| note(&mut read, piece));
+        overlay.pieces().iter().for_each(|piece| apply_segment(&mut read, piece));
         assert!(read[file] == *bytes, "{context}: file {file}");
         let mut listed: Model = vec![vec![None; FILE_BYTES]; FILES];
         let runs = TreeExtents::of(tree).segment_runs(file_id(file)).expect("runs");
-        runs.iter().flat_map(SegmentRun::segments).for_each(|one| note(&mut listed, &one));
+        runs.iter().flat_map(SegmentRun::segments).for_each(|one| apply_segment(&mut listed, &one));
         assert!(listed[file] == *bytes, "{context}: runs of file {file}");
         let has_bytes = bytes.iter().any(Option::is_some);
         let files = TreeExtents::of(tree).segment_files().expect("files");
@@ -108,7 +108,7 @@ fn step(tree: &Tree, random: &mut Random, model: &mut Model) {
                 runs = vec![SegmentRun { first, count: 2, stride: 128, log_stride: 32 }];
             }
             TreeExtents::of(tree).put_runs(file_id(file), &mut runs).expect("put");
-            runs.iter().flat_map(SegmentRun::segments).for_each(|one| note(model, &one));
+            runs.iter().flat_map(SegmentRun::segments).for_each(|one| apply_segment(model, &one));
         }
         6..9 if file != 0 => {
             let mut segments = vec![random_run(random, file).first];
@@ -116,7 +116,7 @@ fn step(tree: &Tree, random: &mut Random, model: &mut Model) {
                 segments[0].place = None;
             }
             TreeExtents::of(tree).put_segments(&mut segments).expect("put");
-            segments.iter().for_each(|segment| note(model, segment));
+            segments.iter().for_each(|segment| apply_segment(model, segment));
         }
         9 => tree.flush().expect("flush"),
         10 => tree.sync().expect("sync"),
@@ -140,7 +140,7 @@ fn give_up(tree: &Tree, file: usize, model: &mut Model) {
     });
     retained.expect("retain");
     for gone in given_up.iter().filter(|one| !kept(one)) {
-        note(model, &Segment::hole(gone.file, gone.offset, gone.length));
+        apply_segment(model, &Segment::hole(gone.file, gone.offset, gone.length));
     }
 }
 

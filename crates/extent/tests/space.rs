@@ -86,7 +86,7 @@ impl Step {
         }
     }
 
-    fn note(&self, state: &mut State) {
+    fn apply(&self, state: &mut State) {
         match self {
             Self::Put(key, value) => drop(state.records.insert(key.clone(), value.clone())),
             Self::Segment(file, offset, at) => {
@@ -191,7 +191,7 @@ fn go_on_after(subject: &Subject, steps: &[Step], from: u64, refusals: usize) ->
                 clock.advance(later);
             }
         }
-        step.note(&mut state);
+        step.apply(&mut state);
     }
     store.make_room();
     tree.flush().expect("there is room");
@@ -203,7 +203,7 @@ fn check_reopened(subject: Subject, steps: &[Step], context: &str) {
     let Subject { memory, tree, .. } = subject;
     drop(tree);
     let mut state = State::default();
-    steps.iter().for_each(|step| step.note(&mut state));
+    steps.iter().for_each(|step| step.apply(&mut state));
     let tree = resume(&memory, options(Durability::None, false)).expect("resume");
     assert!(state_of(&tree) == state, "{context}: after reopening");
 }
@@ -298,11 +298,11 @@ fn a_crash_of_a_full_store_loses_nothing_that_was_durable() {
                     let tree = resume(&image, options(durability, false)).expect("resume");
                     let found = state_of(&tree);
                     let mut state = State::default();
-                    steps[..durable].iter().for_each(|step| step.note(&mut state));
+                    steps[..durable].iter().for_each(|step| step.apply(&mut state));
                     // A refused change may already have been on its way.
                     let is_prefix = state == found
                         || steps[durable..].iter().take(done + 1 - durable).any(|step| {
-                            step.note(&mut state);
+                            step.apply(&mut state);
                             state == found
                         });
                     assert!(is_prefix, "{durability:?}, {effect:?}, full from {from}");

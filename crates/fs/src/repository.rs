@@ -276,7 +276,7 @@ impl Repository {
             source: self.source.clone(),
             clock: self.clock.clone(),
             options: options.tree.clone(),
-            barrier: Arc::new(move || data.sync()),
+            sync_dependencies: Arc::new(move || data.sync()),
             heartbeat: options.heartbeat.clone(),
         }
     }

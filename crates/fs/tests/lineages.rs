@@ -128,20 +128,20 @@ struct Run {
 
 impl Run {
     fn view<'a>(&'a self, own: Option<&'a Layer>, roots: &[usize]) -> View<'a> {
-        let mut met = Vec::new();
+        let mut visited = Vec::new();
         let mut waiting: Vec<usize> = roots.iter().rev().copied().collect();
         while let Some(set) = waiting.pop() {
-            if !met.contains(&set) {
-                met.push(set);
+            if !visited.contains(&set) {
+                visited.push(set);
                 waiting.extend(self.sets[set].bases.iter().rev());
             }
         }
         let mut layers: Vec<&Layer> = own.into_iter().collect();
-        let has_above = |met: &[usize], set: &usize| {
-            met.iter().any(|above| self.sets[*above].bases.contains(set))
+        let has_above = |visited: &[usize], set: &usize| {
+            visited.iter().any(|above| self.sets[*above].bases.contains(set))
         };
-        while let Some(next) = met.iter().position(|set| !has_above(&met, set)) {
-            layers.push(&self.sets[met.remove(next)].layer);
+        while let Some(next) = visited.iter().position(|set| !has_above(&visited, set)) {
+            layers.push(&self.sets[visited.remove(next)].layer);
         }
         View(layers)
     }

@@ -12,20 +12,20 @@ use esker_fs::stack::namespace::FollowLinks;
 
 /// A name in a directory, which is given by its path.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct TargetPath {
     pub dir: Vec<u8>,
     pub name: Vec<u8>,
 }
 
-impl Place {
-    /// Returns the place of the last component of `path`.
+impl TargetPath {
+    /// Returns the path that ends with the last component of `path`.
     pub fn of(path: &[u8]) -> Self {
         let slash = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         Self { dir: path[..slash].to_vec(), name: path[slash..].to_vec() }
     }
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for TargetPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} in {}", self.name.escape_ascii(), self.dir.escape_ascii())
     }
@@ -49,20 +49,20 @@ impl Content {
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    Create { at: Place, mode: u32 },
-    Write { at: Place, mode: u32, content: Content },
-    Rewrite { at: Place, content: Content },
-    Mkdir { at: Place, mode: u32 },
-    Mknod { at: Place, kind: FileKind, mode: u32, rdev: u64 },
-    Symlink { at: Place, target: Vec<u8> },
-    Link { from: Place, to: Place },
-    Unlink(Place),
-    Rmdir(Place),
-    RemoveTree(Place),
-    Rename { from: Place, to: Place, flags: RenameFlags },
-    SetAttributes { at: Place, changes: AttributeChanges },
-    SetXattr { at: Place, name: Vec<u8>, value: Vec<u8>, how: XattrSet },
-    RemoveXattr { at: Place, name: Vec<u8> },
+    Create { at: TargetPath, mode: u32 },
+    Write { at: TargetPath, mode: u32, content: Content },
+    Rewrite { at: TargetPath, content: Content },
+    Mkdir { at: TargetPath, mode: u32 },
+    Mknod { at: TargetPath, kind: FileKind, mode: u32, rdev: u64 },
+    Symlink { at: TargetPath, target: Vec<u8> },
+    Link { from: TargetPath, to: TargetPath },
+    Unlink(TargetPath),
+    Rmdir(TargetPath),
+    RemoveTree(TargetPath),
+    Rename { from: TargetPath, to: TargetPath, flags: RenameFlags },
+    SetAttributes { at: TargetPath, changes: AttributeChanges },
+    SetXattr { at: TargetPath, name: Vec<u8>, value: Vec<u8>, how: XattrSet },
+    RemoveXattr { at: TargetPath, name: Vec<u8> },
     Stat { path: Vec<u8>, follow: FollowLinks },
     List { path: Vec<u8>, limit: usize },
     ReadLink(Vec<u8>),

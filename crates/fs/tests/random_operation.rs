@@ -6,7 +6,7 @@ use esker_fs::inode::FileKind;
 use esker_fs::ops::{AttributeChanges, RenameFlags, XattrSet};
 use esker_fs::stack::namespace::FollowLinks;
 
-use crate::operation::{Content, Operation, Place};
+use crate::operation::{Content, Operation, TargetPath};
 use crate::reference::Reference;
 
 /// Users that own files in random trees.
@@ -51,28 +51,28 @@ impl Mix {
                 // Set-id bits of a file created with content would depend on the order of steps.
                 O::Write { at: self.vacant(random), mode: mode(random) & 0o1777, content }
             }
-            16..20 => O::Rewrite { at: self.place(random), content: self.content(random) },
+            16..20 => O::Rewrite { at: self.existing(random), content: self.content(random) },
             20..31 => O::Mkdir { at: self.vacant(random), mode: mode(random) & 0o1777 | 0o500 },
             31..33 => mknod(self.vacant(random), random),
             33..38 => O::Symlink { at: self.vacant(random), target: self.target(random) },
-            38..43 => O::Link { from: self.place(random), to: self.vacant(random) },
-            43..49 => O::Unlink(self.place(random)),
-            49..52 => O::Rmdir(self.place(random)),
-            52 => O::RemoveTree(self.place(random)),
+            38..43 => O::Link { from: self.existing(random), to: self.vacant(random) },
+            43..49 => O::Unlink(self.existing(random)),
+            49..52 => O::Rmdir(self.existing(random)),
+            52 => O::RemoveTree(self.existing(random)),
             53..68 => {
                 let flags = [RenameFlags::Replace, RenameFlags::NoReplace, RenameFlags::Exchange];
                 let flags = flags[random.below(5).saturating_sub(2) as usize];
-                O::Rename { from: self.place(random), to: self.any(random), flags }
+                O::Rename { from: self.existing(random), to: self.any(random), flags }
             }
-            68..75 => O::SetAttributes { at: self.place(random), changes: self.changes(random) },
+            68..75 => O::SetAttributes { at: self.existing(random), changes: self.changes(random) },
             75..78 => O::SetXattr {
-                at: self.place(random),
+                at: self.existing(random),
                 name: pick(random, XATTRS).to_vec(),
                 value: vec![b'v'; random.below(20) as usize],
                 how: pick(random, &[XattrSet::Any, XattrSet::Create, XattrSet::Replace]),
             },
             78..80 => {
-                O::RemoveXattr { at: self.place(random), name: pick(random, XATTRS).to_vec() }
+                O::RemoveXattr { at: self.existing(random), name: pick(random, XATTRS).to_vec() }
             }
             80..87 => {
                 let follow = if random.one_in(2) { FollowLinks::Yes } else { FollowLinks::No };
@@ -130,9 +130,9 @@ impl Mix {
         self.embellished(random, path)
     }
 
-    /// Returns a place that is usually vacant.
-    fn vacant(&self, random: &mut Random) -> Place {
-        Place { dir: self.dir(random), name: self.name(random) }
+    /// Returns a path that is usually vacant.
+    fn vacant(&self, random: &mut Random) -> TargetPath {
+        TargetPath { dir: self.dir(random), name: self.name(random) }
     }
 
     fn name(&self, random: &mut Random) -> Vec<u8> {
@@ -142,19 +142,19 @@ impl Mix {
         }
     }
 
-    /// Returns a place that usually exists.
-    fn place(&self, random: &mut Random) -> Place {
+    /// Returns a path that usually exists.
+    fn existing(&self, random: &mut Random) -> TargetPath {
         let path = self.one(random).0.clone();
         if path.is_empty() || random.one_in(12) {
             return self.vacant(random);
         }
-        let place = Place::of(&path);
-        let dir = place.dir[..place.dir.len() - 1].to_vec();
-        Place { dir: self.embellished(random, dir), name: place.name }
+        let target = TargetPath::of(&path);
+        let dir = target.dir[..target.dir.len() - 1].to_vec();
+        TargetPath { dir: self.embellished(random, dir), name: target.name }
     }
 
-    fn any(&self, random: &mut Random) -> Place {
-        if random.one_in(2) { self.place(random) } else { self.vacant(random) }
+    fn any(&self, random: &mut Random) -> TargetPath {
+        if random.one_in(2) { self.existing(random) } else { self.vacant(random) }
     }
 
     /// Returns the target of a symbolic link.
@@ -205,7 +205,7 @@ impl Mix {
     }
 }
 
-fn mknod(at: Place, random: &mut Random) -> Operation {
+fn mknod(at: TargetPath, random: &mut Random) -> Operation {
     let kinds = [FileKind::Fifo, FileKind::Socket, FileKind::CharDevice, FileKind::BlockDevice];
     let kind = pick(random, &kinds);
     let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);

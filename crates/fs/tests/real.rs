@@ -19,7 +19,7 @@ use esker_fs::stack::namespace::FollowLinks;
 use rustix::fs::{self as call, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::operation::{Answer, Attributes, Leaf, Operation, Place, Tree};
+use crate::operation::{Answer, Attributes, Leaf, Operation, TargetPath, Tree};
 
 type Result<T> = std::result::Result<T, Errno>;
 
@@ -74,7 +74,7 @@ impl RealDirectory {
     /// True if the kernel has no call for `operation`, or its result depends on the machine.
     pub fn skips(&self, operation: &Operation) -> bool {
         use Operation as O;
-        let kind = |at: &Place| {
+        let kind = |at: &TargetPath| {
             let stat = call::statat(&self.dir(&at.dir).ok()?, name(at), AtFlags::SYMLINK_NOFOLLOW);
             stat.ok().map(|stat| (kind_of(&stat), stat.st_uid))
         };
@@ -209,7 +209,7 @@ impl RealDirectory {
     }
 
     fn xattrs(&self, path: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        let at = Place::of(path);
+        let at = TargetPath::of(path);
         if at.name.is_empty() {
             return BTreeMap::new();
         }
@@ -244,16 +244,16 @@ impl RealDirectory {
     }
 
     /// Makes the directory of a place the thread's working directory.
-    fn enter(&self, at: &Place) -> Result<()> {
+    fn enter(&self, at: &TargetPath) -> Result<()> {
         rustix::process::fchdir(self.dir(&at.dir)?)
     }
 
-    fn create(&self, at: &Place, mode: u32) -> Result<OwnedFd> {
+    fn create(&self, at: &TargetPath, mode: u32) -> Result<OwnedFd> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         call::openat(self.dir(&at.dir)?, name(at), flags, Mode::from_raw_mode(mode))
     }
 
-    fn rewrite(&self, at: &Place, bytes: &[u8]) -> Result<()> {
+    fn rewrite(&self, at: &TargetPath, bytes: &[u8]) -> Result<()> {
         let dir = self.dir(&at.dir)?;
         let stat = call::statat(&dir, name(at), AtFlags::SYMLINK_NOFOLLOW)?;
         check_file(&stat)?;
@@ -261,7 +261,7 @@ impl RealDirectory {
         write_all(&call::openat(dir, name(at), flags, Mode::empty())?, bytes)
     }
 
-    fn rename(&self, from: &Place, to: &Place, flags: RenameFlags) -> Result<()> {
+    fn rename(&self, from: &TargetPath, to: &TargetPath, flags: RenameFlags) -> Result<()> {
         let from_dir = self.dir(&from.dir)?;
         // The kernel walks to the last name of one path before it resolves the other.
         if let Err(Errno::ACCESS) = call::statat(&from_dir, ".", AtFlags::empty()) {
@@ -275,7 +275,7 @@ impl RealDirectory {
         call::renameat_with(from_dir, name(from), self.dir(&to.dir)?, name(to), flags)
     }
 
-    fn set_attributes(&self, at: &Place, changes: &AttributeChanges) -> Result<()> {
+    fn set_attributes(&self, at: &TargetPath, changes: &AttributeChanges) -> Result<()> {
         let dir = self.dir(&at.dir)?;
         if let Some(mode) = changes.mode {
             call::chmodat(&dir, name(at), Mode::from_raw_mode(mode), AtFlags::empty())?;
@@ -308,7 +308,7 @@ impl RealDirectory {
     }
 }
 
-fn name(at: &Place) -> &[u8] {
+fn name(at: &TargetPath) -> &[u8] {
     &at.name
 }
 

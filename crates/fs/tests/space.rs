@@ -138,7 +138,7 @@ impl Step {
         }
     }
 
-    fn note(&self, model: &mut Model) {
+    fn apply(&self, model: &mut Model) {
         match self {
             Self::Empty(name) => drop(model.entry(name.clone()).or_default()),
             Self::Make(name, bytes) => drop(model.insert(name.clone(), bytes.clone())),
@@ -238,7 +238,7 @@ fn go_on_after(durability: Durability, steps: &[Step], from: u64, refusals: usiz
     for step in steps {
         let done = run.insist(&mut refused, refusals, || step.run(&run.session));
         done.unwrap_or_else(|error| panic!("{context}: {error:?}"));
-        step.note(&mut model);
+        step.apply(&mut model);
     }
     check(&run.session, &model, &context);
     let set = run.session.set();
@@ -306,7 +306,7 @@ fn a_session_that_dies_on_a_full_store_loses_nothing_that_was_synced() {
                 if refused == 3 {
                     run.store.fill_at(0, effect);
                 }
-                step.note(&mut model);
+                step.apply(&mut model);
                 if matches!(step, Step::Sync | Step::Flush | Step::Compact) {
                     (synced, changed) = (model.clone(), BTreeSet::new());
                 }

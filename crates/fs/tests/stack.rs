@@ -68,20 +68,20 @@ type Paths = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// Returns the sets of `roots` and all that they build on, in order of a search by priority, but
 /// each only after all sets that build on it.
-fn order(sets: &[Set], roots: &[usize]) -> Vec<usize> {
-    let mut met = Vec::new();
+fn topological_order(sets: &[Set], roots: &[usize]) -> Vec<usize> {
+    let mut visited = Vec::new();
     let mut waiting: Vec<usize> = roots.iter().rev().copied().collect();
     while let Some(set) = waiting.pop() {
-        if !met.contains(&set) {
-            met.push(set);
+        if !visited.contains(&set) {
+            visited.push(set);
             waiting.extend(sets[set].bases.iter().rev());
         }
     }
     let mut order = Vec::new();
-    while let Some(place) =
-        met.iter().position(|set| !met.iter().any(|above| sets[*above].bases.contains(set)))
+    while let Some(position) =
+        visited.iter().position(|set| !visited.iter().any(|above| sets[*above].bases.contains(set)))
     {
-        order.push(met.remove(place));
+        order.push(visited.remove(position));
     }
     order
 }
@@ -170,7 +170,8 @@ struct Run {
 
 impl Run {
     fn stack<'a>(&'a self, own: Option<&'a Layer>, roots: &[usize]) -> Stack<'a> {
-        let below = order(&self.sets, roots).into_iter().map(|set| &self.sets[set].layer);
+        let below =
+            topological_order(&self.sets, roots).into_iter().map(|set| &self.sets[set].layer);
         Stack { layers: own.into_iter().chain(below).collect() }
     }
 

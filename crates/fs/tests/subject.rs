@@ -10,7 +10,7 @@ use esker_fs::stack::dir::Dir;
 use esker_fs::stack::list::{DirCursor, DirEntry};
 use esker_fs::stack::namespace::{FollowLinks, Namespace};
 
-use crate::operation::{Answer, Attributes, Content, Leaf, Operation, Outcome, Place, Tree};
+use crate::operation::{Answer, Attributes, Content, Leaf, Operation, Outcome, TargetPath, Tree};
 
 /// Number of entries that a walk over the tree requests at once: few, so that cursors are used.
 const WALK_LIMIT: usize = 3;
@@ -30,7 +30,7 @@ pub fn run(session: &Session, operation: &Operation) -> Outcome {
 /// Runs `operation`.
 pub fn try_run(session: &Session, operation: &Operation) -> Result<Answer> {
     use Operation as O;
-    let dir = |at: &Place| session.dir(&at.dir);
+    let dir = |at: &TargetPath| session.dir(&at.dir);
     match operation {
         O::Create { at, mode } => session.create(&dir(at)?, &at.name, *mode).map(drop)?,
         O::Write { at, mode, content } => {

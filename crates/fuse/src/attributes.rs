@@ -2,8 +2,8 @@
 //! Attributes: converts inodes to the attributes that the kernel gets, and changes them.
 //!
 //! Times outside the range of timestamps (`esker_fs::inode::timestamp`) are stored as the
-//! nearest time in it. The kernel has checked permissions; it leaves only the removal of set-id bits when content
-//! or owner change to the file system (`HANDLE_KILLPRIV_V2`).
+//! nearest time in it. The kernel has checked permissions; it leaves only the removal of set-id
+//! bits when content or owner change to the file system (`HANDLE_KILLPRIV_V2`).
 
 use std::time::UNIX_EPOCH;
 
@@ -14,7 +14,7 @@ use esker_fs::stack::namespace::Namespace;
 use esker_fuse_ring::{AttrChanges, NewTime};
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 
-use crate::front::MountFront;
+use crate::mount_state::MountState;
 use crate::node_location::NodeLocation;
 use crate::nodes::KernelNode;
 
@@ -118,7 +118,7 @@ pub(crate) fn device_of(rdev: u32) -> u64 {
     rustix::fs::makedev(major, minor)
 }
 
-impl MountFront {
+impl MountState {
     /// The current attributes of `node`.
     pub(crate) fn attributes(&self, node: &KernelNode) -> Result<FileAttr, Errno> {
         let inode = self.inode(node)?;
@@ -130,8 +130,8 @@ impl MountFront {
         if let Some(inode) = self.open_inode(node)? {
             return Ok(inode);
         }
-        let place = node.place.lock().clone();
-        let found = match &place {
+        let location = node.location.lock().clone();
+        let found = match &location {
             NodeLocation::Dir(dir) => self.view.namespace().stat_dir(dir),
             NodeLocation::Name(dir, name) => self.view.namespace().lookup(dir, name, false),
             NodeLocation::Key(file) => return self.key_inode(file),
@@ -171,8 +171,8 @@ impl MountFront {
             changes.mode = self.mode_without_set_id(node)?;
         }
         let opened = self.open_for_change(node);
-        let place = node.place.lock().clone();
-        let changed = match (&opened, &place) {
+        let location = node.location.lock().clone();
+        let changed = match (&opened, &location) {
             (Some(file), _) => session.file(file).setattr(&changes),
             (None, NodeLocation::Dir(dir)) => match dir.location() {
                 Some((parent, name)) => session.setattr(&parent, &name, &changes),
@@ -182,7 +182,7 @@ impl MountFront {
             (None, NodeLocation::Key(_)) => return Err(Errno::EROFS),
             (None, NodeLocation::Gone(inode)) => {
                 let inode = changed_gone(inode, &changes, now_ns());
-                *node.place.lock() = NodeLocation::Gone(Box::new(inode.clone()));
+                *node.location.lock() = NodeLocation::Gone(Box::new(inode.clone()));
                 Ok(inode)
             }
         };

@@ -26,9 +26,9 @@ use rustix::fs::OFlags;
 
 use crate::attributes::{ListedAttributes, type_of};
 use crate::backing::Backing;
-use crate::front::MountFront;
 use crate::listing::{EntrySink, ShownEntry};
 use crate::make::{Caller, CreateRequest};
+use crate::mount_state::MountState;
 use crate::ring_driver::rename_flags;
 use crate::statistics::RequestKind;
 
@@ -42,8 +42,8 @@ pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// write-back.
 const BACKGROUND_MAX: u16 = 64;
 
-/// The front behind the FUSE library's interface.
-pub(crate) struct FuseDriver(pub(crate) Arc<MountFront>);
+/// The mount's state behind the FUSE library's interface.
+pub(crate) struct FuseDriver(pub(crate) Arc<MountState>);
 
 /// A listing that is sent by the FUSE library.
 trait ListReply: EntrySink {

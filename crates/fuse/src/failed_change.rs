@@ -20,8 +20,8 @@ use esker_fs::inode::{Inode, NameKind};
 use esker_fs::stack::dir::Dir;
 use fuser::{Errno, INodeNo, Notifier};
 
-use crate::front::{MountFront, is_of_store};
 use crate::link_count::SubdirCount;
+use crate::mount_state::{MountState, is_of_store};
 use crate::node_location::NodeLocation;
 use crate::nodes::KernelNode;
 
@@ -37,13 +37,13 @@ pub(crate) struct ChangedName<'a> {
 }
 
 impl ChangedName<'_> {
-    fn is_place(&self, place: &NodeLocation) -> bool {
-        matches!(place, NodeLocation::Name(dir, name)
+    fn is_at(&self, location: &NodeLocation) -> bool {
+        matches!(location, NodeLocation::Name(dir, name)
             if **name == *self.name && dir.id() == self.dir.id())
     }
 }
 
-impl MountFront {
+impl MountState {
     /// The error number of a change of `names` that failed with `error`. If readers may see the
     /// change, updates the nodes of these names, and makes the kernel look the names up again. The
     /// caller holds no lock of a node.
@@ -58,7 +58,7 @@ impl MountFront {
             let _ = self.stale_names.send((name.parent.number, name.name.into()));
         }
         if let Some(found) = self.find_all(names) {
-            self.update_places(names, &found);
+            self.update_locations(names, &found);
         }
         self.errno(error)
     }
@@ -77,12 +77,12 @@ impl MountFront {
 
     /// Sets the places of the nodes of `names` to where the files were `found`. Nodes that were at
     /// one of the names, and are at none now, are gone.
-    fn update_places(&self, names: &[ChangedName], found: &[Option<Inode>]) {
-        let placed = self.nodes.placed(|place| names.iter().any(|name| name.is_place(place)));
-        for node in placed {
+    fn update_locations(&self, names: &[ChangedName], found: &[Option<Inode>]) {
+        let affected = self.nodes.located(|location| names.iter().any(|name| name.is_at(location)));
+        for node in affected {
             if !found.iter().flatten().any(|inode| inode.id == node.id) {
                 let gone = self.removed_inode(&node);
-                *node.place.lock() = NodeLocation::Gone(Box::new(gone));
+                *node.location.lock() = NodeLocation::Gone(Box::new(gone));
             }
         }
         for (name, inode) in names.iter().zip(found) {
@@ -92,14 +92,14 @@ impl MountFront {
         }
     }
 
-    /// Records the place of the file `inode`, if the kernel knows it. Handles of directories follow
-    /// moves themselves.
+    /// Records the location of the file `inode`, if the kernel knows it. Handles of directories
+    /// follow moves themselves.
     fn found_at(&self, inode: &Inode, at: &ChangedName) {
         let Some(kind) = inode.kind().filter(|_| !inode.is_directory()) else { return };
         let Some(node) = self.nodes.find(inode.id, kind) else { return };
-        *node.place.lock() = match inode.nlink {
+        *node.location.lock() = match inode.nlink {
             0 | 1 => NodeLocation::Name(at.dir.clone(), at.name.into()),
-            _ => self.link_place(inode),
+            _ => self.link_location(inode),
         };
     }
 
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
     use crate::make::{Caller, CreateRequest};
-    use crate::test_front::front_of_session;
+    use crate::test_state::state_of_session;
 
     /// Symptom: after an `unlink` that failed because the store did not answer, the file had no
     /// mode and no links, and a `chmod` that succeeded was lost. Cause: the node counted as gone
@@ -146,19 +146,19 @@ mod tests {
     #[test]
     fn a_file_stays_where_it_is_while_the_store_does_not_answer() {
         let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
-        let (front, session) = front_of_session(store.clone());
+        let (state, session) = state_of_session(store.clone());
         let request = CreateRequest::new(FileKind::File, 0o640);
-        front.make(Caller { uid: 0, gid: 0 }, 1, b"f", &request).expect("made");
+        state.make(Caller { uid: 0, gid: 0 }, 1, b"f", &request).expect("made");
         session.flush().expect("flush");
         store.fail_one_in(1, Kind::Unavailable);
-        front.unlink(1, b"f").expect_err("the store does not answer");
+        state.unlink(1, b"f").expect_err("the store does not answer");
         store.fail_one_in(0, Kind::Unavailable);
-        let lookup = || front.lookup(1, b"f").expect("the store answers").expect("it is there");
-        let node = front.node(lookup().ino.0).expect("known");
-        let shown = front.attributes(&node).expect("attributes");
+        let lookup = || state.lookup(1, b"f").expect("the store answers").expect("it is there");
+        let node = state.node(lookup().ino.0).expect("known");
+        let shown = state.attributes(&node).expect("attributes");
         assert_eq!((shown.perm, shown.nlink), (0o640, 1));
         let wanted = AttrChanges { mode: Some(0o600), ..AttrChanges::default() };
-        front.change(&node, &wanted, false).expect("changed");
+        state.change(&node, &wanted, false).expect("changed");
         assert_eq!(lookup().perm, 0o600);
     }
 }

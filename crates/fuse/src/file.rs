@@ -26,8 +26,8 @@ use rustix::fs::OFlags;
 use crate::attributes::ListedAttributes;
 use crate::backing::Backing;
 use crate::failed_change::ChangedName;
-use crate::front::MountFront;
 use crate::make::{Caller, CreateRequest};
+use crate::mount_state::MountState;
 use crate::node_location::NodeLocation;
 use crate::nodes::KernelNode;
 
@@ -85,7 +85,7 @@ enum OpenedContent {
     Values(Bytes),
 }
 
-impl MountFront {
+impl MountState {
     /// Opens the file `number` with `flags`; a truncation removes set-id bits if `drops_set_id`.
     /// Returns the backing that `register` gave the kernel, if any.
     pub(crate) fn open(
@@ -127,7 +127,7 @@ impl MountFront {
         register: impl FnOnce(&File) -> io::Result<Backing>,
     ) -> Result<OpenedFile, Errno> {
         let writes = flags.intersects(WRITES);
-        if writes && matches!(&*node.place.lock(), NodeLocation::Key(_)) {
+        if writes && matches!(&*node.location.lock(), NodeLocation::Key(_)) {
             return Err(Errno::EROFS);
         }
         let content = self.content(node)?;
@@ -183,7 +183,7 @@ impl MountFront {
 
     /// The directory of a file, if the file has one name and the kernel knows the directory.
     fn parent(&self, node: &KernelNode) -> Option<Arc<KernelNode>> {
-        let dir = match &*node.place.lock() {
+        let dir = match &*node.location.lock() {
             NodeLocation::Name(dir, _) => dir.id(),
             _ => return None,
         };
@@ -191,8 +191,8 @@ impl MountFront {
     }
 
     fn content(&self, node: &KernelNode) -> Result<OpenedContent, Errno> {
-        let place = node.place.lock().clone();
-        let (dir, name) = match &place {
+        let location = node.location.lock().clone();
+        let (dir, name) = match &location {
             NodeLocation::Name(dir, name) => (dir, name),
             NodeLocation::Key(file) => return self.read_key(file).map(OpenedContent::Values),
             // The kernel opens only files that have a name or are open already.
@@ -210,7 +210,7 @@ impl MountFront {
     }
 
     /// Creates the regular file `name` in `parent` and opens it. Returns its attributes for the
-    /// kernel and, as [`MountFront::open`], the backing.
+    /// kernel and, as [`MountState::open`], the backing.
     pub(crate) fn create(
         &self,
         caller: Caller,
@@ -227,7 +227,7 @@ impl MountFront {
         let changed = ChangedName { parent: &parent, dir: &dir, name };
         let inode = made.map_err(|error| self.failed_change(&error, &[changed]))?;
         let node = self.intern_entry(&dir, name, &inode)?;
-        node.is_bare.store(true, Ordering::Relaxed);
+        node.is_known_without_xattrs.store(true, Ordering::Relaxed);
         let shown = ListedAttributes::from(&inode).file_attr(node.number);
         let file = session.open_created(&dir, name, inode);
         let backing = self.pass_writes(Some(&parent), &file, register);
@@ -281,7 +281,7 @@ impl MountFront {
             None => Ok(()),
         };
         if is_new || backing.is_some() {
-            self.learn(&node, &file, backing.is_some());
+            self.record_size_class(&node, &file, backing.is_some());
         }
         ended.and(self.close(file))
     }
@@ -298,7 +298,7 @@ impl MountFront {
     }
 
     /// Records for the next file in the directory whether this one got large.
-    fn learn(&self, node: &KernelNode, file: &OpenFile, was_in_place: bool) {
+    fn record_size_class(&self, node: &KernelNode, file: &OpenFile, was_in_place: bool) {
         let is_large = file.size().is_ok_and(|size| size >= BACKED_BYTES_MIN);
         if self.in_place == InPlacePolicy::Auto
             && is_large != was_in_place
@@ -403,7 +403,7 @@ impl MountFront {
     pub(crate) fn fsync(&self, number: u64) -> Result<(), Errno> {
         let Some(session) = self.view.session() else { return Ok(()) };
         let node = self.node(number)?;
-        if matches!(&*node.place.lock(), NodeLocation::Key(_)) {
+        if matches!(&*node.location.lock(), NodeLocation::Key(_)) {
             return Ok(());
         }
         let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
@@ -445,7 +445,7 @@ impl MountFront {
             return Err(Errno::ENOSYS);
         };
         let node = self.node(number)?;
-        if let NodeLocation::Key(file) = &*node.place.lock() {
+        if let NodeLocation::Key(file) = &*node.location.lock() {
             // A key's file is all data.
             let size = i64::try_from(file.size()).map_err(|_| Errno::EOVERFLOW)?;
             let offset = i64::try_from(offset).unwrap_or(i64::MAX);

@@ -19,8 +19,8 @@ use fuser::{Errno, FileAttr};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::front::MountFront;
 use crate::listing::{EntrySink, ShownEntry};
+use crate::mount_state::MountState;
 use crate::node_location::NodeLocation;
 use crate::nodes::KernelNode;
 
@@ -69,11 +69,11 @@ impl KeyFile {
     }
 }
 
-impl MountFront {
+impl MountState {
     /// The inode of an indexed directory and its parts.
     fn indexed_inode(&self, directory: &KernelNode) -> Result<Inode, Errno> {
-        let place = directory.place.lock().clone();
-        match &place {
+        let location = directory.location.lock().clone();
+        match &location {
             NodeLocation::Name(dir, name) => {
                 self.view.namespace().lookup(dir, name, true).map_err(|error| self.errno(&error))
             }
@@ -124,7 +124,7 @@ impl MountFront {
     fn remember_key(&self, file: KeyFile, inode: &Inode) -> Result<FileAttr, Errno> {
         let shown = file.inode(inode);
         let node = self.nodes.intern(&shown, || NodeLocation::Key(Box::new(file)));
-        node.is_bare.store(true, Ordering::Relaxed);
+        node.is_known_without_xattrs.store(true, Ordering::Relaxed);
         self.attributes_with_links(&node, &shown).inspect_err(|_| self.forget(node.number, 1))
     }
 
@@ -152,7 +152,7 @@ impl MountFront {
         let reader = self.indexed_reader(&self.indexed_inode(directory)?)?;
         let listed = reader.list(LISTED_KEYS_MAX).map_err(|error| self.errno(&error))?;
         let Some(keys) = listed else {
-            let name = match &*directory.place.lock() {
+            let name = match &*directory.location.lock() {
                 NodeLocation::Name(_, name) => String::from_utf8_lossy(name).into_owned(),
                 _ => "an indexed directory".to_owned(),
             };
@@ -177,7 +177,7 @@ impl MountFront {
         sink: &mut S,
     ) -> Result<(), Errno> {
         let inode = self.indexed_inode(directory)?;
-        let parent = match &*directory.place.lock() {
+        let parent = match &*directory.location.lock() {
             NodeLocation::Name(dir, _) => self.nodes.number(dir.id().0, FileKind::Directory),
             _ => directory.number,
         };

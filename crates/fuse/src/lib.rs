@@ -3,9 +3,9 @@
 //!
 //! `mount` mounts a snapshot or a session at a directory and unmounts it; `server` chooses the
 //! transport of the kernel's requests; `driver` and `ring_driver` answer them with the operations
-//! that `front` has in `lookup`, `make`, `remove`, `attributes`, `listing`, `file` and `xattr`;
-//! `reclaim` bounds a session's garbage; `nodes` maps the kernel's inode numbers to files, and
-//! `prune` bounds their number; `control` lets commands talk to a running mount.
+//! on `mount_state` that are in `lookup`, `make`, `remove`, `attributes`, `listing`, `file` and
+//! `xattr`; `reclaim` bounds a session's garbage; `nodes` maps the kernel's inode numbers to files,
+//! and `prune` bounds their number; `control` lets commands talk to a running mount.
 //!
 //! The kernel checks permissions (`default_permissions`), resolves paths, caches pages, names and
 //! attributes, and serializes changes of one directory. Every change comes through this one kernel,
@@ -17,13 +17,13 @@ mod control;
 mod driver;
 mod failed_change;
 mod file;
-mod front;
 mod indexed;
 mod link_count;
 mod listing;
 mod lookup;
 mod make;
 mod mount;
+mod mount_state;
 mod node_location;
 mod nodes;
 mod prune;
@@ -33,7 +33,7 @@ mod ring_driver;
 mod server;
 mod statistics;
 #[cfg(test)]
-mod test_front;
+mod test_state;
 mod xattr;
 
 pub use control::{

@@ -16,7 +16,7 @@ use fuser::{Errno, FileAttr};
 use parking_lot::MutexGuard;
 
 use crate::attributes::ListedAttributes;
-use crate::front::MountFront;
+use crate::mount_state::MountState;
 use crate::node_location::NodeLocation;
 use crate::nodes::KernelNode;
 
@@ -84,7 +84,7 @@ impl<'a> LockedCounts<'a> {
     }
 }
 
-impl MountFront {
+impl MountState {
     /// The attributes for the kernel of `node`, whose inode is `inode`.
     pub(crate) fn attributes_with_links(
         &self,
@@ -105,8 +105,8 @@ impl MountFront {
             return Ok(attributes.file_attr(node.number));
         }
         // A removed directory has no links, which its inode says.
-        let place = node.place.lock().clone();
-        if let NodeLocation::Dir(dir) = place {
+        let location = node.location.lock().clone();
+        if let NodeLocation::Dir(dir) = location {
             let mut directories = node.directories.lock();
             if *directories == SubdirCount::Unknown {
                 let counted = self.view.namespace().count_directories(&dir, ENTRIES_MAX);

@@ -26,8 +26,8 @@ use fuser::{Errno, FileAttr};
 use parking_lot::Mutex;
 
 use crate::attributes::ListedAttributes;
-use crate::front::MountFront;
 use crate::indexed::KeyList;
+use crate::mount_state::MountState;
 use crate::nodes::{KernelNode, ROOT};
 
 /// Entries of the first batch; few, so that a small directory is cheap.
@@ -185,7 +185,7 @@ impl EntryBatch {
     }
 }
 
-impl MountFront {
+impl MountState {
     /// Passes entries after `cookie` to `sink` until it is full or the directory ends.
     pub(crate) fn list<S: EntrySink>(
         &self,
@@ -319,7 +319,7 @@ impl MountFront {
         let attributes = entry.attributes;
         let is_plain = attributes.kind != FileKind::Directory && attributes.nlink <= 1;
         if is_plain && changes == self.changes.load(Ordering::Acquire) {
-            let node = self.nodes.remember_plain(attributes.id, attributes.kind, dir, name);
+            let node = self.nodes.intern_plain(attributes.id, attributes.kind, dir, name);
             return Ok(Some((attributes, node)));
         }
         let inode: Inode = match self.view.namespace().lookup(dir, name, false) {

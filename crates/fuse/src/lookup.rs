@@ -8,11 +8,11 @@ use esker_fs::inode::{FileKind, Inode};
 use esker_fs::stack::dir::Dir;
 use fuser::{Errno, FileAttr};
 
-use crate::front::MountFront;
+use crate::mount_state::MountState;
 use crate::node_location::NodeLocation;
 use crate::nodes::KernelNode;
 
-impl MountFront {
+impl MountState {
     /// The attributes for the kernel of `name` in `parent`; `None` if there is no such entry.
     pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<FileAttr>, Errno> {
         let parent = self.node(parent)?;
@@ -55,12 +55,12 @@ impl MountFront {
         }
         Ok(self.nodes.intern(inode, || match inode.nlink {
             0 | 1 => NodeLocation::Name(dir.clone(), name.into()),
-            _ => self.link_place(inode),
+            _ => self.link_location(inode),
         }))
     }
 
     /// The location of a file with several names.
-    pub(crate) fn link_place(&self, inode: &Inode) -> NodeLocation {
+    pub(crate) fn link_location(&self, inode: &Inode) -> NodeLocation {
         NodeLocation::Name(self.view.namespace().links().clone(), inode.id.to_be_bytes().into())
     }
 
@@ -71,7 +71,7 @@ impl MountFront {
 
     /// The handle of a directory.
     pub(crate) fn dir(&self, node: &KernelNode) -> Result<Dir, Errno> {
-        match &*node.place.lock() {
+        match &*node.location.lock() {
             NodeLocation::Dir(dir) => Ok(dir.clone()),
             // Keys exist only together with their directory.
             NodeLocation::Name(..) if node.kind == FileKind::Indexed => Err(Errno::EROFS),
@@ -84,8 +84,8 @@ impl MountFront {
     /// The target of a symbolic link.
     pub(crate) fn target(&self, number: u64) -> Result<Vec<u8>, Errno> {
         let node = self.node(number)?;
-        let place = node.place.lock().clone();
-        match &place {
+        let location = node.location.lock().clone();
+        match &location {
             NodeLocation::Name(dir, name) => {
                 let found = self.view.namespace().lookup(dir, name, true);
                 found.map(|inode| inode.content).map_err(|error| self.errno(&error))

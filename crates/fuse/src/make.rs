@@ -7,8 +7,8 @@ use fuser::{Errno, FileAttr};
 
 use crate::attributes::device_of;
 use crate::failed_change::ChangedName;
-use crate::front::MountFront;
 use crate::link_count::SubdirCount;
+use crate::mount_state::MountState;
 use crate::node_location::NodeLocation;
 
 /// Bits of a mode that encode the file type.
@@ -60,7 +60,7 @@ impl CreateRequest<'_> {
     }
 }
 
-impl MountFront {
+impl MountState {
     /// Creates `asked` at `name` in `parent`; returns its attributes for the kernel.
     pub(crate) fn make(
         &self,
@@ -103,8 +103,8 @@ impl MountFront {
         let node = self.node(number)?;
         let parent = self.node(parent)?;
         let dir = self.dir(&parent)?;
-        let place = node.place.lock().clone();
-        let (old_dir, old_name) = match place {
+        let location = node.location.lock().clone();
+        let (old_dir, old_name) = match location {
             // The directory of links holds inodes, not names: the file system finds any remaining
             // name.
             NodeLocation::Name(old_dir, old_name) => (old_dir, old_name),
@@ -115,8 +115,8 @@ impl MountFront {
         self.record_change();
         let changed = ChangedName { parent: &parent, dir: &dir, name };
         let inode = linked.map_err(|error| self.failed_change(&error, &[changed]))?;
-        let node = self.nodes.intern(&inode, || self.link_place(&inode));
-        *node.place.lock() = self.link_place(&inode);
+        let node = self.nodes.intern(&inode, || self.link_location(&inode));
+        *node.location.lock() = self.link_location(&inode);
         self.attributes_with_links(&node, &inode)
     }
 }

@@ -24,7 +24,7 @@ use signal_hook::iterator::Signals;
 use crate::control::{ControlClient, ControlListener, ControlRequest};
 use crate::failed_change::expire_names;
 use crate::file::InPlacePolicy;
-use crate::front::{MountFront, MountSetup};
+use crate::mount_state::{MountSetup, MountState};
 use crate::prune::prune_until;
 use crate::server::{Server, Transport, TransportChoice};
 use crate::statistics::RequestStatistics;
@@ -72,7 +72,7 @@ pub struct Mount {
 
 /// State shared by the threads of a mount.
 struct MountShared {
-    front: Arc<MountFront>,
+    state: Arc<MountState>,
     mountpoint: PathBuf,
     /// The device, through which the kernel also says whether the mount is connected.
     device: Arc<OwnedFd>,
@@ -124,19 +124,19 @@ impl Mount {
             stale_names,
             report: options.report,
         };
-        let front = Arc::new(MountFront::new(view, setup));
-        let server = Server::new(&front, wanted, |driver| {
+        let state = Arc::new(MountState::new(view, setup));
+        let server = Server::new(&state, wanted, |driver| {
             fuser::Session::new(driver, &mountpoint, &config)
                 .map_err(|error| failed("mount at", &mountpoint, &error))
         })?;
-        let notifier = front.notifier.lock().clone();
+        let notifier = state.notifier.lock().clone();
         if let Some(notifier) = notifier {
             drop(std::thread::spawn(move || expire_names(&notifier, &expiring)));
         }
         let device = server.as_fd().try_clone_to_owned();
         let device = device.map_err(|error| Error::io(error, "open the mount's device again"))?;
         let (device, asker) = (Arc::new(device), Mutex::default());
-        let shared = MountShared { front, mountpoint, device, listener, asker };
+        let shared = MountShared { state, mountpoint, device, listener, asker };
         Ok(Self { server, shared: Arc::new(shared), known_files_max: options.known_files_max })
     }
 
@@ -148,8 +148,8 @@ impl Mount {
 
     /// Returns a function that counts the files that the kernel knows.
     pub fn known_files(&self) -> impl Fn() -> usize + Send + use<> {
-        let front = self.shared.front.clone();
-        move || front.nodes.count()
+        let state = self.shared.state.clone();
+        move || state.nodes.count()
     }
 
     /// Answers the kernel until the mount ends.
@@ -169,13 +169,13 @@ impl Mount {
         let on_requests = shared.clone();
         drop(std::thread::spawn(move || on_requests.answer_requests()));
         let (ends_reclaiming, end_of_mount) = std::sync::mpsc::channel();
-        let front = shared.front.clone();
-        let reclaiming = std::thread::spawn(move || front.reclaim_until(&end_of_mount));
+        let state = shared.state.clone();
+        let reclaiming = std::thread::spawn(move || state.reclaim_until(&end_of_mount));
         let device = shared.device.clone();
         let (ends_pruning, end_of_mount) = std::sync::mpsc::channel();
-        let front = shared.front.clone();
+        let state = shared.state.clone();
         drop(std::thread::spawn(move || {
-            prune_until(&front.nodes, &device, known_files_max, &end_of_mount);
+            prune_until(&state.nodes, &device, known_files_max, &end_of_mount);
         }));
         drop(std::thread::spawn(move || server.answer_kernel(&ends)));
         let ran = end.recv().unwrap_or_else(|_| Err(io::Error::other("the mount's thread died")));
@@ -193,7 +193,7 @@ impl Mount {
         }
         // A panicking thread has already reported the panic.
         let _ = reclaiming.join();
-        let closed = shared.front.close_all();
+        let closed = shared.state.close_all();
         let closed = closed.map_err(|errno| {
             Error::new(Kind::DeviceFailed, format!("close what was open: {}", text_of(errno)))
         });
@@ -305,7 +305,7 @@ impl MountShared {
     /// and the mount therefore goes on: once it is unmounted, they could only be lost. After other
     /// errors the session accepts no changes, so nothing is gained by staying mounted.
     fn write_before_end(&self) -> Result<()> {
-        let Some(session) = self.front.view.session() else { return Ok(()) };
+        let Some(session) = self.state.view.session() else { return Ok(()) };
         self.write_pages();
         let Err(error) = session.flush() else { return Ok(()) };
         if error.kind() != Kind::NoSpace {
@@ -322,13 +322,13 @@ impl MountShared {
 
     fn check_writer(&self) -> Result<Value> {
         // A sync looks for another writer, and stops this one if there is one.
-        self.front.view.session().map_or(Ok(()), |session| session.sync())?;
+        self.state.view.session().map_or(Ok(()), |session| session.sync())?;
         Ok(json!({"writes": true}))
     }
 
     /// The number of requests by kind, if the mount counts them.
     fn requests(&self) -> Option<Value> {
-        self.front.statistics.as_ref().map(RequestStatistics::report)
+        self.state.statistics.as_ref().map(RequestStatistics::report)
     }
 
     fn statistics(&self) -> Result<Value> {
@@ -340,7 +340,7 @@ impl MountShared {
 
     fn compact(&self) -> Result<Value> {
         let session =
-            self.front.view.session().ok_or_else(|| {
+            self.state.view.session().ok_or_else(|| {
                 Error::new(Kind::ReadOnly, "compact a mounted snapshot by its name")
             })?;
         session.compact()?;
@@ -348,7 +348,7 @@ impl MountShared {
     }
 
     fn commit(&self, name: &str) -> Result<Value> {
-        let session = self.front.view.session().ok_or_else(|| {
+        let session = self.state.view.session().ok_or_else(|| {
             Error::new(Kind::ReadOnly, "a mounted snapshot has nothing to publish")
         })?;
         self.write_pages();

@@ -9,8 +9,8 @@
 //! Invariant: a number is in the table while the kernel's look-up count for it is above 0. The root
 //! is always known, and not in the table. Concurrency: sharded by number. `displaced` is locked
 //! under a shard's lock. A node's `file` is held while the session opens the file, and shards and
-//! the node's `place`, leaves, are locked under it; so no thread waits for `file` under a shard's
-//! lock. `directories` follows the rules of `link_count`.
+//! the node's `location`, leaves, are locked under it; so no thread waits for `file` under a
+//! shard's lock. `directories` follows the rules of `link_count`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ pub(crate) struct KernelNode {
     /// Its identity.
     pub(crate) id: u128,
     pub(crate) kind: FileKind,
-    pub(crate) place: Mutex<NodeLocation>,
+    pub(crate) location: Mutex<NodeLocation>,
     /// Its content, while it is open.
     pub(crate) file: Mutex<Option<OpenedFile>>,
     /// For a directory: the state of its link count.
@@ -45,7 +45,7 @@ pub(crate) struct KernelNode {
     /// For a directory: true if the last file created in it got large.
     pub(crate) grows_large: AtomicBool,
     /// True if it certainly has no extended attributes.
-    pub(crate) is_bare: AtomicBool,
+    pub(crate) is_known_without_xattrs: AtomicBool,
 }
 
 struct KnownNode {
@@ -103,33 +103,34 @@ impl NodeTable {
         number_of(id, kind)
     }
 
-    /// The node of `inode`, with one more kernel look-up; `place` gives its location if it is new.
+    /// The node of `inode`, with one more kernel look-up; `location` gives its location if it is
+    /// new.
     #[inline]
     pub(crate) fn intern(
         &self,
         inode: &Inode,
-        place: impl FnOnce() -> NodeLocation,
+        location: impl FnOnce() -> NodeLocation,
     ) -> Arc<KernelNode> {
-        self.remember_id(inode.id, inode.kind().unwrap_or(FileKind::File), place)
+        self.intern_id(inode.id, inode.kind().unwrap_or(FileKind::File), location)
     }
 
-    /// As [`NodeTable::remember`], for a file whose only name is `name` in `dir`.
+    /// As [`NodeTable::intern`], for a file whose only name is `name` in `dir`.
     #[inline]
-    pub(crate) fn remember_plain(
+    pub(crate) fn intern_plain(
         &self,
         id: u128,
         kind: FileKind,
         dir: &Dir,
         name: &[u8],
     ) -> Arc<KernelNode> {
-        self.remember_id(id, kind, || NodeLocation::Name(dir.clone(), name.into()))
+        self.intern_id(id, kind, || NodeLocation::Name(dir.clone(), name.into()))
     }
 
-    fn remember_id(
+    fn intern_id(
         &self,
         id: u128,
         kind: FileKind,
-        place: impl FnOnce() -> NodeLocation,
+        location: impl FnOnce() -> NodeLocation,
     ) -> Arc<KernelNode> {
         if kind == FileKind::Directory && id == DirId::ROOT.0 {
             return self.root.clone();
@@ -140,7 +141,7 @@ impl NodeTable {
             let mut shard = self.shard(number);
             match shard.get_mut(&number) {
                 None => {
-                    let node = Arc::new(KernelNode::new(number, (id, kind), place()));
+                    let node = Arc::new(KernelNode::new(number, (id, kind), location()));
                     shard.insert(number, KnownNode { node: node.clone(), lookups: 1 });
                     if is_displaced {
                         self.displaced.lock().insert(id, number);
@@ -199,12 +200,12 @@ impl NodeTable {
         self.shards.iter().flat_map(of_shard).collect()
     }
 
-    /// The nodes at places for which `is_so` returns true. Cost: looks at every node.
-    pub(crate) fn placed(&self, is_so: impl Fn(&NodeLocation) -> bool) -> Vec<Arc<KernelNode>> {
+    /// The nodes at locations for which `is_so` returns true. Cost: looks at every node.
+    pub(crate) fn located(&self, is_so: impl Fn(&NodeLocation) -> bool) -> Vec<Arc<KernelNode>> {
         let of_shard = |shard: &Mutex<HashMap<u64, KnownNode>>| -> Vec<Arc<KernelNode>> {
             let shard = shard.lock();
-            let placed = shard.values().filter(|known| is_so(&known.node.place.lock()));
-            placed.map(|known| known.node.clone()).collect()
+            let found = shard.values().filter(|known| is_so(&known.node.location.lock()));
+            found.map(|known| known.node.clone()).collect()
         };
         self.shards.iter().flat_map(of_shard).collect()
     }
@@ -221,16 +222,16 @@ impl NodeTable {
 }
 
 impl KernelNode {
-    fn new(number: u64, (id, kind): (u128, FileKind), place: NodeLocation) -> Self {
+    fn new(number: u64, (id, kind): (u128, FileKind), location: NodeLocation) -> Self {
         Self {
             number,
             id,
             kind,
-            place: Mutex::new(place),
+            location: Mutex::new(location),
             file: Mutex::default(),
             directories: Mutex::default(),
             grows_large: AtomicBool::new(false),
-            is_bare: AtomicBool::new(false),
+            is_known_without_xattrs: AtomicBool::new(false),
         }
     }
 }
@@ -265,7 +266,7 @@ mod tests {
         NodeTable::new(NodeLocation::Gone(Box::new(file(0))))
     }
 
-    fn remember(nodes: &NodeTable, id: u128) -> Arc<KernelNode> {
+    fn intern(nodes: &NodeTable, id: u128) -> Arc<KernelNode> {
         let inode = file(id);
         nodes.intern(&inode, || NodeLocation::Gone(Box::new(inode.clone())))
     }
@@ -273,8 +274,8 @@ mod tests {
     #[test]
     fn numbers_stay_until_they_are_forgotten_as_often_as_told() {
         let nodes = nodes();
-        let number = remember(&nodes, 77).number;
-        assert_eq!(remember(&nodes, 77).number, number);
+        let number = intern(&nodes, 77).number;
+        assert_eq!(intern(&nodes, 77).number, number);
         assert!(nodes.forget(number, 1).is_none());
         assert!(nodes.get(number).is_some());
         assert!(nodes.forget(number, 1).is_some());
@@ -287,13 +288,13 @@ mod tests {
         let nodes = nodes();
         // The low halves are equal, and 0 and 1 are reserved.
         let ids = [5, 5 | 1 << 64, 5 | 1 << 65, 1, 1 << 70, u128::from(u64::MAX)];
-        let numbers: Vec<u64> = ids.iter().map(|id| remember(&nodes, *id).number).collect();
+        let numbers: Vec<u64> = ids.iter().map(|id| intern(&nodes, *id).number).collect();
         let distinct: std::collections::BTreeSet<u64> = numbers.iter().copied().collect();
         assert_eq!(distinct.len(), ids.len());
         assert!(distinct.iter().all(|number| *number > ROOT && *number < u64::MAX));
         // A displaced file keeps its number after the other is forgotten.
         nodes.forget(numbers[0], 1);
-        assert_eq!(remember(&nodes, ids[1]).number, numbers[1]);
+        assert_eq!(intern(&nodes, ids[1]).number, numbers[1]);
         assert_eq!(nodes.find(ids[1], FileKind::Directory).expect("known").number, numbers[1]);
         // It is forgotten like any other.
         assert!(nodes.forget(numbers[1], 2).is_some());
@@ -307,7 +308,7 @@ mod tests {
     #[test]
     fn open_files_are_listed_while_a_file_is_being_opened() {
         let nodes = nodes();
-        let node = remember(&nodes, 77);
+        let node = intern(&nodes, 77);
         let opening = node.file.lock();
         std::thread::scope(|scope| {
             let (sender, receiver) = std::sync::mpsc::channel();
@@ -336,7 +337,7 @@ mod tests {
     #[test]
     fn the_root_is_never_forgotten() {
         let nodes = nodes();
-        assert_eq!(remember(&nodes, 0).number, ROOT);
+        assert_eq!(intern(&nodes, 0).number, ROOT);
         assert!(nodes.forget(ROOT, u64::MAX).is_none());
         assert!(nodes.get(ROOT).is_some());
     }

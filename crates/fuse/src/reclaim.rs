@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use esker_base::Kind;
 
-use crate::front::MountFront;
+use crate::mount_state::MountState;
 
 /// Interval at which the thread compares two counters, the garbage and its bound. If garbage grows
 /// faster, the writers themselves bound it.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-impl MountFront {
+impl MountState {
     /// Frees garbage whenever there is much of it, until the sender of `end` is dropped.
     pub(crate) fn reclaim_until(&self, end: &Receiver<()>) {
         let Some(session) = self.view.session() else { return };

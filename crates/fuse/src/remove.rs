@@ -10,12 +10,12 @@ use esker_fs::stack::dir::Dir;
 use fuser::Errno;
 
 use crate::failed_change::ChangedName;
-use crate::front::MountFront;
 use crate::link_count::LockedCounts;
+use crate::mount_state::MountState;
 use crate::node_location::NodeLocation;
 use crate::nodes::KernelNode;
 
-impl MountFront {
+impl MountState {
     pub(crate) fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let session = self.session()?;
         let parent = self.node(parent)?;
@@ -57,7 +57,7 @@ impl MountFront {
             return;
         }
         if let Some(node) = self.nodes.find(inode.id, inode.kind().unwrap_or(FileKind::File)) {
-            *node.place.lock() = NodeLocation::Gone(Box::new(inode.clone()));
+            *node.location.lock() = NodeLocation::Gone(Box::new(inode.clone()));
         }
     }
 
@@ -111,11 +111,11 @@ impl MountFront {
         let node: Option<Arc<KernelNode>> =
             self.nodes.find(inode.id, inode.kind().unwrap_or(FileKind::File));
         let Some(node) = node else { return };
-        let mut place = node.place.lock();
-        if let NodeLocation::Name(at, _) = &*place
+        let mut location = node.location.lock();
+        if let NodeLocation::Name(at, _) = &*location
             && at.id() != self.view.namespace().links().id()
         {
-            *place = NodeLocation::Name(dir.clone(), name.into());
+            *location = NodeLocation::Name(dir.clone(), name.into());
         }
     }
 }

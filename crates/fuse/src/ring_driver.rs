@@ -19,17 +19,17 @@ use rustix::fs::OFlags;
 use crate::attributes::type_of;
 use crate::backing::Backing;
 use crate::driver::{dot, open_flags};
-use crate::front::MountFront;
 use crate::listing::{EntrySink, ShownEntry};
 use crate::make::{Caller, CreateRequest};
+use crate::mount_state::MountState;
 use crate::statistics::RequestKind;
 
 /// Helpers answer larger reads and writes, which take longer than waking a helper.
 const QUICK_BYTES_MAX: usize = 64 << 10;
 
-/// The front behind the interface of rings.
+/// The mount's state behind the interface of rings.
 pub(crate) struct RingDriver {
-    pub(crate) front: Arc<MountFront>,
+    pub(crate) state: Arc<MountState>,
     /// The mount's device, at which files of the store are registered.
     pub(crate) device: Arc<OwnedFd>,
 }
@@ -89,7 +89,7 @@ impl Answerer for RingDriver {
             | Operation::Fallocate { .. }
             | Operation::Lseek { .. }
             | Operation::CopyFileRange { .. } => false,
-            Operation::Release if self.front.is_backed(request.node) => false,
+            Operation::Release if self.state.is_backed(request.node) => false,
             // The thread that holds the file's lock may wait for the store.
             Operation::GetAttr
             | Operation::SetAttr(_)
@@ -98,82 +98,82 @@ impl Answerer for RingDriver {
             | Operation::Write { .. }
             | Operation::Flush
             | Operation::Release
-                if self.front.is_busy(request.node) =>
+                if self.state.is_busy(request.node) =>
             {
                 false
             }
             // These changes wait for a shared sync, so many of them should be in flight at a time.
-            _ if is_change && self.front.flushes_at_close() => false,
-            _ => !self.front.is_far,
+            _ if is_change && self.state.flushes_at_close() => false,
+            _ => !self.state.is_far,
         }
     }
 
     fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno> {
         let Request { node, uid, gid, operation } = *request;
-        let (front, caller) = (&*self.front, Caller { uid, gid });
-        front.count(RequestKind::of(&operation));
+        let (state, caller) = (&*self.state, Caller { uid, gid });
+        state.count(RequestKind::of(&operation));
         let drops_set_id = uid != 0;
         let done = |done: Result<(), Errno>| done.map(|()| Answer::Empty);
         match operation {
             Operation::LookUp { name } => {
-                let found = front.lookup(node, name)?;
+                let found = state.lookup(node, name)?;
                 // Number 0 lets the kernel cache that there is no such entry.
                 Ok(Answer::Entry(found.unwrap_or_else(|| dot(0, FileKind::File))))
             }
-            Operation::GetAttr => front.attributes(&*front.node(node)?).map(Answer::Attr),
+            Operation::GetAttr => state.attributes(&*state.node(node)?).map(Answer::Attr),
             Operation::SetAttr(wanted) => {
-                front.change(&*front.node(node)?, &wanted, drops_set_id).map(Answer::Attr)
+                state.change(&*state.node(node)?, &wanted, drops_set_id).map(Answer::Attr)
             }
-            Operation::ReadLink => front.target(node).map(data),
+            Operation::ReadLink => state.target(node).map(data),
             Operation::SymLink { .. } | Operation::MkNod { .. } | Operation::MkDir { .. } => {
                 self.make(node, caller, &operation).map(Answer::Entry)
             }
-            Operation::Unlink { name } => done(front.unlink(node, name)),
-            Operation::RmDir { name } => done(front.rmdir(node, name)),
+            Operation::Unlink { name } => done(state.unlink(node, name)),
+            Operation::RmDir { name } => done(state.rmdir(node, name)),
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let flags = rename_flags(fuser::RenameFlags::from_bits_retain(flags))?;
-                done(front.rename((node, name), (new_parent, new_name), flags))
+                done(state.rename((node, name), (new_parent, new_name), flags))
             }
             Operation::Link { node: number, name } => {
-                front.link(number, node, name).map(Answer::Entry)
+                state.link(number, node, name).map(Answer::Entry)
             }
             Operation::Open { flags } => self.open(node, flags, drops_set_id),
             Operation::Create { name, flags, mode } => self.create(node, caller, name, flags, mode),
             Operation::StatFs => {
-                let (blocks, free, available) = front.space();
+                let (blocks, free, available) = state.space();
                 Ok(Answer::Room(blocks, free, available))
             }
-            Operation::OpenDir => Ok(Answer::Opened(front.open_handle(node)?, 0, 0)),
+            Operation::OpenDir => Ok(Answer::Opened(state.open_handle(node)?, 0, 0)),
             Operation::ReadDir { handle, cookie, size, with_attributes } => {
                 self.list(handle, cookie, size, with_attributes)
             }
             Operation::ReleaseDir { handle } => {
-                front.close_handle(handle);
+                state.close_handle(handle);
                 Ok(Answer::Empty)
             }
-            Operation::FsyncDir => done(front.sync_all()),
+            Operation::FsyncDir => done(state.sync_all()),
             Operation::SetXattr { name, value, flags } => {
-                done(front.set_xattr(node, name, value, flags))
+                done(state.set_xattr(node, name, value, flags))
             }
-            Operation::GetXattr { name, size } => sized(front.xattr(node, name)?, size),
-            Operation::ListXattr { size } => sized(front.xattr_names(node, uid == 0)?, size),
-            Operation::RemoveXattr { name } => done(front.remove_xattr(node, name)),
+            Operation::GetXattr { name, size } => sized(state.xattr(node, name)?, size),
+            Operation::ListXattr { size } => sized(state.xattr_names(node, uid == 0)?, size),
+            Operation::RemoveXattr { name } => done(state.remove_xattr(node, name)),
             of_content => self.answer_of_content(node, drops_set_id, &of_content),
         }
     }
 
     fn follow_up(&self, request: &Request<'_>) -> Option<FollowUp> {
         let Operation::ReadDir { handle, .. } = request.operation else { return None };
-        let handle = self.front.handle(handle).ok()?;
+        let handle = self.state.handle(handle).ok()?;
         handle.wants_more().then(|| {
-            let front = self.front.clone();
-            Box::new(move || front.read_ahead(&handle)) as FollowUp
+            let state = self.state.clone();
+            Box::new(move || state.read_ahead(&handle)) as FollowUp
         })
     }
 
     fn forget(&self, node: u64, count: u64) {
-        self.front.count(RequestKind::Forget);
-        self.front.forget(node, count);
+        self.state.count(RequestKind::Forget);
+        self.state.forget(node, count);
     }
 }
 
@@ -185,29 +185,29 @@ impl RingDriver {
         drops_set_id: bool,
         operation: &Operation<'_>,
     ) -> Result<Answer, Errno> {
-        let front = &*self.front;
+        let state = &*self.state;
         let size = |count: usize| Answer::Size(u32::try_from(count).unwrap_or(u32::MAX));
         let done = |done: Result<(), Errno>| done.map(|()| Answer::Empty);
         match *operation {
             Operation::Read { offset, size } => {
-                front.read(node, offset, size as usize).map(Answer::Data)
+                state.read(node, offset, size as usize).map(Answer::Data)
             }
             Operation::Write { offset, data, flags } => {
                 let flags = WriteFlags::from_bits_retain(flags);
-                front.write(node, offset, data, flags).map(|()| size(data.len()))
+                state.write(node, offset, data, flags).map(|()| size(data.len()))
             }
-            Operation::Release => done(front.release(node)),
-            Operation::Fsync => done(front.fsync(node)),
-            Operation::Flush if front.flushes_at_close() => done(front.flush(node)),
+            Operation::Release => done(state.release(node)),
+            Operation::Fsync => done(state.fsync(node)),
+            Operation::Flush if state.flushes_at_close() => done(state.flush(node)),
             Operation::Fallocate { offset, length, mode } => {
-                done(front.fallocate(node, offset, length, (mode, drops_set_id)))
+                done(state.fallocate(node, offset, length, (mode, drops_set_id)))
             }
             Operation::Lseek { offset, whence } => {
-                front.seek(node, offset, whence).map(Answer::Offset)
+                state.seek(node, offset, whence).map(Answer::Offset)
             }
             Operation::CopyFileRange { offset, to_node, to_offset, length } => {
                 let copied =
-                    front.copy((node, offset), (to_node, to_offset), length, drops_set_id)?;
+                    state.copy((node, offset), (to_node, to_offset), length, drops_set_id)?;
                 Ok(Answer::Size(u32::try_from(copied).unwrap_or(u32::MAX)))
             }
             Operation::Ioctl { is_unrestricted: false } => Err(Errno::ENOTTY),
@@ -232,13 +232,13 @@ impl RingDriver {
             }
             _ => return Err(Errno::ENOSYS),
         };
-        self.front.make(caller, parent, name, &asked)
+        self.state.make(caller, parent, name, &asked)
     }
 
     fn open(&self, node: u64, flags: u32, drops_set_id: bool) -> Result<Answer, Errno> {
         let register = |file: &File| Backing::register(&self.device, file);
         let flags = OFlags::from_bits_retain(flags);
-        let backing = self.front.open(node, flags, drops_set_id, register)?;
+        let backing = self.state.open(node, flags, drops_set_id, register)?;
         let (flags, backing) = self.reply_flags(flags, backing.as_deref());
         Ok(Answer::Opened(0, flags, backing))
     }
@@ -253,7 +253,7 @@ impl RingDriver {
     ) -> Result<Answer, Errno> {
         let register = |file: &File| Backing::register(&self.device, file);
         let asked = CreateRequest::new(FileKind::File, mode);
-        let (attr, backing) = self.front.create(caller, parent, name, &asked, register)?;
+        let (attr, backing) = self.state.create(caller, parent, name, &asked, register)?;
         let flags = OFlags::from_bits_retain(flags);
         let (flags, backing) = self.reply_flags(flags, backing.as_deref());
         Ok(Answer::Created(attr, flags, backing))
@@ -264,7 +264,7 @@ impl RingDriver {
         match backing.and_then(Backing::id) {
             // Never a file of a session that syncs each change: `close` need not wait.
             Some(id) => ((FopenFlags::FOPEN_NOFLUSH | FopenFlags::FOPEN_PASSTHROUGH).bits(), id),
-            None => (open_flags(flags, self.front.flushes_at_close()).bits(), 0),
+            None => (open_flags(flags, self.state.flushes_at_close()).bits(), 0),
         }
     }
 
@@ -275,14 +275,14 @@ impl RingDriver {
         size: u32,
         with_attributes: bool,
     ) -> Result<Answer, Errno> {
-        let handle = self.front.handle(handle)?;
+        let handle = self.state.handle(handle)?;
         if with_attributes {
             let mut entries = Entries(Listing::new(size));
-            self.front.list(&handle, cookie, &mut entries)?;
+            self.state.list(&handle, cookie, &mut entries)?;
             return Ok(entries.0.into());
         }
         let mut names = Names(Listing::new(size));
-        self.front.list(&handle, cookie, &mut names)?;
+        self.state.list(&handle, cookie, &mut names)?;
         Ok(names.0.into())
     }
 }

@@ -16,7 +16,7 @@ use esker_fuse_ring::{Answerer, RingOptions, RingRefusal, Rings};
 use fuser::Session;
 
 use crate::driver::{FuseDriver, REQUEST_BYTES_MAX};
-use crate::front::MountFront;
+use crate::mount_state::MountState;
 use crate::ring_driver::RingDriver;
 
 /// The requested transport of the kernel's requests.
@@ -55,14 +55,14 @@ struct RingServer {
 }
 
 impl Server {
-    /// Mounts `front` by `mount`, once more if rings fail; the pair is the requested transport and
+    /// Mounts `state` by `mount`, once more if rings fail; the pair is the requested transport and
     /// the number of threads that answer or help. Requests through rings are answered at once,
     /// others once [`Server::answer_kernel`] runs.
     ///
     /// # Errors
     /// Those of `mount`, and `Unsupported` if rings are requested and there are none.
     pub(crate) fn new(
-        front: &Arc<MountFront>,
+        state: &Arc<MountState>,
         (transport, threads): (Transport, usize),
         mount: impl Fn(FuseDriver) -> Result<Session<FuseDriver>>,
     ) -> Result<Self> {
@@ -75,9 +75,9 @@ impl Server {
             return Err(must_have_rings(refusal));
         }
         let mount = |wants_rings| {
-            front.wants_rings.store(wants_rings, Ordering::Relaxed);
-            let session = mount(FuseDriver(front.clone()))?;
-            *front.notifier.lock() = Some(session.notifier());
+            state.wants_rings.store(wants_rings, Ordering::Relaxed);
+            let session = mount(FuseDriver(state.clone()))?;
+            *state.notifier.lock() = Some(session.notifier());
             Ok(session)
         };
         let reason = match rings {
@@ -85,7 +85,7 @@ impl Server {
             Some(Err(RingRefusal(reason))) => Some(reason),
             Some(Ok(rings)) => {
                 let session = mount(true)?;
-                match start(front, &session, rings) {
+                match start(state, &session, rings) {
                     Ok(rings) => {
                         let choice = TransportChoice::Uring(rings.rings.count());
                         return Ok(Self { session, choice, rings: Some(rings) });
@@ -142,17 +142,17 @@ impl AsFd for Server {
 
 /// Makes the kernel use `rings`, if it agreed to in the handshake.
 fn start(
-    front: &Arc<MountFront>,
+    state: &Arc<MountState>,
     session: &Session<FuseDriver>,
     rings: Rings,
 ) -> std::result::Result<RingServer, RingRefusal> {
-    if !front.wants_rings.load(Ordering::Relaxed) {
+    if !state.wants_rings.load(Ordering::Relaxed) {
         return Err(RingRefusal("the kernel does not offer it for this mount".into()));
     }
     let device = session.as_fd().try_clone_to_owned();
     let device =
         Arc::new(device.map_err(|error| RingRefusal(format!("open the device again: {error}")))?);
-    let driver = RingDriver { front: front.clone(), device: device.clone() };
+    let driver = RingDriver { state: state.clone(), device: device.clone() };
     let answerer: Arc<dyn Answerer> = Arc::new(driver);
     rings.start(&device, &answerer)?;
     Ok(RingServer { rings, device, answerer })
@@ -178,10 +178,10 @@ mod tests {
     use rustix::mount::UnmountFlags;
 
     use super::*;
-    use crate::test_front::front_of_session;
+    use crate::test_state::state_of_session;
 
-    fn front() -> Arc<MountFront> {
-        front_of_session(Arc::new(MemoryStore::new())).0
+    fn state() -> Arc<MountState> {
+        state_of_session(Arc::new(MemoryStore::new())).0
     }
 
     /// Replaces all rings of this process by `/dev/null`, so that the next call to each fails.
@@ -212,7 +212,7 @@ mod tests {
         }
         let at = tempfile::tempdir().expect("a directory");
         let mounts = AtomicUsize::new(0);
-        let server = Server::new(&front(), (Transport::Auto, 2), |driver| {
+        let server = Server::new(&state(), (Transport::Auto, 2), |driver| {
             mounts.fetch_add(1, Ordering::Relaxed);
             let session = Session::new(driver, at.path(), &Config::default());
             break_rings();

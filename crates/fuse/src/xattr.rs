@@ -13,7 +13,7 @@ use esker_fs::stack::dir::Dir;
 use fuser::Errno;
 
 use crate::control::STATUS;
-use crate::front::MountFront;
+use crate::mount_state::MountState;
 use crate::node_location::NodeLocation;
 use crate::nodes::{KernelNode, ROOT};
 
@@ -23,11 +23,11 @@ const REPLACE: i32 = 2;
 /// Prefix of names visible only to the superuser.
 const TRUSTED: &[u8] = b"trusted.";
 
-impl MountFront {
+impl MountState {
     /// All attributes of `node`.
     fn xattrs(&self, node: &KernelNode) -> Result<esker_fs::inode::xattr::Xattrs, Errno> {
-        let place = node.place.lock().clone();
-        let inode = match &place {
+        let location = node.location.lock().clone();
+        let inode = match &location {
             NodeLocation::Dir(dir) => self.view.namespace().stat_dir(dir),
             NodeLocation::Name(dir, name) => self.view.namespace().lookup(dir, name, true),
             NodeLocation::Key(_) => return Ok(esker_fs::inode::xattr::Xattrs::new()),
@@ -84,8 +84,8 @@ impl MountFront {
         };
         let session = self.session()?;
         let node = self.node(number)?;
-        node.is_bare.store(false, Ordering::Relaxed);
-        let set = match self.xattr_place(&node)? {
+        node.is_known_without_xattrs.store(false, Ordering::Relaxed);
+        let set = match self.xattr_location(&node)? {
             Some((dir, name)) => session.set_xattr(&dir, &name, (attribute, value), how),
             None => session.set_xattr_root((attribute, value), how),
         };
@@ -102,7 +102,7 @@ impl MountFront {
             return Err(Errno::EOPNOTSUPP);
         }
         let session = self.session()?;
-        let removed = match self.xattr_place(&*self.node(number)?)? {
+        let removed = match self.xattr_location(&*self.node(number)?)? {
             Some((dir, name)) => session.remove_xattr(&dir, &name, attribute),
             None => session.remove_xattr_root(attribute),
         };
@@ -111,9 +111,9 @@ impl MountFront {
     }
 
     /// Directory and name under which attributes of a file are changed; `None` for the root.
-    fn xattr_place(&self, node: &KernelNode) -> Result<Option<(Dir, Vec<u8>)>, Errno> {
-        let place = node.place.lock().clone();
-        match place {
+    fn xattr_location(&self, node: &KernelNode) -> Result<Option<(Dir, Vec<u8>)>, Errno> {
+        let location = node.location.lock().clone();
+        match location {
             NodeLocation::Dir(dir) => Ok(dir.location()),
             NodeLocation::Name(dir, name) => Ok(Some((dir, name.into()))),
             NodeLocation::Key(_) => Err(Errno::EROFS),

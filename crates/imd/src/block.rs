@@ -15,7 +15,7 @@ use esker_base::wire::{WireDamage, WireInput, put_varint};
 use crate::record_layout::{RecordLayout, VALUE_BYTES_MAX};
 
 /// A block ends with the row that reaches this many bytes. Smaller blocks make a get read less;
-/// larger ones save nothing measurable, since no metadata is stored for blocks of fixed shape.
+/// larger ones save nothing measurable, since no metadata is stored for blocks of fixed layout.
 pub const BLOCK_BYTES: usize = 8 << 10;
 
 /// Maximum bytes of a 32-bit varint.
@@ -142,8 +142,8 @@ impl<'a> BlockRows<'a> {
     ///
     /// # Errors
     /// Damage if it does not hold exactly that many.
-    pub fn parse(body: &'a [u8], rows: u32, shape: RecordLayout) -> Result<Self, WireDamage> {
-        let (keys, values, at) = match shape {
+    pub fn parse(body: &'a [u8], rows: u32, layout: RecordLayout) -> Result<Self, WireDamage> {
+        let (keys, values, at) = match layout {
             RecordLayout::Fixed { key_bytes, value_bytes } => {
                 let keys = BlockColumn::Even { start: 0, bytes: usize::from(key_bytes) };
                 (keys, BlockColumn::Even { start: 0, bytes: value_bytes as usize }, 0)

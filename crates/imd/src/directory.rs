@@ -205,7 +205,7 @@ impl DirectoryIndex {
         }
         let head = IndexLogHead::decode(input.bytes(256, "a head")?)?;
         let schema = input.bytes(SCHEMA_BYTES_MAX, "a schema")?;
-        let schema = DirectorySchema::decode(schema, head.shape)?;
+        let schema = DirectorySchema::decode(schema, head.layout)?;
         let epochs = input.varint_max(input.left(), "a byte for each epoch")?;
         let mut steps: Vec<u64> = Vec::new();
         for epoch in 0..epochs {
@@ -247,7 +247,7 @@ mod tests {
             partition: 0,
             partitions: 3,
             format: ValueFormat::Ordered,
-            shape: RecordLayout::Variable,
+            layout: RecordLayout::Variable,
         };
         let totals = PartitionTotals { rows: 7, index_bytes: 300, ..PartitionTotals::default() };
         let bounds = PartitionBounds { starts: vec![5, u64::MAX] };

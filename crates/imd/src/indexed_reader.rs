@@ -3,7 +3,8 @@
 //!
 //! One job wrote or appended each part, with its own partitions and format. A part's epochs follow
 //! those of the parts before it.
-//! Invariants: all parts have records of one shape and one schema; only the last may be unfinished.
+//! Invariants: all parts have records of one layout and one schema; only the last may be
+//! unfinished.
 //! Concurrency: every method may be called from several threads at once.
 
 use std::ops::Range;
@@ -50,7 +51,7 @@ impl IndexedReader {
     /// reads ([`DirectoryReader::open`]).
     ///
     /// # Errors
-    /// As [`DirectoryReader::open`]; `Corrupt` if the parts' records differ in shape or schema.
+    /// As [`DirectoryReader::open`]; `Corrupt` if the parts' records differ in layout or schema.
     pub fn open(store: &SharedStore, prefixes: &[String], cache_bytes: u64) -> Result<Self> {
         let share = cache_bytes / prefixes.len().max(1) as u64;
         let mut parts: Vec<ReaderPart> = Vec::new();
@@ -58,7 +59,7 @@ impl IndexedReader {
         for (number, prefix) in prefixes.iter().enumerate() {
             let reader = DirectoryReader::open(store, prefix, share)?;
             if let Some(first) = parts.first().map(|part| &part.reader)
-                && (first.head().shape, first.schema()) != (reader.head().shape, reader.schema())
+                && (first.head().layout, first.schema()) != (reader.head().layout, reader.schema())
             {
                 let what = "a part with records of another kind than those of the parts before it";
                 return Err(Error::corrupt(&names::root(prefix), 0, what));
@@ -88,10 +89,10 @@ impl IndexedReader {
         self.first().schema()
     }
 
-    /// The shape of the records.
+    /// The layout of the records.
     #[must_use]
     pub fn record_layout(&self) -> RecordLayout {
-        self.first().head().shape
+        self.first().head().layout
     }
 
     /// The naming scheme of the keys.

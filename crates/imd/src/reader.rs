@@ -137,7 +137,7 @@ impl DirectoryReader {
         }))
     }
 
-    /// The directory's identity, format and shape.
+    /// The directory's identity, format and layout.
     #[must_use]
     pub fn head(&self) -> &IndexLogHead {
         &self.head
@@ -152,7 +152,7 @@ impl DirectoryReader {
     /// The naming scheme of the keys.
     #[must_use]
     pub fn key_names(&self) -> KeyNames {
-        KeyNames::new(self.schema.key_type, self.head.shape)
+        KeyNames::new(self.schema.key_type, self.head.layout)
     }
 
     /// The step of each complete epoch, ascending. Cost: as [`DirectoryReader::epochs_complete`].

@@ -40,8 +40,8 @@ use crate::write::DirectoryOptions;
 /// let repository = Repository::new(store.clone());
 /// let session = repository.begin(&[], SessionOptions::default())?;
 /// let place = SessionDirectory::new(&session, &mut Random::from_system());
-/// let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 4 };
-/// let mut options = place.options(ValueFormat::Base, shape);
+/// let layout = RecordLayout::Fixed { key_bytes: 8, value_bytes: 4 };
+/// let mut options = place.options(ValueFormat::Base, layout);
 /// options.memory_bytes = 4 << 20;
 /// threads::run(2, 2, |transport| {
 ///     let mut directory = DirectoryWriter::create(&store, &place.prefix(), transport, &options)?;
@@ -79,10 +79,10 @@ impl SessionDirectory {
         indexed::prefix(self.set, self.number)
     }
 
-    /// Options for writing it: its id, `format` and `shape`.
+    /// Options for writing it: its id, `format` and `layout`.
     #[must_use]
-    pub fn options(&self, format: ValueFormat, shape: RecordLayout) -> DirectoryOptions {
-        DirectoryOptions::new(u128::from(self.number) | self.set.0 << 64, format, shape)
+    pub fn options(&self, format: ValueFormat, layout: RecordLayout) -> DirectoryOptions {
+        DirectoryOptions::new(u128::from(self.number) | self.set.0 << 64, format, layout)
     }
 
     /// Links the finished directory into the session's tree at `path`.
@@ -109,7 +109,7 @@ impl SessionDirectory {
         let store = store_of(session);
         let reader = DirectoryReader::open(store, &self.prefix(), 0)?;
         let base = AppendBase::of(session, path)?;
-        base.check(reader.head().shape, reader.schema(), reader.steps()?.first().copied())?;
+        base.check(reader.head().layout, reader.schema(), reader.steps()?.first().copied())?;
         let (dir, name) = session.locate(path)?;
         session.append_indexed(&dir, name, self.number, self.bytes(store)?)
     }
@@ -163,7 +163,7 @@ impl SessionDirectory {
 /// The directory that an append extends.
 #[derive(Clone, Debug)]
 pub struct AppendBase {
-    shape: RecordLayout,
+    layout: RecordLayout,
     schema: DirectorySchema,
     last_step: Option<u64>,
     epochs: u32,
@@ -182,9 +182,9 @@ impl AppendBase {
             return Err(Error::new(Kind::NotADirectory, format!("{path}: no indexed directory")));
         };
         let reader: IndexedReader = entry.open(store_of(session), 0)?;
-        let (shape, schema) = (reader.record_layout(), reader.schema().clone());
+        let (layout, schema) = (reader.record_layout(), reader.schema().clone());
         let (last_step, epochs) = (reader.steps()?.last().copied(), reader.epochs_complete()?);
-        Ok(Self { shape, schema, last_step, epochs })
+        Ok(Self { layout, schema, last_step, epochs })
     }
 
     /// Number of epochs.
@@ -207,20 +207,20 @@ impl AppendBase {
         }
     }
 
-    /// Checks that records of `shape` and `schema`, in epochs from `first_step` on, can be
+    /// Checks that records of `layout` and `schema`, in epochs from `first_step` on, can be
     /// appended.
     ///
     /// # Errors
     /// `Invalid`, naming the difference.
     pub fn check(
         &self,
-        shape: RecordLayout,
+        layout: RecordLayout,
         schema: &DirectorySchema,
         first_step: Option<u64>,
     ) -> Result<()> {
         let invalid = |what: String| Err(Error::new(Kind::Invalid, what));
-        if shape != self.shape {
-            return invalid(format!("records of {shape}, but the directory has {}", self.shape));
+        if layout != self.layout {
+            return invalid(format!("records of {layout}, but the directory has {}", self.layout));
         }
         if *schema != self.schema {
             return invalid(format!(

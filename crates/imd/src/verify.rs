@@ -77,9 +77,8 @@ fn sort<T>(done: Result<T>, tell: &mut dyn FnMut(Error)) -> Result<Option<T>> {
 
 /// Verifies the slots of an epoch, a group of neighbours at a time.
 fn check_slots(part: &PartitionReader, epoch: u32, counts: &mut QueryCounts) -> Result<()> {
-    for segment in &part.epoch(epoch, counts)?.clone().segments {
-        let places: Vec<_> =
-            (0..segment.slot_ends.len()).map(|at| segment.slot_place(at)).collect();
+    for group in &part.epoch(epoch, counts)?.clone().groups {
+        let places: Vec<_> = (0..group.slot_ends.len()).map(|at| group.slot_range(at)).collect();
         for places in places.chunks(64) {
             part.slots(places, counts)?;
         }
@@ -167,13 +166,13 @@ fn check_length(store: &SharedStore, name: &str, expected: u64, is_final: bool) 
 impl PartitionReader {
     /// Reads and verifies all blocks of `epoch`.
     fn scan(&self, epoch: u32, counts: &mut QueryCounts) -> Result<()> {
-        let shape = self.head().row_shape();
+        let layout = self.head().row_layout();
         let parts = std::sync::Arc::clone(self.epoch(epoch, counts)?);
-        for table in parts.segments.iter().flat_map(|segment| &segment.tables) {
-            let blocks: Vec<u32> = (0..table.blocks(shape)).collect();
+        for table in parts.groups.iter().flat_map(|group| &group.tables) {
+            let blocks: Vec<u32> = (0..table.blocks(layout)).collect();
             for blocks in blocks.chunks(256) {
                 let places: Vec<_> =
-                    blocks.iter().map(|&b| table.block_location(b, shape)).collect();
+                    blocks.iter().map(|&b| table.block_location(b, layout)).collect();
                 let ranges: Vec<_> = places.iter().map(|place| place.bytes.clone()).collect();
                 for (body, place) in self.blocks(&ranges, counts)?.iter().zip(&places) {
                     self.rows(body, place)?;

@@ -22,10 +22,10 @@ fn value(key: u64) -> [u8; 5] {
 }
 
 /// The objects of a small directory of two partitions and two epochs.
-fn objects(format: ValueFormat, shape: RecordLayout) -> BTreeMap<String, Vec<u8>> {
+fn objects(format: ValueFormat, layout: RecordLayout) -> BTreeMap<String, Vec<u8>> {
     let memory = Arc::new(MemoryStore::new());
     let store: SharedStore = memory.clone();
-    let mut options = DirectoryOptions::new(1, format, shape);
+    let mut options = DirectoryOptions::new(1, format, layout);
     options.memory_bytes = 1 << 20;
     threads::run(RANKS, RANKS, |transport| {
         let rank = transport.rank().0;
@@ -94,15 +94,15 @@ fn whole_partition(format: ValueFormat, name: &str) -> Option<u32> {
     (format == ValueFormat::Base).then_some(1 - touched)
 }
 
-fn shapes() -> [RecordLayout; 2] {
+fn layouts() -> [RecordLayout; 2] {
     [RecordLayout::Fixed { key_bytes: 8, value_bytes: 5 }, RecordLayout::Variable]
 }
 
 #[test]
 fn every_flipped_byte_is_noticed_or_harmless() {
     let mut random = Random::from_seed(3);
-    for (format, shape) in ValueFormat::ALL.into_iter().zip(shapes().into_iter().cycle()) {
-        let objects = objects(format, shape);
+    for (format, layout) in ValueFormat::ALL.into_iter().zip(layouts().into_iter().cycle()) {
+        let objects = objects(format, layout);
         assert!(!check(&store_of(&objects), "nothing", None), "{format:?}: all is there");
         for (name, bytes) in &objects {
             for at in 0..bytes.len() {
@@ -126,8 +126,8 @@ fn every_flipped_byte_is_noticed_or_harmless() {
 
 #[test]
 fn missing_and_cut_logs_are_named() {
-    for (format, shape) in ValueFormat::ALL.into_iter().zip(shapes().into_iter().cycle()) {
-        let objects = objects(format, shape);
+    for (format, layout) in ValueFormat::ALL.into_iter().zip(layouts().into_iter().cycle()) {
+        let objects = objects(format, layout);
         for (name, bytes) in &objects {
             let mut missing = objects.clone();
             missing.remove(name);
@@ -158,8 +158,8 @@ fn a_partition_of_another_directory_is_refused() {
 /// Fix: they cover all of these.
 #[test]
 fn logs_that_changed_places_are_refused() {
-    for (format, shape) in ValueFormat::ALL.into_iter().zip(shapes().into_iter().cycle()) {
-        let objects = objects(format, shape);
+    for (format, layout) in ValueFormat::ALL.into_iter().zip(layouts().into_iter().cycle()) {
+        let objects = objects(format, layout);
         for log in ["index", "data", "values", "aux"] {
             let [first, second] = [0, 1].map(|rank| format!("d/0000000{rank}-{log}"));
             let mut changed = objects.clone();
@@ -180,9 +180,9 @@ fn logs_that_changed_places_are_refused() {
 /// Fix: it compares the lengths of all logs with those in the root object, or in the last epoch.
 #[test]
 fn logs_of_another_length_are_told() {
-    for (format, shape) in ValueFormat::ALL.into_iter().zip(shapes().into_iter().cycle()) {
+    for (format, layout) in ValueFormat::ALL.into_iter().zip(layouts().into_iter().cycle()) {
         for is_finished in [true, false] {
-            let mut objects = objects(format, shape);
+            let mut objects = objects(format, layout);
             if !is_finished {
                 objects.remove("d/root");
             }

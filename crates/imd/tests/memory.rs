@@ -44,14 +44,14 @@ const BESIDES_BYTES: usize = 200_000;
 /// Peak allocation while `ranks` ranks append `rows` records in two epochs.
 fn peak(
     format: ValueFormat,
-    shape: RecordLayout,
+    layout: RecordLayout,
     ranks: u32,
     memory_bytes: u64,
     rows: u64,
 ) -> usize {
     let folder = tempfile::tempdir().expect("a folder");
     let store: SharedStore = Arc::new(PosixStore::new(folder.path()).expect("a store"));
-    let mut options = DirectoryOptions::new(1, format, shape);
+    let mut options = DirectoryOptions::new(1, format, layout);
     options.memory_bytes = memory_bytes;
     options.routing = Routing::ThreeHop;
     let before = NOW.load(Ordering::Relaxed);
@@ -62,7 +62,7 @@ fn peak(
         let (mut key, mut value) = (vec![0; 255], vec![7; 100_000]);
         for _ in 0..2 {
             for _ in 0..rows {
-                let (key_bytes, value_bytes) = match shape {
+                let (key_bytes, value_bytes) = match layout {
                     RecordLayout::Fixed { key_bytes, value_bytes } => {
                         (usize::from(key_bytes), value_bytes as usize)
                     }
@@ -90,11 +90,12 @@ fn peak(
 fn allocations_stay_under_the_bound() {
     records_that_do_not_fit_memory_are_refused();
     let fixed = |key_bytes, value_bytes| RecordLayout::Fixed { key_bytes, value_bytes };
-    let shapes = [fixed(8, 40), fixed(1, 0), fixed(8, 0), fixed(255, 4000), RecordLayout::Variable];
+    let layouts =
+        [fixed(8, 40), fixed(1, 0), fixed(8, 0), fixed(255, 4000), RecordLayout::Variable];
     for format in ValueFormat::ALL {
-        for shape in shapes {
+        for layout in layouts {
             for (ranks, memory) in [(1, 1 << 20), (1, 4 << 20), (2, 2 << 20)] {
-                let bytes = match shape {
+                let bytes = match layout {
                     RecordLayout::Fixed { key_bytes, value_bytes } => {
                         u64::from(key_bytes) + u64::from(value_bytes)
                     }
@@ -103,10 +104,10 @@ fn allocations_stay_under_the_bound() {
                 // Twice as much as fits memory, unless that takes long.
                 let rows = (2 * memory / bytes).min(300_000);
                 let bound = ranks as usize * (memory as usize + BESIDES_BYTES);
-                let got = peak(format, shape, ranks, memory, rows);
+                let got = peak(format, layout, ranks, memory, rows);
                 assert!(
                     got <= bound,
-                    "{format:?}, {shape:?}, {ranks} ranks of {memory} bytes: {got} of {bound}"
+                    "{format:?}, {layout:?}, {ranks} ranks of {memory} bytes: {got} of {bound}"
                 );
             }
         }
@@ -126,7 +127,7 @@ fn records_that_do_not_fit_memory_are_refused() {
         imd.finish()
     })
     .expect("the others are written");
-    options.shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 1 << 20 };
+    options.layout = RecordLayout::Fixed { key_bytes: 8, value_bytes: 1 << 20 };
     let refused = threads::run(1, 1, |transport| {
         DirectoryWriter::create(&store, "e/", transport, &options).map(drop)
     });

@@ -21,7 +21,7 @@ type Model = BTreeMap<Vec<u8>, Vec<(u32, u32, Vec<u8>)>>;
 struct Case {
     seed: u64,
     format: ValueFormat,
-    shape: RecordLayout,
+    layout: RecordLayout,
     ranks: u32,
     per_node: u32,
     routing: Routing,
@@ -31,11 +31,11 @@ struct Case {
 }
 
 impl Case {
-    fn small(shape: RecordLayout) -> Self {
+    fn small(layout: RecordLayout) -> Self {
         Self {
             seed: 1,
             format: ValueFormat::Base,
-            shape,
+            layout,
             ranks: 2,
             per_node: 16,
             routing: Routing::ThreeHop,
@@ -47,9 +47,9 @@ impl Case {
 }
 
 /// Keys repeat within and between epochs and ranks.
-fn record(random: &mut Random, shape: RecordLayout, keys: u64) -> (Vec<u8>, Vec<u8>) {
+fn record(random: &mut Random, layout: RecordLayout, keys: u64) -> (Vec<u8>, Vec<u8>) {
     let number = random.below(keys);
-    match shape {
+    match layout {
         RecordLayout::Fixed { key_bytes, value_bytes } => {
             let mut key = vec![0; usize::from(key_bytes)];
             let width = key.len().min(8);
@@ -73,7 +73,7 @@ fn record(random: &mut Random, shape: RecordLayout, keys: u64) -> (Vec<u8>, Vec<
 }
 
 fn write(store: &SharedStore, case: &Case) -> Model {
-    let mut options = DirectoryOptions::new(77, case.format, case.shape);
+    let mut options = DirectoryOptions::new(77, case.format, case.layout);
     options.routing = case.routing;
     options.memory_bytes = case.memory_bytes;
     let model: Mutex<Model> = Mutex::default();
@@ -86,7 +86,7 @@ fn write(store: &SharedStore, case: &Case) -> Model {
             // Some ranks have no records in some epochs.
             let records = if random.one_in(5) { 0 } else { random.below(case.records) };
             for _ in 0..records {
-                let (key, mut value) = record(&mut random, case.shape, case.records);
+                let (key, mut value) = record(&mut random, case.layout, case.records);
                 stamp(&mut value, rank, mine.len() as u32);
                 imd.append(&key, &value)?;
                 mine.push((key, epoch, value));
@@ -195,8 +195,8 @@ fn check_scans(reader: &DirectoryReader, case: &Case, model: &Model) {
 /// next epoch gets new cuts.
 #[test]
 fn ordered_partitions_follow_keys_that_move() {
-    let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 8 };
-    let mut options = DirectoryOptions::new(1, ValueFormat::Ordered, shape);
+    let layout = RecordLayout::Fixed { key_bytes: 8, value_bytes: 8 };
+    let mut options = DirectoryOptions::new(1, ValueFormat::Ordered, layout);
     options.memory_bytes = 1 << 20;
     let store: SharedStore = Arc::new(MemoryStore::new());
     threads::run(4, 2, |transport| {
@@ -220,7 +220,7 @@ fn ordered_partitions_follow_keys_that_move() {
             let mut counts = QueryCounts::default();
             let partition = reader.partition(partition, &mut counts).expect("partition");
             let epoch = partition.epoch(epoch, &mut counts).expect("epoch");
-            epoch.segments.iter().flat_map(|part| &part.tables).map(|table| table.rows).sum()
+            epoch.groups.iter().flat_map(|part| &part.tables).map(|table| table.rows).sum()
         };
         (0..4).map(rows_of).collect()
     };
@@ -245,13 +245,14 @@ fn run(case: &Case) {
 #[test]
 fn every_format_gives_back_what_was_appended() {
     for (seed, format) in (1..).zip(ValueFormat::ALL) {
-        for shape in [RecordLayout::Fixed { key_bytes: 8, value_bytes: 40 }, RecordLayout::Variable]
+        for layout in
+            [RecordLayout::Fixed { key_bytes: 8, value_bytes: 40 }, RecordLayout::Variable]
         {
-            let records = if shape == RecordLayout::Variable { 2_000 } else { 20_000 };
+            let records = if layout == RecordLayout::Variable { 2_000 } else { 20_000 };
             let case = Case {
                 seed,
                 format,
-                shape,
+                layout,
                 ranks: 4,
                 per_node: 2,
                 routing: Routing::ThreeHop,
@@ -270,7 +271,7 @@ fn random_directories_agree_with_the_model() {
     let mut random = Random::from_seed(20);
     for seed in 100..130 {
         let ranks = 1 + random.below(6) as u32;
-        let shape = match random.below(4) {
+        let layout = match random.below(4) {
             0 => RecordLayout::Fixed { key_bytes: 8, value_bytes: random.below(100) as u32 },
             1 => RecordLayout::Fixed { key_bytes: 1 + random.below(30) as u8, value_bytes: 9000 },
             2 => RecordLayout::Fixed { key_bytes: 1 + random.below(4) as u8, value_bytes: 3 },
@@ -279,7 +280,7 @@ fn random_directories_agree_with_the_model() {
         run(&Case {
             seed,
             format: ValueFormat::ALL[random.below(5) as usize],
-            shape,
+            layout,
             ranks,
             per_node: 1 + random.below(3) as u32,
             routing: if random.one_in(2) { Routing::Direct } else { Routing::ThreeHop },
@@ -292,11 +293,11 @@ fn random_directories_agree_with_the_model() {
 
 #[test]
 fn two_hundred_and_fifty_six_ranks_agree_with_the_model() {
-    let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 16 };
+    let layout = RecordLayout::Fixed { key_bytes: 8, value_bytes: 16 };
     run(&Case {
         seed: 256,
         format: ValueFormat::Base,
-        shape,
+        layout,
         ranks: 256,
         per_node: 16,
         routing: Routing::ThreeHop,
@@ -304,16 +305,16 @@ fn two_hundred_and_fifty_six_ranks_agree_with_the_model() {
         records: 200,
         memory_bytes: 1 << 20,
     });
-    let case = Case { seed: 257, format: ValueFormat::Ordered, ..Case::small(shape) };
+    let case = Case { seed: 257, format: ValueFormat::Ordered, ..Case::small(layout) };
     run(&Case { ranks: 64, routing: Routing::Direct, ..case });
 }
 
 #[test]
 fn memory_stays_under_the_bound() {
-    let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 40 };
+    let layout = RecordLayout::Fixed { key_bytes: 8, value_bytes: 40 };
     for format in ValueFormat::ALL {
         let bound = 4 << 20;
-        let mut options = DirectoryOptions::new(1, format, shape);
+        let mut options = DirectoryOptions::new(1, format, layout);
         options.memory_bytes = bound;
         let store: SharedStore = Arc::new(MemoryStore::new());
         let summaries = threads::run(2, 1, |transport| {

@@ -15,14 +15,14 @@ use esker_imd::{
 type Append<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 
 /// Writes a directory of one rank with `append`; returns the bytes of one table's slot in the
-/// segment with the largest slots.
+/// index group with the largest slots.
 fn largest_slot(
-    shape: RecordLayout,
+    layout: RecordLayout,
     memory_bytes: u64,
     append: impl Fn(&mut Append<'_>) + Sync,
 ) -> (SharedStore, u64) {
     let store: SharedStore = Arc::new(MemoryStore::new());
-    let mut options = DirectoryOptions::new(1, ValueFormat::Base, shape);
+    let mut options = DirectoryOptions::new(1, ValueFormat::Base, layout);
     options.memory_bytes = memory_bytes;
     threads::run(1, 1, |transport| {
         let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;
@@ -35,12 +35,12 @@ fn largest_slot(
     let mut counts = QueryCounts::default();
     let partition = reader.partition(0, &mut counts).expect("partition");
     let epoch = partition.epoch(0, &mut counts).expect("epoch");
-    let of_segment = |segment: &IndexGroup| {
-        let slots = 0..segment.slot_ends.len();
-        let bytes = slots.map(|slot| segment.slot_place(slot)).map(|at| at.end - at.start);
-        bytes.max().unwrap_or(0) / segment.tables.len() as u64
+    let of_index_group = |group: &IndexGroup| {
+        let slots = 0..group.slot_ends.len();
+        let bytes = slots.map(|slot| group.slot_range(slot)).map(|at| at.end - at.start);
+        bytes.max().unwrap_or(0) / group.tables.len() as u64
     };
-    let most = epoch.segments.iter().map(of_segment).max().expect("a segment");
+    let most = epoch.groups.iter().map(of_index_group).max().expect("an index group");
     (store, most)
 }
 
@@ -51,10 +51,10 @@ const SLOT_BYTES_MAX: u64 = 34 << 10;
 fn slots_are_small_whatever_the_memory_and_the_records() {
     for memory_kib in [512, 3 << 10, 16 << 10] {
         for value_bytes in [0, 40, 3000] {
-            let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes };
+            let layout = RecordLayout::Fixed { key_bytes: 8, value_bytes };
             let memory = memory_kib << 10;
             let rows = (2 * memory / (8 + u64::from(value_bytes))).min(250_000);
-            let (_, most) = largest_slot(shape, memory, |append| {
+            let (_, most) = largest_slot(layout, memory, |append| {
                 let mut random = Random::from_seed(memory);
                 let value = vec![3; value_bytes as usize];
                 (0..rows).for_each(|_| append(&random.next_u64().to_be_bytes(), &value));
@@ -93,8 +93,8 @@ fn a_cold_get_over_five_epochs_takes_six_reads_of_the_index_and_five_of_data() {
     const KEYS: u64 = 200_000;
     let key = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
     let store: SharedStore = Arc::new(MemoryStore::new());
-    let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 8 };
-    let mut options = DirectoryOptions::new(1, ValueFormat::Base, shape);
+    let layout = RecordLayout::Fixed { key_bytes: 8, value_bytes: 8 };
+    let mut options = DirectoryOptions::new(1, ValueFormat::Base, layout);
     options.memory_bytes = 32 << 20;
     threads::run(1, 1, |transport| {
         let mut imd = DirectoryWriter::create(&store, "d/", transport, &options)?;

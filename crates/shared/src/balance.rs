@@ -67,8 +67,8 @@ impl<T: Transport> SharedJob<T> {
         if map.balance(&load) {
             self.segments.set_map(map);
             // If it fails, some ranks would look for segments at the wrong owner.
-            let settled = self.migrate_segments();
-            settled.inspect_err(|error| self.segments.give_up(error))?;
+            let migrated = self.migrate_segments();
+            migrated.inspect_err(|error| self.segments.give_up(error))?;
         }
         Ok(())
     }

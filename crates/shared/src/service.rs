@@ -207,8 +207,8 @@ impl<T: Transport> SegmentService<T> {
         let (first, next) = (self.first_put, self.exchange().next_id());
         self.exchange().await_replies(first, next)?;
         self.first_put = next;
-        let settled = self.exchange().await_puts(first, next);
-        settled.inspect_err(|error| self.give_up(error))
+        let awaited = self.exchange().await_puts(first, next);
+        awaited.inspect_err(|error| self.give_up(error))
     }
 
     /// Returns `own` if it is a success at all ranks. Otherwise fails at all: at a rank that has an

@@ -45,10 +45,10 @@ impl SegmentSnapshot {
     /// # Errors
     /// `TooLarge` if too many segments overlap.
     pub fn chunk(&self, from: u64, limit: usize) -> Result<Vec<Segment>> {
-        let Some(lattice) = self.buffer.lattice(self.file)? else { return Ok(Vec::new()) };
+        let Some(intervals) = self.buffer.interval_index(self.file)? else { return Ok(Vec::new()) };
         let (mut found, mut from) = (Vec::new(), from);
         while found.len() < limit {
-            let chunk = lattice.chunk(from, limit);
+            let chunk = intervals.chunk(from, limit);
             let Some(last) = chunk.last() else { break };
             from = last.end();
             found.extend(chunk.into_iter().filter(|segment| segment.place.is_some()));

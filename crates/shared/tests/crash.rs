@@ -90,7 +90,7 @@ impl Story {
     }
 
     /// Makes the bytes that were read the content from now on.
-    fn settle(&mut self, got: &[u8]) {
+    fn replace_content(&mut self, got: &[u8]) {
         self.writes.clear();
         let byte = |at: usize| BTreeSet::from([got.get(at).copied().unwrap_or(0)]);
         self.before = (0..FILE_BYTES).map(byte).collect();
@@ -237,7 +237,7 @@ fn live(mut job: Job, told: &Told, steps: &Random, what: &str) -> Result<()> {
     let mut life = Life { job: &mut job, file, told, me };
     let got = life.check_what_was_left(what)?;
     if me == 0 {
-        told.story().settle(&got);
+        told.story().replace_content(&got);
     }
     life.job.barrier()?;
     let mut all = steps.clone();
@@ -271,7 +271,7 @@ impl Life<'_, '_> {
 }
 
 /// Draws the numbers of ranks, nodes and servers, and the length of slices.
-fn shape(random: &mut Random, reads: RemoteReads) -> ((u32, u32), SharedOptions) {
+fn draw_setup(random: &mut Random, reads: RemoteReads) -> ((u32, u32), SharedOptions) {
     let ranks = 1 + random.below(5) as u32;
     let per_node = 1 + random.below(u64::from(ranks)) as u32;
     let slice_bytes = [100, 1_000, 1 << 20][random.below(3) as usize];
@@ -292,7 +292,7 @@ fn history(seed: u64) {
     let told = Told::new();
     for life in 0..1 + random.below(4) {
         let reads = if random.one_in(3) { RemoteReads::Ranks } else { RemoteReads::Store };
-        let (ranks, options) = shape(&mut random, reads);
+        let (ranks, options) = draw_setup(&mut random, reads);
         let faulty = Arc::new(FaultStore::new(store.clone(), random.next_u64()));
         // Early operations are in the opening of parts and the migration of segments.
         let most = [100, 300, 1_000][random.below(3) as usize];
@@ -308,7 +308,7 @@ fn history(seed: u64) {
         }
         store = found_after(&faulty, &mut random);
     }
-    let (ranks, options) = shape(&mut random, RemoteReads::Store);
+    let (ranks, options) = draw_setup(&mut random, RemoteReads::Store);
     let published = run(&store, ranks, &[], &options, |mut job| {
         let (me, file) = (job.segments().rank().0, job.open("/shared", Some(0o644))?);
         let mut life = Life { job: &mut job, file, told: &told, me };

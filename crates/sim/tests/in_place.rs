@@ -20,7 +20,7 @@ use esker_table::manifest::SetId;
 use esker_table::tree::Durability;
 use parking_lot::Mutex;
 
-use crate::operation::{Answer, Operation, Place};
+use crate::operation::{Answer, Operation, TargetPath};
 use crate::reference::Reference;
 use crate::subject;
 use crate::truth::{Doubt, Version};
@@ -53,7 +53,7 @@ impl FileInPlace {
     /// Its path in `reference`, if it is there and was not written otherwise.
     fn path_in(&self, reference: &Reference) -> Option<Vec<u8>> {
         let is_same = |path: &Vec<u8>| {
-            let found = reference.content(&Place::of(path));
+            let found = reference.content(&TargetPath::of(path));
             found.is_ok_and(|content| Arc::ptr_eq(&content, &self.content))
         };
         if is_same(&self.path) {
@@ -69,7 +69,7 @@ impl FileInPlace {
 
     /// Records that its content is now that at `path` of `reference`.
     fn change(&mut self, reference: &Reference, path: &[u8]) {
-        self.content = reference.content(&Place::of(path)).expect("its content was replaced");
+        self.content = reference.content(&TargetPath::of(path)).expect("its content was replaced");
         self.since_sync.lock().push(self.content.clone());
         self.firm_bytes = self.firm_bytes.min(self.content.len());
     }
@@ -125,7 +125,7 @@ impl Writer {
     fn begin_in_place(&mut self, random: &mut Random) {
         let Some(work) = &self.work else { return };
         let name = format!("direct{}", work.states).into_bytes();
-        let at = Place { dir: b"/".to_vec(), name };
+        let at = TargetPath { dir: b"/".to_vec(), name };
         let operation = Operation::Create { at: at.clone(), mode: 0o644 };
         let mut next = work.reference.clone();
         if next.run(&operation).is_err() || work.durability == Durability::Always {
@@ -173,7 +173,7 @@ impl Writer {
         let Some(mut file) = work.in_place.take() else { return };
         let (bytes, pieces) = patches(&file.content, random);
         let mut next = work.reference.clone();
-        next.replace_content(&Place::of(&file.path), bytes).expect("it is there");
+        next.replace_content(&TargetPath::of(&file.path), bytes).expect("it is there");
         for (offset, piece) in &pieces {
             file.direct.write_all_at(piece, *offset).expect("memory takes it");
         }
@@ -217,7 +217,7 @@ impl Writer {
         bytes.resize(usize::try_from(size).expect("it is small"), 0);
         let mut next = work.reference.clone();
         let path = file.path.clone();
-        next.replace_content(&Place::of(&path), bytes).expect("it is there");
+        next.replace_content(&TargetPath::of(&path), bytes).expect("it is there");
         let (session, open) = (work.session.clone(), file.open.clone());
         // Bytes beyond the cut are no longer certain, even if the cut failed.
         file.change(&next, &path);
@@ -283,7 +283,7 @@ impl Writer {
 }
 
 /// Opens the new file at `at` for writing in place.
-fn open_directly(work: &Work, at: &Place) -> Result<Option<(Arc<OpenFile>, File)>> {
+fn open_directly(work: &Work, at: &TargetPath) -> Result<Option<(Arc<OpenFile>, File)>> {
     let open = work.session.open_file(&work.session.dir(&at.dir)?, &at.name)?;
     match work.session.file(&open).begin_in_place()? {
         Some(direct) => Ok(Some((open, direct))),

@@ -15,7 +15,7 @@ use esker_table::manifest::SetId;
 use esker_table::tree::TreeOptions;
 
 use crate::checks::{World, options};
-use crate::operation::{Content, Operation, Place};
+use crate::operation::{Content, Operation, TargetPath};
 use crate::reference::Reference;
 use crate::subject;
 use crate::truth::Certainty;
@@ -79,7 +79,7 @@ fn write_and_publish(
         for file in 0..1 + random.below(4) {
             let name = format!("part{rank}.{file}.{}", random.below(1_000)).into_bytes();
             let content = Content { bytes: random.below(3_000) as usize, seed: random.next_u64() };
-            let at = Place { dir: b"/".to_vec(), name };
+            let at = TargetPath { dir: b"/".to_vec(), name };
             let operation = Operation::Write { at, mode: 0o644, content };
             if reference.run(&operation).is_ok() {
                 subject::try_run(&session, &operation)?;

@@ -10,7 +10,7 @@ use esker_fs::ops::RenameFlags;
 use esker_fs::session::Session;
 use esker_fs::stack::namespace::FollowLinks;
 
-use crate::operation::{Answer, Operation, Place};
+use crate::operation::{Answer, Operation, TargetPath};
 use crate::writer::{Writer, patches, paths_of_files};
 
 impl Writer {
@@ -25,9 +25,9 @@ impl Writer {
     pub(crate) fn open_moved(&mut self, random: &mut Random) {
         let Some(path) = self.any_file(random) else { return };
         let Some(work) = &self.work else { return };
-        let from = Place::of(&path);
+        let from = TargetPath::of(&path);
         let name = format!("moved{}", random.below(1_000)).into_bytes();
-        let to = Place { dir: b"/".to_vec(), name };
+        let to = TargetPath { dir: b"/".to_vec(), name };
         let operation = match random.one_in(2) {
             true => Operation::Link { from: from.clone(), to },
             false => Operation::Rename { from: from.clone(), to, flags: RenameFlags::Replace },
@@ -48,7 +48,7 @@ impl Writer {
             return;
         }
         let is_it = |path: &Vec<u8>| {
-            work.reference.content(&Place::of(path)).is_ok_and(|it| Arc::ptr_eq(&it, &content))
+            work.reference.content(&TargetPath::of(path)).is_ok_and(|it| Arc::ptr_eq(&it, &content))
         };
         let Some(path) = paths_of_files(&work.reference).into_iter().find(is_it) else { return };
         self.write_pieces(&path, Some(file), random);
@@ -64,7 +64,7 @@ impl Writer {
     /// closes it.
     fn write_pieces(&mut self, path: &[u8], file: Option<Arc<OpenFile>>, random: &mut Random) {
         let Some(work) = &self.work else { return };
-        let at = Place::of(path);
+        let at = TargetPath::of(path);
         let Ok(before) = work.reference.content(&at) else { return };
         let (bytes, pieces) = patches(&before, random);
         let mut next = work.reference.clone();
@@ -102,7 +102,7 @@ impl Writer {
     pub(crate) fn open_removed(&mut self, random: &mut Random) {
         let Some(path) = self.any_file(random) else { return };
         let Some(work) = &self.work else { return };
-        let at = Place::of(&path);
+        let at = TargetPath::of(&path);
         let stat = Operation::Stat { path, follow: FollowLinks::No };
         let mut next = work.reference.clone();
         let is_only_name = match next.run(&stat) {
@@ -153,11 +153,11 @@ impl Writer {
     }
 }
 
-fn open(session: &Session, at: &Place) -> Result<Arc<OpenFile>> {
+fn open(session: &Session, at: &TargetPath) -> Result<Arc<OpenFile>> {
     session.open_file(&session.dir(&at.dir)?, &at.name)
 }
 
-fn remove_open(session: &Session, at: &Place) -> Result<Arc<OpenFile>> {
+fn remove_open(session: &Session, at: &TargetPath) -> Result<Arc<OpenFile>> {
     let file = open(session, at)?;
     session.unlink(&session.dir(&at.dir)?, &at.name)?;
     Ok(file)

@@ -10,7 +10,7 @@ use esker_fs::inode::FileKind;
 use esker_table::manifest::SetId;
 use parking_lot::Mutex;
 
-use crate::operation::{ANY_TIME, Place, Tree, difference};
+use crate::operation::{ANY_TIME, TargetPath, Tree, difference};
 use crate::reference::Reference;
 
 /// Certainty that a name is published.
@@ -232,7 +232,7 @@ impl Lineage {
 /// Takes over the content of the file at `path` from `found`.
 pub fn adopt_content(reference: &mut Reference, path: &[u8], found: &Tree) {
     if let Some(leaf) = found.get(path) {
-        let at = Place::of(&[b"/", path].concat());
+        let at = TargetPath::of(&[b"/", path].concat());
         // If the path is not a file in the reference either, there is no content to take over.
         let _ = reference.replace_content(&at, leaf.bytes.clone());
     }

@@ -17,7 +17,7 @@ use crate::checks::{World, options, tree_of};
 use crate::history::{Step, StepKind};
 use crate::in_place::{FileInPlace, KeptFile};
 use crate::job::run_job;
-use crate::operation::{Answer, Content, Operation, Outcome, Place};
+use crate::operation::{Answer, Content, Operation, Outcome, TargetPath};
 use crate::random_operation::{Mix, pick};
 use crate::reference::Reference;
 use crate::subject;
@@ -314,7 +314,7 @@ impl Writer {
         let Some(work) = &self.work else { return };
         let content = Content { bytes: LARGE_BYTES, seed: random.next_u64() };
         let name = format!("large{}", work.states).into_bytes();
-        let at = Place { dir: b"/".to_vec(), name };
+        let at = TargetPath { dir: b"/".to_vec(), name };
         let operation = Operation::Write { at: at.clone(), mode: 0o644, content };
         let mut next = work.reference.clone();
         if next.run(&operation).is_err() {

@@ -12,7 +12,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::block::Block;
-use crate::row_cache::{BlockSlots, HotRecords};
+use crate::row_cache::{BlockSlots, RowCache};
 use crate::schema::{RowBuffer, Schema};
 use crate::table::LookupKey;
 
@@ -43,7 +43,7 @@ impl Weighter<(u64, u32), Arc<Block>> for MemoryBytes {
 pub struct BlockCache {
     budget_bytes: u64,
     blocks: Option<Cache<(u64, u32), Arc<Block>, MemoryBytes>>,
-    hot: Option<HotRecords>,
+    row_cache: Option<RowCache>,
     /// Bytes of the budget that tables hold for themselves.
     held_bytes: AtomicU64,
     /// Bytes of all blocks ever inserted.
@@ -82,11 +82,11 @@ impl BlockCache {
         let items = (budget_bytes / BLOCK_BYTES_TYPICAL).max(16) as usize;
         let blocks =
             (budget_bytes > 0).then(|| Cache::with_weighter(items, budget_bytes, MemoryBytes));
-        let hot = HotRecords::new(budget_bytes / 2);
+        let row_cache = RowCache::new(budget_bytes / 2);
         Arc::new(Self {
             budget_bytes,
             blocks,
-            hot,
+            row_cache,
             held_bytes: AtomicU64::new(0),
             inserted_bytes: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
@@ -94,24 +94,27 @@ impl BlockCache {
         })
     }
 
-    /// Makes the shelf of a table; `firsts` are the last integers of the blocks' first keys.
-    pub(crate) fn shelf(
+    /// Makes the state of an open table; `firsts` are the last integers of the blocks' first keys.
+    pub(crate) fn table_cache(
         &self,
         schema: &'static Schema,
         firsts: impl ExactSizeIterator<Item = u64>,
     ) -> TableCache {
         let table = self.tables.fetch_add(1, Ordering::Relaxed);
-        TableCache { table, slots: self.hot.is_some().then(|| BlockSlots::new(schema, firsts)) }
+        TableCache {
+            table,
+            slots: self.row_cache.is_some().then(|| BlockSlots::new(schema, firsts)),
+        }
     }
 
-    pub(crate) fn get(&self, shelf: &TableCache, block: usize) -> Option<Arc<Block>> {
-        self.blocks.as_ref()?.get(&(shelf.table, block as u32))
+    pub(crate) fn get(&self, table_cache: &TableCache, block: usize) -> Option<Arc<Block>> {
+        self.blocks.as_ref()?.get(&(table_cache.table, block as u32))
     }
 
-    pub(crate) fn insert(&self, shelf: &TableCache, block: usize, parsed: &Arc<Block>) {
+    pub(crate) fn insert(&self, table_cache: &TableCache, block: usize, parsed: &Arc<Block>) {
         if let Some(blocks) = &self.blocks {
             self.inserted_bytes.fetch_add(parsed.memory_bytes() as u64, Ordering::Relaxed);
-            blocks.insert((shelf.table, block as u32), parsed.clone());
+            blocks.insert((table_cache.table, block as u32), parsed.clone());
         }
     }
 
@@ -132,9 +135,9 @@ impl BlockCache {
 
     /// Hints to the processor that [`BlockCache::get_record`] follows.
     #[inline]
-    pub(crate) fn prefetch_record(&self, shelf: &TableCache, block: usize, digest: u64) {
-        if let (Some(hot), Some(slots)) = (&self.hot, &shelf.slots) {
-            hot.prefetch(slots, block, digest);
+    pub(crate) fn prefetch_record(&self, table_cache: &TableCache, block: usize, digest: u64) {
+        if let (Some(row_cache), Some(slots)) = (&self.row_cache, &table_cache.slots) {
+            row_cache.prefetch(slots, block, digest);
         }
     }
 
@@ -143,13 +146,13 @@ impl BlockCache {
     #[inline]
     pub(crate) fn get_record(
         &self,
-        (shelf, block, is_first_group): (&TableCache, usize, bool),
+        (table_cache, block, is_first_group): (&TableCache, usize, bool),
         wanted: &LookupKey,
         with_strings: bool,
         out: &mut RowBuffer,
     ) -> Option<bool> {
-        let (hot, slots) = (self.hot.as_ref()?, shelf.slots.as_ref()?);
-        hot.get((slots, block, is_first_group), wanted, with_strings, out)
+        let (row_cache, slots) = (self.row_cache.as_ref()?, table_cache.slots.as_ref()?);
+        row_cache.get((slots, block, is_first_group), wanted, with_strings, out)
     }
 
     /// Records that a point read has found `parsed`, block `block`, in the cache; the block begins
@@ -157,23 +160,23 @@ impl BlockCache {
     #[inline]
     pub(crate) fn promote(
         &self,
-        (shelf, block): (&TableCache, usize),
+        (table_cache, block): (&TableCache, usize),
         (parsed, group): (&Block, &[u64]),
         is_due: bool,
     ) {
-        if let (Some(hot), Some(slots)) = (&self.hot, &shelf.slots)
-            && !slots.is_settled(block)
-            && (is_due || hot.admits())
+        if let (Some(row_cache), Some(slots)) = (&self.row_cache, &table_cache.slots)
+            && !slots.is_image_decided(block)
+            && (is_due || row_cache.admits())
         {
-            hot.insert(slots, block, (parsed, group), || self.make_room(hot));
+            row_cache.insert(slots, block, (parsed, group), || self.make_room(row_cache));
         }
     }
 
     /// Gives blocks the part of the budget that images do not use.
-    fn make_room(&self, hot: &HotRecords) {
+    fn make_room(&self, row_cache: &RowCache) {
         if let Some(blocks) = &self.blocks {
             let held = self.held_bytes.load(Ordering::Relaxed);
-            blocks.set_capacity(self.budget_bytes.saturating_sub(hot.memory_bytes() + held));
+            blocks.set_capacity(self.budget_bytes.saturating_sub(row_cache.memory_bytes() + held));
         }
     }
 
@@ -199,7 +202,7 @@ impl BlockCache {
         if let Some(blocks) = &self.blocks
             && before / HELD_STEP_BYTES != now / HELD_STEP_BYTES
         {
-            let images = self.hot.as_ref().map_or(0, HotRecords::memory_bytes);
+            let images = self.row_cache.as_ref().map_or(0, RowCache::memory_bytes);
             blocks.set_capacity(self.budget_bytes.saturating_sub(now + images));
         }
     }
@@ -208,6 +211,6 @@ impl BlockCache {
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.blocks.as_ref().map_or(0, Cache::weight)
-            + self.hot.as_ref().map_or(0, HotRecords::memory_bytes)
+            + self.row_cache.as_ref().map_or(0, RowCache::memory_bytes)
     }
 }

@@ -104,7 +104,7 @@ impl KeyPresence {
     /// The addresses of the lines of the two newest generations and their counts, newest first.
     /// Older generations are small.
     #[must_use]
-    pub(crate) fn lines_places(&self) -> [(*const u8, usize); 2] {
+    pub(crate) fn lines_addresses(&self) -> [(*const u8, usize); 2] {
         let mut newest = self.generations.iter().rev();
         std::array::from_fn(|_| {
             newest.next().map_or((std::ptr::null(), 0), |FilterGeneration { lines, .. }| {

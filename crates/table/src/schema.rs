@@ -225,7 +225,7 @@ impl Schema {
     /// The integer that orders the records of one group first: the last of the key's.
     #[inline]
     #[must_use]
-    pub(crate) fn order(&self, ints: &[u64]) -> u64 {
+    pub(crate) fn last_key_int(&self, ints: &[u64]) -> u64 {
         ints[self.key_ints - 1]
     }
 

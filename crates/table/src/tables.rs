@@ -157,19 +157,19 @@ impl SortedRun {
             let table = handle.open()?;
             let first = handle.reference.first.key().max(*key);
             for number in table.index().block_of(&first)..table.index().blocks() {
-                let place = match last {
-                    Some(place) if (place.table, place.number) == (at, number) => place,
+                let sought = match last {
+                    Some(sought) if (sought.table, sought.number) == (at, number) => sought,
                     _ => {
                         let block = table.block(number)?;
                         last.insert(LastBlock { table: at, number, block })
                     }
                 };
-                let row = place.block.lower_bound(&first);
-                if row < place.block.rows() {
-                    if place.block.key_ints(row) > handle.reference.last.ints {
+                let row = sought.block.lower_bound(&first);
+                if row < sought.block.rows() {
+                    if sought.block.key_ints(row) > handle.reference.last.ints {
                         break;
                     }
-                    place.block.read(row, false, out);
+                    sought.block.read(row, false, out);
                     return Ok(true);
                 }
             }
@@ -202,9 +202,9 @@ impl SortedRun {
                 }
             })?;
             // If the key's block has no such record, it is in the next block or the next table.
-            let (mut place, mut row) = (None, RowBuffer::default());
+            let (mut sought, mut row) = (None, RowBuffer::default());
             for index in beyond {
-                if self.seek(&keys[index], &mut place, &mut row)? {
+                if self.seek(&keys[index], &mut sought, &mut row)? {
                     found(index, &row)?;
                 }
             }

@@ -34,10 +34,10 @@ fn insert(tree: &Tree, row: &Row) -> Result<Option<u64>> {
 }
 
 fn update(tree: &Tree, row: &Row) -> Result<()> {
-    tree.update([RECORD.key(row)], |_, draft| {
+    tree.update([RECORD.key(row)], |_, batch| {
         // Takes the number before the record turns out to be too long.
-        draft.seq();
-        draft.put(&mut [*row]);
+        batch.seq();
+        batch.put(&mut [*row]);
         Ok(())
     })
 }

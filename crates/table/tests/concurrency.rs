@@ -40,10 +40,10 @@ fn raise(tree: &Tree, key: &[u8], noise: &mut Random) -> Result<u64> {
     let mut tail = [0u8; 24];
     noise.fill(&mut tail);
     let tail = &tail[..noise.below(24) as usize];
-    tree.update([record::key(key)], |[old], draft| {
+    tree.update([record::key(key)], |[old], batch| {
         let before = old.map_or(0, |old| count_of(old.strings[record::VALUE]));
         let value = [&(before + 1).to_le_bytes()[..], tail].concat();
-        draft.put(&mut [record::row(key, &value)]);
+        batch.put(&mut [record::row(key, &value)]);
         Ok(before + 1)
     })
 }
@@ -76,11 +76,11 @@ fn point_reader(tree: &Tree, groups: &[u8], stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let key = key(groups[random.below(groups.len() as u64) as usize], random.below(COUNTERS));
         let count = get(tree, &key).expect("get").map_or(0, |value| count_of(&value));
-        note(&mut seen, key, count);
+        record_count(&mut seen, key, count);
     }
 }
 
-fn note(seen: &mut BTreeMap<Vec<u8>, u64>, key: Vec<u8>, count: u64) {
+fn record_count(seen: &mut BTreeMap<Vec<u8>, u64>, key: Vec<u8>, count: u64) {
     let before = seen.entry(key).or_default();
     assert!(*before <= count, "a counter sank from {before} to {count}");
     *before = count;
@@ -96,7 +96,7 @@ fn scanner(tree: &Tree, stop: &AtomicBool) {
         let lost = seen.keys().find(|key| !found.contains_key(*key));
         assert!(lost.is_none(), "a scan lost {lost:?}");
         for (key, value) in found {
-            note(&mut seen, key, count_of(&value));
+            record_count(&mut seen, key, count_of(&value));
         }
     }
 }
@@ -248,9 +248,9 @@ fn make(tree: &Tree, key: &[u8], value: &[u8]) -> Result<bool> {
     if tree.insert(&mut row, |_, _| {})?.is_some() {
         return Ok(true);
     }
-    tree.update([record::key(key)], |[old], draft| {
+    tree.update([record::key(key)], |[old], batch| {
         if old.is_none() {
-            draft.put(&mut [record::row(key, value)]);
+            batch.put(&mut [record::row(key, value)]);
         }
         Ok(old.is_none())
     })

@@ -131,7 +131,7 @@ fn a_panic_of_the_flushing_thread_is_reported_to_writers() {
     let panics = Arc::new(AtomicBool::new(false));
     let barrier = panics.clone();
     let setup = TreeSetup {
-        barrier: Arc::new(move || {
+        sync_dependencies: Arc::new(move || {
             assert!(!barrier.load(Ordering::SeqCst), "a bug");
             Ok(())
         }),

@@ -27,16 +27,16 @@ fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(SystemClock),
         options,
-        barrier: Arc::new(|| Ok(())),
+        sync_dependencies: Arc::new(|| Ok(())),
         heartbeat: None,
     }
 }
 
 fn put(tree: &Tree, key: &[u8], value: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
-    tree.update([record::key(key)], |[old], draft| {
+    tree.update([record::key(key)], |[old], batch| {
         let mut row = record::row(key, value.unwrap_or_default());
         row.ints[record::TOMBSTONE] = u64::from(value.is_none());
-        draft.put(&mut [row]);
+        batch.put(&mut [row]);
         let live = old.filter(|old| old.ints[record::TOMBSTONE] == 0);
         Ok(live.map(|old| old.strings[record::VALUE].to_vec()))
     })

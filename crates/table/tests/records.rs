@@ -36,7 +36,7 @@ pub fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(SystemClock),
         options,
-        barrier: Arc::new(|| Ok(())),
+        sync_dependencies: Arc::new(|| Ok(())),
         heartbeat: None,
     }
 }
@@ -51,8 +51,8 @@ pub fn resume(store: &SharedStore, options: TreeOptions) -> Result<Tree> {
 
 /// Binds `key` to `value`; returns its previous value.
 pub fn put(tree: &Tree, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>> {
-    tree.update([record::key(key)], |[old], draft| {
-        draft.put(&mut [record::row(key, value)]);
+    tree.update([record::key(key)], |[old], batch| {
+        batch.put(&mut [record::row(key, value)]);
         Ok(old.map(|old| old.strings[record::VALUE].to_vec()))
     })
 }

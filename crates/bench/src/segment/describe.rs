@@ -70,8 +70,8 @@ mod tests {
         let patterns = [WritePattern::Strided(10), WritePattern::Tile(10), WritePattern::Btio(24)];
         for pattern in patterns.into_iter().chain([WritePattern::Random(10)]) {
             let segments = 24 * 24 * 4 * 8;
-            let shape = PatternSize { pattern, clients: 16, segments, batch: 100, shuffled: false };
-            let batches = shape.batches().expect("a shape");
+            let size = PatternSize { pattern, clients: 16, segments, batch: 100, shuffled: false };
+            let batches = size.batches().expect("a possible size");
             let all = described(SetId(9), &batches);
             let mut said: Vec<Segment> = all
                 .iter()

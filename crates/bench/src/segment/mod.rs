@@ -72,18 +72,18 @@ pub struct SegmentReport {
     pub range_entries_per_second: f64,
 }
 
-/// Puts the batches of `shape` into a new change set in `store`, looks up every segment, and
+/// Puts the batches of `size` into a new change set in `store`, looks up every segment, and
 /// deletes the set.
 ///
 /// # Errors
 /// `Corrupt` for a wrong answer; errors of the store.
 pub fn segment(
     store: &SharedStore,
-    shape: &PatternSize,
+    size: &PatternSize,
     as_descriptors: bool,
     options: TreeOptions,
 ) -> Result<SegmentReport> {
-    let batches = shape.batches()?;
+    let batches = size.batches()?;
     let counted = Arc::new(CountedStore::new(store.clone()));
     let set = SetId(Random::from_system().u128());
     let shared: SharedStore = counted.clone();
@@ -132,7 +132,7 @@ fn setup(store: &SharedStore, options: &TreeOptions) -> TreeSetup {
         source: TableSource::new(store.clone(), CACHE_BYTES),
         clock: Arc::new(SystemClock),
         options: options.clone(),
-        barrier: Arc::new(|| Ok(())),
+        sync_dependencies: Arc::new(|| Ok(())),
         heartbeat: None,
     }
 }

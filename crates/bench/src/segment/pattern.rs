@@ -61,24 +61,24 @@ pub struct SegmentBatch {
 
 /// Offset and length of segment `index` of rank `client`.
 fn piece_at(
-    shape: &PatternSize,
+    size: &PatternSize,
     order: Option<&Permutation>,
     client: u64,
     index: u64,
 ) -> (u64, u64) {
-    match shape.pattern {
-        WritePattern::Strided(bytes) => ((index * shape.clients + client) * bytes, bytes),
+    match size.pattern {
+        WritePattern::Strided(bytes) => ((index * size.clients + client) * bytes, bytes),
         WritePattern::Random(bytes) => {
-            let at = index * shape.clients + client;
+            let at = index * size.clients + client;
             (order.map_or(at, |order| order.at(at)) * bytes, bytes)
         }
         WritePattern::Tile(bytes) => {
-            let across = 1u64 << (shape.clients.ilog2() / 2);
-            let rows = shape.segments / shape.clients;
+            let across = 1u64 << (size.clients.ilog2() / 2);
+            let rows = size.segments / size.clients;
             let (column, row) = (client % across, client / across);
             (((row * rows + index) * across + column) * bytes, bytes)
         }
-        WritePattern::Btio(side) => btio(side, shape.clients, client, index),
+        WritePattern::Btio(side) => btio(side, size.clients, client, index),
     }
 }
 
@@ -196,8 +196,8 @@ mod tests {
             // A whole cube has, for each cell across, as many lines as a layer has points.
             let segments =
                 if let WritePattern::Btio(side) = pattern { side * side * 4 } else { 4_096 };
-            let shape = PatternSize { pattern, clients, segments, batch: 100, shuffled: true };
-            let batches = shape.batches().expect("a shape");
+            let size = PatternSize { pattern, clients, segments, batch: 100, shuffled: true };
+            let batches = size.batches().expect("a possible size");
             let mut all: Vec<FilePiece> =
                 batches.into_iter().flat_map(|batch| batch.pieces).collect();
             assert_eq!(all.len() as u64, segments, "{pattern:?}");

@@ -191,9 +191,9 @@ impl ImdWriteCommand {
     }
 
     fn work(&self, directory: SessionDirectory, ranks: u32) -> ImdWrite {
-        let shape =
+        let layout =
             RecordLayout::Fixed { key_bytes: KEY_BYTES as u8, value_bytes: self.value_bytes };
-        let mut options = directory.options(self.format.format(), shape);
+        let mut options = directory.options(self.format.format(), layout);
         options.routing = self.routing.routing();
         options.memory_bytes = self.rank_memory;
         let value_bytes = self.value_bytes as usize;

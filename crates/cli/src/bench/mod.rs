@@ -20,7 +20,7 @@ use esker_bench::{
     squash, stat,
 };
 use esker_imd::entry::IndexedEntry;
-use esker_imd::{DirectoryOptions, RecordLayout as ImdShape, ValueFormat};
+use esker_imd::{DirectoryOptions, RecordLayout, ValueFormat};
 use esker_live::LiveTree;
 use esker_live::client::LiveClientOptions;
 use serde::Serialize;
@@ -295,8 +295,8 @@ impl BenchCommandLine {
             BenchWorkload::ImdThrottled { keys, share } => {
                 let store = context.store_or_new()?;
                 let particles = ParticleCount { keys, value_bytes: 40, ranks: 1 };
-                let shape = ImdShape::Fixed { key_bytes: 8, value_bytes: 40 };
-                let options = DirectoryOptions::new(1, ValueFormat::Base, shape);
+                let layout = RecordLayout::Fixed { key_bytes: 8, value_bytes: 40 };
+                let options = DirectoryOptions::new(1, ValueFormat::Base, layout);
                 let work = ImdWrite { particles, epochs: 1, options, per_node: 1 };
                 let throttled = imd_throttled(&store, &work, f64::from(share) / 100.0)?;
                 return show(context, &throttled);
@@ -328,7 +328,7 @@ fn imd_get_at(
     let (entry, reader) = imd::open(context, target, 0)?;
     let prefix = only_part(&entry, target)?;
     let directory = reader.parts().next().and_then(|part| part.directory().cloned());
-    let (Some(directory), ImdShape::Fixed { key_bytes: 8, value_bytes }) =
+    let (Some(directory), RecordLayout::Fixed { key_bytes: 8, value_bytes }) =
         (directory, reader.record_layout())
     else {
         let what = format!("{target}: not written by `imd-write`");

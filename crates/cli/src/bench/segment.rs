@@ -99,15 +99,15 @@ impl BenchSegmentCommand {
 
     /// Measures, or writes the workload.
     pub fn run(&self, context: &CommandContext) -> Result<()> {
-        let shape = self.pattern_size();
+        let size = self.pattern_size();
         if let Some(path) = &self.dump {
-            let batches = shape.batches()?;
+            let batches = size.batches()?;
             let written = File::create(path)
-                .and_then(|file| dump(shape.clients, &batches, &mut BufWriter::new(file)));
+                .and_then(|file| dump(size.clients, &batches, &mut BufWriter::new(file)));
             return written.map_err(|error| Error::io(error, format!("write {}", path.display())));
         }
         let options: TreeOptions = self.settings.options(context).tree;
-        show(context, &segment(&context.store_or_new()?, &shape, self.descriptors, options)?)
+        show(context, &segment(&context.store_or_new()?, &size, self.descriptors, options)?)
     }
 }
 

@@ -48,7 +48,7 @@ pub struct CollectiveOptions {
     /// The ranks that are members of the tree.
     pub delegates: Delegates,
     /// The tree along which members reach the root.
-    pub shape: Topology,
+    pub topology: Topology,
     /// A channel used by these collectives alone; [`Channel::COLLECTIVE`] by default.
     pub channel: Channel,
 }
@@ -56,7 +56,7 @@ pub struct CollectiveOptions {
 impl Default for CollectiveOptions {
     fn default() -> Self {
         let channel = Channel::COLLECTIVE;
-        Self { delegates: Delegates::PerNode(1), shape: Topology::LogRing, channel }
+        Self { delegates: Delegates::PerNode(1), topology: Topology::LogRing, channel }
     }
 }
 
@@ -178,7 +178,7 @@ impl<T: Transport> Collectives<T> {
     /// The tree to the delegate of `root`, and this rank's index in it if it is a member.
     fn tree(&self, root: Rank) -> (ReductionTree, Option<u32>) {
         let size = u32::try_from(self.members.len()).expect("no more members than ranks");
-        let tree = ReductionTree::new(self.options.shape, size, self.delegate_of[root.index()]);
+        let tree = ReductionTree::new(self.options.topology, size, self.delegate_of[root.index()]);
         let me = self.transport.rank();
         let place = self.delegate_of[me.index()];
         (tree, (self.members[place as usize] == me).then_some(place))

@@ -48,7 +48,7 @@ pub struct ModelledJob {
     /// 0 if clients send directly to the root.
     pub servers: u32,
     /// The tree along which servers reach the root.
-    pub shape: Topology,
+    pub topology: Topology,
 }
 
 /// Cost of a collective.
@@ -69,7 +69,7 @@ pub struct CollectiveCost {
 /// # Errors
 /// `Invalid` without clients, or with more servers than clients.
 pub fn time(setting: ModelledJob, costs: &MessageCosts) -> Result<CollectiveCost> {
-    let ModelledJob { clients, servers, shape } = setting;
+    let ModelledJob { clients, servers, topology } = setting;
     if clients == 0 || servers > clients {
         let what = format!("{clients} clients of {servers} servers");
         return Err(Error::new(Kind::Invalid, what));
@@ -85,7 +85,7 @@ pub fn time(setting: ModelledJob, costs: &MessageCosts) -> Result<CollectiveCost
             hops_max: 0,
         });
     }
-    let tree = ReductionTree::new(shape, servers, 0);
+    let tree = ReductionTree::new(topology, servers, 0);
     let own = |server: u32| u64::from(clients / servers + u32::from(server < clients % servers));
     let local_way_ns = costs.local_latency_ns + costs.local_overhead_ns;
     let gathered = |server| own(server) * costs.local_overhead_ns + local_way_ns;
@@ -164,8 +164,8 @@ fn broadcast(
 mod tests {
     use super::*;
 
-    fn taken(clients: u32, servers: u32, shape: Topology) -> CollectiveCost {
-        time(ModelledJob { clients, servers, shape }, &MessageCosts::default()).unwrap()
+    fn taken(clients: u32, servers: u32, topology: Topology) -> CollectiveCost {
+        time(ModelledJob { clients, servers, topology }, &MessageCosts::default()).unwrap()
     }
 
     /// Figure 12: 1,024 clients, 64 to 1,024 servers. Delegation helps while servers are few; with
@@ -199,7 +199,7 @@ mod tests {
         let one = taken(16, 1, Topology::LogRing);
         assert_eq!((one.root_received, one.hops_max), (0, 0));
         let error = time(
-            ModelledJob { clients: 1, servers: 2, shape: Topology::Star },
+            ModelledJob { clients: 1, servers: 2, topology: Topology::Star },
             &MessageCosts::default(),
         );
         assert_eq!(error.unwrap_err().kind(), Kind::Invalid);

@@ -16,7 +16,7 @@
 //! Source: MetaKV §III-C, Equation 3. Deviation: the paper shows powers of two; distances that do
 //! not exist on a smaller ring are left out.
 
-/// The shape of the tree to the root.
+/// The topology of the tree to the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// Every member sends to the root, which answers each.
@@ -28,7 +28,7 @@ pub enum Topology {
 /// The tree to one root.
 #[derive(Clone, Copy, Debug)]
 pub struct ReductionTree {
-    shape: Topology,
+    topology: Topology,
     size: u64,
     root: u64,
 }
@@ -39,9 +39,9 @@ impl ReductionTree {
     /// # Panics
     /// If there is no such member.
     #[must_use]
-    pub fn new(shape: Topology, size: u32, root: u32) -> Self {
+    pub fn new(topology: Topology, size: u32, root: u32) -> Self {
         assert!(root < size, "member {root} of {size}");
-        Self { shape, size: size.into(), root: root.into() }
+        Self { topology, size: size.into(), root: root.into() }
     }
 
     /// The distance on the ring from `member` ahead to the root.
@@ -55,7 +55,7 @@ impl ReductionTree {
     pub fn parent(&self, member: u32) -> Option<u32> {
         let distance = self.distance(member);
         let bit = distance.checked_ilog2()?;
-        match self.shape {
+        match self.topology {
             Topology::Star => Some(narrow(self.root)),
             Topology::LogRing => Some(narrow((u64::from(member) + (1 << bit)) % self.size)),
         }
@@ -63,18 +63,18 @@ impl ReductionTree {
 
     /// The members that send to `member`, those with the largest subtrees first.
     pub fn children(&self, member: u32) -> impl Iterator<Item = u32> + use<> {
-        let (size, root, shape) = (self.size, self.root, self.shape);
+        let (size, root, topology) = (self.size, self.root, self.topology);
         let distance = u64::from(self.distance(member));
         let first = 64 - distance.leading_zeros();
         let distances = (0..)
-            .map(move |number: u64| match shape {
+            .map(move |number: u64| match topology {
                 Topology::Star => number + 1,
                 Topology::LogRing => {
                     distance + 1_u64.checked_shl(first + narrow(number)).unwrap_or(u64::MAX / 2)
                 }
             })
             .take_while(move |child| {
-                *child < size && (shape == Topology::LogRing || distance == 0)
+                *child < size && (topology == Topology::LogRing || distance == 0)
             });
         distances.map(move |child| narrow((root + size - child) % size))
     }

@@ -86,18 +86,18 @@ pub(super) struct BatchHeader {
 
 impl BatchHeader {
     /// Writes the header into the first bytes of `batch`.
-    pub fn write(&self, shape: &BatchFlags, batch: &mut [u8]) {
+    pub fn write(&self, flags: &BatchFlags, batch: &mut [u8]) {
         batch[0..4].copy_from_slice(&self.epoch.to_le_bytes());
         batch[4] = self.hop;
         batch[5] = if self.is_last { FLAG_LAST } else { 0 };
         batch[6..8].fill(0);
         batch[8..12].copy_from_slice(&self.records.to_le_bytes());
-        batch[12..16].copy_from_slice(&shape.record_bytes.unwrap_or(VARIABLE).to_le_bytes());
+        batch[12..16].copy_from_slice(&flags.record_bytes.unwrap_or(VARIABLE).to_le_bytes());
         batch[16..24].copy_from_slice(&self.records_so_far.to_le_bytes());
     }
 
     /// Reads the header of `batch`; returns it with a cursor over the records.
-    pub fn read<'a>(shape: &BatchFlags, batch: &'a [u8]) -> Result<(Self, BatchRecords<'a>)> {
+    pub fn read<'a>(flags: &BatchFlags, batch: &'a [u8]) -> Result<(Self, BatchRecords<'a>)> {
         let corrupt = |offset, what: String| Err(Error::corrupt("batch", offset, what));
         let Some((header, records)) = batch.split_first_chunk::<HEADER_BYTES>() else {
             return corrupt(0, format!("{} bytes are less than a header", batch.len()));
@@ -109,8 +109,8 @@ impl BatchHeader {
         if header[5] & !FLAG_LAST != 0 || header[6..8] != [0, 0] {
             return corrupt(5, format!("expected flags 0 or 1, got {:02x?}", &header[5..8]));
         }
-        if record_bytes != shape.record_bytes.unwrap_or(VARIABLE) {
-            let expected = shape.record_bytes;
+        if record_bytes != flags.record_bytes.unwrap_or(VARIABLE) {
+            let expected = flags.record_bytes;
             return corrupt(
                 12,
                 format!("records of {expected:?} bytes expected, got {record_bytes}"),
@@ -125,14 +125,14 @@ impl BatchHeader {
         };
         Ok((
             read,
-            BatchRecords { shape: *shape, rest: records, left: read.records, bytes: batch.len() },
+            BatchRecords { flags: *flags, rest: records, left: read.records, bytes: batch.len() },
         ))
     }
 }
 
 /// Cursor over the records of a batch.
 pub(super) struct BatchRecords<'a> {
-    shape: BatchFlags,
+    flags: BatchFlags,
     rest: &'a [u8],
     left: u32,
     /// Bytes of the whole batch.
@@ -154,9 +154,9 @@ impl<'a> BatchRecords<'a> {
             return Err(self.corrupt("bytes follow the last record"));
         }
         self.left -= 1;
-        let from = if self.shape.has_from { Some(Rank(self.word()?)) } else { None };
-        let to = if self.shape.has_to { Some(Rank(self.word()?)) } else { None };
-        let length = match self.shape.record_bytes {
+        let from = if self.flags.has_from { Some(Rank(self.word()?)) } else { None };
+        let to = if self.flags.has_to { Some(Rank(self.word()?)) } else { None };
+        let length = match self.flags.record_bytes {
             Some(length) => length,
             None => match self.split(1)?[0] {
                 LONG => self.word()?,
@@ -195,12 +195,12 @@ mod tests {
     const VARIED: BatchFlags = BatchFlags { has_from: true, has_to: true, record_bytes: None };
     const FIXED: BatchFlags = BatchFlags { has_from: false, has_to: false, record_bytes: Some(3) };
 
-    fn batch(shape: &BatchFlags, records: &[(Rank, Rank, &[u8])]) -> Vec<u8> {
+    fn batch(flags: &BatchFlags, records: &[(Rank, Rank, &[u8])]) -> Vec<u8> {
         let mut batch = vec![0; HEADER_BYTES];
         for (from, to, record) in records {
             let before = batch.len();
-            shape.put(&mut batch, *from, *to, record);
-            assert_eq!(batch.len() - before, shape.encoded_bytes(record.len()));
+            flags.put(&mut batch, *from, *to, record);
+            assert_eq!(batch.len() - before, flags.encoded_bytes(record.len()));
         }
         let header = BatchHeader {
             epoch: 7,
@@ -209,15 +209,15 @@ mod tests {
             records: u32::try_from(records.len()).unwrap(),
             records_so_far: 1 << 33,
         };
-        header.write(shape, &mut batch);
-        assert_eq!(BatchHeader::read(shape, &batch).unwrap().0, header);
+        header.write(flags, &mut batch);
+        assert_eq!(BatchHeader::read(flags, &batch).unwrap().0, header);
         batch
     }
 
     type Owned = (Option<Rank>, Option<Rank>, Vec<u8>);
 
-    fn decode(shape: &BatchFlags, batch: &[u8]) -> Result<Vec<Owned>> {
-        let (_, mut records) = BatchHeader::read(shape, batch)?;
+    fn decode(flags: &BatchFlags, batch: &[u8]) -> Result<Vec<Owned>> {
+        let (_, mut records) = BatchHeader::read(flags, batch)?;
         let mut decoded = Vec::new();
         while let Some((from, to, bytes)) = records.next()? {
             decoded.push((from, to, bytes.to_vec()));

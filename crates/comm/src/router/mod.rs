@@ -98,7 +98,7 @@ pub struct Router<T> {
     /// By slot; see [`NextHops`].
     batches: Vec<HopBatch>,
     /// By hop.
-    shapes: [BatchFlags; 3],
+    hop_flags: [BatchFlags; 3],
     channels: [Channel; 3],
     /// By slot of the sender ([`NextHops::reverse`]).
     arrivals: Vec<HopArrivals>,
@@ -150,7 +150,7 @@ impl<T: Transport> Router<T> {
             transport,
             batches: (0..route.slot_count()).map(|_| HopBatch::default()).collect(),
             arrivals: vec![HopArrivals::default(); route.slot_count()],
-            shapes: [
+            hop_flags: [
                 BatchFlags { has_from: false, has_to: true, record_bytes },
                 BatchFlags { has_from: true, has_to: true, record_bytes },
                 BatchFlags { has_from: many, has_to: false, record_bytes },
@@ -275,8 +275,8 @@ impl<T: Transport> Router<T> {
             }
             self.counters.forwarded += 1;
         }
-        let shape = self.shapes[hop as usize];
-        let more = shape.encoded_bytes(record.len());
+        let flags = self.hop_flags[hop as usize];
+        let more = flags.encoded_bytes(record.len());
         let held = self.batches[slot].bytes.len();
         let is_full = held > HEADER_BYTES && held + more > self.options.batch_bytes;
         if is_full {
@@ -286,7 +286,7 @@ impl<T: Transport> Router<T> {
             self.begin_batch(slot, more);
         }
         let batch = &mut self.batches[slot];
-        shape.put(&mut batch.bytes, from, to, record);
+        flags.put(&mut batch.bytes, from, to, record);
         batch.records += 1;
         // Polled last, since received records may go into the same batch.
         if is_full && came_over.is_none() {
@@ -331,7 +331,7 @@ impl<T: Transport> Router<T> {
         batch.records_before += u64::from(records);
         let records_so_far = batch.records_before;
         BatchHeader { epoch, hop, is_last, records, records_so_far }
-            .write(&self.shapes[hop as usize], &mut bytes);
+            .write(&self.hop_flags[hop as usize], &mut bytes);
         self.counters.batches += 1;
         let capacity = bytes.capacity();
         let mut deadline = Deadline::start(&self.transport);
@@ -380,9 +380,9 @@ impl<T: Transport> Router<T> {
     {
         let sender = message.from;
         let hop = u8::try_from(message.channel.0 - self.channels[0].0).expect("one of three");
-        let shape = self.shapes[hop as usize];
+        let flags = self.hop_flags[hop as usize];
         let place = |error: Error| error.within(format!("a message of {sender}"));
-        let (header, mut records) = BatchHeader::read(&shape, &message.bytes).map_err(place)?;
+        let (header, mut records) = BatchHeader::read(&flags, &message.bytes).map_err(place)?;
         self.count_arrival(sender, hop, &header).map_err(place)?;
         while let Some((from, to, record)) = records.next().map_err(place)? {
             let (from, to) = (from.unwrap_or(sender), to.unwrap_or(self.me));

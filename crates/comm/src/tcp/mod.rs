@@ -99,9 +99,9 @@ impl TcpTransport {
     pub fn connect(store: &dyn Store, job: &RankContext, options: &TcpOptions) -> Result<Self> {
         let (listener, host) = listen(job)?;
         let port = listener.local_addr().map_err(|error| Error::io(error, "listen"))?.port();
-        let meeting = Rendezvous { store, clock: &SystemClock, job, wait: options.deadline };
-        let met = meeting.meet(&RankAddress { host, port, node: job.node.clone() })?;
-        let network = RankSockets::new(job.rank, met, listener, options.clone())?;
+        let rendezvous = Rendezvous { store, clock: &SystemClock, job, wait: options.deadline };
+        let ranks = rendezvous.meet(&RankAddress { host, port, node: job.node.clone() })?;
+        let network = RankSockets::new(job.rank, ranks, listener, options.clone())?;
         let mut transport = Self { network, barrier: BarrierState::default(), receives: 0 };
         transport.network.watch()?;
         // The loss of a rank is noticed only once it has answered.
@@ -114,7 +114,7 @@ impl TcpTransport {
         transport.barrier()?;
         transport.network.mark_connected();
         if job.rank == Rank(0) {
-            meeting.clear()?;
+            rendezvous.clear()?;
         }
         Ok(transport)
     }

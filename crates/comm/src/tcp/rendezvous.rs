@@ -73,13 +73,14 @@ impl Rendezvous<'_> {
         let name = self.ranks_name();
         // Every entry is bounded, so the list of all is.
         let bytes_max = ENTRY_BYTES_MAX * (u64::from(self.job.size) + 1);
-        let ranks: AddressList = self.poll("rank 0, which waits for all others,", |meeting| {
-            match meeting.store.get(&name, bytes_max) {
-                Ok(bytes) => decode(&name, &bytes).map(Some),
-                Err(error) if error.kind() == Kind::NotFound => Ok(None),
-                Err(error) => Err(error),
-            }
-        })?;
+        let ranks: AddressList =
+            self.poll("rank 0, which waits for all others,", |rendezvous| {
+                match rendezvous.store.get(&name, bytes_max) {
+                    Ok(bytes) => decode(&name, &bytes).map(Some),
+                    Err(error) if error.kind() == Kind::NotFound => Ok(None),
+                    Err(error) => Err(error),
+                }
+            })?;
         let secret = from_hex(&ranks.secret)
             .filter(|_| ranks.ranks.len() == self.job.size as usize)
             .ok_or_else(|| Error::corrupt(&name, 0, "no secret, or a wrong number of ranks"))?;
@@ -97,10 +98,10 @@ impl Rendezvous<'_> {
         let prefix = prefix(&self.job.id);
         let all = self.job.size as usize;
         let mut missing = String::new();
-        let done = self.poll("ranks", |meeting| {
-            let names = meeting.store.list_names(&prefix)?;
+        let done = self.poll("ranks", |rendezvous| {
+            let names = rendezvous.store.list_names(&prefix)?;
             let has_come = |rank: &Rank| names.contains(&format!("rank-{}", rank.0));
-            let absent: Vec<String> = Rank::all(meeting.job.size)
+            let absent: Vec<String> = Rank::all(rendezvous.job.size)
                 .filter(|rank| !has_come(rank))
                 .map(|rank| rank.0.to_string())
                 .collect();
@@ -203,21 +204,21 @@ mod tests {
 
     fn meet(store: &MemoryStore, job: &RankContext, wait_ms: u64) -> Result<MetRanks> {
         let wait = Duration::from_millis(wait_ms);
-        let meeting = Rendezvous { store, clock: &SystemClock, job, wait };
+        let rendezvous = Rendezvous { store, clock: &SystemClock, job, wait };
         let port = u16::try_from(job.rank.0).unwrap();
-        meeting.meet(&RankAddress { host: "h".into(), port, node: job.node.clone() })
+        rendezvous.meet(&RankAddress { host: "h".into(), port, node: job.node.clone() })
     }
 
     #[test]
     fn all_learn_of_all() {
         let store = MemoryStore::default();
-        let met: Vec<MetRanks> = std::thread::scope(|scope| {
+        let met_ranks: Vec<MetRanks> = std::thread::scope(|scope| {
             let meet = |rank| meet(&store, &job(rank, 5), 10_000).unwrap();
             let threads: Vec<_> = (0..5).map(|rank| scope.spawn(move || meet(rank))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        for one in &met {
-            assert_eq!(one.secret, met[0].secret);
+        for one in &met_ranks {
+            assert_eq!(one.secret, met_ranks[0].secret);
             assert_eq!(one.nodes.labels(), [0, 0, 1, 1, 2]);
             assert_eq!(one.entries[3].port, 3);
         }

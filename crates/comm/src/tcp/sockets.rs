@@ -50,7 +50,7 @@ pub(super) struct RankSockets {
     pub options: TcpOptions,
     secret: JobSecret,
     peers: PeerTable,
-    door: Acceptor,
+    acceptor: Acceptor,
     epoll: OwnedFd,
     connections: HashMap<u64, RankConnection>,
     next_id: u64,
@@ -75,21 +75,21 @@ pub(super) struct RankSockets {
 impl RankSockets {
     pub fn new(
         rank: Rank,
-        met: MetRanks,
+        ranks: MetRanks,
         listener: TcpListener,
         options: TcpOptions,
     ) -> Result<Self> {
         let failure = |error: rustix::io::Errno| Error::io(error.into(), "epoll");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failure)?;
-        let mut door = Acceptor::new(listener, LISTENER);
-        door.watch(&epoll, SystemClock.monotonic_ns()).map_err(failure)?;
+        let mut acceptor = Acceptor::new(listener, LISTENER);
+        acceptor.watch(&epoll, SystemClock.monotonic_ns()).map_err(failure)?;
         Ok(Self {
             rank,
-            nodes: Arc::new(met.nodes),
+            nodes: Arc::new(ranks.nodes),
             options,
-            secret: met.secret,
-            peers: PeerTable::new(&met.entries),
-            door,
+            secret: ranks.secret,
+            peers: PeerTable::new(&ranks.entries),
+            acceptor,
             epoll,
             connections: HashMap::new(),
             next_id: LISTENER + 1,
@@ -207,7 +207,7 @@ impl RankSockets {
 
     /// Sends and receives as much as possible; waits up to `wait` for the first event.
     pub fn progress(&mut self, wait: Duration) -> Result<()> {
-        let wait = wait.min(HELLO_WAIT).min(self.door.wait(SystemClock.monotonic_ns()));
+        let wait = wait.min(HELLO_WAIT).min(self.acceptor.wait(SystemClock.monotonic_ns()));
         let timeout = Timespec::try_from(wait).expect("some seconds");
         let mut events = Vec::with_capacity(64);
         let spare = rustix::buffer::spare_capacity(&mut events);
@@ -236,24 +236,24 @@ impl RankSockets {
         let now_ns = SystemClock.monotonic_ns();
         let is_stranger =
             |id: u64| self.connections.get(&id).is_some_and(|known| known.role.is_stranger());
-        let silent = self.door.silent(now_ns, is_stranger);
+        let silent = self.acceptor.silent(now_ns, is_stranger);
         silent.into_iter().for_each(|id| self.refuse(id));
-        let watched = self.door.watch(&self.epoll, now_ns);
+        let watched = self.acceptor.watch(&self.epoll, now_ns);
         watched.map_err(|error| Error::io(error.into(), "wait for connections"))
     }
 
     fn accept(&mut self) {
         let now_ns = SystemClock.monotonic_ns();
-        while let Some(socket) = self.door.accept(self.rank, now_ns) {
+        while let Some(socket) = self.acceptor.accept(self.rank, now_ns) {
             // A connection that has already ended is dropped silently.
             let Ok(connection) = RankConnection::accepted(socket) else { continue };
             let id = self.add(connection);
-            self.door.let_in(id, now_ns);
+            self.acceptor.let_in(id, now_ns);
         }
     }
 
     fn refuse(&mut self, id: u64) {
-        self.door.refused += 1;
+        self.acceptor.refused += 1;
         self.close(id);
     }
 
@@ -421,7 +421,7 @@ impl RankSockets {
         let (role, has_goodbye) = (connection.role, connection.has_goodbye);
         self.close(id);
         let Some(rank) = role.peer() else {
-            self.door.refused += 1;
+            self.acceptor.refused += 1;
             return;
         };
         if has_goodbye || self.peers.has_goodbye(rank) {
@@ -442,7 +442,7 @@ impl RankSockets {
             let _ = epoll::delete(&self.epoll, &connection);
         }
         match connection.role {
-            PeerRole::Stranger | PeerRole::Challenged { .. } => self.door.release_stranger(),
+            PeerRole::Stranger | PeerRole::Challenged { .. } => self.acceptor.release_stranger(),
             PeerRole::Incoming { from, channel } => {
                 self.queues.release(channel, connection.decoder.pending_bytes());
                 self.incoming.remove(&(from, channel));
@@ -544,7 +544,7 @@ impl RankSockets {
     }
 
     pub fn connections(&self) -> (usize, u64) {
-        (self.connections.len(), self.door.refused)
+        (self.connections.len(), self.acceptor.refused)
     }
 }
 

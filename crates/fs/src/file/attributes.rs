@@ -122,7 +122,7 @@ impl SessionFile<'_> {
 impl Session {
     /// Returns the record of `file`, or its last known state if the record is gone.
     pub(super) fn record(&self, file: &OpenFile, state: &OpenFileState) -> Result<Inode> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         match file.location() {
             RecordLocation::Gone => Ok(state.inode.clone()),
             RecordLocation::Links => self.linked(file.id, true),
@@ -167,8 +167,8 @@ impl Session {
         Ok(())
     }
 
-    /// Marks the file dirty, as after a write, when only the place of its content changed.
-    pub(super) fn content_was_placed(&self, file: &Arc<OpenFile>, state: &mut OpenFileState) {
+    /// Marks the file dirty, as after a write, when only the location of its content changed.
+    pub(super) fn mark_content_moved(&self, file: &Arc<OpenFile>, state: &mut OpenFileState) {
         if !state.is_dirty {
             state.is_dirty = true;
             self.files().mark_dirty(file);
@@ -182,7 +182,7 @@ impl Session {
         file: &OpenFile,
         mut change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Option<Inode>> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         let mut is_other = false;
         let mut change = |inode: &mut Inode| {
             is_other = inode.id != file.id;

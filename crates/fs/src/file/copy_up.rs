@@ -23,8 +23,8 @@ const WINDOW_BYTES: u64 = 64 << 20;
 impl Session {
     /// Looks up `key` in the layers below this session, for an operation that will put a record of
     /// the file found there; makes that file's content the session's own.
-    pub(crate) fn below_to_change(&self, key: &Key, only_writer: bool) -> Result<LowerRecords> {
-        let mut below = self.layers().below(key, only_writer)?;
+    pub(crate) fn below_to_change(&self, key: &Key, is_absent_below: bool) -> Result<LowerRecords> {
+        let mut below = self.layers().below(key, is_absent_below)?;
         if let Some(inode) = below.inode.as_mut().filter(|inode| inode.branch.is_some())
             // If the session has its own record, the content may have changed since.
             && !self.tree().get(key, false, &mut RowBuffer::default())?

@@ -165,7 +165,7 @@ impl SessionFile<'_> {
         in_place.file.set_written_at(timestamp::system_time(mtime_ns))?;
         drop(session.take_buffer(&mut state));
         state.in_place = Some(in_place);
-        session.content_was_placed(file, &mut state);
+        session.mark_content_moved(file, &mut state);
         Ok(Some(theirs))
     }
 
@@ -267,7 +267,7 @@ impl Session {
     ) -> Result<()> {
         match sealed {
             SealedContent::Gone => {
-                give_up_place(state);
+                detach_content(state);
                 if self.files().is_shared(state.inode.id) {
                     // Other handles may still read it; the log is reclaimed once they are closed.
                     state.inode.extent = Some(in_place.extent(self.set(), state.inode.size));
@@ -275,7 +275,7 @@ impl Session {
                 Ok(())
             }
             SealedContent::Small(bytes) => {
-                give_up_place(state);
+                detach_content(state);
                 state.inode.size = bytes.len() as u64;
                 self.files().buffered_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
                 state.buffer = Some(bytes);
@@ -294,7 +294,7 @@ impl Session {
     /// Keeps the log without checksums, if it cannot be read or there is no room for its checksums.
     fn keep_unchecked(&self, state: &mut OpenFileState, in_place: &InPlaceFile) -> Result<()> {
         self.data().sync_in_place(&in_place.log)?;
-        give_up_place(state);
+        detach_content(state);
         state.inode.extent = Some(in_place.extent(self.set(), state.inode.size));
         Ok(())
     }
@@ -348,7 +348,7 @@ impl Session {
                 self.extents().put_segments(&mut [segment]).map(drop)
             });
         }
-        give_up_place(state);
+        detach_content(state);
         let synced_bytes = in_place.synced_bytes;
         state.inode.size = synced_bytes;
         if synced_bytes > 0 {
@@ -382,9 +382,9 @@ impl Session {
     }
 }
 
-/// Removes from `state` the place of content that is about to move. Its segments are released once
-/// a record says so: until then a crash falls back to them.
-fn give_up_place(state: &mut OpenFileState) {
+/// Removes from `state` the location of content that is about to move. Its segments are released
+/// once a record says so: until then a crash falls back to them.
+fn detach_content(state: &mut OpenFileState) {
     state.leaves_segments |= state.inode.mapped;
     (state.inode.mapped, state.inode.extent) = (false, None);
 }

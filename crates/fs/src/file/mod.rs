@@ -50,7 +50,7 @@ pub const BUFFERS_BYTES_MAX: usize = 128 << 20;
 #[derive(Debug)]
 pub struct OpenFile {
     id: u128,
-    place: Mutex<RecordLocation>,
+    location: Mutex<RecordLocation>,
     state: RwLock<OpenFileState>,
 }
 
@@ -122,7 +122,7 @@ impl OpenFile {
         self.state.read().size()
     }
 
-    fn new(inode: Inode, place: RecordLocation, is_new: bool) -> Self {
+    fn new(inode: Inode, location: RecordLocation, is_new: bool) -> Self {
         let is_inline =
             !inode.mapped && inode.extent.is_none() && inode.size == inode.content.len() as u64;
         let state = OpenFileState {
@@ -136,11 +136,11 @@ impl OpenFile {
             in_place: None,
             inode,
         };
-        Self { id: state.inode.id, place: Mutex::new(place), state: RwLock::new(state) }
+        Self { id: state.inode.id, location: Mutex::new(location), state: RwLock::new(state) }
     }
 
     fn location(&self) -> RecordLocation {
-        self.place.lock().clone()
+        self.location.lock().clone()
     }
 }
 

@@ -21,13 +21,13 @@ impl Session {
     /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for anything but a regular file.
     pub fn open_file(&self, dir: &Dir, name: &[u8]) -> Result<Arc<OpenFile>> {
         dir.check_name(name)?;
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         self.check_search(dir, name)?;
         loop {
             let version = self.files().record_version();
-            let (inode, place) = self.locate(dir, name)?;
+            let (inode, location) = self.locate(dir, name)?;
             check_file(&inode, name)?;
-            if let Some(file) = self.files().get_or_open(inode, place, version) {
+            if let Some(file) = self.files().get_or_open(inode, location, version) {
                 return Ok(file);
             }
         }
@@ -40,12 +40,12 @@ impl Session {
         let key = key(dir.id(), name);
         self.tree().prefetch(&key);
         // Until the file is open, a rename that moves it cannot update its place.
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         let version = Some(self.files().record_version());
         self.insert_locked(dir, (name, &key), &mut inode, None)?;
-        let place = RecordLocation::Name(dir.clone(), name.to_vec());
+        let location = RecordLocation::Name(dir.clone(), name.to_vec());
         self.files()
-            .open_new(inode, place, version)
+            .open_new(inode, location, version)
             .or_else(|inode| self.open_relocated(dir, name, *inode))
     }
 
@@ -57,14 +57,14 @@ impl Session {
             let version = self.files().record_version();
             let named = self.entry(dir, name, true)?;
             let named = named.filter(|named| named.id == inode.id && named.entry != NameKind::Link);
-            let (found, place) = match named {
+            let (found, location) = match named {
                 Some(named) => (named, RecordLocation::Name(dir.clone(), name.to_vec())),
                 None => match self.entry_of_links(inode.id)? {
                     Some(linked) => (linked, RecordLocation::Links),
                     None => (Inode { nlink: 0, ..inode.clone() }, RecordLocation::Gone),
                 },
             };
-            if let Some(file) = self.files().get_or_open(found, place, version) {
+            if let Some(file) = self.files().get_or_open(found, location, version) {
                 return Ok(file);
             }
         }
@@ -73,8 +73,8 @@ impl Session {
     /// Opens `inode`, which this session has just put at `name` in `dir`. Nothing may change the
     /// name in between; a kernel guarantees that.
     pub fn open_created(&self, dir: &Dir, name: &[u8], inode: Inode) -> Arc<OpenFile> {
-        let place = RecordLocation::Name(dir.clone(), name.to_vec());
-        let opened = self.files().open_new(inode, place, None);
+        let location = RecordLocation::Name(dir.clone(), name.to_vec());
+        let opened = self.files().open_new(inode, location, None);
         opened.unwrap_or_else(|_| unreachable!("without a version, every file is opened"))
     }
 
@@ -93,17 +93,17 @@ impl Session {
         name: &[u8],
         changes: &AttributeChanges,
     ) -> Result<Option<Arc<OpenFile>>> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         self.check_search(dir, name)?;
         loop {
             let version = self.files().record_version();
-            let (inode, place) = self.locate(dir, name)?;
+            let (inode, location) = self.locate(dir, name)?;
             if inode.kind() != Some(FileKind::File)
                 || (changes.size.is_none() && self.files().get(inode.id).is_none())
             {
                 return Ok(None);
             }
-            let file = self.files().get_or_open(inode, place, version);
+            let file = self.files().get_or_open(inode, location, version);
             if file.is_some() {
                 return Ok(file);
             }

@@ -514,7 +514,7 @@ impl Session {
         let change = &mut |current: &mut Inode| {
             is_moved = current.extent.as_ref() == Some(old);
             if is_moved {
-                moved.give_place(current);
+                moved.put_content_in(current);
             }
             Ok(())
         };
@@ -528,7 +528,7 @@ impl Session {
         if let Some(file) = self.files().get_outdated(inode.id) {
             let mut state = file.state.write();
             if state.inode.extent.as_ref() == Some(old) {
-                moved.give_place(&mut state.inode);
+                moved.put_content_in(&mut state.inode);
             }
         }
         Ok(())

@@ -108,7 +108,7 @@ impl SharedContent<'_> {
         state.inode.content.clear();
         (state.inode.mapped, state.inode.extent) = (true, None);
         state.may_have_segments = true;
-        self.session.content_was_placed(file, &mut state);
+        self.session.mark_content_moved(file, &mut state);
         Ok(handed)
     }
 
@@ -118,7 +118,7 @@ impl SharedContent<'_> {
         state.inode.size = size;
         state.inode.mtime_ns = mtime_ns;
         state.inode.ctime_ns = state.inode.ctime_ns.max(mtime_ns);
-        self.session.content_was_placed(file, &mut state);
+        self.session.mark_content_moved(file, &mut state);
     }
 
     /// Fills the gaps of `overlay` from the layers below this session. Cost: about a block read for

@@ -157,7 +157,7 @@ impl Session {
             let cut_bytes = state.inode.size - size;
             // The record first: it may be all that a crash leaves, or that a snapshot shows.
             state.inode.size = size;
-            self.content_was_placed(file, state);
+            self.mark_content_moved(file, state);
             self.write_state_attributes(file, state)?;
             // Up to the largest possible offset, to cover what a dead writer left beyond the end,
             // too.

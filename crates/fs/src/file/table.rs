@@ -92,7 +92,7 @@ impl OpenFiles {
     pub(super) fn get_or_open(
         &self,
         inode: Inode,
-        place: RecordLocation,
+        location: RecordLocation,
         version: RecordVersion,
     ) -> Option<Arc<OpenFile>> {
         let mut files = self.files.lock();
@@ -100,7 +100,7 @@ impl OpenFiles {
             return Some(known.open());
         }
         let is_current = self.record_version() == version;
-        is_current.then(|| self.open(&mut files, inode, place, false))
+        is_current.then(|| self.open(&mut files, inode, location, false))
     }
 
     /// Returns the open file of `inode`, which was made after `version`; gives the inode back if
@@ -108,7 +108,7 @@ impl OpenFiles {
     pub(super) fn open_new(
         &self,
         inode: Inode,
-        place: RecordLocation,
+        location: RecordLocation,
         version: Option<RecordVersion>,
     ) -> Result<Arc<OpenFile>, Box<Inode>> {
         let mut files = self.files.lock();
@@ -119,17 +119,17 @@ impl OpenFiles {
         if version.is_some_and(|version| version.relocations != relocations) {
             return Err(Box::new(inode));
         }
-        Ok(self.open(&mut files, inode, place, true))
+        Ok(self.open(&mut files, inode, location, true))
     }
 
     fn open(
         &self,
         files: &mut HashMap<u128, OpenFileEntry>,
         inode: Inode,
-        place: RecordLocation,
+        location: RecordLocation,
         is_new: bool,
     ) -> Arc<OpenFile> {
-        let mut file = OpenFile::new(inode, place, is_new);
+        let mut file = OpenFile::new(inode, location, is_new);
         let buffered = file.state.get_mut().buffer.as_ref().map_or(0, Vec::len);
         let file = Arc::new(file);
         self.buffered_bytes.fetch_add(buffered, Ordering::Relaxed);
@@ -222,9 +222,9 @@ impl OpenFiles {
     /// Updates an open file whose inode is now at `name` in `dir`.
     pub(crate) fn moved(&self, id: u128, dir: &Dir, name: &[u8]) {
         if let Some(file) = self.get(id) {
-            let mut place = file.place.lock();
-            if !matches!(*place, RecordLocation::Links) {
-                *place = RecordLocation::Name(dir.clone(), name.to_vec());
+            let mut location = file.location.lock();
+            if !matches!(*location, RecordLocation::Links) {
+                *location = RecordLocation::Name(dir.clone(), name.to_vec());
             }
         }
     }
@@ -234,7 +234,7 @@ impl OpenFiles {
     pub(crate) fn linked(&self, id: u128) {
         self.relocations.fetch_add(1, Ordering::SeqCst);
         if let Some(known) = self.files.lock().get(&id) {
-            *known.file.place.lock() = RecordLocation::Links;
+            *known.file.location.lock() = RecordLocation::Links;
         }
     }
 
@@ -250,7 +250,7 @@ impl OpenFiles {
         };
         let mut state = file.state.write();
         state.overlay_onto(inode);
-        *file.place.lock() = RecordLocation::Gone;
+        *file.location.lock() = RecordLocation::Gone;
         true
     }
 }

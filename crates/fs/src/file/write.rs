@@ -145,7 +145,7 @@ impl Session {
         let is_mapped = state.inode.mapped && state.inode.branch.is_none();
         self.make_mapped(state)?;
         if !is_mapped {
-            self.content_was_placed(file, state);
+            self.mark_content_moved(file, state);
         }
         Ok(())
     }

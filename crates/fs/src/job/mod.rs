@@ -431,12 +431,12 @@ fn assign_runs(tables: &[TableRef]) -> Vec<usize> {
 /// Adds paths to conflicts, and reports moved directories to which no path leads any more.
 fn name_conflicts(
     report: &mut JobReport,
-    shape: &DirTree,
+    tree: &DirTree,
     moved: &[(DirId, KeyBuffer, usize)],
     parts: &[SetId],
 ) {
     for (id, key, part) in moved {
-        if !shape.is_live(*id) {
+        if !tree.is_live(*id) {
             report.conflicts.push(PartConflict {
                 kind: ConflictKind::Unreachable,
                 path: None,
@@ -448,8 +448,8 @@ fn name_conflicts(
         }
     }
     for conflict in &mut report.conflicts {
-        if conflict.dir != DirId::LINKS && shape.is_live(conflict.dir) {
-            conflict.path = shape.path(conflict.dir, &conflict.name);
+        if conflict.dir != DirId::LINKS && tree.is_live(conflict.dir) {
+            conflict.path = tree.path(conflict.dir, &conflict.name);
         }
     }
 }

@@ -37,10 +37,10 @@ impl Session {
         if let Some(fill) = fill {
             // Size beyond the content is a hole at the end.
             let size_min = inode.size;
-            self.store_content(fill)?.give(&mut inode);
+            self.store_content(fill)?.put_in(&mut inode);
             inode.size = inode.size.max(size_min);
         }
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         dir.check_alive()?;
         self.insert_vacant(dir, name, &mut inode, &below)?;
         dir.touch(self.now_ns());
@@ -56,7 +56,7 @@ impl Session {
         place: Option<(&Dir, &[u8])>,
         inode: &Inode,
     ) -> Result<()> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         let change = |own: &mut Inode| {
             self.identity().check_owner(own, place.map_or(b"/", |(_, name)| name))?;
             (own.mode, own.uid, own.gid) = (inode.mode, inode.uid, inode.gid);

@@ -43,8 +43,8 @@ impl Session {
         // A directory of generation 0 was never removed: if a layer below had entries for it, the
         // name would exist there. At later generations, a layer outside our stack's line may have
         // entries.
-        let is_fresh = inode.generation == 0;
-        let node = self.node(dir, name, inode, || is_fresh);
+        let is_absent_below = inode.generation == 0;
+        let node = self.node(dir, name, inode, || is_absent_below);
         if self.touched_count() > TOUCHED_MAX {
             self.write_dir_times()?;
         }

@@ -30,14 +30,14 @@ impl Session {
             dir.touch(inode.ctime_ns);
             return Ok(());
         }
-        let is_made = self.update([key], |[own], draft| {
+        let is_made = self.update([key], |[own], batch| {
             let state = NameState::of(own, &below)?;
             match state.inode {
                 Some(found) if found.id == id.0 => return Ok(false),
                 Some(_) => return Err(exists(name)),
                 None => inode.generation = state.next_generation,
             }
-            put(draft, &key, &inode);
+            put(batch, &key, &inode);
             Ok(true)
         })?;
         if is_made {

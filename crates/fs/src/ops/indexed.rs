@@ -48,7 +48,7 @@ impl Session {
     pub fn append_indexed(&self, dir: &Dir, name: &[u8], number: u64, size: u64) -> Result<Inode> {
         let part = self.finished_part(number)?;
         dir.check_name(name)?;
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         self.check_search(dir, name)?;
         self.update_inode(dir, name, |inode| {
             self.identity().check(WRITE, inode, name)?;

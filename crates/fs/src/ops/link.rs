@@ -34,7 +34,7 @@ impl Session {
         (old_dir, old_name): (&Dir, &[u8]),
         (dir, name): (&Dir, &[u8]),
     ) -> Result<Inode> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         check_name(name)?;
         old_dir.check_name(old_name)?;
         self.check_search(old_dir, old_name)?;
@@ -64,12 +64,12 @@ impl Session {
         let keys =
             [key(old_dir.id(), old_name), key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [
-            self.below_to_change(&keys[0], old_dir.is_fresh())?,
+            self.below_to_change(&keys[0], old_dir.is_absent_below())?,
             self.below(dir, &keys[1])?,
             self.below_to_change(&keys[2], false)?,
         ];
         let (now_ns, mut is_shown) = (self.now_ns(), false);
-        let linked = self.update(keys, |[old, new, shared], draft| {
+        let linked = self.update(keys, |[old, new, shared], batch| {
             let old_state = NameState::of(old, &below[0])?;
             let old = old_state.inode.ok_or_else(|| not_found(old_name))?;
             let new = NameState::of(new, &below[1])?;
@@ -88,8 +88,8 @@ impl Session {
             count_name(&mut inode, now_ns)?;
             let old_link = link_to(id, old_state.next_generation, now_ns);
             let new_link = link_to(id, new.next_generation, now_ns);
-            draft.put(&mut [old_link.row(&keys[0]), new_link.row(&keys[1]), inode.row(&keys[2])]);
-            is_shown = draft.has_put();
+            batch.put(&mut [old_link.row(&keys[0]), new_link.row(&keys[1]), inode.row(&keys[2])]);
+            is_shown = batch.has_put();
             Ok(Some(inode))
         });
         // Also if it could not be made durable: the old name may be removed.
@@ -110,12 +110,12 @@ impl Session {
         let key = key(dir.id(), name);
         let below = self.below(dir, &key)?;
         let now_ns = self.now_ns();
-        self.tree().update([key], |[own], draft| {
+        self.tree().update([key], |[own], batch| {
             let state = NameState::of(own, &below)?;
             if state.inode.is_some() {
                 return Err(exists(name));
             }
-            put(draft, &key, &link_to(id, state.next_generation, now_ns));
+            put(batch, &key, &link_to(id, state.next_generation, now_ns));
             Ok(())
         })?;
         dir.touch(now_ns);
@@ -128,7 +128,7 @@ impl Session {
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], false)?];
         let now_ns = self.now_ns();
-        self.update(keys, |[new, shared], draft| {
+        self.update(keys, |[new, shared], batch| {
             let new = NameState::of(new, &below[0])?;
             if new.inode.is_some() {
                 return Err(exists(name));
@@ -139,7 +139,7 @@ impl Session {
                 shared.filter(|inode| inode.nlink > 0).ok_or_else(|| not_found(name))?;
             count_name(&mut inode, now_ns)?;
             let link = link_to(id, new.next_generation, now_ns);
-            draft.put(&mut [link.row(&keys[0]), inode.row(&keys[1])]);
+            batch.put(&mut [link.row(&keys[0]), inode.row(&keys[1])]);
             Ok(inode)
         })
     }

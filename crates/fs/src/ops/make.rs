@@ -110,19 +110,19 @@ mod tests {
         let session = session()?;
         let root = session.root();
         let (inode, new) = session.make_dir(root, b"new", &NEW_DIRECTORY)?;
-        assert!(new.is_fresh() && (inode.uid, inode.gid) == (7, 7));
+        assert!(new.is_absent_below() && (inode.uid, inode.gid) == (7, 7));
         let (inside, _) = session.make_dir(&new, b"inside", &NEW_DIRECTORY)?;
-        assert!(session.open_dir(&new, b"inside", &inside)?.is_fresh());
+        assert!(session.open_dir(&new, b"inside", &inside)?.is_absent_below());
         let old = session.lookup(root, b"old", false)?;
-        assert!(!session.open_dir(root, b"old", &old)?.is_fresh());
+        assert!(!session.open_dir(root, b"old", &old)?.is_absent_below());
         // If made again, or moved here, it may have entries in a layer below.
         session.rmdir(&new, b"inside")?;
         let (again, again_dir) = session.make_dir(&new, b"inside", &NEW_DIRECTORY)?;
         drop(again_dir);
-        assert!(!session.open_dir(&new, b"inside", &again)?.is_fresh());
+        assert!(!session.open_dir(&new, b"inside", &again)?.is_absent_below());
         session.rename((root, b"old"), (&new, b"moved"), crate::ops::RenameFlags::Replace)?;
         let moved = session.lookup(&new, b"moved", false)?;
-        assert!(!session.open_dir(&new, b"moved", &moved)?.is_fresh());
+        assert!(!session.open_dir(&new, b"moved", &moved)?.is_absent_below());
         Ok(())
     }
 

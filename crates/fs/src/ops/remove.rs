@@ -42,7 +42,7 @@ impl Session {
     /// Removes the name. `shown` gets the inode it stood for, with its remaining link count, once
     /// readers see the removal.
     fn remove_name(&self, dir: &Dir, name: &[u8], shown: &mut Option<Inode>) -> Result<()> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         check_name(name)?;
         self.check_search(dir, name)?;
         let name_key = key(dir.id(), name);
@@ -51,7 +51,7 @@ impl Session {
         loop {
             // A link must be removed together with a decrement of its inode's count, and only the
             // link names that inode's key.
-            let link = self.update([name_key], |[own], draft| {
+            let link = self.update([name_key], |[own], batch| {
                 let state = NameState::of(own, &below)?;
                 let inode = state.inode.ok_or_else(|| not_found(name))?;
                 if inode.entry == NameKind::Link {
@@ -59,8 +59,8 @@ impl Session {
                 }
                 self.check_removal(dir, &inode, name)?;
                 check_not_directory(&inode, name)?;
-                put(draft, &name_key, &Inode::tombstone(state.next_generation, now_ns));
-                *shown = draft.has_put().then(|| drop_name(inode, now_ns));
+                put(batch, &name_key, &Inode::tombstone(state.next_generation, now_ns));
+                *shown = batch.has_put().then(|| drop_name(inode, now_ns));
                 Ok(None)
             })?;
             let is_removed = match link {
@@ -86,7 +86,7 @@ impl Session {
         let link_name = id.to_be_bytes();
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], false)?];
-        self.update(keys, |[own, shared], draft| {
+        self.update(keys, |[own, shared], batch| {
             let state = NameState::of(own, &below[0])?;
             let link = state.inode.ok_or_else(|| not_found(name))?;
             if link.entry != NameKind::Link || link.id != id {
@@ -96,8 +96,8 @@ impl Session {
             self.check_removal(dir, &inode, name)?;
             let tombstone = Inode::tombstone(state.next_generation, now_ns);
             let inode = self.drop_link(inode, now_ns);
-            draft.put(&mut [tombstone.row(&keys[0]), inode.row(&keys[1])]);
-            *shown = draft.has_put().then_some(inode);
+            batch.put(&mut [tombstone.row(&keys[0]), inode.row(&keys[1])]);
+            *shown = batch.has_put().then_some(inode);
             Ok(true)
         })
     }
@@ -152,9 +152,9 @@ impl Session {
             let key = key(dir.id(), name);
             let below = self.below(dir, &key)?;
             let now_ns = self.now_ns();
-            let removed = self.update([key], |[own], draft| {
+            let removed = self.update([key], |[own], batch| {
                 let state = NameState::of(own, &below)?;
-                put(draft, &key, &Inode::tombstone(state.next_generation, now_ns));
+                put(batch, &key, &Inode::tombstone(state.next_generation, now_ns));
                 Ok(())
             });
             // A removal that is in memory and could not be made durable is shown, too.

@@ -146,11 +146,11 @@ impl Session {
         let keys =
             [key(old_dir.id(), old_name), key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [
-            self.below_to_change(&keys[0], old_dir.is_fresh())?,
+            self.below_to_change(&keys[0], old_dir.is_absent_below())?,
             self.below(dir, &keys[1])?,
             self.below_to_change(&keys[2], linked.is_none())?,
         ];
-        let updated = self.update(keys, |[old, new, shared], draft| {
+        let updated = self.update(keys, |[old, new, shared], batch| {
             let old = NameState::of(old, &below[0])?;
             let new = NameState::of(new, &below[1])?;
             let Some(current) = old.inode.filter(|inode| inode.id == moved.id) else {
@@ -166,15 +166,15 @@ impl Session {
             let other = match (linked.is_some(), NameState::of(shared, &below[2])?.inode) {
                 (true, Some(inode)) => {
                     let inode = self.drop_link(inode, now_ns);
-                    draft.put(&mut [first, second, inode.row(&keys[2])]);
+                    batch.put(&mut [first, second, inode.row(&keys[2])]);
                     Some(inode)
                 }
                 _ => {
-                    draft.put(&mut [first, second]);
+                    batch.put(&mut [first, second]);
                     new.inode.map(|inode| drop_name(inode, now_ns))
                 }
             };
-            *shown = other.clone().filter(|_| draft.has_put());
+            *shown = other.clone().filter(|_| batch.has_put());
             Ok((target, other))
         });
         let is_shown = updated.is_ok() || self.shows(dir, name, &moved);
@@ -201,10 +201,10 @@ impl Session {
         let now_ns = self.now_ns();
         let keys = [key(old_dir.id(), old_name), key(dir.id(), name)];
         let below = [
-            self.below_to_change(&keys[0], old_dir.is_fresh())?,
-            self.below_to_change(&keys[1], dir.is_fresh())?,
+            self.below_to_change(&keys[0], old_dir.is_absent_below())?,
+            self.below_to_change(&keys[1], dir.is_absent_below())?,
         ];
-        let updated = self.update(keys, |[old, new], draft| {
+        let updated = self.update(keys, |[old, new], batch| {
             let (old, new) = (NameState::of(old, &below[0])?, NameState::of(new, &below[1])?);
             let Some(first) = old.inode.filter(|inode| inode.id == one.id) else {
                 return Err(changed(old_name));
@@ -214,7 +214,7 @@ impl Session {
             };
             let to_new = arrived(first, new.next_generation, now_ns);
             let to_old = arrived(second, old.next_generation, now_ns);
-            draft.put(&mut [to_old.row(&keys[0]), to_new.row(&keys[1])]);
+            batch.put(&mut [to_old.row(&keys[0]), to_new.row(&keys[1])]);
             Ok((to_new, to_old))
         });
         if updated.is_ok() || self.shows(dir, name, &one) {
@@ -239,7 +239,7 @@ impl Session {
     fn follow(&self, moved: &Inode, from: &Dir, dir: &Dir, name: &[u8]) {
         if moved.is_directory() {
             let node = self.node(from, name, moved, || false);
-            node.set_place(dir.clone(), name.to_vec());
+            node.set_location(dir.clone(), name.to_vec());
         } else if moved.entry != NameKind::Link {
             self.files().moved(moved.id, dir, name);
         }

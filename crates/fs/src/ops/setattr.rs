@@ -56,7 +56,7 @@ impl Session {
             self.close_file(file)?;
             return changed;
         }
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         self.check_search(dir, name)?;
         let mut inode = self.update_inode(dir, name, |inode| self.apply(inode, name, changes))?;
         if inode.is_directory() {
@@ -72,7 +72,7 @@ impl Session {
     /// # Errors
     /// As [`Session::setattr`].
     pub fn setattr_root(&self, changes: &AttributeChanges) -> Result<()> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         self.update_root(|inode| self.apply(inode, b"/", changes))
     }
 
@@ -164,7 +164,7 @@ impl Session {
     /// # Errors
     /// As [`Session::set_xattr`].
     pub fn set_xattr_root(&self, (attribute, value): (&[u8], &[u8]), how: XattrSet) -> Result<()> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         self.update_root(|inode| {
             self.change_xattrs(inode, b"/", attribute, |xattrs| {
                 set(xattrs, (attribute, value), how)
@@ -177,7 +177,7 @@ impl Session {
     /// # Errors
     /// As [`Session::remove_xattr`].
     pub fn remove_xattr_root(&self, attribute: &[u8]) -> Result<()> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         self.update_root(|inode| {
             self.change_xattrs(inode, b"/", attribute, |xattrs| remove(xattrs, attribute))
         })
@@ -210,7 +210,7 @@ impl Session {
         attribute: &[u8],
         mut change: impl FnMut(&mut xattr::Xattrs) -> Result<()>,
     ) -> Result<()> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         dir.check_name(name)?;
         self.check_search(dir, name)?;
         self.update_inode(dir, name, |inode| {

@@ -40,7 +40,7 @@ impl Session {
         let content = self.store_content(fill)?;
         let entry = NameKind::Is(FileKind::File);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
-        content.give(&mut inode);
+        content.put_in(&mut inode);
         self.insert(dir, name, &mut inode)?;
         Ok(inode)
     }
@@ -69,12 +69,12 @@ impl Session {
         let now_ns = self.now_ns();
         let mut replaced = None;
         let rewritten = {
-            let _shape = self.read_structure();
+            let _structure = self.read_structure();
             self.check_search(dir, name)?;
             self.update_inode(dir, name, |inode| {
                 check(inode)?;
                 let before = inode.clone();
-                content.give(inode);
+                content.put_in(inode);
                 content_changed(inode, self.identity(), now_ns);
                 replaced = Some((before, inode.clone()));
                 Ok(())
@@ -143,13 +143,13 @@ impl Session {
 }
 
 impl FileContent {
-    pub(crate) fn give(&self, inode: &mut Inode) {
+    pub(crate) fn put_in(&self, inode: &mut Inode) {
         inode.size = self.size;
-        self.give_place(inode);
+        self.put_content_in(inode);
     }
 
-    /// Like [`FileContent::give`], but leaves the size: the file may be truncated or extended.
-    pub(crate) fn give_place(&self, inode: &mut Inode) {
+    /// Like [`FileContent::put_in`], but leaves the size: the file may be truncated or extended.
+    pub(crate) fn put_content_in(&self, inode: &mut Inode) {
         inode.content.clone_from(&self.inline);
         inode.extent = self.extent;
         inode.mapped = false;

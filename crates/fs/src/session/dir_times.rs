@@ -33,7 +33,7 @@ impl Session {
     }
 
     fn write_times_of(&self, node: &Dir) -> Result<()> {
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         if node.is_removed() || !node.is_touched() {
             return Ok(());
         }

@@ -266,7 +266,7 @@ impl Session {
     /// Returns the records that the layers below this session have for `key`, a name in `dir`.
     #[inline]
     pub(crate) fn below(&self, dir: &DirNode, key: &Key) -> Result<LowerRecords> {
-        self.namespace.layers().below(key, dir.is_fresh())
+        self.namespace.layers().below(key, dir.is_absent_below())
     }
 
     /// Puts `inode` at `name` in `dir` if it is vacant; sets its identity and owner.
@@ -286,7 +286,7 @@ impl Session {
     ) -> Result<()> {
         let key = key(dir.id(), name);
         self.tree().prefetch(&key);
-        let _shape = self.read_structure();
+        let _structure = self.read_structure();
         self.insert_locked(dir, (name, &key), inode, owner)
     }
 
@@ -353,19 +353,19 @@ impl Session {
     ) -> Result<()> {
         let key = key(dir.id(), name);
         let set = self.set();
-        self.update([key], |[own], draft| {
+        self.update([key], |[own], batch| {
             let state = NameState::of(own, below)?;
             if state.inode.is_some() {
                 return Err(exists(name));
             }
             inode.generation = state.next_generation;
-            inode.seq = draft.seq();
+            inode.seq = batch.seq();
             inode.id = if inode.is_directory() {
                 DirId::child(dir.id(), inode.generation, name).0
             } else {
                 FileId::new(set, inode.seq).0
             };
-            put(draft, &key, inode);
+            put(batch, &key, inode);
             Ok(())
         })
     }
@@ -406,7 +406,7 @@ impl Session {
         name: &[u8],
         mut change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Option<Inode>> {
-        match self.update_record(dir.id(), dir.is_fresh(), name, &mut change)? {
+        match self.update_record(dir.id(), dir.is_absent_below(), name, &mut change)? {
             Some(inode) if inode.entry == NameKind::Link => {
                 self.update_record(DirId::LINKS, false, &inode.id.to_be_bytes(), &mut change)
             }
@@ -418,17 +418,17 @@ impl Session {
     pub(crate) fn update_record(
         &self,
         dir: DirId,
-        only_writer: bool,
+        is_absent_below: bool,
         name: &[u8],
         change: &mut dyn FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Option<Inode>> {
         let key = key(dir, name);
-        let below = self.below_to_change(&key, only_writer)?;
-        self.update([key], |[own], draft| {
+        let below = self.below_to_change(&key, is_absent_below)?;
+        self.update([key], |[own], batch| {
             let Some(mut inode) = NameState::of(own, &below)?.inode else { return Ok(None) };
             if inode.entry != NameKind::Link {
                 change(&mut inode)?;
-                put(draft, &key, &inode);
+                put(batch, &key, &inode);
             }
             Ok(Some(inode))
         })
@@ -457,13 +457,13 @@ impl Session {
     ) -> Result<()> {
         let current = self.namespace.stat_dir(self.namespace.root())?;
         let key = key(DirId::ROOT, b"");
-        self.tree().update([key], |[own], draft| {
+        self.tree().update([key], |[own], batch| {
             let mut inode = match own {
                 Some(row) => Inode::of_row(&row)?,
                 None => current.clone(),
             };
             change(&mut inode)?;
-            put(draft, &key, &inode);
+            put(batch, &key, &inode);
             self.namespace.root().set_attributes(&inode);
             Ok(())
         })
@@ -494,8 +494,8 @@ impl NameState {
 }
 
 /// Writes `inode` under `key` as the only record of an update.
-pub(crate) fn put(draft: &mut WriteBatch, key: &Key, inode: &Inode) {
-    draft.put(&mut [inode.row(key)]);
+pub(crate) fn put(batch: &mut WriteBatch, key: &Key, inode: &Inode) {
+    batch.put(&mut [inode.row(key)]);
 }
 
 /// Returns the error for a `name` that is taken.

@@ -64,8 +64,8 @@ impl Session {
     /// `TooLarge` over [`REQUEST_RECORD_BYTES_MAX`]; as [`Session::create`].
     pub fn put_request(&self, record: &RequestRecord) -> Result<()> {
         let attached = self.attachable(record)?;
-        self.tree().update([attached.key()], |_, draft| {
-            put(draft, &attached.key(), &attached.inode);
+        self.tree().update([attached.key()], |_, batch| {
+            put(batch, &attached.key(), &attached.inode);
             Ok(())
         })
     }
@@ -77,9 +77,9 @@ impl Session {
     pub fn remove_request(&self, client: u64) -> Result<()> {
         let (name, now_ns) = (record_name(client), self.now_ns());
         let key = key(DirId::REQUESTS, name.as_bytes());
-        self.tree().update([key], |[own], draft| {
+        self.tree().update([key], |[own], batch| {
             if own.is_some() {
-                put(draft, &key, &Inode::tombstone(0, now_ns));
+                put(batch, &key, &Inode::tombstone(0, now_ns));
             }
             Ok(())
         })

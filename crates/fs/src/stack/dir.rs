@@ -37,9 +37,9 @@ pub struct DirNode {
     is_touched: AtomicBool,
     is_removed: AtomicBool,
     /// True if this session made it where no layer below can have entries for it.
-    is_fresh: bool,
+    is_absent_below: bool,
     /// Parent and name; `None` for the root.
-    place: RwLock<Option<(Dir, Vec<u8>)>>,
+    location: RwLock<Option<(Dir, Vec<u8>)>>,
     /// The list that keeps it while it is touched.
     touched: Weak<TouchedDirs>,
 }
@@ -47,19 +47,19 @@ pub struct DirNode {
 impl DirNode {
     pub(crate) fn new(
         inode: &Inode,
-        place: Option<(Dir, Vec<u8>)>,
-        is_fresh: bool,
+        location: Option<(Dir, Vec<u8>)>,
+        is_absent_below: bool,
         touched: &Arc<TouchedDirs>,
     ) -> Dir {
         Arc::new(Self {
             id: inode.dir_id(),
-            place: RwLock::new(place),
+            location: RwLock::new(location),
             mode: AtomicU32::new(inode.mode),
             owner: AtomicU64::new(u64::from(inode.uid) << 32 | u64::from(inode.gid)),
             mtime_ns: AtomicI64::new(0),
             is_touched: AtomicBool::new(false),
             is_removed: AtomicBool::new(false),
-            is_fresh,
+            is_absent_below,
             touched: Arc::downgrade(touched),
         })
     }
@@ -86,11 +86,11 @@ impl DirNode {
     /// Parent, and name in it; `None` for the root.
     #[must_use]
     pub fn location(&self) -> Option<(Dir, Vec<u8>)> {
-        self.place.read().clone()
+        self.location.read().clone()
     }
 
-    pub(crate) fn set_place(&self, parent: Dir, name: Vec<u8>) {
-        *self.place.write() = Some((parent, name));
+    pub(crate) fn set_location(&self, parent: Dir, name: Vec<u8>) {
+        *self.location.write() = Some((parent, name));
     }
 
     pub(crate) fn set_attributes(&self, inode: &Inode) {
@@ -98,8 +98,8 @@ impl DirNode {
         self.owner.store(u64::from(inode.uid) << 32 | u64::from(inode.gid), Ordering::Relaxed);
     }
 
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.is_fresh
+    pub(crate) fn is_absent_below(&self) -> bool {
+        self.is_absent_below
     }
 
     /// True if `ancestor` is this directory or above it.
@@ -118,7 +118,7 @@ impl DirNode {
     }
 
     pub(crate) fn parent(&self) -> Option<Dir> {
-        self.place.read().as_ref().map(|(parent, _)| parent.clone())
+        self.location.read().as_ref().map(|(parent, _)| parent.clone())
     }
 
     pub(crate) fn set_removed(&self) {

@@ -39,8 +39,8 @@ pub(crate) struct DirTree {
     live: HashSet<DirId>,
     /// Number of names in live directories of each file that has several.
     links: HashMap<u128, u32>,
-    /// The first place at which each live directory was found.
-    places: HashMap<DirId, Dentry>,
+    /// The first name under which each live directory was found.
+    dentries: HashMap<DirId, Dentry>,
     /// Further names of directories that were already found.
     pub(crate) doubles: Vec<Dentry>,
 }
@@ -73,29 +73,31 @@ impl DirTree {
         let mut links = Vec::new();
         for name in named {
             match name {
-                NamedEntry::Directory(place) => below.entry(place.parent).or_default().push(place),
+                NamedEntry::Directory(dentry) => {
+                    below.entry(dentry.parent).or_default().push(dentry)
+                }
                 NamedEntry::Link(parent, file) => links.push((parent, file)),
             }
         }
-        let mut shape = Self::default();
-        shape.live.extend([DirId::ROOT, DirId::LINKS]);
+        let mut tree = Self::default();
+        tree.live.extend([DirId::ROOT, DirId::LINKS]);
         let mut waiting = VecDeque::from([DirId::ROOT]);
         while let Some(dir) = waiting.pop_front() {
-            for place in below.remove(&dir).unwrap_or_default() {
-                if shape.live.insert(place.id) {
-                    waiting.push_back(place.id);
-                    shape.places.insert(place.id, place);
+            for dentry in below.remove(&dir).unwrap_or_default() {
+                if tree.live.insert(dentry.id) {
+                    waiting.push_back(dentry.id);
+                    tree.dentries.insert(dentry.id, dentry);
                 } else {
-                    shape.doubles.push(place);
+                    tree.doubles.push(dentry);
                 }
             }
         }
         for (parent, file) in links {
-            if shape.live.contains(&parent) {
-                *shape.links.entry(file).or_default() += 1;
+            if tree.live.contains(&parent) {
+                *tree.links.entry(file).or_default() += 1;
             }
         }
-        shape
+        tree
     }
 
     /// True if a path leads to the directory.
@@ -115,20 +117,20 @@ impl DirTree {
 
     /// Number of directories to which a path leads, except the root.
     pub(crate) fn directories(&self) -> usize {
-        self.places.len()
+        self.dentries.len()
     }
 
-    /// Returns the place of a directory; `None` for the root, and if no path leads to it.
+    /// Returns the name of a directory; `None` for the root, and if no path leads to it.
     pub(crate) fn location(&self, dir: DirId) -> Option<&Dentry> {
-        self.places.get(&dir)
+        self.dentries.get(&dir)
     }
 
     /// True if `dir` is `ancestor` or below it.
     pub(crate) fn is_within(&self, dir: DirId, ancestor: DirId) -> bool {
         let mut at = dir;
         while at != ancestor {
-            let Some(place) = self.places.get(&at) else { return false };
-            at = place.parent;
+            let Some(dentry) = self.dentries.get(&at) else { return false };
+            at = dentry.parent;
         }
         true
     }
@@ -138,9 +140,9 @@ impl DirTree {
         let mut parts = vec![name];
         let mut at = dir;
         while at != DirId::ROOT {
-            let place = self.places.get(&at)?;
-            parts.push(&place.name);
-            at = place.parent;
+            let dentry = self.dentries.get(&at)?;
+            parts.push(&dentry.name);
+            at = dentry.parent;
         }
         let mut path = Vec::new();
         for part in parts.iter().rev() {

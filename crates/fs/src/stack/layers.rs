@@ -92,46 +92,46 @@ pub struct LayerStack {
 /// and otherwise in order of priority, depth first. A set therefore always shadows its bases, even
 /// if a base is reachable earlier by another path. Sets on a cycle, and those only reachable
 /// through it, are left out. Calls `bases_of` once for each set.
-pub(crate) fn order<E>(
+pub(crate) fn topological_order<E>(
     roots: &[SetId],
     mut bases_of: impl FnMut(SetId) -> Result<Vec<SetId>, E>,
 ) -> Result<Vec<SetId>, E> {
     // Sets in the order of the search, with their bases.
-    let mut met: Vec<(SetId, Vec<SetId>)> = Vec::new();
-    let mut places = HashMap::new();
+    let mut visited: Vec<(SetId, Vec<SetId>)> = Vec::new();
+    let mut positions = HashMap::new();
     // How many sets of the stack build on each.
     let mut above: HashMap<SetId, usize> = HashMap::new();
     let mut waiting: Vec<SetId> = roots.iter().rev().copied().collect();
     while let Some(set) = waiting.pop() {
-        if places.contains_key(&set) {
+        if positions.contains_key(&set) {
             continue;
         }
-        places.insert(set, met.len());
+        positions.insert(set, visited.len());
         let bases = bases_of(set)?;
         bases.iter().for_each(|base| *above.entry(*base).or_default() += 1);
         waiting.extend(bases.iter().rev());
-        met.push((set, bases));
+        visited.push((set, bases));
     }
-    let is_free = |place: &usize| !above.contains_key(&met[*place].0);
+    let is_free = |position: &usize| !above.contains_key(&visited[*position].0);
     let mut free: BinaryHeap<Reverse<usize>> =
-        (0..met.len()).filter(is_free).map(Reverse).collect();
-    let mut order = Vec::with_capacity(met.len());
-    while let Some(Reverse(place)) = free.pop() {
-        let (set, bases) = &met[place];
+        (0..visited.len()).filter(is_free).map(Reverse).collect();
+    let mut order = Vec::with_capacity(visited.len());
+    while let Some(Reverse(position)) = free.pop() {
+        let (set, bases) = &visited[position];
         order.push(*set);
         for base in bases {
             let left = above.get_mut(base).expect("counted above");
             *left -= 1;
             if *left == 0 {
-                free.push(Reverse(places[base]));
+                free.push(Reverse(positions[base]));
             }
         }
     }
     Ok(order)
 }
 
-/// Loads `roots` and everything they build on, in [`order`]. Cost: two store requests per set; on a
-/// far store, concurrently for sets at the same height of the stack.
+/// Loads `roots` and everything they build on, in [`topological_order`]. Cost: two store requests
+/// per set; on a far store, concurrently for sets at the same height of the stack.
 ///
 /// # Errors
 /// `NotFound` or `Invalid` if a set is gone or not complete; `TooLarge` over [`LAYERS_MAX`].
@@ -148,8 +148,8 @@ pub(crate) fn load_stack_expecting(
     let mut loaded: HashMap<SetId, Arc<BaseSet>> = HashMap::new();
     let mut waiting = roots.to_vec();
     while !waiting.is_empty() {
-        let mut met = HashSet::new();
-        waiting.retain(|set| !loaded.contains_key(set) && met.insert(*set));
+        let mut visited = HashSet::new();
+        waiting.retain(|set| !loaded.contains_key(set) && visited.insert(*set));
         if loaded.len() + waiting.len() > LAYERS_MAX {
             let context = format!("a stack of over {LAYERS_MAX} change sets; squash some first");
             return Err(Error::new(Kind::TooLarge, context));
@@ -159,7 +159,8 @@ pub(crate) fn load_stack_expecting(
         waiting = bases.iter().flat_map(|base| &base.manifest.bases).copied().collect();
         loaded.extend(bases.into_iter().map(|base| (base.set, base)));
     }
-    let order = order(roots, |set| Ok::<_, Error>(loaded[&set].manifest.bases.clone()))?;
+    let order =
+        topological_order(roots, |set| Ok::<_, Error>(loaded[&set].manifest.bases.clone()))?;
     if order.len() < loaded.len() {
         let context = "change sets build on each other in a cycle; run `esker verify`";
         return Err(Error::new(Kind::Corrupt, context));
@@ -271,13 +272,13 @@ impl LayerStack {
     }
 
     /// Reads the record that decides `key` and returns its layer; `None` if there is none. Reads
-    /// strings only if `with_strings`. With `only_writer`, skips the layers below, which cannot
+    /// strings only if `with_strings`. With `is_absent_below`, skips the layers below, which cannot
     /// have the key.
     #[inline]
     pub(crate) fn get(
         &self,
         key: &Key,
-        only_writer: bool,
+        is_absent_below: bool,
         with_strings: bool,
         out: &mut RowBuffer,
     ) -> Result<Option<LayerIndex>> {
@@ -286,7 +287,7 @@ impl LayerStack {
         {
             return Ok(Some(LayerIndex::WRITER));
         }
-        if only_writer || self.bases.is_empty() {
+        if is_absent_below || self.bases.is_empty() {
             return Ok(None);
         }
         let wanted = LookupKey { digest: INODE.digest(key), key: *key };
@@ -306,9 +307,9 @@ impl LayerStack {
 
     /// Returns the records that the layers below the writer have for `key`. Reads all of them,
     /// because the next generation of a directory must exceed the generations in all layers.
-    pub(crate) fn below(&self, key: &Key, only_writer: bool) -> Result<LowerRecords> {
+    pub(crate) fn below(&self, key: &Key, is_absent_below: bool) -> Result<LowerRecords> {
         let mut below = LowerRecords::default();
-        if only_writer || self.bases.is_empty() {
+        if is_absent_below || self.bases.is_empty() {
             return Ok(below);
         }
         let wanted = LookupKey { digest: INODE.digest(key), key: *key };

@@ -133,7 +133,7 @@ impl Namespace {
         name: &[u8],
         with_strings: bool,
     ) -> Result<Option<Inode>> {
-        self.record(&key(dir.id(), name), dir.is_fresh(), with_strings)
+        self.record(&key(dir.id(), name), dir.is_absent_below(), with_strings)
     }
 
     /// Returns the record of `key`; `None` if there is none or a tombstone.
@@ -141,11 +141,12 @@ impl Namespace {
     pub(crate) fn record(
         &self,
         key: &Key,
-        only_writer: bool,
+        is_absent_below: bool,
         with_strings: bool,
     ) -> Result<Option<Inode>> {
         let mut row = RowBuffer::default();
-        let Some(layer) = self.shared.layers.get(key, only_writer, with_strings, &mut row)? else {
+        let Some(layer) = self.shared.layers.get(key, is_absent_below, with_strings, &mut row)?
+        else {
             return Ok(None);
         };
         let inode = self.shared.layers.inode(layer, dir_of(key), &row)?;
@@ -184,7 +185,9 @@ impl Namespace {
             // The root stores its own inode under the empty name.
             let found = match name.is_empty() {
                 true => None,
-                false => self.shared.layers.get(&key, dir.is_fresh(), with_strings, &mut row)?,
+                false => {
+                    self.shared.layers.get(&key, dir.is_absent_below(), with_strings, &mut row)?
+                }
             };
             let is_file = row.ints[column::ENTRY] == NameKind::Is(FileKind::File).number();
             if let Some(layer) = found
@@ -300,25 +303,26 @@ impl Namespace {
         // If no layer below has entries of the parent, none has entries of a child of generation 0:
         // see `Session::mkdir`. A directory that arrived by a rename has the identity of its first
         // name.
-        let is_fresh = || parent.is_fresh() && inode.dir_id() == DirId::child(parent.id(), 0, name);
-        Ok(self.node(parent, name, inode, is_fresh))
+        let is_absent_below =
+            || parent.is_absent_below() && inode.dir_id() == DirId::child(parent.id(), 0, name);
+        Ok(self.node(parent, name, inode, is_absent_below))
     }
 
-    /// Returns the unique handle of a directory. If it is not open yet, `is_fresh` tells whether no
-    /// layer below has entries of it.
+    /// Returns the unique handle of a directory. If it is not open yet, `is_absent_below` tells
+    /// whether no layer below has entries of it.
     pub(crate) fn node(
         &self,
         parent: &Dir,
         name: &[u8],
         inode: &Inode,
-        is_fresh: impl FnOnce() -> bool,
+        is_absent_below: impl FnOnce() -> bool,
     ) -> Dir {
         let mut nodes = self.shared.nodes.lock();
         if let Some(node) = nodes.get(&inode.dir_id()).and_then(Weak::upgrade) {
             return node;
         }
-        let place = Some((parent.clone(), name.to_vec()));
-        let node = DirNode::new(inode, place, is_fresh(), &self.shared.touched);
+        let location = Some((parent.clone(), name.to_vec()));
+        let node = DirNode::new(inode, location, is_absent_below(), &self.shared.touched);
         if nodes.len() == nodes.capacity() {
             nodes.retain(|_, node| node.strong_count() > 0);
         }

@@ -171,22 +171,22 @@ impl NamespaceDiff<'_> {
     /// Returns how two entries differ.
     pub(crate) fn aspects(&self, old: &Inode, new: &Inode) -> Result<Vec<DiffAspect>> {
         let mut aspects = Vec::new();
-        let mut note = |differs: bool, aspect| {
+        let mut add_aspect = |differs: bool, aspect| {
             if differs {
                 aspects.push(aspect);
             }
         };
         let same_kind = old.kind() == new.kind();
-        note(!same_kind, DiffAspect::Kind);
+        add_aspect(!same_kind, DiffAspect::Kind);
         if same_kind {
-            note(!self.same_content(old, new)?, DiffAspect::Content);
-            note(old.rdev != new.rdev, DiffAspect::Device);
+            add_aspect(!self.same_content(old, new)?, DiffAspect::Content);
+            add_aspect(old.rdev != new.rdev, DiffAspect::Device);
         }
-        note(old.mode != new.mode, DiffAspect::Mode);
-        note((old.uid, old.gid) != (new.uid, new.gid), DiffAspect::Owner);
+        add_aspect(old.mode != new.mode, DiffAspect::Mode);
+        add_aspect((old.uid, old.gid) != (new.uid, new.gid), DiffAspect::Owner);
         let timed = !(old.is_directory() && new.is_directory());
-        note(timed && old.mtime_ns != new.mtime_ns, DiffAspect::Time);
-        note(old.xattrs != new.xattrs, DiffAspect::Xattrs);
+        add_aspect(timed && old.mtime_ns != new.mtime_ns, DiffAspect::Time);
+        add_aspect(old.xattrs != new.xattrs, DiffAspect::Xattrs);
         aspects.sort_unstable();
         Ok(aspects)
     }

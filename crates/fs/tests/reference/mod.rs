@@ -20,7 +20,7 @@ use esker_fs::ops::{AttributeChanges, XattrSet};
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
 
-use crate::operation::{ANY_TIME, Answer, Attributes, Leaf, Operation, Outcome, Place, Tree};
+use crate::operation::{ANY_TIME, Answer, Attributes, Leaf, Operation, Outcome, TargetPath, Tree};
 
 const READ: u32 = 4;
 const WRITE: u32 = 2;
@@ -85,13 +85,13 @@ impl Reference {
     }
 
     /// Returns the content of the file at a place, if it may be written.
-    pub fn content(&self, at: &Place) -> Result<Arc<Vec<u8>>> {
+    pub fn content(&self, at: &TargetPath) -> Result<Arc<Vec<u8>>> {
         let (_, number) = self.find(at)?;
         self.check_writable(number).map(|()| self.nodes[&number].bytes.clone())
     }
 
     /// Replaces the content of the file at a place.
-    pub fn replace_content(&mut self, at: &Place, bytes: Vec<u8>) -> Result<()> {
+    pub fn replace_content(&mut self, at: &TargetPath, bytes: Vec<u8>) -> Result<()> {
         self.rewrite(at, bytes)
     }
 
@@ -305,19 +305,19 @@ impl Reference {
     }
 
     /// Returns the directory of a place, which may be searched.
-    fn dir_of(&self, at: &Place) -> Result<u64> {
+    fn dir_of(&self, at: &TargetPath) -> Result<u64> {
         let dir = self.resolve_dir(&at.dir)?;
         self.check(dir, EXECUTE).map(|()| dir)
     }
 
     /// Returns the directory and the node of a place.
-    fn find(&self, at: &Place) -> Result<(u64, u64)> {
+    fn find(&self, at: &TargetPath) -> Result<(u64, u64)> {
         let dir = self.dir_of(at)?;
         Ok((dir, self.entry(dir, &at.name)?))
     }
 
     /// Returns the directory of a vacant place into which a file may be put.
-    fn vacant(&self, at: &Place) -> Result<u64> {
+    fn vacant(&self, at: &TargetPath) -> Result<u64> {
         let dir = self.dir_of(at)?;
         match self.entry(dir, &at.name) {
             Ok(_) => return Err(Kind::Exists),
@@ -349,7 +349,7 @@ impl Reference {
 
     fn create(
         &mut self,
-        at: &Place,
+        at: &TargetPath,
         kind: FileKind,
         mode: u32,
         finish: impl FnOnce(&mut Node),
@@ -388,7 +388,7 @@ impl Reference {
         (node.mtime_ns, node.ctime_ns) = (now_ns, now_ns);
     }
 
-    fn rewrite(&mut self, at: &Place, bytes: Vec<u8>) -> Result<()> {
+    fn rewrite(&mut self, at: &TargetPath, bytes: Vec<u8>) -> Result<()> {
         let (_, number) = self.find(at)?;
         self.check_writable(number)?;
         self.give_content(number, bytes);
@@ -423,7 +423,7 @@ impl Reference {
         }
     }
 
-    fn link(&mut self, from: &Place, to: &Place) -> Result<()> {
+    fn link(&mut self, from: &TargetPath, to: &TargetPath) -> Result<()> {
         let (_, number) = self.find(from)?;
         let dir = self.vacant(to)?;
         if self.nodes[&number].kind == FileKind::Directory {
@@ -439,7 +439,7 @@ impl Reference {
         Ok(())
     }
 
-    fn unlink(&mut self, at: &Place) -> Result<()> {
+    fn unlink(&mut self, at: &TargetPath) -> Result<()> {
         let (dir, number) = self.find(at)?;
         self.check_removal(dir, number)?;
         if self.nodes[&number].kind == FileKind::Directory {
@@ -462,7 +462,7 @@ impl Reference {
         }
     }
 
-    fn rmdir(&mut self, at: &Place) -> Result<()> {
+    fn rmdir(&mut self, at: &TargetPath) -> Result<()> {
         let (dir, number) = self.find(at)?;
         self.check_removal(dir, number)?;
         self.check_dir(number)?;
@@ -475,7 +475,7 @@ impl Reference {
         Ok(())
     }
 
-    fn remove_tree(&mut self, at: &Place) -> Result<()> {
+    fn remove_tree(&mut self, at: &TargetPath) -> Result<()> {
         let (dir, number) = self.find(at)?;
         self.check_removal(dir, number)?;
         self.check_dir(number)?;
@@ -486,7 +486,7 @@ impl Reference {
         Ok(())
     }
 
-    fn set_attributes(&mut self, at: &Place, changes: &AttributeChanges) -> Result<()> {
+    fn set_attributes(&mut self, at: &TargetPath, changes: &AttributeChanges) -> Result<()> {
         let (_, number) = self.find(at)?;
         if let Some(mode) = changes.mode {
             self.check_owner(number)?;
@@ -547,7 +547,13 @@ impl Reference {
         self.check(number, WRITE)
     }
 
-    fn set_xattr(&mut self, at: &Place, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+    fn set_xattr(
+        &mut self,
+        at: &TargetPath,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
         let (_, number) = self.find(at)?;
         self.check_xattr(number, name)?;
         match (how, self.nodes[&number].xattrs.contains_key(name)) {
@@ -562,7 +568,7 @@ impl Reference {
         Ok(())
     }
 
-    fn remove_xattr(&mut self, at: &Place, name: &[u8]) -> Result<()> {
+    fn remove_xattr(&mut self, at: &TargetPath, name: &[u8]) -> Result<()> {
         let (_, number) = self.find(at)?;
         self.check_xattr(number, name)?;
         let now_ns = self.now_ns();

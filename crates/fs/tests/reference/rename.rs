@@ -6,10 +6,15 @@ use esker_fs::inode::FileKind;
 use esker_fs::ops::RenameFlags;
 
 use super::{EXECUTE, Reference, Result, WRITE};
-use crate::operation::Place;
+use crate::operation::TargetPath;
 
 impl Reference {
-    pub(super) fn rename(&mut self, from: &Place, to: &Place, flags: RenameFlags) -> Result<()> {
+    pub(super) fn rename(
+        &mut self,
+        from: &TargetPath,
+        to: &TargetPath,
+        flags: RenameFlags,
+    ) -> Result<()> {
         let old_dir = self.dir_of(from)?;
         let new_dir = self.dir_of(to)?;
         let moved = self.entry(old_dir, &from.name)?;

@@ -25,7 +25,7 @@ pub struct EpochIndex {
     /// Bytes of its records' keys and values.
     pub record_bytes: u64,
     /// Its tables and their index, in write order.
-    pub segments: Vec<IndexGroup>,
+    pub groups: Vec<IndexGroup>,
     /// Ranges of its auxiliary tables in their log.
     pub auxiliary: Vec<Range<u64>>,
 }
@@ -37,7 +37,7 @@ pub struct IndexGroup {
     pub offset: u64,
     /// Each table has 2^`slot_bits` slots, if rows are ordered by hash; else 0.
     pub slot_bits: u32,
-    /// Prefix of each slot's first key, if rows are ordered by key; otherwise empty. Such a segment
+    /// Prefix of each slot's first key, if rows are ordered by key; otherwise empty. Such a group
     /// has one table.
     pub slot_keys: Vec<u64>,
     /// End of each slot group (the same slot of all tables, and a checksum) in the index log.
@@ -55,7 +55,7 @@ pub struct EpochTable {
     pub offset: u64,
     /// Bits of each place below the average gap; 0 if ordered by key.
     pub low_bits: u32,
-    /// End of each block, unless the shape implies it.
+    /// End of each block, unless the layout implies it.
     pub spans: Vec<BlockEnd>,
 }
 
@@ -81,18 +81,18 @@ impl EpochIndex {
     /// Number of records.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        let tables = self.segments.iter().flat_map(|segment| &segment.tables);
+        let tables = self.groups.iter().flat_map(|group| &group.tables);
         tables.map(|table| u64::from(table.rows)).sum()
     }
 
     /// Number of tables.
     #[must_use]
     pub fn tables(&self) -> usize {
-        self.segments.iter().map(|segment| segment.tables.len()).sum()
+        self.groups.iter().map(|group| group.tables.len()).sum()
     }
 
     /// Appends the encoded epoch.
-    pub fn encode(&self, shape: RecordLayout, out: &mut Vec<u8>) {
+    pub fn encode(&self, layout: RecordLayout, out: &mut Vec<u8>) {
         put_varint(out, u64::from(self.number));
         put_varint(out, self.step);
         put_varint(out, self.data_bytes);
@@ -103,26 +103,26 @@ impl EpochIndex {
             put_varint(out, table.start);
             put_varint(out, table.end - table.start);
         }
-        put_varint(out, self.segments.len() as u64);
-        for segment in &self.segments {
-            put_varint(out, segment.offset);
-            if segment.slot_keys.is_empty() {
-                put_varint(out, u64::from(segment.slot_bits));
+        put_varint(out, self.groups.len() as u64);
+        for group in &self.groups {
+            put_varint(out, group.offset);
+            if group.slot_keys.is_empty() {
+                put_varint(out, u64::from(group.slot_bits));
             } else {
                 put_varint(out, BY_KEY);
-                put_varint(out, segment.slot_keys.len() as u64);
+                put_varint(out, group.slot_keys.len() as u64);
                 let mut before = 0;
-                for &key in &segment.slot_keys {
+                for &key in &group.slot_keys {
                     put_varint(out, key - before);
                     before = key;
                 }
             }
-            put_varint(out, segment.tables.len() as u64);
-            for table in &segment.tables {
+            put_varint(out, group.tables.len() as u64);
+            for table in &group.tables {
                 put_varint(out, u64::from(table.rows));
                 put_varint(out, table.offset);
                 put_varint(out, u64::from(table.low_bits));
-                if shape == RecordLayout::Variable {
+                if layout == RecordLayout::Variable {
                     put_varint(out, table.spans.len() as u64);
                     let mut before = BlockEnd { row_end: 0, end: table.offset };
                     for &span in &table.spans {
@@ -132,8 +132,8 @@ impl EpochIndex {
                     }
                 }
             }
-            let mut before = segment.offset;
-            for &end in &segment.slot_ends {
+            let mut before = group.offset;
+            for &end in &group.slot_ends {
                 put_varint(out, end - before);
                 before = end;
             }
@@ -145,7 +145,11 @@ impl EpochIndex {
     ///
     /// # Errors
     /// Damage if `bytes` are not an epoch.
-    pub fn decode(bytes: &[u8], shape: RecordLayout, index_bytes: u64) -> Result<Self, WireDamage> {
+    pub fn decode(
+        bytes: &[u8],
+        layout: RecordLayout,
+        index_bytes: u64,
+    ) -> Result<Self, WireDamage> {
         let mut input = WireInput::new(bytes);
         let number = narrow(&mut input, "an epoch's number")?;
         let step = input.varint()?;
@@ -159,19 +163,19 @@ impl EpochIndex {
             auxiliary.push(start..end);
         }
         let count = input.varint_max(bytes.len(), "as many segments as bytes")?;
-        let mut segments = Vec::new();
+        let mut groups = Vec::new();
         for _ in 0..count {
-            segments.push(IndexGroup::decode(&mut input, shape, index_bytes, data_bytes)?);
+            groups.push(IndexGroup::decode(&mut input, layout, index_bytes, data_bytes)?);
         }
         input.end()?;
-        Ok(Self { number, step, data_bytes, value_bytes, record_bytes, segments, auxiliary })
+        Ok(Self { number, step, data_bytes, value_bytes, record_bytes, groups, auxiliary })
     }
 }
 
 impl IndexGroup {
     fn decode(
         input: &mut WireInput<'_>,
-        shape: RecordLayout,
+        layout: RecordLayout,
         index_bytes: u64,
         data_bytes: u64,
     ) -> Result<Self, WireDamage> {
@@ -185,7 +189,7 @@ impl IndexGroup {
         let count = input.varint_max(input.left(), "as many tables as bytes")?;
         let mut tables = Vec::new();
         for _ in 0..count {
-            tables.push(EpochTable::decode(input, shape, data_bytes)?);
+            tables.push(EpochTable::decode(input, layout, data_bytes)?);
         }
         if slots > input.left() {
             return Err(input.damage("a byte for each slot"));
@@ -210,7 +214,7 @@ impl IndexGroup {
     /// # Panics
     /// If there is no such slot.
     #[must_use]
-    pub fn slot_place(&self, slot: usize) -> Range<u64> {
+    pub fn slot_range(&self, slot: usize) -> Range<u64> {
         let start = if slot == 0 { self.offset } else { self.slot_ends[slot - 1] };
         start..self.slot_ends[slot]
     }
@@ -225,14 +229,14 @@ impl IndexGroup {
 impl EpochTable {
     fn decode(
         input: &mut WireInput<'_>,
-        shape: RecordLayout,
+        layout: RecordLayout,
         data_bytes: u64,
     ) -> Result<Self, WireDamage> {
         let rows = narrow(input, "a table's rows")?;
         let offset = input.varint()?;
         let low_bits = input.varint_max(LOW_BITS_MAX as usize, "lower bits")? as u32;
         let mut spans = Vec::new();
-        if shape == RecordLayout::Variable {
+        if layout == RecordLayout::Variable {
             let count = input.varint_max(input.left() / 2, "two bytes for each block")?;
             spans.reserve(count);
             let mut span = BlockEnd { row_end: 0, end: offset };
@@ -251,7 +255,7 @@ impl EpochTable {
             }
         }
         let table = Self { rows, offset, low_bits, spans };
-        if offset.checked_add(table.bytes(shape)).is_none_or(|end| end > data_bytes) {
+        if offset.checked_add(table.bytes(layout)).is_none_or(|end| end > data_bytes) {
             return Err(input.damage("a table within the data log"));
         }
         Ok(table)
@@ -259,8 +263,8 @@ impl EpochTable {
 
     /// Bytes of its blocks.
     #[must_use]
-    pub fn bytes(&self, shape: RecordLayout) -> u64 {
-        match shape {
+    pub fn bytes(&self, layout: RecordLayout) -> u64 {
+        match layout {
             RecordLayout::Fixed { key_bytes, value_bytes } => {
                 let stride = u64::from(key_bytes) + u64::from(value_bytes);
                 let blocks = self.rows.div_ceil(rows_of_block(stride as usize));
@@ -272,8 +276,8 @@ impl EpochTable {
 
     /// Number of blocks.
     #[must_use]
-    pub fn blocks(&self, shape: RecordLayout) -> u32 {
-        match shape {
+    pub fn blocks(&self, layout: RecordLayout) -> u32 {
+        match layout {
             RecordLayout::Fixed { key_bytes, value_bytes } => {
                 self.rows.div_ceil(rows_of_block(key_bytes as usize + value_bytes as usize))
             }
@@ -286,8 +290,8 @@ impl EpochTable {
     /// # Panics
     /// If there is no such block.
     #[must_use]
-    pub fn block_location(&self, block: u32, shape: RecordLayout) -> BlockLocation {
-        match shape {
+    pub fn block_location(&self, block: u32, layout: RecordLayout) -> BlockLocation {
+        match layout {
             RecordLayout::Fixed { key_bytes, value_bytes } => {
                 let stride = key_bytes as usize + value_bytes as usize;
                 let (full_rows, stride) = (rows_of_block(stride), stride as u64);
@@ -310,8 +314,8 @@ impl EpochTable {
 
     /// The block that contains `row`.
     #[must_use]
-    pub fn block_of(&self, row: u32, shape: RecordLayout) -> u32 {
-        match shape {
+    pub fn block_of(&self, row: u32, layout: RecordLayout) -> u32 {
+        match layout {
             RecordLayout::Fixed { key_bytes, value_bytes } => {
                 row / rows_of_block(key_bytes as usize + value_bytes as usize)
             }

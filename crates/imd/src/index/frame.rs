@@ -5,8 +5,8 @@
 //! ```text
 //! kind (4) | payload bytes (8) | checksum of the payload (4) | checksum of these 16 bytes (4)
 //! ```
-//! Checksums are those of the log at the frame's offset. A segment's frame has a payload checksum
-//! of 0, since its slots have their own.
+//! Checksums are those of the log at the frame's offset. An index group's frame has a payload
+//! checksum of 0, since its slots have their own.
 
 use esker_base::{Error, Result};
 
@@ -23,7 +23,7 @@ pub enum FrameKind {
     /// Schema of the directory's keys and values.
     Schema,
     /// Slots of an epoch's tables.
-    Segment,
+    IndexGroup,
     /// The end of an epoch.
     Epoch,
     /// Copies of the frames of all epochs, adjacent so that one read fetches them.
@@ -36,7 +36,7 @@ impl FrameKind {
     const ALL: [(Self, [u8; 4]); 6] = [
         (Self::Head, *b"IHED"),
         (Self::Schema, *b"ISCH"),
-        (Self::Segment, *b"ISEG"),
+        (Self::IndexGroup, *b"ISEG"),
         (Self::Epoch, *b"IEPO"),
         (Self::Copies, *b"ICOP"),
         (Self::Root, *b"IROO"),
@@ -60,10 +60,10 @@ pub struct IndexFrameHeader {
 }
 
 impl IndexFrameHeader {
-    /// The header of a segment of `bytes` bytes.
+    /// The header of an index group of `bytes` bytes.
     #[must_use]
-    pub const fn of_segment(bytes: u64) -> Self {
-        Self { kind: FrameKind::Segment, bytes, checksum: 0 }
+    pub const fn of_index_group(bytes: u64) -> Self {
+        Self { kind: FrameKind::IndexGroup, bytes, checksum: 0 }
     }
 
     /// Appends the header of a frame at `offset`.

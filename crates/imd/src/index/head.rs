@@ -22,25 +22,25 @@ pub struct IndexLogHead {
     pub partitions: u32,
     /// The way in which readers reach values.
     pub format: ValueFormat,
-    /// The shape of the directory's records.
-    pub shape: RecordLayout,
+    /// The layout of the directory's records.
+    pub layout: RecordLayout,
 }
 
 impl IndexLogHead {
-    /// The shape of the rows of this log's tables, which may have pointers in place of values.
+    /// The layout of the rows of this log's tables, which may have pointers in place of values.
     #[must_use]
-    pub const fn row_shape(&self) -> RecordLayout {
-        match (self.format, self.shape) {
+    pub const fn row_layout(&self) -> RecordLayout {
+        match (self.format, self.layout) {
             (ValueFormat::Pointer, RecordLayout::Fixed { key_bytes, .. }) => {
                 RecordLayout::Fixed { key_bytes, value_bytes: POINTER_BYTES as u32 }
             }
-            _ => self.shape,
+            _ => self.layout,
         }
     }
 
     /// The order of the rows.
     #[must_use]
-    pub const fn order(&self) -> RowOrder {
+    pub const fn row_order(&self) -> RowOrder {
         match self.format {
             ValueFormat::Ordered => RowOrder::Key,
             _ => RowOrder::Hash,
@@ -60,7 +60,7 @@ impl IndexLogHead {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let format = ValueFormat::ALL.iter().position(|&format| format == self.format);
         let format = format.and_then(|at| u8::try_from(at).ok()).expect("every format is listed");
-        let (key_bytes, value_bytes) = match self.shape {
+        let (key_bytes, value_bytes) = match self.layout {
             RecordLayout::Fixed { key_bytes, value_bytes } => (key_bytes, value_bytes),
             RecordLayout::Variable => (0, 0),
         };
@@ -82,13 +82,13 @@ impl IndexLogHead {
         let format = ValueFormat::ALL.get(usize::from(input.u8()?)).copied();
         let (key_bytes, value_bytes) = (input.u8()?, input.u32()?);
         input.end()?;
-        let shape = match key_bytes {
+        let layout = match key_bytes {
             0 => RecordLayout::Variable,
             key_bytes => RecordLayout::Fixed { key_bytes, value_bytes },
         };
         match format {
-            Some(format) if partition < partitions && shape.check().is_ok() => {
-                Ok(Self { directory, partition, partitions, format, shape })
+            Some(format) if partition < partitions && layout.check().is_ok() => {
+                Ok(Self { directory, partition, partitions, format, layout })
             }
             _ => Err(WireDamage { offset: 0, what: "a head that this release knows" }),
         }
@@ -101,12 +101,12 @@ mod tests {
 
     #[test]
     fn heads_round_trip() {
-        for (format, shape) in [
+        for (format, layout) in [
             (ValueFormat::Base, RecordLayout::Fixed { key_bytes: 8, value_bytes: 40 }),
             (ValueFormat::Ordered, RecordLayout::Variable),
         ] {
             let head =
-                IndexLogHead { directory: 7 << 90, partition: 2, partitions: 3, format, shape };
+                IndexLogHead { directory: 7 << 90, partition: 2, partitions: 3, format, layout };
             let mut out = Vec::new();
             head.encode(&mut out);
             assert_eq!(IndexLogHead::decode(&out), Ok(head));

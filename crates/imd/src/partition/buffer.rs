@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Buffer: records that wait to become a table, in buckets by the high bits of their place.
 //!
-//! A bucket is a list of chunks. Records of fixed shape follow one another in a chunk, a power of
+//! A bucket is a list of chunks. Records of fixed layout follow one another in a chunk, a power of
 //! two of them in each; variable records have their lengths in front:
 //! ```text
 //! key length (1 byte) | value length (4 bytes) | key | value
@@ -24,10 +24,10 @@ pub(super) const LENGTHS_BYTES: usize = 5;
 /// Division of a partition's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BufferGeometry {
-    pub(super) shape: RecordLayout,
-    /// Bytes of a record of fixed shape, or 0.
+    pub(super) layout: RecordLayout,
+    /// Bytes of a record of fixed layout, or 0.
     pub(super) stride: usize,
-    /// Rows of each full chunk of fixed shape, as a shift.
+    /// Rows of each full chunk of fixed layout, as a shift.
     pub(super) chunk_shift: u32,
     pub(super) chunk_bytes: usize,
     pub(super) bucket_bits: u32,
@@ -39,15 +39,15 @@ impl BufferGeometry {
     /// A bucket of 512 KiB is sorted within a processor's L2 cache, and the ends of more than 512
     /// open buckets no longer fit L1. A chunk is a small part of a bucket, since each bucket wastes
     /// half a chunk on average.
-    pub(super) fn of(shape: RecordLayout, memory_bytes: u64) -> Self {
+    pub(super) fn of(layout: RecordLayout, memory_bytes: u64) -> Self {
         let bucket_bits = (memory_bytes / (512 << 10)).clamp(16, 512).ilog2();
         let chunk = (memory_bytes / (16 << bucket_bits)).clamp(2 << 10, 64 << 10) as usize;
-        let RecordLayout::Fixed { key_bytes, value_bytes } = shape else {
-            return Self { shape, stride: 0, chunk_shift: 0, chunk_bytes: chunk, bucket_bits };
+        let RecordLayout::Fixed { key_bytes, value_bytes } = layout else {
+            return Self { layout, stride: 0, chunk_shift: 0, chunk_bytes: chunk, bucket_bits };
         };
         let stride = key_bytes as usize + value_bytes as usize;
         let chunk_shift = (chunk / stride).max(1).ilog2();
-        Self { shape, stride, chunk_shift, chunk_bytes: stride << chunk_shift, bucket_bits }
+        Self { layout, stride, chunk_shift, chunk_bytes: stride << chunk_shift, bucket_bits }
     }
 
     /// Chunk bytes that a record takes.
@@ -84,7 +84,7 @@ impl RecordBuffer {
         Self { geometry, buckets, held: 0, filled: 0 }
     }
 
-    /// Adds a record that fits the shape; returns false if its bucket needs a chunk first.
+    /// Adds a record that fits the layout; returns false if its bucket needs a chunk first.
     #[inline]
     pub(super) fn push(&mut self, place: u64, key: &[u8], value: &[u8]) -> bool {
         let geometry = &self.geometry;
@@ -176,7 +176,7 @@ impl RecordBucket {
         self.chunks.into_iter()
     }
 
-    /// All records of fixed shape, chunk by chunk.
+    /// All records of fixed layout, chunk by chunk.
     pub(super) fn chunks(&self) -> &[RecordChunk] {
         &self.chunks
     }
@@ -192,7 +192,7 @@ pub(super) struct BucketRecords<'a> {
 }
 
 impl<'a> BucketRecords<'a> {
-    /// Record `row`, of fixed shape.
+    /// Record `row`, of fixed layout.
     #[inline]
     pub(super) fn fixed(&self, row: u32) -> &'a [u8] {
         let BufferGeometry { stride, chunk_shift, .. } = self.geometry;
@@ -200,9 +200,9 @@ impl<'a> BucketRecords<'a> {
         &self.chunks[(row >> chunk_shift) as usize][at..at + stride]
     }
 
-    /// Bytes of every key if the shape is fixed; otherwise 0.
+    /// Bytes of every key if the layout is fixed; otherwise 0.
     pub(super) fn key_bytes(&self) -> usize {
-        match self.geometry.shape {
+        match self.geometry.layout {
             RecordLayout::Fixed { key_bytes, .. } => usize::from(key_bytes),
             RecordLayout::Variable => 0,
         }
@@ -211,7 +211,7 @@ impl<'a> BucketRecords<'a> {
     /// Key and value of record `row`.
     #[inline]
     pub(super) fn get(&self, row: u32) -> (&'a [u8], &'a [u8]) {
-        if let RecordLayout::Fixed { key_bytes, .. } = self.geometry.shape {
+        if let RecordLayout::Fixed { key_bytes, .. } = self.geometry.layout {
             return self.fixed(row).split_at(usize::from(key_bytes));
         }
         let (chunk, at) = self.starts[row as usize];

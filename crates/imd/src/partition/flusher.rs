@@ -14,9 +14,9 @@ use esker_base::Result;
 use esker_base::store::AppendLog;
 
 use super::buffer::{BucketRecords, BufferGeometry, RecordBucket, RecordBuffer};
+use super::index_group::{IndexGroupBuilder, TableIndex};
 use super::pieces::{PIECES_MAX, PieceWriter};
 use super::pool::{RecordPool, closed};
-use super::segment::{SegmentBuilder, TableIndex};
 use super::share::MemoryShare;
 use super::sort::{BucketSorter, number_of};
 use super::writer::PartitionSummary;
@@ -54,8 +54,8 @@ pub(super) struct PartitionFlusher {
     auxiliary_places: Vec<Range<u64>>,
     sorter: BucketSorter,
     staging: StagedBlocks,
-    builder: SegmentBuilder,
-    segments: Vec<IndexGroup>,
+    builder: IndexGroupBuilder,
+    groups: Vec<IndexGroup>,
     tables: usize,
     record_bytes: u64,
     root: IndexRoot,
@@ -166,8 +166,8 @@ impl PartitionFlusher {
                 piece_bytes: share.piece_bytes,
                 ready_bytes: 0,
             },
-            builder: SegmentBuilder::default(),
-            segments: Vec::new(),
+            builder: IndexGroupBuilder::default(),
+            groups: Vec::new(),
             tables: 0,
             record_bytes: 0,
             root: IndexRoot::default(),
@@ -228,11 +228,11 @@ impl PartitionFlusher {
             return Ok(());
         }
         if self.builder.is_too_coarse(rows) {
-            self.write_segment()?;
+            self.write_index_group()?;
         }
         let table = EpochTable { offset: self.data.bytes, ..EpochTable::default() };
-        let mut slots = self.builder.begin(rows, scale, self.tables, self.setup.order);
-        let spans = match self.geometry.shape {
+        let mut slots = self.builder.begin(rows, scale, self.tables, self.setup.row_order);
+        let spans = match self.geometry.layout {
             RecordLayout::Fixed { key_bytes, value_bytes } => {
                 let widths = (usize::from(key_bytes), value_bytes as usize);
                 self.write_fixed(buffer, rows, widths, &mut slots)?;
@@ -246,14 +246,14 @@ impl PartitionFlusher {
         self.written.rows += rows;
         self.written.index_memory_peak =
             self.written.index_memory_peak.max(self.builder.memory_bytes());
-        let by_key = self.setup.order == RowOrder::Key;
+        let by_key = self.setup.row_order == RowOrder::Key;
         if by_key || self.builder.memory_bytes() > self.share.index_bytes {
-            self.write_segment()?;
+            self.write_index_group()?;
         }
         Ok(())
     }
 
-    /// Writes rows of fixed shape: each goes straight to its position in a block.
+    /// Writes rows of fixed layout: each goes straight to its position in a block.
     fn write_fixed(
         &mut self,
         buffer: RecordBuffer,
@@ -274,7 +274,8 @@ impl PartitionFlusher {
         for mut bucket in buffer.buckets {
             bucket.close();
             let records = bucket.records(self.geometry);
-            let sorted = order(&mut self.sorter, &bucket, &records, self.geometry, &self.setup);
+            let sorted =
+                sort_bucket(&mut self.sorter, &bucket, &records, self.geometry, &self.setup);
             for &sorted in sorted {
                 let (key, value) = records.fixed(number_of(sorted)).split_at(key_bytes);
                 let block = &mut staging.bytes[staging.at..];
@@ -296,7 +297,7 @@ impl PartitionFlusher {
         staging.flush(&mut self.data)
     }
 
-    /// Writes rows of variable shape: a block ends with the row that fills it.
+    /// Writes rows of variable layout: a block ends with the row that fills it.
     fn write_variable(
         &mut self,
         buffer: RecordBuffer,
@@ -308,7 +309,8 @@ impl PartitionFlusher {
         for mut bucket in buffer.buckets {
             bucket.close();
             let records = bucket.records(self.geometry);
-            let sorted = order(&mut self.sorter, &bucket, &records, self.geometry, &self.setup);
+            let sorted =
+                sort_bucket(&mut self.sorter, &bucket, &records, self.geometry, &self.setup);
             for &sorted in sorted {
                 let (key, value) = records.get(number_of(sorted));
                 block.push(key, value);
@@ -335,20 +337,20 @@ impl PartitionFlusher {
     }
 
     /// Writes the pending slots.
-    fn write_segment(&mut self) -> Result<()> {
+    fn write_index_group(&mut self) -> Result<()> {
         if self.builder.is_empty() {
             return Ok(());
         }
         let mut out = Vec::with_capacity(frame::HEADER_BYTES);
         let checksum = self.index.checksum;
-        let header = IndexFrameHeader::of_segment(self.builder.encoded_bytes());
+        let header = IndexFrameHeader::of_index_group(self.builder.encoded_bytes());
         header.encode(checksum, self.index.bytes, &mut out);
         self.index.append(&out)?;
         let (offset, piece_bytes) = (self.index.bytes, self.staging.piece_bytes);
         let index = &mut self.index;
         let append = |piece: &[u8]| index.append(piece);
-        let segment = self.builder.write(checksum, offset, piece_bytes, append)?;
-        self.segments.push(segment);
+        let group = self.builder.write(checksum, offset, piece_bytes, append)?;
+        self.groups.push(group);
         Ok(())
     }
 
@@ -367,18 +369,18 @@ impl PartitionFlusher {
         if let Some(auxiliary) = &self.auxiliary {
             auxiliary.log.sync()?;
         }
-        self.write_segment()?;
+        self.write_index_group()?;
         let epoch = EpochIndex {
             number: u32::try_from(self.root.epochs.len()).expect("epochs fit 32 bits"),
             step: end.step,
             data_bytes: self.data.bytes,
             value_bytes: end.value_bytes,
             record_bytes: std::mem::take(&mut self.record_bytes),
-            segments: std::mem::take(&mut self.segments),
+            groups: std::mem::take(&mut self.groups),
             auxiliary: std::mem::take(&mut self.auxiliary_places),
         };
         let mut payload = Vec::new();
-        epoch.encode(self.geometry.shape, &mut payload);
+        epoch.encode(self.geometry.layout, &mut payload);
         let start = self.index.bytes;
         let mut out = Vec::with_capacity(frame::HEADER_BYTES + payload.len());
         frame::encode(FrameKind::Epoch, &payload, self.index.checksum, start, &mut out);
@@ -470,14 +472,14 @@ impl StagedBlocks {
     }
 }
 
-fn order<'s>(
+fn sort_bucket<'s>(
     sorter: &'s mut BucketSorter,
     bucket: &RecordBucket,
     records: &BucketRecords<'_>,
     geometry: BufferGeometry,
     setup: &PartitionSetup,
 ) -> &'s [u64] {
-    match setup.order {
+    match setup.row_order {
         RowOrder::Hash => sorter.by_place(bucket, records, geometry, setup.partitions),
         RowOrder::Key => sorter.by_key(bucket.rows(), records),
     }

@@ -15,14 +15,14 @@
 
 mod buffer;
 mod flusher;
+mod index_group;
 mod pieces;
 mod pool;
-mod segment;
 mod share;
 mod sort;
 mod writer;
 
-pub(crate) use segment::SLOT_HEADER_BYTES;
+pub(crate) use index_group::SLOT_HEADER_BYTES;
 pub use share::MEMORY_BYTES_MIN;
 pub(crate) use sort::prefix as key_prefix;
 pub use writer::PartitionWriter;
@@ -38,10 +38,10 @@ pub struct PartitionSetup {
     pub partition: u32,
     /// Number of partitions that share the hash space; 1 if this one has all of it.
     pub partitions: u32,
-    /// The shape of the records.
-    pub shape: RecordLayout,
+    /// The layout of the records.
+    pub layout: RecordLayout,
     /// The order of the rows.
-    pub order: RowOrder,
+    pub row_order: RowOrder,
     /// True if it also keeps auxiliary tables.
     pub has_auxiliary: bool,
     /// Memory for records, pending writes, and the index of the current epoch.

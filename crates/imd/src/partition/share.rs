@@ -57,16 +57,16 @@ impl MemoryShare {
     /// `Invalid` if it is too little for one record.
     pub(super) fn of(setup: &PartitionSetup) -> Result<Self> {
         let memory = setup.memory_bytes;
-        let stride = setup.shape.stride().unwrap_or(1);
+        let stride = setup.layout.stride().unwrap_or(1);
         let piece_bytes = (memory / 64).clamp(BLOCK_BYTES as u64, PIECE_BYTES);
         let pieces = (1 + PIECES_MAX as u64) * (piece_bytes + stride.max(BLOCK_BYTES as u64));
         let used = memory / 8 + memory / 16 + memory / 16 + memory / 32 + pieces;
         let mut record_bytes = memory.saturating_sub(used);
         let mut bucket_rows_max = memory / 16 / ROW_SORT_BYTES;
-        if setup.order == RowOrder::Key {
+        if setup.row_order == RowOrder::Key {
             // A whole table is sorted at once, which takes a part of the records' share.
             let with_sorting = record_bytes + memory / 16;
-            (record_bytes, bucket_rows_max) = match setup.shape.stride() {
+            (record_bytes, bucket_rows_max) = match setup.layout.stride() {
                 Some(stride) => (with_sorting / (stride + ROW_SORT_BYTES) * stride, u64::MAX),
                 None => {
                     let sorting = memory / 4;

@@ -14,7 +14,7 @@ const COUNT_BITS_MAX: u32 = 12;
 /// Larger groups, which only repeated or adversarial keys produce, use the library's sort.
 const INSERTION_MAX: usize = 32;
 
-/// Maximum memory for sorting a row: by key, of any shape.
+/// Maximum memory for sorting a row: by key, of any layout.
 pub(super) const ROW_SORT_BYTES: u64 = 32;
 
 /// Sorts one bucket after another and reuses its memory.

@@ -70,10 +70,10 @@ impl PartitionWriter {
         setup: PartitionSetup,
         (head, schema): (&[u8], &[u8]),
     ) -> Result<Self> {
-        setup.shape.check()?;
+        setup.layout.check()?;
         let share = MemoryShare::of(&setup)?;
-        let mut geometry = BufferGeometry::of(setup.shape, share.record_bytes);
-        if setup.order == RowOrder::Key {
+        let mut geometry = BufferGeometry::of(setup.layout, share.record_bytes);
+        if setup.row_order == RowOrder::Key {
             geometry.bucket_bits = 0;
         }
         let index = store.append_log(&names::index(prefix, setup.partition))?;
@@ -100,11 +100,11 @@ impl PartitionWriter {
     /// Copies the record; blocks only while pending writes occupy all memory.
     ///
     /// # Errors
-    /// `Invalid` or `TooLarge` for a record that does not fit the shape; the error of a failed
+    /// `Invalid` or `TooLarge` for a record that does not fit the layout; the error of a failed
     /// write, and `Closed` afterwards.
     #[inline]
     pub fn append(&mut self, hash: u64, key: &[u8], value: &[u8]) -> Result<()> {
-        self.setup.shape.check_record(key, value)?;
+        self.setup.layout.check_record(key, value)?;
         let place = home(hash, self.setup.partitions).1;
         if self.buffer.push(place, key, value) {
             return Ok(());

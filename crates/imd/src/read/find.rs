@@ -234,7 +234,7 @@ impl DirectoryReader {
 
     /// Replaces pointers with the values they point to.
     pub(crate) fn follow(&self, rows: Vec<&mut Bytes>, counts: &mut QueryCounts) -> Result<()> {
-        let value_bytes = match self.head.shape {
+        let value_bytes = match self.head.layout {
             RecordLayout::Fixed { value_bytes, .. } => Some(value_bytes),
             RecordLayout::Variable => None,
         };

@@ -67,20 +67,20 @@ pub(crate) fn lookup_keys(
     let epochs = epochs.start..epochs.end.min(reader.epochs());
     let candidates = candidates(reader, wanted, epochs, counts)?;
     counts.tables += candidates.len() as u64;
-    let shape = reader.head().row_shape();
+    let layout = reader.head().row_layout();
     let mut places: Vec<BlockLocation> = Vec::new();
     let mut numbers: HashMap<u64, usize> = HashMap::new();
     let mut spans = Vec::with_capacity(candidates.len());
     for CandidateRows { table, rows, .. } in &candidates {
         let blocks = match rows {
             RowSelection::Some(rows) => {
-                table.block_of(rows.start, shape)..table.block_of(rows.end - 1, shape) + 1
+                table.block_of(rows.start, layout)..table.block_of(rows.end - 1, layout) + 1
             }
             RowSelection::Blocks(blocks) => blocks.clone(),
         };
         let mut span = Vec::with_capacity(blocks.len());
         for block in blocks {
-            let place = table.block_location(block, shape);
+            let place = table.block_location(block, layout);
             let number = *numbers.entry(place.bytes.start).or_insert_with(|| {
                 places.push(place);
                 places.len() - 1
@@ -112,24 +112,24 @@ fn candidates<'a>(
     let mut probes = Vec::new();
     for (index, wanted) in wanted.iter().enumerate() {
         for epoch in epochs.clone() {
-            for segment in &reader.epoch(epoch, counts)?.segments {
-                for slot in slots_of(segment, wanted) {
-                    let place = segment.slot_place(slot);
+            for group in &reader.epoch(epoch, counts)?.groups {
+                for slot in slots_of(group, wanted) {
+                    let place = group.slot_range(slot);
                     let number = *numbers.entry(place.start).or_insert_with(|| {
                         places.push(place);
                         places.len() - 1
                     });
-                    probes.push((index, epoch, segment, number));
+                    probes.push((index, epoch, group, number));
                 }
             }
         }
     }
     let bodies = reader.slots(&places, counts)?;
-    let shape = reader.head().row_shape();
+    let layout = reader.head().row_layout();
     let mut out = Vec::new();
-    for (index, epoch, segment, number) in probes {
+    for (index, epoch, group, number) in probes {
         let body = &bodies[number];
-        let probed = probe(segment, shape, &wanted[index], body, |table, rows| {
+        let probed = probe(group, layout, &wanted[index], body, |table, rows| {
             out.push(CandidateRows { wanted: index, epoch, table, rows });
         });
         probed.map_err(|what| {
@@ -139,11 +139,11 @@ fn candidates<'a>(
     Ok(out)
 }
 
-/// The slots of `segment` that may have `wanted`.
-fn slots_of(segment: &IndexGroup, wanted: &WantedKey<'_>) -> Range<usize> {
-    let keys = &segment.slot_keys;
+/// The slots of `group` that may have `wanted`.
+fn slots_of(group: &IndexGroup, wanted: &WantedKey<'_>) -> Range<usize> {
+    let keys = &group.slot_keys;
     if keys.is_empty() {
-        let slot = slot::slot_of(wanted.place, segment.slot_bits) as usize;
+        let slot = slot::slot_of(wanted.place, group.slot_bits) as usize;
         return slot..slot + 1;
     }
     // Keys that share a prefix may continue from one slot into the next.
@@ -154,14 +154,14 @@ fn slots_of(segment: &IndexGroup, wanted: &WantedKey<'_>) -> Range<usize> {
 
 /// Passes the rows of each table that may have `wanted`, according to its slot `body`, to `take`.
 fn probe<'a>(
-    segment: &'a IndexGroup,
-    shape: RecordLayout,
+    group: &'a IndexGroup,
+    layout: RecordLayout,
     wanted: &WantedKey<'_>,
     body: &[u8],
     mut take: impl FnMut(&'a EpochTable, RowSelection),
 ) -> Result<(), &'static str> {
     let mut rest = body;
-    for table in &segment.tables {
+    for table in &group.tables {
         let Some((header, bits)) = rest.split_first_chunk::<SLOT_HEADER_BYTES>() else {
             return Err("a slot without a header");
         };
@@ -171,8 +171,8 @@ fn probe<'a>(
         if first.checked_add(rows).is_none_or(|end| end > table.rows) {
             return Err("a slot of more rows than the table has");
         }
-        if !segment.slot_keys.is_empty() {
-            let blocks = probe_by_key(wanted, bits, first, table, shape)?;
+        if !group.slot_keys.is_empty() {
+            let blocks = probe_by_key(wanted, bits, first, table, layout)?;
             if !blocks.is_empty() {
                 take(table, RowSelection::Blocks(blocks));
             }
@@ -182,7 +182,7 @@ fn probe<'a>(
         let Some((bits, behind)) = bits.split_at_checked(bytes) else {
             return Err("a slot that ends too early");
         };
-        let found = slot::find(bits, rows, segment.slot_bits, table.low_bits, wanted.place);
+        let found = slot::find(bits, rows, group.slot_bits, table.low_bits, wanted.place);
         if !found.is_empty() {
             take(table, RowSelection::Some(first + found.start..first + found.end));
         }
@@ -196,13 +196,13 @@ fn probe<'a>(
 pub(crate) fn first_keys<'b>(
     body: &'b [u8],
     table: &EpochTable,
-    shape: RecordLayout,
+    layout: RecordLayout,
 ) -> Result<(u32, &'b [[u8; 8]]), &'static str> {
     let Some((header, bytes)) = body.split_first_chunk::<SLOT_HEADER_BYTES>() else {
         return Err("a slot without a header");
     };
     let first = u32::from_le_bytes(*header.first_chunk().expect("four bytes of eight"));
-    parse_key_slot(bytes, first, table, shape).map(|(block, firsts, _)| (block, firsts))
+    parse_key_slot(bytes, first, table, layout).map(|(block, firsts, _)| (block, firsts))
 }
 
 /// A slot ordered by key: its first block, the prefixes of the blocks' first keys, and the filter.
@@ -212,7 +212,7 @@ fn parse_key_slot<'b>(
     bytes: &'b [u8],
     first_row: u32,
     table: &EpochTable,
-    shape: RecordLayout,
+    layout: RecordLayout,
 ) -> Result<KeySlot<'b>, &'static str> {
     const BAD: &str = "a damaged slot of a table ordered by key";
     let mut input = WireInput::new(bytes);
@@ -220,9 +220,9 @@ fn parse_key_slot<'b>(
     let firsts = input.take(count * 8).map_err(|_| BAD)?;
     let bits = input.take(input.left()).map_err(|_| BAD)?;
     filter::check(bits).map_err(|_| BAD)?;
-    let first_block = table.block_of(first_row, shape);
+    let first_block = table.block_of(first_row, layout);
     let end = u32::try_from(count).ok().and_then(|count| first_block.checked_add(count));
-    if end.is_none_or(|end| end > table.blocks(shape)) {
+    if end.is_none_or(|end| end > table.blocks(layout)) {
         return Err(BAD);
     }
     Ok((first_block, firsts.as_chunks().0, bits))
@@ -234,9 +234,9 @@ fn probe_by_key(
     bytes: &[u8],
     first_row: u32,
     table: &EpochTable,
-    shape: RecordLayout,
+    layout: RecordLayout,
 ) -> Result<Range<u32>, &'static str> {
-    let (first_block, firsts, bits) = parse_key_slot(bytes, first_row, table, shape)?;
+    let (first_block, firsts, bits) = parse_key_slot(bytes, first_row, table, layout)?;
     if !filter::may_contain(bits, wanted.hash) {
         return Ok(0..0);
     }

@@ -78,7 +78,7 @@ impl IndexLog {
             partition,
             partitions: 1,
             format: crate::record_layout::ValueFormat::Base,
-            shape: crate::record_layout::RecordLayout::Variable,
+            layout: crate::record_layout::RecordLayout::Variable,
         };
         let mut log = Self {
             store: store.clone(),
@@ -225,7 +225,7 @@ impl IndexLog {
         let Some(end) = start.checked_add(header.bytes).filter(|&end| end <= self.bytes) else {
             return Ok(None);
         };
-        if header.kind != FrameKind::Segment
+        if header.kind != FrameKind::IndexGroup
             && !header.fits(checksum, &self.read(start..end, counts)?, at)
         {
             return Ok(None);
@@ -235,9 +235,9 @@ impl IndexLog {
 
     fn slots_are_whole(&self, epoch: usize, counts: &mut QueryCounts) -> Result<bool> {
         let epoch = self.epoch(epoch, counts)?;
-        for segment in &epoch.segments {
-            for slot in 0..segment.slot_ends.len() {
-                let place = segment.slot_place(slot);
+        for group in &epoch.groups {
+            for slot in 0..group.slot_ends.len() {
+                let place = group.slot_range(slot);
                 let bytes = self.read(place.clone(), counts)?;
                 match self.checksum.open(&bytes, place.start, &self.name) {
                     Ok(_) => (),
@@ -260,7 +260,7 @@ impl IndexLog {
             return Err(Error::corrupt(&self.name, payload.start, what));
         }
         let bytes = self.read(payload.clone(), counts)?;
-        DirectorySchema::decode(&bytes, self.head.shape)
+        DirectorySchema::decode(&bytes, self.head.layout)
             .map_err(|bad| bad.of(&self.name, payload.start))
     }
 
@@ -274,7 +274,7 @@ impl IndexLog {
         let payload =
             frame::decode(FrameKind::Epoch, &bytes, self.checksum, place.start, &self.name)?;
         let at = place.start + HEADER_BYTES as u64;
-        let decoded = EpochIndex::decode(payload, self.head.row_shape(), place.start);
+        let decoded = EpochIndex::decode(payload, self.head.row_layout(), place.start);
         let decoded = decoded.map_err(|bad| bad.of(&self.name, at))?;
         if decoded.number as usize != epoch {
             let what = format!("epoch {}, expected {epoch}", decoded.number);

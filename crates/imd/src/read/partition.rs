@@ -206,7 +206,7 @@ impl PartitionReader {
         place: &BlockLocation,
     ) -> Result<block::BlockRows<'b>> {
         let rows = place.rows.end - place.rows.start;
-        block::BlockRows::parse(body, rows, self.log.head.row_shape())
+        block::BlockRows::parse(body, rows, self.log.head.row_layout())
             .map_err(|damage| self.named(damage.of(&self.data, place.bytes.start)))
     }
 }

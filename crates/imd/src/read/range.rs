@@ -29,10 +29,9 @@ impl PartitionReader {
         }
         let parts = std::sync::Arc::clone(self.epoch(epoch, counts)?);
         let mut cursors = Vec::new();
-        for segment in &parts.segments {
-            let blocks =
-                self.blocks_of_range(segment, key_prefix(low), key_prefix(high), counts)?;
-            let Some(table) = segment.tables.first().filter(|_| !blocks.is_empty()) else {
+        for group in &parts.groups {
+            let blocks = self.blocks_of_range(group, key_prefix(low), key_prefix(high), counts)?;
+            let Some(table) = group.tables.first().filter(|_| !blocks.is_empty()) else {
                 continue;
             };
             counts.tables += 1;
@@ -47,16 +46,16 @@ impl PartitionReader {
         })
     }
 
-    /// The blocks of a segment's table that may have keys with prefixes from `low` to `high`.
+    /// The blocks of an index group's table that may have keys with prefixes from `low` to `high`.
     fn blocks_of_range(
         &self,
-        segment: &IndexGroup,
+        group: &IndexGroup,
         low: u64,
         high: u64,
         counts: &mut QueryCounts,
     ) -> Result<Range<u32>> {
-        let keys = &segment.slot_keys;
-        let Some(table) = segment.tables.first().filter(|_| !keys.is_empty()) else {
+        let keys = &group.slot_keys;
+        let Some(table) = group.tables.first().filter(|_| !keys.is_empty()) else {
             return Ok(0..0);
         };
         let end_slot = keys.partition_point(|&key| key <= high);
@@ -66,14 +65,14 @@ impl PartitionReader {
         // The first keys with an equal prefix may be in the slot before the first that starts with
         // it.
         let first_slot = keys.partition_point(|&key| key < low).saturating_sub(1);
-        let places = [segment.slot_place(first_slot), segment.slot_place(end_slot - 1)];
+        let places = [group.slot_range(first_slot), group.slot_range(end_slot - 1)];
         let bodies = self.slots(&places, counts)?;
-        let shape = self.head().row_shape();
+        let layout = self.head().row_layout();
         let bad = |what, at: u64| self.named(Error::corrupt(&self.log.name, at, what));
-        let parsed = first_keys(&bodies[0], table, shape);
+        let parsed = first_keys(&bodies[0], table, layout);
         let (first, firsts) = parsed.map_err(|what| bad(what, places[0].start))?;
         let from = firsts.partition_point(|key| u64::from_le_bytes(*key) < low);
-        let parsed = first_keys(&bodies[1], table, shape);
+        let parsed = first_keys(&bodies[1], table, layout);
         let (last, lasts) = parsed.map_err(|what| bad(what, places[1].start))?;
         let to = lasts.partition_point(|key| u64::from_le_bytes(*key) <= high);
         Ok(first + from.saturating_sub(1) as u32..last + to as u32)

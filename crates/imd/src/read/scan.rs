@@ -86,7 +86,7 @@ impl<'r> TableCursor<'r> {
 
     fn save_position(&mut self) {
         let head = self.reader.head();
-        if head.order() == RowOrder::Hash {
+        if head.row_order() == RowOrder::Hash {
             self.place = home(key_hash(self.key()), head.hash_partitions()).1;
         }
     }
@@ -96,8 +96,8 @@ impl<'r> TableCursor<'r> {
         if self.block >= self.block_end {
             return Ok(false);
         }
-        let shape = self.reader.head().row_shape();
-        let place = self.table.block_location(self.block, shape);
+        let layout = self.reader.head().row_layout();
+        let place = self.table.block_location(self.block, layout);
         let piece_end = self.piece_start + self.piece.len() as u64;
         if place.bytes.end > piece_end || place.bytes.start < self.piece_start {
             self.read_piece(&place, counts)?;
@@ -120,10 +120,10 @@ impl<'r> TableCursor<'r> {
     }
 
     fn read_piece(&mut self, first: &BlockLocation, counts: &mut QueryCounts) -> Result<()> {
-        let shape = self.reader.head().row_shape();
+        let layout = self.reader.head().row_layout();
         let mut end = first.bytes.end;
         for block in self.block + 1..self.block_end {
-            let next = self.table.block_location(block, shape).bytes.end;
+            let next = self.table.block_location(block, layout).bytes.end;
             if next - first.bytes.start > self.piece_bytes {
                 break;
             }
@@ -145,7 +145,7 @@ struct CursorHeap<'r>(TableCursor<'r>);
 impl Ord for CursorHeap<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         let (a, b) = (&self.0, &other.0);
-        let by_key = || match a.reader.head().order() {
+        let by_key = || match a.reader.head().row_order() {
             RowOrder::Key => b.key().cmp(a.key()),
             RowOrder::Hash => Ordering::Equal,
         };
@@ -195,19 +195,19 @@ impl PartitionReader {
         counts: &mut QueryCounts,
         visit: &(impl Fn(&block::BlockRows<'_>) + ?Sized),
     ) -> Result<()> {
-        let shape = self.head().row_shape();
+        let layout = self.head().row_layout();
         while !blocks.is_empty() {
-            let start = table.block_location(blocks.start, shape).bytes.start;
+            let start = table.block_location(blocks.start, layout).bytes.start;
             let fits =
-                |block: u32| table.block_location(block, shape).bytes.end - start <= PIECE_BYTES;
+                |block: u32| table.block_location(block, layout).bytes.end - start <= PIECE_BYTES;
             let mut end = blocks.start + 1;
             while end < blocks.end && fits(end) {
                 end += 1;
             }
             let bytes =
-                self.read_data(start..table.block_location(end - 1, shape).bytes.end, counts)?;
+                self.read_data(start..table.block_location(end - 1, layout).bytes.end, counts)?;
             for block in blocks.start..end {
-                let place = table.block_location(block, shape);
+                let place = table.block_location(block, layout);
                 let (from, to) = (place.bytes.start - start, place.bytes.end - start);
                 let piece = &bytes[from as usize..to as usize];
                 visit(&self.rows(self.open_block(piece, place.bytes.start)?, &place)?);

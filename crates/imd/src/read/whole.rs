@@ -63,11 +63,11 @@ impl DirectoryReader {
         let mut units = Vec::new();
         for partition in 0..self.partitions() {
             let reader = self.partition(partition, &mut counts)?;
-            let shape = reader.head().row_shape();
+            let layout = reader.head().row_layout();
             for epoch in 0..self.epochs_complete()? {
                 let parts = Arc::clone(reader.epoch(epoch, &mut counts)?);
-                for table in parts.segments.iter().flat_map(|segment| &segment.tables) {
-                    let blocks = table.blocks(shape);
+                for table in parts.groups.iter().flat_map(|group| &group.tables) {
+                    let blocks = table.blocks(layout);
                     for start in (0..blocks).step_by(SCAN_BLOCKS) {
                         let end = blocks.min(start + SCAN_BLOCKS as u32);
                         units.push((Arc::clone(&reader), table.clone(), start..end));
@@ -127,7 +127,7 @@ impl DirectoryReader {
         mut visit: impl FnMut(&Bytes, u64) -> Result<bool>,
     ) -> Result<QueryCounts> {
         let mut counts = QueryCounts::default();
-        let fixed = match self.head.shape {
+        let fixed = match self.head.layout {
             RecordLayout::Fixed { value_bytes, .. } => Some(u64::from(value_bytes)),
             RecordLayout::Variable => None,
         };
@@ -170,9 +170,9 @@ impl DirectoryReader {
             let all = parts.iter().map(|part| part.1.tables()).sum();
             let mut cursors = Vec::new();
             for (reader, epoch) in parts {
-                let shape = reader.head().row_shape();
-                for table in epoch.segments.iter().flat_map(|segment| &segment.tables) {
-                    let (number, blocks) = (cursors.len(), 0..table.blocks(shape));
+                let layout = reader.head().row_layout();
+                for table in epoch.groups.iter().flat_map(|group| &group.tables) {
+                    let (number, blocks) = (cursors.len(), 0..table.blocks(layout));
                     cursors.extend(TableCursor::new(reader, table, number, all, blocks, counts)?);
                 }
             }
@@ -200,7 +200,7 @@ impl DirectoryReader {
             let reader = self.partition(partition, &mut counts)?;
             for epoch in 0..self.epochs_complete()? {
                 let parts = Arc::clone(reader.epoch(epoch, &mut counts)?);
-                for table in parts.segments.iter().flat_map(|segment| &segment.tables) {
+                for table in parts.groups.iter().flat_map(|group| &group.tables) {
                     rows += u64::from(table.rows);
                     tables.push((rows, Arc::clone(&reader), table.clone()));
                 }
@@ -211,8 +211,8 @@ impl DirectoryReader {
             let row = random.below(rows);
             let (end, reader, table) = &tables[tables.partition_point(|table| table.0 <= row)];
             let row = table.rows - u32::try_from(end - row).expect("rows of one table");
-            let shape = reader.head().row_shape();
-            let place = table.block_location(table.block_of(row, shape), shape);
+            let layout = reader.head().row_layout();
+            let place = table.block_location(table.block_of(row, layout), layout);
             let bodies = reader.blocks(std::slice::from_ref(&place.bytes), &mut counts)?;
             let rows = reader.rows(&bodies[0], &place)?;
             keys.push(bodies[0].slice_ref(rows.key(row - place.rows.start)));

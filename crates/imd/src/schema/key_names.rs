@@ -16,14 +16,14 @@ use crate::record_layout::RecordLayout;
 #[derive(Clone, Copy, Debug)]
 pub struct KeyNames {
     key_type: FieldType,
-    shape: RecordLayout,
+    layout: RecordLayout,
 }
 
 impl KeyNames {
-    /// The scheme for keys of `key_type` in records of `shape`.
+    /// The scheme for keys of `key_type` in records of `layout`.
     #[must_use]
-    pub const fn new(key_type: FieldType, shape: RecordLayout) -> Self {
-        Self { key_type, shape }
+    pub const fn new(key_type: FieldType, layout: RecordLayout) -> Self {
+        Self { key_type, layout }
     }
 
     /// The key that `name` stands for.
@@ -82,7 +82,7 @@ impl KeyNames {
     /// Describes the naming scheme in words: `numbers of type u64, or 0x and 16 digits`.
     #[must_use]
     pub fn description(&self) -> String {
-        match self.shape {
+        match self.layout {
             RecordLayout::Fixed { key_bytes, .. } if self.key_type.is_number() => format!(
                 "numbers of type {}, or 0x and {} digits",
                 self.key_type,
@@ -101,11 +101,12 @@ impl KeyNames {
 
     /// True if names of 8-byte keys omit `0x`.
     const fn has_bare_digits(&self) -> bool {
-        matches!(self.shape, RecordLayout::Fixed { key_bytes: 8, .. }) && !self.key_type.is_number()
+        matches!(self.layout, RecordLayout::Fixed { key_bytes: 8, .. })
+            && !self.key_type.is_number()
     }
 
     fn fits(&self, key: &[u8]) -> bool {
-        match self.shape {
+        match self.layout {
             RecordLayout::Fixed { key_bytes, .. } => key.len() == usize::from(key_bytes),
             RecordLayout::Variable => (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key.len()),
         }

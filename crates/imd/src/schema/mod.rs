@@ -96,18 +96,18 @@ impl fmt::Display for DirectorySchema {
 }
 
 impl DirectorySchema {
-    /// Checks that records of `shape` can have this schema.
+    /// Checks that records of `layout` can have this schema.
     ///
     /// # Errors
     /// `Invalid`, naming the field and its fault.
-    pub fn check(&self, shape: RecordLayout) -> Result<()> {
-        self.find_fault(shape).map_or(Ok(()), |what| Err(Error::new(Kind::Invalid, what)))
+    pub fn check(&self, layout: RecordLayout) -> Result<()> {
+        self.find_fault(layout).map_or(Ok(()), |what| Err(Error::new(Kind::Invalid, what)))
     }
 
-    /// The first fault of the schema for records of `shape`.
-    fn find_fault(&self, shape: RecordLayout) -> Option<String> {
+    /// The first fault of the schema for records of `layout`.
+    fn find_fault(&self, layout: RecordLayout) -> Option<String> {
         let Self { key_name, key_unit, key_type, fields } = self;
-        let (key_bytes, value_bytes) = match shape {
+        let (key_bytes, value_bytes) = match layout {
             RecordLayout::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), value_bytes),
             RecordLayout::Variable => (0, 0),
         };
@@ -169,11 +169,11 @@ impl DirectorySchema {
         }
     }
 
-    /// Decodes the schema of a directory whose records have `shape`.
+    /// Decodes the schema of a directory whose records have `layout`.
     ///
     /// # Errors
-    /// Damage if `bytes` are not a schema, or not one that records of `shape` can have.
-    pub fn decode(bytes: &[u8], shape: RecordLayout) -> Result<Self, WireDamage> {
+    /// Damage if `bytes` are not a schema, or not one that records of `layout` can have.
+    pub fn decode(bytes: &[u8], layout: RecordLayout) -> Result<Self, WireDamage> {
         let mut input = WireInput::new(bytes);
         let (key_name, key_unit) = (text(&mut input)?, text(&mut input)?);
         let key_type = FieldType::decode(&mut input)?;
@@ -192,7 +192,7 @@ impl DirectorySchema {
         }
         input.end()?;
         let schema = Self { key_name, key_unit, key_type, fields };
-        match schema.find_fault(shape) {
+        match schema.find_fault(layout) {
             Some(_) => Err(WireDamage { offset: 0, what: "a schema that its records can have" }),
             None => Ok(schema),
         }

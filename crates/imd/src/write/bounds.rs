@@ -40,7 +40,7 @@ const CALL: u8 = 1;
 const CUTS: u8 = 2;
 
 /// Records that wait between two checks for a call: enough that the checks take little time.
-const RECORDS_PER_LOOK: usize = 256;
+const RECORDS_PER_CHECK: usize = 256;
 
 /// Keys that all ranks sample together, if memory permits: this many, or [`SAMPLES_EACH`] a rank.
 const SAMPLES_IN_ALL: u64 = 64 << 10;
@@ -253,8 +253,8 @@ impl BoundsBalancer {
     }
 
     /// True if records wait and [`BoundsBalancer::progress`] is due.
-    pub(super) fn is_look_due(&self) -> bool {
-        self.waiting.lengths.len().is_multiple_of(RECORDS_PER_LOOK)
+    pub(super) fn is_progress_due(&self) -> bool {
+        self.waiting.lengths.len().is_multiple_of(RECORDS_PER_CHECK)
     }
 
     /// The partition of a record that has waited.

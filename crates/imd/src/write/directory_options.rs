@@ -19,8 +19,8 @@ pub struct DirectoryOptions {
     pub directory: u128,
     /// The way in which readers reach values.
     pub format: ValueFormat,
-    /// The shape of the records.
-    pub shape: RecordLayout,
+    /// The layout of the records.
+    pub layout: RecordLayout,
     /// Routing of records between ranks.
     pub routing: Routing,
     /// Memory that each rank may allocate in all: for records that wait, tables that are written,
@@ -35,13 +35,13 @@ pub struct DirectoryOptions {
 }
 
 impl DirectoryOptions {
-    /// Options for records of `shape` in `format`: direct routing, 256 MiB a rank, no schema.
+    /// Options for records of `layout` in `format`: direct routing, 256 MiB a rank, no schema.
     #[must_use]
-    pub fn new(directory: u128, format: ValueFormat, shape: RecordLayout) -> Self {
+    pub fn new(directory: u128, format: ValueFormat, layout: RecordLayout) -> Self {
         let fingerprint_bits = cuckoo::FINGERPRINT_BITS;
         let (routing, memory_bytes) = (Routing::Direct, 256 << 20);
         let schema = DirectorySchema::default();
-        Self { directory, format, shape, routing, memory_bytes, fingerprint_bits, schema }
+        Self { directory, format, layout, routing, memory_bytes, fingerprint_bits, schema }
     }
 }
 

@@ -53,8 +53,8 @@ pub struct WriteSummary {
 /// use esker_imd::{DirectoryOptions, DirectoryReader, DirectoryWriter, RecordLayout, ValueFormat};
 ///
 /// let store: SharedStore = Arc::new(MemoryStore::new());
-/// let shape = RecordLayout::Fixed { key_bytes: 8, value_bytes: 4 };
-/// let mut options = DirectoryOptions::new(7, ValueFormat::Base, shape);
+/// let layout = RecordLayout::Fixed { key_bytes: 8, value_bytes: 4 };
+/// let mut options = DirectoryOptions::new(7, ValueFormat::Base, layout);
 /// options.memory_bytes = 4 << 20;
 /// threads::run(4, 2, |transport| {
 ///     let rank = transport.rank().0;
@@ -81,7 +81,7 @@ pub struct DirectoryWriter<T> {
     partitions: u32,
     me: u32,
     format: ValueFormat,
-    shape: RecordLayout,
+    layout: RecordLayout,
     /// Maximum bytes of key and value: they must fit memory, and a message if they may have to
     /// travel.
     record_bytes_max: u64,
@@ -114,11 +114,11 @@ impl<T: Transport> DirectoryWriter<T> {
         transport: T,
         options: &DirectoryOptions,
     ) -> Result<Self> {
-        options.shape.check()?;
-        options.schema.check(options.shape)?;
+        options.layout.check()?;
+        options.schema.check(options.layout)?;
         let (me, partitions) = (transport.rank().0, transport.size());
-        let DirectoryOptions { directory, format, shape, .. } = *options;
-        let head = IndexLogHead { directory, partition: me, partitions, format, shape };
+        let DirectoryOptions { directory, format, layout, .. } = *options;
+        let head = IndexLogHead { directory, partition: me, partitions, format, layout };
         let (batch_bytes, batch_memory) = batch_share(&transport, options)?;
         let has_auxiliary = matches!(format, ValueFormat::Lossy | ValueFormat::Static);
         let left = options.memory_bytes - batch_memory;
@@ -131,8 +131,8 @@ impl<T: Transport> DirectoryWriter<T> {
             directory,
             partition: me,
             partitions: head.hash_partitions(),
-            shape: head.row_shape(),
-            order: head.order(),
+            layout: head.row_layout(),
+            row_order: head.row_order(),
             has_auxiliary,
             memory_bytes: left - pairs_memory - value_memory - bounds_memory,
         };
@@ -153,7 +153,7 @@ impl<T: Transport> DirectoryWriter<T> {
             partitions,
             me,
             format,
-            shape,
+            layout,
             record_bytes_max: fits_memory.min(if moves { MOVES_BYTES_MAX } else { u64::MAX }),
             message: Vec::new(),
             balancer,
@@ -176,11 +176,11 @@ impl<T: Transport> DirectoryWriter<T> {
     /// taken.
     ///
     /// # Errors
-    /// `Invalid` or `TooLarge` for a record that does not fit shape, messages or memory, which
+    /// `Invalid` or `TooLarge` for a record that does not fit layout, messages or memory, which
     /// changes nothing; the errors of writing and sending, and `Closed` afterwards.
     #[inline]
     pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.shape.check_record(key, value)?;
+        self.layout.check_record(key, value)?;
         if (key.len() + value.len()) as u64 > self.record_bytes_max {
             return Err(too_large(value, self.record_bytes_max));
         }
@@ -252,7 +252,7 @@ impl<T: Transport> DirectoryWriter<T> {
             }
             Some(to) => self.send_record(to, key, value),
             None if balancer.is_full() => self.agree_on_bounds(),
-            None if balancer.is_look_due() => self.join_agreement(),
+            None if balancer.is_progress_due() => self.join_agreement(),
             None => Ok(()),
         }
     }
@@ -449,7 +449,7 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 
 /// Bytes of every message, if all have the same length.
 fn message_bytes(head: &IndexLogHead) -> Option<u32> {
-    match (head.format, head.shape) {
+    match (head.format, head.layout) {
         (ValueFormat::Lossy | ValueFormat::Static, _) => Some(8),
         (_, RecordLayout::Variable) => None,
         (ValueFormat::Pointer, RecordLayout::Fixed { key_bytes, .. }) => {

@@ -43,7 +43,7 @@ impl LocalPartition {
             sources: encoding_of(options).map(AuxiliaryBuilder::new),
             pairs_max: usize::try_from(pairs_memory / PAIR_MEMORY_BYTES).unwrap_or(usize::MAX),
             pairs_peak: 0,
-            key_bytes: key_bytes_of(options.shape),
+            key_bytes: key_bytes_of(options.layout),
             format: options.format,
             received: 0,
             row: Vec::new(),
@@ -96,8 +96,8 @@ fn encoding_of(options: &DirectoryOptions) -> Option<AuxiliaryEncoding> {
 }
 
 /// Bytes of every key, if all have the same length.
-fn key_bytes_of(shape: RecordLayout) -> Option<usize> {
-    match shape {
+fn key_bytes_of(layout: RecordLayout) -> Option<usize> {
+    match layout {
         RecordLayout::Fixed { key_bytes, .. } => Some(usize::from(key_bytes)),
         RecordLayout::Variable => None,
     }

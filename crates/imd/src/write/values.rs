@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn values_lie_where_their_pointers_say() {
         let store: SharedStore = Arc::new(MemoryStore::new());
-        let shape = RecordLayout::Variable;
+        let layout = RecordLayout::Variable;
         let format = ValueFormat::Pointer;
-        let head = IndexLogHead { directory: 7, partition: 3, partitions: 4, format, shape };
+        let head = IndexLogHead { directory: 7, partition: 3, partitions: 4, format, layout };
         let mut log = ValueLog::create(&store, "d/", &head, 2 * PAGE_BYTES as u64).expect("log");
         let checksum = LogChecksum::new(7, 3, LogKind::Values);
         let lengths = [5, 0, 8000, 200, 20_000, 1, PAGE_VALUE_BYTES, 3];

@@ -135,9 +135,9 @@ impl<F: FnMut(Range<usize>, &mut [u8]) -> bool> CheckedParts<'_, F> {
     }
 
     fn fetch(&mut self, part: usize) -> Option<()> {
-        let place = self.outline.part(part)?;
-        let bytes = self.buffer.get_mut(place.clone())?;
-        let is_good = (self.copy)(place, bytes) && crc32c::crc32c(bytes) == self.outline.sums[part];
+        let range = self.outline.part(part)?;
+        let bytes = self.buffer.get_mut(range.clone())?;
+        let is_good = (self.copy)(range, bytes) && crc32c::crc32c(bytes) == self.outline.sums[part];
         self.good |= u32::from(is_good) << part;
         is_good.then_some(())
     }
@@ -275,7 +275,7 @@ impl Outline {
             return None;
         }
         let mut parts = CheckedParts { outline: self, copy, buffer, good: 0 };
-        let Some(row) = self.find(&mut parts, schema.order(&key.ints), key.string)? else {
+        let Some(row) = self.find(&mut parts, schema.last_key_int(&key.ints), key.string)? else {
             return Some(false);
         };
         out.ints = self.form.constants;

@@ -200,19 +200,19 @@ struct ValueStats {
 
 impl ValueStats {
     fn of(values: &[u64]) -> Self {
-        let mut shape =
+        let mut stats =
             Self { low: values[0], high: values[0], runs: 1, delta_low: u64::MAX, delta_high: 0 };
         let mut before = values[0];
         for &value in &values[1..] {
-            shape.low = shape.low.min(value);
-            shape.high = shape.high.max(value);
-            shape.runs += usize::from(value != before);
+            stats.low = stats.low.min(value);
+            stats.high = stats.high.max(value);
+            stats.runs += usize::from(value != before);
             let delta = zigzag(value.wrapping_sub(before));
-            shape.delta_low = shape.delta_low.min(delta);
-            shape.delta_high = shape.delta_high.max(delta);
+            stats.delta_low = stats.delta_low.min(delta);
+            stats.delta_high = stats.delta_high.max(delta);
             before = value;
         }
-        shape
+        stats
     }
 }
 
@@ -225,16 +225,16 @@ fn encode_within(values: &[u64], searched: bool, depth: usize, out: &mut Vec<u8>
         return ParsedInts::encode_constant(first, out);
     }
     let rows = values.len();
-    let shape = ValueStats::of(values);
-    let width = packed_bits::width_of(shape.high - shape.low);
+    let stats = ValueStats::of(values);
+    let width = packed_bits::width_of(stats.high - stats.low);
     let packed_bytes = packed_bits::bytes(rows, width);
     if depth > 1 {
         if packed_bytes > 16 && encode_phrase(values, packed_bytes, depth, out) {
             return;
         }
         // A run costs about one value and one end.
-        let run_bytes = shape.runs * (packed_bits::bytes(1, width) + 2);
-        let delta_width = packed_bits::width_of(shape.delta_high - shape.delta_low);
+        let run_bytes = stats.runs * (packed_bits::bytes(1, width) + 2);
+        let delta_width = packed_bits::width_of(stats.delta_high - stats.delta_low);
         let delta_bytes = packed_bits::bytes(rows, delta_width) + 8;
         let delta_wins = if searched {
             delta_bytes + packed_bytes / 4 < packed_bytes
@@ -242,7 +242,7 @@ fn encode_within(values: &[u64], searched: bool, depth: usize, out: &mut Vec<u8>
             delta_bytes < packed_bytes
         };
         if run_bytes + 8 < packed_bytes && (run_bytes < delta_bytes || !delta_wins) {
-            encode_runs(values, shape.runs, depth, out);
+            encode_runs(values, stats.runs, depth, out);
             return;
         }
         if width >= 8 && encode_dictionary(values, packed_bytes, out) {
@@ -258,9 +258,9 @@ fn encode_within(values: &[u64], searched: bool, depth: usize, out: &mut Vec<u8>
         }
     }
     out.push(PACKED);
-    put_varint(out, shape.low);
+    put_varint(out, stats.low);
     out.push(width as u8);
-    packed_bits::pack(out, values.iter().map(|value| value - shape.low), width);
+    packed_bits::pack(out, values.iter().map(|value| value - stats.low), width);
 }
 
 /// Encodes `values` if their deltas repeat with a short period and that costs less than packing.

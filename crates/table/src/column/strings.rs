@@ -153,7 +153,7 @@ fn encode_text(text: &[u8], out: &mut Vec<u8>) {
 #[derive(Debug)]
 pub struct ParsedStrings {
     shared: Range<usize>,
-    places: StringBounds,
+    bounds: StringBounds,
     text: StringEncoding,
 }
 
@@ -204,7 +204,7 @@ impl ParsedStrings {
         if rows.saturating_mul(shared.len()) > TEXT_BYTES_MAX {
             return Err(input.damage("strings within bounds"));
         }
-        let (places, text_bytes) = parse_places(&lengths, whole, rows)
+        let (bounds, text_bytes) = parse_bounds(&lengths, whole, rows)
             .filter(|(_, text_bytes)| *text_bytes <= TEXT_BYTES_MAX)
             .ok_or(input.damage("strings within bounds"))?;
         let text = match input.u8()? {
@@ -241,11 +241,11 @@ impl ParsedStrings {
             }
             _ => return Err(input.damage("a known string encoding")),
         };
-        Ok(Self { shared, places, text })
+        Ok(Self { shared, bounds, text })
     }
 
     fn byte_range(&self, row: usize) -> Range<usize> {
-        match &self.places {
+        match &self.bounds {
             StringBounds::Even(length) => row * length..(row + 1) * length,
             StringBounds::Ends { ends, .. } => {
                 let start = if row == 0 { 0 } else { ends[row - 1] as usize };
@@ -257,7 +257,7 @@ impl ParsedStrings {
     /// Returns the positions of the strings among the `bytes` that the column was parsed from;
     /// `None` if a string cannot be read without the others.
     pub(crate) fn layout<'a>(&'a self, bytes: &'a [u8]) -> Option<StringsLayout<'a>> {
-        let lengths = match &self.places {
+        let lengths = match &self.bounds {
             StringBounds::Even(length) => OwnLengths::Even(*length),
             StringBounds::Ends { lengths, .. } => OwnLengths::Packed((*lengths)?),
         };
@@ -276,7 +276,7 @@ impl ParsedStrings {
 
     /// Hints to the processor that the string at `row` is read soon.
     pub(crate) fn prefetch(&self, bytes: &[u8], row: usize) {
-        match &self.places {
+        match &self.bounds {
             StringBounds::Even(length) => {
                 let at = match &self.text {
                     StringEncoding::Plain { at } => at + row * length,
@@ -294,15 +294,15 @@ impl ParsedStrings {
     /// Appends the string at `row` of a column that was parsed from `bytes` to `out`.
     #[inline]
     pub fn append(&self, bytes: &[u8], row: usize, out: &mut Vec<u8>) {
-        let place = self.byte_range(row);
+        let range = self.byte_range(row);
         out.extend_from_slice(&bytes[self.shared.clone()]);
         match &self.text {
             StringEncoding::Plain { at } => {
-                out.extend_from_slice(&bytes[at + place.start..at + place.end])
+                out.extend_from_slice(&bytes[at + range.start..at + range.end])
             }
-            StringEncoding::Expanded(text) => out.extend_from_slice(&text[place]),
+            StringEncoding::Expanded(text) => out.extend_from_slice(&text[range]),
             StringEncoding::Alphabet { symbols, width, at } => {
-                append_ranks(&bytes[*at..], place, *width, symbols, out);
+                append_ranks(&bytes[*at..], range, *width, symbols, out);
             }
         }
     }
@@ -310,7 +310,7 @@ impl ParsedStrings {
     /// Returns whether the encoding shows that all strings are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.shared.is_empty() && matches!(self.places, StringBounds::Even(0))
+        self.shared.is_empty() && matches!(self.bounds, StringBounds::Even(0))
     }
 
     /// Appends all `rows` strings of a column that was parsed from `bytes` to `out`, and the end of
@@ -341,16 +341,16 @@ impl ParsedStrings {
             .copy_from_slice(&shared[..shared.len().min(PIECE_BYTES)]);
         out.resize(end + text_bytes + rows * shared.len() + PIECE_BYTES, 0);
         for row in 0..rows {
-            let place = self.byte_range(row);
+            let range = self.byte_range(row);
             match out[end..].first_chunk_mut() {
                 Some(to) if is_short => *to = piece,
                 _ => out[end..end + shared.len()].copy_from_slice(shared),
             }
             end += shared.len();
-            let length = place.len();
-            match (out[end..].first_chunk_mut(), text[place.start..].first_chunk::<PIECE_BYTES>()) {
+            let length = range.len();
+            match (out[end..].first_chunk_mut(), text[range.start..].first_chunk::<PIECE_BYTES>()) {
                 (Some(to), Some(own)) if length <= PIECE_BYTES => *to = *own,
-                _ => out[end..end + length].copy_from_slice(&text[place]),
+                _ => out[end..end + length].copy_from_slice(&text[range]),
             }
             end += length;
             ends.push(end as u32);
@@ -370,17 +370,17 @@ impl ParsedStrings {
     #[inline]
     #[must_use]
     pub(crate) fn equals(&self, bytes: &[u8], row: usize, other: &[u8]) -> bool {
-        let place = self.byte_range(row);
+        let range = self.byte_range(row);
         let shared = &bytes[self.shared.clone()];
-        if shared.len() + place.len() != other.len() || !other.starts_with(shared) {
+        if shared.len() + range.len() != other.len() || !other.starts_with(shared) {
             return false;
         }
         let other = &other[shared.len()..];
         match &self.text {
-            StringEncoding::Plain { at } => &bytes[at + place.start..at + place.end] == other,
-            StringEncoding::Expanded(text) => &text[place] == other,
+            StringEncoding::Plain { at } => &bytes[at + range.start..at + range.end] == other,
+            StringEncoding::Expanded(text) => &text[range] == other,
             StringEncoding::Alphabet { symbols, width, at } => {
-                place.zip(other).all(|(index, &byte)| {
+                range.zip(other).all(|(index, &byte)| {
                     symbols[packed_bits::get(&bytes[*at..], index, *width) as usize] == byte
                 })
             }
@@ -390,7 +390,7 @@ impl ParsedStrings {
     /// Memory of the parsed column beyond its own size, in bytes.
     #[must_use]
     pub(crate) fn heap_bytes(&self) -> usize {
-        let places = match &self.places {
+        let bounds = match &self.bounds {
             StringBounds::Even(_) => 0,
             StringBounds::Ends { ends, .. } => ends.capacity() * 4,
         };
@@ -399,12 +399,12 @@ impl ParsedStrings {
             StringEncoding::Alphabet { .. } => ALPHABET_BYTES_MAX,
             StringEncoding::Expanded(text) => text.capacity(),
         };
-        places + text
+        bounds + text
     }
 }
 
-/// Returns the places of strings of `lengths`, and the sum of the lengths, if it fits.
-fn parse_places(lengths: &ParsedInts, whole: &[u8], rows: usize) -> Option<(StringBounds, usize)> {
+/// Returns the bounds of strings of `lengths`, and the sum of the lengths, if it fits.
+fn parse_bounds(lengths: &ParsedInts, whole: &[u8], rows: usize) -> Option<(StringBounds, usize)> {
     if let Some(length) = lengths.constant() {
         let length = usize::try_from(length).ok()?;
         return Some((StringBounds::Even(length), length.checked_mul(rows)?));
@@ -420,29 +420,29 @@ fn parse_places(lengths: &ParsedInts, whole: &[u8], rows: usize) -> Option<(Stri
     Some((StringBounds::Ends { ends, lengths: lengths.packed() }, end as usize))
 }
 
-/// Appends the symbols of the packed ranks `place` to `out`.
+/// Appends the symbols of the packed ranks `range` to `out`.
 fn append_ranks(
     packed: &[u8],
-    place: Range<usize>,
+    range: Range<usize>,
     width: u32,
     symbols: &[u8; ALPHABET_BYTES_MAX],
     out: &mut Vec<u8>,
 ) {
     if width == 0 {
-        out.resize(out.len() + place.len(), symbols[0]);
+        out.resize(out.len() + range.len(), symbols[0]);
         return;
     }
     let mask = (1u64 << width) - 1;
-    let mut index = place.start;
+    let mut index = range.start;
     // One eight-byte load yields at least nine symbols of at most six bits.
     let per_load = 57 / width as usize;
-    while index < place.end {
+    while index < range.end {
         let bit = index * width as usize;
         let Some(word) = packed.get(bit / 8..bit / 8 + 8) else {
             break;
         };
         let mut word = u64::from_le_bytes(word.try_into().expect("eight bytes")) >> (bit % 8);
-        let count = per_load.min(place.end - index);
+        let count = per_load.min(range.end - index);
         out.extend((0..count).map(|_| {
             let symbol = symbols[(word & mask) as usize];
             word >>= width;
@@ -451,7 +451,7 @@ fn append_ranks(
         index += count;
     }
     out.extend(
-        (index..place.end).map(|index| symbols[packed_bits::get(packed, index, width) as usize]),
+        (index..range.end).map(|index| symbols[packed_bits::get(packed, index, width) as usize]),
     );
 }
 

@@ -5,11 +5,11 @@
 //! attributes cost nothing. Every byte counts: creates wait mostly for memory that is used for the
 //! first time. Layout, in memory only:
 //! ```text
-//! shape u16 | order u64, unless it follows from the key's string | group | distance to the group's
-//! record before, or 0 | changes | strings
+//! layout u16 | order u64, unless it follows from the key's string | group | distance to the
+//! group's record before, or 0 | changes | strings
 //! ```
 //! The high bit of the first field is set if a later record has the same key (`SUPERSEDED`); the
-//! other bits are the number of the shape, a template and a mask. If bit c of the mask is set,
+//! other bits are the number of the layout, a template and a mask. If bit c of the mask is set,
 //! integer column c follows as the zigzag difference from the template's; if bit `INTS_MAX + s` is
 //! set, string s follows as a length and its bytes. Numbers without a width are varints.
 //! Invariants: a position is `chunk << CHUNK_BITS | offset`, is never 0, and grows with time.
@@ -31,25 +31,25 @@ const FIRST_CHUNK_BYTES: usize = 32 << 10;
 const SECOND_CHUNK_BYTES: usize = 256 << 10;
 /// Maximum bytes of a shard, which must be frozen before it takes more: positions have 32 bits.
 pub const SHARD_BYTES_MAX: usize = 3 << 30;
-const SHAPE_BYTES: usize = 2;
-/// Flag beside the shape: a later record has the same key.
+const LAYOUT_BYTES: usize = 2;
+/// Flag beside the layout: a later record has the same key.
 const SUPERSEDED: u16 = 1 << 15;
 const ORDER_BYTES: usize = 8;
 /// Maximum bytes before a record's changes.
-const HEADER_BYTES_MAX: usize = SHAPE_BYTES + ORDER_BYTES + 2 * VARINT_BYTES_MAX;
+const HEADER_BYTES_MAX: usize = LAYOUT_BYTES + ORDER_BYTES + 2 * VARINT_BYTES_MAX;
 const _: () = assert!(
     ROW_TEXT_BYTES_MAX + HEADER_BYTES_MAX + (INTS_MAX + STRINGS_MAX) * VARINT_BYTES_MAX
         < CHUNK_BYTES
 );
 /// A record with more changed columns than this becomes the next template.
 const CHANGES_MAX: u32 = 8;
-/// Maximum number of templates; each has shapes of its own.
+/// Maximum number of templates; each has layouts of its own.
 const TEMPLATES_MAX: usize = 1 << 10;
-/// Number of shapes from which on a new shape counts all columns outside the key as changed.
-const SHAPES_MAX: usize = SUPERSEDED as usize - TEMPLATES_MAX * (1 << STRINGS_MAX);
-/// Number of recent shapes that are searched before a new one is made; all are searched once there
+/// Number of layouts from which on a new layout counts all columns outside the key as changed.
+const LAYOUTS_MAX: usize = SUPERSEDED as usize - TEMPLATES_MAX * (1 << STRINGS_MAX);
+/// Number of recent layouts that are searched before a new one is made; all are searched once there
 /// are many.
-const SHAPES_RECENT: usize = 16;
+const LAYOUTS_RECENT: usize = 16;
 /// Bytes that cover most records.
 const TYPICAL_BYTES: usize = 40;
 
@@ -62,9 +62,9 @@ pub struct Arena {
     /// Bytes used in the last chunk.
     used: usize,
     templates: Vec<[u64; INTS_MAX]>,
-    shapes: Vec<DeltaLayout>,
-    /// The shape of the last record.
-    last_shape: usize,
+    layouts: Vec<DeltaLayout>,
+    /// The layout of the last record.
+    last_layout: usize,
 }
 
 /// A record's template, and the mask of the columns in which it differs from it.
@@ -86,8 +86,8 @@ pub struct RecordHeader {
 impl Arena {
     /// Makes an empty arena whose chunks come from `source`.
     pub fn new(source: Arc<ArenaPool>) -> Self {
-        let (templates, shapes) = Default::default();
-        Self { chunks: Vec::new(), source, used: 0, templates, shapes, last_shape: 0 }
+        let (templates, layouts) = Default::default();
+        Self { chunks: Vec::new(), source, used: 0, templates, layouts, last_layout: 0 }
     }
 
     /// Appends a record in stored form; returns its position and the bytes newly allocated.
@@ -104,7 +104,7 @@ impl Arena {
         for (column, string) in row.strings.iter().enumerate() {
             mask |= u32::from(!string.is_empty()) << (INTS_MAX + column);
         }
-        let (shape, mask) = self.layout_of(schema, DeltaLayout { template, mask });
+        let (layout, mask) = self.layout_of(schema, DeltaLayout { template, mask });
         let text_bytes: usize = row.strings.iter().map(|string| string.len()).sum();
         assert!(text_bytes <= ROW_TEXT_BYTES_MAX, "the tree refuses larger records");
         let bytes_max =
@@ -114,10 +114,11 @@ impl Arena {
         let chunk_index = self.chunks.len() - 1;
         let position = (chunk_index << CHUNK_BITS | self.used) as u32;
         let out = &mut self.chunks[chunk_index][self.used..];
-        out[..SHAPE_BYTES].copy_from_slice(&shape.to_le_bytes());
-        let mut at = SHAPE_BYTES;
+        out[..LAYOUT_BYTES].copy_from_slice(&layout.to_le_bytes());
+        let mut at = LAYOUT_BYTES;
         if schema.hash_of.is_none() {
-            out[at..at + ORDER_BYTES].copy_from_slice(&schema.order(&row.ints).to_le_bytes());
+            out[at..at + ORDER_BYTES]
+                .copy_from_slice(&schema.last_key_int(&row.ints).to_le_bytes());
             at += ORDER_BYTES;
         }
         write_varint(out, &mut at, u64::from(header.group));
@@ -138,30 +139,30 @@ impl Arena {
         (position, allocated)
     }
 
-    /// Returns the number of `shape`, or of a shape with more changes, and that shape's mask.
+    /// Returns the number of `layout`, or of a layout with more changes, and that layout's mask.
     #[inline]
-    fn layout_of(&mut self, schema: &Schema, shape: DeltaLayout) -> (u16, u32) {
-        if self.shapes.get(self.last_shape) != Some(&shape) {
-            self.last_shape = self.find_shape(schema, shape);
+    fn layout_of(&mut self, schema: &Schema, layout: DeltaLayout) -> (u16, u32) {
+        if self.layouts.get(self.last_layout) != Some(&layout) {
+            self.last_layout = self.find_layout(schema, layout);
         }
-        (self.last_shape as u16, self.shapes[self.last_shape].mask)
+        (self.last_layout as u16, self.layouts[self.last_layout].mask)
     }
 
     #[cold]
-    fn find_shape(&mut self, schema: &Schema, mut shape: DeltaLayout) -> usize {
-        let recent = self.shapes.len().saturating_sub(SHAPES_RECENT);
-        if let Some(at) = self.shapes[recent..].iter().rposition(|own| *own == shape) {
+    fn find_layout(&mut self, schema: &Schema, mut layout: DeltaLayout) -> usize {
+        let recent = self.layouts.len().saturating_sub(LAYOUTS_RECENT);
+        if let Some(at) = self.layouts[recent..].iter().rposition(|own| *own == layout) {
             return recent + at;
         }
-        if self.shapes.len() >= SHAPES_MAX {
+        if self.layouts.len() >= LAYOUTS_MAX {
             // A column may be written as changed although its difference is 0.
-            shape.mask |= ((1 << INTS_MAX) - 1) & !((1 << schema.key_ints) - 1);
-            if let Some(at) = self.shapes.iter().rposition(|own| *own == shape) {
+            layout.mask |= ((1 << INTS_MAX) - 1) & !((1 << schema.key_ints) - 1);
+            if let Some(at) = self.layouts.iter().rposition(|own| *own == layout) {
                 return at;
             }
         }
-        self.shapes.push(shape);
-        self.shapes.len() - 1
+        self.layouts.push(layout);
+        self.layouts.len() - 1
     }
 
     /// Removes the record at `position`, the last one pushed.
@@ -216,17 +217,17 @@ impl Arena {
         prefetch(start.wrapping_add(TYPICAL_BYTES));
     }
 
-    /// Returns the shape of the record at the start of `bytes`.
+    /// Returns the layout of the record at the start of `bytes`.
     #[inline]
     fn decode_layout(&self, bytes: &[u8]) -> DeltaLayout {
-        self.shapes[usize::from(first_field(bytes) & !SUPERSEDED)]
+        self.layouts[usize::from(first_field(bytes) & !SUPERSEDED)]
     }
 
     /// Reads the fields before the changes of the record at `position` in `bytes`, and advances
     /// `at` past them.
     #[inline]
     fn read_header(schema: &Schema, position: u32, bytes: &[u8], at: &mut usize) -> RecordHeader {
-        *at = SHAPE_BYTES + if schema.hash_of.is_none() { ORDER_BYTES } else { 0 };
+        *at = LAYOUT_BYTES + if schema.hash_of.is_none() { ORDER_BYTES } else { 0 };
         let group = own_varint(bytes, at) as u32;
         let distance = own_varint(bytes, at) as u32;
         RecordHeader { group, previous: if distance == 0 { 0 } else { position - distance } }
@@ -239,7 +240,7 @@ impl Arena {
     }
 
     /// The last integer of the key of the record at `position`.
-    pub fn order(&self, schema: &Schema, position: u32) -> u64 {
+    pub fn last_key_int(&self, schema: &Schema, position: u32) -> u64 {
         match schema.hash_of {
             Some(hash_of) => hash_of(self.key_string(schema, position)),
             None => own_order(self.at(position)),
@@ -251,18 +252,18 @@ impl Arena {
     #[inline(always)]
     pub fn row(&self, schema: &Schema, position: u32) -> (Row<'_>, u32) {
         let bytes = self.at(position);
-        let shape = self.decode_layout(bytes);
-        let mut row = Row { ints: self.templates[shape.template], ..Row::default() };
+        let layout = self.decode_layout(bytes);
+        let mut row = Row { ints: self.templates[layout.template], ..Row::default() };
         let mut at = 0;
         let group = Self::read_header(schema, position, bytes, &mut at).group;
-        let mut changed = shape.mask & ((1 << INTS_MAX) - 1);
+        let mut changed = layout.mask & ((1 << INTS_MAX) - 1);
         while changed != 0 {
             let column = changed.trailing_zeros() as usize;
             changed &= changed - 1;
             let difference = unzigzag(own_varint(bytes, &mut at));
             row.ints[column] = row.ints[column].wrapping_add(difference);
         }
-        let mut present = shape.mask >> INTS_MAX;
+        let mut present = layout.mask >> INTS_MAX;
         while present != 0 {
             let column = present.trailing_zeros() as usize;
             present &= present - 1;
@@ -281,13 +282,13 @@ impl Arena {
     #[inline]
     pub(crate) fn key_string(&self, schema: &Schema, position: u32) -> &[u8] {
         let bytes = self.at(position);
-        let shape = self.decode_layout(bytes);
-        if shape.mask >> INTS_MAX & 1 == 0 {
+        let layout = self.decode_layout(bytes);
+        if layout.mask >> INTS_MAX & 1 == 0 {
             return &[];
         }
         let mut at = 0;
         Self::read_header(schema, position, bytes, &mut at);
-        for _ in 0..(shape.mask & ((1 << INTS_MAX) - 1)).count_ones() {
+        for _ in 0..(layout.mask & ((1 << INTS_MAX) - 1)).count_ones() {
             own_varint(bytes, &mut at);
         }
         let length = own_varint(bytes, &mut at) as usize;
@@ -319,7 +320,7 @@ fn write_varint(out: &mut [u8], at: &mut usize, mut value: u64) {
     *at += 1;
 }
 
-/// The number of the shape of the record in `bytes`, and its superseded flag.
+/// The number of the layout of the record in `bytes`, and its superseded flag.
 #[inline]
 fn first_field(bytes: &[u8]) -> u16 {
     u16::from_le_bytes([bytes[0], bytes[1]])
@@ -328,7 +329,7 @@ fn first_field(bytes: &[u8]) -> u16 {
 /// The order stored in the record in `bytes`, if it does not follow from the key's string.
 #[inline]
 fn own_order(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(*bytes[SHAPE_BYTES..].first_chunk().expect("a record has an order"))
+    u64::from_le_bytes(*bytes[LAYOUT_BYTES..].first_chunk().expect("a record has an order"))
 }
 
 /// Reads a varint that this process wrote.
@@ -354,7 +355,7 @@ mod tests {
 
     const COLUMN: IntColumn = IntColumn::plain("c");
 
-    /// The maximum number of columns, so that there can be more shapes than numbers for them.
+    /// The maximum number of columns, so that there can be more layouts than numbers for them.
     static WIDE: Schema = Schema {
         id: 9,
         name: "wide",
@@ -396,7 +397,7 @@ mod tests {
             assert_eq!(found.strings, row.strings);
             assert_eq!(group, header.group);
             assert_eq!(arena.header(schema, position).previous, header.previous);
-            assert_eq!(arena.order(schema, position), row.ints[1]);
+            assert_eq!(arena.last_key_int(schema, position), row.ints[1]);
             assert_eq!(arena.key_string(schema, position), row.strings[0]);
             assert_eq!(arena.is_superseded(position), header.group % 2 == 0);
         }

@@ -58,14 +58,14 @@ impl FrozenMemtable {
     /// Returns the record of `key`, in stored form.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Row<'_>> {
-        let shard = &self.shards[shard_of(self.schema.order(&key.ints))];
+        let shard = &self.shards[shard_of(self.schema.last_key_int(&key.ints))];
         shard.find(key).map(|position| shard.row(position))
     }
 
     /// Returns whether there is a record of `key`.
     #[must_use]
     pub fn contains(&self, key: &Key) -> bool {
-        self.shards[shard_of(self.schema.order(&key.ints))].find(key).is_some()
+        self.shards[shard_of(self.schema.last_key_int(&key.ints))].find(key).is_some()
     }
 
     /// Applies `work` to each shard and its number, on `threads` threads; returns the results.
@@ -122,7 +122,7 @@ pub(crate) fn collect_group(
     out: &mut DecodedBlock,
     with_shard: impl Fn(usize, &mut dyn FnMut(&Shard)),
 ) -> Option<u64> {
-    let order = schema.order(&from.ints);
+    let order = schema.last_key_int(&from.ints);
     for number in shard_of(order)..super::SHARDS {
         with_shard(number, &mut |shard| {
             let positions = shard.group_positions(group, order);

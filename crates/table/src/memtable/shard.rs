@@ -103,9 +103,9 @@ impl Shard {
         std::array::from_fn(|at| if at < self.schema.group_ints { key.ints[at] } else { 0 })
     }
 
-    /// The state of the group of the key of `place`, which was found just before.
-    pub(crate) fn group_mut(&mut self, place: &KeyProbe) -> &mut KeyGroup {
-        self.groups.at_mut(place.group_slot)
+    /// The state of the group of the key of `probe`, which was found just before.
+    pub(crate) fn group_mut(&mut self, probe: &KeyProbe) -> &mut KeyGroup {
+        self.groups.at_mut(probe.group_slot)
     }
 
     /// The tag of a key: nearly in the order of the group's keys, if that is a hash.
@@ -129,7 +129,7 @@ impl Shard {
     pub fn prefetch(&self, key: &Key) -> u32 {
         let hash = hash(&self.group_key(key));
         self.groups.prefetch(hash);
-        let tag = self.tag(hash as u32, self.schema.order(&key.ints), key.string);
+        let tag = self.tag(hash as u32, self.schema.last_key_int(&key.ints), key.string);
         if !self.slots.is_empty() {
             prefetch(&raw const self.slots[self.first_slot(tag)]);
         }
@@ -137,19 +137,19 @@ impl Shard {
     }
 
     /// Returns the address of the slots and their number.
-    pub(crate) fn slots_place(&self) -> (*const u64, usize) {
+    pub(crate) fn slots_address(&self) -> (*const u64, usize) {
         (self.slots.as_ptr(), self.slots.len())
     }
 
     /// Returns the address of the groups and the number that there is room for. Each takes
     /// [`super::GROUP_BYTES`].
-    pub(crate) fn groups_place(&self) -> (*const u8, usize) {
+    pub(crate) fn groups_address(&self) -> (*const u8, usize) {
         let (groups, count) = self.groups.slots();
         (groups.cast(), count)
     }
 
     /// Puts a record in stored form unless its key is present here, or elsewhere according to
-    /// `is_elsewhere`, which gets its tag. Returns the place if it was put.
+    /// `is_elsewhere`, which gets its tag. Returns its probe if it was put.
     ///
     /// The record is written before the key is looked up: that gives a prefetch that was started
     /// earlier time to finish.
@@ -165,7 +165,7 @@ impl Shard {
         }
         let group_key = self.group_key(key);
         let (group_slot, group) = self.groups.add(&group_key);
-        let order = self.schema.order(&key.ints);
+        let order = self.schema.last_key_int(&key.ints);
         let previous = self.groups.at_mut(group_slot).newest;
         let header = RecordHeader { group, previous };
         let (position, allocated) = self.arena.push(self.schema, header, row);
@@ -190,13 +190,13 @@ impl Shard {
         }
         let group_key = self.group_key(key);
         let (group, _) = self.groups.find(&group_key)?;
-        let order = self.schema.order(&key.ints);
+        let order = self.schema.last_key_int(&key.ints);
         let tag = self.tag(salt(&group_key), order, key.string);
         let (_, position) = self.probe(group, tag, order, key.string);
         (position != 0).then_some(position)
     }
 
-    /// Returns the place of `key`, and makes room for it if it is absent.
+    /// Returns the probe of `key`, and makes room for it if it is absent.
     #[inline]
     pub(crate) fn locate_key(&mut self, key: &Key) -> KeyProbe {
         if self.rows == self.rows_max {
@@ -204,7 +204,7 @@ impl Shard {
         }
         let group_key = self.group_key(key);
         let (group_slot, group) = self.groups.add(&group_key);
-        let order = self.schema.order(&key.ints);
+        let order = self.schema.last_key_int(&key.ints);
         let tag = self.tag(salt(&group_key), order, key.string);
         let (slot, position) = self.probe(group, tag, order, key.string);
         KeyProbe { group, group_slot, tag, slot, position }
@@ -224,7 +224,7 @@ impl Shard {
                 // Equal strings have equal hashes; other orders are compared.
                 if self.arena.header(self.schema, position).group == group
                     && (self.schema.hash_of.is_some()
-                        || self.arena.order(self.schema, position) == order)
+                        || self.arena.last_key_int(self.schema, position) == order)
                     && self.arena.key_string(self.schema, position) == string
                 {
                     return (slot, position);
@@ -250,22 +250,22 @@ impl Shard {
         self.chunks.outgrow(old);
     }
 
-    /// Returns the record at `place`, in stored form, if there is one.
-    pub fn at(&self, place: &KeyProbe) -> Option<Row<'_>> {
-        (place.position != 0).then(|| self.row(place.position))
+    /// Returns the record at `probe`, in stored form, if there is one.
+    pub fn at(&self, probe: &KeyProbe) -> Option<Row<'_>> {
+        (probe.position != 0).then(|| self.row(probe.position))
     }
 
-    /// Puts a record in stored form at `place`, which was found for its key just before.
-    pub fn put(&mut self, place: &KeyProbe, row: &Row) {
-        if place.is_taken() {
-            self.arena.supersede(place.position);
+    /// Puts a record in stored form at `probe`, which was found for its key just before.
+    pub fn put(&mut self, probe: &KeyProbe, row: &Row) {
+        if probe.is_taken() {
+            self.arena.supersede(probe.position);
         }
-        let group = self.groups.at_mut(place.group_slot);
-        let header = RecordHeader { group: place.group, previous: group.newest };
+        let group = self.groups.at_mut(probe.group_slot);
+        let header = RecordHeader { group: probe.group, previous: group.newest };
         let (position, allocated) = self.arena.push(self.schema, header, row);
         group.newest = position;
-        self.slots[place.slot] = u64::from(place.tag) << 32 | u64::from(position);
-        self.rows += usize::from(place.position == 0);
+        self.slots[probe.slot] = u64::from(probe.tag) << 32 | u64::from(position);
+        self.rows += usize::from(probe.position == 0);
         self.bytes += allocated;
     }
 
@@ -292,7 +292,7 @@ impl Shard {
         let mut position = group.newest;
         while position != 0 {
             if !self.arena.is_superseded(position) {
-                let order = self.arena.order(self.schema, position);
+                let order = self.arena.last_key_int(self.schema, position);
                 if order >= from {
                     keyed.push((order, position));
                 }

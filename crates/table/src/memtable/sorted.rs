@@ -96,9 +96,9 @@ fn put_right(schema: &Schema, shard: &Shard, salt: u32, entries: &mut [u64]) {
     let by_record =
         |a: &u64, b: &u64| {
             let (a, b) = (*a as u32, *b as u32);
-            shard.arena.order(schema, a).cmp(&shard.arena.order(schema, b)).then_with(|| {
-                shard.arena.key_string(schema, a).cmp(shard.arena.key_string(schema, b))
-            })
+            shard.arena.last_key_int(schema, a).cmp(&shard.arena.last_key_int(schema, b)).then_with(
+                || shard.arena.key_string(schema, a).cmp(shard.arena.key_string(schema, b)),
+            )
         };
     if schema.hash_of.is_none() {
         entries.sort_unstable_by(by_record);

@@ -5,7 +5,7 @@
 //! A slot is half a cache line: the state of the block's image, and the starts of the buckets by
 //! which its rows are found. The forms that many images of the table share are kept beside the
 //! slots.
-//! Concurrency: see `HotRecords`; a common form never changes once it is counted.
+//! Concurrency: see `RowCache`; a common form never changes once it is counted.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -130,7 +130,7 @@ impl BlockSlots {
     }
 
     /// Returns the number of a common form, and makes the form common if there is room. The caller
-    /// holds `filling`.
+    /// holds `fill_cursor`.
     pub(super) fn number_of(&self, form: &[u64]) -> Option<usize> {
         let count = self.forms_count.load(Ordering::Relaxed);
         let words = form.iter().copied().chain(std::iter::repeat(0)).take(FORM_WORDS_MAX);
@@ -157,7 +157,7 @@ impl BlockSlots {
     }
 
     /// Returns whether `block` has an image, or cannot have one.
-    pub(crate) fn is_settled(&self, block: usize) -> bool {
+    pub(crate) fn is_image_decided(&self, block: usize) -> bool {
         self.slots[block].state.load(Ordering::Relaxed) != 0
     }
 }

@@ -47,7 +47,7 @@ const EMPTY: u64 = 0;
 const INLINE: u64 = 1;
 const HEAP: u64 = 2;
 
-/// An image, with the shape by which its rows are found.
+/// An image, with the layout by which its rows are found.
 #[derive(Debug)]
 pub(super) struct BlockImage {
     pub(super) form: Vec<u64>,
@@ -55,7 +55,7 @@ pub(super) struct BlockImage {
     pub(super) is_form_common: bool,
     /// Rows and heap.
     pub(super) words: Vec<u64>,
-    pub(super) shape: ImageLayout,
+    pub(super) layout: ImageLayout,
 }
 
 /// The number of rows of an image, their width, and the start of each bucket.
@@ -73,7 +73,7 @@ pub(super) struct ImageLayout {
 pub(super) struct ImageView<'a> {
     pub(super) form: AtomicWords<'a>,
     pub(super) rows: AtomicWords<'a>,
-    pub(super) shape: ImageLayout,
+    pub(super) layout: ImageLayout,
 }
 
 /// Words that a writer may overwrite during reads; all words past the end are 0.
@@ -130,8 +130,8 @@ fn word_of(bytes: &[u8]) -> u64 {
 /// Returns the bucket of a digest, and its relative position in the bucket.
 #[inline]
 fn bucket_of(digest: u64) -> (usize, u32) {
-    let place = (digest >> 32) * BUCKETS as u64;
-    ((place >> 32) as usize, place as u32)
+    let scaled = (digest >> 32) * BUCKETS as u64;
+    ((scaled >> 32) as usize, scaled as u32)
 }
 
 /// The descriptor of a string column.
@@ -235,8 +235,8 @@ impl ImageHeader {
 }
 
 impl ImageLayout {
-    /// Builds a shape; `None` if a number does not fit: the start of a bucket after the last of 256
-    /// rows, or the width of rows.
+    /// Builds a layout; `None` if a number does not fit: the start of a bucket after the last of
+    /// 256 rows, or the width of rows.
     fn of(starts: [usize; BUCKETS], rows: usize, stride: usize) -> Option<Self> {
         let mut bytes = [0; BUCKETS];
         for (byte, start) in bytes.iter_mut().zip(starts) {
@@ -268,13 +268,13 @@ impl ImageLayout {
 impl ImageView<'_> {
     #[inline]
     fn row_at(&self, row: usize) -> usize {
-        row * usize::from(self.shape.stride)
+        row * usize::from(self.layout.stride)
     }
 
     /// Hints to the processor that `digest` is looked up soon.
     #[inline]
     pub(super) fn prefetch(&self, digest: u64) {
-        let (_, row) = self.shape.guess(digest);
+        let (_, row) = self.layout.guess(digest);
         for at in self.lines_near(row).step_by(LINE_WORDS) {
             prefetch(self.rows.0.as_ptr().wrapping_add(at));
         }
@@ -284,7 +284,7 @@ impl ImageView<'_> {
     /// guess is off by one or two rows.
     #[inline]
     fn lines_near(&self, row: usize) -> Range<usize> {
-        let (at, reach) = (self.row_at(row), 2 * usize::from(self.shape.stride));
+        let (at, reach) = (self.row_at(row), 2 * usize::from(self.layout.stride));
         let start = at.saturating_sub(reach) / LINE_WORDS * LINE_WORDS;
         start..start + (2 * reach).next_multiple_of(LINE_WORDS) + LINE_WORDS
     }
@@ -293,8 +293,8 @@ impl ImageView<'_> {
     /// there may be another image, with rows of the same form and other keys.
     #[inline]
     fn rows_near(&self, row: usize) -> Range<usize> {
-        let (lines, stride) = (self.lines_near(row), usize::from(self.shape.stride).max(1));
-        lines.start.div_ceil(stride)..lines.end.div_ceil(stride).min(self.shape.rows())
+        let (lines, stride) = (self.lines_near(row), usize::from(self.layout.stride).max(1));
+        lines.start.div_ceil(stride)..lines.end.div_ceil(stride).min(self.layout.rows())
     }
 
     /// Hints to the processor that the form is read soon, if it is the image's own.
@@ -315,7 +315,7 @@ impl ImageView<'_> {
         is_group: bool,
     ) -> Option<usize> {
         let header = ImageHeader::of(self.form);
-        let (range, guess) = self.shape.guess(wanted.digest);
+        let (range, guess) = self.layout.guess(wanted.digest);
         if range.is_empty() || header.is_group && !is_group {
             return None;
         }

@@ -11,7 +11,7 @@
 //! Concurrency: readers take no lock, and write only a mark at the first read of an image. A slot's
 //! state names the image and a generation. A writer that evicts an image clears the state before it
 //! overwrites the words; a reader checks the state again after reading and discards what it read if
-//! the state has changed (a sequence lock). Writers hold `filling`.
+//! the state has changed (a sequence lock). Writers hold `fill_cursor`.
 //! Source: sequence locks as in Boehm, Can Seqlocks Get Along with Programming Language Memory
 //! Models?, 2012; CLOCK, Corbató 1968.
 
@@ -48,15 +48,15 @@ const ADMITTED_ONE_IN: usize = 32;
 
 /// Images under one budget, shared by all tables of a cache.
 #[derive(Debug)]
-pub(crate) struct HotRecords {
+pub(crate) struct RowCache {
     chunks: Box<[OnceLock<ZeroedArray<AtomicU64>>]>,
     /// Lines of a chunk, as a power of two.
     chunk_lines_log: u32,
     /// True if all chunks are in use.
     is_full: AtomicBool,
     /// Blocks hit without an image since then.
-    met: AtomicUsize,
-    filling: Mutex<FillCursor>,
+    image_misses: AtomicUsize,
+    fill_cursor: Mutex<FillCursor>,
 }
 
 /// The chunk that takes new images.
@@ -67,7 +67,7 @@ struct FillCursor {
     /// Incremented whenever a chunk is reused.
     generation: u64,
     /// The images of each chunk.
-    tenants: Vec<Vec<ResidentImage>>,
+    residents: Vec<Vec<ResidentImage>>,
 }
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ fn lay_out(
     ((FORMS_MAX + lines) as u8, form)
 }
 
-impl HotRecords {
+impl RowCache {
     /// Makes a store of images of at most `budget_bytes`; `None` if that is too little.
     pub(crate) fn new(budget_bytes: u64) -> Option<Self> {
         let chunk_bytes = 1 << (budget_bytes / CHUNKS_MIN).clamp(1, CHUNK_BYTES_MAX).ilog2();
@@ -106,12 +106,12 @@ impl HotRecords {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             chunk_lines_log: (chunk_bytes / 64).ilog2(),
             is_full: AtomicBool::new(false),
-            met: AtomicUsize::new(0),
-            filling: Mutex::new(FillCursor {
+            image_misses: AtomicUsize::new(0),
+            fill_cursor: Mutex::new(FillCursor {
                 chunk: 0,
                 used_words: 0,
                 generation: 0,
-                tenants: (0..chunks).map(|_| Vec::new()).collect(),
+                residents: (0..chunks).map(|_| Vec::new()).collect(),
             }),
         })
     }
@@ -143,15 +143,15 @@ impl HotRecords {
         state: u64,
     ) -> Option<(ImageView<'a>, bool)> {
         let (words, layout) = (self.words(state)?, SlotLayout::of(state));
-        let shape = ImageLayout { starts: slot.starts(), stride: layout.stride };
+        let image_layout = ImageLayout { starts: slot.starts(), stride: layout.stride };
         Some(match usize::from(layout.form).checked_sub(FORMS_MAX) {
             None => {
                 let form = slots.form(usize::from(layout.form));
-                (ImageView { form, rows: words, shape }, false)
+                (ImageView { form, rows: words, layout: image_layout }, false)
             }
             Some(lines) => {
                 let rows = AtomicWords(words.0.get(lines * LINE_WORDS..)?);
-                (ImageView { form: words, rows, shape }, true)
+                (ImageView { form: words, rows, layout: image_layout }, true)
             }
         })
     }
@@ -208,7 +208,7 @@ impl HotRecords {
     #[inline]
     pub(crate) fn admits(&self) -> bool {
         !self.is_full.load(Ordering::Relaxed)
-            || self.met.fetch_add(1, Ordering::Relaxed).is_multiple_of(ADMITTED_ONE_IN)
+            || self.image_misses.fetch_add(1, Ordering::Relaxed).is_multiple_of(ADMITTED_ONE_IN)
     }
 
     /// Gives an image to `block`, whose slot has none yet and which begins with the group `group`.
@@ -234,7 +234,7 @@ impl HotRecords {
             None
         };
         // The thread that holds the lock is inserting another image, perhaps this one.
-        let Some(mut filling) = self.filling.try_lock() else {
+        let Some(mut cursor) = self.fill_cursor.try_lock() else {
             return;
         };
         let slot = &slots.slots[number];
@@ -246,76 +246,76 @@ impl HotRecords {
             return;
         };
         let (form, words) = lay_out(slots, image.form, image.is_form_common, image.words);
-        let layout = SlotLayout { form, stride: image.shape.stride };
-        if filling.used_words + words.len() > self.chunk_words() {
-            self.recycle(&mut filling);
+        let layout = SlotLayout { form, stride: image.layout.stride };
+        if cursor.used_words + words.len() > self.chunk_words() {
+            self.recycle(&mut cursor);
         }
-        let chunk = self.chunks[filling.chunk].get();
+        let chunk = self.chunks[cursor.chunk].get();
         let chunk = chunk.unwrap_or_else(|| {
             let new = ZeroedArray::new(self.chunk_words());
-            let new = self.chunks[filling.chunk].get_or_init(|| new);
+            let new = self.chunks[cursor.chunk].get_or_init(|| new);
             grown();
             new
         });
-        for (own, start) in slot.starts.iter().zip(image.shape.starts) {
+        for (own, start) in slot.starts.iter().zip(image.layout.starts) {
             own.store(start, Ordering::Relaxed);
         }
         let (slots, line) = (Arc::downgrade(slots), 0);
-        let tenant = ResidentImage { slots, block: number, line, words: words.len() };
-        self.store_image(&mut filling, chunk, tenant, &words, layout);
+        let resident = ResidentImage { slots, block: number, line, words: words.len() };
+        self.store_image(&mut cursor, chunk, resident, &words, layout);
     }
 
     /// Puts an image into the free part of the chunk that is being filled.
     fn store_image(
         &self,
-        filling: &mut FillCursor,
+        cursor: &mut FillCursor,
         chunk: &[AtomicU64],
-        tenant: ResidentImage,
+        resident: ResidentImage,
         words: &[u64],
         layout: SlotLayout,
     ) {
-        let start = filling.used_words;
+        let start = cursor.used_words;
         for (own, word) in chunk[start..].iter().zip(words) {
             own.store(*word, Ordering::Relaxed);
         }
-        filling.used_words = (start + words.len()).next_multiple_of(LINE_WORDS);
-        let line = (filling.chunk << self.chunk_lines_log) + start / LINE_WORDS;
-        if let Some(slots) = tenant.slots.upgrade() {
-            slots.slots[tenant.block].publish(line, layout, filling.generation);
-            filling.tenants[filling.chunk].push(ResidentImage { line, ..tenant });
+        cursor.used_words = (start + words.len()).next_multiple_of(LINE_WORDS);
+        let line = (cursor.chunk << self.chunk_lines_log) + start / LINE_WORDS;
+        if let Some(slots) = resident.slots.upgrade() {
+            slots.slots[resident.block].publish(line, layout, cursor.generation);
+            cursor.residents[cursor.chunk].push(ResidentImage { line, ..resident });
         }
     }
 
     /// Advances to the next chunk; if that was used before, only images that were read stay in it.
-    fn recycle(&self, filling: &mut FillCursor) {
-        filling.chunk = (filling.chunk + 1) % self.chunks.len();
-        filling.used_words = 0;
-        filling.generation += 1;
-        let tenants = std::mem::take(&mut filling.tenants[filling.chunk]);
-        let Some(chunk) = self.chunks[filling.chunk].get() else {
+    fn recycle(&self, cursor: &mut FillCursor) {
+        cursor.chunk = (cursor.chunk + 1) % self.chunks.len();
+        cursor.used_words = 0;
+        cursor.generation += 1;
+        let residents = std::mem::take(&mut cursor.residents[cursor.chunk]);
+        let Some(chunk) = self.chunks[cursor.chunk].get() else {
             return;
         };
         self.is_full.store(true, Ordering::Relaxed);
-        let chunk_start = filling.chunk << self.chunk_lines_log;
+        let chunk_start = cursor.chunk << self.chunk_lines_log;
         let (mut stay, mut stay_words) = (Vec::new(), 0);
-        for tenant in tenants {
-            let Some(slots) = tenant.slots.upgrade() else {
+        for resident in residents {
+            let Some(slots) = resident.slots.upgrade() else {
                 continue;
             };
-            let state = slots.slots[tenant.block].state.swap(0, Ordering::Relaxed);
-            if state & READ != 0 && stay_words + tenant.words <= self.chunk_words() / 2 {
-                let start = (tenant.line - chunk_start) * LINE_WORDS;
-                let words = &chunk[start..start + tenant.words];
+            let state = slots.slots[resident.block].state.swap(0, Ordering::Relaxed);
+            if state & READ != 0 && stay_words + resident.words <= self.chunk_words() / 2 {
+                let start = (resident.line - chunk_start) * LINE_WORDS;
+                let words = &chunk[start..start + resident.words];
                 let words: Vec<u64> =
                     words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
                 stay_words += words.len().next_multiple_of(LINE_WORDS);
-                stay.push((tenant, words, SlotLayout::of(state)));
+                stay.push((resident, words, SlotLayout::of(state)));
             }
         }
         // A reader that sees words written to the chunk from here on also sees the cleared states.
         fence(Ordering::Release);
-        for (tenant, words, layout) in stay {
-            self.store_image(filling, chunk, tenant, &words, layout);
+        for (resident, words, layout) in stay {
+            self.store_image(cursor, chunk, resident, &words, layout);
         }
     }
 }
@@ -350,13 +350,13 @@ mod tests {
     }
 
     /// Reads a record and checks that it is the right one; returns whether the block had an image.
-    fn read(hot: &HotRecords, slots: &BlockSlots, number: usize, row: u64) -> bool {
+    fn read(cache: &RowCache, slots: &BlockSlots, number: usize, row: u64) -> bool {
         let key = key(number, row);
         let key = record::key(&key);
         let wanted = LookupKey { key, digest: RECORD.digest(&key) };
         let mut out = RowBuffer::default();
-        hot.prefetch(slots, number, wanted.digest);
-        match hot.get((slots, number, true), &wanted, true, &mut out) {
+        cache.prefetch(slots, number, wanted.digest);
+        match cache.get((slots, number, true), &wanted, true, &mut out) {
             None => false,
             Some(found) => {
                 assert_eq!(found, row < ROWS);
@@ -373,24 +373,24 @@ mod tests {
 
     #[test]
     fn what_is_read_stays_and_the_rest_goes() {
-        let hot = HotRecords::new(CHUNKS_MIN * CHUNK_BYTES_MIN).expect("a budget for eight chunks");
+        let cache = RowCache::new(CHUNKS_MIN * CHUNK_BYTES_MIN).expect("a budget for eight chunks");
         let (slots, blocks): (_, Vec<Block>) = (slots(), (0..BLOCKS).map(block).collect());
         let mut grown = 0;
         for (number, block) in blocks.iter().enumerate() {
-            hot.insert(&slots, number, (block, &[]), || grown += 1);
-            assert!(read(&hot, &slots, number, 3) || number > 0);
+            cache.insert(&slots, number, (block, &[]), || grown += 1);
+            assert!(read(&cache, &slots, number, 3) || number > 0);
             // The first block is read all the time, so it outlives many others.
-            assert!(read(&hot, &slots, 0, ROWS - 1), "after {number} blocks");
-            assert!(read(&hot, &slots, 0, ROWS + 5));
+            assert!(read(&cache, &slots, 0, ROWS - 1), "after {number} blocks");
+            assert!(read(&cache, &slots, 0, ROWS + 5));
         }
         assert_eq!(grown, CHUNKS_MIN);
-        assert_eq!(hot.memory_bytes(), CHUNKS_MIN * CHUNK_BYTES_MIN);
-        let there = (0..BLOCKS).filter(|&number| read(&hot, &slots, number, 0)).count();
+        assert_eq!(cache.memory_bytes(), CHUNKS_MIN * CHUNK_BYTES_MIN);
+        let there = (0..BLOCKS).filter(|&number| read(&cache, &slots, number, 0)).count();
         assert!((20..BLOCKS - 20).contains(&there), "{there} of {BLOCKS} blocks");
         drop(slots);
         let others = super::tests::slots();
-        (0..BLOCKS).for_each(|number| hot.insert(&others, number, (&blocks[number], &[]), || ()));
-        assert!(read(&hot, &others, BLOCKS - 1, 7));
+        (0..BLOCKS).for_each(|number| cache.insert(&others, number, (&blocks[number], &[]), || ()));
+        assert!(read(&cache, &others, BLOCKS - 1, 7));
     }
 
     #[test]
@@ -414,21 +414,21 @@ mod tests {
 
     #[test]
     fn readers_never_see_half_of_an_image() {
-        let hot = HotRecords::new(CHUNKS_MIN * CHUNK_BYTES_MIN).expect("a budget for eight chunks");
+        let cache = RowCache::new(CHUNKS_MIN * CHUNK_BYTES_MIN).expect("a budget for eight chunks");
         let (slots, blocks): (_, Vec<Block>) = (slots(), (0..BLOCKS).map(block).collect());
         std::thread::scope(|scope| {
             for reader in 0..2u64 {
-                let (hot, slots) = (&hot, &slots);
+                let (cache, slots) = (&cache, &slots);
                 scope.spawn(move || {
                     for step in 0..300_000u64 {
                         let at = crate::schema::mix(step ^ reader << 40);
-                        read(hot, slots, at as usize % BLOCKS, at >> 32 & 127);
+                        read(cache, slots, at as usize % BLOCKS, at >> 32 & 127);
                     }
                 });
             }
             for step in 0..3_000 {
                 let number = crate::schema::mix(step) as usize % BLOCKS;
-                hot.insert(&slots, number, (&blocks[number], &[]), || ());
+                cache.insert(&slots, number, (&blocks[number], &[]), || ());
             }
         });
     }

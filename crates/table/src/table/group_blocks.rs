@@ -109,8 +109,8 @@ impl GroupBlocks {
             let to = if block + 1 < count { firsts(block + 1) } else { u64::MAX };
             let share = order.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64;
             let fraction = (share * f64::from(1 << FRACTION_BITS)) as u32;
-            let place = block << FRACTION_BITS | fraction.min((1 << FRACTION_BITS) - 1);
-            before = place.max(before);
+            let position = block << FRACTION_BITS | fraction.min((1 << FRACTION_BITS) - 1);
+            before = position.max(before);
             anchors.push(before);
         }
     }
@@ -121,18 +121,18 @@ impl GroupBlocks {
     pub(crate) fn near(&self, order: u64, anchors: &[u32]) -> NearBlocks {
         let last = self.end - self.start - 1;
         let above = u128::from(order.saturating_sub(self.low));
-        let place = (above * u128::from(self.density)) >> (64 - FRACTION_BITS);
-        let place = (place as u64).min(u64::from(last) << FRACTION_BITS | 0xFF);
+        let position = (above * u128::from(self.density)) >> (64 - FRACTION_BITS);
+        let position = (position as u64).min(u64::from(last) << FRACTION_BITS | 0xFF);
         let cell_bits = FRACTION_BITS + ANCHOR_BLOCKS_LOG;
-        let anchor = self.anchor.map(|first| first as usize + (place >> cell_bits) as usize);
-        let place = match anchor.and_then(|at| anchors.get(at..at + 2)) {
-            None => place,
+        let anchor = self.anchor.map(|first| first as usize + (position >> cell_bits) as usize);
+        let position = match anchor.and_then(|at| anchors.get(at..at + 2)) {
+            None => position,
             Some(pair) => {
                 let span = u64::from(pair[1].saturating_sub(pair[0]));
-                u64::from(pair[0]) + ((span * (place & ((1 << cell_bits) - 1))) >> cell_bits)
+                u64::from(pair[0]) + ((span * (position & ((1 << cell_bits) - 1))) >> cell_bits)
             }
         };
-        let guess = self.start + ((place >> FRACTION_BITS) as u32).min(last);
+        let guess = self.start + ((position >> FRACTION_BITS) as u32).min(last);
         NearBlocks { start: self.start, end: self.end, guess }
     }
 }

@@ -225,7 +225,7 @@ impl BlockIndex {
 
     /// The last integers of the blocks' first keys.
     pub(crate) fn first_orders(&self, schema: &Schema) -> impl ExactSizeIterator<Item = u64> {
-        self.firsts.iter().map(|first| schema.order(first))
+        self.firsts.iter().map(|first| schema.last_key_int(first))
     }
 
     /// Returns the blocks that start with keys of the group of `key`. One of these, or the block
@@ -303,14 +303,14 @@ impl BlockIndex {
 
     /// The byte range of a filter partition in the tail.
     #[inline]
-    pub(crate) fn partition_place(&self, partition: usize) -> Range<usize> {
+    pub(crate) fn partition_range(&self, partition: usize) -> Range<usize> {
         self.filter_offsets[partition] as usize..self.filter_offsets[partition + 1] as usize
     }
 
     /// The byte range of the filter of `block` in the tail.
     #[must_use]
-    pub(crate) fn filter_place(&self, block: usize) -> Range<usize> {
-        self.partition_place(block / FILTER_BLOCKS)
+    pub(crate) fn filter_range(&self, block: usize) -> Range<usize> {
+        self.partition_range(block / FILTER_BLOCKS)
     }
 
     /// Verifies every filter partition of `filters`.

@@ -132,12 +132,12 @@ impl Outlines {
         }
     }
 
-    /// Hints the processor that a record of the block at `place` is read soon. The record's
+    /// Hints the processor that a record of the block in `range` is read soon. The record's
     /// position in the block is not known yet, but its pages are.
     #[inline]
-    pub(super) fn prefetch_block(&self, place: &Range<u64>) {
-        prefetch(self.file.address(place.start as usize));
-        prefetch(self.file.address(place.end as usize - 1));
+    pub(super) fn prefetch_block(&self, range: &Range<u64>) {
+        prefetch(self.file.address(range.start as usize));
+        prefetch(self.file.address(range.end as usize - 1));
     }
 
     /// The outline of block `number`; `None` if it has none.
@@ -156,12 +156,12 @@ impl Outlines {
         key: &Key,
         out: (bool, &mut RowBuffer),
     ) -> Option<bool> {
-        outline.prefetch(schema.order(&key.ints), |offset| {
+        outline.prefetch(schema.last_key_int(&key.ints), |offset| {
             prefetch(self.file.address(start + offset));
         });
         PARTS.with_borrow_mut(|buffer| {
-            let copy = |place: Range<usize>, bytes: &mut [u8]| {
-                self.file.copy(start + place.start..start + place.end, bytes)
+            let copy = |range: Range<usize>, bytes: &mut [u8]| {
+                self.file.copy(start + range.start..start + range.end, bytes)
             };
             outline.get(schema, key, out, (copy, buffer))
         })

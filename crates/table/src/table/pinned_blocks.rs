@@ -135,10 +135,10 @@ impl Table {
             held.iter().zip(keys).for_each(|(held, key)| held.block().prefetch_near(key));
             for (at, (held, key)) in held.iter().zip(keys).enumerate() {
                 let block = held.block();
-                let place = block.lower_bound(key);
-                let is_here = place < block.rows();
+                let row_at = block.lower_bound(key);
+                let is_here = row_at < block.rows();
                 if is_here {
-                    block.read(place, false, &mut row);
+                    block.read(row_at, false, &mut row);
                 }
                 found(part * TOGETHER + at, is_here.then_some(&row))?;
             }

@@ -55,7 +55,7 @@ pub struct Table {
     index: BlockIndex,
     footer: TableFooter,
     cache: Arc<BlockCache>,
-    shelf: TableCache,
+    table_cache: TableCache,
     kept: PinnedBlocks,
     /// Outlines of blocks, once the cache has no room for the blocks themselves; `None` if the
     /// store has no file to map.
@@ -118,8 +118,8 @@ impl TableProbe<'_> {
             return;
         }
         let table = self.table;
-        let slots = table.shelf.slots();
-        let order = table.schema.order(&wanted.key.ints);
+        let slots = table.table_cache.slots();
+        let order = table.schema.last_key_int(&wanted.key.ints);
         let found = self.blocks.as_ref().zip(slots);
         let found = found.and_then(|(blocks, slots)| slots.block_of(blocks, order));
         self.is_first_group = found.is_some();
@@ -129,8 +129,8 @@ impl TableProbe<'_> {
             self.is_first_group = group == &wanted.key.ints[..group.len()];
             block
         });
-        table.cache.prefetch_record(&table.shelf, self.block, wanted.digest);
-        if table.outlines().is_some() && !table.shelf.has_image(self.block) {
+        table.cache.prefetch_record(&table.table_cache, self.block, wanted.digest);
+        if table.outlines().is_some() && !table.table_cache.has_image(self.block) {
             if self.is_alone || self.may_contain.is_some() {
                 // The guess was asked for when it was made.
                 if self.blocks.is_none_or(|near| near.guess() != self.block) {
@@ -150,7 +150,7 @@ impl TableProbe<'_> {
         let table = self.table;
         if self.may_contain.is_none()
             && table.outlines().is_some()
-            && !table.shelf.has_image(self.block)
+            && !table.table_cache.has_image(self.block)
         {
             let may_contain = table.may_contain(self.block, wanted.digest);
             self.may_contain = Some(may_contain);
@@ -173,7 +173,7 @@ impl TableProbe<'_> {
             return Ok(false);
         }
         let table = self.table;
-        let image = (&table.shelf, self.block, self.is_first_group);
+        let image = (&table.table_cache, self.block, self.is_first_group);
         match table.cache.get_record(image, wanted, with_strings, out) {
             Some(found) => Ok(found),
             None => self.get_in_block(wanted, with_strings, out),
@@ -252,7 +252,7 @@ impl Table {
             Self::parse_tail(schema, &tail, base).map_err(|damage| damage.of(&name, base))?;
         let mut filters = ZeroedArray::new(footer.filter_bytes as usize);
         filters.copy_from_slice(&tail[..footer.filter_bytes as usize]);
-        let shelf = cache.shelf(schema, index.first_orders(schema));
+        let table_cache = cache.table_cache(schema, index.first_orders(schema));
         let (kept, queue, outlines) =
             (PinnedBlocks::default(), BlockQueue::default(), OnceLock::new());
         Ok(Self {
@@ -264,7 +264,7 @@ impl Table {
             index,
             footer,
             cache,
-            shelf,
+            table_cache,
             kept,
             outlines,
             queue,
@@ -325,7 +325,7 @@ impl Table {
 
     #[inline]
     fn filter_of(&self, block: usize) -> &[u8] {
-        &self.filters[self.index.filter_place(block)]
+        &self.filters[self.index.filter_range(block)]
     }
 
     #[inline]
@@ -335,7 +335,7 @@ impl Table {
 
     #[inline]
     fn partition(&self, partition: usize) -> &[u8] {
-        &self.filters[self.index.partition_place(partition)]
+        &self.filters[self.index.partition_range(partition)]
     }
 
     /// Begins to look for a key's record, and to fetch the memory that this takes; `is_alone` if no
@@ -368,7 +368,7 @@ impl Table {
     /// fetch the memory that finding the right one takes.
     #[inline]
     fn near_blocks(&self, wanted: &LookupKey) -> Option<NearBlocks> {
-        let slots = self.shelf.slots()?;
+        let slots = self.table_cache.slots()?;
         let blocks = self.index.near_blocks(&wanted.key)?;
         slots.prefetch(&blocks);
         Some(blocks)
@@ -398,19 +398,19 @@ impl Table {
     /// does not admit.
     fn block_for_key(&self, number: usize, is_due: bool) -> Result<Arc<Block>> {
         let group = self.index.first_group(number, self.schema);
-        if let Some(block) = self.cache.get(&self.shelf, number) {
-            self.cache.promote((&self.shelf, number), (&block, group), is_due);
+        if let Some(block) = self.cache.get(&self.table_cache, number) {
+            self.cache.promote((&self.table_cache, number), (&block, group), is_due);
             return Ok(block);
         }
         let block = self.fetch(number)?;
         let read_ns = self.counters.pace.mean_ns();
         if is_due || self.cache.admits(read_ns) {
-            self.cache.insert(&self.shelf, number, &block);
+            self.cache.insert(&self.table_cache, number, &block);
         }
         if self.cache.is_outgrown(read_ns) {
-            let place = self.index.block_range(self.index.blocks() - 1);
+            let range = self.index.block_range(self.index.blocks() - 1);
             let (object, blocks) = ((&self.store, &*self.name), self.index.blocks());
-            let open = || Outlines::open(object, place.end, blocks, &self.cache);
+            let open = || Outlines::open(object, range.end, blocks, &self.cache);
             if let Some(outlines) = self.outlines.get_or_init(open) {
                 outlines.insert(number, (&block, group), &self.cache);
             }
@@ -425,7 +425,7 @@ impl Table {
 
     /// Returns block `number`, if it is in the cache.
     pub(super) fn cached(&self, number: usize) -> Option<Arc<Block>> {
-        self.cache.get(&self.shelf, number)
+        self.cache.get(&self.table_cache, number)
     }
 
     /// The cache that it shares with other tables.
@@ -451,12 +451,12 @@ impl Table {
     }
 
     /// Makes one store request and records its duration; none for a table that is in memory.
-    pub(super) fn read(&self, place: Range<u64>) -> Result<Bytes> {
-        if let Some(blocks) = self.blocks.as_ref().filter(|all| place.end <= all.len() as u64) {
-            return Ok(blocks.slice(place.start as usize..place.end as usize));
+    pub(super) fn read(&self, range: Range<u64>) -> Result<Bytes> {
+        if let Some(blocks) = self.blocks.as_ref().filter(|all| range.end <= all.len() as u64) {
+            return Ok(blocks.slice(range.start as usize..range.end as usize));
         }
         let start_ns = SystemClock.monotonic_ns();
-        let bytes = self.store.get_range(&self.name, place)?;
+        let bytes = self.store.get_range(&self.name, range)?;
         self.counters.pace.record(bytes.len() as u64, SystemClock.monotonic_ns() - start_ns);
         Ok(bytes)
     }
@@ -464,7 +464,7 @@ impl Table {
     /// Parses block `number`, just read, and inserts it into the cache.
     pub(super) fn keep_in_cache(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
         let block = self.parse_block(number, bytes)?;
-        self.cache.insert(&self.shelf, number, &block);
+        self.cache.insert(&self.table_cache, number, &block);
         Ok(block)
     }
 
@@ -478,21 +478,21 @@ impl Table {
 
     /// Returns block `number`, from the cache or with one store request.
     pub(crate) fn block(&self, number: usize) -> Result<Arc<Block>> {
-        if let Some(block) = self.cache.get(&self.shelf, number) {
+        if let Some(block) = self.cache.get(&self.table_cache, number) {
             return Ok(block);
         }
         let block = self.fetch(number)?;
-        self.cache.insert(&self.shelf, number, &block);
+        self.cache.insert(&self.table_cache, number, &block);
         Ok(block)
     }
 
     /// Returns block `number`, with one store request.
     fn fetch(&self, number: usize) -> Result<Arc<Block>> {
-        let place = self.index.block_range(number);
-        if place.end - place.start > BLOCK_BYTES_MAX as u64 {
-            return Err(Error::corrupt(&self.name, place.start, "a block over the limit"));
+        let range = self.index.block_range(number);
+        if range.end - range.start > BLOCK_BYTES_MAX as u64 {
+            return Err(Error::corrupt(&self.name, range.start, "a block over the limit"));
         }
-        self.parse_block(number, self.read(place)?)
+        self.parse_block(number, self.read(range)?)
     }
 
     /// Reads the encoded bytes of consecutive blocks from `number` on, at most `READ_AHEAD_BLOCKS`
@@ -504,8 +504,8 @@ impl Table {
         let bytes = self.read(base..stop)?;
         Ok((number..end)
             .map(|block| {
-                let place = self.index.block_range(block);
-                bytes.slice((place.start - base) as usize..(place.end - base) as usize)
+                let range = self.index.block_range(block);
+                bytes.slice((range.start - base) as usize..(range.end - base) as usize)
             })
             .collect())
     }

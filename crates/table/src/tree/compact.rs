@@ -26,7 +26,7 @@ impl Tree {
         let inner = &*self.inner;
         let mut state = inner.lock_flush();
         let runs = inner.version.load().tables.runs.len();
-        inner.attempt(&mut state, |state| {
+        inner.with_rollback(&mut state, |state| {
             inner.compact_runs(state, 0, runs)?;
             inner.compact_family(state)
         })
@@ -40,7 +40,7 @@ impl TreeShared {
         if began_ns < state.compaction_due_ns {
             return Ok(());
         }
-        let compacted = self.attempt(state, |state| self.compact_crowded(state));
+        let compacted = self.with_rollback(state, |state| self.compact_crowded(state));
         if is_full(&compacted) {
             state.compaction_due_ns = self.due_ns(began_ns);
             return Ok(());

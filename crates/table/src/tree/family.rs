@@ -71,7 +71,7 @@ impl Tree {
     pub fn compact_family(&self) -> Result<()> {
         self.flush()?;
         let inner = &*self.inner;
-        inner.attempt(&mut inner.lock_flush(), |state| inner.compact_family(state))
+        inner.with_rollback(&mut inner.lock_flush(), |state| inner.compact_family(state))
     }
 
     /// Replaces all tables of the hosted family by those that `write` returns, in a manifest's
@@ -84,7 +84,7 @@ impl Tree {
         write: impl FnOnce(&mut FamilyWriter) -> Result<Vec<TableRef>>,
     ) -> Result<()> {
         let inner = &*self.inner;
-        inner.attempt(&mut inner.lock_flush(), |state| {
+        inner.with_rollback(&mut inner.lock_flush(), |state| {
             let tables = write(&mut FamilyWriter { tree: inner, state })?;
             inner.replace_family(state, &tables)
         })

@@ -55,7 +55,7 @@ impl Tree {
         flushed?;
         inner.check_failure()?;
         let mut state = inner.lock_flush();
-        inner.attempt(&mut state, |state| inner.drain_compressed(state))
+        inner.with_rollback(&mut state, |state| inner.drain_compressed(state))
     }
 
     /// Makes everything put so far durable: through the log, or by a flush if there is no log.
@@ -183,18 +183,18 @@ impl TreeShared {
         let mut taken = Vec::with_capacity(shards.len());
         for (number, shard) in shards.iter_mut().enumerate() {
             log.chunk.take(number, &mut shard.log);
-            let past = std::mem::take(&mut shard.past);
+            let history = std::mem::take(&mut shard.history);
             let rows = Shard::new(self.schema, number, self.chunks.clone());
             let sampler = std::mem::take(&mut shard.sampler);
-            let fresh = LiveShard { rows, past, log: ShardLog::default(), sampler };
+            let fresh = LiveShard { rows, history, log: ShardLog::default(), sampler };
             taken.push(std::mem::replace(&mut **shard, fresh).rows);
         }
         log.chunk.take_family(family.pending());
         let beside = std::mem::replace(&mut *family, self.family.memtable());
         let memtable = Arc::new(FrozenMemtable::new(self.schema, taken, beside));
-        for (shard, hint) in shards.iter_mut().zip(&self.hints) {
-            shard.past.add(memtable.clone());
-            hint.set(shard);
+        for (shard, targets) in shards.iter_mut().zip(&self.prefetch_targets) {
+            shard.history.add(memtable.clone());
+            targets.set(shard);
         }
         self.version.rcu(|version| {
             let mut version = TreeVersion::clone(version);
@@ -252,7 +252,7 @@ impl TreeShared {
         let _guard = FailOnPanic(self);
         loop {
             let (began_ns, free_bytes) = (self.clock.monotonic_ns(), self.store().free_bytes());
-            let written = self.attempt(state, |state| self.write_oldest(state));
+            let written = self.with_rollback(state, |state| self.write_oldest(state));
             self.record_flush(&written, began_ns, free_bytes);
             self.done.notify_all();
             if !written? {
@@ -511,7 +511,7 @@ impl TreeShared {
         edit: impl FnOnce(&mut Manifest),
     ) -> Result<()> {
         self.check_failure()?;
-        (self.barrier)()?;
+        (self.sync_dependencies)()?;
         let mut next = state.manifest.clone();
         edit(&mut next);
         let committed = next.commit(&**self.store(), self.set, self.clock.now_ns());

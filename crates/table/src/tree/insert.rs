@@ -17,9 +17,9 @@ impl Tree {
     #[inline]
     pub fn prefetch(&self, key: &Key) {
         let schema = self.inner.schema;
-        let order = schema.order(&key.ints);
+        let order = schema.last_key_int(&key.ints);
         let group = group_hash(&key.ints[..schema.group_ints]);
-        self.inner.hints[shard_of(order)].prefetch(order, group);
+        self.inner.prefetch_targets[shard_of(order)].prefetch(order, group);
     }
 
     /// Puts a row, in readable form, if certainly no record of its key exists, not even a
@@ -42,32 +42,32 @@ impl Tree {
         check_text_bytes(&row.strings)?;
         let schema = inner.schema;
         let key = schema.key(row);
-        if inner.may_inherit(&key) {
+        if inner.inherited_may_contain(&key) {
             return Ok(None);
         }
-        let number = shard_of(schema.order(&row.ints));
+        let number = shard_of(schema.last_key_int(&row.ints));
         let mut guard = inner.shards[number].lock();
-        let LiveShard { rows, past, log, .. } = &mut *guard;
+        let LiveShard { rows, history, log, .. } = &mut *guard;
         // The number is certain to be used: for the put, or for a logged empty operation.
         let seq = inner.next_seq.fetch_add(1, Ordering::AcqRel);
         complete(seq, row);
         row.ints[schema.seq()] = seq;
         schema.store(&mut row.ints);
         let before = rows.bytes();
-        let place = rows.insert(&key, row, |tag| past.may_contain(tag, &key));
+        let probe = rows.insert(&key, row, |tag| history.may_contain(tag, &key));
         let grown_bytes = rows.bytes() - before;
         if inner.logs() {
-            log.start(seq, usize::from(place.is_some()));
-            if let Some(place) = &place {
-                log.row(schema, row, Some(&mut rows.group_mut(place).logged));
+            log.start(seq, usize::from(probe.is_some()));
+            if let Some(probe) = &probe {
+                log.row(schema, row, Some(&mut rows.group_mut(probe).logged));
             }
         }
         let log_full = log.pending().len() >= SHARD_LOG_BYTES;
         if grown_bytes > 0 {
-            inner.hints[number].set(&guard);
+            inner.prefetch_targets[number].set(&guard);
         }
         drop(guard);
-        if place.is_none() {
+        if probe.is_none() {
             // Nothing was put, so there is nothing to wait for.
             if log_full {
                 let written = inner.write_log(false);

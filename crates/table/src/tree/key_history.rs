@@ -22,7 +22,7 @@ use crate::table::LookupKey;
 pub(super) struct KeyHistory {
     presence: KeyPresence,
     /// Memtables whose keys are not in the filter yet.
-    unlearnt: Vec<Arc<FrozenMemtable>>,
+    unindexed: Vec<Arc<FrozenMemtable>>,
 }
 
 impl KeyHistory {
@@ -33,14 +33,14 @@ impl KeyHistory {
 
     /// Adds a memtable that was just frozen.
     pub(super) fn add(&mut self, memtable: Arc<FrozenMemtable>) {
-        self.unlearnt.push(memtable);
+        self.unindexed.push(memtable);
     }
 
     /// Returns whether the shard may have held `key`, whose tag is `tag`; never a false "no".
     #[inline]
     pub(super) fn may_contain(&self, tag: u32, key: &Key) -> bool {
         self.presence.may_contain(tag)
-            || self.unlearnt.iter().any(|memtable| memtable.contains(key))
+            || self.unindexed.iter().any(|memtable| memtable.contains(key))
     }
 }
 
@@ -48,7 +48,7 @@ impl TreeShared {
     /// Returns whether a table that the set had when it was opened may have a record of `key`;
     /// never a false "no". One filter probe for each run of those tables.
     #[inline]
-    pub(super) fn may_inherit(&self, key: &Key) -> bool {
+    pub(super) fn inherited_may_contain(&self, key: &Key) -> bool {
         self.inherited.as_ref().is_some_and(|inherited| {
             let wanted = LookupKey { digest: self.schema.digest(key), key: *key };
             inherited.load().may_contain(&wanted)
@@ -58,12 +58,12 @@ impl TreeShared {
     /// Adds the keys of a frozen memtable to the filters, on `threads` threads.
     pub(super) fn index_frozen(&self, memtable: &Arc<FrozenMemtable>, threads: usize) {
         memtable.map_shards(threads, |number, frozen| {
-            let is_unlearnt = |own: &Arc<FrozenMemtable>| Arc::ptr_eq(own, memtable);
+            let is_this = |own: &Arc<FrozenMemtable>| Arc::ptr_eq(own, memtable);
             let mut live = self.shards[number].lock();
-            if !live.past.unlearnt.iter().any(is_unlearnt) {
+            if !live.history.unindexed.iter().any(is_this) {
                 return;
             }
-            let presence = &mut live.past.presence;
+            let presence = &mut live.history.presence;
             if let Some(generation) = presence.with_room(frozen.rows()) {
                 generation.extend(frozen.tags());
             } else {
@@ -71,11 +71,11 @@ impl TreeShared {
                 drop(live);
                 generation.extend(frozen.tags());
                 live = self.shards[number].lock();
-                live.past.presence.push(generation);
+                live.history.presence.push(generation);
             }
-            live.past.unlearnt.retain(|own| !is_unlearnt(own));
+            live.history.unindexed.retain(|own| !is_this(own));
             let live: &LiveShard = &live;
-            self.hints[number].set(live);
+            self.prefetch_targets[number].set(live);
         });
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_frozen_is_remembered_before_and_after_it_is_learnt() -> Result<()> {
+    fn frozen_keys_are_found_before_and_after_they_are_indexed() -> Result<()> {
         let tree = tree()?;
         let inner = &*tree.inner;
         assert_eq!(inserted(&tree, 0..3_000), 3_000);
@@ -118,7 +118,7 @@ mod tests {
             inner.index_frozen(frozen, 2);
             assert_eq!(inserted(&tree, 0..6_000), 0);
         }
-        assert!(inner.shards.iter().all(|shard| shard.lock().past.unlearnt.is_empty()));
+        assert!(inner.shards.iter().all(|shard| shard.lock().history.unindexed.is_empty()));
         assert!(inserted(&tree, 6_000..16_000) > 9_900, "the filters know few others");
         tree.flush()?;
         assert_eq!(inserted(&tree, 0..16_000), 0);
@@ -129,7 +129,7 @@ mod tests {
     /// Cause: the presence filters of a resumed tree are empty, so each create read older tables.
     /// Fix: the filters of the tables with which the tree was resumed answer for those.
     #[test]
-    fn a_resumed_tree_knows_what_its_tables_lack() -> Result<()> {
+    fn a_resumed_tree_knows_which_keys_its_tables_lack() -> Result<()> {
         let store: SharedStore = Arc::new(MemoryStore::new());
         drop({
             let tree =

@@ -131,7 +131,7 @@ impl TreeShared {
         let written = self
             .write_frozen(state)
             .and_then(|()| self.check_failure())
-            .and_then(|()| self.attempt(state, |state| self.drain_compressed(state)));
+            .and_then(|()| self.with_rollback(state, |state| self.drain_compressed(state)));
         let last = state.last.take().or(last).expect("only taken while it is applied");
         match (written, &last) {
             // The caller's request is done. A closed tree does nothing any more, which the caller
@@ -180,7 +180,7 @@ impl TreeShared {
         };
         let store = &**self.store();
         let check = move || Ok(asked.map(|(edit, check)| LastCommit::checked(edit, check())));
-        let others = move || concurrent::try_join(store, || (self.barrier)(), check);
+        let others = move || concurrent::try_join(store, || (self.sync_dependencies)(), check);
         let (written, ((), checked)) = concurrent::try_join(store, || write(state), others)?;
         if let Some(checked) = checked {
             state.last = Some(checked);

@@ -29,7 +29,7 @@ pub(super) struct WriterLogs {
     /// The chunk being gathered for one write.
     pub(super) chunk: LogBlock,
     /// The last chunk of the log before the active one, until it is written.
-    owed: LogBlock,
+    unwritten_tail: LogBlock,
     /// Operations below this number are acknowledged: they were synced, and a later check found no
     /// other writer. Each chunk records it.
     pub(super) acknowledged_below: u64,
@@ -55,7 +55,7 @@ impl WriterLogs {
             spare: None,
             replayed_from: None,
             chunk: LogBlock::default(),
-            owed: LogBlock::default(),
+            unwritten_tail: LogBlock::default(),
             acknowledged_below: 0,
             poisoned: false,
             written_bytes: 0,
@@ -118,8 +118,11 @@ impl WriterLogs {
 
     /// Switches to the prepared log; the gathered chunk belongs to the one before.
     pub(super) fn switch(&mut self) {
-        assert!(self.owed.is_empty(), "a log is written before the one after it is begun");
-        std::mem::swap(&mut self.owed, &mut self.chunk);
+        assert!(
+            self.unwritten_tail.is_empty(),
+            "a log is written before the one after it is begun"
+        );
+        std::mem::swap(&mut self.unwritten_tail, &mut self.chunk);
         self.live.push(self.spare.take().expect("a log is prepared before it is used"));
     }
 
@@ -133,10 +136,10 @@ impl WriterLogs {
     }
 
     fn write_gathered(&mut self) -> Result<()> {
-        if !self.owed.is_empty() {
-            let before = self.live.len().checked_sub(2).expect("what is owed has a log");
+        if !self.unwritten_tail.is_empty() {
+            let before = self.live.len().checked_sub(2).expect("an unwritten tail has a log");
             self.written_bytes +=
-                self.live[before].append(&mut self.owed, self.acknowledged_below)?;
+                self.live[before].append(&mut self.unwritten_tail, self.acknowledged_below)?;
         }
         if !self.chunk.is_empty() {
             let active = self.live.last().expect("a logged tree has an active log");
@@ -182,7 +185,7 @@ impl WriterLogs {
             }
             self.live.remove(0);
             if self.live.len() < 2 {
-                self.owed.clear();
+                self.unwritten_tail.clear();
             }
             deleted?;
         }
@@ -245,7 +248,7 @@ mod tests {
 
     /// Makes a state whose second log is active, on a store that is full before the first log gets
     /// the chunk that it is owed.
-    fn owing() -> (Arc<FaultStore>, WriterLogs) {
+    fn with_unwritten_tail() -> (Arc<FaultStore>, WriterLogs) {
         let (store, mut state) = begun();
         state.prepare().expect("the next log");
         gather(&mut state, 1);
@@ -261,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_log_gets_what_it_is_owed_before_the_next_one_gets_anything() {
-        let (store, mut state) = owing();
+        let (store, mut state) = with_unwritten_tail();
         gather(&mut state, 2);
         is_refused(state.write());
         store.make_room();
@@ -276,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_log_that_goes_is_owed_nothing() {
-        let (store, mut state) = owing();
+        let (store, mut state) = with_unwritten_tail();
         state.delete_below(state.floor()).expect("a deletion takes no room");
         store.make_room();
         gather(&mut state, 2);

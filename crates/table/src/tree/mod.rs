@@ -100,7 +100,7 @@ struct TreeShared {
     source: TableSource,
     clock: Arc<dyn Clock>,
     options: TreeOptions,
-    barrier: SyncDependencies,
+    sync_dependencies: SyncDependencies,
     shards: Box<[CachePadded<Mutex<LiveShard>>]>,
     /// The family that the tree hosts.
     family: &'static dyn Family,
@@ -109,7 +109,7 @@ struct TreeShared {
     /// Memory for records.
     chunks: Arc<ArenaPool>,
     /// Addresses of each shard's tables.
-    hints: Box<[PrefetchTargets]>,
+    prefetch_targets: Box<[PrefetchTargets]>,
     /// Number of the next operation; taken under the lock of a shard it writes to.
     next_seq: CachePadded<AtomicU64>,
     /// Number of times the memtable was frozen; changes under the locks of all shards.
@@ -137,7 +137,7 @@ struct TreeShared {
     failure: OnceLock<(Kind, String)>,
     /// The steps for which the store had no room: the next operation retries them before anything
     /// else.
-    lacks: NoSpaceFlags,
+    no_space: NoSpaceFlags,
 }
 
 impl std::fmt::Debug for TreeShared {
@@ -150,7 +150,7 @@ impl std::fmt::Debug for TreeShared {
 struct LiveShard {
     rows: Shard,
     /// Keys that the shard held before.
-    past: KeyHistory,
+    history: KeyHistory,
     log: ShardLog,
     sampler: ReadSampler,
 }
@@ -160,7 +160,7 @@ impl LiveShard {
         let rows = Shard::new(schema, number, chunks);
         Self {
             rows,
-            past: Default::default(),
+            history: Default::default(),
             log: Default::default(),
             sampler: Default::default(),
         }
@@ -347,7 +347,7 @@ impl TreeShared {
     /// Writes the gathered chunk to the log, and records whether there was room for it.
     fn write_chunk(&self, log: &mut WriterLogs) -> Result<()> {
         let written = log.write();
-        self.lacks.set_lacking(NoSpaceReason::Log, is_full(&written));
+        self.no_space.set(NoSpaceReason::Log, is_full(&written));
         written
     }
 
@@ -374,7 +374,7 @@ impl TreeShared {
         log.chunk.take_family(self.family_memtable.lock().pending());
         self.write_chunk(log)?;
         if sync {
-            (self.barrier)()?;
+            (self.sync_dependencies)()?;
             log.sync()?;
         }
         Ok(below)

@@ -66,15 +66,15 @@ impl NoSpaceFlags {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    fn has(&self, lack: NoSpaceReason) -> bool {
-        self.0.load(Ordering::Relaxed) & lack as u8 != 0
+    fn has(&self, reason: NoSpaceReason) -> bool {
+        self.0.load(Ordering::Relaxed) & reason as u8 != 0
     }
 
-    pub(super) fn set_lacking(&self, lack: NoSpaceReason, is_lacking: bool) {
-        if is_lacking {
-            self.0.fetch_or(lack as u8, Ordering::Relaxed);
-        } else if self.has(lack) {
-            self.0.fetch_and(!(lack as u8), Ordering::Relaxed);
+    pub(super) fn set(&self, reason: NoSpaceReason, is_set: bool) {
+        if is_set {
+            self.0.fetch_or(reason as u8, Ordering::Relaxed);
+        } else if self.has(reason) {
+            self.0.fetch_and(!(reason as u8), Ordering::Relaxed);
         }
     }
 }
@@ -122,18 +122,17 @@ impl TreeShared {
     #[inline]
     pub(super) fn check_writable(&self) -> Result<()> {
         self.check_failure()?;
-        if self.lacks.any() { self.retry_after_no_space() } else { Ok(()) }
+        if self.no_space.any() { self.retry_after_no_space() } else { Ok(()) }
     }
 
     #[cold]
     fn retry_after_no_space(&self) -> Result<()> {
-        if self.lacks.has(NoSpaceReason::Log) {
+        if self.no_space.has(NoSpaceReason::Log) {
             self.write_log(false)?;
         }
-        if self.lacks.has(NoSpaceReason::Memory) {
-            self.lacks.set_lacking(NoSpaceReason::Memory, false);
-            self.make_room()
-                .inspect_err(|_| self.lacks.set_lacking(NoSpaceReason::Memory, true))?;
+        if self.no_space.has(NoSpaceReason::Memory) {
+            self.no_space.set(NoSpaceReason::Memory, false);
+            self.make_room().inspect_err(|_| self.no_space.set(NoSpaceReason::Memory, true))?;
         }
         Ok(())
     }
@@ -199,7 +198,7 @@ impl TreeShared {
 
     /// Runs `act`. If there is no space for it, deletes the tables that it wrote, so that the
     /// caller may retry it.
-    pub(super) fn attempt<T>(
+    pub(super) fn with_rollback<T>(
         &self,
         state: &mut FlushState,
         act: impl FnOnce(&mut FlushState) -> Result<T>,

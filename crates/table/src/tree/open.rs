@@ -52,7 +52,7 @@ pub struct TreeSetup {
     /// Durability and limits.
     pub options: TreeOptions,
     /// Called before records become durable: the data that they refer to must be durable first.
-    pub barrier: SyncDependencies,
+    pub sync_dependencies: SyncDependencies,
     /// The heartbeat of the writer; `None` if it sends none.
     pub heartbeat: Option<Heartbeat>,
 }
@@ -85,8 +85,8 @@ impl Tree {
     /// operations that its logs hold beyond the tables, and flushes them. Replay ends before the
     /// first operation that is missing, or in which `accepts` refuses a row, in readable form, or
     /// the content of an operation of the family. Replay keeps a refused operation that a later
-    /// chunk records as synced: [`TreeSetup::barrier`] ran before its sync, so its data were lost
-    /// later.
+    /// chunk records as synced: [`TreeSetup::sync_dependencies`] ran before its sync, so its data
+    /// were lost later.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if the set is sealed; `Corrupt` if an operation that was synced is
@@ -185,7 +185,7 @@ impl Tree {
             source: setup.source,
             clock: setup.clock,
             options: setup.options,
-            barrier: setup.barrier,
+            sync_dependencies: setup.sync_dependencies,
             shards: (0..SHARDS)
                 .map(|number| LiveShard::new(setup.schema, number, chunks.clone()))
                 .map(|shard| CachePadded::new(Mutex::new(shard)))
@@ -193,7 +193,7 @@ impl Tree {
             chunks,
             family: setup.family,
             family_memtable: CachePadded::new(Mutex::new(setup.family.memtable())),
-            hints: (0..SHARDS).map(|_| PrefetchTargets::default()).collect(),
+            prefetch_targets: (0..SHARDS).map(|_| PrefetchTargets::default()).collect(),
             next_seq: CachePadded::new(AtomicU64::new(next_seq)),
             freezes: AtomicU64::new(0),
             active_bytes: AtomicUsize::new(0),
@@ -209,7 +209,7 @@ impl Tree {
             stopped: Condvar::new(),
             backlog: Default::default(),
             failure: OnceLock::new(),
-            lacks: Default::default(),
+            no_space: Default::default(),
         });
         let threads = BackgroundThreads::start(&inner, setup.heartbeat)?;
         Ok(Self { inner, _threads: threads })
@@ -281,14 +281,14 @@ impl TreeShared {
     /// Puts a logged row, in stored form, unless a later operation on its key was replayed before
     /// it.
     fn replay_row(&self, seq: u64, row: &Row) -> usize {
-        let order = self.schema.order(&row.ints);
+        let order = self.schema.last_key_int(&row.ints);
         let mut shard = self.shards[crate::memtable::shard_of(order)].lock();
         let before = shard.rows.bytes();
         let key = self.schema.key(row);
-        let place = shard.rows.locate_key(&key);
+        let probe = shard.rows.locate_key(&key);
         let newer = |old: Row| old.ints[self.schema.seq()] > seq;
-        if !shard.rows.at(&place).is_some_and(newer) {
-            shard.rows.put(&place, row);
+        if !shard.rows.at(&probe).is_some_and(newer) {
+            shard.rows.put(&probe, row);
         }
         shard.rows.bytes() - before
     }

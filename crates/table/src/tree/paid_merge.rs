@@ -297,8 +297,8 @@ mod tests {
     }
 
     fn put(tree: &Tree, number: u64, value: &[u8]) -> Result<()> {
-        tree.update([record::key(&key(number))], |_, draft| {
-            draft.put(&mut [record::row(&key(number), value)]);
+        tree.update([record::key(&key(number))], |_, batch| {
+            batch.put(&mut [record::row(&key(number), value)]);
             Ok(())
         })
     }

@@ -28,16 +28,16 @@ pub(super) struct PrefetchTargets {
 impl PrefetchTargets {
     /// Sets the targets to the current tables of `shard`.
     pub(super) fn set(&self, shard: &LiveShard) {
-        let (slots, count) = shard.rows.slots_place();
+        let (slots, count) = shard.rows.slots_address();
         self.slots.store(slots.cast_mut(), Ordering::Relaxed);
         self.slots_log.store(count.checked_ilog2().unwrap_or(0), Ordering::Relaxed);
         for ((own, own_count), (lines, count)) in
-            self.lines.iter().zip(shard.past.presence().lines_places())
+            self.lines.iter().zip(shard.history.presence().lines_addresses())
         {
             own.store(lines.cast_mut(), Ordering::Relaxed);
             own_count.store(count, Ordering::Relaxed);
         }
-        let (groups, count) = shard.rows.groups_place();
+        let (groups, count) = shard.rows.groups_address();
         self.groups.store(groups.cast_mut(), Ordering::Relaxed);
         self.group_count.store(count, Ordering::Relaxed);
     }

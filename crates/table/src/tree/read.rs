@@ -89,7 +89,7 @@ impl TreeShared {
     /// Reads the record of `key` in the active memtable.
     #[inline]
     fn get_active(&self, key: &Key, out: &mut RowBuffer) -> ActiveRead {
-        let mut shard = self.shards[shard_of(self.schema.order(&key.ints))].lock();
+        let mut shard = self.shards[shard_of(self.schema.last_key_int(&key.ints))].lock();
         let Some(position) = shard.rows.find(key) else {
             return ActiveRead::Absent { is_sampled: shard.sampler.is_sampled() };
         };

@@ -19,7 +19,7 @@ pub(super) fn setup(store: &SharedStore, durability: Durability) -> TreeSetup {
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(ManualClock::new(1)),
         options: TreeOptions { durability, background: false, ..TreeOptions::default() },
-        barrier: Arc::new(|| Ok(())),
+        sync_dependencies: Arc::new(|| Ok(())),
         heartbeat: None,
     }
 }

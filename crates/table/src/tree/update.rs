@@ -43,7 +43,7 @@ pub struct WriteBatch<'d, 'g> {
     /// The reason that nothing was put.
     refused: Option<Error>,
     /// The place of the key of an update of one key; saves a second search.
-    place: Option<KeyProbe>,
+    probe: Option<KeyProbe>,
     /// The row that becomes part of the operation if it puts any.
     companion: Option<Row<'d>>,
     /// Memory by which the shards grew.
@@ -86,7 +86,7 @@ impl WriteBatch<'_, '_> {
         }
         // The operation is logged with the shard of its first row.
         let log_shard = match rows.first() {
-            Some(row) => shard_of(schema.order(&row.ints)),
+            Some(row) => shard_of(schema.last_key_int(&row.ints)),
             None => self.shards[0].0,
         };
         let mut companion = self.companion.take().filter(|_| !rows.is_empty());
@@ -94,9 +94,9 @@ impl WriteBatch<'_, '_> {
             let row_count = rows.len() + usize::from(companion.is_some());
             self.shard(log_shard).log.start(seq, row_count);
         }
-        let place = self.place;
+        let probe = self.probe;
         for row in rows {
-            self.put_row(row, place, log_shard);
+            self.put_row(row, probe, log_shard);
         }
         if let Some(row) = &mut companion {
             row.ints[schema.seq()] = seq;
@@ -107,21 +107,21 @@ impl WriteBatch<'_, '_> {
 
     /// Writes one stored row, and adds it to the operation that is being logged with `log_shard`.
     #[inline]
-    fn put_row(&mut self, row: &Row, place: Option<KeyProbe>, log_shard: usize) {
+    fn put_row(&mut self, row: &Row, probe: Option<KeyProbe>, log_shard: usize) {
         let inner = self.inner;
         let schema = inner.schema;
-        let number = shard_of(schema.order(&row.ints));
+        let number = shard_of(schema.last_key_int(&row.ints));
         let key = schema.key(row);
         let shard = self.shard(number);
         let before = shard.rows.bytes();
-        let place = place.unwrap_or_else(|| shard.rows.locate_key(&key));
-        shard.rows.put(&place, row);
+        let probe = probe.unwrap_or_else(|| shard.rows.locate_key(&key));
+        shard.rows.put(&probe, row);
         let grown = shard.rows.bytes() - before;
         if grown > 0 {
-            inner.hints[number].set(shard);
+            inner.prefetch_targets[number].set(shard);
         }
         if inner.logs() && number == log_shard {
-            let logged = &mut shard.rows.group_mut(&place).logged;
+            let logged = &mut shard.rows.group_mut(&probe).logged;
             shard.log.row(schema, row, Some(logged));
         } else if inner.logs() {
             self.shard(log_shard).log.row(schema, row, None);
@@ -143,7 +143,7 @@ struct ActiveLookup {
     /// Its record, in readable form.
     row: Option<Box<RowBuffer>>,
     /// The slot of the key, whether it is present or not.
-    place: KeyProbe,
+    probe: KeyProbe,
     /// True if older sources must be read first.
     is_unknown: bool,
 }
@@ -189,13 +189,13 @@ impl Tree {
             let mut shards = inner.lock_shards_of(&keys, companion);
             let freezes = inner.freezes.load(Ordering::Relaxed);
             let mut active: [Option<Box<RowBuffer>>; N] = array::from_fn(|_| None);
-            let (mut missing, mut place) = (false, None);
+            let (mut missing, mut probe) = (false, None);
             for index in 0..N {
                 let found =
                     inner.probe_active(&keys[index], &mut shards, freezes, &mut older[index]);
                 active[index] = found.row;
                 missing |= found.is_unknown;
-                place = (N == 1).then_some(found.place);
+                probe = (N == 1).then_some(found.probe);
             }
             if missing {
                 drop(shards);
@@ -206,27 +206,27 @@ impl Tree {
                 }
                 continue;
             }
-            let slots: [CurrentRow; N] = array::from_fn(|index| {
+            let current: [CurrentRow; N] = array::from_fn(|index| {
                 let older = || older[index].as_ref().and_then(|(_, row)| row.as_deref());
                 active[index].as_deref().or_else(older).map(RowBuffer::row)
             });
-            let mut draft = WriteBatch {
+            let mut batch = WriteBatch {
                 inner,
                 shards: &mut shards,
                 seq: None,
                 has_put: false,
                 refused: None,
-                place,
+                probe,
                 companion: companion.copied(),
                 grown_bytes: 0,
             };
-            let decided = decide(slots, &mut draft);
-            debug_assert!(decided.is_ok() || !draft.has_put, "an update fails before it puts");
-            if draft.seq.is_some() && !draft.has_put {
+            let decided = decide(current, &mut batch);
+            debug_assert!(decided.is_ok() || !batch.has_put, "an update fails before it puts");
+            if batch.seq.is_some() && !batch.has_put {
                 // The number is taken: log it, or replay would stop at the gap.
-                draft.put(&mut []);
+                batch.put(&mut []);
             }
-            let (seq, grown_bytes, refused) = (draft.seq, draft.grown_bytes, draft.refused);
+            let (seq, grown_bytes, refused) = (batch.seq, batch.grown_bytes, batch.refused);
             let full = shards.iter().any(|(_, own)| own.log.pending().len() >= SHARD_LOG_BYTES);
             drop(shards);
             if let Some(seq) = seq {
@@ -244,7 +244,7 @@ impl TreeShared {
         let of_keys = keys.iter().map(|key| &key.ints[..]);
         let of_all = of_keys.chain(companion.map(|row| &row.ints[..]));
         let mut numbers: ArrayVec<usize, KEYS_MAX> =
-            of_all.map(|ints| shard_of(self.schema.order(ints))).collect();
+            of_all.map(|ints| shard_of(self.schema.last_key_int(ints))).collect();
         numbers.sort_unstable();
         let mut locked = ArrayVec::new();
         for (at, &number) in numbers.iter().enumerate() {
@@ -265,24 +265,24 @@ impl TreeShared {
         freezes: u64,
         older: &mut OlderRows,
     ) -> ActiveLookup {
-        let number = shard_of(self.schema.order(&key.ints));
+        let number = shard_of(self.schema.last_key_int(&key.ints));
         let own = shards.iter_mut().find(|(own, _)| *own == number);
         let shard = &mut *own.expect("every key's shard is locked").1;
         let tag = shard.rows.prefetch(key);
-        shard.past.presence().prefetch(tag);
-        let place = shard.rows.locate_key(key);
-        if let Some(row) = shard.rows.at(&place) {
+        shard.history.presence().prefetch(tag);
+        let probe = shard.rows.locate_key(key);
+        if let Some(row) = shard.rows.at(&probe) {
             let mut buffer = Box::<RowBuffer>::default();
             buffer.set(&row);
             self.schema.restore(&mut buffer.ints);
-            return ActiveLookup { row: Some(buffer), place, is_unknown: false };
+            return ActiveLookup { row: Some(buffer), probe, is_unknown: false };
         }
         if older.as_ref().is_some_and(|(at, _)| *at == freezes) {
-            return ActiveLookup { row: None, place, is_unknown: false };
+            return ActiveLookup { row: None, probe, is_unknown: false };
         }
-        let absent = !shard.past.may_contain(tag, key) && !self.may_inherit(key);
+        let absent = !shard.history.may_contain(tag, key) && !self.inherited_may_contain(key);
         *older = absent.then_some((freezes, None));
-        ActiveLookup { row: None, place, is_unknown: !absent }
+        ActiveLookup { row: None, probe, is_unknown: !absent }
     }
 
     /// Reads the record of a key below the active memtable, in readable form.
@@ -311,7 +311,7 @@ impl TreeShared {
             let active = self.active_bytes.fetch_add(grown_bytes, Ordering::Relaxed) + grown_bytes;
             if active >= self.backlog.allowed_bytes() {
                 match self.make_room() {
-                    made if is_full(&made) => self.lacks.set_lacking(NoSpaceReason::Memory, true),
+                    made if is_full(&made) => self.no_space.set(NoSpaceReason::Memory, true),
                     made => made?,
                 }
             }

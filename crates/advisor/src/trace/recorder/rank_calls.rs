@@ -60,7 +60,7 @@ struct RankFile {
 
 /// The arguments of a function: its file, and the positions of its numbers, counted from the last
 /// argument.
-enum CallShape {
+enum CallKind {
     /// The path, with a number of other arguments after it.
     Path {
         operation: TraceOperation,
@@ -88,15 +88,15 @@ enum CallShape {
     Other,
 }
 
-fn call_shape(function: &str) -> CallShape {
+fn classify_call(function: &str) -> CallKind {
     use TraceOperation::{Link, List, MakeDirectory, RemoveDirectory, SetAttributes, Stat, Unlink};
-    let path = |operation, before, after| CallShape::Path { operation, before, after };
+    let path = |operation, before, after| CallKind::Path { operation, before, after };
     let transfer =
-        |is_write, after, bytes, offset| CallShape::Transfer { is_write, after, bytes, offset };
+        |is_write, after, bytes, offset| CallKind::Transfer { is_write, after, bytes, offset };
     match function {
-        "open" | "open64" | "creat" | "creat64" => CallShape::Open,
-        "fopen" | "fopen64" => CallShape::OpenStream,
-        "close" | "fclose" => CallShape::Close,
+        "open" | "open64" | "creat" | "creat64" => CallKind::Open,
+        "fopen" | "fopen64" => CallKind::OpenStream,
+        "close" | "fclose" => CallKind::Close,
         "read" | "write" => transfer(function == "write", 2, [Some(0), None], None),
         "pread" | "pread64" => transfer(false, 3, [Some(1), None], Some(0)),
         "pwrite" | "pwrite64" => transfer(true, 3, [Some(1), None], Some(0)),
@@ -104,13 +104,13 @@ fn call_shape(function: &str) -> CallShape {
         // The stream is the last argument: address, size, number, stream.
         "fread" | "fwrite" => transfer(function == "fwrite", 0, [Some(2), Some(1)], None),
         "fprintf" => transfer(true, 1, [Some(0), None], None),
-        "lseek" | "lseek64" | "fseek" | "fseeko" => CallShape::Seek,
-        "fsync" | "fdatasync" => CallShape::Sync,
-        "truncate" => CallShape::Truncate { is_open: false },
-        "ftruncate" => CallShape::Truncate { is_open: true },
-        "rename" => CallShape::Rename,
-        "MPI_Barrier" => CallShape::Barrier,
-        "dup" | "dup2" => CallShape::Duplicate,
+        "lseek" | "lseek64" | "fseek" | "fseeko" => CallKind::Seek,
+        "fsync" | "fdatasync" => CallKind::Sync,
+        "truncate" => CallKind::Truncate { is_open: false },
+        "ftruncate" => CallKind::Truncate { is_open: true },
+        "rename" => CallKind::Rename,
+        "MPI_Barrier" => CallKind::Barrier,
+        "dup" | "dup2" => CallKind::Duplicate,
         "mkdir" => path(MakeDirectory, 0, 1),
         "rmdir" => path(RemoveDirectory, 0, 0),
         "unlink" | "remove" => path(Unlink, 0, 0),
@@ -120,7 +120,7 @@ fn call_shape(function: &str) -> CallShape {
         "access" | "stat" | "lstat" | "stat64" | "lstat64" => path(Stat, 0, 1),
         "__xstat" | "__xstat64" | "__lxstat" | "__lxstat64" => path(Stat, 1, 1),
         "link" | "symlink" => path(Link, 1, 0),
-        _ => CallShape::Other,
+        _ => CallKind::Other,
     }
 }
 
@@ -138,32 +138,32 @@ impl<'a> RankCalls<'a> {
 
     /// Adds a call.
     pub fn add(&mut self, line: &RecorderLine<'_>) -> CallOutcome {
-        let operations = match call_shape(line.function) {
-            CallShape::Other => return CallOutcome::Ignored,
-            CallShape::Duplicate => {
+        let operations = match classify_call(line.function) {
+            CallKind::Other => return CallOutcome::Ignored,
+            CallKind::Duplicate => {
                 self.duplicate(line);
                 return CallOutcome::Ignored;
             }
-            CallShape::Barrier => match line.arguments[..] {
+            CallKind::Barrier => match line.arguments[..] {
                 ["MPI_COMM_WORLD"] => Some(vec![simple(TraceOperation::Barrier, String::new(), 0)]),
                 _ => return CallOutcome::Ignored,
             },
-            CallShape::Path { operation, before, after } => {
+            CallKind::Path { operation, before, after } => {
                 line.path(before, after).map(|path| vec![simple(operation, path, result(line))])
             }
-            CallShape::Rename => match line.arguments[..] {
+            CallKind::Rename => match line.arguments[..] {
                 [from, to] => Some(self.rename(line, from, to)),
                 _ => None,
             },
-            CallShape::Open => self.open(line).map(|operation| vec![operation]),
-            CallShape::OpenStream => self.open_stream(line).map(|operation| vec![operation]),
-            CallShape::Close => self.close(line).map(|operation| vec![operation]),
-            CallShape::Seek => self.seek(line).map(|operation| vec![operation]),
-            CallShape::Sync => self
+            CallKind::Open => self.open(line).map(|operation| vec![operation]),
+            CallKind::OpenStream => self.open_stream(line).map(|operation| vec![operation]),
+            CallKind::Close => self.close(line).map(|operation| vec![operation]),
+            CallKind::Seek => self.seek(line).map(|operation| vec![operation]),
+            CallKind::Sync => self
                 .path_of_open(line, 0)
                 .map(|path| vec![simple(TraceOperation::Sync, path, result(line))]),
-            CallShape::Truncate { is_open } => self.truncate(line, is_open).map(|done| vec![done]),
-            CallShape::Transfer { is_write, after, bytes, offset } => {
+            CallKind::Truncate { is_open } => self.truncate(line, is_open).map(|done| vec![done]),
+            CallKind::Transfer { is_write, after, bytes, offset } => {
                 self.transfer(line, is_write, after, bytes, offset).map(|done| vec![done])
             }
         };

@@ -47,11 +47,11 @@ impl ImdInfoCommand {
         let each = asked as f64 / queries.max(1) as f64;
         let bits =
             (totals.index_bytes + totals.auxiliary_bytes) as f64 * 8.0 / totals.rows.max(1) as f64;
-        let (shape, schema, steps) = (reader.record_layout(), reader.schema(), reader.steps()?);
+        let (layout, schema, steps) = (reader.record_layout(), reader.schema(), reader.steps()?);
         let formats: Vec<&str> = reader.parts().map(|part| part.head().format.name()).collect();
         let partitions: u64 = reader.parts().map(|part| u64::from(part.partitions())).sum();
         if context.out.is_json() {
-            let shape = match shape {
+            let layout = match layout {
                 RecordLayout::Fixed { key_bytes, value_bytes } => json!([key_bytes, value_bytes]),
                 RecordLayout::Variable => Value::Null,
             };
@@ -62,7 +62,7 @@ impl ImdInfoCommand {
                 "epochs": epochs,
                 "steps": steps,
                 "schema": schema_object(schema),
-                "record_bytes": shape,
+                "record_bytes": layout,
                 "records": totals.rows,
                 "tables": totals.tables,
                 "index_bytes": totals.index_bytes,
@@ -79,8 +79,8 @@ impl ImdInfoCommand {
         line("format", formats.join(", "))?;
         line(
             "records",
-            match shape {
-                RecordLayout::Fixed { .. } => format!("{} of {shape}", text::count(totals.rows)),
+            match layout {
+                RecordLayout::Fixed { .. } => format!("{} of {layout}", text::count(totals.rows)),
                 RecordLayout::Variable => text::count(totals.rows),
             },
         )?;

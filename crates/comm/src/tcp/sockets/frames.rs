@@ -88,7 +88,7 @@ impl RankSockets {
         if !self.incoming.insert((from, channel)) {
             return self.refuse(id);
         }
-        self.door.release_stranger();
+        self.acceptor.release_stranger();
         let lost = self.lost.as_ref().map(|(rank, _)| rank.0.to_le_bytes().to_vec());
         let connection = self.connection(id);
         connection.role = PeerRole::Incoming { from, channel };

@@ -21,8 +21,8 @@ fn network(size: u32) -> RankSockets {
     listener.set_nonblocking(true).expect("a socket");
     let entries = vec![entry_of(&listener); size as usize];
     let nodes = NodeMap::even(size, size).expect("ranks");
-    let met = MetRanks { entries, nodes, secret: SECRET };
-    RankSockets::new(Rank(0), met, listener, TcpOptions::default()).expect("a network")
+    let ranks = MetRanks { entries, nodes, secret: SECRET };
+    RankSockets::new(Rank(0), ranks, listener, TcpOptions::default()).expect("a network")
 }
 
 fn entry_of(listener: &TcpListener) -> RankAddress {

@@ -137,7 +137,7 @@ impl Repository {
         manifest.writer = options.writer.as_ref().map(|writer| writer.beginning(now_ns));
         manifest.claim(store, set, self.clock().now_ns())?;
         let layers: Vec<&TableRuns> = stack.bases().iter().map(|base| &base.tables).collect();
-        let shape = DirTree::of(&layers, options.threads)?;
+        let tree = DirTree::of(&layers, options.threads)?;
         let job = SquashJob {
             store: self.store(),
             set,
@@ -145,7 +145,7 @@ impl Repository {
             run: 1,
             layers: &layers,
             bottom: true,
-            squash: Some(SquashPlan { shape: &shape, stack, copies_data: options.copy_data }),
+            squash: Some(SquashPlan { tree: &tree, stack, copies_data: options.copy_data }),
         };
         let MergedRanges { mut tables, mut counts, mapped, mut references } =
             merge_all(&job, options.threads)?;
@@ -157,7 +157,7 @@ impl Repository {
         tables.splice(0..0, content.tables);
         let elapsed_ns = self.clock().monotonic_ns() - start_ns;
         let mut report = SquashReport::of(stack.bases().len(), &tables, counts, elapsed_ns);
-        report.directories = shape.directories();
+        report.directories = tree.directories();
         manifest.referenced_logs = references.sorted();
         report.referenced_sets = manifest.referenced_logs.len();
         for logs in &manifest.referenced_logs {

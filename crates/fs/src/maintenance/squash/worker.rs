@@ -64,7 +64,7 @@ impl SquashJob<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct SquashPlan<'a> {
     /// Directories whose records stay, and names of files with several.
-    pub(super) shape: &'a DirTree,
+    pub(super) tree: &'a DirTree,
     /// The stack whose tables are merged.
     pub(super) stack: &'a LayerStack,
     /// True to copy file data, false to refer to it.
@@ -263,7 +263,7 @@ impl SquashWorker<'_> {
     fn is_live(&mut self, dir: [u64; 2]) -> bool {
         if self.dir.0 != dir {
             let id = DirId(u128::from(dir[0]) << 64 | u128::from(dir[1]));
-            self.dir = (dir, self.job.squash.is_none_or(|squash| squash.shape.is_live(id)));
+            self.dir = (dir, self.job.squash.is_none_or(|squash| squash.tree.is_live(id)));
         }
         self.dir.1
     }
@@ -281,7 +281,7 @@ impl SquashWorker<'_> {
         }
         if row.ints[..2] == [u64::MAX; 2]
             && let Some(squash) = self.job.squash
-            && names_of(squash.shape, row) == Some(0)
+            && names_of(squash.tree, row) == Some(0)
         {
             return RecordFate::Unreachable;
         }
@@ -306,7 +306,7 @@ impl SquashWorker<'_> {
         let Some(squash) = self.job.squash else { return false };
         let (dir, name) = (dir_of(&INODE.key(row)), row.strings[column::NAME]);
         let next = next_generation(&row.ints);
-        let is_live = |generation| squash.shape.is_live(DirId::child(dir, generation, name));
+        let is_live = |generation| squash.tree.is_live(DirId::child(dir, generation, name));
         next > GENERATIONS_CHECKED_MAX || (0..next).any(is_live)
     }
 
@@ -385,12 +385,12 @@ impl SquashWorker<'_> {
 
 /// Returns the number of names in live directories of the file of `row`, a record of the links
 /// directory; `None` for other records.
-fn names_of(shape: &DirTree, row: &Row) -> Option<u32> {
+fn names_of(tree: &DirTree, row: &Row) -> Option<u32> {
     if row.ints[..2] != [u64::MAX; 2] {
         return None;
     }
     let id = <[u8; 16]>::try_from(row.strings[column::NAME]).ok()?;
-    Some(shape.names_of(u128::from_be_bytes(id)))
+    Some(tree.names_of(u128::from_be_bytes(id)))
 }
 
 /// Gives a file with several names at least as many links as it has names. Only branches, which do
@@ -398,7 +398,7 @@ fn names_of(shape: &DirTree, row: &Row) -> Option<u32> {
 /// was removed as a whole, and then stay as the stack shows them.
 fn count_names(squash: &SquashPlan, row: &mut Row) {
     if row.ints[column::ENTRY] != TOMBSTONE
-        && let Some(names) = names_of(squash.shape, row)
+        && let Some(names) = names_of(squash.tree, row)
     {
         let names = u64::from(names);
         let counted = row.ints[column::NLINK];

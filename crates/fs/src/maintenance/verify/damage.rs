@@ -152,7 +152,7 @@ struct ReadableStack {
     name: String,
     tables: Vec<Vec<TableRef>>,
     layers: Vec<TableRuns>,
-    shape: DirTree,
+    tree: DirTree,
 }
 
 impl ReadableStack {
@@ -165,8 +165,8 @@ impl ReadableStack {
         if dir == DirId::ROOT {
             return self.show(b"/");
         }
-        let place = self.shape.location(dir);
-        let path = place.and_then(|place| self.shape.path(place.parent, &place.name));
+        let dentry = self.tree.location(dir);
+        let path = dentry.and_then(|dentry| self.tree.path(dentry.parent, &dentry.name));
         path.map_or_else(|| format!("{}: directory {dir}", self.name), |path| self.show(&path))
     }
 
@@ -183,7 +183,7 @@ impl ReadableStack {
             INODE.restore(&mut row.ints);
             // Malformed records were found with their table.
             if let Ok(inode) = Inode::of_row(&row)
-                && (dir_of(&key) == DirId::LINKS || self.shape.is_live(dir_of(&key)))
+                && (dir_of(&key) == DirId::LINKS || self.tree.is_live(dir_of(&key)))
             {
                 take(&key, inode);
             }
@@ -243,7 +243,7 @@ impl Verification<'_> {
             }
             if dir_of(key) == DirId::LINKS {
                 linked.insert(inode.id, findings);
-            } else if let Some(path) = stack.shape.path(dir_of(key), key.string) {
+            } else if let Some(path) = stack.tree.path(dir_of(key), key.string) {
                 let path = stack.show(&path);
                 hits.extend(findings.into_iter().map(|finding| (finding, path.clone())));
             }
@@ -251,7 +251,7 @@ impl Verification<'_> {
         if !linked.is_empty() {
             stack.visit(&mut |key, inode| {
                 let findings = linked.get(&inode.id).filter(|_| inode.entry == NameKind::Link);
-                let path = stack.shape.path(dir_of(key), key.string);
+                let path = stack.tree.path(dir_of(key), key.string);
                 if let (Some(findings), Some(path)) = (findings, path) {
                     let path = stack.show(&path);
                     hits.extend(findings.iter().map(|finding| (finding.clone(), path.clone())));
@@ -278,9 +278,9 @@ impl Verification<'_> {
         let layers: Vec<TableRuns> =
             tables.iter().map(|tables| TableRuns::new(tables, &INODE, &self.source)).collect();
         let all: Vec<&TableRuns> = layers.iter().collect();
-        let shape = DirTree::of(&all, self.options.threads)?;
+        let tree = DirTree::of(&all, self.options.threads)?;
         let name = self.names.get(&root).cloned().unwrap_or_else(|| format!("@{root}"));
-        Ok(Some(ReadableStack { name, tables, layers, shape }))
+        Ok(Some(ReadableStack { name, tables, layers, tree }))
     }
 
     fn shown_tables(&self, root: SetId) -> BTreeSet<(SetId, u64)> {

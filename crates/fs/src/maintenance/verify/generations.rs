@@ -80,7 +80,7 @@ pub(super) fn check(
     })?;
     for (at, layer, expected, got) in found {
         let key = names[at].key();
-        let path = stack.shape.path(dir_of(&key), key.string);
+        let path = stack.tree.path(dir_of(&key), key.string);
         let path = path.as_deref().unwrap_or(key.string);
         let expected = format!(
             "{} to have been a directory {expected} times as of set {}",

@@ -56,7 +56,7 @@ pub(super) struct StackOfTables<'a> {
     /// Their tables.
     pub(super) layers: &'a [&'a TableRuns],
     /// Its directories.
-    pub(super) shape: &'a DirTree,
+    pub(super) tree: &'a DirTree,
 }
 
 /// Finds files that `stack` shows under several names that are not links. Cost: a merge of the
@@ -83,7 +83,7 @@ pub(super) fn check(
         let mut row = merge.row();
         let key = INODE.key(&row);
         let dir = dir_of(&key);
-        if dir == DirId::LINKS || !stack.shape.is_live(dir) {
+        if dir == DirId::LINKS || !stack.tree.is_live(dir) {
             continue;
         }
         INODE.restore(&mut row.ints);
@@ -98,7 +98,7 @@ pub(super) fn check(
             true => FileId(stored).of_branch(stack.sets[layer].0).0,
             false => stored,
         };
-        let path = stack.shape.path(dir, key.string).unwrap_or_default();
+        let path = stack.tree.path(dir, key.string).unwrap_or_default();
         names.entry(shown).or_default().push(String::from_utf8_lossy(&path).into_owned());
     }
     let mut several: Vec<_> = names.into_iter().filter(|(_, names)| names.len() > 1).collect();

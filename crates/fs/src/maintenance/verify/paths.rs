@@ -64,7 +64,7 @@ impl Verification<'_> {
     /// which has already been found.
     pub(super) fn stack(&self, root: SetId) -> Option<Vec<SetId>> {
         let bases_of = |set| self.manifests.get(&set).map(|own| own.bases.clone()).ok_or(());
-        crate::stack::layers::order(&[root], bases_of).ok()
+        crate::stack::layers::topological_order(&[root], bases_of).ok()
     }
 
     fn check_stack(
@@ -77,26 +77,26 @@ impl Verification<'_> {
         let bases = stack.iter().map(|set| (*set, &self.manifests[set].bases[..]));
         let bases: Vec<(SetId, &[SetId])> = bases.collect();
         let counts_are_exact = !StackLineage::of(&bases).is_branched();
-        let shape = DirTree::of(layers, self.options.threads)?;
-        self.report.directories += shape.directories() as u64;
+        let tree = DirTree::of(layers, self.options.threads)?;
+        self.report.directories += tree.directories() as u64;
         let mut limited = LimitedFindings::new();
-        for double in &shape.doubles {
+        for double in &tree.doubles {
             let show = |path: Option<Vec<u8>>| {
                 path.map_or_else(|| "?".into(), |path| String::from_utf8_lossy(&path).into_owned())
             };
-            let first = match shape.location(double.id) {
-                Some(place) => show(shape.path(place.parent, &place.name)),
+            let first = match tree.location(double.id) {
+                Some(dentry) => show(tree.path(dentry.parent, &dentry.name)),
                 None => "/".into(),
             };
-            let second = show(shape.path(double.parent, &double.name));
-            let is_loop = shape.is_within(double.parent, double.id);
+            let second = show(tree.path(double.parent, &double.name));
+            let is_loop = tree.is_within(double.parent, double.id);
             let what = if is_loop { ", which is in itself" } else { "" };
             let got = format!("{first} and {second}{what}");
             let expected = format!("one path to directory {}", double.id);
             limited.push(Finding::new(Severity::Error, &*object, expected, got));
         }
-        check_links((&object, counts_are_exact), &shape, layers, &mut limited)?;
-        let tables = StackOfTables { sets: &bases, layers, shape: &shape };
+        check_links((&object, counts_are_exact), &tree, layers, &mut limited)?;
+        let tables = StackOfTables { sets: &bases, layers, tree: &tree };
         let mut files = InheritedFiles::default();
         stack.iter().filter_map(|set| seen.inherited.get(set)).for_each(|own| files.extend(own));
         identities::check(&object, &tables, files, &mut limited)?;
@@ -106,7 +106,7 @@ impl Verification<'_> {
         names.dedup();
         generations::check((&object, self.options.threads), &tables, &names, &mut limited)?;
         self.report.findings.extend(limited.finish(&object));
-        let unreachable = |(dir, _): &(&DirId, &u64)| !shape.is_live(**dir);
+        let unreachable = |(dir, _): &(&DirId, &u64)| !tree.is_live(**dir);
         let own = seen.dirs.get(&root).into_iter().flatten();
         let lost: Vec<_> = own.filter(unreachable).collect();
         if let Some((dir, _)) = lost.first() {
@@ -123,12 +123,12 @@ impl Verification<'_> {
 /// if counts are exact, which they are unless branches counted independently.
 fn check_links(
     (object, counts_are_exact): (&str, bool),
-    shape: &DirTree,
+    tree: &DirTree,
     layers: &[&TableRuns],
     limited: &mut LimitedFindings,
 ) -> Result<()> {
     let mut row = RowBuffer::default();
-    for (file, names) in shape.linked_files() {
+    for (file, names) in tree.linked_files() {
         let name = file.to_be_bytes();
         let key = key(DirId::LINKS, &name);
         let wanted = LookupKey { digest: INODE.digest(&key), key };

@@ -321,9 +321,9 @@ impl TableCheck<'_> {
 
     /// Like [`TableCheck::check_record`], for a run of segments.
     fn check_run(&mut self, row: &Row) -> Result<(), String> {
-        let nest = NestedRun::of_row(row).map_err(|error| error.context().to_owned())?;
-        let first = &nest.run.first;
-        if let Some((set, log, end)) = nest.log_end() {
+        let nested = NestedRun::of_row(row).map_err(|error| error.context().to_owned())?;
+        let first = &nested.run.first;
+        if let Some((set, log, end)) = nested.log_end() {
             let whose = || format!("bytes {} on of file {:032x}", first.offset, first.file);
             self.extents.reach_to((set, log), end, whose);
         }

@@ -124,10 +124,11 @@ impl SweepRules {
 impl SetFolder {
     pub(super) fn new(set: SetId, manifest: Manifest, objects: Vec<ObjectInfo>) -> Self {
         let needed = own_tables(set, &manifest);
-        let is_needed = |place: SetObject| matches!(place, SetObject::Table(number) if needed.contains(&number));
+        let is_needed =
+            |parsed: SetObject| matches!(parsed, SetObject::Table(at) if needed.contains(&at));
         let placed = |object: ObjectInfo| Some((SetObject::of(set, &object.name)?, object));
         let objects = objects.into_iter().filter_map(placed);
-        let objects = objects.filter(|(place, _)| !is_needed(*place)).collect();
+        let objects = objects.filter(|(parsed, _)| !is_needed(*parsed)).collect();
         Self { manifest, objects }
     }
 
@@ -135,7 +136,7 @@ impl SetFolder {
     /// object that is no longer needed never will be again.
     pub(super) fn may_shrink(&self, rules: &SweepRules) -> bool {
         let manifest = &self.manifest;
-        let may_go = |(place, object): &(SetObject, ObjectInfo)| match *place {
+        let may_go = |(parsed, object): &(SetObject, ObjectInfo)| match *parsed {
             SetObject::Log(number) => rules.may_log_go(manifest, number, object),
             SetObject::Beat(number) => SweepRules::may_beat_go(manifest, number),
             SetObject::Table(number) => rules.may_table_go(manifest, number),
@@ -148,11 +149,11 @@ impl SetFolder {
     /// old.
     fn is_left_by_compaction(&self, rules: &SweepRules) -> bool {
         let manifest = &self.manifest;
-        let current = |place: &SetObject| {
-            matches!(place, SetObject::Table(number) if number >> 32 == manifest.epoch
+        let current = |parsed: &SetObject| {
+            matches!(parsed, SetObject::Table(number) if number >> 32 == manifest.epoch
                 && !manifest.obsolete.contains(number))
         };
-        let left = self.objects.iter().filter(|(place, _)| current(place));
+        let left = self.objects.iter().filter(|(parsed, _)| current(parsed));
         let newest = left.map(|(_, object)| object.modified_ns).max();
         manifest.state == SetState::Sealed
             && newest.is_some_and(|newest_ns| rules.is_old(newest_ns))
@@ -248,8 +249,8 @@ impl GarbageCollection<'_> {
 
     fn sweep_logs(&mut self, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
-        for (place, object) in &folder.objects {
-            let SetObject::Log(number) = place else { continue };
+        for (parsed, object) in &folder.objects {
+            let SetObject::Log(number) = parsed else { continue };
             if self.rules().may_log_go(manifest, *number, object) {
                 self.delete(&object.name, object.bytes)?;
             }
@@ -260,8 +261,8 @@ impl GarbageCollection<'_> {
     /// Deletes leftover beats of dead writers.
     fn sweep_beats(&mut self, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
-        for (place, object) in &folder.objects {
-            let SetObject::Beat(number) = place else { continue };
+        for (parsed, object) in &folder.objects {
+            let SetObject::Beat(number) = parsed else { continue };
             if SweepRules::may_beat_go(manifest, *number) {
                 self.delete(&object.name, object.bytes)?;
             }
@@ -271,11 +272,11 @@ impl GarbageCollection<'_> {
 
     fn sweep_tables(&mut self, set: SetId, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
-        let may_go = |place: &SetObject| match place {
+        let may_go = |parsed: &SetObject| match parsed {
             SetObject::Table(number) => self.rules().may_table_go(manifest, *number),
             _ => false,
         };
-        let garbage: Vec<_> = folder.objects.iter().filter(|(place, _)| may_go(place)).collect();
+        let garbage: Vec<_> = folder.objects.iter().filter(|(parsed, _)| may_go(parsed)).collect();
         if garbage.is_empty() {
             return Ok(());
         }
@@ -285,8 +286,8 @@ impl GarbageCollection<'_> {
         if self.is_being_read(set)? {
             return Ok(());
         }
-        for (place, object) in garbage {
-            if !shown.contains(&place.number()) {
+        for (parsed, object) in garbage {
+            if !shown.contains(&parsed.number()) {
                 self.delete(&object.name, object.bytes)?;
             }
         }
@@ -347,8 +348,8 @@ impl GarbageCollection<'_> {
         let logs: Vec<_> = folder
             .objects
             .iter()
-            .filter(|(place, object)| {
-                matches!(place, SetObject::Data(_) | SetObject::Indexed(_))
+            .filter(|(parsed, object)| {
+                matches!(parsed, SetObject::Data(_) | SetObject::Indexed(_))
                     && self.rules().may_data_go(manifest, object)
             })
             .collect();
@@ -379,8 +380,8 @@ impl GarbageCollection<'_> {
                 }
             }
         }
-        for (place, object) in logs {
-            let number = place.number();
+        for (parsed, object) in logs {
+            let number = parsed.number();
             if !referred.contains(&number) && !listed.contains(number) {
                 self.delete(&object.name, object.bytes)?;
             }

@@ -275,16 +275,16 @@ impl ComposedBases {
             wanted.insert(dir_of(&key).0);
             wanted.extend(linked_file(&key));
         }
-        let places = find_places(&self.composed, wanted)?;
+        let names = find_names(&self.composed, wanted)?;
         for (key, mut conflict) in batch {
             let key = key.key();
             let linked = linked_file(&key);
-            if let Some((_, name)) = linked.and_then(|file| places.get(&file)) {
+            if let Some((_, name)) = linked.and_then(|file| names.get(&file)) {
                 conflict.name.clone_from(name);
             }
             conflict.path = match linked {
-                Some(file) => path_of_file(&places, file),
-                None => path_of(&places, dir_of(&key), key.string),
+                Some(file) => path_of_file(&names, file),
+                None => path_of(&names, dir_of(&key), key.string),
             };
             show(self, conflict)?;
         }
@@ -293,12 +293,12 @@ impl ComposedBases {
 }
 
 /// Directory and name of a directory, or of a file with several names, by identity.
-type NamePlaces = HashMap<u128, (DirId, Vec<u8>)>;
+type NamesById = HashMap<u128, (DirId, Vec<u8>)>;
 
 /// Returns a name in `namespace` for each `wanted` directory and file with several names, and for
 /// all directories above them.
-fn find_places(namespace: &Namespace, mut wanted: HashSet<u128>) -> Result<NamePlaces> {
-    let mut places = NamePlaces::new();
+fn find_names(namespace: &Namespace, mut wanted: HashSet<u128>) -> Result<NamesById> {
+    let mut names = NamesById::new();
     for _ in 0..DEPTH_MAX {
         wanted.retain(|id| ![DirId::ROOT.0, DirId::LINKS.0].contains(id));
         if wanted.is_empty() {
@@ -322,23 +322,23 @@ fn find_places(namespace: &Namespace, mut wanted: HashSet<u128>) -> Result<NameP
                 inode.id == id
                     && matches!(inode.entry, NameKind::Link | NameKind::Is(FileKind::Directory))
             });
-            if is_shown && !places.contains_key(&id) {
+            if is_shown && !names.contains_key(&id) {
                 let parent = dir_of(&key);
-                places.insert(id, (parent, key.string.to_vec()));
+                names.insert(id, (parent, key.string.to_vec()));
                 above.insert(parent.0);
             }
         }
-        above.retain(|id| !places.contains_key(id));
+        above.retain(|id| !names.contains_key(id));
         wanted = above;
     }
-    Ok(places)
+    Ok(names)
 }
 
-/// Returns the path of `name` in `dir`, if `places` lead from the root to there.
-fn path_of(places: &NamePlaces, mut dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
+/// Returns the path of `name` in `dir`, if `names` lead from the root to there.
+fn path_of(names: &NamesById, mut dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
     let mut parts = vec![name];
     while dir != DirId::ROOT && parts.len() < DEPTH_MAX {
-        let (parent, name) = places.get(&dir.0)?;
+        let (parent, name) = names.get(&dir.0)?;
         parts.push(name);
         dir = *parent;
     }
@@ -346,10 +346,10 @@ fn path_of(places: &NamePlaces, mut dir: DirId, name: &[u8]) -> Option<Vec<u8>> 
     (dir == DirId::ROOT).then(|| parts.collect::<Vec<_>>().concat())
 }
 
-/// Returns the path of the name of `file` among `places`.
-fn path_of_file(places: &NamePlaces, file: u128) -> Option<Vec<u8>> {
-    let (dir, name) = places.get(&file)?;
-    path_of(places, *dir, name)
+/// Returns the path of the name of `file` among `names`.
+fn path_of_file(names: &NamesById, file: u128) -> Option<Vec<u8>> {
+    let (dir, name) = names.get(&file)?;
+    path_of(names, *dir, name)
 }
 
 /// Returns the file described by the record under `key` in the links directory.

@@ -11,7 +11,7 @@ use esker_table::schema::KeyBuffer;
 use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
-use super::{BaseConflict, ComposedBases, ConflictingVersion, find_places, path_of_file};
+use super::{BaseConflict, ComposedBases, ConflictingVersion, find_names, path_of_file};
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
 use crate::ops::FillBuffer;
 use crate::session::Session;
@@ -212,7 +212,7 @@ impl Session {
         self.update_record(DirId::LINKS, false, &link_name, &mut |own| {
             before = Some(own.clone());
             if let Some(content) = &content {
-                content.give(own);
+                content.put_in(own);
             }
             (own.mode, own.uid, own.gid) = (inode.mode, inode.uid, inode.gid);
             (own.mtime_ns, own.atime_ns) = (inode.mtime_ns, inode.atime_ns);
@@ -292,8 +292,8 @@ fn check_removed_names(composition: &ComposedBases, conflict: &BaseConflict) -> 
     let Some(inode) = newest.inode.as_ref().filter(|_| conflict.is_linked && is_removed) else {
         return Ok(());
     };
-    let places = find_places(&composition.bases[newest.base], HashSet::from([inode.id]))?;
-    match path_of_file(&places, inode.id) {
+    let names = find_names(&composition.bases[newest.base], HashSet::from([inode.id]))?;
+    match path_of_file(&names, inode.id) {
         Some(path) if !newest.is_removal() => {
             Err(no_newest(&path, "one base removed all names of the file, and another changed it"))
         }

@@ -17,7 +17,7 @@ use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer};
 use hashbrown::{HashMap, HashSet};
 
-use super::{BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, find_places, record};
+use super::{BaseConflict, ComposedBases, ConflictingVersion, DEPTH_MAX, find_names, record};
 use crate::inode::{DirId, FileKind, INODE, NameKind};
 use crate::stack::dir_tree::visit_removed_dirs;
 use crate::stack::layers::dir_of;
@@ -46,7 +46,7 @@ impl ComposedBases {
             return Ok(Vec::new());
         }
         let changed = self.changed_dirs(is_apart)?;
-        let places = find_places(&self.composed, changed.keys().copied().collect())?;
+        let names = find_names(&self.composed, changed.keys().copied().collect())?;
         let layers = self.composed.layers().bases();
         // The bases that changed a removed directory's entries, by directory.
         let mut changing: BTreeMap<u128, BTreeSet<usize>> = BTreeMap::new();
@@ -64,7 +64,7 @@ impl ComposedBases {
                         }
                     }
                 }
-                let Some((parent, _)) = places.get(&at) else { break };
+                let Some((parent, _)) = names.get(&at) else { break };
                 at = parent.0;
             }
         }
@@ -152,7 +152,7 @@ impl ComposedBases {
         for (base, namespace) in self.bases.iter().enumerate() {
             let is_of_base = |removed: &RemovedDirectory| removed.removal.base == base;
             let ids = removed.iter().filter(|(_, removals)| removals.iter().any(is_of_base));
-            let moved = find_places(namespace, ids.map(|(id, _)| *id).collect())?;
+            let moved = find_names(namespace, ids.map(|(id, _)| *id).collect())?;
             let shown = |(id, _): &(&u128, &mut Vec<_>)| moved.contains_key(*id);
             for (_, removals) in removed.iter_mut().filter(shown) {
                 removals.retain(|removed| !is_of_base(removed));

@@ -85,9 +85,9 @@ fn get(
     let (mut out, mut buffer) = (RowBuffer::default(), [0xA5; size_of::<PartsBuffer>()]);
     let key = Key { ints: [GROUP, hash(name), 0], string: name };
     outline.prefetch(hash(name), |offset| assert!(offset < 2 * OUTLINED_BYTES_MAX));
-    let copy = |place: Range<usize>, out: &mut [u8]| {
+    let copy = |range: Range<usize>, out: &mut [u8]| {
         *copied += out.len();
-        bytes.get(place).map(|bytes| out.copy_from_slice(bytes)).is_some()
+        bytes.get(range).map(|bytes| out.copy_from_slice(bytes)).is_some()
     };
     let has_strings = !outline.form.has_more_strings;
     let found = outline.get(&NAMED, &key, (has_strings, &mut out), (copy, &mut buffer))?;
@@ -142,19 +142,19 @@ fn every_flipped_bit_of_a_part_that_is_read_is_noticed() {
     let key = Key { ints: [GROUP, hash(&name), 0], string: &name };
     let read = |flipped: Option<usize>, read_from: &mut Vec<Range<usize>>| {
         let (mut out, mut buffer) = (RowBuffer::default(), [0; size_of::<PartsBuffer>()]);
-        let copy = |place: Range<usize>, out: &mut [u8]| {
-            out.copy_from_slice(&block.bytes()[place.clone()]);
-            if let Some(bit) = flipped.filter(|bit| place.contains(&(bit / 8))) {
-                out[bit / 8 - place.start] ^= 1 << (bit % 8);
+        let copy = |range: Range<usize>, out: &mut [u8]| {
+            out.copy_from_slice(&block.bytes()[range.clone()]);
+            if let Some(bit) = flipped.filter(|bit| range.contains(&(bit / 8))) {
+                out[bit / 8 - range.start] ^= 1 << (bit % 8);
             }
-            read_from.push(place);
+            read_from.push(range);
             true
         };
         outline.get(&NAMED, &key, (true, &mut out), (copy, &mut buffer))
     };
-    let mut places = Vec::new();
-    assert_eq!(read(None, &mut places), Some(true));
-    for bit in places.into_iter().flat_map(|place| place.start * 8..place.end * 8) {
+    let mut ranges = Vec::new();
+    assert_eq!(read(None, &mut ranges), Some(true));
+    for bit in ranges.into_iter().flat_map(|range| range.start * 8..range.end * 8) {
         assert_eq!(read(Some(bit), &mut Vec::new()), None, "bit {bit}");
     }
 }

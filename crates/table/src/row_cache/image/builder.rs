@@ -86,10 +86,10 @@ impl BlockImage {
         for field in &fields {
             builder.form.extend([field.base, field.bit as u64 | u64::from(field.width) << 16]);
         }
-        let shape = builder.rows(&order, &fields, stride, tag_width)?;
+        let layout = builder.rows(&order, &fields, stride, tag_width)?;
         builder.strings(stride, &order, &mut texts)?;
         let (form, words) = (builder.form, builder.words);
-        Some(Self { form, is_form_common: is_group, words, shape })
+        Some(Self { form, is_form_common: is_group, words, layout })
     }
 }
 

@@ -70,7 +70,7 @@ fn check(schema: &Schema, rows: &[Row], absent: &[Key]) {
     let image = image.expect("records that suit an image");
     let (form, words) = (words_of(&image.form), words_of(&image.words));
     let view =
-        ImageView { form: AtomicWords(&form), rows: AtomicWords(&words), shape: image.shape };
+        ImageView { form: AtomicWords(&form), rows: AtomicWords(&words), layout: image.layout };
     for row in rows {
         let key = schema.key(row);
         let found = look_up(schema, view, group, &key).expect("a record that is there");
@@ -103,8 +103,8 @@ fn in_order(mut rows: Vec<Named>) -> Vec<Named> {
 fn rows_behind_the_last_are_not_looked_at() {
     for (rows, stride) in [(1, 1), (7, 1), (200, 1), (256, 2), (33, 3), (100, 9), (5, 40)] {
         let starts = std::array::from_fn(|bucket| (bucket * rows / BUCKETS).min(255));
-        let shape = ImageLayout::of(starts, rows, stride).expect("numbers that fit");
-        let view = ImageView { form: AtomicWords(&[]), rows: AtomicWords(&[]), shape };
+        let layout = ImageLayout::of(starts, rows, stride).expect("numbers that fit");
+        let view = ImageView { form: AtomicWords(&[]), rows: AtomicWords(&[]), layout };
         for row in 0..rows {
             let near = view.rows_near(row);
             assert!(near.contains(&row) && near.end <= rows && near.len() <= 32, "{near:?}");
@@ -155,8 +155,8 @@ proptest! {
         (digest, is_group) in any::<(u64, bool)>(),
     ) {
         let (form, rows) = (words_of(&form), words_of(&rows));
-        let shape = ImageLayout { starts, stride };
-        let view = ImageView { form: AtomicWords(&form), rows: AtomicWords(&rows), shape };
+        let layout = ImageLayout { starts, stride };
+        let view = ImageView { form: AtomicWords(&form), rows: AtomicWords(&rows), layout };
         let key = Key { ints: [0; KEY_INTS_MAX], string: b"name" };
         view.prefetch(digest);
         view.prefetch_form();
@@ -186,7 +186,7 @@ fn image_of(rows: &[Named]) -> Option<BlockImage> {
 fn records_of_mdtest_take_two_words_and_have_forms_in_common() {
     let images: Vec<BlockImage> =
         (0..64).map(|block| image_of(&mdtest(block, BLOCK_ROWS_MAX)).expect("an image")).collect();
-    assert!(images.iter().all(|image| image.shape.stride == 2 && image.is_form_common));
+    assert!(images.iter().all(|image| image.layout.stride == 2 && image.is_form_common));
     let mut forms: Vec<&[u64]> = images.iter().map(|image| &image.form[..]).collect();
     forms.sort_unstable();
     forms.dedup();

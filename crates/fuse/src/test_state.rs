@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Test front: fronts without a mount, for tests of modules.
+//! Test state: the state of a mount without the mount, for tests of modules.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
 
 use crate::file::InPlacePolicy;
-use crate::front::{MountFront, MountSetup};
+use crate::mount_state::{MountSetup, MountState};
 use esker_fs::session::view::NamespaceView;
 
-/// A front of a new session in `store`, and the session.
-pub(crate) fn front_of_session(store: SharedStore) -> (Arc<MountFront>, Arc<Session>) {
+/// The state of a mount of a new session in `store`, and the session.
+pub(crate) fn state_of_session(store: SharedStore) -> (Arc<MountState>, Arc<Session>) {
     let clock = Arc::new(ManualClock::new(1_000_000_000));
     let repository = Repository::with(store, 1 << 20, clock.clone());
     let options = SessionOptions { identity: Identity::root(), ..SessionOptions::default() };
@@ -29,5 +29,5 @@ pub(crate) fn front_of_session(store: SharedStore) -> (Arc<MountFront>, Arc<Sess
         stale_names: std::sync::mpsc::channel().0,
         report: Box::new(|error| println!("reported: {error}")),
     };
-    (Arc::new(MountFront::new(NamespaceView::Session(session.clone()), setup)), session)
+    (Arc::new(MountState::new(NamespaceView::Session(session.clone()), setup)), session)
 }

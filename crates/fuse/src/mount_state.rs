@@ -32,7 +32,7 @@ use esker_fs::session::view::NamespaceView;
 const BLOCKS_UNKNOWN: u64 = 1 << 40;
 
 /// State of a mount.
-pub(crate) struct MountFront {
+pub(crate) struct MountState {
     pub(crate) view: NamespaceView,
     pub(crate) nodes: NodeTable,
     pub(crate) indexed: IndexedReaders,
@@ -62,7 +62,7 @@ pub(crate) struct MountFront {
     report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
-/// Everything that makes up a front besides its view.
+/// Everything that makes up a mount's state besides its view.
 pub(crate) struct MountSetup {
     pub(crate) status: Vec<u8>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -74,7 +74,7 @@ pub(crate) struct MountSetup {
     pub(crate) report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
-impl MountFront {
+impl MountState {
     pub(crate) fn new(view: NamespaceView, setup: MountSetup) -> Self {
         let root = NodeLocation::Dir(view.namespace().root().clone());
         let MountSetup {
@@ -171,7 +171,7 @@ impl MountFront {
     /// True if `node` certainly has no extended attributes: before each first write to a file the
     /// kernel asks whether writing removes privileges.
     pub(crate) fn has_no_xattrs(&self, node: &KernelNode) -> bool {
-        node.is_bare.load(Ordering::Relaxed)
+        node.is_known_without_xattrs.load(Ordering::Relaxed)
     }
 
     /// Counts a request, if the mount counts them.

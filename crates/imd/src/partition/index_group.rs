@@ -12,7 +12,7 @@
 //! blocks (varint) | prefix of the first key of each (8) | filter
 //! ```
 //! An epoch has one index group, or several if its index exceeds its share of memory.
-//! Layout: docs/format/imd.md, "Segments".
+//! Layout: docs/format/imd.md, "Index groups".
 
 use esker_base::Result;
 use esker_base::wire::put_varint;
@@ -48,7 +48,7 @@ const KEY_SLOT_BLOCKS: usize = 64;
 
 /// The index of tables that are already in the data log.
 #[derive(Debug, Default)]
-pub(super) struct SegmentBuilder {
+pub(super) struct IndexGroupBuilder {
     slot_bits: u32,
     tables: Vec<(EpochTable, TableSlots)>,
 }
@@ -172,7 +172,7 @@ impl KeySlots {
     }
 }
 
-impl SegmentBuilder {
+impl IndexGroupBuilder {
     /// True if a table of `rows` rows would fill the existing slots so much that readers are better
     /// off with a new index group. That happens if the first table of an epoch had very long
     /// records, or one key over and over.
@@ -187,10 +187,10 @@ impl SegmentBuilder {
         rows: u64,
         scale: u64,
         number: usize,
-        order: RowOrder,
+        row_order: RowOrder,
     ) -> TableIndex {
         let mut slots = TableSlots { first_rows: vec![0], ..TableSlots::default() };
-        if order == RowOrder::Key {
+        if row_order == RowOrder::Key {
             return TableIndex::Keys(KeySlots { slots, ..KeySlots::default() });
         }
         if self.tables.is_empty() {
