@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use esker_base::Result;
 
-use super::update::SHARD_LOG_BYTES;
+use super::commit::SHARD_LOG_BYTES;
 use super::{FlushState, Tree, TreeShared, TreeVersion};
 use crate::family::{FamilyMemtable, FamilyTables};
 use crate::manifest::TableRef;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use esker_base::Result;
 
+use super::commit::SHARD_LOG_BYTES;
 use super::no_space::is_full;
-use super::update::SHARD_LOG_BYTES;
 use super::{LiveShard, Tree};
 use crate::memtable::{group_hash, shard_of};
 use crate::schema::{Key, Row, check_text_bytes};

@@ -12,6 +12,7 @@
 
 mod background;
 mod backlog;
+mod commit;
 mod compact;
 mod family;
 mod flush;
