@@ -31,7 +31,7 @@ pub struct OutcomeArguments {
     #[arg(long, value_name = "JOBID")]
     job: Option<JobId>,
     /// Number of the part; unless given, the rank that `esker run`, srun or mpirun gave this process
-    #[arg(long, value_name = "N", requires = "job")]
+    #[arg(long, value_name = "N", requires = "job", conflicts_with = "write")]
     rank: Option<u32>,
 }
 

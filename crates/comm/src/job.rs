@@ -61,10 +61,11 @@ impl RankContext {
     /// started as a rank.
     ///
     /// # Errors
-    /// `Invalid` if the environment contradicts itself.
+    /// `Invalid` if the variable is no number.
     pub fn rank_from_env() -> Result<Option<Rank>> {
         let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Ok(rank_and_size(&get)?.map(|(rank, _)| rank))
+        let found = STARTERS.iter().find_map(|(name, _)| Some((*name, get(name)?)));
+        found.map(|(name, value)| number(name, &value).map(Rank)).transpose()
     }
 
     /// As [`RankContext::from_env`], for a given host name and with variables looked up by `get`.
@@ -84,26 +85,30 @@ impl RankContext {
     }
 }
 
+/// The variables by which programs that start ranks say a rank's number, and that of all. Processes of
+/// `mpirun` in a job of Slurm also have Slurm's, which count other processes.
+const STARTERS: [(&str, &str); 4] = [
+    (RANK, RANKS),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+];
+
 /// The number of this process, and that of all, by the variables of whatever has started them.
 fn rank_and_size(get: &impl Fn(&str) -> Option<String>) -> Result<Option<(Rank, u32)>> {
-    const STARTERS: [(&str, &str); 4] = [
-        (RANK, RANKS),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("PMI_RANK", "PMI_SIZE"),
-    ];
     let found = STARTERS.iter().find_map(|names| Some((names, get(names.0)?)));
     let Some(((rank_name, size_name), rank)) = found else { return Ok(None) };
     let size = get(size_name).ok_or_else(|| invalid(rank_name, &rank, size_name))?;
-    let number = |name: &str, value: &str| {
-        value.parse::<u32>().map_err(|_| Error::new(Kind::Invalid, format!("{name}={value}")))
-    };
     let (rank, size) = (number(rank_name, &rank)?, number(size_name, &size)?);
     if rank >= size {
         let what = format!("{rank_name}={rank} is not below {size_name}={size}");
         return Err(Error::new(Kind::Invalid, what));
     }
     Ok(Some((Rank(rank), size)))
+}
+
+fn number(name: &str, value: &str) -> Result<u32> {
+    value.parse().map_err(|_| Error::new(Kind::Invalid, format!("{name}={value}")))
 }
 
 fn invalid(rank_name: &str, rank: &str, size_name: &str) -> Error {
@@ -148,6 +153,10 @@ mod tests {
         let open = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
         let named = [open[0], open[1], ("PMIX_NAMESPACE", "12@x/1")];
         assert_eq!(job(&named).unwrap().unwrap().id, "pmix-12-x-1");
+        // Within a job of Slurm, whose variables are those of the process that runs `mpirun`.
+        let inside = [named[0], named[1], named[2], ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")];
+        let inside = job(&inside).unwrap().unwrap();
+        assert_eq!((inside.rank, inside.size), (Rank(1), 2));
         let mpich = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), (JOB, "mine")];
         let mpich = job(&mpich).unwrap().unwrap();
         assert_eq!((&mpich.id[..], &mpich.node[..]), ("mine", "host"));

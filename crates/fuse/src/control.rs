@@ -104,9 +104,14 @@ fn dead_mount(mountpoint: &Path) -> Error {
 #[must_use]
 pub fn dead_mount_advice(mountpoint: &Path, name: &str) -> String {
     let word = shell_word(mountpoint.as_os_str().as_bytes());
+    let part = name.strip_prefix("part ").and_then(|rest| rest.split_once(" of job "));
+    let option = match part {
+        Some((rank, job)) => format!("--job {job} --rank {rank}"),
+        None => format!("--write {name}"),
+    };
     format!(
-        "`fusermount3 -u {word}` removes what is left of it; if it was mounted with --write, `esker \
-         mount --write {name} --resume {word}` does, and goes on with its session"
+        "`fusermount3 -u {word}` removes what is left of it; if it was mounted with --write or --job, \
+         `esker mount {option} --resume {word}` does, and goes on with its session"
     )
 }
 

@@ -71,11 +71,11 @@ fn taken(claim: &PartClaim, part: &JobPart, holder: &MarkerHolder) -> Error {
         MarkerHolder::Name(name) => format!(", published as {name}; choose another rank or job"),
         MarkerHolder::Set(other) => format!(", which @{other} has joined; choose another job"),
         _ => {
-            let state = if part.is_complete { ", which is complete" } else { "" };
-            format!(
-                "{state}: go on with @{set}, drop it by `esker session drop @{set}`, or choose \
-                 another rank"
-            )
+            let go_on = match part.is_complete {
+                true => ", which is complete: to write it again, drop".to_owned(),
+                false => format!(": go on with @{set} (a mount: --resume), or drop"),
+            };
+            format!("{go_on} it by `esker session drop @{set}`; or choose another rank")
         }
     };
     Error::new(Kind::Exists, format!("job {job} has a part of rank {rank}{state}"))

@@ -304,7 +304,7 @@ fn decide(
     let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
     let first = lowest(versions, |_| true).expect("a shared key has versions");
     let mut decision = if versions.iter().all(is_gone) {
-        KeyDecision { inode: first.inode.clone(), winner: first.part, conflict: None }
+        decide_gone(versions, moved, base)
     } else if dir_of(&key.key()) == DirId::LINKS {
         decide_links(versions, base)
     } else if versions.iter().any(is_gone) {
@@ -350,6 +350,27 @@ fn decide_content(
         decision.conflict = Some((ConflictKind::SameFile, losers));
     }
     Ok(())
+}
+
+/// Decides about a key at which no part has anything. Where some parts removed a directory and others
+/// moved it, it stays at its new place, without the entries that were removed.
+fn decide_gone(
+    versions: &[PartVersion],
+    moved: &HashSet<(usize, u128)>,
+    base: Option<&Inode>,
+) -> KeyDecision {
+    let directory = base.filter(|base| base.is_directory()).map(|base| base.id);
+    let is_move = |version: &PartVersion| {
+        directory.is_some_and(|directory| moved.contains(&(version.part, directory)))
+    };
+    let first = lowest(versions, is_move).or_else(|| lowest(versions, |_| true));
+    let first = first.expect("a shared key has versions");
+    let losers = match is_move(first) {
+        true => others(versions, first.part, |version| !is_move(version)),
+        false => Vec::new(),
+    };
+    let conflict = (!losers.is_empty()).then_some((ConflictKind::Removed, losers));
+    KeyDecision { inode: first.inode.clone(), winner: first.part, conflict }
 }
 
 /// Decides about a key whose file or directory some parts removed, and others changed or made.

@@ -13,7 +13,7 @@ use super::run_foreground;
 use super::run_shown::ShownNamespace;
 use crate::change::SessionSettings;
 use crate::context::CommandContext;
-use crate::{output, text};
+use crate::{output, text, usage};
 
 /// Run a program without a mount, or as the ranks of a job
 ///
@@ -42,7 +42,7 @@ Examples:
   esker run -n 4 --store /scratch/store -- esker bench imd-write particles:/p")]
 pub struct RunCommand {
     /// Number of ranks; with --at and without this, the program is no rank, and has the terminal
-    #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present = "at")]
+    #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present_any = ["at", "write", "job"])]
     ranks: Option<u32>,
     /// Ranks on each simulated node; all on one unless given
     #[arg(long, value_name = "C")]
@@ -58,6 +58,9 @@ impl RunCommand {
     /// Runs it.
     pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         let Self { ranks, per_node, shown, command } = self;
+        if let Some(option) = command[0].to_str().filter(|word| word.starts_with('-')) {
+            usage::exit(format!("no option {option}; `esker run --help` lists them"));
+        }
         let store = context.given_store().map(str::to_owned);
         let outcome = shown.run(context, || match ranks {
             Some(ranks) => {

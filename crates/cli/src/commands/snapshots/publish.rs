@@ -3,7 +3,8 @@
 
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
-use esker_fs::job::{ConflictKind, JobId, PartConflict};
+use esker_fs::inode::DirId;
+use esker_fs::job::{ConflictKind, JobId, JobPart, PartConflict};
 use esker_fs::names::{self, IfTaken};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
@@ -52,7 +53,8 @@ Examples:
   esker publish climate-7 latest
   esker publish --replace climate-8 latest
   esker publish --base fixes --base climate-7 climate-7.1
-  esker publish --base ours --base theirs --conflicts refuse merged")]
+  esker publish --base ours --base theirs --conflicts refuse merged
+  esker publish --job $job --parts 4 result")]
 pub struct PublishCommand {
     /// What to publish, then its new name; with --base only the name
     #[arg(required = true, num_args = 1..=2, value_name = "[SOURCE] NAME")]
@@ -66,7 +68,8 @@ pub struct PublishCommand {
         value_enum,
         default_value_t = ConflictPolicy::Report,
         value_name = "HOW",
-        requires = "bases"
+        requires = "bases",
+        conflicts_with = "job"
     )]
     conflicts: ConflictPolicy,
     #[command(flatten)]
@@ -76,6 +79,9 @@ pub struct PublishCommand {
     /// Publish the completed parts of a job as one
     #[arg(long, value_name = "JOBID", conflicts_with_all = ["bases", "replace"])]
     job: Option<JobId>,
+    /// Fail unless the job has this many parts
+    #[arg(long, value_name = "N", requires = "job")]
+    parts: Option<usize>,
     #[command(flatten)]
     settings: SessionSettings,
     #[command(flatten)]
@@ -103,6 +109,7 @@ impl PublishCommand {
             return self.publish_job(context, job, name);
         }
         match (&self.arguments[..], &self.bases[..]) {
+            _ if self.job.is_some() => usage::exit("with --job give only the name of the snapshot"),
             ([name], bases @ [_, ..]) => {
                 let bases = context.sets_of(&context.repository()?, bases)?;
                 if self.replacing.replace {
@@ -317,6 +324,7 @@ impl PublishCommand {
             let what = format!("no part of job {job} in the store; see `esker session job --help`");
             return Err(Error::new(Kind::NotFound, what));
         }
+        check_parts(job, &parts, self.parts)?;
         let sets: Vec<_> = parts.iter().map(|part| part.set).collect();
         let writer = SessionSettings::for_few().options(context).heartbeat.map(|beat| beat.writer);
         let report = repository.publish_job_as(writer.as_ref(), &sets, name)?;
@@ -334,14 +342,80 @@ impl PublishCommand {
             }));
         }
         announce(context, name, report.set)?;
+        let joined = text::counted(parts.len() as u64, "part");
+        context.out.line(format!("joined {joined} of the job: {}", ranks_text(&parts)))?;
         context.out.flush()?;
         for conflict in &report.conflicts {
-            let name = text::printable(conflict.path.as_ref().unwrap_or(&conflict.name));
-            let (winner, kind) = (conflict.winner, conflict.kind);
-            let what = disagreement(kind);
-            notice(format!("{name}: parts disagree: {what}; the change of @{winner} is shown"));
+            notice(conflict_text(conflict));
         }
         Ok(())
+    }
+}
+
+/// Fails unless all parts are complete and, if `expected` is given, there are that many.
+fn check_parts(job: JobId, parts: &[JobPart], expected: Option<usize>) -> Result<()> {
+    let open: Vec<String> = parts
+        .iter()
+        .filter(|part| !part.is_complete)
+        .map(|part| format!("{} (@{})", part.rank, part.set))
+        .collect();
+    if let [first, ..] = &open[..] {
+        let (parts, are) = if open.len() == 1 { ("part", "is") } else { ("parts", "are") };
+        let set = first.split_once('@').map_or("", |(_, set)| set.trim_end_matches(')'));
+        let what = format!(
+            "{parts} {} of job {job} {are} not complete: their writers complete them. If a writer is \
+             gone, complete its part by `esker session complete @{set}`, or drop it by `esker \
+             session drop @{set}` and write it again",
+            open.join(", ")
+        );
+        return Err(Error::new(Kind::Invalid, what));
+    }
+    match expected {
+        Some(expected) if expected != parts.len() => {
+            let counted = text::counted(parts.len() as u64, "part");
+            let what = format!(
+                "job {job} has {counted} ({}), not {expected}: nothing was published",
+                ranks_text(parts)
+            );
+            Err(Error::new(Kind::Invalid, what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The numbers of `parts`, which ascend: `0 to 3, 7`.
+fn ranks_text(parts: &[JobPart]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for JobPart { rank, .. } in parts {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*rank) => *last = *rank,
+            _ => ranges.push((*rank, *rank)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first} to {last}"),
+    };
+    ranges.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// A conflict, and how it was decided, in one line.
+fn conflict_text(conflict: &PartConflict) -> String {
+    let PartConflict { winner, path, .. } = conflict;
+    let what = disagreement(conflict.kind);
+    match path {
+        Some(path) => {
+            let path = text::printable(path);
+            format!("{path}: parts disagree: {what}; the change of @{winner} is shown")
+        }
+        None if conflict.dir == DirId::LINKS => format!(
+            "a file with several names: parts disagree: {what}; the change of @{winner} is shown"
+        ),
+        None => format!(
+            "{}: parts disagree: {what}; it is shown nowhere, since a directory above it was removed",
+            text::printable(&conflict.name)
+        ),
     }
 }
 

@@ -10,7 +10,7 @@ use esker_fs::job::JobId;
 use esker_fs::repository::Repository;
 use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::open_sessions::OpenSession;
-use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use serde_json::json;
 
 use super::{log, show};
@@ -234,6 +234,9 @@ pub fn line(session: &OpenSession, now_ns: u64) -> String {
         text::counted(node.rows, "record"),
         text::bytes(node.data_bytes),
     );
+    if let Some(JobMembership { job, rank: Some(rank) }) = manifest.job {
+        line += &format!(", part {rank} of job {}", JobId(job));
+    }
     if session.log_bytes > 0 {
         line += &format!(", {} not flushed", text::bytes(session.log_bytes));
     }
