@@ -172,7 +172,7 @@ fn pasted_advice_works() {
         (3, &["cat", "@12345678:/f"], 2),
         (3, &["undelete", "nothing"], 1),
         (3, &["publish", "--job", "0123456789abcdef0123456789abcdef", "new"], 1),
-        (13, &["publish", "--job", &job, "new"], 1),
+        (13, &["publish", "--job", &job, "new"], 2),
         (2, &["publish", "name"], 1),
         (2, &["mount", "name"], 1),
         (13, &["imd", "write", "new:/p", "--transport", "tcp"], 1),

@@ -141,7 +141,7 @@ fn printed_fields_are_those_of_the_guide() {
     for (command, words, is_exact) in [
         ("imd import", imd(&["import", "run:/p"]), true),
         ("imd append", imd(&["append", "run:/p"]), true),
-        ("imd write", vec!["imd", "write", "write:/p", "--keys", "10"], true),
+        ("bench imd-write", vec!["bench", "imd-write", "write:/p", "--keys", "10"], true),
         ("imd show", vec!["imd", "show", "run:/p"], true),
         ("imd get", vec!["imd", "get", "run:/p", "506381209866536711"], true),
         ("squash", vec!["squash", "base", "--as", "flat"], true),

@@ -360,12 +360,15 @@ fn check_parts(job: JobId, parts: &[JobPart], expected: Option<usize>) -> Result
         .map(|part| format!("{} (@{})", part.rank, part.set))
         .collect();
     if let [first, ..] = &open[..] {
-        let (parts, are) = if open.len() == 1 { ("part", "is") } else { ("parts", "are") };
+        let (parts, are, wait) = match open.len() {
+            1 => ("part", "is", "its writer completes it"),
+            _ => ("parts", "are", "their writers complete them"),
+        };
         let set = first.split_once('@').map_or("", |(_, set)| set.trim_end_matches(')'));
         let what = format!(
-            "{parts} {} of job {job} {are} not complete: their writers complete them. If a writer is \
-             gone, complete its part by `esker session complete @{set}`, or drop it by `esker \
-             session drop @{set}` and write it again",
+            "{parts} {} of job {job} {are} not complete: {wait}. If a writer is gone, complete its \
+             part by `esker session complete @{set}`, or drop it by `esker session drop @{set}` and \
+             write it again",
             open.join(", ")
         );
         return Err(Error::new(Kind::Invalid, what));
