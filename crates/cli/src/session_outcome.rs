@@ -124,7 +124,7 @@ impl SessionOutcome {
                 Ok(()) => "",
                 Err(_) => " without the changes that could not be written",
             };
-            let command = self.finishing_command(set, is_taken);
+            let command = self.finishing_command((set, &set.to_string()), is_taken);
             error.within(format!("session @{set} stays open{left}; finish it by `{command}`"))
         })?;
         Ok(match self {
@@ -135,15 +135,15 @@ impl SessionOutcome {
         })
     }
 
-    /// The command that does to the open session `set` what its end would have done; under another
-    /// name if its own `is_taken`.
-    pub fn finishing_command(&self, set: SetId, is_taken: bool) -> String {
+    /// The command that does to the open session `set`, written as `digits`, what its end would have
+    /// done; under another name if its own `is_taken`.
+    pub fn finishing_command(&self, (set, digits): (SetId, &str), is_taken: bool) -> String {
         match self {
             Self::Snapshot(name) if is_taken => {
-                format!("esker publish @{set} {}", spare_name(name, set))
+                format!("esker publish @{digits} {}", spare_name(name, set))
             }
-            Self::Snapshot(name) => format!("esker publish @{set} {name}"),
-            Self::Part { .. } => format!("esker session complete @{set}"),
+            Self::Snapshot(name) => format!("esker publish @{digits} {name}"),
+            Self::Part { .. } => format!("esker session complete @{digits}"),
         }
     }
 

@@ -141,6 +141,9 @@ fn mounts_write_parts_of_a_job() {
     first.esker.fails(4, [&begin("0")[..], &[third.to_str().expect("UTF-8")]].concat());
     fs::File::open(first.path("dir/of-0")).and_then(|file| file.sync_all()).expect("sync");
     first.crash();
+    let said = first.esker.run(["umount", first.root().to_str().expect("UTF-8")]).stderr;
+    let advice = format!("`esker mount --job {job} --rank 0 --resume {}`", first.root().display());
+    assert!(String::from_utf8_lossy(&said).contains(&advice), "{}", String::from_utf8_lossy(&said));
     first.mount(&[&part("0")[..], &["--resume"]].concat());
     assert_eq!(fs::read(first.path("dir/of-0")).expect("read"), b"zero");
     fs::write(first.path("log"), "zero").expect("write");

@@ -9,7 +9,8 @@
 //! | Open MPI's `mpirun` | `OMPI_COMM_WORLD_RANK`, `_SIZE` | `PMIX_NAMESPACE` | the host's name |
 //! | MPICH's `mpirun` | `PMI_RANK`, `PMI_SIZE` | `ESKER_JOB` | the host's name |
 //!
-//! The variables of `esker run` take precedence one by one, so any of them can be set by hand.
+//! The variables of `esker run` take precedence one by one, so any of them can be set by hand. Those of
+//! `mpirun` take precedence over those of `srun`.
 
 use esker_base::{Error, Kind, Result};
 

@@ -134,6 +134,7 @@ impl MessagesCommand {
     }
 }
 
+/// Draws a chart into `file`, if that is given.
 pub fn write_plot(file: Option<PathBuf>, draw: impl FnOnce() -> Result<String>) -> Result<()> {
     let Some(file) = file else { return Ok(()) };
     std::fs::write(&file, draw()?)

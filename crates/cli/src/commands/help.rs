@@ -30,15 +30,14 @@ pub fn grouped(command: Command) -> Command {
     let name_style = *command.get_styles().get_literal();
     let mut listed = String::new();
     for (heading, names) in GROUPS {
-        let mut lines = format!("{header}{heading}:{header:#}\n");
+        writeln!(listed, "{header}{heading}:{header:#}").expect("strings grow");
         for name in *names {
             let subcommand = command.find_subcommand(name);
             let about = subcommand.and_then(Command::get_about).map(ToString::to_string);
             let about = about.unwrap_or_default();
-            let written = writeln!(lines, "  {name_style}{name:<12}{name_style:#} {about}");
+            let written = writeln!(listed, "  {name_style}{name:<12}{name_style:#} {about}");
             written.expect("strings grow");
         }
-        listed.push_str(&lines);
         listed.push('\n');
     }
     let template = format!(
@@ -47,7 +46,6 @@ pub fn grouped(command: Command) -> Command {
     command
         .mut_subcommands(|subcommand| subcommand.hide(true))
         .override_usage("esker [OPTIONS] <COMMAND>")
-        .subcommand_help_heading("Help")
         .help_template(template)
 }
 

@@ -327,25 +327,37 @@ impl MountCommand {
         (outcome, mountpoint): (&SessionOutcome, &Path),
         options: SessionOptions,
     ) -> Result<(Session, Option<ReaderMarkers>)> {
-        let (left, name) = match outcome {
-            SessionOutcome::Snapshot(name) => (left_by_mounts(repository, name)?, name.as_str()),
-            SessionOutcome::Part { job, rank } if self.resume => {
-                (vec![open_part(repository, *job, *rank)?], "")
+        let left = match (outcome, self.resume) {
+            (SessionOutcome::Snapshot(name), _) => {
+                self.session_left(repository, name, mountpoint)?
             }
-            // Beginning it again is refused, and says by which session.
-            SessionOutcome::Part { .. } => (Vec::new(), ""),
+            (SessionOutcome::Part { job, rank }, true) => Some(open_part(repository, *job, *rank)?),
+            // Beginning a part again is refused, with the session that it has.
+            (SessionOutcome::Part { .. }, false) => None,
         };
-        match (self.resume, left.as_slice()) {
-            (false, []) => {
-                let bases = context.sets_of(repository, &self.bases)?;
-                let markers = repository.hold_for_reading(&bases)?;
-                Ok((outcome.begin(repository, &bases, options)?, markers))
-            }
-            (true, [set]) => {
-                let bases = Manifest::load(&**repository.store(), *set)?.bases;
-                let markers = repository.hold_for_reading(&bases)?;
-                Ok((resume(repository, *set, options)?, markers))
-            }
+        let bases = match left {
+            Some(set) => Manifest::load(&**repository.store(), set)?.bases,
+            None => context.sets_of(repository, &self.bases)?,
+        };
+        let markers = repository.hold_for_reading(&bases)?;
+        let session = match left {
+            Some(set) => resume(repository, set, options)?,
+            None => outcome.begin(repository, &bases, options)?,
+        };
+        Ok((session, markers))
+    }
+
+    /// The session to resume: the one that an earlier mount for `name` has left. Without --resume there
+    /// must be none.
+    fn session_left(
+        &self,
+        repository: &Repository,
+        name: &str,
+        mountpoint: &Path,
+    ) -> Result<Option<SetId>> {
+        match (self.resume, &left_by_mounts(repository, name)?[..]) {
+            (false, []) => Ok(None),
+            (true, [set]) => Ok(Some(*set)),
             (false, [set, ..]) => Err(Error::new(
                 Kind::Conflict,
                 format!(

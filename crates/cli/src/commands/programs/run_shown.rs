@@ -152,8 +152,7 @@ fn keep(
         SessionOutcome::Part { .. } => Ok(false),
     });
     let short = &set.to_string()[..DIGITS_SHOWN];
-    let command = end.finishing_command(set, is_taken.unwrap_or(false));
-    let command = command.replace(&set.to_string(), short);
+    let command = end.finishing_command((set, short), is_taken.unwrap_or(false));
     let (is_not, finish) = match end {
         SessionOutcome::Snapshot(_) => ("published", "publish them: "),
         SessionOutcome::Part { .. } => ("completed", "complete them:"),

@@ -354,22 +354,19 @@ impl PublishCommand {
 
 /// Fails unless all parts are complete and, if `expected` is given, there are that many.
 fn check_parts(job: JobId, parts: &[JobPart], expected: Option<usize>) -> Result<()> {
-    let open: Vec<String> = parts
-        .iter()
-        .filter(|part| !part.is_complete)
-        .map(|part| format!("{} (@{})", part.rank, part.set))
-        .collect();
-    if let [first, ..] = &open[..] {
+    let open: Vec<&JobPart> = parts.iter().filter(|part| !part.is_complete).collect();
+    if let [JobPart { set, .. }, ..] = open[..] {
         let (parts, are, wait) = match open.len() {
             1 => ("part", "is", "its writer completes it"),
             _ => ("parts", "are", "their writers complete them"),
         };
-        let set = first.split_once('@').map_or("", |(_, set)| set.trim_end_matches(')'));
+        let listed: Vec<String> =
+            open.iter().map(|part| format!("{} (@{})", part.rank, part.set)).collect();
         let what = format!(
             "{parts} {} of job {job} {are} not complete: {wait}. If a writer is gone, complete its \
              part by `esker session complete @{set}`, or drop it by `esker session drop @{set}` and \
              write it again",
-            open.join(", ")
+            listed.join(", ")
         );
         return Err(Error::new(Kind::Invalid, what));
     }
