@@ -9,8 +9,8 @@
 //! | Open MPI's `mpirun` | `OMPI_COMM_WORLD_RANK`, `_SIZE` | `PMIX_NAMESPACE` | the host's name |
 //! | MPICH's `mpirun` | `PMI_RANK`, `PMI_SIZE` | `ESKER_JOB` | the host's name |
 //!
-//! The variables of `esker run` take precedence one by one, so any of them can be set by hand. Those of
-//! `mpirun` take precedence over those of `srun`.
+//! The variables of `esker run` take precedence one by one, so any of them can be set by hand. Those
+//! of `mpirun` take precedence over those of `srun`.
 
 use esker_base::{Error, Kind, Result};
 
@@ -58,8 +58,8 @@ impl RankContext {
         Self::from(&host, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    /// Reads only the number of this process among those that were started with it; `None` if it was not
-    /// started as a rank.
+    /// Reads only the number of this process among those that were started with it; `None` if it was
+    /// not started as a rank.
     ///
     /// # Errors
     /// `Invalid` if the variable is no number.
@@ -86,8 +86,8 @@ impl RankContext {
     }
 }
 
-/// The variables by which programs that start ranks say a rank's number, and that of all. Processes of
-/// `mpirun` in a job of Slurm also have Slurm's, which count other processes.
+/// The variables by which programs that start ranks say a rank's number, and that of all. Processes
+/// of `mpirun` in a job of Slurm also have Slurm's, which count other processes.
 const STARTERS: [(&str, &str); 4] = [
     (RANK, RANKS),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

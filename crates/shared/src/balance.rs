@@ -3,10 +3,10 @@
 //!
 //! A server counts, by slot, the segments that it puts or looks up. The barrier of a job is a
 //! reduction from which all ranks learn the highest count of a server, and the sum. If load is
-//! even, the barrier ends there. Otherwise ranks wait for the answers to all their requests, add up
-//! the counts of each slot, so that all compute the same new map, and migrate segments
-//! (`migrate.rs`). All ranks then reset their counters. They also reset them once servers have
-//! counted [`INTERVAL`] each on average, so that old load does not hide present imbalance.
+//! even, no slice moves; ranks only reset their counters once servers have counted [`INTERVAL`] each
+//! on average, so that old load does not hide present imbalance. Otherwise ranks wait for the
+//! answers to all their requests, add up the counts of each slot and reset their counters, so that
+//! all compute the same new map, and migrate segments (`migrate.rs`).
 //! Invariant: the map changes only between two reductions, while no request is unanswered.
 
 use esker_base::Result;

@@ -453,9 +453,9 @@ impl<T: Transport> SharedJob<T> {
     /// Shows each rank everything that all ranks have written before, and gives each rank the index
     /// of the file. Until the next exchange, or another collective call with the file, a rank reads
     /// that content and its own later writes. Its reads and writes send no messages and wait for no
-    /// other rank, except for bytes that [`RemoteReads::Ranks`] fetches. If two ranks write the
-    /// same bytes, a write after an exchange wins over one before it. Syncs only writes before the
-    /// first exchange. Does nothing to a laminated file. Collective.
+    /// other rank, except for bytes that [`RemoteReads::Ranks`] fetches. If two writes cover the
+    /// same bytes, one after an exchange wins over one before it. Syncs only writes before the first
+    /// exchange. Does nothing to a laminated file. Collective.
     ///
     /// Costs a reduction, and a broadcast of the new segments by each rank that has some; the first
     /// exchange also as [`SharedJob::laminate`]. A write afterwards takes some 100 bytes of memory

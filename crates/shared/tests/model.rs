@@ -5,7 +5,7 @@
 //!
 //! Every rank draws the same steps from the seed, and so knows all bytes. At the end of a round all
 //! sync and wait at a barrier, and within it no two ranks write the same bytes; or they exchange
-//! their writes, and then the same bytes may be written twice.
+//! their writes, and then two ranks may write the same bytes.
 
 use esker_base::{Random, Result};
 use esker_shared::{RemoteReads, SharedFile, SharedOptions};

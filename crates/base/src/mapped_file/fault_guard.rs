@@ -130,9 +130,9 @@ extern "C" fn on_bus_error(
         return;
     }
     let is_sent = code <= 0;
-    // SAFETY: written before this handler was installed. The previous handler is called with the
-    // flags that it was installed with; without one, the default action takes the fault when it
-    // recurs.
+    // SAFETY: written before this handler was installed. The previous handler is called with one
+    // argument or three, as its flags (`SA_SIGINFO`) say; without one, the default action takes the
+    // fault when it recurs.
     unsafe {
         let before = (*BEFORE.0.get()).as_ptr();
         match (*before).sa_sigaction {

@@ -8,7 +8,7 @@
 //! spin.
 //! Invariant: `strangers` counts the connections of which [`PeerRole::is_stranger`] holds.
 //!
-//! [`PeerRole::is_stranger`]: super::connection::Role::is_stranger
+//! [`PeerRole::is_stranger`]: super::connection::PeerRole::is_stranger
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finding the changes that several parts of a job share: keys that several have, and directories
-//! that moved.
+//! Finding the changes of a job's parts that may need a decision: keys that several parts have,
+//! directories that moved, and names of files that have several.
 
 use esker_base::Result;
 use esker_table::block::DecodedBlock;

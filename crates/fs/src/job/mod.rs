@@ -214,7 +214,7 @@ impl Repository {
         // that was given up before may have a successor.
         let stay = |part: &SetId| check_part_stays(*part, &condemn::load_live(store, *part)?);
         if let Err(error) = parts.iter().try_for_each(stay) {
-            // This set then no longer makes the parts parts.
+            // The sets are then no longer parts because of this one.
             drop(condemn::doom_now(&mut manifest, store, set, self.clock().now_ns()));
             return Err(error);
         }

@@ -352,8 +352,8 @@ fn decide_content(
     Ok(())
 }
 
-/// Decides about a key at which no part has anything. Where some parts removed a directory and others
-/// moved it, it stays at its new place, without the entries that were removed.
+/// Decides about a key at which no part has anything. Where some parts removed a directory and
+/// others moved it, it stays at its new place, without the entries that were removed.
 fn decide_gone(
     versions: &[PartVersion],
     moved: &HashSet<(usize, u128)>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Session: a namespace plus one new change set on top, which takes every change.
 //!
-//! Path of a change: an operation (`ops/`) checks permissions and shape, then updates one or a few
+//! Path of a change: an operation (`ops/`) checks permissions and names, then updates one or a few
 //! inode records of the session's tree in one step; file data goes to data logs first.
 //! Concurrency: share freely. Every operation takes `structure` shared, and operations that move or
 //! remove directories take it exclusively, before any lock of the tree.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Permissions: whether the session's user may look up, put and remove names in a directory.
 //!
-//! `stack/identity.rs` decides what mode bits allow; directory handles (`stack/dir.rs`) remember the
-//! mode and owner of their directory.
+//! `stack/identity.rs` decides what mode bits allow; directory handles (`stack/dir.rs`) remember
+//! the mode and owner of their directory.
 
 use esker_base::{Error, Result};
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traversal: operations that visit every entry of a tree, through the calls that programs also use.
+//! Traversal: operations on whole trees, as programs see them.
 //!
-//! `walk` visits the entries in order; `predicate` and `glob` choose among them. `diff` and
-//! `conflicts` compare trees, `import` and `export` copy them from and to other file systems.
+//! `walk` visits the entries in order; `predicate` and `glob` choose among them. `diff` compares
+//! trees, `import` and `export` copy them from and to other file systems. `conflicts` finds what
+//! bases changed independently; it reads their records instead of every entry.
 
 pub mod conflicts;
 pub mod diff;

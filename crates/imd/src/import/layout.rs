@@ -66,7 +66,7 @@ impl DumpLayout {
         }
     }
 
-    /// The shape of a directory for such records: the values are whole records.
+    /// The layout of a directory for such records: the values are whole records.
     ///
     /// # Panics
     /// If the layout was not checked.

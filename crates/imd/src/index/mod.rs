@@ -3,7 +3,8 @@
 //! Layout: docs/format/imd.md, "Index log".
 //!
 //! ```text
-//! head | schema | index groups of epoch 0 | epoch 0 | index groups of epoch 1 | … | root | footer
+//! head | schema | index groups of epoch 0 | epoch 0 | index groups of epoch 1 | epoch 1 | …
+//!      | copies | root | footer
 //! ```
 
 pub mod epoch;

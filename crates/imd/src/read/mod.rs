@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! key → partition → index log's end: root, epochs           (kept)
-//!     → slot of each index group of each epoch: which rows       (1 read an epoch, or none)
+//!     → slot of each index group of each epoch: which rows   (1 read an epoch, or none)
 //!     → blocks of those rows                                 (1 read an epoch and key)
 //! ```
 //! A query reads small index logs whole, as in the thesis, and only the needed parts of larger

@@ -252,7 +252,7 @@ impl BoundsBalancer {
         self.waiting.bytes.len() + self.waiting.lengths.len() * 8 >= self.waiting_bytes_max
     }
 
-    /// True if records wait and [`BoundsBalancer::progress`] is due.
+    /// While records wait: true if [`BoundsBalancer::progress`] is due.
     pub(super) fn is_progress_due(&self) -> bool {
         self.waiting.lengths.len().is_multiple_of(RECORDS_PER_CHECK)
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Commit: the end of each operation, outside its locks: its log, back pressure, and its durability.
+//! Commit: the end of each operation, outside its locks: log, back pressure, durability.
 //!
-//! Operations that wait for a sync together share it, and the check for another writer (group commit).
+//! Operations that wait for a sync together share it, and the check for another writer (group
+//! commit).
 
 use std::sync::atomic::Ordering;
 

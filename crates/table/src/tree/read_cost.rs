@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Read cost: the price that point reads pay for searching several runs of tables instead of one,
-//! and the merge of runs that this price pays for.
+//! Read cost: the cost that point reads pay for searching several runs of tables instead of one,
+//! and the merge of runs that this cost pays for.
 //!
 //! A read that searches n tables pays for n − 1 of them. Once reads have paid as much as a merge
 //! costs, the merge is due (ski rental): for any later reads and writes, reads and merges together
@@ -120,8 +120,8 @@ fn windows(runs: &[SortedRun]) -> impl Iterator<Item = (Range<usize>, u64)> {
     (0..compared).flat_map(window)
 }
 
-/// The number of searches that pays for a merge of `merged` of `runs` runs, which have `records`
-/// records: the merge saves `merged - 1` of `runs - 1` searches.
+/// The number of searches that pays for a merge of `records` records, those of `merged` of `runs`
+/// runs: the merge saves `merged - 1` of `runs - 1` searches.
 fn price(records: u64, merged: usize, runs: usize) -> u64 {
     let merge_ns =
         u128::from(records.saturating_add(RECORDS_PER_MERGE)) * u128::from(MERGED_RECORD_NS);

@@ -3,8 +3,8 @@
 //! inherit its entries.
 //!
 //! A record says how often its name has been a directory (`inode/mod.rs`). If a layer had a lower
-//! count than the layers below it, the next directory of the name would get an identity that was used
-//! before. In a stack with branches (`lineage.rs`), a record of a file, or of a directory of a
+//! count than the layers below it, the next directory of the name would get an identity that was
+//! used before. In a stack with branches (`lineage.rs`), a record of a file, or of a directory of a
 //! base, may count only the directories of one branch. That is harmless: a new directory's count
 //! exceeds those of all layers.
 
