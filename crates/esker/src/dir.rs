@@ -371,8 +371,8 @@ impl Dir {
         self.at(path.as_ref(), |dir, name| writer.remove_tree(dir, name))
     }
 
-    /// Renames a file or directory, and replaces a file that has the new name. Other threads see it
-    /// under exactly one of the two.
+    /// Renames a file or directory, and replaces a file, or an empty directory, that has the new
+    /// name. Other threads see it under exactly one of the two.
     ///
     /// # Errors
     /// As [`Dir::remove_file`]; `NotEmpty`, `IsADirectory` or `NotADirectory` if the target cannot
@@ -381,7 +381,7 @@ impl Dir {
         self.rename_with(from, to, RenameFlags::Replace)
     }
 
-    /// Renames a file or directory; `flags` decide about a file that has the new name.
+    /// Renames a file or directory; `flags` decide about a file or directory that has the new name.
     ///
     /// # Errors
     /// As [`Dir::rename`]; `Exists` with [`RenameFlags::NoReplace`].

@@ -370,7 +370,8 @@ impl Session {
         self.root.remove_dir_all(path)
     }
 
-    /// Renames a file or directory, and replaces a file that has the new name.
+    /// Renames a file or directory, and replaces a file, or an empty directory, that has the new
+    /// name.
     ///
     /// # Errors
     /// As [`Dir::rename`].

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Segments in the write-ahead log: each encoded as its difference from the one before.
 //!
-//! Layout: docs/format/wal.md, "Segments". This file is its only encoder and decoder.
+//! Layout: docs/format/wal.md, "Operations on segments". This file is its only encoder and decoder.
 
 use esker_base::wire::{WireDamage, WireInput, put_varint, unzigzag, zigzag};
 use esker_table::manifest::SetId;

@@ -3,8 +3,8 @@
 //! after all.
 //!
 //! Most paths have no symbolic link, which one call to the kernel shows. Others are followed name
-//! by name, as the kernel does for the caller: from the caller's root or working directory, and
-//! through its own links in `/proc`, which stand for its open files.
+//! by name, as the kernel does for the caller: from the caller's root, its working directory or a
+//! descriptor, and through its own links in `/proc`, which stand for its open files.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 

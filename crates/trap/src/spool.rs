@@ -328,8 +328,8 @@ impl Spool {
         }
         self.write_back_all()?;
         self.take_idle(files_max / 2)?;
-        // Programs have this many files open, so another attempt would not help before there are
-        // twice as many.
+        // Programs may have this many files open; another attempt would then not help before there
+        // are twice as many.
         *relieved_from = files_max.max(self.files.lock().len() * 2);
         Ok(())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Times of directories: kept with their handles (`dir.rs`), written to their records when the
+//! Times of directories: kept with their handles (`stack/dir.rs`), written to their records when the
 //! session syncs, flushes or completes.
 //!
 //! Invariant: a touched directory stays in the namespace's list until its times are in its record,

@@ -5,7 +5,7 @@
 //! inode records of the session's tree in one step; file data goes to data logs first.
 //! Concurrency: share freely. Every operation takes `structure` shared, and operations that move or
 //! remove directories take it exclusively, before any lock of the tree.
-//! Crash guarantees: docs/guide/durability.md. Times of directories are lazy (`dir.rs`).
+//! Crash guarantees: docs/guide/durability.md. Times of directories are lazy (`dir_times.rs`).
 
 mod dir_times;
 mod durability;

@@ -4,8 +4,8 @@
 //!
 //! A sync ends with a check of the set's manifests, so a fenced server never gives a durable
 //! answer. A server gives answers without durability for [`LEASE`] after its last check began, and
-//! a server that takes over waits as long before it answers anything, so no client sees a state
-//! from before the takeover. Durability does not depend on time.
+//! a server that takes over waits as long before it answers anything, so after the takeover no
+//! client sees a state from before it. Durability does not depend on time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -2,8 +2,8 @@
 //! Columns: many values of one attribute, stored together and encoded separately from other
 //! columns.
 //!
-//! Layout: docs/format/table.md, "Columns". Source: MetaKV §III-A (each column of a block is
-//! compressed separately; regularly varying sequences by their deltas).
+//! Layout: docs/format/table.md, "Integer columns" and "String columns". Source: MetaKV §III-A
+//! (each column of a block is compressed separately; regularly varying sequences by their deltas).
 
 mod ints;
 mod strings;

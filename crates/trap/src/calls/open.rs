@@ -108,7 +108,8 @@ impl TrappedCall<'_> {
         }
     }
 
-    /// The file to which the path of openat2 leads, if the restrictions allow it.
+    /// The subject to which the path of openat2 may lead. Checks no restriction; with
+    /// `RESOLVE_IN_ROOT` absolute paths begin at the descriptor, too.
     fn restricted_subject(&self, how: &OpenHow) -> Result<Subject, Errno> {
         let has = |flag: i32| how.flags & flag as u64 != 0;
         let creates_anew = has(libc::O_CREAT) && has(libc::O_EXCL);

@@ -3,13 +3,13 @@
 //! tree.
 //!
 //! Two passes over the stack. The first finds the directories to which a path leads
-//! (`dir_tree.rs`). The second merges, in parallel over key ranges chosen from the tables' indexes,
-//! so that workers read only what they need and exchange nothing. It drops shadowed records,
-//! tombstones that hide nothing, and records of unreachable directories. File data stays in its
-//! data logs, which the new set keeps, or is copied.
+//! (`stack/dir_tree.rs`). The second merges, in parallel over key ranges chosen from the tables'
+//! indexes, so that workers read only what they need and exchange nothing. It drops shadowed
+//! records, tombstones that hide nothing, and records of unreachable directories. File data stays in
+//! its data logs, which the new set keeps, or is copied.
 //! Invariants: (1) generations never decrease, so identities of directories are never reused; (2)
 //! if branches of the stack have a file under several names, each name gets its own identity and
-//! content, as the stack shows it (`lineage.rs`), and link counts that branches got wrong are
+//! content, as the stack shows it (`stack/lineage.rs`), and link counts that branches got wrong are
 //! corrected; (3) the new set marks the sets to whose logs it refers before it commits the
 //! references, and only then releases its bases, which mark them until then.
 //! Compaction of one sealed set (`Repository::compact`) is the second pass alone.

@@ -4,9 +4,9 @@
 //!
 //! Path: a survey of markers, names and manifests → sets that left markers but never began are
 //! doomed, and stale markers are removed (`markers.rs`); missing markers that a name or a manifest
-//! implies are restored → sets without markers are doomed (`condemn.rs`) and deleted, which frees
-//! others (`unheld.rs`); sets that are held only for their data logs lose everything else
-//! (`data_only.rs`) → objects that live sets do not need (`sweep.rs`).
+//! implies are restored → sets without markers are doomed (`retention/condemn.rs`) and deleted,
+//! which frees others (`unheld.rs`); sets that are held only for their data logs lose everything
+//! else (`data_only.rs`) → objects that live sets do not need (`sweep.rs`).
 //! Invariant: nothing reachable from a published name is ever deleted, no matter what else goes
 //! wrong: names and the manifests of live sets count as holders even if their markers are missing.
 //! A dry run takes the same path and keeps its writes in memory, so that each step finds the state
