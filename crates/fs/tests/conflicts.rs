@@ -390,6 +390,37 @@ fn a_replaced_directory_conflicts_with_changes_in_it() {
     assert_eq!(summary(&conflicts(&repository, &[make(), make()])), []);
 }
 
+/// Symptom: no conflict was found where one base had a file or a symlink in place of a directory
+/// and another had changed something deep below.
+/// Cause: only tombstones and other directories counted as removals.
+#[test]
+fn a_directory_that_a_file_replaced_conflicts_with_changes_in_it() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let [common, ..] = branches(&repository);
+    let replace = |make: &dyn Fn(&Session)| {
+        set(&repository, &[common], |session| {
+            session.remove_tree(session.root(), b"deep").expect("remove");
+            make(session);
+        })
+    };
+    let file = replace(&|session| rewrite(session, "/deep", b"file", 1));
+    let link = replace(&|session| {
+        session.symlink(session.root(), b"deep", b"elsewhere").expect("symlink");
+    });
+    let changed = set(&repository, &[common], |session| {
+        let er = session.dir("/deep/er").expect("dir");
+        let changes = AttributeChanges { mode: Some(0o640), ..AttributeChanges::default() };
+        session.setattr(&er, b"both", &changes).expect("setattr");
+    });
+    for replaced in [file, link] {
+        for bases in [[replaced, changed], [changed, replaced]] {
+            let found = summary(&conflicts(&repository, &bases));
+            assert!(found.iter().any(|(path, _)| path == "/deep"), "{found:?}");
+        }
+    }
+}
+
 /// Changes the content of `path` in place, through an open file, so that its segments have it.
 fn amend(session: &Session, path: &str, bytes: &[u8], mtime_ns: i64) {
     let (dir, name) = session.locate(path).expect("path");

@@ -48,6 +48,7 @@ mod reclaim;
 #[expect(dead_code, reason = "the simulator of jobs uses the rest")]
 mod reference;
 mod regressions;
+mod removed_trees;
 mod reopened_parts;
 mod requests;
 #[cfg(feature = "s3")]
@@ -57,6 +58,7 @@ mod s3_faults;
 #[path = "../../base/tests/s3_server.rs"]
 mod s3_server;
 mod same_file;
+mod same_name;
 mod session_markers;
 mod smoke;
 mod space;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use esker_base::Kind;
+use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::store::{FaultEffect, FaultStore, SharedStore};
+use esker_base::{Clock, Kind};
 use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
@@ -154,6 +155,31 @@ fn a_part_whose_reopening_failed_is_listed_read_and_collected() {
             }
         }
     }
+}
+
+/// Symptom: `gc --sessions-older-than` dropped complete parts of a job whose other ranks were still
+/// writing.
+/// Cause: the age of each part was looked at alone.
+#[test]
+fn complete_parts_are_not_old_while_another_part_is_written() {
+    let store = memory();
+    let set = complete_part(&store);
+    let hour = 3_600_000_000_000;
+    let late = |ns: u64| {
+        let clock = ManualClock::new(SystemClock.now_ns() + ns);
+        Repository::with(store.clone(), 1 << 20, Arc::new(clock))
+    };
+    let other = late(hour).begin_part(JOB, 1, &[], options()).expect("begin");
+    other.flush().expect("flush");
+    let age = Some(Duration::from_secs(1_800));
+    let left = late(hour).give_up_left(age, false, &taking_over()).expect("give up");
+    assert_eq!(left.given_up.len(), 0, "{left:?}");
+    let mut parts = [set, other.set()];
+    drop(other);
+    let left = late(2 * hour).give_up_left(age, false, &taking_over()).expect("give up");
+    let mut dropped: Vec<SetId> = left.given_up.iter().map(|own| own.node.set).collect();
+    (parts.sort_unstable(), dropped.sort_unstable());
+    assert_eq!(dropped, parts);
 }
 
 #[test]

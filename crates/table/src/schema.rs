@@ -183,8 +183,8 @@ impl Ord for Key<'_> {
     }
 }
 
-/// A key that owns its string.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A key that owns its string. Buffers compare as their keys do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyBuffer {
     /// The key's integers.
     pub ints: [u64; KEY_INTS_MAX],

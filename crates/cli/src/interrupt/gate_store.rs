@@ -8,17 +8,21 @@
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use esker_base::store::{AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, SharedStore, Store};
 use esker_base::{Bytes, Result};
 use parking_lot::RwLock;
 
-/// How long the gate waits for puts in flight: a store may never answer one.
-const PUT_WAIT: Duration = Duration::from_secs(5);
+/// How long the gate waits for puts in flight: a store may never answer one, and a busy disk takes
+/// seconds.
+const PUT_WAIT: Duration = Duration::from_secs(20);
 
 /// Shared by each put in flight, exclusive from the signal on.
 static GATE: RwLock<()> = RwLock::new(());
+/// True from the signal on, also if a put in flight kept the gate open.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 #[derive(Debug)]
 struct GateStore {
@@ -32,8 +36,16 @@ pub fn wrap(inner: SharedStore) -> SharedStore {
 
 /// Waits for puts in flight, and lets no other begin.
 pub fn close() {
+    IS_CLOSED.store(true, Ordering::SeqCst);
     // The gate stays closed: the process ends.
     std::mem::forget(GATE.try_write_for(PUT_WAIT));
+}
+
+/// Waits for the end of the process.
+fn wait_for_end() -> ! {
+    loop {
+        std::thread::park();
+    }
 }
 
 impl Store for GateStore {
@@ -41,7 +53,11 @@ impl Store for GateStore {
         self.inner.url()
     }
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let _open = GATE.read();
+        let open = GATE.read();
+        if IS_CLOSED.load(Ordering::SeqCst) {
+            drop(open);
+            wait_for_end();
+        }
         self.inner.put_if_absent(name, bytes)
     }
     fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {

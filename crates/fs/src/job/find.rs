@@ -31,6 +31,22 @@ pub(super) struct MovedDir {
     pub(super) inode: Inode,
 }
 
+/// A name at which a part has something else, or nothing, where a directory was.
+#[derive(Clone, Debug)]
+pub(super) struct RemovedDir {
+    pub(super) part: usize,
+    pub(super) key: KeyBuffer,
+    /// What is there now, if anything is, and its identity.
+    pub(super) made: Option<(NameKind, u128)>,
+}
+
+/// The record of a file with several names that a part has.
+#[derive(Clone, Debug)]
+pub(super) struct ChangedLinks {
+    pub(super) part: usize,
+    pub(super) inode: Inode,
+}
+
 /// The changes of all parts that may need a decision.
 #[derive(Debug, Default)]
 pub(super) struct PartFindings {
@@ -42,11 +58,16 @@ pub(super) struct PartFindings {
     pub(super) links: Vec<(usize, KeyBuffer, u128)>,
     /// Files whose last name, as known to the part, the part removed.
     pub(super) dead: HashMap<u128, usize>,
+    /// Records of files with several names.
+    pub(super) changed_links: Vec<ChangedLinks>,
+    /// Names at which there was a directory, perhaps of a base.
+    pub(super) removed_dirs: Vec<RemovedDir>,
     /// Records of files that a set other than the part made.
     pub(super) inherited: Vec<InheritedFile>,
 }
 
-fn inode_of(row: &Row) -> Result<Inode> {
+/// Returns the inode of a stored row.
+pub(super) fn inode_of(row: &Row) -> Result<Inode> {
     let mut readable = *row;
     INODE.restore(&mut readable.ints);
     Inode::of_row(&readable)
@@ -64,6 +85,7 @@ impl PartFindings {
             dir_of(&block.key(&INODE, block.rows() - 1)) != DirId::LINKS
                 && !entries.contains(DIRECTORY)
                 && !entries.contains(LINK)
+                && block.column(column::GENERATION).all_are(0)
                 && block.column(column::ID_HIGH).all_are((set.0 >> 64) as u64)
         };
         let (mut cursors, mut part_of) = (Vec::new(), Vec::new());
@@ -92,11 +114,8 @@ impl PartFindings {
                 let row = merge.version(source);
                 if last != Some(part) {
                     match row.ints[column::ENTRY] {
-                        DIRECTORY => found.add_moved(part, &row)?,
-                        LINK => {
-                            let key = INODE.key(&row).into();
-                            found.links.push((part, key, inode_of(&row)?.id));
-                        }
+                        DIRECTORY => found.add_dir(part, &row)?,
+                        LINK => found.add_link(part, &row)?,
                         _ => found.add_file(part, sets[part], &row)?,
                     }
                 }
@@ -120,9 +139,10 @@ impl PartFindings {
         Ok(())
     }
 
-    fn add_moved(&mut self, part: usize, row: &Row) -> Result<()> {
+    fn add_dir(&mut self, part: usize, row: &Row) -> Result<()> {
         let key = INODE.key(row);
         let inode = inode_of(row)?;
+        self.add_removed_dir(part, &key, &inode);
         let is_root = dir_of(&key) == DirId::ROOT && key.string.is_empty();
         if !is_root && inode.dir_id() != DirId::child(dir_of(&key), inode.generation, key.string) {
             self.moved.push(MovedDir { part, key: key.into(), inode });
@@ -130,20 +150,47 @@ impl PartFindings {
         Ok(())
     }
 
+    fn add_link(&mut self, part: usize, row: &Row) -> Result<()> {
+        let key = INODE.key(row);
+        let inode = inode_of(row)?;
+        self.add_removed_dir(part, &key, &inode);
+        self.links.push((part, key.into(), inode.id));
+        Ok(())
+    }
+
+    /// Adds the name of a record if it may have been that of a directory: every directory at a name
+    /// raises the generation of the next record.
+    fn add_removed_dir(&mut self, part: usize, key: &Key, inode: &Inode) {
+        if inode.generation > 0 {
+            let made = (inode.entry, inode.id);
+            let made = Some(made).filter(|(entry, _)| *entry != NameKind::Tombstone);
+            self.removed_dirs.push(RemovedDir { part, key: (*key).into(), made });
+        }
+    }
+
     /// Adds a record, neither a directory nor a link, of the part `set`.
     fn add_file(&mut self, part: usize, set: SetId, row: &Row) -> Result<()> {
         let key = INODE.key(row);
         let inode = inode_of(row)?;
+        let is_of_links = dir_of(&key) == DirId::LINKS;
+        self.add_removed_dir(part, &key, &inode);
         if inode.entry != NameKind::Tombstone {
             if !FileId(inode.id).is_of(set) {
                 self.inherited.push(InheritedFile { file: inode.id, part, key: key.into() });
             }
-        } else if dir_of(&key) == DirId::LINKS
-            && let Ok(file) = <[u8; 16]>::try_from(key.string)
-        {
+            if is_of_links {
+                self.changed_links.push(ChangedLinks { part, inode });
+            }
+        } else if is_of_links && let Ok(file) = <[u8; 16]>::try_from(key.string) {
             self.dead.insert(u128::from_be_bytes(file), part);
         }
         Ok(())
+    }
+
+    /// Returns the index and the versions of a key that several parts have.
+    pub(super) fn versions(&self, key: &KeyBuffer) -> Option<(usize, &[PartVersion])> {
+        let at = self.shared.binary_search_by(|(shared, _)| shared.cmp(key)).ok()?;
+        Some((at, &self.shared[at].1))
     }
 
     /// True if several parts moved directories, which together may form a loop.
@@ -152,9 +199,8 @@ impl PartFindings {
     }
 
     /// Returns every moved directory once.
-    pub(super) fn moved_ids(&self) -> Vec<(DirId, KeyBuffer, usize)> {
+    pub(super) fn moved_dirs(&self) -> Vec<&MovedDir> {
         let mut seen = HashSet::new();
-        let moved = self.moved.iter().filter(|moved| seen.insert(moved.inode.id));
-        moved.map(|moved| (moved.inode.dir_id(), moved.key.clone(), moved.part)).collect()
+        self.moved.iter().filter(|moved| seen.insert(moved.inode.id)).collect()
     }
 }

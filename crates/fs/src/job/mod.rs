@@ -9,10 +9,16 @@
 //! Source: DESIGN §5; DeltaFS thesis §4.3 (no false sharing).
 
 pub(crate) mod claim;
+mod conflict;
+mod cover;
 mod find;
+mod link_counts;
 mod parts;
+mod removed_links;
+mod removed_trees;
 mod resolve;
 mod same_file;
+mod withdrawn;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,20 +26,23 @@ use std::fmt;
 use std::str::FromStr;
 
 use esker_base::{Error, Kind, Random, Result};
-use esker_extent::{RUN, SEGMENT, Segment, SegmentOverlay, SegmentTables};
+use esker_extent::{RUN, SEGMENT};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
-use esker_table::schema::{Key, KeyBuffer};
+use esker_table::schema::{Key, KeyBuffer, Schema};
 use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
+use self::conflict::complete_conflicts;
+pub use self::conflict::{ConflictKind, PartConflict};
+use self::cover::FileCover;
 use self::find::PartFindings;
+use self::link_counts::corrected_counts;
 pub use self::parts::JobPart;
 pub(crate) use self::parts::joined_job;
 use self::resolve::{JobLayers, PartResolution};
-use self::same_file::FileCover;
-use crate::inode::{DirId, INODE};
+use crate::inode::{INODE, Inode};
 use crate::names;
 use crate::names::publication::check_part_stays;
 use crate::repository::{Repository, best_effort, complete_manifest};
@@ -43,7 +52,7 @@ use crate::retention::marker::{self, MarkerHolder};
 use crate::retention::provisional_markers::ProvisionalMarkers;
 use crate::retention::session_marker;
 use crate::stack::dir_tree::DirTree;
-use crate::stack::layers::{LayerStack, dir_of, load_stack};
+use crate::stack::layers::{LayerStack, load_stack};
 
 /// Segments of a file are looked up in ranges of this size, so that memory does not grow with the
 /// file.
@@ -79,44 +88,6 @@ impl FromStr for JobId {
     }
 }
 
-/// Kind of a conflict between changes of several parts to one name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ConflictKind {
-    /// They made different files or directories at the name, or replaced it differently.
-    SameName,
-    /// They changed the same file or directory in different ways.
-    SameFile,
-    /// One removed what another changed.
-    Removed,
-    /// One moved the directory that another changed; it is at its new place with the entries of
-    /// both.
-    Moved,
-    /// They moved the directory to different places; it is at one of them.
-    MovedTwice,
-    /// They left one file of a base at several names; at this name it is now a separate file.
-    SeveralNames,
-    /// They moved directories into each other, or into one that another removed: no path leads
-    /// there.
-    Unreachable,
-}
-
-/// A name with conflicting changes, and how the conflict was decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartConflict {
-    /// The kind of the conflict.
-    pub kind: ConflictKind,
-    /// The path, if one leads to the directory that contains the name.
-    pub path: Option<Vec<u8>>,
-    /// The directory that contains the name.
-    pub dir: DirId,
-    /// The name; the file id for a file with several names.
-    pub name: Vec<u8>,
-    /// The part whose change is shown.
-    pub winner: SetId,
-    /// The parts whose changes of the name are not shown.
-    pub losers: Vec<SetId>,
-}
-
 /// Result of publishing a job.
 #[derive(Clone, Debug)]
 pub struct JobReport {
@@ -136,11 +107,13 @@ pub struct JobReport {
 
 impl Repository {
     /// Publishes the complete `parts`, in order of their ranks, as one change set called `name`. If
-    /// changes of a name conflict, the one with the lowest sequence number wins, and among equals
-    /// that of the lowest rank; a directory that one part moved stays moved. Parts that wrote to
-    /// one file conflict even if they wrote different ranges of it. Every conflict is reported.
+    /// changes of a name conflict, a change wins over a removal, also over that of a directory
+    /// above; a directory that one part moved stays moved; a directory wins over a file. Otherwise
+    /// the change with the lowest sequence number wins, and among equals that of the lowest rank.
+    /// Parts that wrote to one file conflict even if they wrote different ranges of it. Every
+    /// conflict is reported.
     /// Cost: a read of the parts' tables where their keys overlap, one small table, a commit; with
-    /// conflicts also a scan of all directories, for their paths.
+    /// conflicts, or if parts removed directories of bases, also a scan of all directories.
     ///
     /// # Errors
     /// `Exists` if the name is taken; `Invalid` if a part is not complete or builds on another.
@@ -161,17 +134,34 @@ impl Repository {
         if names::is_taken(store, name)? {
             return Err(names::taken(name));
         }
-        let set = self.draw_set_id();
-        // A publication that fails may have given the set its name, so a failure here leaves the
-        // markers on the parts.
-        let markers = ProvisionalMarkers::hold(store, set, &[])?;
-        let (report, manifests) = self.join_parts(set, parts, writer)?;
-        self.publish(set, name)?;
+        let (markers, report, manifests) = self.begin_and_join(parts, writer)?;
+        self.publish(report.set, name)?;
         markers.keep();
         for (part, known) in parts.iter().zip(&manifests) {
             best_effort(session_marker::release_published(store, *part, known))?;
         }
         Ok(report)
+    }
+
+    /// Makes a complete set that joins `parts`; tries again if a collection takes one that has no
+    /// name yet. Returns the set's markers, its report, and the manifests of the parts.
+    fn begin_and_join(
+        &self,
+        parts: &[SetId],
+        writer: Option<&SetWriter>,
+    ) -> Result<(ProvisionalMarkers<'_>, JobReport, Vec<Manifest>)> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let set = self.draw_set_id();
+            // A publication that fails may have given the set its name, so a failure here leaves
+            // the markers on the parts.
+            let markers = ProvisionalMarkers::hold(&**self.store(), set, &[])?;
+            match self.join_parts(set, parts, writer) {
+                Err(error) if condemn::is_race(&error) && tries < condemn::TRIES_MAX => {}
+                joined => return joined.map(|(report, manifests)| (markers, report, manifests)),
+            }
+        }
     }
 
     /// Makes `set` the complete set that joins `parts`. Returns the manifests of the parts, too.
@@ -187,21 +177,14 @@ impl Repository {
         }
         let manifests = self.load_parts(parts)?;
         let mut manifest = self.begin_joined(set, &manifests, writer)?;
-        let layers: Vec<TableRuns> = manifests
-            .iter()
-            .map(|part| TableRuns::new(&part.tables, &INODE, self.source()))
-            .collect();
-        let bases = load_stack(self.source(), &manifest.bases)?;
-        let below = LayerStack::new(self.source().clone(), bases, None);
-        let found = PartFindings::in_parts(&layers, parts)?;
-        let moves_of_several = found.has_moves_of_several_parts();
-        // Only moves by several parts can leave a directory without a path.
-        let moved = if moves_of_several { found.moved_ids() } else { Vec::new() };
         let source = self.source();
-        let resolved = PartResolution::of(
-            &found,
-            &JobLayers { parts, tables: &layers, below: &below, manifests: &manifests, source },
-        )?;
+        let tables: Vec<TableRuns> =
+            manifests.iter().map(|part| TableRuns::new(&part.tables, &INODE, source)).collect();
+        let below = LayerStack::new(source.clone(), load_stack(source, &manifest.bases)?, None);
+        let layers =
+            JobLayers { parts, tables: &tables, below: &below, manifests: &manifests, source };
+        let found = PartFindings::in_parts(&tables, parts)?;
+        let resolved = PartResolution::of(&found, &layers)?;
         manifest.tables = stack_runs(&manifests);
         // Some parts may consist of data only.
         dependency::keep_data_of(&mut manifest, parts);
@@ -218,11 +201,9 @@ impl Repository {
             drop(condemn::doom_now(&mut manifest, store, set, self.clock().now_ns()));
             return Err(error);
         }
-        let top = self.write_top(set, runs + 1, &resolved, &manifests)?;
-        // Records above the parts may come from sets below them.
-        let highest = top.iter().map(|table| table.seq_max).max().unwrap_or(0);
-        manifest.last_seq = manifest.last_seq.max(highest);
-        manifest.tables.splice(0..0, top);
+        let mut top = RunsAbove { repository: self, set, run: runs, next_table: 1 << 32 };
+        top.push_records(&mut manifest, &resolved.top)?;
+        top.push_covers(&mut manifest, &resolved.covers, &layers)?;
         let mut report = JobReport {
             set,
             parts: parts.len(),
@@ -231,12 +212,18 @@ impl Repository {
             merged: resolved.merged,
             conflicts: resolved.conflicts,
         };
-        if moves_of_several || !report.conflicts.is_empty() {
-            let joined = TableRuns::new(&manifest.tables, &INODE, self.source());
-            let below = below.bases().iter().map(|base| &base.tables);
-            let all: Vec<&TableRuns> = std::iter::once(&joined).chain(below).collect();
-            name_conflicts(&mut report, &DirTree::of(&all, 1)?, &moved, parts);
+        if found.has_moves_of_several_parts() || !report.conflicts.is_empty() {
+            let joined = TableRuns::new(&manifest.tables, &INODE, source);
+            let bases = below.bases().iter().map(|base| &base.tables);
+            let all: Vec<&TableRuns> = std::iter::once(&joined).chain(bases).collect();
+            let tree = DirTree::of(&all, 1)?;
+            complete_conflicts(&mut report.conflicts, &found, &tree, parts);
+            top.push_records(&mut manifest, &corrected_counts(&tree, &joined, &layers)?)?;
         }
+        // Records above the parts may come from sets below them.
+        let highest = manifest.tables.iter().filter(|table| table.set == set);
+        let highest = highest.map(|table| table.seq_max).max().unwrap_or(0);
+        manifest.last_seq = manifest.last_seq.max(highest);
         complete_manifest(&mut manifest);
         manifest.commit(store, set, self.clock().now_ns())?;
         Ok((report, manifests))
@@ -266,6 +253,11 @@ impl Repository {
             for (property, value) in &part.properties {
                 manifest.properties.entry(property.clone()).or_insert(value.clone());
             }
+            // What differs describes a part.
+            let is_common = |property: &String, value: &mut String| {
+                part.properties.get(property).is_none_or(|own| own == value)
+            };
+            manifest.properties.retain(is_common);
         }
         let membership = parts.iter().find_map(|part| part.job);
         manifest.job = membership.map(|part| JobMembership { rank: None, ..part });
@@ -305,65 +297,63 @@ impl Repository {
         }
         Ok(manifests)
     }
+}
 
-    /// Writes the records and segments that override those of `parts`, as runs numbered from `run`.
-    fn write_top(
-        &self,
-        set: SetId,
-        run: u64,
-        resolved: &PartResolution,
-        parts: &[Manifest],
-    ) -> Result<Vec<TableRef>> {
-        let mut next_table = 1 << 32;
-        let mut writer = RunWriter::new(&INODE, self.store(), set, run, &mut next_table);
-        for (key, inode) in &resolved.top {
-            let key = key.key();
-            let mut row = inode.row(&key);
-            INODE.store(&mut row.ints);
-            writer.push(&row)?;
-        }
-        let mut tables = writer.finish()?;
-        let mut covers = resolved.covers.clone();
-        covers.sort_unstable_by_key(|cover| cover.file);
-        let mut writer = RunWriter::new(&SEGMENT, self.store(), set, run + 1, &mut next_table);
-        for cover in &covers {
-            self.write_cover(cover, parts, &mut writer)?;
-        }
-        tables.splice(0..0, writer.finish()?);
-        Ok(tables)
+/// The runs of the job's set that override those of its parts.
+struct RunsAbove<'a> {
+    repository: &'a Repository,
+    set: SetId,
+    /// Number of the newest run.
+    run: u64,
+    /// Number of the next table.
+    next_table: u64,
+}
+
+impl RunsAbove<'_> {
+    /// Adds a run with `records`, in key order.
+    fn push_records(
+        &mut self,
+        manifest: &mut Manifest,
+        records: &[(KeyBuffer, Inode)],
+    ) -> Result<()> {
+        self.push(manifest, &INODE, |out| {
+            records.iter().try_for_each(|(key, inode)| {
+                let key = key.key();
+                let mut row = inode.row(&key);
+                INODE.store(&mut row.ints);
+                out.push(&row)
+            })
+        })
     }
 
-    /// Writes segments for all of a file's content, with holes in between.
-    fn write_cover(
-        &self,
-        cover: &FileCover,
-        parts: &[Manifest],
-        out: &mut RunWriter,
+    /// Adds a run with the content of `covers`.
+    fn push_covers(
+        &mut self,
+        manifest: &mut Manifest,
+        covers: &[FileCover],
+        layers: &JobLayers,
     ) -> Result<()> {
-        let part = &parts[cover.part];
-        let is_nameless =
-            |part: &&Manifest| part.tables.iter().all(|table| table.schema != INODE.id);
-        // Parts without names have segments of files that ranks write together.
-        let sources = std::iter::once(part).chain(parts.iter().filter(is_nameless));
-        let mut sources: Vec<SegmentTables> =
-            sources.map(|part| SegmentTables::new(&part.tables, self.source())).collect();
-        let stack = load_stack(self.source(), &part.bases)?;
-        sources.extend(stack.iter().map(|base| base.segments.clone()));
-        let hole = |at, end| Segment::hole(cover.file, at, end - at);
-        let mut at = 0;
-        for start in (0..cover.size).step_by(WINDOW_BYTES) {
-            let end = cover.size.min(start.saturating_add(WINDOW_BYTES as u64));
-            let mut overlay = SegmentOverlay::new(cover.stored, start..end);
-            sources.iter().try_for_each(|source| overlay.add_tables(source))?;
-            for piece in overlay.pieces().iter().filter(|piece| piece.place.is_some()) {
-                if at < piece.offset {
-                    out.push(&hole(at, piece.offset).row())?;
-                }
-                out.push(&Segment { file: cover.file, ..*piece }.row())?;
-                at = piece.end();
-            }
-        }
-        out.push(&hole(at, u64::MAX).row())
+        let mut covers: Vec<&FileCover> = covers.iter().collect();
+        covers.sort_by_key(|cover| cover.file);
+        // A file at several names may have been found in two ways.
+        covers.dedup_by_key(|cover| cover.file);
+        self.push(manifest, &SEGMENT, |out| {
+            covers.iter().try_for_each(|cover| cover.write(layers, out))
+        })
+    }
+
+    fn push(
+        &mut self,
+        manifest: &mut Manifest,
+        schema: &'static Schema,
+        write: impl FnOnce(&mut RunWriter) -> Result<()>,
+    ) -> Result<()> {
+        self.run += 1;
+        let store = self.repository.store();
+        let mut out = RunWriter::new(schema, store, self.set, self.run, &mut self.next_table);
+        write(&mut out)?;
+        manifest.tables.splice(0..0, out.finish()?);
+        Ok(())
     }
 }
 
@@ -426,30 +416,4 @@ fn assign_runs(tables: &[TableRef]) -> Vec<usize> {
         assigned.push(run);
     }
     assigned
-}
-
-/// Adds paths to conflicts, and reports moved directories to which no path leads any more.
-fn name_conflicts(
-    report: &mut JobReport,
-    tree: &DirTree,
-    moved: &[(DirId, KeyBuffer, usize)],
-    parts: &[SetId],
-) {
-    for (id, key, part) in moved {
-        if !tree.is_live(*id) {
-            report.conflicts.push(PartConflict {
-                kind: ConflictKind::Unreachable,
-                path: None,
-                dir: dir_of(&key.key()),
-                name: key.string.clone(),
-                winner: parts[*part],
-                losers: Vec::new(),
-            });
-        }
-    }
-    for conflict in &mut report.conflicts {
-        if conflict.dir != DirId::LINKS && tree.is_live(conflict.dir) {
-            conflict.path = tree.path(conflict.dir, &conflict.name);
-        }
-    }
 }

@@ -2,12 +2,14 @@
 //! Resolving names that several parts of a job changed.
 //!
 //! Compatible changes are merged: times of a directory in which several parts made entries, names
-//! of a file to which several made links, a removal by several. Among conflicting changes, the
-//! job's set shows the one with the lowest sequence number, and among equals that of the lowest
-//! rank; the report names the others. Comparison with the record below tells changed attributes
+//! of a file to which several made links, a removal by several. A change wins over a removal, also
+//! of a tree (`removed_trees.rs`). Among other conflicting changes, the job's set shows the one with
+//! the lowest sequence number, and among equals that of the lowest rank; the report names the
+//! others. Comparison with the record below tells changed attributes
 //! from copied ones. Content is not merged: if parts wrote ranges of one file, the content of one
 //! part is shown, even if the ranges do not overlap, since nobody has ever seen the combination.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use esker_base::Result;
@@ -18,10 +20,14 @@ use esker_table::table::LookupKey;
 use esker_table::tables::{TableRuns, TableSource};
 use hashbrown::{HashMap, HashSet};
 
+use super::WINDOW_BYTES;
+use super::conflict::{ConflictKind, PartConflict};
+use super::cover::FileCover;
 use super::find::{MovedDir, PartFindings, PartVersion};
-use super::same_file::FileCover;
-use super::{ConflictKind, PartConflict, WINDOW_BYTES};
+use super::removed_links::keep_names_of_changed_files;
+use super::removed_trees::RemovedTrees;
 use crate::inode::{DirId, INODE, Inode, NameKind, key};
+use crate::stack::dir_tree::DirTree;
 use crate::stack::layers::{LayerStack, dir_of};
 
 /// The parts of a job, and their bases.
@@ -40,7 +46,7 @@ pub(super) struct JobLayers<'a> {
 
 impl JobLayers<'_> {
     /// Returns the record of `key` below the parts.
-    fn record_below(&self, key: &KeyBuffer) -> Result<Option<Inode>> {
+    pub(super) fn record_below(&self, key: &KeyBuffer) -> Result<Option<Inode>> {
         let (key, mut row) = (key.key(), RowBuffer::default());
         let found = self.below.get(&key, false, true, &mut row)?;
         found.map(|layer| self.below.inode(layer, dir_of(&key), &row)).transpose()
@@ -54,9 +60,22 @@ impl JobLayers<'_> {
         is_found.then(|| Inode::of_buffer(&row)).transpose()
     }
 
+    /// Returns the directories that a part shows. Cost: a scan of those of the part and its bases.
+    pub(super) fn tree_of_part(&self, part: usize) -> Result<DirTree> {
+        let below = self.below.bases().iter().map(|base| &base.tables);
+        let all: Vec<&TableRuns> = std::iter::once(&self.tables[part]).chain(below).collect();
+        DirTree::of(&all, 1)
+    }
+
+    /// Returns the directories that the bases show. Cost: a scan of them.
+    pub(super) fn tree_below(&self) -> Result<DirTree> {
+        let below: Vec<&TableRuns> = self.below.bases().iter().map(|base| &base.tables).collect();
+        DirTree::of(&below, 1)
+    }
+
     /// True if a part has segments of `file`, because it wrote to the file or truncated it. Cost: a
     /// block read for each window of the file without any.
-    fn has_content_of(&self, part: usize, file: u128) -> Result<bool> {
+    pub(super) fn has_content_of(&self, part: usize, file: u128) -> Result<bool> {
         let tables = SegmentTables::new(&self.manifests[part].tables, self.source);
         let (mut at, mut window_bytes) = (0, WINDOW_BYTES as u64);
         while at < u64::MAX && !tables.sources().is_empty() {
@@ -84,7 +103,7 @@ pub(super) struct PartResolution {
 }
 
 /// Decisions about shared keys, by key.
-pub(super) type KeyDecisions = HashMap<([u64; 3], Vec<u8>), DecidedKey>;
+pub(super) type KeyDecisions = HashMap<KeyBuffer, DecidedKey>;
 
 /// The decision about a key that several parts have.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +114,13 @@ pub(super) struct DecidedKey {
     pub(super) winner: usize,
     /// True if another part's change is not shown.
     pub(super) is_contested: bool,
+}
+
+impl DecidedKey {
+    pub(super) fn of(inode: &Inode, winner: usize, is_contested: bool) -> Self {
+        let has_id = inode.is_directory() || inode.entry == NameKind::Link;
+        Self { id: if has_id { inode.id } else { 0 }, winner, is_contested }
+    }
 }
 
 /// Decision about a key.
@@ -109,23 +135,36 @@ impl PartResolution {
     /// Decides every key that several parts have.
     pub(super) fn of(found: &PartFindings, layers: &JobLayers) -> Result<Self> {
         let parts = layers.parts;
-        let moved: HashSet<(usize, u128)> =
-            found.moved.iter().map(|moved| (moved.part, moved.inode.id)).collect();
         let mut resolved =
             Self { top: Vec::new(), merged: 0, conflicts: Vec::new(), covers: Vec::new() };
+        let trees = RemovedTrees::of(found, layers)?;
+        let mut withdrawn = trees.withdrawn(found, layers)?;
+        let kept_names = keep_names_of_changed_files(&mut withdrawn, found, layers)?;
+        resolved.conflicts.extend(kept_names);
+        resolved.report_trees(&trees, found, parts);
         // The winning directories and files with several names, by key.
         let mut decided = KeyDecisions::new();
         let mut bases = Vec::with_capacity(found.shared.len());
         for (key, versions) in &found.shared {
             let base = layers.record_below(key)?;
-            let mut decision = decide(key, versions, &moved, base.as_ref());
-            decide_content(&mut decision, versions, layers)?;
+            let record = withdrawn.0.get(key);
+            let kept = record.map_or(Cow::Borrowed(&versions[..]), |own| own.kept(versions).into());
+            let mut decision = match record.filter(|_| kept.is_empty()) {
+                None => decide(key, &kept, &trees.moved, base.as_ref()),
+                Some(record) => KeyDecision {
+                    inode: record.below(base.as_ref(), versions),
+                    winner: record.winner,
+                    conflict: None,
+                },
+            };
+            decision.inode.raise_generation(versions);
+            // A conflict is reported at the name of the tree.
+            decision.conflict.take_if(|_| trees.hides(dir_of(&key.key()), found));
+            decide_content(&mut decision, &kept, layers)?;
             bases.push(base);
-            let has_id = decision.inode.is_directory() || decision.inode.entry == NameKind::Link;
-            let id = if has_id { decision.inode.id } else { 0 };
-            let (winner, is_contested) = (decision.winner, decision.conflict.is_some());
-            let decided_key = DecidedKey { id, winner, is_contested };
-            decided.insert((key.ints, key.string.clone()), decided_key);
+            let is_contested = record.is_some() || decision.conflict.is_some();
+            let decided_key = DecidedKey::of(&decision.inode, decision.winner, is_contested);
+            decided.insert(key.clone(), decided_key);
             match decision.conflict {
                 None => resolved.merged += 1,
                 Some((kind, losers)) => {
@@ -135,6 +174,7 @@ impl PartResolution {
             resolved.top.push((key.clone(), decision.inode));
         }
         resolved.correct_link_counts(found, &bases, layers)?;
+        resolved.show_withdrawn(&withdrawn, found, &mut decided, layers)?;
         resolved.resolve_moves(&found.moved, &decided, parts);
         resolved.restore_links(&found.links, &found.dead, &decided, layers)?;
         resolved.top.sort_by(|a, b| a.0.key().cmp(&b.0.key()));
@@ -198,7 +238,7 @@ impl PartResolution {
         Ok(())
     }
 
-    fn report(
+    pub(super) fn report(
         &mut self,
         kind: ConflictKind,
         key: &KeyBuffer,
@@ -206,14 +246,7 @@ impl PartResolution {
         losers: &[usize],
         parts: &[SetId],
     ) {
-        self.conflicts.push(PartConflict {
-            kind,
-            path: None,
-            dir: dir_of(&key.key()),
-            name: key.string.clone(),
-            winner: parts[winner],
-            losers: losers.iter().map(|loser| parts[*loser]).collect(),
-        });
+        self.conflicts.push(PartConflict::at(key, kind, winner, losers, parts));
     }
 
     /// Restores the inode of a file whose last name one part removed, if another part's name for it
@@ -228,9 +261,8 @@ impl PartResolution {
         let mut names: BTreeMap<u128, (u32, usize)> = BTreeMap::new();
         let mut seen = HashSet::new();
         for (part, key, file) in links {
-            let place = (key.ints, key.string.clone());
-            let is_shown = decided.get(&place).is_none_or(|shown| shown.id == *file);
-            if is_shown && dead.contains_key(file) && seen.insert(place) {
+            let is_shown = decided.get(key).is_none_or(|shown| shown.id == *file);
+            if is_shown && dead.contains_key(file) && seen.insert(key) {
                 names.entry(*file).or_insert((0, *part)).0 += 1;
             }
         }
@@ -257,7 +289,7 @@ impl PartResolution {
     fn resolve_moves(&mut self, moved: &[MovedDir], decided: &KeyDecisions, parts: &[SetId]) {
         let mut places: BTreeMap<u128, Vec<&MovedDir>> = BTreeMap::new();
         for moved in moved {
-            let shown = decided.get(&(moved.key.ints, moved.key.string.clone()));
+            let shown = decided.get(&moved.key);
             if shown.is_none_or(|shown| shown.id == moved.inode.id) {
                 let all = places.entry(moved.inode.id).or_default();
                 if !all.iter().any(|other| other.key == moved.key) {
@@ -286,6 +318,21 @@ fn lowest(versions: &[PartVersion], fits: impl Fn(&PartVersion) -> bool) -> Opti
     fitting.min_by_key(|version| (version.inode.seq, version.part))
 }
 
+/// Returns the version that is shown of different files and directories at one name: a directory
+/// that was moved there rather than one that was made there, and that rather than a file, so that
+/// the least is hidden; then by the rule.
+pub(super) fn preferred<'a>(
+    versions: &'a [PartVersion],
+    moved: &HashSet<(usize, u128)>,
+) -> Option<&'a PartVersion> {
+    versions.iter().min_by_key(|version| {
+        let inode = &version.inode;
+        let is_moved = inode.is_directory() && moved.contains(&(version.part, inode.id));
+        (!is_moved, !inode.is_directory(), inode.seq, version.part)
+    })
+}
+
+/// Returns the parts except the `winner` of versions that `are` accepts.
 fn others(
     versions: &[PartVersion],
     winner: usize,
@@ -301,29 +348,41 @@ fn decide(
     moved: &HashSet<(usize, u128)>,
     base: Option<&Inode>,
 ) -> KeyDecision {
+    // A directory that one part moved stays moved.
+    let is_left = |version: &PartVersion| {
+        let id = version.inode.id;
+        let is_mover =
+            |other: &PartVersion| other.inode.id != id && moved.contains(&(other.part, id));
+        version.inode.is_directory() && versions.iter().any(is_mover)
+    };
+    let (left, rest): (Vec<PartVersion>, Vec<PartVersion>) =
+        versions.iter().cloned().partition(is_left);
+    if !left.is_empty() && !rest.is_empty() {
+        let mut decision = decide(key, &rest, moved, base);
+        let (_, losers) = decision.conflict.get_or_insert((ConflictKind::Moved, Vec::new()));
+        losers.extend(left.iter().map(|version| version.part));
+        return decision;
+    }
     let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
     let first = lowest(versions, |_| true).expect("a shared key has versions");
-    let mut decision = if versions.iter().all(is_gone) {
-        decide_gone(versions, moved, base)
+    if versions.iter().all(is_gone) {
+        // Where one part moved a directory that another removed, the removal is withdrawn.
+        KeyDecision { inode: first.inode.clone(), winner: first.part, conflict: None }
     } else if dir_of(&key.key()) == DirId::LINKS {
         decide_links(versions, base)
     } else if versions.iter().any(is_gone) {
-        decide_removed(versions, moved)
+        decide_removed(versions, base)
     } else {
         let same = |a: &Inode, b: &Inode| a.entry == b.entry && a.id == b.id;
         if versions.iter().all(|version| same(&version.inode, &first.inode)) {
             decide_changed(versions, base)
         } else {
-            let losers = others(versions, first.part, |v| !same(&v.inode, &first.inode));
+            let shown = preferred(versions, moved).expect("a shared key has versions");
+            let losers = others(versions, shown.part, |v| !same(&v.inode, &shown.inode));
             let conflict = Some((ConflictKind::SameName, losers));
-            KeyDecision { inode: first.inode.clone(), winner: first.part, conflict }
+            KeyDecision { inode: shown.inode.clone(), winner: shown.part, conflict }
         }
-    };
-    // As in a session, a directory made here later is newer than any that a part has seen.
-    let next = versions.iter().map(|version| version.inode.next_generation()).max().unwrap_or(0);
-    let inode = &mut decision.inode;
-    inode.generation = inode.generation.max(next - u64::from(inode.is_directory()).min(next));
-    decision
+    }
 }
 
 /// If all parts' records of a mapped file fit together, selects the content of one part that wrote
@@ -352,51 +411,31 @@ fn decide_content(
     Ok(())
 }
 
-/// Decides about a key at which no part has anything. Where some parts removed a directory and
-/// others moved it, it stays at its new place, without the entries that were removed.
-fn decide_gone(
-    versions: &[PartVersion],
-    moved: &HashSet<(usize, u128)>,
-    base: Option<&Inode>,
-) -> KeyDecision {
-    let directory = base.filter(|base| base.is_directory()).map(|base| base.id);
-    let is_move = |version: &PartVersion| {
-        directory.is_some_and(|directory| moved.contains(&(version.part, directory)))
+/// Decides about a key whose file or directory some parts removed, and others changed or made. A
+/// change wins over a removal.
+fn decide_removed(versions: &[PartVersion], base: Option<&Inode>) -> KeyDecision {
+    let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
+    // A directory's times change with each removal of an entry.
+    let is_change = |version: &PartVersion| {
+        let is_same = |base: &Inode| is_same_but_times(base, &version.inode);
+        let is_touched = version.inode.is_directory() && base.is_some_and(is_same);
+        !is_gone(version) && !is_touched
     };
-    let first = lowest(versions, is_move).or_else(|| lowest(versions, |_| true));
-    let first = first.expect("a shared key has versions");
-    let losers = match is_move(first) {
-        true => others(versions, first.part, |version| !is_move(version)),
-        false => Vec::new(),
+    let is_shown = |version: &PartVersion| match versions.iter().any(is_change) {
+        true => is_change(version),
+        false => is_gone(version),
     };
+    let first = lowest(versions, is_shown).expect("a version is a change or a removal");
+    let losers = others(versions, first.part, |version| {
+        let is_other = !is_same_but_times(&version.inode, &first.inode);
+        is_change(first) && is_other && (is_gone(version) || is_change(version))
+    });
     let conflict = (!losers.is_empty()).then_some((ConflictKind::Removed, losers));
     KeyDecision { inode: first.inode.clone(), winner: first.part, conflict }
 }
 
-/// Decides about a key whose file or directory some parts removed, and others changed or made.
-fn decide_removed(versions: &[PartVersion], moved: &HashSet<(usize, u128)>) -> KeyDecision {
-    let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
-    let ids: Vec<u128> = versions
-        .iter()
-        .filter(|version| version.inode.is_directory())
-        .map(|version| version.inode.id)
-        .collect();
-    let is_move = |version: &PartVersion| {
-        is_gone(version) && ids.iter().any(|id| moved.contains(&(version.part, *id)))
-    };
-    if let Some(mover) = lowest(versions, is_move) {
-        let losers = others(versions, mover.part, |version| !is_gone(version));
-        let conflict = Some((ConflictKind::Moved, losers));
-        return KeyDecision { inode: mover.inode.clone(), winner: mover.part, conflict };
-    }
-    let first = lowest(versions, |_| true).expect("a shared key has versions");
-    let losers = others(versions, first.part, |version| is_gone(version) != is_gone(first));
-    let conflict = Some((ConflictKind::Removed, losers));
-    KeyDecision { inode: first.inode.clone(), winner: first.part, conflict }
-}
-
 /// True if the attributes that users set are the same; times and counts may differ.
-fn is_same_but_times(a: &Inode, b: &Inode) -> bool {
+pub(super) fn is_same_but_times(a: &Inode, b: &Inode) -> bool {
     (a.entry, a.id, a.mode, a.uid, a.gid, a.rdev, a.size)
         == (b.entry, b.id, b.mode, b.uid, b.gid, b.rdev, b.size)
         && (a.mapped, a.extent, &a.content, &a.xattrs)

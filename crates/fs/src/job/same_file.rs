@@ -13,9 +13,10 @@ use esker_table::manifest::SetId;
 use esker_table::schema::KeyBuffer;
 use hashbrown::{HashMap, HashSet};
 
+use super::conflict::{ConflictKind, PartConflict};
+use super::cover::{CoverSource, FileCover};
 use super::find::{PartFindings, PartVersion};
 use super::resolve::{DecidedKey, JobLayers, KeyDecisions, PartResolution};
-use super::{ConflictKind, PartConflict};
 use crate::inode::{DirId, FileId, Inode, NameKind};
 use crate::stack::layers::dir_of;
 
@@ -25,19 +26,6 @@ pub(super) struct InheritedFile {
     pub(super) file: u128,
     pub(super) part: usize,
     pub(super) key: KeyBuffer,
-}
-
-/// Content of a file in the joined set, overriding any segments of the parts.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FileCover {
-    /// The file.
-    pub(super) file: u128,
-    /// Its size in bytes.
-    pub(super) size: u64,
-    /// The part whose content it has.
-    pub(super) part: usize,
-    /// Its identity in that part.
-    pub(super) stored: u128,
 }
 
 /// Changes of the parts to one file of a base.
@@ -96,9 +84,8 @@ impl PartResolution {
                 separated.extend(self.separate(*file, shown, layers.parts));
             }
         }
-        let keys: HashSet<_> =
-            separated.iter().map(|(key, _)| (key.ints, key.string.clone())).collect();
-        self.top.retain(|(key, _)| !keys.contains(&(key.ints, key.string.clone())));
+        let keys: HashSet<KeyBuffer> = separated.iter().map(|(key, _)| key.clone()).collect();
+        self.top.retain(|(key, _)| !keys.contains(key));
         self.top.extend(separated);
         self.top.sort_by(|a, b| a.0.key().cmp(&b.0.key()));
         Ok(())
@@ -146,18 +133,13 @@ impl PartResolution {
         for (at, ShownName { key, part, mut inode }) in shown.into_iter().enumerate() {
             if at > 0 {
                 inode.id = FileId(file).of_branch(parts[part]).0;
-                self.conflicts.push(PartConflict {
-                    kind: ConflictKind::SeveralNames,
-                    path: None,
-                    dir: dir_of(&key.key()),
-                    name: key.string.clone(),
-                    winner: parts[part],
-                    losers: Vec::new(),
-                });
+                let kind = ConflictKind::SeveralNames;
+                self.conflicts.push(PartConflict::at(key, kind, part, &[], parts));
             }
             if inode.mapped {
                 let (shown, size) = (inode.id, inode.size);
-                self.covers.push(FileCover { file: shown, size, part, stored: file });
+                let source = CoverSource::Part { part, stored: file };
+                self.covers.push(FileCover { file: shown, size, source });
             }
             separated.push((key.clone(), inode));
         }
@@ -166,7 +148,7 @@ impl PartResolution {
 }
 
 fn decided_at<'a>(decided: &'a KeyDecisions, key: &KeyBuffer) -> Option<&'a DecidedKey> {
-    decided.get(&(key.ints, key.string.clone()))
+    decided.get(key)
 }
 
 /// True if a part other than the one whose record is shown changed the file elsewhere, or changed

@@ -6,6 +6,7 @@ use std::time::Duration;
 use esker_base::store::concurrent;
 use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
+use hashbrown::HashMap;
 
 use crate::maintenance::graph::GraphNode;
 use crate::names;
@@ -58,6 +59,12 @@ impl OpenSession {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         matches!(self.node.state(), Some(SetState::Sealed | SetState::CondemnedSealed))
+    }
+
+    /// The job of which it writes a part.
+    fn job(&self) -> Option<u128> {
+        let manifest = self.node.manifest.as_ref().ok()?;
+        manifest.job.map(|membership| membership.job)
     }
 
     /// Time of the last write or beat, in nanoseconds since the Unix epoch.
@@ -133,7 +140,7 @@ impl Repository {
 
     /// Gives up useless sessions: those that a command of this machine had begun for its own use
     /// when it died and, with an `age`, all without a live writer that were last written at least
-    /// that long ago. With `dry_run`, gives up none. Cost: as [`Repository::open_sessions`], and
+    /// that long ago. The parts of a job are as young as the youngest. With `dry_run`, gives up none. Cost: as [`Repository::open_sessions`], and
     /// some requests for each that is given up.
     ///
     /// # Errors
@@ -145,16 +152,26 @@ impl Repository {
         options: &SessionOptions,
     ) -> Result<LeftSessions> {
         let now_ns = self.clock().now_ns();
+        let sessions = self.open_sessions()?;
+        let mut jobs: HashMap<u128, u64> = HashMap::new();
+        for session in &sessions {
+            if let Some(job) = session.job() {
+                let seen_ns = if session.is_left() { session.seen_ns() } else { now_ns };
+                let youngest_ns = jobs.entry(job).or_default();
+                *youngest_ns = seen_ns.max(*youngest_ns);
+            }
+        }
         let is_old = |session: &OpenSession| {
-            let age_ns = u128::from(now_ns.saturating_sub(session.seen_ns()));
+            let of_job = session.job().and_then(|job| jobs.get(&job).copied());
+            let seen_ns = of_job.unwrap_or_else(|| session.seen_ns());
+            let age_ns = u128::from(now_ns.saturating_sub(seen_ns));
             // The age of an unreadable one is unknown.
             session.damage().is_none()
                 && session.is_left()
                 && age.is_some_and(|age| age_ns >= age.as_nanos())
         };
-        let sessions = self.open_sessions()?.into_iter();
         let (useless, mut kept): (Vec<_>, Vec<_>) =
-            sessions.partition(|session| session.is_useless() || is_old(session));
+            sessions.into_iter().partition(|session| session.is_useless() || is_old(session));
         kept.retain(OpenSession::is_left);
         let given_up = if dry_run { useless } else { self.give_up_all(useless, options)? };
         Ok(LeftSessions { given_up, kept })

@@ -125,6 +125,15 @@ impl DirTree {
         self.dentries.get(&dir)
     }
 
+    /// Returns the directories in each directory.
+    pub(crate) fn children(&self) -> HashMap<DirId, Vec<DirId>> {
+        let mut children: HashMap<DirId, Vec<DirId>> = HashMap::new();
+        for dentry in self.dentries.values() {
+            children.entry(dentry.parent).or_default().push(dentry.id);
+        }
+        children
+    }
+
     /// True if `dir` is `ancestor` or below it.
     pub(crate) fn is_within(&self, dir: DirId, ancestor: DirId) -> bool {
         let mut at = dir;
@@ -163,7 +172,8 @@ fn collect_names(handle: &TableHandle, out: &mut Vec<KeyBuffer>) -> Result<()> {
 pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128)) -> Result<()> {
     const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
     const LINK: u64 = NameKind::Link.number();
-    visit_entries(handle, &[DIRECTORY, LINK], &mut |key, ints| {
+    let is_name = |entry| [DIRECTORY, LINK].contains(&entry);
+    visit_records(handle, column::ENTRY, &is_name, &mut |key, ints| {
         // The root's own record has the empty name.
         if !key.string.is_empty() {
             let high = u128::from(ints[column::ID_HIGH]) << 64;
@@ -172,39 +182,35 @@ pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128
     })
 }
 
-/// Visits the keys under which a table has a tombstone, or another directory, where a directory
-/// was.
+/// Visits the keys under which a table has something else, or nothing, where a directory was.
 pub(crate) fn visit_removed_dirs(handle: &TableHandle, visit: &mut dyn FnMut(&Key)) -> Result<()> {
-    let wanted = [NameKind::Tombstone, NameKind::Is(FileKind::Directory)].map(NameKind::number);
-    visit_entries(handle, &wanted, &mut |key, ints| {
-        // Every directory at a name raises the generation of the next record.
-        if ints[column::GENERATION] > 0 {
-            visit(key);
-        }
+    // Every directory at a name raises the generation of the next record.
+    visit_records(handle, column::GENERATION, &|generation| generation > 0, &mut |key, _| {
+        visit(key)
     })
 }
 
-/// Visits the records of a table whose entries have one of the numbers `wanted`: key and integers.
-fn visit_entries(
+/// Visits the records of a table with a value of the integer `column` that `is_wanted`: key and integers.
+fn visit_records(
     handle: &TableHandle,
-    wanted: &[u64],
+    column: usize,
+    is_wanted: &dyn Fn(u64) -> bool,
     visit: &mut dyn FnMut(&Key, &[u64]),
 ) -> Result<()> {
-    let is_wanted = |entry: u64| wanted.contains(&entry);
     let table = handle.open()?;
-    let (mut entries, mut row_buffer) = (Vec::new(), RowBuffer::default());
+    let (mut values, mut row_buffer) = (Vec::new(), RowBuffer::default());
     let mut block = table.index().block_of(&handle.reference().first.key());
     let end = table.index().block_of(&handle.reference().last.key()) + 1;
     while block < end {
         for bytes in table.read_ahead(block, end)? {
             let parsed = table.parse_scanned(block, bytes)?;
             block += 1;
-            if parsed.constant(column::ENTRY).is_some_and(|entry| !is_wanted(entry)) {
+            if parsed.constant(column).is_some_and(|value| !is_wanted(value)) {
                 continue;
             }
-            entries.clear();
-            parsed.column(column::ENTRY, &mut entries);
-            for row in (0..entries.len()).filter(|&row| is_wanted(entries[row])) {
+            values.clear();
+            parsed.column(column, &mut values);
+            for row in (0..values.len()).filter(|&row| is_wanted(values[row])) {
                 parsed.read(row, true, &mut row_buffer);
                 let key = INODE.key(&row_buffer.row());
                 if handle.reference().shows(&key) {

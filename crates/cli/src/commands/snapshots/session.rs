@@ -219,6 +219,12 @@ pub fn object(session: &OpenSession) -> serde_json::Value {
     let mut object = log::object(&session.node);
     object["writer"] = writers::object(session.hold.as_ref());
     object["log_bytes"] = session.log_bytes.into();
+    if session.is_complete() {
+        object["state"] = "complete".into();
+    }
+    let membership = session.node.manifest.as_ref().ok().and_then(|manifest| manifest.job);
+    object["job"] = membership.map(|own| JobId(own.job).to_string()).into();
+    object["rank"] = membership.and_then(|own| own.rank).into();
     object
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Directories that one base removed as a whole while another changed only their entries.
 //!
-//! The removal is one tombstone at the directory's name, or another directory made there since, for
+//! The removal is one tombstone at the directory's name, or something else made there since, for
 //! which the other base has no record of its own. This module scans the sets on which not all bases
 //! build for such records. A directory that the base shows at another name was moved, and is the
 //! same there. If any is left, it follows each directory that such a set changed up to the root: a
@@ -115,8 +115,7 @@ impl ComposedBases {
                 for (base, namespace) in self.bases.iter().enumerate() {
                     let Some((set, inode)) = record(namespace, &key.key())? else { continue };
                     let is_dir = inode.entry == NameKind::Is(FileKind::Directory);
-                    let is_removal =
-                        set == layer.set && (is_dir || inode.entry == NameKind::Tombstone);
+                    let is_removal = set == layer.set;
                     let is_kept = is_dir
                         && !memberships[&layer.set].contains(&base)
                         // `find_conflicts` compares two independent records of one name.
@@ -124,12 +123,12 @@ impl ComposedBases {
                     if !is_removal && !is_kept {
                         continue;
                     }
-                    let id = inode.id;
+                    let (id, is_made) = (inode.id, inode.entry != NameKind::Tombstone);
                     let version =
                         ConflictingVersion::of_record(base, namespace, &key.key(), inode)?;
                     match is_removal {
                         true => {
-                            made = is_dir.then_some(id);
+                            made = is_made.then_some(id);
                             removal.get_or_insert(ConflictingVersion { inode: None, ..version });
                         }
                         false => kept.entry(id).or_default().push(version),

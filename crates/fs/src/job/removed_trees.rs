@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Trees that one part removed and in which another part changed something.
+//!
+//! A removal of a directory of a base is a tombstone at its name; those of its entries may be
+//! missing, and records that the part wrote there before remain. If another part changed something
+//! in the tree (made, wrote or moved a file, moved a directory in or out), the removal is
+//! withdrawn: the job's set shows what that part sees, as if the other had no records in the tree.
+//! What a part made in place of the tree conflicts with the tree, at its name.
+//! Invariant: a removal never hides another part's change.
+//! Cost: a look-up below for each name where a part removed a directory. If one is of a base: a
+//! scan of all directories of the bases, and of the records of all parts.
+
+use std::collections::BTreeMap;
+
+use esker_base::Result;
+use esker_table::merge::RecordMerge;
+use esker_table::schema::{Key, KeyBuffer};
+use esker_table::tables::TableRuns;
+use hashbrown::{HashMap, HashSet};
+
+use super::find::{PartFindings, RemovedDir, inode_of};
+use super::resolve::{JobLayers, is_same_but_times, preferred};
+use super::withdrawn::WithdrawnRecords;
+use crate::inode::{DirId, FileKind, INODE, Inode, NameKind, key};
+use crate::stack::dir_tree::{DirTree, visit_names};
+use crate::stack::layers::dir_of;
+
+/// A tree that a part removed, by its topmost directory.
+#[derive(Debug)]
+pub(super) struct RemovedTree {
+    /// The part that removed it.
+    pub(super) part: usize,
+    /// The name of the directory.
+    pub(super) key: KeyBuffer,
+    /// What the part has at the name instead, if anything.
+    pub(super) made: Option<NameKind>,
+    /// The parts that changed something in the tree, in order.
+    pub(super) changed_by: Vec<usize>,
+}
+
+/// All removed trees of bases.
+#[derive(Debug, Default)]
+pub(super) struct RemovedTrees {
+    pub(super) trees: Vec<RemovedTree>,
+    /// The directories in them, each with the indices of trees that it is in, one a part.
+    dirs: HashMap<DirId, Vec<usize>>,
+    /// Directories that parts moved and, if there are trees, files: part and identity.
+    pub(super) moved: HashSet<(usize, u128)>,
+}
+
+impl RemovedTrees {
+    /// Finds the removed trees, and who changed something in them.
+    pub(super) fn of(found: &PartFindings, layers: &JobLayers) -> Result<Self> {
+        let roots = removed_roots(found, layers)?;
+        // What a part moved and then removed is not elsewhere.
+        let moved = found.moved.iter().map(|moved| (moved.part, moved.inode.id));
+        let moved = moved.filter(|(part, dir)| !roots.contains_key(&(*part, DirId(*dir))));
+        let mut trees = Self { moved: moved.collect(), ..Self::default() };
+        if roots.is_empty() {
+            return Ok(trees);
+        }
+        let base_tree = layers.tree_below()?;
+        let children = base_tree.children();
+        for (&(part, dir), removed) in &roots {
+            let mut at = dir;
+            let is_nested = loop {
+                // A directory that its part moved away is in no tree above.
+                match base_tree.location(at).filter(|_| !trees.moved.contains(&(part, at.0))) {
+                    Some(dentry) if roots.contains_key(&(part, dentry.parent)) => break true,
+                    Some(dentry) => at = dentry.parent,
+                    None => break false,
+                }
+            };
+            if !is_nested {
+                trees.add(dir, removed, &children);
+            }
+        }
+        for file in &found.inherited {
+            if !trees.is_removed_by(dir_of(&file.key.key()), file.part) {
+                trees.moved.insert((file.part, file.file));
+            }
+        }
+        trees.find_changes(found, layers)?;
+        Ok(trees)
+    }
+
+    /// Adds the tree of `dir`, without directories that its part moved out of it.
+    fn add(&mut self, dir: DirId, removed: &RemovedDir, children: &HashMap<DirId, Vec<DirId>>) {
+        let index = self.trees.len();
+        self.trees.push(RemovedTree {
+            part: removed.part,
+            key: removed.key.clone(),
+            made: removed.made.map(|(entry, _)| entry),
+            changed_by: Vec::new(),
+        });
+        let mut waiting = vec![dir];
+        while let Some(dir) = waiting.pop() {
+            self.dirs.entry(dir).or_default().push(index);
+            let below = children.get(&dir).into_iter().flatten();
+            let is_here = |child: &&DirId| !self.moved.contains(&(removed.part, child.0));
+            waiting.extend(below.filter(is_here));
+        }
+    }
+
+    /// Returns the indices of the trees that contain `dir`.
+    fn containing(&self, dir: DirId) -> &[usize] {
+        self.dirs.get(&dir).map_or(&[], Vec::as_slice)
+    }
+
+    /// True if `part` removed `dir`.
+    fn is_removed_by(&self, dir: DirId, part: usize) -> bool {
+        self.containing(dir).iter().any(|&tree| self.trees[tree].part == part)
+    }
+
+    /// True if `dir` is in a tree that the job's set does not show.
+    pub(super) fn hides(&self, dir: DirId, found: &PartFindings) -> bool {
+        self.containing(dir).iter().any(|&tree| !self.is_withdrawn(&self.trees[tree], found))
+    }
+
+    /// True if the removal of `tree` is withdrawn, since another part changed something in it. If
+    /// the part has something else at the name, that holds only if the tree is shown rather.
+    pub(super) fn is_withdrawn(&self, tree: &RemovedTree, found: &PartFindings) -> bool {
+        let is_hidden = || match found.versions(&tree.key) {
+            Some((_, versions)) => {
+                preferred(versions, &self.moved).is_some_and(|shown| shown.part == tree.part)
+            }
+            None => tree.made == Some(NameKind::Is(FileKind::Directory)),
+        };
+        !tree.changed_by.is_empty() && (tree.made.is_none() || !is_hidden())
+    }
+
+    /// Adds to each tree the parts that changed something in it.
+    fn find_changes(&mut self, found: &PartFindings, layers: &JobLayers) -> Result<()> {
+        let (mut cursors, mut part_of) = (Vec::new(), Vec::new());
+        for (part, tables) in layers.tables.iter().enumerate() {
+            tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
+            part_of.resize(cursors.len(), part);
+        }
+        let mut changes: Vec<(usize, usize)> = Vec::new();
+        let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
+        while merge.advance()? {
+            let mut last = None;
+            for &source in merge.versions() {
+                let part = part_of[source];
+                if last.replace(part) == Some(part) {
+                    continue;
+                }
+                let inode = inode_of(&merge.version(source))?;
+                let key = merge.key();
+                for tree in self.changed_trees(part, &key, &inode, layers)? {
+                    changes.push((tree, part));
+                }
+            }
+        }
+        changes.extend(self.changes_of_links(found, layers)?);
+        for (tree, part) in changes {
+            let tree = &mut self.trees[tree];
+            if tree.part != part {
+                tree.changed_by.push(part);
+            }
+        }
+        for tree in &mut self.trees {
+            tree.changed_by.sort_unstable();
+            tree.changed_by.dedup();
+        }
+        Ok(())
+    }
+
+    /// Returns the trees of which the record `inode` of `part` at `key` changes something.
+    fn changed_trees(
+        &self,
+        part: usize,
+        key: &Key,
+        inode: &Inode,
+        layers: &JobLayers,
+    ) -> Result<Vec<usize>> {
+        let dir = dir_of(key);
+        if inode.entry == NameKind::Tombstone || self.is_removed_by(dir, part) {
+            return Ok(Vec::new());
+        }
+        let of_dir = if inode.is_directory() { self.containing(inode.dir_id()) } else { &[] };
+        let mut changed: Vec<usize> =
+            self.containing(dir).iter().filter(|tree| !of_dir.contains(tree)).copied().collect();
+        if !of_dir.is_empty() {
+            let base = layers.record_below(&(*key).into())?;
+            if base.is_none_or(|base| !is_same_but_times(&base, inode)) {
+                changed.extend(of_dir);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Returns the trees with names of files with several names that a part changed, and the part.
+    fn changes_of_links(
+        &self,
+        found: &PartFindings,
+        layers: &JobLayers,
+    ) -> Result<Vec<(usize, usize)>> {
+        let mut changed: HashMap<u128, Vec<usize>> = HashMap::new();
+        for link in &found.changed_links {
+            let file = link.inode.id;
+            let name = file.to_be_bytes();
+            let base = layers.record_below(&key(DirId::LINKS, &name).into())?;
+            let same = |base: &Inode| {
+                is_same_but_times(&Inode { nlink: link.inode.nlink, ..base.clone() }, &link.inode)
+            };
+            if base.as_ref().is_some_and(|base| !same(base)) {
+                changed.entry(file).or_default().push(link.part);
+            }
+        }
+        let mut changes = Vec::new();
+        if changed.is_empty() {
+            return Ok(changes);
+        }
+        let bases = layers.below.bases().iter().map(|base| &base.tables);
+        for table in bases.flat_map(|tables| &tables.runs).flat_map(|run| &run.tables) {
+            visit_names(table, &mut |key, id| {
+                let trees = self.containing(dir_of(key));
+                for part in changed.get(&id).into_iter().flatten().filter(|_| !trees.is_empty()) {
+                    changes.extend(trees.iter().map(|tree| (*tree, *part)));
+                }
+            })?;
+        }
+        Ok(changes)
+    }
+
+    /// Returns the records of removals that are withdrawn. Cost: a scan of the records that
+    /// parts have in trees whose removal is withdrawn.
+    pub(super) fn withdrawn(
+        &self,
+        found: &PartFindings,
+        layers: &JobLayers,
+    ) -> Result<WithdrawnRecords> {
+        let mut withdrawn = WithdrawnRecords::default();
+        if self.trees.iter().all(|tree| tree.changed_by.is_empty()) {
+            return Ok(withdrawn);
+        }
+        let winner_of = |tree: &RemovedTree| {
+            tree.changed_by.first().copied().filter(|_| self.is_withdrawn(tree, found))
+        };
+        let winners: Vec<Option<usize>> = self.trees.iter().map(winner_of).collect();
+        for (tree, winner) in self.trees.iter().zip(&winners) {
+            // Where other parts have something at the name, that is decided between them.
+            let is_own = tree.made.is_none() || found.versions(&tree.key).is_none();
+            if let Some(winner) = winner.filter(|_| is_own) {
+                withdrawn.add(tree.key.clone(), tree.part, winner);
+            }
+        }
+        for (dir, trees) in &self.dirs {
+            for (tree, winner) in trees.iter().map(|&tree| (&self.trees[tree], winners[tree])) {
+                let Some(winner) = winner else { continue };
+                for key in keys_in(&layers.tables[tree.part], *dir)? {
+                    let base = layers.record_below(&key)?.filter(|base| base.kind().is_some());
+                    let is_moved = |base: Inode| self.moved.contains(&(tree.part, base.id));
+                    if !base.is_some_and(is_moved) {
+                        withdrawn.add(key, tree.part, winner);
+                    }
+                }
+            }
+        }
+        Ok(withdrawn)
+    }
+}
+
+/// Returns the directories of bases that parts removed, by part and identity.
+fn removed_roots<'a>(
+    found: &'a PartFindings,
+    layers: &JobLayers,
+) -> Result<BTreeMap<(usize, DirId), &'a RemovedDir>> {
+    let moved: HashSet<(usize, u128)> =
+        found.moved.iter().map(|moved| (moved.part, moved.inode.id)).collect();
+    let mut roots = BTreeMap::new();
+    // The trees of parts that moved directories, for what they removed after they had moved it.
+    let mut shown: HashMap<usize, DirTree> = HashMap::new();
+    for removed in &found.removed_dirs {
+        let base = layers.record_below(&removed.key)?;
+        let Some(base) = base
+            .filter(|base| base.is_directory() && removed.made.map(|(_, id)| id) != Some(base.id))
+        else {
+            continue;
+        };
+        let part = removed.part;
+        if moved.contains(&(part, base.id)) {
+            if !shown.contains_key(&part) {
+                shown.insert(part, layers.tree_of_part(part)?);
+            }
+            if shown[&part].is_live(base.dir_id()) {
+                continue;
+            }
+        }
+        roots.insert((part, base.dir_id()), removed);
+    }
+    Ok(roots)
+}
+
+/// Returns the keys of all records that `tables` have in `dir`.
+fn keys_in(tables: &TableRuns, dir: DirId) -> Result<Vec<KeyBuffer>> {
+    let from = KeyBuffer { ints: [(dir.0 >> 64) as u64, dir.0 as u64, 0], string: Vec::new() };
+    let to = INODE.group_last(&from.key());
+    let mut cursors = Vec::new();
+    tables.cursors(&INODE, &from.key(), &to, &mut cursors);
+    let mut merge = RecordMerge::new(cursors, &from.key())?;
+    let mut keys = Vec::new();
+    while merge.advance()? && dir_of(&merge.key()) == dir {
+        keys.push(merge.key().into());
+    }
+    Ok(keys)
+}

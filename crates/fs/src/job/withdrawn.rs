@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Withdrawn records: records of a part that the job's set does not show, since they belong to a
+//! removal of something that another part changed. The set shows the other parts' records, and
+//! those of the bases where no other part has any.
+
+use std::collections::BTreeMap;
+
+use esker_base::Result;
+use esker_table::manifest::SetId;
+use esker_table::schema::KeyBuffer;
+
+use super::conflict::ConflictKind;
+use super::cover::{CoverSource, FileCover};
+use super::find::{PartFindings, PartVersion};
+use super::removed_trees::RemovedTrees;
+use super::resolve::{DecidedKey, JobLayers, KeyDecisions, PartResolution};
+use crate::inode::Inode;
+
+/// A name at which records of parts are withdrawn.
+#[derive(Debug)]
+pub(super) struct WithdrawnRecord {
+    /// The parts whose records are withdrawn.
+    pub(super) parts: Vec<usize>,
+    /// The part that changed what they removed.
+    pub(super) winner: usize,
+}
+
+/// Withdrawn records, in key order.
+#[derive(Debug, Default)]
+pub(super) struct WithdrawnRecords(pub(super) BTreeMap<KeyBuffer, WithdrawnRecord>);
+
+impl WithdrawnRecords {
+    /// Adds the record of `part` at `key`, since `winner` changed what the part removed.
+    pub(super) fn add(&mut self, key: KeyBuffer, part: usize, winner: usize) {
+        let new = WithdrawnRecord { parts: Vec::new(), winner };
+        let record = self.0.entry(key).or_insert(new);
+        record.parts.push(part);
+        record.winner = record.winner.min(winner);
+    }
+
+    /// True if the record of `part` at `key` is withdrawn.
+    pub(super) fn contains(&self, key: &KeyBuffer, part: usize) -> bool {
+        self.0.get(key).is_some_and(|record| record.parts.contains(&part))
+    }
+}
+
+impl WithdrawnRecord {
+    /// Returns the versions that are not withdrawn.
+    pub(super) fn kept(&self, versions: &[PartVersion]) -> Vec<PartVersion> {
+        let kept = versions.iter().filter(|version| !self.parts.contains(&version.part));
+        kept.cloned().collect()
+    }
+
+    /// Returns what is shown if all `versions` are withdrawn: the record of the bases, or a
+    /// tombstone.
+    pub(super) fn below(&self, base: Option<&Inode>, versions: &[PartVersion]) -> Inode {
+        let changed_ns = versions.iter().map(|version| version.inode.ctime_ns).max();
+        let seq = versions.iter().map(|version| version.inode.seq).max().unwrap_or(0);
+        let missing = || Inode { seq, ..Inode::tombstone(0, changed_ns.unwrap_or(0)) };
+        base.cloned().unwrap_or_else(missing)
+    }
+}
+
+impl PartResolution {
+    /// Reports removed trees in which other parts changed something.
+    pub(super) fn report_trees(
+        &mut self,
+        trees: &RemovedTrees,
+        found: &PartFindings,
+        parts: &[SetId],
+    ) {
+        for tree in trees.trees.iter().filter(|tree| !tree.changed_by.is_empty()) {
+            let kind = match tree.made {
+                None => ConflictKind::Removed,
+                // That is decided with the names that several parts have.
+                Some(_) if found.versions(&tree.key).is_some() => continue,
+                Some(_) => ConflictKind::SameName,
+            };
+            let (own, others) = (tree.part, &tree.changed_by);
+            match trees.is_withdrawn(tree, found) {
+                true => self.report(kind, &tree.key, others[0], &[own], parts),
+                false => self.report(kind, &tree.key, own, others, parts),
+            }
+        }
+    }
+
+    /// Shows what is below `withdrawn` records of names that no other part has, and the content of
+    /// all files at withdrawn records as the bases or the winning part have it.
+    pub(super) fn show_withdrawn(
+        &mut self,
+        withdrawn: &WithdrawnRecords,
+        found: &PartFindings,
+        decided: &mut KeyDecisions,
+        layers: &JobLayers,
+    ) -> Result<()> {
+        for (key, record) in &withdrawn.0 {
+            if let Some((at, versions)) = found.versions(key) {
+                let is_of_base = record.kept(versions).is_empty();
+                let inode = self.top[at].1.clone();
+                self.cover_withdrawn(&inode, is_of_base, record, layers)?;
+                continue;
+            }
+            let mut versions = Vec::with_capacity(record.parts.len());
+            for &part in &record.parts {
+                let inode = layers.record_of_part(part, key)?;
+                versions.extend(inode.map(|inode| PartVersion { part, inode }));
+            }
+            let base = layers.record_below(key)?;
+            let mut inode = record.below(base.as_ref(), &versions);
+            inode.raise_generation(&versions);
+            decided.insert(key.clone(), DecidedKey::of(&inode, record.winner, true));
+            self.cover_withdrawn(&inode, true, record, layers)?;
+            self.top.push((key.clone(), inode));
+        }
+        Ok(())
+    }
+
+    /// Keeps segments of withdrawn parts out of the content of `inode`.
+    fn cover_withdrawn(
+        &mut self,
+        inode: &Inode,
+        is_of_base: bool,
+        record: &WithdrawnRecord,
+        layers: &JobLayers,
+    ) -> Result<()> {
+        if !inode.mapped {
+            return Ok(());
+        }
+        let mut is_changed = is_of_base && inode.branch.is_some();
+        for &part in &record.parts {
+            is_changed = is_changed || layers.has_content_of(part, inode.id)?;
+        }
+        if is_changed {
+            let (file, size) = (inode.id, inode.size);
+            let source = match is_of_base {
+                true => CoverSource::Bases(Box::new(inode.clone())),
+                false => CoverSource::Part { part: record.winner, stored: file },
+            };
+            self.covers.push(FileCover { file, size, source });
+        }
+        Ok(())
+    }
+}
+
+impl Inode {
+    /// Raises the generation beyond those of `versions`: a directory made here later is newer than
+    /// any that a part has seen.
+    pub(super) fn raise_generation(&mut self, versions: &[PartVersion]) {
+        let next = versions.iter().map(|version| version.inode.next_generation()).max();
+        let next = next.unwrap_or(0);
+        self.generation = self.generation.max(next - u64::from(self.is_directory()).min(next));
+    }
+}
