@@ -24,6 +24,7 @@ mod lookup;
 mod make;
 mod mount;
 mod mount_state;
+mod mount_trial;
 mod node_location;
 mod nodes;
 mod prune;
@@ -42,5 +43,6 @@ pub use control::{
 };
 pub use file::InPlacePolicy;
 pub use mount::{Mount, MountEnding, MountOptions, is_supported};
+pub use mount_trial::{try_mount, try_rings};
 pub use prune::KNOWN_FILES_MAX;
 pub use server::{Transport, TransportChoice};

@@ -362,7 +362,7 @@ fn in_use() -> Error {
 }
 
 /// The error of the system call `what`, for example "mount at", for a mount at `mountpoint`.
-fn failed(what: &str, mountpoint: &Path, error: &io::Error) -> Error {
+pub(crate) fn failed(what: &str, mountpoint: &Path, error: &io::Error) -> Error {
     let place = format!("{what} {}", mountpoint.display());
     if !Path::new(DEVICE).exists() {
         let context = format!("{place}: this machine has no {DEVICE}: load the module `fuse`");

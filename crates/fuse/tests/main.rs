@@ -13,3 +13,4 @@ mod prune;
 mod requests;
 mod semantics;
 mod transports;
+mod trial;

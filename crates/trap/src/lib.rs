@@ -28,6 +28,8 @@ mod skeleton;
 mod spool;
 mod spooled_file;
 mod supervisor;
+mod trial;
 
 pub use filter::is_available;
 pub use supervisor::{TrapOptions, run};
+pub use trial::try_program;

@@ -10,3 +10,4 @@ mod programs;
 mod shown;
 mod spool;
 mod surroundings;
+mod trial;
