@@ -36,6 +36,8 @@ pub struct CommandContext {
     /// The program's arguments, for errors of usage.
     arguments: fn() -> clap::Command,
     store: Option<String>,
+    /// The limit on open files with which the program was started; `None` if there was none.
+    pub open_files_before: Option<u64>,
     /// Leases that keep what the command reads from being collected, if that takes long.
     leases: RefCell<Vec<ReadLease>>,
     /// The set of each name, as of its first look-up.
@@ -56,10 +58,16 @@ impl CommandContext {
             umask: umask.as_raw_mode(),
             arguments,
             store,
+            open_files_before: None,
             leases: RefCell::default(),
             resolved: RefCell::default(),
             views: RefCell::default(),
         }
+    }
+
+    /// The context of a program that was started with this limit on open files.
+    pub fn with_open_files_before(self, open_files_before: Option<u64>) -> Self {
+        Self { open_files_before, ..self }
     }
 
     /// The URL of the store. Its absence is a usage error, which ends the process.

@@ -13,7 +13,7 @@ use esker_base::{Error, Kind, Result};
 use esker_fuse::mountpoints;
 
 /// The directory of the store `url`, existing or not; `None` for other kinds of stores.
-fn directory_of(url: &str) -> Option<&Path> {
+pub fn directory_of(url: &str) -> Option<&Path> {
     let path = url.strip_prefix("file://").unwrap_or(url);
     let is_other = path.contains("://") || path.starts_with("memory:");
     (!is_other).then_some(Path::new(path))

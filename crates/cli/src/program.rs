@@ -60,12 +60,13 @@ pub trait ProgramArguments: Parser {
 /// Runs a program with the arguments of this process.
 pub fn run<A: ProgramArguments>() -> ExitCode {
     // First, since a store adapts to the limit when it is opened.
-    raise_open_files_limit();
+    let open_files_before = raise_open_files_limit();
     esker_base::mapped_file::guard_process();
     let matches = A::parser().get_matches_from(A::prepare(std::env::args_os().collect()));
     let arguments = A::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let GlobalOptions { store, json } = arguments.global().clone();
-    let context = CommandContext::new(A::parser, store, json);
+    let context =
+        CommandContext::new(A::parser, store, json).with_open_files_before(open_files_before);
     let watched = arguments.watch_signals(&context);
     let done = watched.and_then(|()| arguments.run(&context));
     let done = done.and_then(|code| context.out.flush().map(|()| code));
@@ -84,9 +85,10 @@ pub fn run<A: ProgramArguments>() -> ExitCode {
 }
 
 /// Raises the limit on open files as far as permitted: a writer keeps some open for each large
-/// file.
-fn raise_open_files_limit() {
+/// file. Returns the limit as it was; `None` if there was none.
+fn raise_open_files_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     // If that is forbidden the limit stays as it is, and fewer files are kept open.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    limit.current
 }

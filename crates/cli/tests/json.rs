@@ -110,7 +110,7 @@ fn every_read_command_prints_json() {
 
 /// The fields that the tables of docs/guide/command.md give in rows whose first cell names `command`:
 /// the first word of each piece of code in the third cell.
-fn documented_fields(command: &str) -> BTreeSet<String> {
+pub fn documented_fields(command: &str) -> BTreeSet<String> {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/command.md");
     let page = std::fs::read_to_string(page).expect("a page");
     let mut fields = BTreeSet::new();
@@ -151,6 +151,7 @@ fn printed_fields_are_those_of_the_guide() {
         ("names", vec!["names", "-l"], false),
         ("log", vec!["log"], false),
         ("verify", vec!["verify"], true),
+        ("doctor", vec!["doctor"], true),
         ("exit-codes", vec!["exit-codes"], true),
         ("gc", vec!["gc"], true),
         ("rename", vec!["rename", "flat", "flat2"], true),

@@ -5,6 +5,7 @@ mod advice;
 mod advise;
 mod advise_models;
 mod arguments;
+mod doctor;
 #[expect(dead_code, reason = "the tests of the workbench use the rest")]
 #[path = "../../workbench/tests/driver_library.rs"]
 mod driver_library;
@@ -15,6 +16,7 @@ mod far_stores;
 #[expect(dead_code, reason = "the tests of the stores use the rest")]
 #[path = "../../base/tests/faulty_proxy.rs"]
 mod faulty_proxy;
+mod forbidden_calls;
 mod full_stores;
 mod guides;
 mod holders;

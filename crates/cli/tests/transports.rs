@@ -4,9 +4,9 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use crate::forbidden_calls::forbid_calls;
 use crate::mounted::{Mounted, can_mount, run};
 
 /// `ESKER` mounts by rings, unless something forbids them; says what.
@@ -22,29 +22,9 @@ fn can_have_rings(mounted: &Mounted) -> bool {
     false
 }
 
-/// Lets nobody who runs `command` make rings, as profiles of containers do.
+/// Lets nobody who runs `command` make rings.
 fn forbid_rings(command: &mut Command) {
-    let of = |code: u16, jf: u8, k: u32| libc::sock_filter { code, jt: 0, jf, k };
-    let mut filter = [
-        // The number of the system call.
-        of(0x20, 0, 0),
-        of(0x15, 1, u32::try_from(libc::SYS_io_uring_setup).expect("small")),
-        of(0x06, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned()),
-        of(0x06, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let forbid = move || {
-        let length = u16::try_from(filter.len()).expect("small");
-        let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
-        // SAFETY: the program is as the kernel wants it, and lives until it has copied it.
-        let forbidden = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-                    == 0
-        };
-        if forbidden { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-    };
-    // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
-    unsafe { command.pre_exec(forbid) };
+    forbid_calls(command, &[libc::SYS_io_uring_setup]);
 }
 
 #[test]

@@ -18,7 +18,10 @@ const GROUPS: &[(&str, &[&str])] = &[
             "undelete",
         ],
     ),
-    ("Programs, in a mount or without one", &["mount", "mounts", "umount", "commit", "run"]),
+    (
+        "Programs, in a mount or without one",
+        &["mount", "mounts", "umount", "commit", "run", "doctor"],
+    ),
     ("Live namespaces and indexed directories", &["live", "imd"]),
     ("Measuring", &["bench", "workbench", "advise"]),
     ("This program", &["completions", "manual", "exit-codes"]),

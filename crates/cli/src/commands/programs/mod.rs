@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Programs: commands by which other programs reach namespaces, in a mount or without one.
 
+pub mod doctor;
 pub mod mount;
 mod mount_log;
 pub mod mounts;

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Program report: what a program is, the ways in which it can use Esker, and the commands.
+
+use std::os::unix::ffi::OsStrExt;
+
+use esker_base::{Error, Kind, Result};
+use serde_json::{Map, Value, json};
+
+use super::command_words::CommandWords;
+use super::elf_file::{ElfFile, native_name};
+use super::machine::machine_ways;
+use super::program_file::{ProgramContent, ProgramFile};
+use super::program_way::{ProgramWay, ProgramWays};
+use super::way_commands::{CommandNames, mpi_library_path};
+use crate::context::CommandContext;
+use crate::text;
+
+/// Libraries that the text names; JSON has all.
+const LIBRARIES_SHOWN: usize = 4;
+
+/// The answer for one command.
+pub struct ProgramReport {
+    words: CommandWords,
+    program: ProgramFile,
+    ways: ProgramWays,
+    names: CommandNames,
+}
+
+impl ProgramReport {
+    /// Reads the program of a command, and checks this machine for the ways that it needs.
+    ///
+    /// # Errors
+    /// As [`ProgramFile::find`].
+    pub fn new(context: &CommandContext, words: CommandWords) -> Result<Self> {
+        let program = ProgramFile::find(words.program())?;
+        let mut ways = ProgramWays::decide(&program, words.launcher(), &machine_ways());
+        if ways.ways[0].0 == ProgramWay::MpiIo && mpi_library_path().is_none() {
+            let what = "the library libesker_mpiio.so is not in $HOME/esker/lib or \
+                        $LD_LIBRARY_PATH: build it with the mpicc of the program's MPI \
+                        (guide/mpi-io.md)";
+            ways.missing.push(what.into());
+        }
+        let names = CommandNames::choose(context);
+        Ok(Self { words, program, ways, names })
+    }
+
+    /// Prints the answer.
+    pub fn print(&self, context: &CommandContext) -> Result<()> {
+        if context.out.is_json() {
+            return context.out.json(self.document());
+        }
+        let line = |label: &str, what: &str| {
+            let what = text::printable(what.as_bytes());
+            context.out.line(format!("{label:<9} {what}"))
+        };
+        line("program", &self.description())?;
+        for (index, (way, reasons)) in self.ways.ways.iter().enumerate() {
+            line(if index == 0 { "way" } else { "or" }, way.title())?;
+            for (index, reason) in reasons.iter().enumerate() {
+                line(if index == 0 { "  because" } else { "  and" }, reason)?;
+            }
+            if *way == ProgramWay::RunAt {
+                let differences = &self.ways.differences;
+                differences.iter().try_for_each(|difference| line("  but", difference))?;
+            }
+        }
+        self.ways.missing.iter().try_for_each(|missing| line("missing", missing))?;
+        for (index, (way, _)) in self.ways.ways.iter().enumerate() {
+            let commands = self.names.commands(*way, &self.words, &self.program);
+            if commands.is_empty() {
+                continue;
+            }
+            let heading = if index == 0 { "Paste:" } else { "Or, with the second way:" };
+            context.out.line(format!("\n{heading}"))?;
+            commands.iter().try_for_each(|command| context.out.line(format!("  {command}")))?;
+        }
+        match self.names.explanation(self.ways.ways[0].0) {
+            explanation if explanation.is_empty() => Ok(()),
+            explanation => context.out.line(format!("\n{explanation}")),
+        }
+    }
+
+    /// The result of the command.
+    ///
+    /// # Errors
+    /// `Unsupported` if the program cannot use Esker here unless it is changed.
+    pub fn outcome(&self) -> Result<()> {
+        if self.ways.ways[0].0 != ProgramWay::Library {
+            return Ok(());
+        }
+        let what = format!(
+            "{}: cannot use Esker here as it is; the lines above say what to ask the administrator \
+             for",
+            self.program.path.display()
+        );
+        Err(Error::new(Kind::Unsupported, what))
+    }
+
+    /// The program in a line.
+    fn description(&self) -> String {
+        let mut shown = self.program.path.display().to_string();
+        for interpreter in &self.program.interpreters {
+            shown.push_str(&format!(", a script of {}", interpreter.display()));
+        }
+        shown.push_str(": ");
+        shown.push_str(&match &self.program.content {
+            ProgramContent::Unreadable => "you may not read it".to_owned(),
+            ProgramContent::ShellText => "a text without `#!`, which only a shell runs".to_owned(),
+            ProgramContent::Elf(ElfFile::Foreign(machine)) => format!("for {}", machine.name),
+            ProgramContent::Elf(ElfFile::Native(native)) if native.is_static() => {
+                let language = if native.is_go { "Go, " } else { "" };
+                format!("{}, {language}linked statically", native_name())
+            }
+            ProgramContent::Elf(ElfFile::Native(native)) => {
+                let libraries = &native.libraries;
+                let first: Vec<&str> =
+                    libraries.iter().take(LIBRARIES_SHOWN).map(String::as_str).collect();
+                let more = match libraries.len().saturating_sub(LIBRARIES_SHOWN) {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                let language = if native.is_go { "Go, " } else { "" };
+                format!("{}, {language}needs {}{more}", native_name(), first.join(", "))
+            }
+        });
+        for privilege in &self.program.privileges {
+            shown.push_str(&format!(", {privilege}"));
+        }
+        shown
+    }
+
+    /// The answer as JSON; docs/guide/command.md describes it.
+    fn document(&self) -> Value {
+        let mut document = Map::new();
+        let words = self.words.all().iter().map(|word| word.to_string_lossy());
+        document.insert("command".into(), words.collect::<Vec<_>>().into());
+        text::put_bytes(&mut document, "program", self.program.path.as_os_str().as_bytes());
+        let interpreters = self.program.interpreters.iter().map(|path| path.to_string_lossy());
+        document.insert("interpreters".into(), interpreters.collect::<Vec<_>>().into());
+        document
+            .insert("launcher".into(), self.words.launcher().map(|launcher| launcher.name).into());
+        let (format, machine, native) = match &self.program.content {
+            ProgramContent::Elf(ElfFile::Native(native)) => {
+                ("elf", Some(native_name()), Some(native))
+            }
+            ProgramContent::Elf(ElfFile::Foreign(machine)) => {
+                ("elf", Some(machine.name.clone()), None)
+            }
+            ProgramContent::ShellText => ("text", None, None),
+            ProgramContent::Unreadable => ("unreadable", None, None),
+        };
+        document.insert("format".into(), format.into());
+        document.insert("machine".into(), machine.into());
+        document.insert("is_static".into(), native.map(|native| native.is_static()).into());
+        document.insert("is_go".into(), native.map(|native| native.is_go).into());
+        document.insert("linker".into(), native.and_then(|native| native.linker.clone()).into());
+        let libraries = native.map_or(Vec::new(), |native| native.libraries.clone());
+        document.insert("libraries".into(), libraries.into());
+        document.insert("privileges".into(), self.program.privileges.clone().into());
+        let ways = self.ways.ways.iter().map(|(way, reasons)| {
+            let commands = self.names.commands(*way, &self.words, &self.program);
+            json!({"way": way.word(), "reasons": reasons, "commands": commands})
+        });
+        document.insert("ways".into(), ways.collect::<Vec<_>>().into());
+        document.insert("differences".into(), self.ways.differences.clone().into());
+        document.insert("missing".into(), self.ways.missing.clone().into());
+        document.into()
+    }
+}
