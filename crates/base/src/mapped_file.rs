@@ -182,9 +182,14 @@ mod tests {
         guard_process();
         let file = file();
         let mapped = MappedFile::of(&file, 8).expect("a mapping");
-        for _ in 0..3 {
+        // Without the guard, the second signal and the file that was cut would end it as well.
+        let ends = matches!(action, None | Some(libc::SIG_DFL));
+        for _ in 0..if ends { 1 } else { 3 } {
             // SAFETY: raises a signal in this thread alone.
             assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0);
+        }
+        if ends {
+            return;
         }
         file.set_len(0).expect("cut");
         assert!(!mapped.copy(0..8, &mut [0; 8]) && mapped.is_lost());

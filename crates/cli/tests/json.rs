@@ -108,8 +108,8 @@ fn every_read_command_prints_json() {
     }
 }
 
-/// The fields that the tables of docs/guide/command.md give in rows whose first cell names `command`:
-/// the first word of each piece of code in the third cell.
+/// The fields that the tables of docs/guide/command.md give in rows whose first cell names
+/// `command`: the first word of each piece of code in the third cell.
 pub fn documented_fields(command: &str) -> BTreeSet<String> {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/command.md");
     let page = std::fs::read_to_string(page).expect("a page");
@@ -129,8 +129,8 @@ pub fn documented_fields(command: &str) -> BTreeSet<String> {
     fields
 }
 
-/// Symptom: `imd import` and `imd append` printed fields that no page described, and `squash` printed what
-/// it published last, where other commands print it first.
+/// Symptom: `imd import` and `imd append` printed fields that no page described, and `squash` printed
+/// what it published last, where other commands print it first.
 #[test]
 fn printed_fields_are_those_of_the_guide() {
     let esker = example();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `esker mount --transport` and `--statistics`: rings where possible, threads elsewhere, the messages to
-//! users, and the numbers of requests.
+//! `esker mount --transport` and `--statistics`: rings where possible, threads elsewhere, the
+//! messages to users, and the numbers of requests.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -76,8 +76,8 @@ fn a_log_that_says_only_which_transport_there_is_goes_with_the_mount() {
     assert_eq!(fs::read_dir(&logs).expect("logs").count(), 0);
 }
 
-/// The mount dies while programs wait for its answers: they get errors, and what they have written to
-/// closed files before is there when the session goes on.
+/// The mount dies while programs wait for its answers: they get errors, and what they have written
+/// to closed files before is there when the session goes on.
 #[test]
 fn a_mount_by_rings_may_be_killed_while_programs_wait() {
     if !can_mount() {

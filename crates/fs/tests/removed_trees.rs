@@ -10,7 +10,6 @@ use esker_fs::inode::{DirId, FileKind, Inode};
 use esker_fs::job::{ConflictKind, JobId, JobReport, PartConflict};
 use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::ops::{AttributeChanges, RenameFlags};
-use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_fs::stack::dir::Dir;
 use esker_fs::stack::identity::Identity;
@@ -30,6 +29,12 @@ type Change = fn(&Session);
 /// Runs each of `ranks` on top of a base: `/d` with the files `x`, `l` and `big` and the directory
 /// `s` with the file `y`; `/keep`, which is a link of `/d/l`. Returns the tree of the job.
 fn job(ranks: &[Change]) -> (Vec<String>, JobReport, Namespace) {
+    let ranks: Vec<&[Change]> = ranks.iter().map(std::slice::from_ref).collect();
+    job_of(&ranks)
+}
+
+/// Like [`job`], where each rank does several things.
+fn job_of(ranks: &[&[Change]]) -> (Vec<String>, JobReport, Namespace) {
     let repository = repository(&(Arc::new(MemoryStore::new()) as _));
     let session = repository.begin(&[], options()).expect("begin");
     let root = session.root().clone();
@@ -45,9 +50,9 @@ fn job(ranks: &[Change]) -> (Vec<String>, JobReport, Namespace) {
     session.close_file(big).expect("close");
     let base = session.publish("base").expect("publish");
     let mut parts = Vec::new();
-    for (rank, change) in (0..).zip(ranks) {
+    for (rank, changes) in (0..).zip(ranks) {
         let session = repository.begin_part(JobId(1), rank, &[base], options()).expect("begin");
-        change(&session);
+        changes.iter().for_each(|change| change(&session));
         parts.push(session.complete().expect("complete"));
     }
     let report = repository.publish_job(&parts, "job").expect("publish");
@@ -224,34 +229,52 @@ fn one_of_two_removals_holds_where_nothing_was_changed() {
 
 #[test]
 fn a_directory_made_in_place_of_one_in_which_another_part_changed_something_is_reported() {
+    let make: Change = |session| {
+        session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
+        write(session, "/d/other", b"o").expect("write");
+    };
     for removal in REMOVALS {
-        let make: Change = |session| {
-            session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
-            write(session, "/d/other", b"o").expect("write");
-        };
-        let repository = Repository::new(Arc::new(MemoryStore::new()));
-        let session = repository.begin(&[], options()).expect("begin");
-        let d = session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
-        session.mkdir(&d, b"s", 0o755).expect("mkdir");
-        for path in ["/d/x", "/d/l", "/d/s/y", "/d/big"] {
-            write(&session, path, b"base").expect("write");
-        }
-        let base = session.publish("base").expect("publish");
-        let mut parts = Vec::new();
-        let first: &[Change] = &[removal, make];
-        for (rank, changes) in [(0, first), (1, &[change_deep_below])] {
-            let session = repository.begin_part(JobId(1), rank, &[base], options()).expect("begin");
-            changes.iter().for_each(|change| change(&session));
-            parts.push(session.complete().expect("complete"));
-        }
-        let report = repository.publish_job(&parts, "job").expect("publish");
-        assert_sound(&repository);
-        let shown = repository.open(&[report.set], Identity::root()).expect("open");
-        assert_eq!(paths(&shown), ["/d", "/d/other o"]);
-        let own: Vec<_> = report.conflicts.iter().filter(|found| found.path.is_some()).collect();
-        assert_eq!(conflicts(&report)[0], (ConflictKind::SameName, Some("/d".into())), "{own:?}");
-        assert_eq!((own[0].winner, &own[0].losers[..]), (parts[0], &parts[1..]));
+        let both: [Change; 2] = [removal, make];
+        let (tree, report, _) = job_of(&[&both, &[change_deep_below]]);
+        assert_eq!(tree[..2], ["/d", "/d/other o"]);
+        let found: Vec<_> = report.conflicts.iter().filter(|found| found.path.is_some()).collect();
+        assert_eq!(conflicts(&report)[0], (ConflictKind::SameName, Some("/d".into())), "{found:?}");
     }
+}
+
+#[test]
+fn a_tree_in_which_another_part_changed_something_is_shown_rather_than_a_file_in_its_place() {
+    for removal in REMOVALS {
+        for is_first in [true, false] {
+            let replace: Change = match is_first {
+                true => |session| write(session, "/d", b"file").expect("write"),
+                false => |session| {
+                    session.symlink(session.root(), b"d", b"elsewhere").expect("symlink");
+                },
+            };
+            let both: [Change; 2] = [removal, replace];
+            let (tree, report, _) = job_of(&[&both, &[change_deep_below]]);
+            assert_eq!(tree, WHOLE, "{report:?}");
+            assert_eq!(conflicts(&report), [(ConflictKind::SameName, Some("/d".into()))]);
+        }
+    }
+}
+
+/// Symptom: the change of a file with several names was nowhere, and no conflict was reported.
+/// Cause: each part counts the names that it removes; where two parts removed all of them together,
+/// or one did and another changed the file, the inode was kept without a name.
+#[test]
+fn a_changed_file_of_which_others_removed_all_names_keeps_one() {
+    let (tree, report, shown) = job(&[
+        |session| chmod(session, "/", b"keep", 0o600),
+        |session| {
+            session.unlink(session.root(), b"keep").expect("unlink");
+            session.unlink(&session.dir("/d").expect("dir"), b"l").expect("unlink");
+        },
+    ]);
+    assert!(tree.contains(&"/keep base*2".to_owned()), "{tree:?}");
+    assert_eq!(shown.stat("/keep", FollowLinks::No).expect("stat").mode & 0o777, 0o600);
+    assert!(!report.conflicts.is_empty());
 }
 
 #[test]

@@ -24,6 +24,7 @@ use signal_hook::iterator::Signals;
 use crate::control::{ControlClient, ControlListener, ControlRequest};
 use crate::failed_change::expire_names;
 use crate::file::InPlacePolicy;
+use crate::fusermount::unmount_by_helper;
 use crate::mount_state::{MountSetup, MountState};
 use crate::prune::prune_until;
 use crate::server::{Server, Transport, TransportChoice};
@@ -258,13 +259,9 @@ impl MountShared {
     }
 
     fn unmount_by_helper(&self, flags: UnmountFlags) -> Result<()> {
-        let mut helper = std::process::Command::new("fusermount3");
-        helper.arg("-u");
-        if flags.contains(UnmountFlags::DETACH) {
-            helper.arg("-z");
-        }
-        let output = helper.arg("--").arg(&self.mountpoint).output();
-        let output = output.map_err(|error| Error::io(error, "run fusermount3"))?;
+        let is_lazy = flags.contains(UnmountFlags::DETACH);
+        let output = unmount_by_helper(&self.mountpoint, is_lazy)
+            .map_err(|error| Error::io(error, "run fusermount3"))?;
         if output.status.success() {
             return Ok(());
         }

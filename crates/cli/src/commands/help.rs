@@ -27,7 +27,8 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("This program", &["completions", "manual", "exit-codes"]),
 ];
 
-/// Lists the subcommands of `command` by group in its help; they are hidden where it lists them itself.
+/// Lists the subcommands of `command` by group in its help; they are hidden where it lists them
+/// itself.
 pub fn grouped(command: Command) -> Command {
     let header = *command.get_styles().get_header();
     let name_style = *command.get_styles().get_literal();

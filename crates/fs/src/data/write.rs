@@ -430,3 +430,29 @@ fn mark_unsynced(state: &mut DataLogState, log: &Arc<dyn AppendLog>) {
         state.unsynced.push(log.clone());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use esker_base::store::{FaultStore, MemoryStore};
+
+    use super::*;
+
+    /// Symptom: a sync returned Ok although that for which it waited had failed, and the bytes were
+    /// lost.
+    #[test]
+    fn every_sync_after_a_failed_one_fails() {
+        let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let logs = DataLogs::new(store.clone(), SetId(1), 0);
+        let mut left = 10;
+        let mut fill = |buffer: &mut [u8]| {
+            let count = std::mem::take(&mut left);
+            buffer[..count].fill(1);
+            Ok(count)
+        };
+        logs.write_large(&mut fill).expect("write");
+        store.fail_one_in(1, Kind::DeviceFailed);
+        assert_eq!(logs.sync().expect_err("a failing store").kind(), Kind::DeviceFailed);
+        store.fail_one_in(0, Kind::DeviceFailed);
+        assert_eq!(logs.sync().expect_err("its bytes are not durable").kind(), Kind::Closed);
+    }
+}

@@ -558,9 +558,8 @@ fn detach(mountpoint: &Path) -> Result<()> {
     if rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH).is_ok() {
         return Ok(());
     }
-    let mut helper = std::process::Command::new("fusermount3");
-    match helper.args(["-u", "-z", "--"]).arg(mountpoint).status() {
-        Ok(status) if status.success() => Ok(()),
+    match esker_fuse::unmount_by_helper(mountpoint, true) {
+        Ok(output) if output.status.success() => Ok(()),
         _ => {
             let word = shell_word(mountpoint.as_os_str().as_bytes());
             let what = format!(

@@ -66,16 +66,9 @@ fn helper_problem(is_root: bool) -> Option<String> {
                 .into(),
         );
     }
-    let found = HELPERS.iter().find_map(|name| Some((*name, find_program(name.as_ref())?)));
-    let Some((name, path)) = found else {
+    let Some(path) = HELPERS.iter().find_map(|name| find_program(name.as_ref())) else {
         return Some("there is no fusermount3 on PATH: ask the administrator for `fuse3`".into());
     };
-    if name != HELPERS[0] {
-        return Some(format!(
-            "`esker umount` needs fusermount3, and only {name} is here: ask the administrator for \
-             `fuse3`"
-        ));
-    }
     (!is_set_user_id(&path)).then(|| {
         format!(
             "{} is not set-user-id of root, so it mounts for root only: ask the administrator",
