@@ -37,6 +37,7 @@ install -m 644 bindings/c/tests/programs/{check.h,ranks.c,objects.cpp} "$example
 install -m 644 bindings/fortran/heat.f90 "$examples/fortran/"
 sed "s|@BINDIR@|$prefix/bin|" packaging/esker-mount@.service >"$pages/unit"
 install -Dm 644 "$pages/unit" "$root$prefix/lib/systemd/system/esker-mount@.service"
+install -Dm 755 packaging/slurm/esker-slurm "$root$prefix/lib/esker/esker-slurm"
 if [ -n "$root" ] || [ "$EUID" = 0 ]; then
     install -Dm 755 packaging/mount.esker "$root/sbin/mount.esker"
 fi

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
-# usage: scripts/setup.sh [build|test|deny|mpi|c|soak|package|docs|compare|compare-workbench]...      (default: build test)
+# usage: scripts/setup.sh [build|test|deny|mpi|c|slurm|soak|package|docs|compare|compare-workbench]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in
 #             mounts, Go and the S3 server that the tests start, PostgreSQL, LevelDB, Java and a
@@ -11,6 +11,7 @@
 #   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, libclang, which reads their headers, Python, and what uses MPI-IO
 #   c         gfortran, CMake and valgrind, for programs that use the C library
+#   slurm     Slurm and Munge, for jobs of several nodes
 #   package   what makes Debian packages
 #   docs      mdbook
 #   compare   Python, fio, ext4 tools; peers/Makefile installs what the rival engines need
@@ -232,6 +233,16 @@ setup_c() {
     need optional "checks memory of programs" valgrind valgrind
 }
 
+setup_slurm() {
+    # slurmd takes the superuser.
+    [ "$EUID" = 0 ] || return 0
+    PATH="$PATH:/usr/sbin"
+    need optional "runs jobs of several nodes" slurmctld slurmctld
+    need optional "runs jobs of several nodes" slurmd slurmd
+    need optional "starts jobs of several nodes" slurm-client sbatch
+    need optional "tells Slurm who starts a job" munge munged
+}
+
 setup_soak() {
     need required "runs the campaigns in mounts" python3 python3
     need required "works in mounts" stress-ng stress-ng
@@ -267,7 +278,7 @@ setup_compare_workbench() {
 [ $# -gt 0 ] || set -- build test
 for part; do
     case $part in
-        build | test | deny | mpi | c | soak | package | docs | compare) "setup_$part" ;;
+        build | test | deny | mpi | c | slurm | soak | package | docs | compare) "setup_$part" ;;
         compare-workbench) setup_compare_workbench ;;
         *)
             sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2

@@ -67,7 +67,7 @@ tests_by_rings() {
     ESKER_TEST_TRANSPORT=uring cargo test -p esker-fuse --test main 2>&1 | tee "$output"
 }
 
-check setup scripts/setup.sh build test deny mpi c package
+check setup scripts/setup.sh build test deny mpi c slurm package
 check format cargo fmt --all --check
 # Also what is compiled only with MPI: both MPIs compile the same source.
 check lint env MPICC=mpicc.openmpi cargo clippy --workspace --all-targets --features "$FEATURES,mpi" -- -D warnings
@@ -86,6 +86,7 @@ done
 
 check comparisons python3 scripts/test_compare_workbench.py
 check install scripts/test_install.sh
+check slurm scripts/test_slurm.sh "${CARGO_TARGET_DIR:-target}/debug/esker"
 check mpi scripts/test_mpi.sh
 check c scripts/test_c.sh "$FEATURES"
 check fuzz scripts/fuzz.sh "$FUZZ_SECONDS"
