@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 
 use esker_base::Result;
+use esker_table::block::DecodedBlock;
 use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer};
 use esker_table::tables::TableRuns;
@@ -21,9 +22,11 @@ use hashbrown::{HashMap, HashSet};
 use super::find::{PartFindings, RemovedDir, inode_of};
 use super::resolve::{JobLayers, is_same_but_times, preferred};
 use super::withdrawn::WithdrawnRecords;
-use crate::inode::{DirId, FileKind, INODE, Inode, NameKind, key};
+use crate::inode::{DirId, FileKind, INODE, Inode, NameKind, column, key};
 use crate::stack::dir_tree::{DirTree, visit_names};
 use crate::stack::layers::dir_of;
+
+const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
 
 /// A tree that a part removed, by its topmost directory.
 #[derive(Debug)]
@@ -136,21 +139,27 @@ impl RemovedTrees {
             tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
             part_of.resize(cursors.len(), part);
         }
-        let mut changes: Vec<(usize, usize)> = Vec::new();
+        let mut changes: HashSet<(usize, usize)> = HashSet::new();
         let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
-        while merge.advance()? {
+        let mut more = merge.advance()?;
+        while more {
+            if merge.lone_block().is_some_and(|(_, block)| self.is_elsewhere(block)) {
+                more = merge.skip_block()?;
+                continue;
+            }
             let mut last = None;
             for &source in merge.versions() {
                 let part = part_of[source];
                 if last.replace(part) == Some(part) {
                     continue;
                 }
-                let inode = inode_of(&merge.version(source))?;
-                let key = merge.key();
-                for tree in self.changed_trees(part, &key, &inode, layers)? {
-                    changes.push((tree, part));
+                let (key, row) = (merge.key(), merge.version(source));
+                if self.dirs.contains_key(&dir_of(&key)) || row.ints[column::ENTRY] == DIRECTORY {
+                    let changed = self.changed_trees(part, &key, &inode_of(&row)?, layers)?;
+                    changes.extend(changed.into_iter().map(|tree| (tree, part)));
                 }
             }
+            more = merge.advance()?;
         }
         changes.extend(self.changes_of_links(found, layers)?);
         for (tree, part) in changes {
@@ -161,9 +170,16 @@ impl RemovedTrees {
         }
         for tree in &mut self.trees {
             tree.changed_by.sort_unstable();
-            tree.changed_by.dedup();
         }
         Ok(())
+    }
+
+    /// True if a block has only records of files, in one directory that is in no tree.
+    fn is_elsewhere(&self, block: &DecodedBlock) -> bool {
+        let [first, last] = [0, block.rows() - 1].map(|row| dir_of(&block.key(&INODE, row)));
+        first == last
+            && !self.dirs.contains_key(&first)
+            && !block.column(column::ENTRY).contains(DIRECTORY)
     }
 
     /// Returns the trees of which the record `inode` of `part` at `key` changes something.
