@@ -68,7 +68,7 @@ pub fn change(session: &Session, random: &mut Random) -> Result<()> {
     let other = session.dir(pick(random))?;
     let name = format!("n{}", random.below(6)).into_bytes();
     let other_name = format!("n{}", random.below(6)).into_bytes();
-    match random.below(14) {
+    match random.below(16) {
         0..=2 => session.create(&dir, &name, 0o640).map(drop),
         3..=5 => {
             let mut left = random.below(3_000) as usize;
@@ -88,6 +88,11 @@ pub fn change(session: &Session, random: &mut Random) -> Result<()> {
         10 => session.remove_tree(&dir, &name),
         11 => session.rename((&dir, &name), (&other, &other_name), RenameFlags::Replace).map(drop),
         12 => session.link(&dir, &name, &other, &other_name).map(drop),
+        13 => session.rename((&dir, &name), (&other, &other_name), RenameFlags::Exchange).map(drop),
+        14 => {
+            let changes = AttributeChanges { mode: Some(0o750), ..AttributeChanges::default() };
+            session.setattr(&dir, &name, &changes).map(drop)
+        }
         _ => {
             let changes = AttributeChanges {
                 size: Some(random.below(2_000)),

@@ -10,6 +10,8 @@ use esker_table::schema::{Key, KeyBuffer, Row};
 use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
+use super::part_views::PartViews;
+use super::resolve::JobLayers;
 use super::same_file::InheritedFile;
 use crate::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, column};
 use crate::stack::layers::dir_of;
@@ -21,6 +23,8 @@ pub(super) struct PartVersion {
     pub(super) part: usize,
     /// Its newest record.
     pub(super) inode: Inode,
+    /// False if the part does not show the directory with the name.
+    pub(super) is_seen: bool,
 }
 
 /// A directory at a different place from where it was made.
@@ -62,8 +66,28 @@ pub(super) struct PartFindings {
     pub(super) changed_links: Vec<ChangedLinks>,
     /// Names at which there was a directory, perhaps of a base.
     pub(super) removed_dirs: Vec<RemovedDir>,
+    /// Parts that removed directories, of bases or their own.
+    pub(super) removers: HashSet<usize>,
     /// Records of files that a set other than the part made.
     pub(super) inherited: Vec<InheritedFile>,
+}
+
+/// Keeps the elements of `all` that `is_kept` accepts.
+fn retain<T>(all: &mut Vec<T>, mut is_kept: impl FnMut(&T) -> Result<bool>) -> Result<()> {
+    let mut kept = Vec::with_capacity(all.len());
+    for own in std::mem::take(all) {
+        if is_kept(&own)? {
+            kept.push(own);
+        }
+    }
+    *all = kept;
+    Ok(())
+}
+
+/// True if a block has no record of a directory.
+pub(super) fn is_of_files(block: &DecodedBlock) -> bool {
+    const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
+    !block.column(column::ENTRY).contains(DIRECTORY)
 }
 
 /// Returns the inode of a stored row.
@@ -132,7 +156,8 @@ impl PartFindings {
             let part = part_of[source];
             // Cursors of one part are adjacent, its newest run first.
             if versions.last().is_none_or(|version| version.part != part) {
-                versions.push(PartVersion { part, inode: inode_of(&merge.version(source))? });
+                let inode = inode_of(&merge.version(source))?;
+                versions.push(PartVersion { part, inode, is_seen: true });
             }
         }
         self.shared.push((merge.key().into(), versions));
@@ -176,13 +201,60 @@ impl PartFindings {
         self.add_removed_dir(part, &key, &inode);
         if inode.entry != NameKind::Tombstone {
             if !FileId(inode.id).is_of(set) {
-                self.inherited.push(InheritedFile { file: inode.id, part, key: key.into() });
+                let key = key.into();
+                self.inherited.push(InheritedFile { file: inode.id, part, key, is_seen: true });
             }
             if is_of_links {
                 self.changed_links.push(ChangedLinks { part, inode });
             }
         } else if is_of_links && let Ok(file) = <[u8; 16]>::try_from(key.string) {
             self.dead.insert(u128::from_be_bytes(file), part);
+        }
+        Ok(())
+    }
+
+    /// Leaves of the moved directories those that a part moved: a base has them elsewhere, or not.
+    pub(super) fn keep_moves(&mut self, layers: &JobLayers) -> Result<()> {
+        let mut moved = Vec::with_capacity(self.moved.len());
+        for own in std::mem::take(&mut self.moved) {
+            let base = layers.record_below(&own.key)?;
+            if base.is_none_or(|base| !base.is_directory() || base.id != own.inode.id) {
+                moved.push(own);
+            }
+        }
+        self.moved = moved;
+        Ok(())
+    }
+
+    /// Forgets records in directories that their part does not show, since it removed a directory
+    /// above. Marks the versions of shared keys.
+    pub(super) fn forget_unseen(&mut self, views: &mut PartViews) -> Result<()> {
+        let moved: HashSet<(usize, u128)> =
+            self.moved.iter().map(|moved| (moved.part, moved.inode.id)).collect();
+        for removed in &self.removed_dirs {
+            let base = views.layers().record_below(&removed.key)?;
+            // A tombstone where a directory was that the part moved is no removal.
+            let is_move = base.is_some_and(|base| moved.contains(&(removed.part, base.id)));
+            if !(is_move && removed.made.is_none()) {
+                self.removers.insert(removed.part);
+            }
+        }
+        if self.removers.is_empty() {
+            return Ok(());
+        }
+        let mut sees = |part: usize, key: &KeyBuffer| {
+            Ok(!self.removers.contains(&part) || views.shows(part, dir_of(&key.key()))?)
+        };
+        retain(&mut self.moved, |own| sees(own.part, &own.key))?;
+        retain(&mut self.links, |(part, key, _)| sees(*part, key))?;
+        retain(&mut self.removed_dirs, |own| sees(own.part, &own.key))?;
+        for own in &mut self.inherited {
+            own.is_seen = sees(own.part, &own.key)?;
+        }
+        for (key, versions) in &mut self.shared {
+            for version in versions {
+                version.is_seen = sees(version.part, key)?;
+            }
         }
         Ok(())
     }

@@ -13,15 +13,17 @@ mod conflict;
 mod cover;
 mod find;
 mod link_counts;
+mod lost_names;
+mod moved_files;
+mod part_views;
 mod parts;
-mod removed_links;
 mod removed_trees;
 mod resolve;
 mod same_file;
 mod withdrawn;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::str::FromStr;
 
@@ -39,6 +41,8 @@ pub use self::conflict::{ConflictKind, PartConflict};
 use self::cover::FileCover;
 use self::find::PartFindings;
 use self::link_counts::corrected_counts;
+use self::lost_names::{changed_files, restored_names};
+use self::part_views::PartViews;
 pub use self::parts::JobPart;
 pub(crate) use self::parts::joined_job;
 use self::resolve::{JobLayers, PartResolution};
@@ -116,7 +120,8 @@ impl Repository {
     /// conflicts, or if parts removed directories of bases, also a scan of all directories.
     ///
     /// # Errors
-    /// `Exists` if the name is taken; `Invalid` if a part is not complete or builds on another.
+    /// `Exists` if the name is taken; `Invalid` if a part is not complete or builds on another, or if
+    /// parts with names build on different bases.
     pub fn publish_job(&self, parts: &[SetId], name: &str) -> Result<JobReport> {
         self.publish_job_as(None, parts, name)
     }
@@ -183,8 +188,12 @@ impl Repository {
         let below = LayerStack::new(source.clone(), load_stack(source, &manifest.bases)?, None);
         let layers =
             JobLayers { parts, tables: &tables, below: &below, manifests: &manifests, source };
-        let found = PartFindings::in_parts(&tables, parts)?;
-        let resolved = PartResolution::of(&found, &layers)?;
+        let mut found = PartFindings::in_parts(&tables, parts)?;
+        let mut views = PartViews::new(&layers);
+        found.keep_moves(&layers)?;
+        found.forget_unseen(&mut views)?;
+        let resolved = PartResolution::of(&found, &layers, &mut views)?;
+        let changed = changed_files(&found, &layers)?;
         manifest.tables = stack_runs(&manifests);
         // Some parts may consist of data only.
         dependency::keep_data_of(&mut manifest, parts);
@@ -212,11 +221,19 @@ impl Repository {
             merged: resolved.merged,
             conflicts: resolved.conflicts,
         };
-        if found.has_moves_of_several_parts() || !report.conflicts.is_empty() {
-            let joined = TableRuns::new(&manifest.tables, &INODE, source);
-            let bases = below.bases().iter().map(|base| &base.tables);
-            let all: Vec<&TableRuns> = std::iter::once(&joined).chain(bases).collect();
-            let tree = DirTree::of(&all, 1)?;
+        let is_tree_needed =
+            found.has_moves_of_several_parts() || !changed.is_empty() || resolved.has_withdrawn;
+        if is_tree_needed || !report.conflicts.is_empty() {
+            let mut joined = TableRuns::new(&manifest.tables, &INODE, source);
+            let mut tree = DirTree::of(&with_bases(&joined, &below), 1)?;
+            let all = with_bases(&joined, &below);
+            let conflicts = &mut report.conflicts;
+            let names = restored_names(&changed, &found, (&tree, &all), &mut views, conflicts)?;
+            if !names.is_empty() {
+                top.push_records(&mut manifest, &names)?;
+                joined = TableRuns::new(&manifest.tables, &INODE, source);
+                tree = DirTree::of(&with_bases(&joined, &below), 1)?;
+            }
             complete_conflicts(&mut report.conflicts, &found, &tree, parts);
             top.push_records(&mut manifest, &corrected_counts(&tree, &joined, &layers)?)?;
         }
@@ -250,15 +267,8 @@ impl Repository {
             }
             manifest.last_seq = manifest.last_seq.max(part.last_seq);
             manifest.data_sets.extend_from_slice(&part.data_sets);
-            for (property, value) in &part.properties {
-                manifest.properties.entry(property.clone()).or_insert(value.clone());
-            }
-            // What differs describes a part.
-            let is_common = |property: &String, value: &mut String| {
-                part.properties.get(property).is_none_or(|own| own == value)
-            };
-            manifest.properties.retain(is_common);
         }
+        manifest.properties = common_properties(parts);
         let membership = parts.iter().find_map(|part| part.job);
         manifest.job = membership.map(|part| JobMembership { rank: None, ..part });
         Ok(manifest)
@@ -282,6 +292,19 @@ impl Repository {
                 );
                 return Err(Error::new(Kind::Invalid, context));
             }
+            let has_names =
+                |part: &Manifest| part.tables.iter().any(|table| table.schema == INODE.id);
+            if let Some(other) = manifests.iter().find(|other: &&Manifest| has_names(other))
+                && has_names(&manifest)
+                && other.bases != manifest.bases
+            {
+                let context = format!(
+                    "part @{part} builds on other snapshots than the part of rank {}: all parts of \
+                     a job begin on the same ones",
+                    other.job.and_then(|job| job.rank).unwrap_or(0)
+                );
+                return Err(Error::new(Kind::Invalid, context));
+            }
             if manifest.state != SetState::Sealed {
                 let context = format!(
                     "part {part} is not complete; its writer completes it or, if the writer is \
@@ -297,6 +320,26 @@ impl Repository {
         }
         Ok(manifests)
     }
+}
+
+/// Returns the tables of a joined set and of all its bases, in order of precedence.
+fn with_bases<'a>(joined: &'a TableRuns, below: &'a LayerStack) -> Vec<&'a TableRuns> {
+    let bases = below.bases().iter().map(|base| &base.tables);
+    std::iter::once(joined).chain(bases).collect()
+}
+
+/// Returns the properties on which the parts agree: what differs describes a part.
+fn common_properties(parts: &[Manifest]) -> BTreeMap<String, String> {
+    let mut values: BTreeMap<&String, HashSet<&String>> = BTreeMap::new();
+    for (property, value) in parts.iter().flat_map(|part| &part.properties) {
+        values.entry(property).or_default().insert(value);
+    }
+    let common = values.into_iter().filter(|(_, values)| values.len() == 1);
+    common
+        .flat_map(|(property, values)| {
+            values.into_iter().map(|value| (property.clone(), value.clone()))
+        })
+        .collect()
 }
 
 /// The runs of the job's set that override those of its parts.

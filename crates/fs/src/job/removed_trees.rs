@@ -6,9 +6,10 @@
 //! in the tree (made, wrote or moved a file, moved a directory in or out), the removal is
 //! withdrawn: the job's set shows what that part sees, as if the other had no records in the tree.
 //! What a part made in place of the tree conflicts with the tree, at its name.
-//! Invariant: a removal never hides another part's change.
+//! Invariants: a removal never hides another part's change without a report; records of a part in
+//! a directory that it does not show are never shown.
 //! Cost: a look-up below for each name where a part removed a directory. If one is of a base: a
-//! scan of all directories of the bases, and of the records of all parts.
+//! scan of all directories of the bases, and of the records of parts in these trees.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +20,14 @@ use esker_table::schema::{Key, KeyBuffer};
 use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
-use super::find::{PartFindings, RemovedDir, inode_of};
+use super::find::{ChangedLinks, PartFindings, PartVersion, RemovedDir, inode_of};
+use super::lost_names::names_below;
+use super::moved_files::MovedFiles;
+use super::part_views::PartViews;
 use super::resolve::{JobLayers, is_same_but_times, preferred};
 use super::withdrawn::WithdrawnRecords;
 use crate::inode::{DirId, FileKind, INODE, Inode, NameKind, column, key};
-use crate::stack::dir_tree::{DirTree, visit_names};
+use crate::stack::dir_tree::visit_names;
 use crate::stack::layers::dir_of;
 
 const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
@@ -35,6 +39,8 @@ pub(super) struct RemovedTree {
     pub(super) part: usize,
     /// The name of the directory.
     pub(super) key: KeyBuffer,
+    /// The directory.
+    dir: DirId,
     /// What the part has at the name instead, if anything.
     pub(super) made: Option<NameKind>,
     /// The parts that changed something in the tree, in order.
@@ -47,28 +53,29 @@ pub(super) struct RemovedTrees {
     pub(super) trees: Vec<RemovedTree>,
     /// The directories in them, each with the indices of trees that it is in, one a part.
     dirs: HashMap<DirId, Vec<usize>>,
-    /// Directories that parts moved and, if there are trees, files: part and identity.
-    pub(super) moved: HashSet<(usize, u128)>,
+    /// What parts moved.
+    pub(super) moved: MovedFiles,
 }
 
 impl RemovedTrees {
     /// Finds the removed trees, and who changed something in them.
-    pub(super) fn of(found: &PartFindings, layers: &JobLayers) -> Result<Self> {
-        let roots = removed_roots(found, layers)?;
-        // What a part moved and then removed is not elsewhere.
-        let moved = found.moved.iter().map(|moved| (moved.part, moved.inode.id));
-        let moved = moved.filter(|(part, dir)| !roots.contains_key(&(*part, DirId(*dir))));
-        let mut trees = Self { moved: moved.collect(), ..Self::default() };
+    pub(super) fn of(
+        found: &PartFindings,
+        layers: &JobLayers,
+        views: &mut PartViews,
+    ) -> Result<Self> {
+        let mut trees = Self { moved: MovedFiles::of(found), ..Self::default() };
+        let roots = trees.removed_roots(found, layers)?;
         if roots.is_empty() {
             return Ok(trees);
         }
-        let base_tree = layers.tree_below()?;
+        let base_tree = views.below()?;
         let children = base_tree.children();
         for (&(part, dir), removed) in &roots {
             let mut at = dir;
             let is_nested = loop {
                 // A directory that its part moved away is in no tree above.
-                match base_tree.location(at).filter(|_| !trees.moved.contains(&(part, at.0))) {
+                match base_tree.location(at).filter(|_| !trees.moved.has(part, at.0)) {
                     Some(dentry) if roots.contains_key(&(part, dentry.parent)) => break true,
                     Some(dentry) => at = dentry.parent,
                     None => break false,
@@ -78,13 +85,28 @@ impl RemovedTrees {
                 trees.add(dir, removed, &children);
             }
         }
-        for file in &found.inherited {
-            if !trees.is_removed_by(dir_of(&file.key.key()), file.part) {
-                trees.moved.insert((file.part, file.file));
-            }
-        }
         trees.find_changes(found, layers)?;
         Ok(trees)
+    }
+
+    /// Returns the directories of bases that parts removed, by part and identity.
+    fn removed_roots<'f>(
+        &self,
+        found: &'f PartFindings,
+        layers: &JobLayers,
+    ) -> Result<BTreeMap<(usize, DirId), &'f RemovedDir>> {
+        let mut roots = BTreeMap::new();
+        for removed in &found.removed_dirs {
+            let is_removed = |base: &Inode| {
+                base.is_directory()
+                    && removed.made.map(|(_, id)| id) != Some(base.id)
+                    && !self.moved.has(removed.part, base.id)
+            };
+            if let Some(base) = layers.record_below(&removed.key)?.filter(is_removed) {
+                roots.insert((removed.part, base.dir_id()), removed);
+            }
+        }
+        Ok(roots)
     }
 
     /// Adds the tree of `dir`, without directories that its part moved out of it.
@@ -93,6 +115,7 @@ impl RemovedTrees {
         self.trees.push(RemovedTree {
             part: removed.part,
             key: removed.key.clone(),
+            dir,
             made: removed.made.map(|(entry, _)| entry),
             changed_by: Vec::new(),
         });
@@ -100,7 +123,7 @@ impl RemovedTrees {
         while let Some(dir) = waiting.pop() {
             self.dirs.entry(dir).or_default().push(index);
             let below = children.get(&dir).into_iter().flatten();
-            let is_here = |child: &&DirId| !self.moved.contains(&(removed.part, child.0));
+            let is_here = |child: &&DirId| !self.moved.has(removed.part, child.0);
             waiting.extend(below.filter(is_here));
         }
     }
@@ -120,16 +143,20 @@ impl RemovedTrees {
         self.containing(dir).iter().any(|&tree| !self.is_withdrawn(&self.trees[tree], found))
     }
 
-    /// True if the removal of `tree` is withdrawn, since another part changed something in it. If
-    /// the part has something else at the name, that holds only if the tree is shown rather.
+    /// True if the removal of `tree` is withdrawn, since another part changed something in it,
+    /// unless another directory is shown in its place.
     pub(super) fn is_withdrawn(&self, tree: &RemovedTree, found: &PartFindings) -> bool {
+        let is_directory = |entry| entry == NameKind::Is(FileKind::Directory);
         let is_hidden = || match found.versions(&tree.key) {
             Some((_, versions)) => {
-                preferred(versions, &self.moved).is_some_and(|shown| shown.part == tree.part)
+                let seen: Vec<PartVersion> =
+                    versions.iter().filter(|version| version.is_seen).cloned().collect();
+                let shown = preferred(&seen, &self.moved).map(|shown| &shown.inode);
+                shown.is_some_and(|shown| shown.is_directory() && shown.dir_id() != tree.dir)
             }
-            None => tree.made == Some(NameKind::Is(FileKind::Directory)),
+            None => tree.made.is_some_and(is_directory),
         };
-        !tree.changed_by.is_empty() && (tree.made.is_none() || !is_hidden())
+        !tree.changed_by.is_empty() && !is_hidden()
     }
 
     /// Adds to each tree the parts that changed something in it.
@@ -217,10 +244,9 @@ impl RemovedTrees {
             let file = link.inode.id;
             let name = file.to_be_bytes();
             let base = layers.record_below(&key(DirId::LINKS, &name).into())?;
-            let same = |base: &Inode| {
-                is_same_but_times(&Inode { nlink: link.inode.nlink, ..base.clone() }, &link.inode)
-            };
-            if base.as_ref().is_some_and(|base| !same(base)) {
+            if let Some(base) = base
+                && layers.is_changed(link.part, &base, &link.inode)?
+            {
                 changed.entry(file).or_default().push(link.part);
             }
         }
@@ -240,73 +266,93 @@ impl RemovedTrees {
         Ok(changes)
     }
 
-    /// Returns the records of removals that are withdrawn. Cost: a scan of the records that
-    /// parts have in trees whose removal is withdrawn.
+    /// Returns the records that are withdrawn: what is at the names of trees whose removal is
+    /// withdrawn, and what a part has in directories that it does not show, but others do. Cost: a
+    /// scan of the records that parts have in these directories.
     pub(super) fn withdrawn(
         &self,
         found: &PartFindings,
         layers: &JobLayers,
+        views: &mut PartViews,
     ) -> Result<WithdrawnRecords> {
         let mut withdrawn = WithdrawnRecords::default();
-        if self.trees.iter().all(|tree| tree.changed_by.is_empty()) {
-            return Ok(withdrawn);
-        }
-        let winner_of = |tree: &RemovedTree| {
-            tree.changed_by.first().copied().filter(|_| self.is_withdrawn(tree, found))
-        };
-        let winners: Vec<Option<usize>> = self.trees.iter().map(winner_of).collect();
-        for (tree, winner) in self.trees.iter().zip(&winners) {
-            // Where other parts have something at the name, that is decided between them.
-            let is_own = tree.made.is_none() || found.versions(&tree.key).is_none();
-            if let Some(winner) = winner.filter(|_| is_own) {
-                withdrawn.add(tree.key.clone(), tree.part, winner);
+        for tree in &self.trees {
+            if self.is_withdrawn(tree, found) {
+                withdrawn.add(tree.key.clone(), tree.part, tree.changed_by[0]);
             }
         }
+        let mut unseen: BTreeMap<(usize, DirId), usize> = BTreeMap::new();
         for (dir, trees) in &self.dirs {
-            for (tree, winner) in trees.iter().map(|&tree| (&self.trees[tree], winners[tree])) {
-                let Some(winner) = winner else { continue };
-                for key in keys_in(&layers.tables[tree.part], *dir)? {
-                    let base = layers.record_below(&key)?.filter(|base| base.kind().is_some());
-                    let is_moved = |base: Inode| self.moved.contains(&(tree.part, base.id));
-                    if !base.is_some_and(is_moved) {
-                        withdrawn.add(key, tree.part, winner);
+            for tree in trees.iter().map(|&tree| &self.trees[tree]) {
+                if let Some(&winner) = tree.changed_by.first() {
+                    unseen.insert((tree.part, *dir), winner);
+                }
+            }
+        }
+        for (key, versions) in &found.shared {
+            for own in versions.iter().filter(|own| found.removers.contains(&own.part)) {
+                let dirs = versions.iter().filter(|other| other.inode.is_directory());
+                for other in dirs.filter(|other| other.part != own.part) {
+                    let dir = other.inode.dir_id();
+                    if !views.shows(own.part, dir)? {
+                        unseen.insert((own.part, dir), other.part);
                     }
                 }
+                if !own.is_seen {
+                    let others = versions.iter().find(|other| other.part != own.part);
+                    let winner = others.map_or(own.part, |other| other.part);
+                    withdrawn.add(key.clone(), own.part, winner);
+                }
+            }
+        }
+        if !unseen.is_empty() {
+            self.withdraw_unseen_files(&mut withdrawn, found, views)?;
+        }
+        for ((part, dir), winner) in unseen {
+            for key in keys_in(&layers.tables[part], dir)? {
+                withdrawn.add(key, part, winner);
             }
         }
         Ok(withdrawn)
     }
 }
 
-/// Returns the directories of bases that parts removed, by part and identity.
-fn removed_roots<'a>(
-    found: &'a PartFindings,
-    layers: &JobLayers,
-) -> Result<BTreeMap<(usize, DirId), &'a RemovedDir>> {
-    let moved: HashSet<(usize, u128)> =
-        found.moved.iter().map(|moved| (moved.part, moved.inode.id)).collect();
-    let mut roots = BTreeMap::new();
-    // The trees of parts that moved directories, for what they removed after they had moved it.
-    let mut shown: HashMap<usize, DirTree> = HashMap::new();
-    for removed in &found.removed_dirs {
-        let base = layers.record_below(&removed.key)?;
-        let Some(base) = base
-            .filter(|base| base.is_directory() && removed.made.map(|(_, id)| id) != Some(base.id))
-        else {
-            continue;
+impl RemovedTrees {
+    /// Withdraws the records of files with several names of which their part shows none.
+    fn withdraw_unseen_files(
+        &self,
+        withdrawn: &mut WithdrawnRecords,
+        found: &PartFindings,
+        views: &mut PartViews,
+    ) -> Result<()> {
+        let winners: HashMap<usize, usize> = self
+            .trees
+            .iter()
+            .filter_map(|tree| Some((tree.part, *tree.changed_by.first()?)))
+            .collect();
+        let is_in_question = |link: &&ChangedLinks| {
+            winners.contains_key(&link.part) && !self.moved.has_file(link.part, link.inode.id)
         };
-        let part = removed.part;
-        if moved.contains(&(part, base.id)) {
-            if !shown.contains_key(&part) {
-                shown.insert(part, layers.tree_of_part(part)?);
+        let links: Vec<&ChangedLinks> = found.changed_links.iter().filter(is_in_question).collect();
+        if links.is_empty() {
+            return Ok(());
+        }
+        let names = names_below(&links.iter().map(|link| link.inode.id).collect(), views.layers())?;
+        for link in links {
+            let mut is_seen = false;
+            for name in names.get(&link.inode.id).into_iter().flatten() {
+                is_seen = is_seen
+                    || views.layers().record_of_part(link.part, name)?.is_none()
+                        && views.shows(link.part, dir_of(&name.key()))?;
             }
-            if shown[&part].is_live(base.dir_id()) {
-                continue;
+            if !is_seen {
+                let name = link.inode.id.to_be_bytes();
+                let key = key(DirId::LINKS, &name).into();
+                withdrawn.add(key, link.part, winners[&link.part]);
             }
         }
-        roots.insert((part, base.dir_id()), removed);
+        Ok(())
     }
-    Ok(roots)
 }
 
 /// Returns the keys of all records that `tables` have in `dir`.

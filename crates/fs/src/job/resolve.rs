@@ -24,7 +24,8 @@ use super::WINDOW_BYTES;
 use super::conflict::{ConflictKind, PartConflict};
 use super::cover::FileCover;
 use super::find::{MovedDir, PartFindings, PartVersion};
-use super::removed_links::keep_names_of_changed_files;
+use super::moved_files::MovedFiles;
+use super::part_views::PartViews;
 use super::removed_trees::RemovedTrees;
 use crate::inode::{DirId, INODE, Inode, NameKind, key};
 use crate::stack::dir_tree::DirTree;
@@ -60,17 +61,18 @@ impl JobLayers<'_> {
         is_found.then(|| Inode::of_buffer(&row)).transpose()
     }
 
-    /// Returns the directories that a part shows. Cost: a scan of those of the part and its bases.
-    pub(super) fn tree_of_part(&self, part: usize) -> Result<DirTree> {
-        let below = self.below.bases().iter().map(|base| &base.tables);
-        let all: Vec<&TableRuns> = std::iter::once(&self.tables[part]).chain(below).collect();
-        DirTree::of(&all, 1)
-    }
-
     /// Returns the directories that the bases show. Cost: a scan of them.
     pub(super) fn tree_below(&self) -> Result<DirTree> {
         let below: Vec<&TableRuns> = self.below.bases().iter().map(|base| &base.tables).collect();
         DirTree::of(&below, 1)
+    }
+
+    /// True if `inode`, the record of `part` for a file, or its content differs from `base` in more
+    /// than times and the number of names.
+    pub(super) fn is_changed(&self, part: usize, base: &Inode, inode: &Inode) -> Result<bool> {
+        let counted = Inode { nlink: inode.nlink, ..base.clone() };
+        Ok(!is_same_but_times(&counted, inode)
+            || inode.mapped && self.has_content_of(part, inode.id)?)
     }
 
     /// True if a part has segments of `file`, because it wrote to the file or truncated it. Cost: a
@@ -98,6 +100,10 @@ pub(super) struct PartResolution {
     /// Number of names with compatible changes of several parts.
     pub(super) merged: u64,
     pub(super) conflicts: Vec<PartConflict>,
+    /// True if records are withdrawn, which may be of names that parts counted.
+    pub(super) has_withdrawn: bool,
+    /// Index of the conflict at a key.
+    conflict_at: HashMap<KeyBuffer, usize>,
     /// Files whose content is that of one part.
     pub(super) covers: Vec<FileCover>,
 }
@@ -133,14 +139,23 @@ struct KeyDecision {
 
 impl PartResolution {
     /// Decides every key that several parts have.
-    pub(super) fn of(found: &PartFindings, layers: &JobLayers) -> Result<Self> {
+    pub(super) fn of(
+        found: &PartFindings,
+        layers: &JobLayers,
+        views: &mut PartViews,
+    ) -> Result<Self> {
         let parts = layers.parts;
-        let mut resolved =
-            Self { top: Vec::new(), merged: 0, conflicts: Vec::new(), covers: Vec::new() };
-        let trees = RemovedTrees::of(found, layers)?;
-        let mut withdrawn = trees.withdrawn(found, layers)?;
-        let kept_names = keep_names_of_changed_files(&mut withdrawn, found, layers)?;
-        resolved.conflicts.extend(kept_names);
+        let mut resolved = Self {
+            top: Vec::new(),
+            merged: 0,
+            conflicts: Vec::new(),
+            has_withdrawn: false,
+            conflict_at: HashMap::new(),
+            covers: Vec::new(),
+        };
+        let trees = RemovedTrees::of(found, layers, views)?;
+        let withdrawn = trees.withdrawn(found, layers, views)?;
+        resolved.has_withdrawn = !withdrawn.0.is_empty();
         resolved.report_trees(&trees, found, parts);
         // The winning directories and files with several names, by key.
         let mut decided = KeyDecisions::new();
@@ -152,7 +167,7 @@ impl PartResolution {
             let mut decision = match record.filter(|_| kept.is_empty()) {
                 None => decide(key, &kept, &trees.moved, base.as_ref()),
                 Some(record) => KeyDecision {
-                    inode: record.below(base.as_ref(), versions),
+                    inode: record.below(base.as_ref(), versions, &trees.moved),
                     winner: record.winner,
                     conflict: None,
                 },
@@ -160,13 +175,13 @@ impl PartResolution {
             decision.inode.raise_generation(versions);
             // A conflict is reported at the name of the tree.
             decision.conflict.take_if(|_| trees.hides(dir_of(&key.key()), found));
-            decide_content(&mut decision, &kept, layers)?;
+            decide_content(&mut decision, &kept, base.as_ref(), layers)?;
             bases.push(base);
             let is_contested = record.is_some() || decision.conflict.is_some();
             let decided_key = DecidedKey::of(&decision.inode, decision.winner, is_contested);
             decided.insert(key.clone(), decided_key);
             match decision.conflict {
-                None => resolved.merged += 1,
+                None => resolved.merged += u64::from(kept.len() > 1),
                 Some((kind, losers)) => {
                     resolved.report(kind, key, decision.winner, &losers, parts);
                 }
@@ -174,8 +189,8 @@ impl PartResolution {
             resolved.top.push((key.clone(), decision.inode));
         }
         resolved.correct_link_counts(found, &bases, layers)?;
-        resolved.show_withdrawn(&withdrawn, found, &mut decided, layers)?;
-        resolved.resolve_moves(&found.moved, &decided, parts);
+        resolved.show_withdrawn(&withdrawn, &trees.moved, found, &mut decided, layers)?;
+        resolved.resolve_moves(found, &decided, parts);
         resolved.restore_links(&found.links, &found.dead, &decided, layers)?;
         resolved.top.sort_by(|a, b| a.0.key().cmp(&b.0.key()));
         resolved.separate_files(found, &decided, &bases, layers)?;
@@ -238,6 +253,8 @@ impl PartResolution {
         Ok(())
     }
 
+    /// Adds a conflict at `key`. If there is one already, the name has both in one: the winner is
+    /// that of the last decision, and all others lose.
     pub(super) fn report(
         &mut self,
         kind: ConflictKind,
@@ -246,7 +263,18 @@ impl PartResolution {
         losers: &[usize],
         parts: &[SetId],
     ) {
-        self.conflicts.push(PartConflict::at(key, kind, winner, losers, parts));
+        let new = PartConflict::at(key, kind, winner, losers, parts);
+        let Some(&at) = self.conflict_at.get(key) else {
+            self.conflict_at.insert(key.clone(), self.conflicts.len());
+            self.conflicts.push(new);
+            return;
+        };
+        let known = &mut self.conflicts[at];
+        known.winner = new.winner;
+        let missing = new.losers.iter().filter(|loser| !known.losers.contains(loser));
+        let missing: Vec<SetId> = missing.copied().collect();
+        known.losers.extend(missing);
+        known.losers.retain(|loser| *loser != new.winner);
     }
 
     /// Restores the inode of a file whose last name one part removed, if another part's name for it
@@ -286,9 +314,9 @@ impl PartResolution {
     }
 
     /// Keeps each directory that parts moved to different places at one of them.
-    fn resolve_moves(&mut self, moved: &[MovedDir], decided: &KeyDecisions, parts: &[SetId]) {
+    fn resolve_moves(&mut self, found: &PartFindings, decided: &KeyDecisions, parts: &[SetId]) {
         let mut places: BTreeMap<u128, Vec<&MovedDir>> = BTreeMap::new();
-        for moved in moved {
+        for moved in &found.moved {
             let shown = decided.get(&moved.key);
             if shown.is_none_or(|shown| shown.id == moved.inode.id) {
                 let all = places.entry(moved.inode.id).or_default();
@@ -301,8 +329,11 @@ impl PartResolution {
             all.sort_by_key(|moved| (moved.inode.seq, moved.part));
             for loser in &all[1..] {
                 let next = loser.inode.next_generation();
-                let tombstone =
+                let mut tombstone =
                     Inode { seq: loser.inode.seq, ..Inode::tombstone(next, loser.inode.ctime_ns) };
+                if let Some((_, versions)) = found.versions(&loser.key) {
+                    tombstone.raise_generation(versions);
+                }
                 self.top.retain(|(key, _)| *key != loser.key);
                 self.top.push((loser.key.clone(), tombstone));
                 let winner = all[0].part;
@@ -323,11 +354,11 @@ fn lowest(versions: &[PartVersion], fits: impl Fn(&PartVersion) -> bool) -> Opti
 /// the least is hidden; then by the rule.
 pub(super) fn preferred<'a>(
     versions: &'a [PartVersion],
-    moved: &HashSet<(usize, u128)>,
+    moved: &MovedFiles,
 ) -> Option<&'a PartVersion> {
     versions.iter().min_by_key(|version| {
         let inode = &version.inode;
-        let is_moved = inode.is_directory() && moved.contains(&(version.part, inode.id));
+        let is_moved = inode.is_directory() && moved.has(version.part, inode.id);
         (!is_moved, !inode.is_directory(), inode.seq, version.part)
     })
 }
@@ -345,22 +376,42 @@ fn others(
 fn decide(
     key: &KeyBuffer,
     versions: &[PartVersion],
-    moved: &HashSet<(usize, u128)>,
+    moved: &MovedFiles,
     base: Option<&Inode>,
 ) -> KeyDecision {
     // A directory that one part moved stays moved.
     let is_left = |version: &PartVersion| {
-        let id = version.inode.id;
-        let is_mover =
-            |other: &PartVersion| other.inode.id != id && moved.contains(&(other.part, id));
-        version.inode.is_directory() && versions.iter().any(is_mover)
+        let inode = &version.inode;
+        inode.is_directory()
+            && moved.mover(inode.id).is_some()
+            && !moved.has(version.part, inode.id)
+    };
+    // A directory's times change with each removal of an entry.
+    let is_touched = |version: &PartVersion| {
+        let inode = &version.inode;
+        let differs =
+            |other: &PartVersion| (other.inode.entry, other.inode.id) != (inode.entry, inode.id);
+        inode.is_directory()
+            && base.is_some_and(|base| is_same_but_times(base, inode))
+            && versions.iter().any(differs)
     };
     let (left, rest): (Vec<PartVersion>, Vec<PartVersion>) =
-        versions.iter().cloned().partition(is_left);
-    if !left.is_empty() && !rest.is_empty() {
-        let mut decision = decide(key, &rest, moved, base);
-        let (_, losers) = decision.conflict.get_or_insert((ConflictKind::Moved, Vec::new()));
-        losers.extend(left.iter().map(|version| version.part));
+        versions.iter().cloned().partition(|version| is_left(version) || is_touched(version));
+    if let [first, ..] = &left[..] {
+        let losers = left.iter().filter(|version| is_left(version)).map(|version| version.part);
+        let losers: Vec<usize> = losers.collect();
+        let mut decision = if rest.is_empty() {
+            let tombstone = Inode::tombstone(first.inode.next_generation(), first.inode.ctime_ns);
+            let inode = Inode { seq: first.inode.seq, ..tombstone };
+            let winner = moved.mover(first.inode.id).unwrap_or(first.part);
+            KeyDecision { inode, winner, conflict: None }
+        } else {
+            decide(key, &rest, moved, base)
+        };
+        if !losers.is_empty() {
+            let (_, all) = decision.conflict.get_or_insert((ConflictKind::Moved, Vec::new()));
+            all.extend(losers);
+        }
         return decision;
     }
     let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
@@ -371,7 +422,7 @@ fn decide(
     } else if dir_of(&key.key()) == DirId::LINKS {
         decide_links(versions, base)
     } else if versions.iter().any(is_gone) {
-        decide_removed(versions, base)
+        decide_removed(versions)
     } else {
         let same = |a: &Inode, b: &Inode| a.entry == b.entry && a.id == b.id;
         if versions.iter().all(|version| same(&version.inode, &first.inode)) {
@@ -390,14 +441,18 @@ fn decide(
 fn decide_content(
     decision: &mut KeyDecision,
     versions: &[PartVersion],
+    base: Option<&Inode>,
     layers: &JobLayers,
 ) -> Result<()> {
-    if decision.conflict.is_some() || !decision.inode.mapped {
+    let is_content = |(kind, _): &(ConflictKind, Vec<usize>)| *kind != ConflictKind::SameFile;
+    if decision.conflict.as_ref().is_some_and(is_content) || !decision.inode.mapped {
         return Ok(());
     }
+    let size = base.map(|base| base.size);
     let mut writers = Vec::new();
     for version in versions {
-        if layers.has_content_of(version.part, decision.inode.id)? {
+        let is_resized = size.is_some_and(|size| size != version.inode.size);
+        if is_resized || layers.has_content_of(version.part, decision.inode.id)? {
             writers.push(version.clone());
         }
     }
@@ -405,32 +460,21 @@ fn decide_content(
         && writers.len() > 1
     {
         decision.winner = first.part;
+        decision.inode.size = first.inode.size;
         let losers = others(&writers, first.part, |_| true);
         decision.conflict = Some((ConflictKind::SameFile, losers));
     }
     Ok(())
 }
 
-/// Decides about a key whose file or directory some parts removed, and others changed or made. A
+/// Decides about a key whose file or directory some parts removed, and others changed or made: a
 /// change wins over a removal.
-fn decide_removed(versions: &[PartVersion], base: Option<&Inode>) -> KeyDecision {
-    let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
-    // A directory's times change with each removal of an entry.
-    let is_change = |version: &PartVersion| {
-        let is_same = |base: &Inode| is_same_but_times(base, &version.inode);
-        let is_touched = version.inode.is_directory() && base.is_some_and(is_same);
-        !is_gone(version) && !is_touched
-    };
-    let is_shown = |version: &PartVersion| match versions.iter().any(is_change) {
-        true => is_change(version),
-        false => is_gone(version),
-    };
-    let first = lowest(versions, is_shown).expect("a version is a change or a removal");
-    let losers = others(versions, first.part, |version| {
-        let is_other = !is_same_but_times(&version.inode, &first.inode);
-        is_change(first) && is_other && (is_gone(version) || is_change(version))
-    });
-    let conflict = (!losers.is_empty()).then_some((ConflictKind::Removed, losers));
+fn decide_removed(versions: &[PartVersion]) -> KeyDecision {
+    let is_change = |version: &PartVersion| version.inode.entry != NameKind::Tombstone;
+    let first = lowest(versions, is_change).expect("one of the versions is no tombstone");
+    let is_other = |version: &PartVersion| !is_same_but_times(&version.inode, &first.inode);
+    let losers = others(versions, first.part, is_other);
+    let conflict = Some((ConflictKind::Removed, losers));
     KeyDecision { inode: first.inode.clone(), winner: first.part, conflict }
 }
 

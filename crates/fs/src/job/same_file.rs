@@ -26,6 +26,8 @@ pub(super) struct InheritedFile {
     pub(super) file: u128,
     pub(super) part: usize,
     pub(super) key: KeyBuffer,
+    /// False if the part does not show the directory with the name.
+    pub(super) is_seen: bool,
 }
 
 /// Changes of the parts to one file of a base.
@@ -64,7 +66,10 @@ impl PartResolution {
     ) -> Result<()> {
         let mut claims: HashMap<u128, FileClaims> = HashMap::new();
         for record in &found.inherited {
-            claims.entry(record.file).or_default().records.push((record.part, &record.key));
+            let claims = claims.entry(record.file).or_default();
+            let own = (record.part, &record.key);
+            // The segments of a record that is not shown may be in the way all the same.
+            if record.is_seen { claims.records.push(own) } else { claims.others.push(own) }
         }
         for ((key, versions), base) in found.shared.iter().zip(bases) {
             let Some(base) = base else { continue };

@@ -12,9 +12,11 @@ use esker_table::schema::KeyBuffer;
 use super::conflict::ConflictKind;
 use super::cover::{CoverSource, FileCover};
 use super::find::{PartFindings, PartVersion};
+use super::moved_files::MovedFiles;
 use super::removed_trees::RemovedTrees;
 use super::resolve::{DecidedKey, JobLayers, KeyDecisions, PartResolution};
-use crate::inode::Inode;
+use crate::inode::{DirId, Inode, NameKind};
+use crate::stack::layers::dir_of;
 
 /// A name at which records of parts are withdrawn.
 #[derive(Debug)]
@@ -37,27 +39,42 @@ impl WithdrawnRecords {
         record.parts.push(part);
         record.winner = record.winner.min(winner);
     }
-
-    /// True if the record of `part` at `key` is withdrawn.
-    pub(super) fn contains(&self, key: &KeyBuffer, part: usize) -> bool {
-        self.0.get(key).is_some_and(|record| record.parts.contains(&part))
-    }
 }
 
 impl WithdrawnRecord {
     /// Returns the versions that are not withdrawn.
     pub(super) fn kept(&self, versions: &[PartVersion]) -> Vec<PartVersion> {
-        let kept = versions.iter().filter(|version| !self.parts.contains(&version.part));
-        kept.cloned().collect()
+        let is_kept =
+            |version: &&PartVersion| version.is_seen && !self.parts.contains(&version.part);
+        versions.iter().filter(is_kept).cloned().collect()
     }
 
-    /// Returns what is shown if all `versions` are withdrawn: the record of the bases, or a
-    /// tombstone.
-    pub(super) fn below(&self, base: Option<&Inode>, versions: &[PartVersion]) -> Inode {
+    /// Returns what is shown if all `versions` are withdrawn: the record of the bases unless what
+    /// they have is elsewhere now, or a tombstone.
+    pub(super) fn below(
+        &self,
+        base: Option<&Inode>,
+        versions: &[PartVersion],
+        moved: &MovedFiles,
+    ) -> Inode {
+        let is_here = |base: &&Inode| {
+            let has_moved = |part: &usize| moved.has_file(*part, base.id);
+            match base.is_directory() {
+                true => moved.mover(base.id).is_none(),
+                false => !self.parts.iter().any(has_moved),
+            }
+        };
         let changed_ns = versions.iter().map(|version| version.inode.ctime_ns).max();
         let seq = versions.iter().map(|version| version.inode.seq).max().unwrap_or(0);
         let missing = || Inode { seq, ..Inode::tombstone(0, changed_ns.unwrap_or(0)) };
-        base.cloned().unwrap_or_else(missing)
+        let mut shown = base.filter(is_here).cloned().unwrap_or_else(missing);
+        if let Some(base) = base {
+            shown.generation = shown.generation.max(base.generation);
+            if shown.entry == NameKind::Tombstone {
+                shown.generation = shown.generation.max(base.next_generation());
+            }
+        }
+        shown
     }
 }
 
@@ -72,8 +89,6 @@ impl PartResolution {
         for tree in trees.trees.iter().filter(|tree| !tree.changed_by.is_empty()) {
             let kind = match tree.made {
                 None => ConflictKind::Removed,
-                // That is decided with the names that several parts have.
-                Some(_) if found.versions(&tree.key).is_some() => continue,
                 Some(_) => ConflictKind::SameName,
             };
             let (own, others) = (tree.part, &tree.changed_by);
@@ -89,52 +104,60 @@ impl PartResolution {
     pub(super) fn show_withdrawn(
         &mut self,
         withdrawn: &WithdrawnRecords,
+        moved: &MovedFiles,
         found: &PartFindings,
         decided: &mut KeyDecisions,
         layers: &JobLayers,
     ) -> Result<()> {
         for (key, record) in &withdrawn.0 {
             if let Some((at, versions)) = found.versions(key) {
-                let is_of_base = record.kept(versions).is_empty();
+                let kept = record.kept(versions);
+                let shown = decided.get(key).map_or(record.winner, |decided| decided.winner);
                 let inode = self.top[at].1.clone();
-                self.cover_withdrawn(&inode, is_of_base, record, layers)?;
+                let part = (!kept.is_empty()).then_some(shown);
+                self.cover_withdrawn(&inode, part, record, layers)?;
                 continue;
             }
             let mut versions = Vec::with_capacity(record.parts.len());
             for &part in &record.parts {
                 let inode = layers.record_of_part(part, key)?;
-                versions.extend(inode.map(|inode| PartVersion { part, inode }));
+                versions.extend(inode.map(|inode| PartVersion { part, inode, is_seen: true }));
             }
             let base = layers.record_below(key)?;
-            let mut inode = record.below(base.as_ref(), &versions);
+            let mut inode = record.below(base.as_ref(), &versions, moved);
             inode.raise_generation(&versions);
             decided.insert(key.clone(), DecidedKey::of(&inode, record.winner, true));
-            self.cover_withdrawn(&inode, true, record, layers)?;
+            self.cover_withdrawn(&inode, None, record, layers)?;
+            if dir_of(&key.key()) == DirId::LINKS {
+                // Its count may have been corrected.
+                self.top.retain(|(known, _)| known != key);
+            }
             self.top.push((key.clone(), inode));
         }
         Ok(())
     }
 
-    /// Keeps segments of withdrawn parts out of the content of `inode`.
+    /// Keeps segments of withdrawn parts out of the content of `inode`, which is that of `part` or
+    /// that of the bases.
     fn cover_withdrawn(
         &mut self,
         inode: &Inode,
-        is_of_base: bool,
+        part: Option<usize>,
         record: &WithdrawnRecord,
         layers: &JobLayers,
     ) -> Result<()> {
         if !inode.mapped {
             return Ok(());
         }
-        let mut is_changed = is_of_base && inode.branch.is_some();
+        let mut is_changed = part.is_none() && inode.branch.is_some();
         for &part in &record.parts {
             is_changed = is_changed || layers.has_content_of(part, inode.id)?;
         }
         if is_changed {
             let (file, size) = (inode.id, inode.size);
-            let source = match is_of_base {
-                true => CoverSource::Bases(Box::new(inode.clone())),
-                false => CoverSource::Part { part: record.winner, stored: file },
+            let source = match part {
+                None => CoverSource::Bases(Box::new(inode.clone())),
+                Some(part) => CoverSource::Part { part, stored: file },
             };
             self.covers.push(FileCover { file, size, source });
         }
