@@ -370,6 +370,20 @@ fn a_changed_file_with_several_names_keeps_one() {
     ]);
 }
 
+#[test]
+fn a_changed_file_whose_only_name_another_part_took_is_reported() {
+    let ranks = ["make /o o; chmod /f 600", "mv /g /f"];
+    let joined = join("make /f base; ln /f /e; rm /e; make /g g", &ranks);
+    assert!(joined.lines.iter().any(|line| line.starts_with("/f g")), "{:?}", joined.lines);
+    let [conflict] = &joined.report.conflicts[..] else { panic!("{:?}", joined.report) };
+    assert_eq!((conflict.kind, conflict.losers.len()), (ConflictKind::SameName, 1));
+}
+
+#[test]
+fn a_file_that_its_part_changed_and_removed_is_gone() {
+    check(&[("make /f base; ln /f /g", &["cut /f 2; rm /f; rm /g", "rm /f"], &[], &["/f", "/g"])]);
+}
+
 /// Symptom: a file had the size of one part and the content of another, with zeros at the end.
 #[test]
 fn size_and_content_are_of_one_part() {

@@ -178,7 +178,8 @@ fn complete_parts_are_not_old_while_another_part_is_written() {
     drop(other);
     let left = late(2 * hour).give_up_left(age, false, &taking_over()).expect("give up");
     let mut dropped: Vec<SetId> = left.given_up.iter().map(|own| own.node.set).collect();
-    (parts.sort_unstable(), dropped.sort_unstable());
+    parts.sort_unstable();
+    dropped.sort_unstable();
     assert_eq!(dropped, parts);
 }
 

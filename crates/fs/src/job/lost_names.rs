@@ -17,13 +17,13 @@ use crate::inode::{DirId, INODE, Inode, NameKind, key};
 use crate::stack::dir_tree::{DirTree, visit_names};
 use crate::stack::layers::dir_of;
 
-/// Returns the files with several names that parts changed, each with the first such part. Cost: a
-/// look-up for each record of such a file.
+/// Returns the files with several names that parts changed, each with these parts. Cost: a look-up
+/// for each record of such a file.
 pub(super) fn changed_files(
     found: &PartFindings,
     layers: &JobLayers,
-) -> Result<HashMap<u128, usize>> {
-    let mut changed = HashMap::new();
+) -> Result<HashMap<u128, Vec<usize>>> {
+    let mut changed: HashMap<u128, Vec<usize>> = HashMap::new();
     for link in &found.changed_links {
         let name = link.inode.id.to_be_bytes();
         let base = layers.record_below(&key(DirId::LINKS, &name).into())?;
@@ -32,7 +32,7 @@ pub(super) fn changed_files(
             None => true,
         };
         if is_changed {
-            changed.entry(link.inode.id).or_insert(link.part);
+            changed.entry(link.inode.id).or_default().push(link.part);
         }
     }
     Ok(changed)
@@ -41,7 +41,7 @@ pub(super) fn changed_files(
 /// Returns names for those of `changed` files that have none in `tree`, in key order, and adds them
 /// to `conflicts`. `joined` are the tables of the job's set.
 pub(super) fn restored_names(
-    changed: &HashMap<u128, usize>,
+    changed: &HashMap<u128, Vec<usize>>,
     found: &PartFindings,
     (tree, joined): (&DirTree, &[&TableRuns]),
     views: &mut PartViews,
@@ -57,45 +57,87 @@ pub(super) fn restored_names(
     let mut files: Vec<(u128, Vec<KeyBuffer>)> = names_below(&lost, layers)?.into_iter().collect();
     files.sort_unstable();
     for (file, below) in files {
-        let part = changed[&file];
-        let own = found.links.iter().filter(|(other, _, id)| (*other, *id) == (part, file));
-        let mut seen: Vec<KeyBuffer> = own.map(|(_, key, _)| key.clone()).collect();
-        for key in &below {
-            let is_own = layers.record_of_part(part, key)?.is_none();
-            if is_own && views.shows(part, dir_of(&key.key()))? {
-                seen.push(key.clone());
+        let mut parts = changed[&file].clone();
+        parts.sort_unstable();
+        for part in parts {
+            let seen = names_in(part, file, &below, found, views)?;
+            // A part may have removed what it had changed.
+            let Some(first) = seen.first().cloned() else { continue };
+            let mut places = free(seen, tree, joined)?;
+            if places.is_empty() {
+                places = free(below, tree, joined)?;
+                places.truncate(1);
             }
-        }
-        let mut places = free(seen, tree, joined)?;
-        if places.is_empty() {
-            places = free(below, tree, joined)?;
-            places.truncate(1);
-        }
-        for key in places {
-            let record = match layers.record_of_part(part, &key)? {
-                Some(own) if own.entry == NameKind::Link => Some(own),
-                _ => layers.record_below(&key)?,
-            };
-            let losers: Vec<usize> =
-                (0..layers.parts.len()).filter(|other| *other != part).collect();
-            let Some(mut record) = record.filter(|record| record.entry == NameKind::Link) else {
-                continue;
-            };
-            let mut removed_by = Vec::new();
-            for other in losers {
-                if let Some(own) = layers.record_of_part(other, &key)? {
-                    record.generation = record.generation.max(own.next_generation());
-                    removed_by.push(other);
-                }
+            if places.is_empty() {
+                conflicts.push(conflict_at(&first, ConflictKind::SameName, part, layers)?);
             }
-            let kind = ConflictKind::Removed;
-            conflicts.push(PartConflict::at(&key, kind, part, &removed_by, layers.parts));
-            restored.push((key, record));
+            for key in places {
+                conflicts.push(conflict_at(&key, ConflictKind::Removed, part, layers)?);
+                restored.extend(link_at(&key, part, layers)?.map(|link| (key, link)));
+            }
+            break;
         }
     }
     restored.sort_by(|a, b| a.0.cmp(&b.0));
     restored.dedup_by(|a, b| a.0 == b.0);
     Ok(restored)
+}
+
+/// Returns the names that `part` shows for `file`, of which the bases have the names `below`.
+fn names_in(
+    part: usize,
+    file: u128,
+    below: &[KeyBuffer],
+    found: &PartFindings,
+    views: &mut PartViews,
+) -> Result<Vec<KeyBuffer>> {
+    let own = found.links.iter().filter(|(other, _, id)| (*other, *id) == (part, file));
+    let mut names: Vec<KeyBuffer> = own.map(|(_, key, _)| key.clone()).collect();
+    for key in below {
+        let is_of_base = views.layers().record_of_part(part, key)?.is_none();
+        if is_of_base && views.shows(part, dir_of(&key.key()))? {
+            names.push(key.clone());
+        }
+    }
+    Ok(names)
+}
+
+/// Returns the conflict at a name of a file that `part` changed. If something else is shown there,
+/// the part loses.
+fn conflict_at(
+    key: &KeyBuffer,
+    kind: ConflictKind,
+    part: usize,
+    layers: &JobLayers,
+) -> Result<PartConflict> {
+    let mut others = Vec::new();
+    for other in (0..layers.parts.len()).filter(|other| *other != part) {
+        if layers.record_of_part(other, key)?.is_some() {
+            others.push(other);
+        }
+    }
+    Ok(match (kind, others.first()) {
+        (ConflictKind::SameName, Some(&winner)) => {
+            PartConflict::at(key, kind, winner, &[part], layers.parts)
+        }
+        _ => PartConflict::at(key, kind, part, &others, layers.parts),
+    })
+}
+
+/// Returns the link at `key` that `part` sees there, or that the bases have.
+fn link_at(key: &KeyBuffer, part: usize, layers: &JobLayers) -> Result<Option<Inode>> {
+    let is_link = |inode: &Inode| inode.entry == NameKind::Link;
+    let mut link = layers.record_of_part(part, key)?.filter(is_link);
+    if link.is_none() {
+        link = layers.record_below(key)?.filter(is_link);
+    }
+    let Some(mut link) = link else { return Ok(None) };
+    for other in 0..layers.parts.len() {
+        if let Some(own) = layers.record_of_part(other, key)? {
+            link.generation = link.generation.max(own.next_generation());
+        }
+    }
+    Ok(Some(link))
 }
 
 /// Returns the names that the bases have for each of `files`.

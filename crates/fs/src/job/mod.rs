@@ -221,21 +221,13 @@ impl Repository {
             merged: resolved.merged,
             conflicts: resolved.conflicts,
         };
-        let is_tree_needed =
-            found.has_moves_of_several_parts() || !changed.is_empty() || resolved.has_withdrawn;
-        if is_tree_needed || !report.conflicts.is_empty() {
-            let mut joined = TableRuns::new(&manifest.tables, &INODE, source);
-            let mut tree = DirTree::of(&with_bases(&joined, &below), 1)?;
-            let all = with_bases(&joined, &below);
+        let is_tree_needed = found.has_moves_of_several_parts()
+            || !changed.is_empty()
+            || resolved.has_withdrawn
+            || !report.conflicts.is_empty();
+        if is_tree_needed {
             let conflicts = &mut report.conflicts;
-            let names = restored_names(&changed, &found, (&tree, &all), &mut views, conflicts)?;
-            if !names.is_empty() {
-                top.push_records(&mut manifest, &names)?;
-                joined = TableRuns::new(&manifest.tables, &INODE, source);
-                tree = DirTree::of(&with_bases(&joined, &below), 1)?;
-            }
-            complete_conflicts(&mut report.conflicts, &found, &tree, parts);
-            top.push_records(&mut manifest, &corrected_counts(&tree, &joined, &layers)?)?;
+            top.push_corrections(&mut manifest, (&found, &changed), &mut views, conflicts)?;
         }
         // Records above the parts may come from sets below them.
         let highest = manifest.tables.iter().filter(|table| table.set == set);
@@ -383,6 +375,29 @@ impl RunsAbove<'_> {
         self.push(manifest, &SEGMENT, |out| {
             covers.iter().try_for_each(|cover| cover.write(layers, out))
         })
+    }
+
+    /// Adds what takes the tree of the job's set: names that changed files would lose, paths of
+    /// conflicts, and link counts. Cost: a scan of all directories.
+    fn push_corrections(
+        &mut self,
+        manifest: &mut Manifest,
+        (found, changed): (&PartFindings, &HashMap<u128, Vec<usize>>),
+        views: &mut PartViews,
+        conflicts: &mut Vec<PartConflict>,
+    ) -> Result<()> {
+        let layers = views.layers();
+        let mut joined = TableRuns::new(&manifest.tables, &INODE, layers.source);
+        let mut tree = DirTree::of(&with_bases(&joined, layers.below), 1)?;
+        let all = with_bases(&joined, layers.below);
+        let names = restored_names(changed, found, (&tree, &all), views, conflicts)?;
+        if !names.is_empty() {
+            self.push_records(manifest, &names)?;
+            joined = TableRuns::new(&manifest.tables, &INODE, layers.source);
+            tree = DirTree::of(&with_bases(&joined, layers.below), 1)?;
+        }
+        complete_conflicts(conflicts, found, &tree, layers.parts);
+        self.push_records(manifest, &corrected_counts(&tree, &joined, layers)?)
     }
 
     fn push(
