@@ -122,7 +122,9 @@ fn no_store_is_needed_and_a_bad_one_fails() {
     let output = command(&esker, &["doctor", "--json"]).output().expect("it runs");
     let store = &lines(&output)[0];
     assert_eq!(store["status"], "fails");
-    assert!(store["finding"].as_str().is_some_and(|text| text.contains("esker init")), "{store}");
+    let finding = store["finding"].as_str().expect("text");
+    assert!(finding.starts_with("cannot be opened: "), "{finding}");
+    assert!(finding.contains("esker init"), "{finding}");
     // The checks of the machine follow all the same.
     assert_eq!(lines(&output).len(), 1 + MACHINE_CHECKS.len());
     fs::create_dir(esker.store()).expect("a directory");
@@ -187,6 +189,10 @@ fn what_does_not_work_is_explained() {
         assert_eq!(failed.len(), 1, "{failed:?}");
         assert_eq!(failed[0]["check"], name);
         assert!(failed[0].to_string().contains(word), "{failed:?}");
+        for dependent in ["mount-users", "mount-rings"] {
+            let finding = check(&checks, dependent)["finding"].as_str().expect("text");
+            assert_eq!(finding.contains("mounts do not work"), name == "mount", "{finding}");
+        }
         let other = if name == "mount" { "run-at" } else { "mount" };
         let output = without(&esker, &["--", "ls"], forbidden);
         let advice = &lines(&output)[0];
@@ -295,26 +301,61 @@ fn compiled_programs_are_told_apart() {
     }
 }
 
+/// Makes programs that copy a file to their output: a set-user-id one, one with file capabilities,
+/// and one that others may not read.
+fn make_privileged_programs(user: &User) {
+    let content = fs::read("/bin/cat").expect("a program");
+    for (name, mode) in [("privileged", 0o4755), ("capable", 0o755), ("closed", 0o711)] {
+        make_program(&user.path(name), &content, mode);
+    }
+    // cap_net_raw+ep, as `setcap` writes it.
+    let capabilities: Vec<u8> =
+        [0x0200_0001_u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let (name, flags) = ("security.capability", rustix::fs::XattrFlags::empty());
+    rustix::fs::setxattr(user.path("capable"), name, &capabilities, flags).expect("an attribute");
+}
+
+/// Symptom: a set-user-id program that was sent to a mount got "Permission denied" there.
+/// Cause: after its change of user the kernel denies it a mount of its caller.
+/// Fix: the advice is tried here: the commands of each way are pasted.
 #[test]
-fn privileges_need_a_mount() {
-    if !is_root() || !can_mount() {
-        println!("skipped: only the superuser gives programs privileges");
+fn programs_that_gain_privileges_can_do_as_advised() {
+    if !is_root() || !can_mount() || !can_show() {
+        println!("skipped: both ways must work, and only the superuser gives privileges");
         return;
     }
     let user = User::ordinary("022");
-    make_program(&user.path("privileged"), fs::read("/bin/true").expect("a program"), 0o4755);
-    make_program(&user.path("closed"), fs::read("/bin/true").expect("a program"), 0o711);
     if !user.can_mount() {
         println!("skipped: the user may not mount");
         return;
     }
-    for (program, format, word) in
-        [("./privileged", "elf", "no_new_privs"), ("./closed", "unreadable", "not read it")]
-    {
-        let found = user.ok(["doctor", "--json", "--", program]);
-        let found: Value = serde_json::from_str(&found).expect("JSON");
-        assert_eq!((words_of_ways(&found), &found["format"]), (vec!["mount"], &format.into()));
-        assert!(found["ways"][0]["reasons"].to_string().contains(word), "{found}");
+    make_privileged_programs(&user);
+    let allows_others = fs::read_to_string("/etc/fuse.conf")
+        .is_ok_and(|text| text.lines().any(|line| line.trim() == "user_allow_other"));
+    let others = if allows_others { &["mount", "run-at"][..] } else { &["run-at"] };
+    user.does("mkdir files && echo text > files/one && ./esker init && ./esker import files base");
+    for (program, ways, word) in [
+        ("./privileged", others, "without its privilege"),
+        ("./capable", &["mount", "run-at"], "it has file capabilities"),
+        ("./closed", &["mount"], "not read it"),
+    ] {
+        let advice = || -> Value {
+            let found = user.ok(["doctor", "--json", "--", program, "esker-files/one"]);
+            serde_json::from_str(&found).expect("JSON")
+        };
+        let found = advice();
+        assert_eq!(words_of_ways(&found), ways);
+        assert!(found["ways"].to_string().contains(word), "{found}");
+        for index in 0..ways.len() {
+            let commands = advice()["ways"][index]["commands"].clone();
+            let commands: Vec<&str> =
+                commands.as_array().expect("some").iter().filter_map(Value::as_str).collect();
+            let script = commands.join("\n").replace("--write ", "--base base --write ");
+            let path = user.path("");
+            let shown =
+                user.does(&format!("set -e; export PATH={}:$PATH\n{script}", path.display()));
+            assert!(shown.lines().any(|line| line == "text"), "{script}\n{shown}");
+        }
     }
     // Their owner gains nothing by them.
     let output = Command::new(env!("CARGO_BIN_EXE_esker"))
@@ -324,6 +365,93 @@ fn privileges_need_a_mount() {
         .output()
         .expect("it runs");
     assert_eq!(lines(&output)[0]["privileges"], Value::Array(Vec::new()));
+}
+
+/// A program in place of Slurm's `srun`: one node, whose ranks it starts itself.
+const SRUN: &str = "#!/bin/sh
+while [ \"${1#-}\" != \"$1\" ]; do shift; done
+export SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=$$
+exec \"$@\"
+";
+
+/// Symptom: `esker doctor -- srun ./x` said to mount where one types, and failed where mounts do not
+/// work.
+/// Cause: the commands were those of one node.
+/// Fix: `srun` has those of a batch script, which run here with one node.
+#[test]
+fn commands_for_a_batch_script_publish_its_job() {
+    let user = User::of_suite("022");
+    make_program(&user.path("srun"), SRUN, 0o755);
+    // Suites of one user that run at once would share the directory of the commands.
+    let (directory, own) = (format!("/tmp/esker-files-{}", user.uid), user.path("files"));
+    let own = own.to_str().expect("UTF-8");
+    make_program(&user.path("text"), format!("#!/bin/sh\necho text > {own}/one\n"), 0o755);
+    let ways = ways_here().len();
+    if ways == 0 {
+        return;
+    }
+    let setting = format!("PATH={}:$PATH SLURM_NNODES=1 SLURM_JOB_ID=7", user.path("").display());
+    user.does("./esker init");
+    let explained = user.does(&format!("export {setting}; esker doctor -- srun --ntasks=1 ./text"));
+    assert!(explained.contains("Paste into a batch script:"), "{explained}");
+    assert!(explained.contains("no word of the command names"), "{explained}");
+    for (index, result) in ["result", "result-2"].iter().enumerate().take(ways) {
+        let advice =
+            user.does(&format!("export {setting}; esker doctor --json -- srun --ntasks=1 ./text"));
+        let advice: Value = serde_json::from_str(&advice).expect("JSON");
+        assert_eq!(words_of_ways(&advice), ways_here());
+        let commands = advice["ways"][index]["commands"].as_array().expect("commands");
+        let commands: Vec<&str> = commands.iter().filter_map(Value::as_str).collect();
+        let script = commands.join("\n");
+        assert!(script.contains(&directory), "{script}");
+        fs::write(user.path("batch"), script.replace(&directory, own)).expect("a script");
+        let said = user.does(&format!("export {setting}; bash batch 2>&1"));
+        assert_eq!(user.does(&format!("./esker cat {result}:/one")), "text\n", "{said}");
+    }
+}
+
+#[test]
+fn the_program_behind_wrappers_is_read() {
+    let esker = Esker::new();
+    make_program(&esker.path("text"), "echo text\n", 0o755);
+    if ways_here().is_empty() {
+        return;
+    }
+    for wrappers in ["env A=1", "nice -n 5", "timeout 60", "time", "nohup", "setsid"] {
+        let words: Vec<&str> = wrappers.split(' ').chain(["./text", "one"]).collect();
+        let found = advice(&esker, &words);
+        assert_eq!((&found["program"], &found["format"]), (&"./text".into(), &"text".into()));
+        let commands = found["ways"][0]["commands"].to_string();
+        assert!(commands.contains("sh ./text one"), "{commands}");
+    }
+    let found = advice(&esker, &["mpirun", "-n", "1", "sh", "a", ":", "-n", "1", "./text"]);
+    let reasons = found["ways"][0]["reasons"].to_string();
+    assert!(reasons.contains("only the first program, sh, was read"), "{reasons}");
+}
+
+/// Symptom: the guide's example failed when its commands were pasted.
+/// Cause: its arguments named a directory that was not there.
+/// Fix: this test pastes the commands for the guide's own line.
+#[test]
+fn the_example_of_the_guide_can_be_pasted() {
+    let guide =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/unmodified-programs.md");
+    let guide = fs::read_to_string(guide).expect("a guide");
+    let line = guide.lines().find_map(|line| line.strip_prefix("esker doctor -- tar "));
+    let words = line.expect("an example").split('#').next().expect("words").trim();
+    if ways_here().is_empty() {
+        return;
+    }
+    let user = User::of_suite("022");
+    user.does("./esker init && mkdir folder");
+    let path = format!("export PATH={}:$PATH; cd folder", user.path("").display());
+    let printed = user.does(&format!("{path}; esker doctor -- tar {words}"));
+    assert!(printed.contains("\nThe program finds the files in esker-files. "), "{printed}");
+    let commands: Vec<&str> =
+        printed.lines().skip_while(|line| *line != "Paste:").skip(1).collect();
+    let commands = commands.split(|line| line.is_empty()).next().expect("lines").join("\n");
+    user.does(&format!("{path}; set -e\n{commands}"));
+    user.does("./esker ls result:/ | grep -q 'tar$'");
 }
 
 /// Pastes the commands of each way into a shell of `user`, one after the other in one folder.

@@ -34,9 +34,7 @@ impl MachineReport {
                 (vec![check], None)
             }
         };
-        checks.push(mount_checks::mount_check());
-        checks.push(mount_checks::mount_users_check());
-        checks.push(mount_checks::mount_rings_check());
+        checks.extend(checks_of_mounts());
         checks.push(run_at_check());
         checks.extend(spool_checks::spool_checks());
         checks.push(limit_checks::open_files_check(context));
@@ -77,7 +75,21 @@ pub fn machine_ways() -> MachineWays {
         CheckStatus::Fails => Err(check.explanation()),
         _ => Ok(()),
     };
-    MachineWays { mount: way(mount_checks::mount_check()), run_at: way(run_at_check()) }
+    MachineWays {
+        mount: way(mount_checks::mount_check()),
+        allows_others: mount_checks::may_allow_others(),
+        run_at: way(run_at_check()),
+    }
+}
+
+/// Whether mounts work and, if so, for whom and how.
+fn checks_of_mounts() -> Vec<MachineCheck> {
+    let mount = mount_checks::mount_check();
+    let (users, rings) = match mount.status {
+        CheckStatus::Fails => ["mount-users", "mount-rings"].map(mount_checks::unchecked).into(),
+        _ => (mount_checks::mount_users_check(), mount_checks::mount_rings_check()),
+    };
+    vec![mount, users, rings]
 }
 
 /// Runs a small program that sees files of a namespace in memory.

@@ -6,10 +6,12 @@
 //! program of the user is never run: [`program_file`] reads it, [`elf_file`] its headers, and
 //! [`program_way`] compares what it needs with what works.
 
+mod batch_commands;
 mod called_functions;
 mod check;
 mod command_words;
 mod elf_file;
+mod gained_privilege;
 mod limit_checks;
 mod machine;
 mod mount_checks;
@@ -22,6 +24,7 @@ mod search_path;
 mod spool_checks;
 mod store_checks;
 mod way_commands;
+mod wrapper_words;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -56,6 +59,7 @@ Examples:
   esker doctor --json | jq -r 'select(.status == \"fails\") | .check'
   esker doctor -- ./simulation --steps 100
   esker doctor -- mpirun -n 16 ./simulation
+  esker doctor -- srun -n 64 ./simulation    # commands for a batch script
   esker doctor --json -- make all | jq -r '.ways[0].commands[]'")]
 pub struct DoctorCommand {
     /// A program and its arguments

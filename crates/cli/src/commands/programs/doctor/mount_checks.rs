@@ -15,6 +15,10 @@ const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 const CONFIGURATION: &str = "/etc/fuse.conf";
 const SET_USER_ID: u32 = 0o4000;
 
+/// Advice where only the user who mounts may access a mount.
+pub const ALLOW_OTHERS: &str = "for `esker mount --allow-other`, the administrator adds \
+                                `user_allow_other` to /etc/fuse.conf";
+
 /// Advice where nothing can be tried.
 pub const TEMPORARY_DIRECTORY: &str = "set TMPDIR to a directory to which you may write";
 
@@ -82,18 +86,25 @@ fn is_set_user_id(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.mode() & SET_USER_ID != 0 && found.uid() == 0)
 }
 
+/// True if this user may open mounts to other users.
+pub fn may_allow_others() -> bool {
+    geteuid().is_root()
+        || std::fs::read_to_string(CONFIGURATION).is_ok_and(|text| allows_others(&text))
+}
+
 /// Whether other users may access a mount of this user.
 pub fn mount_users_check() -> MachineCheck {
-    let allowed = geteuid().is_root()
-        || std::fs::read_to_string(CONFIGURATION).is_ok_and(|text| allows_others(&text));
-    if allowed {
+    if may_allow_others() {
         let finding = "mounts can be opened to other users (`esker mount --allow-other`)";
         return MachineCheck::new("mount-users", CheckStatus::Works, finding);
     }
     let finding = "only you can access your mounts";
-    MachineCheck::new("mount-users", CheckStatus::Info, finding).advise(format!(
-        "for `esker mount --allow-other`, the administrator adds `user_allow_other` to {CONFIGURATION}"
-    ))
+    MachineCheck::new("mount-users", CheckStatus::Info, finding).advise(ALLOW_OTHERS)
+}
+
+/// The line for a check that means nothing where mounts do not work.
+pub fn unchecked(name: &'static str) -> MachineCheck {
+    MachineCheck::new(name, CheckStatus::Info, "not checked, since mounts do not work")
 }
 
 /// True if the configuration lets users open their mounts to others.

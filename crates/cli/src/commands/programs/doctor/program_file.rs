@@ -7,22 +7,18 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use esker_base::{Error, Kind, Result};
 
 use super::called_functions;
-use super::elf_file::{self, ElfFile};
+use super::elf_file::{self, ElfFile, NativeProgram};
+use super::gained_privilege::GainedPrivilege;
 use super::script_line::{LINE_BYTES_MAX, ScriptLine};
 use super::search_path::{find_program, may_run};
 
 /// Scripts whose interpreter is a script, one after the other: the kernel's limit.
 const INTERPRETERS_MAX: usize = 5;
-
-const SET_USER_ID: u32 = 0o4000;
-/// Without the group's execute bit, the set-group-id bit means something else.
-const SET_GROUP_ID: u32 = 0o2010;
 
 /// A program, as far as its files show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +29,8 @@ pub struct ProgramFile {
     pub interpreters: Vec<PathBuf>,
     /// The content of the last of these files.
     pub content: ProgramContent,
-    /// What this user gains by running it, for example "set-user-id of user 0".
-    pub privileges: Vec<String>,
+    /// What this user gains by running it.
+    pub privileges: Vec<GainedPrivilege>,
 }
 
 /// The content of a program.
@@ -49,6 +45,24 @@ pub enum ProgramContent {
 }
 
 impl ProgramFile {
+    /// True if the program runs as another user or group than its caller.
+    pub fn changes_user(&self) -> bool {
+        self.privileges.iter().any(|privilege| privilege.is_denied_mounts())
+    }
+
+    /// The facts about a program for this processor.
+    pub fn native(&self) -> Option<&NativeProgram> {
+        match &self.content {
+            ProgramContent::Elf(ElfFile::Native(native)) => Some(native),
+            _ => None,
+        }
+    }
+
+    /// True if the program needs a library of MPI.
+    pub fn is_mpi(&self) -> bool {
+        self.native().is_some_and(|native| called_functions::mpi_library(native).is_some())
+    }
+
     /// Finds the program that runs as `word`, and reads it.
     ///
     /// # Errors
@@ -71,10 +85,12 @@ impl ProgramFile {
             })?;
             let (content, privileges) = match opened {
                 OpenedProgram::Unreadable(metadata) => {
-                    (ProgramContent::Unreadable, privileges(last, &metadata))
+                    (ProgramContent::Unreadable, GainedPrivilege::of_file(last, &metadata))
                 }
                 OpenedProgram::Readable(file, metadata) => match start_of(last, file)? {
-                    FileStart::Program(content) => (content, privileges(last, &metadata)),
+                    FileStart::Program(content) => {
+                        (content, GainedPrivilege::of_file(last, &metadata))
+                    }
                     FileStart::Script(next) => {
                         if interpreters.len() == INTERPRETERS_MAX {
                             let what = format!(
@@ -163,25 +179,6 @@ fn start_of(path: &Path, file: File) -> Result<FileStart> {
         return Err(Error::new(Kind::Invalid, what));
     }
     Ok(FileStart::Program(ProgramContent::ShellText))
-}
-
-/// What this user gains by running the file at `path`, and would not gain under `no_new_privs`.
-fn privileges(path: &Path, metadata: &Metadata) -> Vec<String> {
-    let mut gained = Vec::new();
-    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    if metadata.mode() & SET_USER_ID != 0 && metadata.uid() != user {
-        gained.push(format!("set-user-id of user {}", metadata.uid()));
-    }
-    if metadata.mode() & SET_GROUP_ID == SET_GROUP_ID && metadata.gid() != group {
-        gained.push(format!("set-group-id of group {}", metadata.gid()));
-    }
-    // The superuser has all capabilities without the file's.
-    let mut capabilities = [0; 64];
-    let has_some = rustix::fs::getxattr(path, "security.capability", &mut capabilities[..]).is_ok();
-    if has_some && user != 0 {
-        gained.push("capabilities of the file (see `getcap`)".into());
-    }
-    gained
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Program report: what a program is, the ways in which it can use Esker, and the commands.
 
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Kind, Result, shell_word};
 use serde_json::{Map, Value, json};
 
 use super::command_words::CommandWords;
@@ -11,6 +12,7 @@ use super::elf_file::{ElfFile, native_name};
 use super::machine::machine_ways;
 use super::program_file::{ProgramContent, ProgramFile};
 use super::program_way::{ProgramWay, ProgramWays};
+use super::search_path::find_program;
 use super::way_commands::{CommandNames, mpi_library_path};
 use crate::context::CommandContext;
 use crate::text;
@@ -20,6 +22,9 @@ const LIBRARIES_SHOWN: usize = 4;
 
 /// The answer for one command.
 pub struct ProgramReport {
+    /// The words of the user.
+    given: Vec<OsString>,
+    /// These, with a launcher if the program needs one that only this machine's job system has.
     words: CommandWords,
     program: ProgramFile,
     ways: ProgramWays,
@@ -33,7 +38,19 @@ impl ProgramReport {
     /// As [`ProgramFile::find`].
     pub fn new(context: &CommandContext, words: CommandWords) -> Result<Self> {
         let program = ProgramFile::find(words.program())?;
+        let given = words.all().to_vec();
+        let words = match program.is_mpi() && words.launcher().is_none() && has_only_srun() {
+            true => words.launched_by(&["srun", "-n", "4"])?,
+            false => words,
+        };
         let mut ways = ProgramWays::decide(&program, words.launcher(), &machine_ways());
+        if let Some(further) = words.further_programs().next() {
+            ways.ways[0].1.push(format!(
+                "only the first program, {}, was read: `esker doctor -- {}` reads another",
+                words.program().display(),
+                shell_word(further.as_bytes())
+            ));
+        }
         if ways.ways[0].0 == ProgramWay::MpiIo && mpi_library_path().is_none() {
             let what = "the library libesker_mpiio.so is not in $HOME/esker/lib or \
                         $LD_LIBRARY_PATH: build it with the mpicc of the program's MPI \
@@ -41,7 +58,7 @@ impl ProgramReport {
             ways.missing.push(what.into());
         }
         let names = CommandNames::choose(context);
-        Ok(Self { words, program, ways, names })
+        Ok(Self { given, words, program, ways, names })
     }
 
     /// Prints the answer.
@@ -70,11 +87,14 @@ impl ProgramReport {
             if commands.is_empty() {
                 continue;
             }
-            let heading = if index == 0 { "Paste:" } else { "Or, with the second way:" };
+            let heading = match index {
+                0 => CommandNames::heading(*way, &self.words),
+                _ => "Or, with the second way:",
+            };
             context.out.line(format!("\n{heading}"))?;
             commands.iter().try_for_each(|command| context.out.line(format!("  {command}")))?;
         }
-        match self.names.explanation(self.ways.ways[0].0) {
+        match self.names.explanation(self.ways.ways[0].0, &self.words) {
             explanation if explanation.is_empty() => Ok(()),
             explanation => context.out.line(format!("\n{explanation}")),
         }
@@ -132,7 +152,7 @@ impl ProgramReport {
     /// The answer as JSON; docs/guide/command.md describes it.
     fn document(&self) -> Value {
         let mut document = Map::new();
-        let words = self.words.all().iter().map(|word| word.to_string_lossy());
+        let words = self.given.iter().map(|word| word.to_string_lossy());
         document.insert("command".into(), words.collect::<Vec<_>>().into());
         text::put_bytes(&mut document, "program", self.program.path.as_os_str().as_bytes());
         let interpreters = self.program.interpreters.iter().map(|path| path.to_string_lossy());
@@ -156,7 +176,8 @@ impl ProgramReport {
         document.insert("linker".into(), native.and_then(|native| native.linker.clone()).into());
         let libraries = native.map_or(Vec::new(), |native| native.libraries.clone());
         document.insert("libraries".into(), libraries.into());
-        document.insert("privileges".into(), self.program.privileges.clone().into());
+        let privileges = self.program.privileges.iter().map(ToString::to_string);
+        document.insert("privileges".into(), privileges.collect::<Vec<_>>().into());
         let ways = self.ways.ways.iter().map(|(way, reasons)| {
             let commands = self.names.commands(*way, &self.words, &self.program);
             json!({"way": way.word(), "reasons": reasons, "commands": commands})
@@ -166,4 +187,10 @@ impl ProgramReport {
         document.insert("missing".into(), self.ways.missing.clone().into());
         document.into()
     }
+}
+
+/// True if `srun` is the only launcher of MPI programs on this machine.
+fn has_only_srun() -> bool {
+    let has = |name: &str| find_program(name.as_ref()).is_some();
+    has("srun") && !has("mpirun")
 }

@@ -4,14 +4,19 @@
 //! | the program | the way |
 //! |---|---|
 //! | opens files by MPI-IO | the library in front of MPI |
-//! | gains privileges, or is for another processor | a mount |
-//! | cannot be read, or is started by daemons | a mount |
+//! | is for another processor, or cannot be read | a mount |
+//! | gains privileges | a mount, or `esker run --at` without them |
 //! | is started by `mpirun` | a mount, or `esker run --at` on one node |
+//! | is started by daemons | `esker run --at` on each node, or a mount on each node |
+//! | is an MPI program, and started by daemons | a mount on each node |
 //! | any other | `esker run --at`, or a mount |
+//!
+//! A program that runs as another user or group needs a mount that admits others.
 
 use super::called_functions::{differences, mpi_io, mpi_library};
 use super::command_words::JobLauncher;
 use super::elf_file::{ElfFile, ForeignMachine, NativeProgram, native_name};
+use super::mount_checks::ALLOW_OTHERS;
 use super::program_file::{ProgramContent, ProgramFile};
 
 /// A way to use Esker.
@@ -54,6 +59,8 @@ impl ProgramWay {
 pub struct MachineWays {
     /// Mounts.
     pub mount: Result<(), String>,
+    /// True if mounts may admit users other than the one who mounts.
+    pub allows_others: bool,
     /// `esker run --at`.
     pub run_at: Result<(), String>,
 }
@@ -76,27 +83,19 @@ impl ProgramWays {
         launcher: Option<JobLauncher<'_>>,
         machine: &MachineWays,
     ) -> Self {
-        if let Some(native) = native(program)
+        if let Some(native) = program.native()
             && let Some(name) = mpi_io(native)
         {
             let ways = vec![(ProgramWay::MpiIo, reasons_for_mpi_io(program, native, name))];
             return Self { ways, ..Self::default() };
         }
-        let needs = needs_of_mount(program, launcher);
-        let candidates = if !needs.is_empty() {
-            vec![(ProgramWay::Mount, needs)]
-        } else if let Some(reason) = reason_of_ranks(program, launcher) {
-            vec![
-                (ProgramWay::Mount, vec![reason, SEVERAL_NODES.into()]),
-                (ProgramWay::RunAt, vec!["it shows files to all ranks on this node".into()]),
-            ]
-        } else {
-            vec![
-                (ProgramWay::RunAt, reasons_for_run_at(program)),
-                (ProgramWay::Mount, reasons_for_mount()),
-            ]
-        };
-        Self::of_candidates(candidates, program, machine)
+        let candidates = candidates(program, launcher);
+        let mut found = Self::of_candidates(candidates, program, machine);
+        if launcher.is_some_and(|launcher| launcher.name == "srun") && !found.missing.is_empty() {
+            let what = "other nodes may differ: `srun -N1 -n1 esker doctor` says what works on one";
+            found.missing.push(what.into());
+        }
+        found
     }
 
     /// Those of the `candidates` that work here.
@@ -108,15 +107,11 @@ impl ProgramWays {
         let mut found = Self::default();
         let mut unmet = Vec::new();
         for (way, reasons) in candidates {
-            let (works, name) = match way {
-                ProgramWay::RunAt => (&machine.run_at, "`esker run --at` does"),
-                _ => (&machine.mount, "mounts do"),
-            };
-            match works {
-                Ok(()) => found.ways.push((way, reasons)),
-                Err(why) => {
+            match obstacle(way, program, machine) {
+                None => found.ways.push((way, reasons)),
+                Some(obstacle) => {
                     unmet.push(reasons.join("; "));
-                    found.missing.push(format!("{name} not work here: {why}"));
+                    found.missing.push(obstacle);
                 }
             }
         }
@@ -140,41 +135,116 @@ const CHANGE_IT: &str = "if you can change the program: the libraries for C, C++
                          need neither a mount nor the kernel's help (guide/c.md, \
                          guide/programs.md)";
 
-/// The facts about a program for this processor.
-fn native(program: &ProgramFile) -> Option<&NativeProgram> {
-    match &program.content {
-        ProgramContent::Elf(ElfFile::Native(native)) => Some(native),
-        _ => None,
+/// The ways for the program on a machine where all work, the best one first.
+fn candidates(
+    program: &ProgramFile,
+    launcher: Option<JobLauncher<'_>>,
+) -> Vec<(ProgramWay, Vec<String>)> {
+    let daemons = launcher.filter(|launcher| launcher.uses_daemons);
+    let mut needs = needs_of_mount(program, daemons);
+    if !needs.is_empty() {
+        needs.extend(reason_for_privileged_mount(program));
+        if daemons.is_some() {
+            needs.push(SEVERAL_NODES.into());
+        }
+        return vec![(ProgramWay::Mount, needs)];
+    }
+    let mut run_at = Vec::from_iter(reason_for_unprivileged_run(program));
+    let mut mount = Vec::from_iter(reason_for_privileged_mount(program));
+    let is_privileged = !program.privileges.is_empty();
+    let mut is_mount_first = is_privileged;
+    if let Some(JobLauncher { name, .. }) = daemons {
+        run_at.push(format!(
+            "daemons start what `{name}` runs, so it starts one `esker run --at` on each node, which \
+             starts the program there (guide/unmodified-programs.md, Jobs on several nodes)"
+        ));
+        mount.push(format!("the ranks of `{name}` see the mount of their node"));
+        mount.push(SEVERAL_NODES.into());
+    } else if let Some(reason) = reason_of_ranks(program, launcher) {
+        is_mount_first = true;
+        mount.extend([reason, SEVERAL_NODES.into()]);
+        run_at.push("it shows files to all ranks on this node".into());
+    } else if !is_privileged {
+        run_at = reasons_for_run_at(program);
+        mount = reasons_for_mount();
+    }
+    let (run_at, mount) = ((ProgramWay::RunAt, run_at), (ProgramWay::Mount, mount));
+    if is_mount_first { vec![mount, run_at] } else { vec![run_at, mount] }
+}
+
+/// Why `way` does not work on this machine, for this program.
+fn obstacle(way: ProgramWay, program: &ProgramFile, machine: &MachineWays) -> Option<String> {
+    match way {
+        ProgramWay::RunAt => {
+            let why = machine.run_at.as_ref().err()?;
+            Some(format!("`esker run --at` does not work here: {why}"))
+        }
+        _ => match &machine.mount {
+            Err(why) => Some(format!("mounts do not work here: {why}")),
+            Ok(()) if program.changes_user() && !machine.allows_others => Some(format!(
+                "{}, and only you can access your mounts: {ALLOW_OTHERS}",
+                clauses_of_privileges(program)
+            )),
+            Ok(()) => None,
+        },
     }
 }
 
 /// Why the program cannot run by `esker run --at`.
-fn needs_of_mount(program: &ProgramFile, launcher: Option<JobLauncher<'_>>) -> Vec<String> {
+fn needs_of_mount(program: &ProgramFile, daemons: Option<JobLauncher<'_>>) -> Vec<String> {
     let mut needs = Vec::new();
     match &program.content {
         ProgramContent::Elf(ElfFile::Foreign(machine)) => needs.push(reason_of_machine(machine)),
         ProgramContent::Unreadable => needs.push(
-            "you may run it, but not read it, and such a program sees an empty directory under \
-             `esker run --at`"
+            "you may run it, but not read it: under `esker run --at` such a program fails with \
+             \"error while loading shared libraries: … Operation not permitted\" or, if it is \
+             static, sees an empty directory"
                 .into(),
         ),
-        ProgramContent::Elf(ElfFile::Native(_)) | ProgramContent::ShellText => {}
-    }
-    for privilege in &program.privileges {
-        needs.push(format!(
-            "it is {privilege}, and programs gain no privileges under `esker run --at` \
-             (no_new_privs)"
-        ));
-    }
-    if let Some(JobLauncher { name, uses_daemons: true }) = launcher {
-        needs.push(format!(
-            "daemons start it for `{name}`, so it would not be below `esker run --at`; but {name} can \
-             start one `esker run --at` on each node (guide/unmodified-programs.md, Jobs on several \
-             nodes)"
-        ));
-        needs.push(SEVERAL_NODES.into());
+        ProgramContent::Elf(ElfFile::Native(native)) => {
+            if let (Some(library), Some(JobLauncher { name, .. })) = (mpi_library(native), daemons)
+            {
+                needs.push(format!(
+                    "it is an MPI program ({library}), whose ranks `{name}` must start itself"
+                ));
+            }
+        }
+        ProgramContent::ShellText => {}
     }
     needs
+}
+
+/// The privileges of the program as clauses.
+fn clauses_of_privileges(program: &ProgramFile) -> String {
+    let clauses: Vec<String> =
+        program.privileges.iter().map(|privilege| privilege.clause()).collect();
+    clauses.join(", ")
+}
+
+/// Why a program that gains privileges takes a mount.
+fn reason_for_privileged_mount(program: &ProgramFile) -> Option<String> {
+    let clauses = clauses_of_privileges(program);
+    let options = match program.changes_user() {
+        true => "; `--allow-other` lets it into the mount after its change of user or group",
+        false => "",
+    };
+    (!clauses.is_empty()).then(|| {
+        format!(
+            "{clauses}, and programs gain no privileges under `esker run --at` (no_new_privs)\
+             {options}"
+        )
+    })
+}
+
+/// What a program that gains privileges lacks under `esker run --at`.
+fn reason_for_unprivileged_run(program: &ProgramFile) -> Option<String> {
+    let clauses = clauses_of_privileges(program);
+    (!clauses.is_empty()).then(|| {
+        format!(
+            "it runs as you, without its privilege: {clauses}, and programs gain none under `esker \
+             run --at` (no_new_privs)"
+        )
+    })
 }
 
 fn reason_of_machine(machine: &ForeignMachine) -> String {
@@ -198,7 +268,7 @@ fn reason_of_ranks(program: &ProgramFile, launcher: Option<JobLauncher<'_>>) -> 
         let name = launcher.name;
         return Some(format!("`{name}` starts it as ranks, which all see the files of a mount"));
     }
-    let library = native(program).and_then(mpi_library)?;
+    let library = program.native().and_then(mpi_library)?;
     Some(format!("it is an MPI program ({library}) that opens no file by MPI-IO itself"))
 }
 
@@ -218,7 +288,7 @@ fn reasons_for_mpi_io(program: &ProgramFile, native: &NativeProgram, name: &str)
 }
 
 fn reasons_for_run_at(program: &ProgramFile) -> Vec<String> {
-    let own_calls = match native(program) {
+    let own_calls = match program.native() {
         Some(native) if native.is_go => Some("it is written in Go"),
         Some(native) if native.is_static() => Some("it is linked statically"),
         _ => None,
@@ -237,13 +307,13 @@ fn reasons_for_mount() -> Vec<String> {
         "programs may use O_SYNC, O_DSYNC, watches and io_uring, and read parts of large files \
          fast"
             .into(),
-        "any program of this machine sees the files, not only those that one command starts".into(),
+        "any program of yours sees the files, not only those that one command starts".into(),
     ]
 }
 
 fn differences_of(program: &ProgramFile) -> Vec<String> {
     let mut found = vec!["open with O_SYNC or O_DSYNC fails (EINVAL)".to_owned()];
-    if let Some(native) = native(program) {
+    if let Some(native) = program.native() {
         found.extend(differences(native).into_iter().map(str::to_owned));
     }
     found

@@ -41,7 +41,8 @@ impl StoreChecks {
     pub fn of(context: &CommandContext, url: &str) -> Self {
         let mut found = Self { checks: Vec::new(), error: None };
         if let Err(error) = found.add_all(context, url) {
-            found.checks.push(MachineCheck::failed("store", &error));
+            let finding = format!("cannot be opened: {error}");
+            found.checks.push(MachineCheck::new("store", CheckStatus::Fails, finding));
             found.error = Some(error);
         }
         found

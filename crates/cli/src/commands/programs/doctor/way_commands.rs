@@ -4,18 +4,20 @@
 //! Names in them are free when they are printed: that of the directory, and that under which the
 //! result is published.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use esker_base::store::url;
 use esker_base::{Kind, shell_word};
 use esker_fs::names;
 
+use super::batch_commands::{batch_directory, mount_commands, run_at_commands};
 use super::called_functions::mpi_library;
 use super::command_words::CommandWords;
 use super::elf_file::ElfFile;
 use super::program_file::{ProgramContent, ProgramFile};
 use super::program_way::ProgramWay;
-use super::search_path::{find_program, may_write};
+use super::search_path::may_write;
 use crate::context::CommandContext;
 
 /// The library in front of MPI, and where the guide installs it.
@@ -64,14 +66,23 @@ impl CommandNames {
         program: &ProgramFile,
     ) -> Vec<String> {
         let Self { before, directory, result } = self;
-        let line = line_of(words, program);
+        let inserted = inserted_before(words, program);
+        let keyword = words.keyword();
+        let line = format!("{keyword}{}", words.line_with(inserted));
+        // The kernel admits only the user who mounts, unless told otherwise.
+        let options = if program.changes_user() { "--allow-other " } else { "" };
         let own = match way {
+            ProgramWay::RunAt if words.is_of_slurm() => run_at_commands(words, inserted, result),
+            ProgramWay::Mount if words.is_of_slurm() => mount_commands(&line, options, result),
+            // What other launchers need to start one process on each node is unknown.
+            _ if is_for_nodes(way, words) => return Vec::new(),
             ProgramWay::RunAt => {
-                vec![format!("esker run --at {directory} --write {result} -- {line}")]
+                let line = words.line_with(inserted);
+                vec![format!("{keyword}esker run --at {directory} --write {result} -- {line}")]
             }
             ProgramWay::Mount => vec![
                 format!("mkdir -p {directory}"),
-                format!("esker mount --write {result} {directory}"),
+                format!("esker mount {options}--write {result} {directory}"),
                 line,
                 format!("esker umount {directory}"),
             ],
@@ -85,14 +96,38 @@ impl CommandNames {
         before.iter().cloned().chain(own).collect()
     }
 
-    /// What the commands do with the files, in a sentence.
-    pub fn explanation(&self, way: ProgramWay) -> String {
-        let Self { directory, result, .. } = self;
+    /// The words above the commands of the first way.
+    pub fn heading(way: ProgramWay, words: &CommandWords) -> &'static str {
         match way {
-            ProgramWay::RunAt | ProgramWay::Mount => format!(
-                "The program finds the files in {directory}: give it paths there. What it leaves \
-                 there is published as {result}. Add --base NAME to begin with the snapshot NAME."
-            ),
+            ProgramWay::RunAt | ProgramWay::Mount if words.is_of_slurm() => {
+                "Paste into a batch script:"
+            }
+            _ => "Paste:",
+        }
+    }
+
+    /// What the commands do with the files, in sentences.
+    pub fn explanation(&self, way: ProgramWay, words: &CommandWords) -> String {
+        let result = &self.result;
+        if is_for_nodes(way, words) && !words.is_of_slurm() {
+            return String::new();
+        }
+        match way {
+            ProgramWay::RunAt | ProgramWay::Mount => {
+                let mut said = self.explanation_of_directory(words);
+                said.push_str(&format!(
+                    " What it leaves there is published as {result}. Add --base NAME to begin with \
+                     the snapshot NAME."
+                ));
+                if words.is_of_slurm() && way == ProgramWay::RunAt {
+                    said.push_str(
+                        " `esker run -n` starts the ranks of a node, as many as the job's \
+                         --ntasks-per-node. The options of your srun are left out: add those that \
+                         the program needs.",
+                    );
+                }
+                said
+            }
             ProgramWay::MpiIo => format!(
                 "Files whose names begin with /esker are published as {result}. \
                  The guide mpi-io.md says how to build the library."
@@ -100,28 +135,45 @@ impl CommandNames {
             ProgramWay::Library => String::new(),
         }
     }
+
+    /// Where the program finds the files, and what its command lacks for that.
+    fn explanation_of_directory(&self, words: &CommandWords) -> String {
+        let (directory, whose) = match words.is_of_slurm() {
+            true => (batch_directory(), "the files of its node"),
+            false => (self.directory.clone(), "the files"),
+        };
+        let is_named = |word: &OsString| word.to_string_lossy().contains(&directory);
+        match words.all().iter().any(is_named) {
+            true => format!("The program finds {whose} in {directory}."),
+            false => format!(
+                "The program finds {whose} in {directory}, but no word of the command names that \
+                 directory: give the program paths in it, such as {directory}/FILE."
+            ),
+        }
+    }
 }
 
-/// The command as it runs without Esker.
-fn line_of(words: &CommandWords, program: &ProgramFile) -> String {
+/// True if the commands of `way` would have to start one process on each node.
+fn is_for_nodes(way: ProgramWay, words: &CommandWords) -> bool {
+    let uses_daemons = words.launcher().is_some_and(|launcher| launcher.uses_daemons);
+    uses_daemons && matches!(way, ProgramWay::RunAt | ProgramWay::Mount)
+}
+
+/// What the command lacks before its program to run without Esker.
+fn inserted_before(words: &CommandWords, program: &ProgramFile) -> &'static str {
     match &program.content {
         // The kernel runs no text without `#!`; a shell does.
-        ProgramContent::ShellText => words.line_with("sh"),
+        ProgramContent::ShellText => "sh",
         ProgramContent::Elf(ElfFile::Native(native)) if mpi_library(native).is_some() => {
-            words.line_with(launcher_of(words))
+            launcher_of(words)
         }
-        _ => words.line_with(""),
+        _ => "",
     }
 }
 
 /// The launcher to add to an MPI program that has none.
 fn launcher_of(words: &CommandWords) -> &'static str {
-    let has = |name: &str| find_program(name.as_ref()).is_some();
-    match words.launcher() {
-        Some(_) => "",
-        None if !has("mpirun") && has("srun") => "srun -n 4",
-        None => "mpirun -n 4",
-    }
+    if words.launcher().is_some() { "" } else { "mpirun -n 4" }
 }
 
 /// The program below its launcher, with the library in front.
@@ -130,7 +182,8 @@ fn mpi_io_line(words: &CommandWords) -> String {
         Some(path) => word_of(&path),
         None => MPI_LIBRARY_PATH.to_owned(),
     };
-    words.line_with(format!("{} env LD_PRELOAD={library}", launcher_of(words)).trim_start())
+    let inserted = format!("{} env LD_PRELOAD={library}", launcher_of(words));
+    format!("{}{}", words.keyword(), words.line_with_each(inserted.trim_start()))
 }
 
 /// True if files can be shown at `path`: nothing is there, or an empty directory.
@@ -203,22 +256,29 @@ fn word_of(path: &Path) -> String {
 mod tests {
     use super::*;
     use crate::commands::programs::doctor::elf_file::NativeProgram;
+    use crate::commands::programs::doctor::gained_privilege::GainedPrivilege;
 
-    fn commands(way: ProgramWay, content: ProgramContent, line: &[&str]) -> Vec<String> {
-        let names = CommandNames {
+    fn names() -> CommandNames {
+        CommandNames {
             before: vec!["esker init".into()],
             directory: "files".into(),
             result: "result".into(),
-        };
+        }
+    }
+
+    fn words(line: &[&str]) -> CommandWords {
+        CommandWords::new(line.iter().map(OsString::from).collect()).expect("a program")
+    }
+
+    fn commands(way: ProgramWay, content: ProgramContent, line: &[&str]) -> Vec<String> {
+        let names = names();
         let program = ProgramFile {
             path: "/bin/x".into(),
             interpreters: Vec::new(),
             content,
             privileges: Vec::new(),
         };
-        let words = CommandWords::new(line.iter().map(std::ffi::OsString::from).collect());
-        let words = words.expect("a program");
-        names.commands(way, &words, &program)
+        names.commands(way, &words(line), &program)
     }
 
     #[test]
@@ -243,6 +303,50 @@ mod tests {
             format!("mpirun -n 2 env LD_PRELOAD={MPI_LIBRARY_PATH} sh x")
         );
         assert!(commands(ProgramWay::Library, native(), &line).is_empty());
+        let line = ["mpirun", "sh", ":", "ls"];
+        assert_eq!(
+            commands(ProgramWay::MpiIo, native(), &line)[3],
+            format!(
+                "mpirun env LD_PRELOAD={MPI_LIBRARY_PATH} sh : env LD_PRELOAD={MPI_LIBRARY_PATH} ls"
+            )
+        );
+    }
+
+    /// Symptom: `esker doctor -- srun ./x` said to mount where one types.
+    /// Cause: all launchers had the commands of one node.
+    /// Fix: `srun` has those of a batch script; launchers of unknown options have none.
+    #[test]
+    fn daemons_need_commands_on_each_node() {
+        let native = || ProgramContent::Elf(ElfFile::Native(NativeProgram::default()));
+        for way in [ProgramWay::RunAt, ProgramWay::Mount] {
+            let printed = commands(way, native(), &["srun", "-n", "8", "sh"]).join("\n");
+            assert!(printed.contains("--ntasks-per-node=1"), "{printed}");
+            assert!(printed.contains("esker publish --job $job"), "{printed}");
+            assert!(commands(way, native(), &["jsrun", "-n", "8", "sh"]).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_mount_admits_the_user_of_a_set_user_id_program() {
+        let content = ProgramContent::Elf(ElfFile::Native(NativeProgram::default()));
+        let privileges = vec![GainedPrivilege::SetUserId(0)];
+        let path = "/bin/x".into();
+        let program = ProgramFile { path, interpreters: Vec::new(), content, privileges };
+        let commands = names().commands(ProgramWay::Mount, &words(&["x"]), &program);
+        assert_eq!(commands[2], "esker mount --allow-other --write result files");
+    }
+
+    #[test]
+    fn a_command_without_a_path_there_is_told_so() {
+        for (line, is_named) in [
+            (&["x", "files/one"][..], true),
+            (&["sh", "-c", "cd files; ls"], true),
+            (&["x", "other"], false),
+            (&["srun", "sh", "files/one"], false),
+        ] {
+            let said = names().explanation(ProgramWay::RunAt, &words(line));
+            assert_eq!(!said.contains("no word of the command"), is_named, "{said}");
+        }
     }
 
     #[test]

@@ -103,7 +103,7 @@ fn privileges_are_those_of_others() {
     let programs = Programs::new();
     let own = programs.add("own", ElfImage::of_static().bytes(), 0o6755);
     // The bits of one's own files give nothing.
-    assert_eq!(find(&own).expect("a program").privileges, Vec::<String>::new());
+    assert_eq!(find(&own).expect("a program").privileges, Vec::new());
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only the superuser gives files away");
         return;
@@ -119,6 +119,9 @@ fn privileges_are_those_of_others() {
         (0o2745, &[]),
     ] {
         std::fs::set_permissions(&own, std::fs::Permissions::from_mode(mode)).expect("a mode");
-        assert_eq!(find(&own).expect("a program").privileges, words, "{mode:o}");
+        let found = find(&own).expect("a program");
+        let shown: Vec<String> = found.privileges.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, words, "{mode:o}");
+        assert_eq!(found.changes_user(), !words.is_empty(), "{mode:o}");
     }
 }

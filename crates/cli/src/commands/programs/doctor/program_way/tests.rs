@@ -2,11 +2,12 @@
 //! Tests of the ways: each kind of program on each kind of machine.
 
 use super::*;
+use crate::commands::programs::doctor::gained_privilege::GainedPrivilege;
 
 const LINKER: &str = "/lib64/ld-linux-x86-64.so.2";
 
 fn works() -> MachineWays {
-    MachineWays { mount: Ok(()), run_at: Ok(()) }
+    MachineWays { mount: Ok(()), allows_others: false, run_at: Ok(()) }
 }
 
 fn only_mount() -> MachineWays {
@@ -18,7 +19,7 @@ fn only_run_at() -> MachineWays {
 }
 
 fn nothing() -> MachineWays {
-    MachineWays { mount: Err("no /dev/fuse".into()), run_at: Err("no seccomp".into()) }
+    MachineWays { run_at: Err("no seccomp".into()), ..only_run_at() }
 }
 
 fn program(content: ProgramContent) -> ProgramFile {
@@ -90,13 +91,10 @@ fn a_static_program_and_one_in_go_say_so() {
 
 #[test]
 fn what_run_at_cannot_do_needs_a_mount() {
-    let mut privileged = dynamic(&["libc.so.6"], &[]);
-    privileged.privileges.push("set-user-id of user 0".into());
     for (needing, word) in [
-        (privileged, "no_new_privs"),
         (foreign("32-bit x86", true), "32-bit x86"),
         (foreign("aarch64", false), "binfmt_misc"),
-        (program(ProgramContent::Unreadable), "not read it"),
+        (program(ProgramContent::Unreadable), "error while loading shared libraries"),
     ] {
         let found = ProgramWays::decide(&needing, None, &works());
         assert_eq!(words(&found), ["mount"]);
@@ -133,10 +131,64 @@ fn ranks_see_a_mount_or_run_on_one_node() {
         assert_eq!(words(&found), ["run-at"]);
         assert!(said(&found).contains("on this node"), "{}", said(&found));
     }
-    let srun = JobLauncher { name: "srun", uses_daemons: true };
-    let found = ProgramWays::decide(&ordinary, Some(srun), &only_run_at());
-    assert_eq!(words(&found), ["library"]);
-    assert!(found.missing[0].contains("srun can start one `esker run --at`"));
+}
+
+/// Symptom: programs that `srun` starts had no way where mounts do not work.
+/// Cause: their ranks are below no `esker run --at` of the caller.
+/// Fix: `srun` starts one `esker run --at` on each node.
+#[test]
+fn daemons_start_a_process_on_each_node() {
+    let ordinary = dynamic(&["libc.so.6"], &[]);
+    let srun = Some(JobLauncher { name: "srun", uses_daemons: true });
+    for (machine, ways) in [
+        (works(), &["run-at", "mount"][..]),
+        (only_run_at(), &["run-at"]),
+        (only_mount(), &["mount"]),
+        (nothing(), &["library"]),
+    ] {
+        let found = ProgramWays::decide(&ordinary, srun, &machine);
+        assert_eq!(words(&found), ways);
+        assert!(said(&found).contains("on each node") || !ways.contains(&"run-at"));
+        assert_eq!(said(&found).contains("srun -N1 -n1 esker doctor"), !found.missing.is_empty());
+    }
+    let mpi = dynamic(&["libmpi.so.40"], &[]);
+    let found = ProgramWays::decide(&mpi, srun, &works());
+    assert_eq!(words(&found), ["mount"]);
+    assert!(said(&found).contains("`srun` must start itself"), "{}", said(&found));
+}
+
+/// Symptom: a set-user-id program that was sent to a mount got "Permission denied" there.
+/// Cause: after its change of user the kernel denies it a mount of its caller.
+/// Fix: such programs get a mount that admits others, or run without their privilege.
+#[test]
+fn programs_that_change_user_need_a_mount_for_others() {
+    let open = MachineWays { allows_others: true, ..works() };
+    let mut privileged = dynamic(&["libc.so.6"], &[]);
+    for privilege in [GainedPrivilege::SetUserId(0), GainedPrivilege::SetGroupId(42)] {
+        privileged.privileges = vec![privilege];
+        let found = ProgramWays::decide(&privileged, None, &open);
+        assert_eq!(words(&found), ["mount", "run-at"]);
+        assert!(found.ways[0].1[0].contains("--allow-other"), "{}", said(&found));
+        assert!(found.ways[1].1[0].contains("without its privilege"), "{}", said(&found));
+        let found = ProgramWays::decide(&privileged, None, &works());
+        assert_eq!((words(&found), found.missing.len()), (vec!["run-at"], 1));
+        assert!(found.missing[0].contains("user_allow_other"), "{}", said(&found));
+        // Nobody may read it, so only a mount would do.
+        let unreadable = ProgramFile { content: ProgramContent::Unreadable, ..privileged.clone() };
+        assert_eq!(words(&ProgramWays::decide(&unreadable, None, &open)), ["mount"]);
+        assert_eq!(words(&ProgramWays::decide(&unreadable, None, &works())), ["library"]);
+    }
+    privileged.privileges = vec![GainedPrivilege::Capabilities];
+    let found = ProgramWays::decide(&privileged, None, &works());
+    assert_eq!(words(&found), ["mount", "run-at"]);
+    assert!(found.ways[0].1[0].starts_with("it has file capabilities"), "{}", said(&found));
+    assert!(!said(&found).contains("--allow-other"), "{}", said(&found));
+}
+
+#[test]
+fn a_mount_is_for_programs_of_its_user() {
+    let found = ProgramWays::decide(&dynamic(&["libc.so.6"], &[]), None, &works());
+    assert!(said(&found).contains("any program of yours"), "{}", said(&found));
 }
 
 #[test]
