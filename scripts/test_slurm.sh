@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs jobs of a real Slurm with two nodes on this machine, as an ordinary user: the batch scripts of the guide, and
-# packaging/slurm/esker-slurm as prolog, epilog and task prolog.
+# packaging/slurm/esker-slurm as prolog, epilog, task prolog and task epilog.
 #
 # usage: scripts/test_slurm.sh ESKER     the command
 #
@@ -23,27 +23,48 @@ done
 readonly user=nobody
 top=$(mktemp -d)
 chmod 755 "$top"
-mkdir "$top/bin" "$top/munge" "$top/state" "$top/work"
+mkdir "$top/bin" "$top/home" "$top/munge" "$top/state" "$top/work"
 install -m 755 "$esker" "$top/bin/esker"
-chown "$user" "$top/work"
+chown "$user" "$top/home" "$top/work"
 export SLURM_CONF=$top/slurm.conf
 
+# Ends jobs, daemons, processes that jobs have left, and mounts.
 stop() {
-    local pid node
-    for pid in "$top"/*.pid "$top"/munge/*.pid; do kill "$(cat "$pid")" 2>/dev/null || true; done
-    for node in 0 1; do umount -l "$top/run-node$node"/*/files 2>/dev/null || true; done
+    local pid place
+    timeout 5 scancel --user=$user 2>/dev/null || true
+    for _ in $(seq 80); do
+        [ -n "$(timeout 5 squeue -h 2>/dev/null)" ] || break
+        sleep 0.1
+    done
+    for pid in "$top"/*.pid "$top"/munge/*.pid "$top"/work/*.stray; do
+        kill "$(cat "$pid" 2>/dev/null)" 2>/dev/null || true
+    done
+    # The superuser cannot look into a user's mount, so no pattern finds it.
+    grep -o " $top/run-[^ ]*" /proc/self/mountinfo | while read -r place; do umount -l "$place"; done || true
     sleep 0.5
     rm -rf --one-file-system "$top"
 }
 trap stop EXIT
 
 # What a site sets in the scripts that run esker-slurm. Both nodes are on one machine, so each has directories of its
-# own.
+# own. The user has a home. While a file `broken` exists, node1 cannot mount; while `silent` exists, slurmctld does not
+# answer epilogs.
+cat >"$top/bin/broken" <<SITE
+#!/bin/sh
+[ "\$1" != mount ] || [ ! -e $top/work/broken ] || { echo "esker: broken for this test"; exit 1; }
+exec $top/bin/esker "\$@"
+SITE
+chmod 755 "$top/bin/broken"
 for name in prolog task-prolog; do
     {
         echo '#!/bin/bash'
         echo "export ESKER_COMMAND=$top/bin/esker ESKER_SLURM_ROOT=$top/run-\$SLURMD_NODENAME"
-        if [ $name = task-prolog ]; then
+        if [ $name = prolog ]; then
+            echo "getent() { echo user:x:0:0::$top/home:; }; export -f getent"
+            echo "timeout() { [ \$2 != scontrol ] || [ ! -e $top/work/silent ] || return 1; command timeout \"\$@\"; }"
+            echo "export -f timeout"
+            echo "[ \$SLURMD_NODENAME = node0 ] || ESKER_COMMAND=$top/bin/broken"
+        else
             echo "mkdir -p $top/work/tmp-\$SLURMD_NODENAME"
             echo "echo export TMPDIR=$top/work/tmp-\$SLURMD_NODENAME"
         fi
@@ -81,6 +102,7 @@ KillWait=5
 Prolog=$top/prolog
 Epilog=$top/prolog
 TaskProlog=$top/task-prolog
+TaskEpilog=$top/task-prolog
 PrologFlags=Alloc
 NodeName=node[0-1] NodeHostname=$host NodeAddr=127.0.0.1 Port=[27000-27001] CPUs=4 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES State=UP MaxTime=10
@@ -103,21 +125,74 @@ done
 as_user() { setpriv --reuid=$user --regid=$(id -g $user) --clear-groups -- env -C "$top/work" \
     HOME="$top/work" PATH="$top/bin:$PATH" ESKER_STORE="$top/work/store" "$@"; }
 
-# job NAME [OPTION...] <SCRIPT: runs a batch script on both nodes and waits; prints how it ended.
-job() {
-    local name=$1 id
+# submit NAME [OPTION...] <SCRIPT: submits a batch script for both nodes; prints the job id.
+submit() {
+    local name=$1
     shift
     cat >"$top/work/$name.sh"
-    id=$(as_user sbatch --parsable --nodes=2 --ntasks-per-node=2 --output="$name.out" "$@" "$name.sh")
-    echo "$id" >"$top/work/$name.id"
-    for _ in $(seq 1200); do
-        case $(scontrol show job -o "$id" | grep -o 'JobState=[A-Z_]*') in
-        JobState=COMPLETED) echo succeeded && return ;;
-        JobState=FAILED) echo failed && return ;;
+    as_user sbatch --parsable --nodes=2 --ntasks-per-node=1 --output="$name.out" "$@" "$name.sh" \
+        | tee "$top/work/$name.id"
+}
+
+# state ID: prints the state of a job.
+state() { scontrol show job -o "$1" | grep "^JobId=$1 " | grep -o 'JobState=[A-Z_]*' | cut -d= -f2; }
+
+# ended ID: waits for the end of a job and of its epilogs; prints the state.
+ended() {
+    for _ in $(seq 900); do
+        case $(state "$1") in
+        PENDING | CONFIGURING | RUNNING | COMPLETING) sleep 0.1 ;;
+        *) state "$1" && return ;;
         esac
-        sleep 0.1
     done
     echo unfinished
+}
+
+# running NAME: waits until the batch script has made the file NAME.begun.
+running() {
+    for _ in $(seq 200); do
+        [ ! -e "$top/work/$1.begun" ] || return 0
+        sleep 0.1
+    done
+    fail "the job $1 does not begin"
+}
+
+# job NAME [OPTION...] <SCRIPT: runs a batch script on both nodes and waits; prints how it ended.
+job() {
+    case $(ended "$(submit "$@" --ntasks-per-node=2)") in
+    COMPLETED) echo succeeded ;;
+    FAILED) echo failed ;;
+    *) echo unfinished ;;
+    esac
+}
+
+# report ID: prints what the epilogs of a job said.
+report() { cat "$top/work/esker-$1.out"; }
+
+# published NAME: true if there is such a snapshot.
+published() { as_user esker names --json 2>/dev/null | grep -qF "\"$1\""; }
+
+# parts ID STATE: counts the sessions with parts that the report of a job names.
+parts() {
+    local run
+    run=$(report "$1" | grep -om1 -- '--job [0-9a-f]*' | cut -d' ' -f2)
+    as_user esker --json session list | grep -F "\"job\":\"$run\"" | grep -cF "\"state\":\"$2\"" || true
+}
+
+# paste ID LINES: runs the commands of a report that follow a line with these words, as they are.
+paste() {
+    report "$1" | sed -n "/$2/,/:\$/{/^  /p}" >"$top/work/pasted"
+    [ -s "$top/work/pasted" ] || fail "no command for '$2': $(report "$1")"
+    as_user env -u ESKER_STORE bash -e ./pasted >"$top/work/pasted.out" 2>&1 \
+        || fail "$(cat "$top/work/pasted" "$top/work/pasted.out")"
+}
+
+# kept ID NAME WORDS: fails unless a job published nothing under a name, said so once and why, and kept its parts.
+kept() {
+    ! published "$2" || fail "$2 was published"
+    report "$1" | grep -q "nothing was published: .*$3" || fail "$2: nobody said $3: $(report "$1")"
+    [ "$(report "$1" | grep -c 'nothing was published')" = 1 ] || fail "$2: said twice: $(report "$1")"
+    [ "$(parts "$1" complete)" = 2 ] || fail "$2: its parts: $(as_user esker session list)"
 }
 
 # settled: waits until epilogs have ended.
@@ -139,7 +214,8 @@ chmod 755 "$top/work/simulate"
 
 say "the batch scripts of the guide"
 for page in unmodified-programs mount; do
-    text=$(awk '/^```sh site/ { inside = 1; text = ""; next } /^```/ { if (inside && text ~ /srun/) { print text; exit } inside = 0 }
+    text=$(awk '/^```sh site/ { inside = 1; text = ""; next }
+        /^```/ { if (inside && text ~ /srun/) { print text; exit } inside = 0 }
         inside { text = text $0 "\n" }' docs/guide/$page.md)
     text=${text//\/scratch\/store/$top/work/store}
     text=${text//esker run -n 32/esker run -n 2}
@@ -151,6 +227,134 @@ for page in unmodified-programs mount; do
     [ "$(as_user esker find result:/ | grep -c /of-)" = 4 ] || fail "$page.md: $(as_user esker find result:/)"
     as_user esker delete result >/dev/null
 done
+
+say "jobs that do not succeed leave no name"
+# wants NAME: the comment of a job that writes.
+wants() { echo "esker store=$top/work/store base=input write=$1"; }
+# slurmctld looks at time limits every 30 s.
+late=$(submit late --comment "$(wants late)" --time=1 <<<$'#!/bin/bash\ntrap "exit 0" TERM\nsleep 300 & wait')
+declare -A why=([alone]=ExitCode=0:15 [steps]=ExitCode=0:15 [polite]='was cancelled' [last]='was cancelled'
+    [three]='the job failed' [killed]='the job failed')
+declare -A script=(
+    [alone]='sleep 300'
+    [steps]='srun sleep 300'
+    # Cancelled, and ends with 0.
+    [polite]='trap "exit 0" TERM; sleep 300 & wait'
+    # Cancelled while it does its last work, which succeeds.
+    [last]='trap "" TERM; until [ -e last.cancelled ]; do sleep 0.05; done; exit 0'
+    [three]='exit 3'
+    [killed]='kill -9 $$'
+)
+scontrol update jobid="$late" EndTime="$(date -d '+2 seconds' +%FT%T)" 2>/dev/null \
+    || { sleep 1; scontrol update jobid="$late" EndTime="$(date -d '+2 seconds' +%FT%T)"; }
+for name in "${!why[@]}"; do
+    submit "$name" --comment "$(wants "$name")" <<<$'#!/bin/bash\ntouch '"$name"$'.begun\n'"${script[$name]}" >/dev/null
+done
+for name in alone steps polite last; do
+    running $name
+    [ $name != steps ] || sleep 0.5
+    scancel "$(cat "$top/work/$name.id")"
+    touch "$top/work/$name.cancelled"
+done
+for name in "${!why[@]}"; do
+    id=$(cat "$top/work/$name.id")
+    found=$(ended "$id")
+    [[ $name = [tk]* && $found = FAILED || $found = CANCELLED ]] || fail "$name is $found"
+    kept "$id" "$name" "${why[$name]}"
+    [ "$(state "$id")" = "$found" ]
+done
+# The commands that it prints.
+id=$(cat "$top/work/polite.id")
+paste "$id" 'to publish the parts'
+published polite || fail "the command of the report did not publish"
+id=$(cat "$top/work/three.id")
+paste "$id" 'to drop them'
+[ "$(parts "$id" complete)" = 0 ] || fail "the command of the report did not drop"
+
+say "a job that is requeued"
+again=$(submit again --requeue --comment "$(wants again)" <<'JOB'
+#!/bin/bash
+touch again.begun
+echo "run ${SLURM_RESTART_COUNT:-0}" >"$ESKER_FILES/run-${SLURM_RESTART_COUNT:-0}"
+[ "${SLURM_RESTART_COUNT:-0}" != 0 ] || { trap "exit 0" TERM; sleep 300 & wait; }
+JOB
+)
+running again
+sleep 0.2
+scontrol requeue "$again"
+for _ in $(seq 100); do
+    [ "$(state "$again")" = PENDING ] && break
+    sleep 0.1
+done
+! published again || fail "a run that was requeued was published"
+[ "$(report "$again" | grep -c 'requeued the job')" = 1 ] || fail "nobody said that the job was requeued"
+[ "$(as_user esker session list | grep -c "/$again/files")" = 0 ] || fail "its parts were not dropped"
+# A run without a prolog does not begin without files.
+for node in 0 1; do
+    found=$(SLURM_JOB_ID=$again SLURM_SCRIPT_CONTEXT=prolog_task ESKER_SLURM_ROOT=$top/run-node$node \
+        "$top/bin/esker-slurm") && fail "a run without a prolog begins"
+    [[ $found = *'ran no prolog'* ]] || fail "nobody said that there was no prolog: $found"
+done
+# Slurm runs one again only some seconds later.
+sleep 3
+scontrol update jobid="$again" StartTime=now
+[ "$(ended "$again")" = COMPLETED ] || fail "the second run: $(cat "$top/work/again.out")"
+[ "$(as_user esker find again:/ | grep run-)" = /run-1 ] || fail "the second run: $(as_user esker find again:/)"
+
+say "mounts that fail, are in use, or die, and a slurmctld that does not answer"
+touch "$top/work/broken"
+id=$(submit half --comment "$(wants half)" <<<$'#!/bin/bash\ntrue')
+[ "$(ended "$id")" = COMPLETED ] || fail "half: $(cat "$top/work/half.out")"
+rm "$top/work/broken"
+! published half || fail "half of the parts were published"
+report "$id" | grep -A1 'node1: there were no files' | grep -qx 'broken for this test' \
+    || fail "nobody said why node1 had no files: $(report "$id")"
+report "$id" | grep -q '1 of 2 nodes completed' || fail "nobody said what was missing: $(report "$id")"
+touch "$top/work/silent"
+id=$(submit silent --comment "$(wants silent)" <<<$'#!/bin/bash\ntrue')
+[ "$(ended "$id")" = COMPLETED ] || fail "silent: $(cat "$top/work/silent.out")"
+rm "$top/work/silent"
+kept "$id" silent 'slurmctld does not say'
+id=$(submit none --comment "$(wants none | sed s/input/absent/)" <<<$'#!/bin/bash\ntrue')
+ended "$id" >/dev/null
+[ "$(report "$id" | grep -c 'there were no files')" = 1 ] || fail "said twice: $(report "$id")"
+used=$(submit used --comment "$(wants used)" <<'JOB'
+#!/bin/bash
+echo done >$ESKER_FILES/done
+(setsid sh -c "echo \$\$ >used.stray; cd $ESKER_FILES; exec sleep 300" </dev/null >/dev/null 2>&1 &)
+sleep 0.5
+JOB
+)
+dead=$(submit dead --comment "$(wants dead)" <<'JOB'
+#!/bin/bash
+echo done >$ESKER_FILES/done
+sync $ESKER_FILES/done
+kill -9 $(esker --json mounts | grep "\"$ESKER_FILES\"" | grep -o '"pid":[0-9]*' | cut -d: -f2)
+JOB
+)
+[ "$(ended "$used")" = COMPLETED ] || fail "used: $(cat "$top/work/used.out")"
+kill -0 "$(cat "$top/work/used.stray")" || fail "no process was left"
+report "$used" | grep -q 'node0: a process still used the files' || fail "nobody spoke of a process: $(report "$used")"
+[ "$(as_user esker cat used:/done)" = "done" ] || fail "used: $(report "$used")"
+[ "$(ended "$dead")" = COMPLETED ] || fail "dead: $(cat "$top/work/dead.out")"
+! published dead || fail "a part that is open was published"
+report "$dead" | grep -q 'node0: the mount died' || fail "nobody said that the mount died: $(report "$dead")"
+paste "$dead" 'to complete the part'
+paste "$dead" 'to publish the parts'
+[ "$(as_user esker cat dead:/done)" = "done" ] || fail "dead: $(report "$dead")"
+
+say "names in arrays, jobs of steps, and a working directory that is read-only"
+array=$(submit array --array=3,5 --comment "$(wants 'array-%A-%a-%j')" <<<$'#!/bin/bash\ntrue')
+mkdir "$top/readonly"
+id=$(SLURM_STEP_ID=0 submit home --chdir="$top/readonly" --output=/dev/null --comment "$(wants 'home-%j')" \
+    <<<$'#!/bin/bash\ntrue')
+for task in $(squeue -h -r -j "$array" -o %A); do ended "$task" >/dev/null; done
+ended "$id" >/dev/null
+settled
+grep -q "home-$id" "$top/home/esker-$id.out" || fail "no report in the home"
+published "home-$id" || fail "a job that was submitted in a step: $(cat "$top/home/esker-$id.out")"
+[ "$(as_user esker names | grep -o "array-$array-[0-9]-" | sort | tr '\n' ' ')" = "array-$array-3- array-$array-5- " ] \
+    || fail "an array: $(as_user esker names)"
 
 say "prolog and epilog"
 comment="esker store=$top/work/store base=input write=by-epilog"
@@ -171,25 +375,86 @@ ended=$(job shown --comment "esker store=$top/work/store base=input" \
 [ "$(grep -c common "$top/work/shown.out")" = 4 ] || fail "a job that reads: $(cat "$top/work/shown.out")"
 
 say "comments that ask for what there is not, or for more than files"
-for comment in "esker store=$top/work/store base=absent write=never" "esker store=/nowhere base=input" "esker base=input" \
+refused=()
+for comment in "esker store=$top/work/store base=absent write=never" "esker store=/nowhere base=input" \
+    "esker base=input" "esker store=$top/work/store;id>$top/work/planted base=* write=x" \
+    "esker store=relative base=input" "esker store=$top/work/store base=input write=of-%a" \
     "esker store=\$(touch\$IFS$top/work/planted) base=input" \
-    "esker store=$top/work/store base=input in-place=always" "esker store=$top/work/store;id>$top/work/planted base=* write=x"; do
-    ended=$(job refused --comment "$comment" <<<$'#!/bin/bash\nsrun true')
-    settled
-    [ "$ended" = failed ] || fail "'$comment' was accepted: $(cat "$top/work/refused.out")"
-    grep -q 'esker: ' "$top/work/refused.out" || fail "'$comment': $(cat "$top/work/refused.out")"
-    [ ! -e "$top/work/planted" ] || fail "'$comment' ran a command"
+    "esker store=$top/work/store base=input in-place=always"; do
+    name=refused-${#refused[@]}
+    refused+=("$comment")
+    submit "$name" --comment "$comment" <<<$'#!/bin/bash\nsrun true' >/dev/null
 done
 # A name is never taken for an option.
-ended=$(job dashes --comment "esker store=$top/work/store base=input write=--help" <<<$'#!/bin/bash\ntrue')
-settled
-grep -q '"--help" cannot be the name' "$top/work/esker-$(cat "$top/work/dashes.id").out" || fail "a name of dashes"
+dashes=$(submit dashes --comment "esker store=$top/work/store base=input write=--help" <<<$'#!/bin/bash\ntrue')
+others=()
 for comment in "" "other words" "eskers"; do
-    ended=$(job other --comment "$comment" <<<$'#!/bin/bash\n[ -z "${ESKER_FILES:-}" ] && srun true')
-    [ "$ended" = succeeded ] || fail "'$comment': $(cat "$top/work/other.out")"
+    name=other-${#others[@]}
+    others+=("$comment")
+    submit "$name" --comment "$comment" <<<$'#!/bin/bash\n[ -z "${ESKER_FILES:-}" ] && srun true' >/dev/null
+done
+for name in "${!refused[@]}"; do
+    comment=${refused[$name]}
+    id=$(cat "$top/work/refused-$name.id")
+    said=$top/work/refused-$name.out
+    [ "$(ended "$id")" = FAILED ] || fail "'$comment' was accepted: $(cat "$said")"
+    grep -q 'esker: ' "$said" || fail "'$comment': $(cat "$said")"
+    ! grep -q 'esker: *esker:\|esker: *$' "$said" || fail "prefixes: $(cat "$said")"
+    [ ! -e "$top/work/planted" ] || fail "'$comment' ran a command"
+    case $comment in
+    *relative*) grep -q 'must be an absolute path' "$said" || fail "'$comment': $(cat "$said")" ;;
+    *%a) grep -q 'in no array' "$said" || fail "'$comment': $(cat "$said")" ;;
+    esac
+done
+ended "$dashes" >/dev/null
+report "$dashes" | grep -q '"--help" cannot be the name' || fail "a name of dashes: $(report "$dashes")"
+for name in "${!others[@]}"; do
+    id=$(cat "$top/work/other-$name.id")
+    [ "$(ended "$id")" = COMPLETED ] || fail "'${others[$name]}': $(cat "$top/work/other-$name.out")"
 done
 settled
-[ -z "$(ls -A "$top"/run-node0 "$top"/run-node1 | grep -v :)" ] || fail "directories are left: $(ls -A "$top"/run-node*)"
+
+say "jobs that lose a node"
+for name in lost lost-again; do
+    option=--no-requeue
+    [ $name = lost ] || option=--requeue
+    id=$(submit $name $option --comment "$(wants $name)" \
+        <<<$'#!/bin/bash\ntouch '$name$'.begun; trap "exit 0" TERM\nsleep 300 & wait')
+    running $name
+    kill -9 "$(cat "$top/slurmd-node1.pid")"
+    scontrol update nodename=node1 state=down reason=test
+    if [ $name = lost ]; then
+        [ "$(ended "$id")" = NODE_FAIL ] || fail "$name is $(state "$id")"
+        report "$id" | grep -q 'nothing was published: .*NodeDown' || fail "nobody said why: $(report "$id")"
+    else
+        for _ in $(seq 100); do
+            [ "$(state "$id")" != PENDING ] || break
+            sleep 0.1
+        done
+        report "$id" | grep -q 'requeued the job' || fail "nobody said why: $(report "$id")"
+    fi
+    ! published $name || fail "$name was published"
+    # The node comes back, and ends the job. Slurm does not wait for that epilog.
+    slurmd -N node1
+    for _ in $(seq 200); do
+        [ -e "$top/run-node1/$id.job" ] || break
+        sleep 0.1
+    done
+    scontrol update nodename=node1 state=resume
+    if [ $name = lost ]; then kept "$id" $name NodeDown; else scancel "$id"; fi
+    settled
+    ! published $name || fail "$name was published"
+    [ $name = lost ] || [ "$(as_user esker session list | grep -c "/$id/files")" = 0 ] \
+        || fail "$name left parts: $(as_user esker session list)"
+done
+
+say "a job that runs out of time"
+[ "$(ended "$late")" = TIMEOUT ] || fail "late is $(state "$late")"
+kept "$late" late TimeLimit
+settled
+rm -f "$top"/run-node*/*.requeued
+[ -z "$(ls -A "$top"/run-node0 "$top"/run-node1 | grep -v :)" ] \
+    || fail "directories are left: $(ls -A "$top"/run-node*)"
 [ -z "$(as_user esker --json session list | grep '"state":"open"')" ] || fail "sessions are left open"
 as_user esker verify >/dev/null || fail "the store"
 say "passed"
