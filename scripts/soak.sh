@@ -37,6 +37,11 @@ test_minutes=$minutes
 if [ -z "$filter" ]; then
     test_minutes=$(((minutes + 1) / 2))
     scripts/mount_matrix.sh || others_failed=$((others_failed + 1))
+    scripts/setup.sh slurm
+    cargo build --profile "$ESKER_SOAK_PROFILE" -p esker-cli </dev/null
+    profile=$ESKER_SOAK_PROFILE
+    [ "$profile" != dev ] || profile=debug
+    scripts/test_slurm.sh "${CARGO_TARGET_DIR:-target}/$profile/esker" --faults || others_failed=$((others_failed + 1))
     if [ "$EUID" = 0 ]; then
         cargo build --quiet --profile "$ESKER_SOAK_PROFILE" -p esker-cli --features s3
         built=${CARGO_TARGET_DIR:-target}/${ESKER_SOAK_PROFILE/dev/debug}/esker
