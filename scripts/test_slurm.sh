@@ -36,7 +36,7 @@ stop() {
         [ -n "$(timeout 5 squeue -h 2>/dev/null)" ] || break
         sleep 0.1
     done
-    for pid in "$top"/*.pid "$top"/munge/*.pid "$top"/work/*.stray; do
+    for pid in "$top"/*.pid "$top"/munge/*.pid "$top/work/"*.stray; do
         kill "$(cat "$pid" 2>/dev/null)" 2>/dev/null || true
     done
     # The superuser cannot look into a user's mount, so no pattern finds it.
