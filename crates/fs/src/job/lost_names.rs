@@ -13,7 +13,7 @@ use super::conflict::{ConflictKind, PartConflict};
 use super::find::PartFindings;
 use super::part_views::PartViews;
 use super::resolve::JobLayers;
-use crate::inode::{DirId, INODE, Inode, NameKind, key};
+use crate::inode::{DirId, FileId, INODE, Inode, NameKind, key};
 use crate::stack::dir_tree::{DirTree, visit_names};
 use crate::stack::layers::dir_of;
 
@@ -29,7 +29,8 @@ pub(super) fn changed_files(
         let base = layers.record_below(&key(DirId::LINKS, &name).into())?;
         let is_changed = match base {
             Some(base) => layers.is_changed(link.part, &base, &link.inode)?,
-            None => true,
+            // Names of a new file are lost only where parts disagree about a name.
+            None => !FileId(link.inode.id).is_of(layers.parts[link.part]),
         };
         if is_changed {
             changed.entry(link.inode.id).or_default().push(link.part);
