@@ -346,7 +346,7 @@ impl PublishCommand {
         context.out.line(format!("joined {joined} of the job: {}", ranks_text(&parts)))?;
         context.out.flush()?;
         for conflict in &report.conflicts {
-            notice(conflict_text(conflict));
+            notice(conflict_text(conflict, &parts));
         }
         Ok(())
     }
@@ -401,19 +401,27 @@ fn ranks_text(parts: &[JobPart]) -> String {
 }
 
 /// A conflict, and how it was decided, in one line.
-fn conflict_text(conflict: &PartConflict) -> String {
-    let PartConflict { winner, path, .. } = conflict;
+fn conflict_text(conflict: &PartConflict, parts: &[JobPart]) -> String {
+    let rank = parts.iter().find(|part| part.set == conflict.winner).map(|part| part.rank);
+    let winner = match rank {
+        Some(rank) => format!("part {rank} (@{})", conflict.winner),
+        None => format!("@{}", conflict.winner),
+    };
     let what = disagreement(conflict.kind);
-    match path {
+    match &conflict.path {
+        // It is at another path.
+        Some(path) if conflict.kind == ConflictKind::Moved => {
+            format!("{}: parts disagree: {what}; {winner} moved it", text::printable(path))
+        }
         Some(path) => {
             let path = text::printable(path);
-            format!("{path}: parts disagree: {what}; the change of @{winner} is shown")
+            format!("{path}: parts disagree: {what}; the change of {winner} is shown")
         }
         None if conflict.dir == DirId::LINKS => format!(
-            "a file with several names: parts disagree: {what}; the change of @{winner} is shown"
+            "a file with several names: parts disagree: {what}; the change of {winner} is shown"
         ),
         None => format!(
-            "{}: parts disagree: {what}; it is shown nowhere, since a directory above it was removed",
+            "{}: parts disagree: {what}; it is shown nowhere, since no path leads to it",
             text::printable(&conflict.name)
         ),
     }
