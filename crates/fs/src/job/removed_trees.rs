@@ -289,13 +289,17 @@ impl RemovedTrees {
                 }
             }
         }
-        for (key, versions) in &found.shared {
+        let shared = if found.removers.is_empty() { &[][..] } else { &found.shared[..] };
+        for (key, versions) in shared {
+            // The directories that parts have there, each with the first such part.
+            let mut dirs: BTreeMap<DirId, usize> = BTreeMap::new();
+            for version in versions.iter().filter(|version| version.inode.is_directory()) {
+                dirs.entry(version.inode.dir_id()).or_insert(version.part);
+            }
             for own in versions.iter().filter(|own| found.removers.contains(&own.part)) {
-                let dirs = versions.iter().filter(|other| other.inode.is_directory());
-                for other in dirs.filter(|other| other.part != own.part) {
-                    let dir = other.inode.dir_id();
-                    if !views.shows(own.part, dir)? {
-                        unseen.insert((own.part, dir), other.part);
+                for (dir, part) in &dirs {
+                    if !views.shows(own.part, *dir)? {
+                        unseen.insert((own.part, *dir), *part);
                     }
                 }
                 if !own.is_seen {

@@ -5,9 +5,9 @@
 //! of a file to which several made links, a removal by several. A change wins over a removal, also
 //! of a tree (`removed_trees.rs`). Among other conflicting changes, the job's set shows the one with
 //! the lowest sequence number, and among equals that of the lowest rank; the report names the
-//! others. Comparison with the record below tells changed attributes
-//! from copied ones. Content is not merged: if parts wrote ranges of one file, the content of one
-//! part is shown, even if the ranges do not overlap, since nobody has ever seen the combination.
+//! others. Comparison with the record below tells changed attributes from copied ones. Content is
+//! not merged: if parts wrote ranges of one file, the content of one part is shown, even if the
+//! ranges do not overlap, since nobody has ever seen the combination.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -194,6 +194,7 @@ impl PartResolution {
         resolved.restore_links(&found.links, &found.dead, &decided, layers)?;
         resolved.top.sort_by(|a, b| a.0.key().cmp(&b.0.key()));
         resolved.separate_files(found, &decided, &bases, layers)?;
+        resolved.unify_losers();
         Ok(resolved)
     }
 
@@ -271,10 +272,15 @@ impl PartResolution {
         };
         let known = &mut self.conflicts[at];
         known.winner = new.winner;
-        let missing = new.losers.iter().filter(|loser| !known.losers.contains(loser));
-        let missing: Vec<SetId> = missing.copied().collect();
-        known.losers.extend(missing);
-        known.losers.retain(|loser| *loser != new.winner);
+        known.losers.extend(new.losers);
+    }
+
+    /// Leaves of the losers of each conflict each one once, without the winner.
+    fn unify_losers(&mut self) {
+        for conflict in &mut self.conflicts {
+            let mut seen: HashSet<SetId> = HashSet::from([conflict.winner]);
+            conflict.losers.retain(|loser| seen.insert(*loser));
+        }
     }
 
     /// Restores the inode of a file whose last name one part removed, if another part's name for it
@@ -386,17 +392,19 @@ fn decide(
             && moved.mover(inode.id).is_some()
             && !moved.has(version.part, inode.id)
     };
+    let first = lowest(versions, |_| true).expect("a shared key has versions");
+    let same = |a: &Inode, b: &Inode| a.entry == b.entry && a.id == b.id;
+    let is_one = versions.iter().all(|version| same(&version.inode, &first.inode));
     // A directory's times change with each removal of an entry.
     let is_touched = |version: &PartVersion| {
-        let inode = &version.inode;
-        let differs =
-            |other: &PartVersion| (other.inode.entry, other.inode.id) != (inode.entry, inode.id);
-        inode.is_directory()
-            && base.is_some_and(|base| is_same_but_times(base, inode))
-            && versions.iter().any(differs)
+        let is_same = |base: &Inode| is_same_but_times(base, &version.inode);
+        !is_one && version.inode.is_directory() && base.is_some_and(is_same)
     };
-    let (left, rest): (Vec<PartVersion>, Vec<PartVersion>) =
-        versions.iter().cloned().partition(|version| is_left(version) || is_touched(version));
+    let (mut left, mut rest) = (Vec::new(), Vec::new());
+    if !is_one || is_left(first) {
+        let is_unwanted = |version: &PartVersion| is_left(version) || is_touched(version);
+        (left, rest) = versions.iter().cloned().partition(is_unwanted);
+    }
     if let [first, ..] = &left[..] {
         let losers = left.iter().filter(|version| is_left(version)).map(|version| version.part);
         let losers: Vec<usize> = losers.collect();
@@ -415,7 +423,6 @@ fn decide(
         return decision;
     }
     let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
-    let first = lowest(versions, |_| true).expect("a shared key has versions");
     if versions.iter().all(is_gone) {
         // Where one part moved a directory that another removed, the removal is withdrawn.
         KeyDecision { inode: first.inode.clone(), winner: first.part, conflict: None }
@@ -423,16 +430,13 @@ fn decide(
         decide_links(versions, base)
     } else if versions.iter().any(is_gone) {
         decide_removed(versions)
+    } else if is_one {
+        decide_changed(versions, base)
     } else {
-        let same = |a: &Inode, b: &Inode| a.entry == b.entry && a.id == b.id;
-        if versions.iter().all(|version| same(&version.inode, &first.inode)) {
-            decide_changed(versions, base)
-        } else {
-            let shown = preferred(versions, moved).expect("a shared key has versions");
-            let losers = others(versions, shown.part, |v| !same(&v.inode, &shown.inode));
-            let conflict = Some((ConflictKind::SameName, losers));
-            KeyDecision { inode: shown.inode.clone(), winner: shown.part, conflict }
-        }
+        let shown = preferred(versions, moved).expect("a shared key has versions");
+        let losers = others(versions, shown.part, |v| !same(&v.inode, &shown.inode));
+        let conflict = Some((ConflictKind::SameName, losers));
+        KeyDecision { inode: shown.inode.clone(), winner: shown.part, conflict }
     }
 }
 
