@@ -18,18 +18,14 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use crate::gc::{eager, later, objects, options, publish, repository, write};
 use crate::verify::assert_sound;
 
-pub fn memory() -> (SharedStore, Repository) {
+fn memory() -> (SharedStore, Repository) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let repository = repository(&store);
     (store, repository)
 }
 
 /// Runs the ranks one after the other, publishes the job and checks that it is sound.
-pub fn job(
-    repository: &Repository,
-    bases: &[SetId],
-    ranks: &[fn(&Session)],
-) -> (Namespace, JobReport) {
+fn job(repository: &Repository, bases: &[SetId], ranks: &[fn(&Session)]) -> (Namespace, JobReport) {
     let mut parts = Vec::new();
     for (rank, run) in ranks.iter().enumerate() {
         let rank = u32::try_from(rank).expect("few ranks");
@@ -44,7 +40,7 @@ pub fn job(
     (repository.open(&[report.set], Identity::root()).expect("open"), report)
 }
 
-pub fn base(repository: &Repository) -> SetId {
+fn base(repository: &Repository) -> SetId {
     let session = repository.begin(&[], options()).expect("begin");
     let root = session.root().clone();
     let d = session.mkdir(&root, b"d", 0o755).expect("mkdir");
@@ -54,7 +50,7 @@ pub fn base(repository: &Repository) -> SetId {
     session.publish("base").expect("publish")
 }
 
-pub fn exists(namespace: &Namespace, path: &str) -> bool {
+fn exists(namespace: &Namespace, path: &str) -> bool {
     match namespace.stat(path, FollowLinks::No) {
         Ok(_) => true,
         Err(error) if error.kind() == Kind::NotFound => false,
@@ -62,7 +58,7 @@ pub fn exists(namespace: &Namespace, path: &str) -> bool {
     }
 }
 
-pub fn read(namespace: &Namespace, path: &str) -> Vec<u8> {
+fn read(namespace: &Namespace, path: &str) -> Vec<u8> {
     let inode = namespace.stat(path, FollowLinks::No).expect("stat");
     let mut content = Vec::new();
     namespace

@@ -297,6 +297,14 @@ fn records_in_directories_that_their_part_does_not_show_are_not_shown() {
 }
 
 #[test]
+fn of_a_directory_and_a_file_of_one_name_the_directory_is_shown() {
+    check(&[
+        ("", &["make /n file", "mkdir /n; make /n/kept text"], &["/n/kept text"], &[]),
+        ("", &["mkdir /n; make /n/kept text", "make /n file"], &["/n/kept text"], &[]),
+    ]);
+}
+
+#[test]
 fn a_directory_is_at_one_path() {
     check(&[
         (
@@ -400,25 +408,35 @@ fn size_and_content_are_of_one_part() {
     }
 }
 
+/// Returns the lines of a session on top of the job that runs `program`.
+fn lines_after(joined: &Joined, program: &str) -> Vec<String> {
+    let session = joined.repository.begin(&[joined.report.set], options()).expect("begin");
+    run(&session, program);
+    lines(&session)
+}
+
 #[test]
 fn directories_made_later_show_nothing_of_others() {
-    let make = |joined: &Joined, program: &str| {
-        let session = joined.repository.begin(&[joined.report.set], options()).expect("begin");
-        run(&session, program);
-        lines(&session)
-    };
     let secret = "make /f/secret s; rmr /f";
     let joined = join(
         "mkdir /d; make /d/x base",
         &["mv /d /e", "mv /d /f", &format!("mkdir /f; rmr /f; mkdir /f; {secret}")],
     );
-    let found = make(&joined, "mkdir /f");
+    let found = lines_after(&joined, "mkdir /f");
     assert!(!found.iter().any(|line| line.contains("secret")), "{found:?}");
     let removals =
         "rmr /d; mkdir /d; make /d/secret1 1; rmr /d; mkdir /d; make /d/secret2 2; rmr /d";
     let joined = join("mkdir /d; make /d/x x", &[removals, "chmod /d/x 600"]);
-    let found = make(&joined, "rmr /d; mkdir /d");
+    let found = lines_after(&joined, "rmr /d; mkdir /d");
     assert!(!found.iter().any(|line| line.contains("secret")), "{found:?}");
+}
+
+#[test]
+fn a_directory_made_later_does_not_show_the_entries_of_one_that_was_not_shown() {
+    let joined = join("mkdir /e", &["mv /e /n", "mkdir /n; make /n/lost text"]);
+    assert_eq!(joined.lines, ["/n  755"]);
+    assert_eq!(joined.report.conflicts[0].kind, ConflictKind::SameName);
+    assert_eq!(lines_after(&joined, "rmdir /n; mkdir /n"), ["/n  755"]);
 }
 
 #[test]
@@ -465,7 +483,7 @@ fn parts_on_different_bases_are_refused() {
     sets.push(session.complete().expect("complete"));
     let error = repository.publish_job(&sets, "job").expect_err("other bases");
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
-    assert!(error.to_string().contains("other snapshots"), "{error}");
+    assert!(error.to_string().contains("different snapshots"), "{error}");
 }
 
 #[test]

@@ -59,7 +59,6 @@ mod s3_faults;
 #[path = "../../base/tests/s3_server.rs"]
 mod s3_server;
 mod same_file;
-mod same_name;
 mod session_markers;
 mod smoke;
 mod space;

@@ -3,6 +3,7 @@
 
 use esker_table::manifest::SetId;
 use esker_table::schema::KeyBuffer;
+use hashbrown::{HashMap, HashSet};
 
 use super::find::PartFindings;
 use crate::inode::DirId;
@@ -47,42 +48,71 @@ pub struct PartConflict {
     pub losers: Vec<SetId>,
 }
 
-impl PartConflict {
-    /// Returns the conflict at `key`, without its path. `winner` and `losers` are indices in
-    /// `parts`.
-    pub(super) fn at(
-        key: &KeyBuffer,
+/// The conflicts of a job, one for each name.
+#[derive(Default)]
+pub(super) struct ConflictList {
+    all: Vec<PartConflict>,
+    /// Index of the conflict at a key.
+    at: HashMap<KeyBuffer, usize>,
+}
+
+impl ConflictList {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Adds a conflict at `key`; `winner` and `losers` are indices in `parts`. If the name has one,
+    /// both become one: the winner is that of the last decision, and all others lose.
+    pub(super) fn report(
+        &mut self,
         kind: ConflictKind,
-        winner: usize,
-        losers: &[usize],
+        key: &KeyBuffer,
+        (winner, losers): (usize, &[usize]),
         parts: &[SetId],
-    ) -> Self {
-        Self {
+    ) {
+        let losers = losers.iter().map(|loser| parts[*loser]);
+        if let Some(&at) = self.at.get(key) {
+            let known = &mut self.all[at];
+            // That the file is another one now says more than why.
+            if kind == ConflictKind::SeveralNames {
+                known.kind = kind;
+            }
+            known.winner = parts[winner];
+            known.losers.extend(losers);
+            return;
+        }
+        self.at.insert(key.clone(), self.all.len());
+        self.all.push(PartConflict {
             kind,
             path: None,
             dir: dir_of(&key.key()),
             name: key.string.clone(),
             winner: parts[winner],
-            losers: losers.iter().map(|loser| parts[*loser]).collect(),
+            losers: losers.collect(),
+        });
+    }
+
+    /// Adds the directories that parts moved and to which no path leads in `tree`, that of the
+    /// job's set; and paths to all.
+    pub(super) fn add_paths(&mut self, found: &PartFindings, tree: &DirTree, parts: &[SetId]) {
+        for moved in found.moved_dirs() {
+            if !tree.is_live(moved.inode.dir_id()) {
+                self.report(ConflictKind::Unreachable, &moved.key, (moved.part, &[]), parts);
+            }
+        }
+        for conflict in &mut self.all {
+            if conflict.dir != DirId::LINKS && tree.is_live(conflict.dir) {
+                conflict.path = tree.path(conflict.dir, &conflict.name);
+            }
         }
     }
-}
 
-/// Adds to `conflicts` the directories that parts moved and to which no path leads in `tree`, that
-/// of the job's set; and paths to all.
-pub(super) fn complete_conflicts(
-    conflicts: &mut Vec<PartConflict>,
-    found: &PartFindings,
-    tree: &DirTree,
-    parts: &[SetId],
-) {
-    let lost = found.moved_dirs().into_iter().filter(|moved| !tree.is_live(moved.inode.dir_id()));
-    conflicts.extend(lost.map(|moved| {
-        PartConflict::at(&moved.key, ConflictKind::Unreachable, moved.part, &[], parts)
-    }));
-    for conflict in conflicts {
-        if conflict.dir != DirId::LINKS && tree.is_live(conflict.dir) {
-            conflict.path = tree.path(conflict.dir, &conflict.name);
+    /// Returns the conflicts, with each loser once.
+    pub(super) fn into_vec(mut self) -> Vec<PartConflict> {
+        for conflict in &mut self.all {
+            let mut seen: HashSet<SetId> = HashSet::from([conflict.winner]);
+            conflict.losers.retain(|loser| seen.insert(*loser));
         }
+        self.all
     }
 }

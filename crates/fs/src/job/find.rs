@@ -8,13 +8,16 @@ use esker_table::manifest::SetId;
 use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer, Row};
 use esker_table::tables::TableRuns;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 
 use super::part_views::PartViews;
 use super::resolve::JobLayers;
 use super::same_file::InheritedFile;
 use crate::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, column};
 use crate::stack::layers::dir_of;
+
+/// The number of entries that are directories.
+pub(super) const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
 
 /// A part's record of a key.
 #[derive(Clone, Debug)]
@@ -40,7 +43,7 @@ pub(super) struct MovedDir {
 pub(super) struct RemovedDir {
     pub(super) part: usize,
     pub(super) key: KeyBuffer,
-    /// What is there now, if anything is, and its identity.
+    /// The kind and the identity of the new file or directory there, if the part made one.
     pub(super) made: Option<(NameKind, u128)>,
 }
 
@@ -56,12 +59,11 @@ pub(super) struct ChangedLinks {
 pub(super) struct PartFindings {
     /// Keys that several parts have, in order, each with the version of every such part.
     pub(super) shared: Vec<(KeyBuffer, Vec<PartVersion>)>,
-    /// Directories that parts moved, or changed at a place to which they had been moved before.
+    /// Directories that parts moved and, until [`PartFindings::keep_moves`], those that parts changed
+    /// where a base had moved them.
     pub(super) moved: Vec<MovedDir>,
     /// Names of files with several names that parts made or changed: part, name and file.
     pub(super) links: Vec<(usize, KeyBuffer, u128)>,
-    /// Files whose last name, as known to the part, the part removed.
-    pub(super) dead: HashMap<u128, usize>,
     /// Records of files with several names.
     pub(super) changed_links: Vec<ChangedLinks>,
     /// Names at which there was a directory, perhaps of a base.
@@ -84,9 +86,19 @@ fn retain<T>(all: &mut Vec<T>, mut is_kept: impl FnMut(&T) -> Result<bool>) -> R
     Ok(())
 }
 
+/// Merges the records of all `parts`. Returns also the part of each of the merge's sources; those of
+/// one part are adjacent, its newest run first.
+pub(super) fn merge_of_parts(parts: &[TableRuns]) -> Result<(RecordMerge, Vec<usize>)> {
+    let (mut cursors, mut part_of) = (Vec::new(), Vec::new());
+    for (part, tables) in parts.iter().enumerate() {
+        tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
+        part_of.resize(cursors.len(), part);
+    }
+    Ok((RecordMerge::new(cursors, &Key::FIRST)?, part_of))
+}
+
 /// True if a block has no record of a directory.
 pub(super) fn is_of_files(block: &DecodedBlock) -> bool {
-    const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
     !block.column(column::ENTRY).contains(DIRECTORY)
 }
 
@@ -101,24 +113,18 @@ impl PartFindings {
     /// Merges the keys of all `parts`, which are the tables of `sets`. Skips blocks that only one
     /// part has and that contain only files it made.
     pub(super) fn in_parts(parts: &[TableRuns], sets: &[SetId]) -> Result<Self> {
-        const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
         const LINK: u64 = NameKind::Link.number();
         let is_plain = |block: &DecodedBlock, set: SetId| {
             let entries = block.column(column::ENTRY);
             // The links directory sorts last.
             dir_of(&block.key(&INODE, block.rows() - 1)) != DirId::LINKS
-                && !entries.contains(DIRECTORY)
+                && is_of_files(block)
                 && !entries.contains(LINK)
                 && block.column(column::GENERATION).all_are(0)
                 && block.column(column::ID_HIGH).all_are((set.0 >> 64) as u64)
         };
-        let (mut cursors, mut part_of) = (Vec::new(), Vec::new());
-        for (part, tables) in parts.iter().enumerate() {
-            tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
-            part_of.resize(cursors.len(), part);
-        }
         let mut found = Self::default();
-        let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
+        let (mut merge, part_of) = merge_of_parts(parts)?;
         let mut more = merge.advance()?;
         while more {
             if let Some((_, block)) = merge.lone_block()
@@ -154,7 +160,6 @@ impl PartFindings {
         let mut versions: Vec<PartVersion> = Vec::new();
         for &source in merge.versions() {
             let part = part_of[source];
-            // Cursors of one part are adjacent, its newest run first.
             if versions.last().is_none_or(|version| version.part != part) {
                 let inode = inode_of(&merge.version(source))?;
                 versions.push(PartVersion { part, inode, is_seen: true });
@@ -197,33 +202,25 @@ impl PartFindings {
     fn add_file(&mut self, part: usize, set: SetId, row: &Row) -> Result<()> {
         let key = INODE.key(row);
         let inode = inode_of(row)?;
-        let is_of_links = dir_of(&key) == DirId::LINKS;
         self.add_removed_dir(part, &key, &inode);
         if inode.entry != NameKind::Tombstone {
             if !FileId(inode.id).is_of(set) {
-                let key = key.into();
-                self.inherited.push(InheritedFile { file: inode.id, part, key, is_seen: true });
+                let (file, key) = (inode.id, key.into());
+                self.inherited.push(InheritedFile { file, part, key, is_seen: true });
             }
-            if is_of_links {
+            if dir_of(&key) == DirId::LINKS {
                 self.changed_links.push(ChangedLinks { part, inode });
             }
-        } else if is_of_links && let Ok(file) = <[u8; 16]>::try_from(key.string) {
-            self.dead.insert(u128::from_be_bytes(file), part);
         }
         Ok(())
     }
 
-    /// Leaves of the moved directories those that a part moved: a base has them elsewhere, or not.
+    /// Forgets directories that parts only changed: the bases have them at the same name.
     pub(super) fn keep_moves(&mut self, layers: &JobLayers) -> Result<()> {
-        let mut moved = Vec::with_capacity(self.moved.len());
-        for own in std::mem::take(&mut self.moved) {
+        retain(&mut self.moved, |own| {
             let base = layers.record_below(&own.key)?;
-            if base.is_none_or(|base| !base.is_directory() || base.id != own.inode.id) {
-                moved.push(own);
-            }
-        }
-        self.moved = moved;
-        Ok(())
+            Ok(base.is_none_or(|base| !base.is_directory() || base.id != own.inode.id))
+        })
     }
 
     /// Forgets records in directories that their part does not show, since it removed a directory

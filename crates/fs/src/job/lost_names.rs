@@ -3,27 +3,30 @@
 //! no name, since each part knows only its own removals. The names that the part sees are shown
 //! again.
 
+use std::collections::BTreeSet;
+
 use esker_base::Result;
 use esker_table::schema::{KeyBuffer, RowBuffer};
 use esker_table::table::LookupKey;
 use esker_table::tables::TableRuns;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
-use super::conflict::{ConflictKind, PartConflict};
+use super::conflict::{ConflictKind, ConflictList};
+use super::file_names::FileNames;
 use super::find::PartFindings;
 use super::part_views::PartViews;
 use super::resolve::JobLayers;
 use crate::inode::{DirId, FileId, INODE, Inode, NameKind, key};
-use crate::stack::dir_tree::{DirTree, visit_names};
+use crate::stack::dir_tree::DirTree;
 use crate::stack::layers::dir_of;
 
-/// Returns the files with several names that parts changed, each with these parts. Cost: a look-up
-/// for each record of such a file.
-pub(super) fn changed_files(
-    found: &PartFindings,
-    layers: &JobLayers,
-) -> Result<HashMap<u128, Vec<usize>>> {
-    let mut changed: HashMap<u128, Vec<usize>> = HashMap::new();
+/// Files with several names that parts changed, each with these parts, in order.
+pub(super) type ChangedFiles = HashMap<u128, Vec<usize>>;
+
+/// Returns the files with several names that parts changed. Cost: a look-up for each record of such
+/// a file.
+pub(super) fn changed_files(found: &PartFindings, layers: &JobLayers) -> Result<ChangedFiles> {
+    let mut changed = ChangedFiles::new();
     for link in &found.changed_links {
         let name = link.inode.id.to_be_bytes();
         let base = layers.record_below(&key(DirId::LINKS, &name).into())?;
@@ -36,44 +39,43 @@ pub(super) fn changed_files(
             changed.entry(link.inode.id).or_default().push(link.part);
         }
     }
+    changed.values_mut().for_each(|parts| parts.sort_unstable());
     Ok(changed)
 }
 
 /// Returns names for those of `changed` files that have none in `tree`, in key order, and adds them
-/// to `conflicts`. `joined` are the tables of the job's set.
+/// to `conflicts`. `joined` are the tables of the job's set and its bases.
 pub(super) fn restored_names(
-    changed: &HashMap<u128, Vec<usize>>,
+    changed: &ChangedFiles,
     found: &PartFindings,
     (tree, joined): (&DirTree, &[&TableRuns]),
     views: &mut PartViews,
-    conflicts: &mut Vec<PartConflict>,
+    conflicts: &mut ConflictList,
 ) -> Result<Vec<(KeyBuffer, Inode)>> {
     let layers = views.layers();
+    let lost = changed.keys().filter(|file| tree.names_of(**file) == 0).copied();
+    let lost: BTreeSet<u128> = lost.collect();
+    let names = FileNames::of(&lost.iter().copied().collect(), found, layers)?;
     let mut restored = Vec::new();
-    let lost: HashSet<u128> =
-        changed.keys().filter(|file| tree.names_of(**file) == 0).copied().collect();
-    if lost.is_empty() {
-        return Ok(restored);
-    }
-    let mut files: Vec<(u128, Vec<KeyBuffer>)> = names_below(&lost, layers)?.into_iter().collect();
-    files.sort_unstable();
-    for (file, below) in files {
-        let mut parts = changed[&file].clone();
-        parts.sort_unstable();
-        for part in parts {
-            let seen = names_in(part, file, &below, found, views)?;
+    for file in lost {
+        for &part in &changed[&file] {
+            let seen = names.seen(part, file, views)?;
             // A part may have removed what it had changed.
             let Some(first) = seen.first().cloned() else { continue };
             let mut places = free(seen, tree, joined)?;
             if places.is_empty() {
-                places = free(below, tree, joined)?;
+                places = free(names.below(file).to_vec(), tree, joined)?;
                 places.truncate(1);
             }
-            if places.is_empty() {
-                conflicts.push(conflict_at(&first, ConflictKind::SameName, part, layers)?);
+            if places.is_empty()
+                && let Some(winner) = others_at(&first, part, layers)?.first()
+            {
+                let kind = ConflictKind::SameName;
+                conflicts.report(kind, &first, (*winner, &[part]), layers.parts);
             }
             for key in places {
-                conflicts.push(conflict_at(&key, ConflictKind::Removed, part, layers)?);
+                let losers = others_at(&key, part, layers)?;
+                conflicts.report(ConflictKind::Removed, &key, (part, &losers), layers.parts);
                 restored.extend(link_at(&key, part, layers)?.map(|link| (key, link)));
             }
             break;
@@ -84,45 +86,15 @@ pub(super) fn restored_names(
     Ok(restored)
 }
 
-/// Returns the names that `part` shows for `file`, of which the bases have the names `below`.
-fn names_in(
-    part: usize,
-    file: u128,
-    below: &[KeyBuffer],
-    found: &PartFindings,
-    views: &mut PartViews,
-) -> Result<Vec<KeyBuffer>> {
-    let own = found.links.iter().filter(|(other, _, id)| (*other, *id) == (part, file));
-    let mut names: Vec<KeyBuffer> = own.map(|(_, key, _)| key.clone()).collect();
-    for key in below {
-        let is_of_base = views.layers().record_of_part(part, key)?.is_none();
-        if is_of_base && views.shows(part, dir_of(&key.key()))? {
-            names.push(key.clone());
-        }
-    }
-    Ok(names)
-}
-
-/// Returns the conflict at a name of a file that `part` changed. If something else is shown there,
-/// the part loses.
-fn conflict_at(
-    key: &KeyBuffer,
-    kind: ConflictKind,
-    part: usize,
-    layers: &JobLayers,
-) -> Result<PartConflict> {
+/// Returns the parts except `part` that have a record at `key`.
+fn others_at(key: &KeyBuffer, part: usize, layers: &JobLayers) -> Result<Vec<usize>> {
     let mut others = Vec::new();
     for other in (0..layers.parts.len()).filter(|other| *other != part) {
         if layers.record_of_part(other, key)?.is_some() {
             others.push(other);
         }
     }
-    Ok(match (kind, others.first()) {
-        (ConflictKind::SameName, Some(&winner)) => {
-            PartConflict::at(key, kind, winner, &[part], layers.parts)
-        }
-        _ => PartConflict::at(key, kind, part, &others, layers.parts),
-    })
+    Ok(others)
 }
 
 /// Returns the link at `key` that `part` sees there, or that the bases have.
@@ -139,37 +111,6 @@ fn link_at(key: &KeyBuffer, part: usize, layers: &JobLayers) -> Result<Option<In
         }
     }
     Ok(Some(link))
-}
-
-/// Returns the names that the bases have for each of `files`.
-pub(super) fn names_below(
-    files: &HashSet<u128>,
-    layers: &JobLayers,
-) -> Result<HashMap<u128, Vec<KeyBuffer>>> {
-    let mut names: HashMap<u128, Vec<KeyBuffer>> =
-        files.iter().map(|file| (*file, Vec::new())).collect();
-    let mut found: Vec<(u128, KeyBuffer)> = Vec::new();
-    let bases = layers.below.bases().iter().map(|base| &base.tables);
-    for table in bases.flat_map(|tables| &tables.runs).flat_map(|run| &run.tables) {
-        visit_names(table, &mut |key, id| {
-            if files.contains(&id) {
-                found.push((id, (*key).into()));
-            }
-        })?;
-    }
-    for (file, key) in found {
-        let shown = layers.record_below(&key)?;
-        if shown.is_some_and(|shown| shown.entry == NameKind::Link && shown.id == file)
-            && let Some(names) = names.get_mut(&file)
-        {
-            names.push(key);
-        }
-    }
-    names.values_mut().for_each(|names| {
-        names.sort_unstable();
-        names.dedup();
-    });
-    Ok(names)
 }
 
 /// Returns those of `names` at which the job's set shows nothing, in directories that it shows.

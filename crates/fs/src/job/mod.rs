@@ -11,6 +11,7 @@
 pub(crate) mod claim;
 mod conflict;
 mod cover;
+mod file_names;
 mod find;
 mod link_counts;
 mod lost_names;
@@ -36,12 +37,12 @@ use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
-use self::conflict::complete_conflicts;
+use self::conflict::ConflictList;
 pub use self::conflict::{ConflictKind, PartConflict};
 use self::cover::FileCover;
 use self::find::PartFindings;
 use self::link_counts::corrected_counts;
-use self::lost_names::{changed_files, restored_names};
+use self::lost_names::{ChangedFiles, changed_files, restored_names};
 use self::part_views::PartViews;
 pub use self::parts::JobPart;
 pub(crate) use self::parts::joined_job;
@@ -192,8 +193,8 @@ impl Repository {
         let mut views = PartViews::new(&layers);
         found.keep_moves(&layers)?;
         found.forget_unseen(&mut views)?;
-        let resolved = PartResolution::of(&found, &layers, &mut views)?;
         let changed = changed_files(&found, &layers)?;
+        let mut resolved = PartResolution::of(&found, &changed, &mut views)?;
         manifest.tables = stack_runs(&manifests);
         // Some parts may consist of data only.
         dependency::keep_data_of(&mut manifest, parts);
@@ -213,20 +214,12 @@ impl Repository {
         let mut top = RunsAbove { repository: self, set, run: runs, next_table: 1 << 32 };
         top.push_records(&mut manifest, &resolved.top)?;
         top.push_covers(&mut manifest, &resolved.covers, &layers)?;
-        let mut report = JobReport {
-            set,
-            parts: parts.len(),
-            tables: shown,
-            runs: usize::try_from(runs).unwrap_or(usize::MAX),
-            merged: resolved.merged,
-            conflicts: resolved.conflicts,
-        };
+        let conflicts = &mut resolved.conflicts;
         let is_tree_needed = found.has_moves_of_several_parts()
             || !changed.is_empty()
             || resolved.has_withdrawn
-            || !report.conflicts.is_empty();
+            || !conflicts.is_empty();
         if is_tree_needed {
-            let conflicts = &mut report.conflicts;
             top.push_corrections(&mut manifest, (&found, &changed), &mut views, conflicts)?;
         }
         // Records above the parts may come from sets below them.
@@ -235,6 +228,14 @@ impl Repository {
         manifest.last_seq = manifest.last_seq.max(highest);
         complete_manifest(&mut manifest);
         manifest.commit(store, set, self.clock().now_ns())?;
+        let report = JobReport {
+            set,
+            parts: parts.len(),
+            tables: shown,
+            runs: usize::try_from(runs).unwrap_or(usize::MAX),
+            merged: resolved.merged,
+            conflicts: resolved.conflicts.into_vec(),
+        };
         Ok((report, manifests))
     }
 
@@ -284,19 +285,6 @@ impl Repository {
                 );
                 return Err(Error::new(Kind::Invalid, context));
             }
-            let has_names =
-                |part: &Manifest| part.tables.iter().any(|table| table.schema == INODE.id);
-            if let Some(other) = manifests.iter().find(|other: &&Manifest| has_names(other))
-                && has_names(&manifest)
-                && other.bases != manifest.bases
-            {
-                let context = format!(
-                    "part @{part} builds on other snapshots than the part of rank {}: all parts of \
-                     a job begin on the same ones",
-                    other.job.and_then(|job| job.rank).unwrap_or(0)
-                );
-                return Err(Error::new(Kind::Invalid, context));
-            }
             if manifest.state != SetState::Sealed {
                 let context = format!(
                     "part {part} is not complete; its writer completes it or, if the writer is \
@@ -310,8 +298,24 @@ impl Repository {
             }
             manifests.push(manifest);
         }
+        check_bases(parts, &manifests)?;
         Ok(manifests)
     }
+}
+
+/// Fails unless all of `parts` that have names build on the same sets.
+fn check_bases(parts: &[SetId], manifests: &[Manifest]) -> Result<()> {
+    let has_names = |part: &Manifest| part.tables.iter().any(|table| table.schema == INODE.id);
+    let mut named = parts.iter().zip(manifests).filter(|(_, manifest)| has_names(manifest));
+    let Some((first, known)) = named.next() else { return Ok(()) };
+    let Some((other, _)) = named.find(|(_, manifest)| manifest.bases != known.bases) else {
+        return Ok(());
+    };
+    let context = format!(
+        "parts @{first} and @{other} build on different snapshots: all parts of a job begin on the \
+         same ones"
+    );
+    Err(Error::new(Kind::Invalid, context))
 }
 
 /// Returns the tables of a joined set and of all its bases, in order of precedence.
@@ -382,9 +386,9 @@ impl RunsAbove<'_> {
     fn push_corrections(
         &mut self,
         manifest: &mut Manifest,
-        (found, changed): (&PartFindings, &HashMap<u128, Vec<usize>>),
+        (found, changed): (&PartFindings, &ChangedFiles),
         views: &mut PartViews,
-        conflicts: &mut Vec<PartConflict>,
+        conflicts: &mut ConflictList,
     ) -> Result<()> {
         let layers = views.layers();
         let mut joined = TableRuns::new(&manifest.tables, &INODE, layers.source);
@@ -396,8 +400,8 @@ impl RunsAbove<'_> {
             joined = TableRuns::new(&manifest.tables, &INODE, layers.source);
             tree = DirTree::of(&with_bases(&joined, layers.below), 1)?;
         }
-        complete_conflicts(conflicts, found, &tree, layers.parts);
-        self.push_records(manifest, &corrected_counts(&tree, &joined, layers)?)
+        conflicts.add_paths(found, &tree, layers.parts);
+        self.push_records(manifest, &corrected_counts(&tree, &joined)?)
     }
 
     fn push(

@@ -12,9 +12,9 @@ use esker_table::merge::RecordMerge;
 use esker_table::schema::{Key, KeyBuffer};
 use hashbrown::HashMap;
 
-use super::find::{inode_of, is_of_files};
+use super::find::{DIRECTORY, inode_of, is_of_files};
 use super::resolve::JobLayers;
-use crate::inode::{DirId, FileKind, INODE, NameKind, column, key};
+use crate::inode::{DirId, INODE, column, key};
 use crate::stack::dir_tree::DirTree;
 use crate::stack::layers::dir_of;
 
@@ -80,7 +80,6 @@ impl<'a> PartViews<'a> {
 
 /// Returns the directories that contain each directory of which `part` has a record.
 fn parents_in(part: usize, layers: &JobLayers) -> Result<HashMap<DirId, Vec<DirId>>> {
-    const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
     let mut parents: HashMap<DirId, Vec<DirId>> = HashMap::new();
     let mut cursors = Vec::new();
     layers.tables[part].cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);

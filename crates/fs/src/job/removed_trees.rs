@@ -9,7 +9,8 @@
 //! Invariants: a removal never hides another part's change without a report; records of a part in
 //! a directory that it does not show are never shown.
 //! Cost: a look-up below for each name where a part removed a directory. If one is of a base: a
-//! scan of all directories of the bases, and of the records of parts in these trees.
+//! scan of all directories of the bases, and of the parts' records of directories and of names in
+//! these trees.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +21,17 @@ use esker_table::schema::{Key, KeyBuffer};
 use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
 
-use super::find::{ChangedLinks, PartFindings, PartVersion, RemovedDir, inode_of};
-use super::lost_names::names_below;
+use super::file_names::FileNames;
+use super::find::{
+    ChangedLinks, DIRECTORY, PartFindings, RemovedDir, inode_of, is_of_files, merge_of_parts,
+};
+use super::lost_names::ChangedFiles;
 use super::moved_files::MovedFiles;
 use super::part_views::PartViews;
 use super::resolve::{JobLayers, is_same_but_times, preferred};
 use super::withdrawn::WithdrawnRecords;
 use crate::inode::{DirId, FileKind, INODE, Inode, NameKind, column, key};
-use crate::stack::dir_tree::visit_names;
 use crate::stack::layers::dir_of;
-
-const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
 
 /// A tree that a part removed, by its topmost directory.
 #[derive(Debug)]
@@ -41,10 +42,13 @@ pub(super) struct RemovedTree {
     pub(super) key: KeyBuffer,
     /// The directory.
     dir: DirId,
-    /// What the part has at the name instead, if anything.
+    /// The kind of file that the part made at the name instead, if any.
     pub(super) made: Option<NameKind>,
     /// The parts that changed something in the tree, in order.
     pub(super) changed_by: Vec<usize>,
+    /// True if the removal is withdrawn, since another part changed something in the tree, unless
+    /// another directory is shown in its place.
+    pub(super) is_withdrawn: bool,
 }
 
 /// All removed trees of bases.
@@ -53,7 +57,7 @@ pub(super) struct RemovedTrees {
     pub(super) trees: Vec<RemovedTree>,
     /// The directories in them, each with the indices of trees that it is in, one a part.
     dirs: HashMap<DirId, Vec<usize>>,
-    /// What parts moved.
+    /// Directories and files that parts moved.
     pub(super) moved: MovedFiles,
 }
 
@@ -61,9 +65,10 @@ impl RemovedTrees {
     /// Finds the removed trees, and who changed something in them.
     pub(super) fn of(
         found: &PartFindings,
-        layers: &JobLayers,
+        changed: &ChangedFiles,
         views: &mut PartViews,
     ) -> Result<Self> {
+        let layers = views.layers();
         let mut trees = Self { moved: MovedFiles::of(found), ..Self::default() };
         let roots = trees.removed_roots(found, layers)?;
         if roots.is_empty() {
@@ -85,7 +90,14 @@ impl RemovedTrees {
                 trees.add(dir, removed, &children);
             }
         }
-        trees.find_changes(found, layers)?;
+        trees.find_changes(layers)?;
+        trees.add_changed_files(found, changed, layers)?;
+        for tree in &mut trees.trees {
+            tree.changed_by.sort_unstable();
+            tree.changed_by.dedup();
+            tree.is_withdrawn =
+                !tree.changed_by.is_empty() && !is_replaced(tree, found, &trees.moved);
+        }
         Ok(trees)
     }
 
@@ -118,6 +130,7 @@ impl RemovedTrees {
             dir,
             made: removed.made.map(|(entry, _)| entry),
             changed_by: Vec::new(),
+            is_withdrawn: false,
         });
         let mut waiting = vec![dir];
         while let Some(dir) = waiting.pop() {
@@ -139,35 +152,14 @@ impl RemovedTrees {
     }
 
     /// True if `dir` is in a tree that the job's set does not show.
-    pub(super) fn hides(&self, dir: DirId, found: &PartFindings) -> bool {
-        self.containing(dir).iter().any(|&tree| !self.is_withdrawn(&self.trees[tree], found))
+    pub(super) fn hides(&self, dir: DirId) -> bool {
+        self.containing(dir).iter().any(|&tree| !self.trees[tree].is_withdrawn)
     }
 
-    /// True if the removal of `tree` is withdrawn, since another part changed something in it,
-    /// unless another directory is shown in its place.
-    pub(super) fn is_withdrawn(&self, tree: &RemovedTree, found: &PartFindings) -> bool {
-        let is_directory = |entry| entry == NameKind::Is(FileKind::Directory);
-        let is_hidden = || match found.versions(&tree.key) {
-            Some((_, versions)) => {
-                let seen: Vec<PartVersion> =
-                    versions.iter().filter(|version| version.is_seen).cloned().collect();
-                let shown = preferred(&seen, &self.moved).map(|shown| &shown.inode);
-                shown.is_some_and(|shown| shown.is_directory() && shown.dir_id() != tree.dir)
-            }
-            None => tree.made.is_some_and(is_directory),
-        };
-        !tree.changed_by.is_empty() && !is_hidden()
-    }
-
-    /// Adds to each tree the parts that changed something in it.
-    fn find_changes(&mut self, found: &PartFindings, layers: &JobLayers) -> Result<()> {
-        let (mut cursors, mut part_of) = (Vec::new(), Vec::new());
-        for (part, tables) in layers.tables.iter().enumerate() {
-            tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
-            part_of.resize(cursors.len(), part);
-        }
+    /// Adds to each tree the parts that changed something in it, by their records of names.
+    fn find_changes(&mut self, layers: &JobLayers) -> Result<()> {
         let mut changes: HashSet<(usize, usize)> = HashSet::new();
-        let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
+        let (mut merge, part_of) = merge_of_parts(layers.tables)?;
         let mut more = merge.advance()?;
         while more {
             if merge.lone_block().is_some_and(|(_, block)| self.is_elsewhere(block)) {
@@ -188,25 +180,21 @@ impl RemovedTrees {
             }
             more = merge.advance()?;
         }
-        changes.extend(self.changes_of_links(found, layers)?);
-        for (tree, part) in changes {
-            let tree = &mut self.trees[tree];
-            if tree.part != part {
-                tree.changed_by.push(part);
-            }
-        }
-        for tree in &mut self.trees {
-            tree.changed_by.sort_unstable();
-        }
+        changes.into_iter().for_each(|(tree, part)| self.add_change(tree, part));
         Ok(())
+    }
+
+    fn add_change(&mut self, tree: usize, part: usize) {
+        let tree = &mut self.trees[tree];
+        if tree.part != part {
+            tree.changed_by.push(part);
+        }
     }
 
     /// True if a block has only records of files, in one directory that is in no tree.
     fn is_elsewhere(&self, block: &DecodedBlock) -> bool {
         let [first, last] = [0, block.rows() - 1].map(|row| dir_of(&block.key(&INODE, row)));
-        first == last
-            && !self.dirs.contains_key(&first)
-            && !block.column(column::ENTRY).contains(DIRECTORY)
+        first == last && !self.dirs.contains_key(&first) && is_of_files(block)
     }
 
     /// Returns the trees of which the record `inode` of `part` at `key` changes something.
@@ -233,37 +221,22 @@ impl RemovedTrees {
         Ok(changed)
     }
 
-    /// Returns the trees with names of files with several names that a part changed, and the part.
-    fn changes_of_links(
-        &self,
+    /// Adds to each tree the parts that changed a file of which the bases have a name in it.
+    fn add_changed_files(
+        &mut self,
         found: &PartFindings,
+        changed: &ChangedFiles,
         layers: &JobLayers,
-    ) -> Result<Vec<(usize, usize)>> {
-        let mut changed: HashMap<u128, Vec<usize>> = HashMap::new();
-        for link in &found.changed_links {
-            let file = link.inode.id;
-            let name = file.to_be_bytes();
-            let base = layers.record_below(&key(DirId::LINKS, &name).into())?;
-            if let Some(base) = base
-                && layers.is_changed(link.part, &base, &link.inode)?
-            {
-                changed.entry(file).or_default().push(link.part);
+    ) -> Result<()> {
+        let names = FileNames::of(&changed.keys().copied().collect(), found, layers)?;
+        for (file, parts) in changed {
+            for name in names.below(*file) {
+                for tree in self.containing(dir_of(&name.key())).to_vec() {
+                    parts.iter().for_each(|part| self.add_change(tree, *part));
+                }
             }
         }
-        let mut changes = Vec::new();
-        if changed.is_empty() {
-            return Ok(changes);
-        }
-        let bases = layers.below.bases().iter().map(|base| &base.tables);
-        for table in bases.flat_map(|tables| &tables.runs).flat_map(|run| &run.tables) {
-            visit_names(table, &mut |key, id| {
-                let trees = self.containing(dir_of(key));
-                for part in changed.get(&id).into_iter().flatten().filter(|_| !trees.is_empty()) {
-                    changes.extend(trees.iter().map(|tree| (*tree, *part)));
-                }
-            })?;
-        }
-        Ok(changes)
+        Ok(())
     }
 
     /// Returns the records that are withdrawn: what is at the names of trees whose removal is
@@ -272,14 +245,11 @@ impl RemovedTrees {
     pub(super) fn withdrawn(
         &self,
         found: &PartFindings,
-        layers: &JobLayers,
         views: &mut PartViews,
     ) -> Result<WithdrawnRecords> {
         let mut withdrawn = WithdrawnRecords::default();
-        for tree in &self.trees {
-            if self.is_withdrawn(tree, found) {
-                withdrawn.add(tree.key.clone(), tree.part, tree.changed_by[0]);
-            }
+        for tree in self.trees.iter().filter(|tree| tree.is_withdrawn) {
+            withdrawn.add(tree.key.clone(), tree.part, tree.changed_by[0]);
         }
         let mut unseen: BTreeMap<(usize, DirId), usize> = BTreeMap::new();
         for (dir, trees) in &self.dirs {
@@ -313,15 +283,13 @@ impl RemovedTrees {
             self.withdraw_unseen_files(&mut withdrawn, found, views)?;
         }
         for ((part, dir), winner) in unseen {
-            for key in keys_in(&layers.tables[part], dir)? {
+            for key in keys_in(&views.layers().tables[part], dir)? {
                 withdrawn.add(key, part, winner);
             }
         }
         Ok(withdrawn)
     }
-}
 
-impl RemovedTrees {
     /// Withdraws the records of files with several names of which their part shows none.
     fn withdraw_unseen_files(
         &self,
@@ -338,18 +306,10 @@ impl RemovedTrees {
             winners.contains_key(&link.part) && !self.moved.has_file(link.part, link.inode.id)
         };
         let links: Vec<&ChangedLinks> = found.changed_links.iter().filter(is_in_question).collect();
-        if links.is_empty() {
-            return Ok(());
-        }
-        let names = names_below(&links.iter().map(|link| link.inode.id).collect(), views.layers())?;
+        let files = links.iter().map(|link| link.inode.id).collect();
+        let names = FileNames::of(&files, found, views.layers())?;
         for link in links {
-            let mut is_seen = false;
-            for name in names.get(&link.inode.id).into_iter().flatten() {
-                is_seen = is_seen
-                    || views.layers().record_of_part(link.part, name)?.is_none()
-                        && views.shows(link.part, dir_of(&name.key()))?;
-            }
-            if !is_seen {
+            if names.seen(link.part, link.inode.id, views)?.is_empty() {
                 let name = link.inode.id.to_be_bytes();
                 let key = key(DirId::LINKS, &name).into();
                 withdrawn.add(key, link.part, winners[&link.part]);
@@ -357,6 +317,16 @@ impl RemovedTrees {
         }
         Ok(())
     }
+}
+
+/// True if another directory is shown in place of a tree in which a part changed something.
+fn is_replaced(tree: &RemovedTree, found: &PartFindings, moved: &MovedFiles) -> bool {
+    let Some((_, versions)) = found.versions(&tree.key) else {
+        return tree.made == Some(NameKind::Is(FileKind::Directory));
+    };
+    let seen = versions.iter().filter(|version| version.is_seen);
+    let shown = preferred(seen, moved).map(|shown| &shown.inode);
+    shown.is_some_and(|shown| shown.is_directory() && shown.dir_id() != tree.dir)
 }
 
 /// Returns the keys of all records that `tables` have in `dir`.

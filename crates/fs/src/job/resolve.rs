@@ -18,12 +18,13 @@ use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::{KeyBuffer, RowBuffer};
 use esker_table::table::LookupKey;
 use esker_table::tables::{TableRuns, TableSource};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
 use super::WINDOW_BYTES;
-use super::conflict::{ConflictKind, PartConflict};
+use super::conflict::{ConflictKind, ConflictList};
 use super::cover::FileCover;
 use super::find::{MovedDir, PartFindings, PartVersion};
+use super::lost_names::ChangedFiles;
 use super::moved_files::MovedFiles;
 use super::part_views::PartViews;
 use super::removed_trees::RemovedTrees;
@@ -99,11 +100,9 @@ pub(super) struct PartResolution {
     pub(super) top: Vec<(KeyBuffer, Inode)>,
     /// Number of names with compatible changes of several parts.
     pub(super) merged: u64,
-    pub(super) conflicts: Vec<PartConflict>,
+    pub(super) conflicts: ConflictList,
     /// True if records are withdrawn, which may be of names that parts counted.
     pub(super) has_withdrawn: bool,
-    /// Index of the conflict at a key.
-    conflict_at: HashMap<KeyBuffer, usize>,
     /// Files whose content is that of one part.
     pub(super) covers: Vec<FileCover>,
 }
@@ -141,22 +140,22 @@ impl PartResolution {
     /// Decides every key that several parts have.
     pub(super) fn of(
         found: &PartFindings,
-        layers: &JobLayers,
+        changed: &ChangedFiles,
         views: &mut PartViews,
     ) -> Result<Self> {
+        let layers = views.layers();
         let parts = layers.parts;
         let mut resolved = Self {
             top: Vec::new(),
             merged: 0,
-            conflicts: Vec::new(),
+            conflicts: ConflictList::default(),
             has_withdrawn: false,
-            conflict_at: HashMap::new(),
             covers: Vec::new(),
         };
-        let trees = RemovedTrees::of(found, layers, views)?;
-        let withdrawn = trees.withdrawn(found, layers, views)?;
+        let trees = RemovedTrees::of(found, changed, views)?;
+        let withdrawn = trees.withdrawn(found, views)?;
         resolved.has_withdrawn = !withdrawn.0.is_empty();
-        resolved.report_trees(&trees, found, parts);
+        resolved.report_trees(&trees, parts);
         // The winning directories and files with several names, by key.
         let mut decided = KeyDecisions::new();
         let mut bases = Vec::with_capacity(found.shared.len());
@@ -172,9 +171,9 @@ impl PartResolution {
                     conflict: None,
                 },
             };
-            decision.inode.raise_generation(versions);
+            raise_generation(&mut decision.inode, versions);
             // A conflict is reported at the name of the tree.
-            decision.conflict.take_if(|_| trees.hides(dir_of(&key.key()), found));
+            decision.conflict.take_if(|_| trees.hides(dir_of(&key.key())));
             decide_content(&mut decision, &kept, base.as_ref(), layers)?;
             bases.push(base);
             let is_contested = record.is_some() || decision.conflict.is_some();
@@ -183,7 +182,7 @@ impl PartResolution {
             match decision.conflict {
                 None => resolved.merged += u64::from(kept.len() > 1),
                 Some((kind, losers)) => {
-                    resolved.report(kind, key, decision.winner, &losers, parts);
+                    resolved.conflicts.report(kind, key, (decision.winner, &losers), parts);
                 }
             }
             resolved.top.push((key.clone(), decision.inode));
@@ -191,10 +190,8 @@ impl PartResolution {
         resolved.correct_link_counts(found, &bases, layers)?;
         resolved.show_withdrawn(&withdrawn, &trees.moved, found, &mut decided, layers)?;
         resolved.resolve_moves(found, &decided, parts);
-        resolved.restore_links(&found.links, &found.dead, &decided, layers)?;
         resolved.top.sort_by(|a, b| a.0.key().cmp(&b.0.key()));
         resolved.separate_files(found, &decided, &bases, layers)?;
-        resolved.unify_losers();
         Ok(resolved)
     }
 
@@ -254,71 +251,6 @@ impl PartResolution {
         Ok(())
     }
 
-    /// Adds a conflict at `key`. If there is one already, the name has both in one: the winner is
-    /// that of the last decision, and all others lose.
-    pub(super) fn report(
-        &mut self,
-        kind: ConflictKind,
-        key: &KeyBuffer,
-        winner: usize,
-        losers: &[usize],
-        parts: &[SetId],
-    ) {
-        let new = PartConflict::at(key, kind, winner, losers, parts);
-        let Some(&at) = self.conflict_at.get(key) else {
-            self.conflict_at.insert(key.clone(), self.conflicts.len());
-            self.conflicts.push(new);
-            return;
-        };
-        let known = &mut self.conflicts[at];
-        known.winner = new.winner;
-        known.losers.extend(new.losers);
-    }
-
-    /// Leaves of the losers of each conflict each one once, without the winner.
-    fn unify_losers(&mut self) {
-        for conflict in &mut self.conflicts {
-            let mut seen: HashSet<SetId> = HashSet::from([conflict.winner]);
-            conflict.losers.retain(|loser| seen.insert(*loser));
-        }
-    }
-
-    /// Restores the inode of a file whose last name one part removed, if another part's name for it
-    /// remains.
-    fn restore_links(
-        &mut self,
-        links: &[(usize, KeyBuffer, u128)],
-        dead: &HashMap<u128, usize>,
-        decided: &KeyDecisions,
-        layers: &JobLayers,
-    ) -> Result<()> {
-        let mut names: BTreeMap<u128, (u32, usize)> = BTreeMap::new();
-        let mut seen = HashSet::new();
-        for (part, key, file) in links {
-            let is_shown = decided.get(key).is_none_or(|shown| shown.id == *file);
-            if is_shown && dead.contains_key(file) && seen.insert(key) {
-                names.entry(*file).or_insert((0, *part)).0 += 1;
-            }
-        }
-        for (file, (count, winner)) in names {
-            let name = file.to_be_bytes();
-            let key = KeyBuffer::from(key(DirId::LINKS, &name));
-            let own = self.top.iter().position(|(top, _)| *top == key);
-            if own.is_some_and(|own| self.top[own].1.entry != NameKind::Tombstone) {
-                continue;
-            }
-            let base = layers.record_below(&key)?.filter(|base| base.entry != NameKind::Tombstone);
-            let Some(mut inode) = base else { continue };
-            inode.nlink = count;
-            self.report(ConflictKind::Removed, &key, winner, &[dead[&file]], layers.parts);
-            match own {
-                Some(own) => self.top[own].1 = inode,
-                None => self.top.push((key, inode)),
-            }
-        }
-        Ok(())
-    }
-
     /// Keeps each directory that parts moved to different places at one of them.
     fn resolve_moves(&mut self, found: &PartFindings, decided: &KeyDecisions, parts: &[SetId]) {
         let mut places: BTreeMap<u128, Vec<&MovedDir>> = BTreeMap::new();
@@ -338,15 +270,23 @@ impl PartResolution {
                 let mut tombstone =
                     Inode { seq: loser.inode.seq, ..Inode::tombstone(next, loser.inode.ctime_ns) };
                 if let Some((_, versions)) = found.versions(&loser.key) {
-                    tombstone.raise_generation(versions);
+                    raise_generation(&mut tombstone, versions);
                 }
                 self.top.retain(|(key, _)| *key != loser.key);
                 self.top.push((loser.key.clone(), tombstone));
-                let winner = all[0].part;
-                self.report(ConflictKind::MovedTwice, &loser.key, winner, &[loser.part], parts);
+                let outcome = (all[0].part, &[loser.part][..]);
+                self.conflicts.report(ConflictKind::MovedTwice, &loser.key, outcome, parts);
             }
         }
     }
+}
+
+/// Raises the generation of `inode` beyond those of `versions`: a directory made here later is newer
+/// than any that a part has seen.
+pub(super) fn raise_generation(inode: &mut Inode, versions: &[PartVersion]) {
+    let next = versions.iter().map(|version| version.inode.next_generation()).max().unwrap_or(0);
+    let is_directory = u64::from(inode.is_directory());
+    inode.generation = inode.generation.max(next.saturating_sub(is_directory));
 }
 
 /// Returns the first of `versions`, by the rule, among those that `fits` accepts.
@@ -359,10 +299,10 @@ fn lowest(versions: &[PartVersion], fits: impl Fn(&PartVersion) -> bool) -> Opti
 /// that was moved there rather than one that was made there, and that rather than a file, so that
 /// the least is hidden; then by the rule.
 pub(super) fn preferred<'a>(
-    versions: &'a [PartVersion],
+    versions: impl Iterator<Item = &'a PartVersion>,
     moved: &MovedFiles,
 ) -> Option<&'a PartVersion> {
-    versions.iter().min_by_key(|version| {
+    versions.min_by_key(|version| {
         let inode = &version.inode;
         let is_moved = inode.is_directory() && moved.has(version.part, inode.id);
         (!is_moved, !inode.is_directory(), inode.seq, version.part)
@@ -433,7 +373,7 @@ fn decide(
     } else if is_one {
         decide_changed(versions, base)
     } else {
-        let shown = preferred(versions, moved).expect("a shared key has versions");
+        let shown = preferred(versions.iter(), moved).expect("a shared key has versions");
         let losers = others(versions, shown.part, |v| !same(&v.inode, &shown.inode));
         let conflict = Some((ConflictKind::SameName, losers));
         KeyDecision { inode: shown.inode.clone(), winner: shown.part, conflict }

@@ -13,10 +13,10 @@ use esker_table::manifest::SetId;
 use esker_table::schema::KeyBuffer;
 use hashbrown::{HashMap, HashSet};
 
-use super::conflict::{ConflictKind, PartConflict};
+use super::conflict::ConflictKind;
 use super::cover::{CoverSource, FileCover};
 use super::find::{PartFindings, PartVersion};
-use super::resolve::{DecidedKey, JobLayers, KeyDecisions, PartResolution};
+use super::resolve::{JobLayers, KeyDecisions, PartResolution};
 use crate::inode::{DirId, FileId, Inode, NameKind};
 use crate::stack::layers::dir_of;
 
@@ -107,7 +107,7 @@ impl PartResolution {
     ) -> Result<Vec<ShownName<'a>>> {
         let mut shown = Vec::new();
         for &(part, key) in &claims.records {
-            if decided_at(decided, key).is_some_and(|decided| decided.winner != part) {
+            if decided.get(key).is_some_and(|decided| decided.winner != part) {
                 continue;
             }
             let top = self.top.binary_search_by(|(top, _)| top.key().cmp(&key.key()));
@@ -139,7 +139,7 @@ impl PartResolution {
             if at > 0 {
                 inode.id = FileId(file).of_branch(parts[part]).0;
                 let kind = ConflictKind::SeveralNames;
-                self.conflicts.push(PartConflict::at(key, kind, part, &[], parts));
+                self.conflicts.report(kind, key, (part, &[]), parts);
             }
             if inode.mapped {
                 let (shown, size) = (inode.id, inode.size);
@@ -152,16 +152,12 @@ impl PartResolution {
     }
 }
 
-fn decided_at<'a>(decided: &'a KeyDecisions, key: &KeyBuffer) -> Option<&'a DecidedKey> {
-    decided.get(key)
-}
-
 /// True if a part other than the one whose record is shown changed the file elsewhere, or changed
 /// it there in a way that is not shown.
 fn is_mixed(shown: &[ShownName], claims: &FileClaims, decided: &KeyDecisions) -> bool {
     let [only] = shown else { return shown.len() > 1 };
     claims.records.iter().chain(&claims.others).any(|&(part, key)| {
-        let is_contested = || decided_at(decided, key).is_some_and(|decided| decided.is_contested);
+        let is_contested = || decided.get(key).is_some_and(|decided| decided.is_contested);
         part != only.part && (key != only.key || is_contested())
     })
 }

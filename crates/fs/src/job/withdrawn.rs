@@ -14,9 +14,8 @@ use super::cover::{CoverSource, FileCover};
 use super::find::{PartFindings, PartVersion};
 use super::moved_files::MovedFiles;
 use super::removed_trees::RemovedTrees;
-use super::resolve::{DecidedKey, JobLayers, KeyDecisions, PartResolution};
-use crate::inode::{DirId, Inode, NameKind};
-use crate::stack::layers::dir_of;
+use super::resolve::{DecidedKey, JobLayers, KeyDecisions, PartResolution, raise_generation};
+use crate::inode::{Inode, NameKind};
 
 /// A name at which records of parts are withdrawn.
 #[derive(Debug)]
@@ -68,11 +67,8 @@ impl WithdrawnRecord {
         let seq = versions.iter().map(|version| version.inode.seq).max().unwrap_or(0);
         let missing = || Inode { seq, ..Inode::tombstone(0, changed_ns.unwrap_or(0)) };
         let mut shown = base.filter(is_here).cloned().unwrap_or_else(missing);
-        if let Some(base) = base {
-            shown.generation = shown.generation.max(base.generation);
-            if shown.entry == NameKind::Tombstone {
-                shown.generation = shown.generation.max(base.next_generation());
-            }
+        if let Some(base) = base.filter(|_| shown.entry == NameKind::Tombstone) {
+            shown.generation = shown.generation.max(base.next_generation());
         }
         shown
     }
@@ -80,22 +76,15 @@ impl WithdrawnRecord {
 
 impl PartResolution {
     /// Reports removed trees in which other parts changed something.
-    pub(super) fn report_trees(
-        &mut self,
-        trees: &RemovedTrees,
-        found: &PartFindings,
-        parts: &[SetId],
-    ) {
+    pub(super) fn report_trees(&mut self, trees: &RemovedTrees, parts: &[SetId]) {
         for tree in trees.trees.iter().filter(|tree| !tree.changed_by.is_empty()) {
             let kind = match tree.made {
                 None => ConflictKind::Removed,
                 Some(_) => ConflictKind::SameName,
             };
-            let (own, others) = (tree.part, &tree.changed_by);
-            match trees.is_withdrawn(tree, found) {
-                true => self.report(kind, &tree.key, others[0], &[own], parts),
-                false => self.report(kind, &tree.key, own, others, parts),
-            }
+            let (own, others) = (tree.part, &tree.changed_by[..]);
+            let outcome = if tree.is_withdrawn { (others[0], &[own][..]) } else { (own, others) };
+            self.conflicts.report(kind, &tree.key, outcome, parts);
         }
     }
 
@@ -109,12 +98,13 @@ impl PartResolution {
         decided: &mut KeyDecisions,
         layers: &JobLayers,
     ) -> Result<()> {
+        let mut shown = Vec::new();
         for (key, record) in &withdrawn.0 {
             if let Some((at, versions)) = found.versions(key) {
                 let kept = record.kept(versions);
-                let shown = decided.get(key).map_or(record.winner, |decided| decided.winner);
+                let winner = decided.get(key).map_or(record.winner, |decided| decided.winner);
                 let inode = self.top[at].1.clone();
-                let part = (!kept.is_empty()).then_some(shown);
+                let part = (!kept.is_empty()).then_some(winner);
                 self.cover_withdrawn(&inode, part, record, layers)?;
                 continue;
             }
@@ -125,15 +115,14 @@ impl PartResolution {
             }
             let base = layers.record_below(key)?;
             let mut inode = record.below(base.as_ref(), &versions, moved);
-            inode.raise_generation(&versions);
+            raise_generation(&mut inode, &versions);
             decided.insert(key.clone(), DecidedKey::of(&inode, record.winner, true));
             self.cover_withdrawn(&inode, None, record, layers)?;
-            if dir_of(&key.key()) == DirId::LINKS {
-                // Its count may have been corrected.
-                self.top.retain(|(known, _)| known != key);
-            }
-            self.top.push((key.clone(), inode));
+            shown.push((key.clone(), inode));
         }
+        // Link counts of withdrawn records may have been corrected.
+        self.top.retain(|(key, _)| found.versions(key).is_some() || !withdrawn.0.contains_key(key));
+        self.top.extend(shown);
         Ok(())
     }
 
@@ -162,15 +151,5 @@ impl PartResolution {
             self.covers.push(FileCover { file, size, source });
         }
         Ok(())
-    }
-}
-
-impl Inode {
-    /// Raises the generation beyond those of `versions`: a directory made here later is newer than
-    /// any that a part has seen.
-    pub(super) fn raise_generation(&mut self, versions: &[PartVersion]) {
-        let next = versions.iter().map(|version| version.inode.next_generation()).max();
-        let next = next.unwrap_or(0);
-        self.generation = self.generation.max(next - u64::from(self.is_directory()).min(next));
     }
 }
