@@ -382,8 +382,8 @@ exec \"$@\"
 fn commands_for_a_batch_script_publish_its_job() {
     let user = User::of_suite("022");
     make_program(&user.path("srun"), SRUN, 0o755);
-    // Suites of one user that run at once would share the directory of the commands.
-    let (directory, own) = (format!("/tmp/esker-files-{}", user.uid), user.path("files"));
+    // Suites that run at once would share the directory of the commands.
+    let (directory, own) = ("/tmp/esker-files-$SLURM_JOB_ID", user.path("files"));
     let own = own.to_str().expect("UTF-8");
     make_program(&user.path("text"), format!("#!/bin/sh\necho text > {own}/one\n"), 0o755);
     let ways = ways_here().len();
@@ -403,8 +403,8 @@ fn commands_for_a_batch_script_publish_its_job() {
         let commands = advice["ways"][index]["commands"].as_array().expect("commands");
         let commands: Vec<&str> = commands.iter().filter_map(Value::as_str).collect();
         let script = commands.join("\n");
-        assert!(script.contains(&directory), "{script}");
-        fs::write(user.path("batch"), script.replace(&directory, own)).expect("a script");
+        assert!(script.contains(directory), "{script}");
+        fs::write(user.path("batch"), script.replace(directory, own)).expect("a script");
         let said = user.does(&format!("export {setting}; bash batch 2>&1"));
         assert_eq!(user.does(&format!("./esker cat {result}:/one")), "text\n", "{said}");
     }

@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Names of the helper, that of the newer version first.
-const NAMES: [&str; 2] = ["fusermount3", "fusermount"];
+/// Names of FUSE's helper, that of the newer version first.
+pub const HELPER_NAMES: [&str; 2] = ["fusermount3", "fusermount"];
 
 /// Unmounts `mountpoint` by the helper; with `is_lazy` also if it is in use.
 ///
@@ -14,7 +14,7 @@ const NAMES: [&str; 2] = ["fusermount3", "fusermount"];
 /// `NotFound` if no helper is on PATH, and other errors of starting it. It may run and fail.
 pub fn unmount_by_helper(mountpoint: &Path, is_lazy: bool) -> io::Result<Output> {
     let mut result = Err(io::ErrorKind::NotFound.into());
-    for name in NAMES {
+    for name in HELPER_NAMES {
         let mut helper = Command::new(name);
         helper.arg("-u");
         if is_lazy {

@@ -43,7 +43,7 @@ pub use control::{
     mountpoints, mounts, status_of,
 };
 pub use file::InPlacePolicy;
-pub use fusermount::unmount_by_helper;
+pub use fusermount::{HELPER_NAMES, unmount_by_helper};
 pub use mount::{Mount, MountEnding, MountOptions, is_supported};
 pub use mount_trial::{try_mount, try_rings};
 pub use prune::KNOWN_FILES_MAX;

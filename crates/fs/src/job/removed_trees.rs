@@ -5,7 +5,7 @@
 //! missing, and records that the part wrote there before remain. If another part changed something
 //! in the tree (made, wrote or moved a file, moved a directory in or out), the removal is
 //! withdrawn: the job's set shows what that part sees, as if the other had no records in the tree.
-//! What a part made in place of the tree conflicts with the tree, at its name.
+//! A file or directory that a part made in place of the tree conflicts with it, at its name.
 //! Invariants: a removal never hides another part's change without a report; records of a part in
 //! a directory that it does not show are never shown.
 //! Cost: a look-up below for each name where a part removed a directory. If one is of a base: a

@@ -11,21 +11,19 @@ use super::command_words::CommandWords;
 /// Ranks of a node, unless the job says how many.
 const RANKS: &str = "${SLURM_NTASKS_PER_NODE:-1}";
 
-/// The directory at which files are shown on each node: one for each user, as users share nodes.
-pub fn batch_directory() -> String {
-    format!("/tmp/esker-files-{}", rustix::process::geteuid().as_raw())
-}
+/// The directory at which files are shown on each node, for the shell of the batch script: jobs
+/// share nodes.
+pub const BATCH_DIRECTORY: &str = "/tmp/esker-files-$SLURM_JOB_ID";
 
 /// The commands that run the program by one `esker run --at` on each node and publish `result`.
 /// The program gets `inserted` before it.
 pub fn run_at_commands(words: &CommandWords, inserted: &str, result: &str) -> Vec<String> {
-    let directory = batch_directory();
     let (before, program) = (words.before_launcher(), words.line_after_launcher(inserted));
     vec![
         "job=$(esker session job)".into(),
         format!(
             "{before}srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 esker run -n {RANKS} --at \
-             {directory} --job $job -- {program} && esker publish --job $job --parts \
+             {BATCH_DIRECTORY} --job $job -- {program} && esker publish --job $job --parts \
              $SLURM_NNODES {result}"
         ),
     ]
@@ -34,19 +32,19 @@ pub fn run_at_commands(words: &CommandWords, inserted: &str, result: &str) -> Ve
 /// The commands that mount on each node with `options`, run `line` and publish `result` if it
 /// succeeded.
 pub fn mount_commands(line: &str, options: &str, result: &str) -> Vec<String> {
-    let directory = batch_directory();
     vec![
         "job=$(esker session job)".into(),
         "each=\"srun --overlap --ntasks=$SLURM_NNODES --ntasks-per-node=1\"".into(),
         format!(
-            "$each sh -c \"mkdir -p {directory}; exec esker mount --foreground {options}--job $job \
-             {directory}\" &"
+            "$each sh -c \"mkdir -p {BATCH_DIRECTORY}; exec esker mount --foreground {options}--job \
+             $job {BATCH_DIRECTORY}\" &"
         ),
         format!(
-            "$each timeout 60 sh -c \"until mountpoint -q {directory}; do sleep 0.1; done\" || exit"
+            "$each timeout 60 sh -c \"until mountpoint -q {BATCH_DIRECTORY}; do sleep 0.1; done\" || \
+             exit"
         ),
         format!("{line} && succeeded=yes"),
-        format!("$each esker umount {directory} && wait || exit"),
+        format!("$each esker umount {BATCH_DIRECTORY} && wait || exit"),
         format!(
             "[ \"$succeeded\" = yes ] && esker publish --job $job --parts $SLURM_NNODES {result}"
         ),

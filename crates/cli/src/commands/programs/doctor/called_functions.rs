@@ -37,7 +37,7 @@ const MPI_IO: &[&str] = &[
 const MPI_IO_LIBRARIES: &[&str] =
     &["libhdf5_openmpi", "libhdf5_mpich", "libhdf5_parallel", "libpnetcdf", "libnetcdf_mpi"];
 
-/// What may follow `libmpi` in the name of an MPI library, unlike in that of `libmpir`.
+/// Continuations of `libmpi` in names of MPI libraries; `libmpir` has none of them.
 const AFTER_LIBMPI: &[&str] = &[".", "_", "ch", "cxx", "fort", "f77", "f90"];
 
 /// The names of functions to find in a program.
@@ -45,7 +45,7 @@ pub fn wanted() -> Vec<&'static str> {
     DIFFERENT.iter().map(|(name, _)| *name).chain(MPI_IO.iter().copied()).collect()
 }
 
-/// What is different for this program under `esker run --at`, each once.
+/// The differences that this program meets under `esker run --at`, each once.
 pub fn differences(program: &NativeProgram) -> Vec<&'static str> {
     let called = DIFFERENT.iter().filter(|(name, _)| program.symbols.contains(name));
     let mut found: Vec<&'static str> = called.map(|(_, what)| *what).collect();

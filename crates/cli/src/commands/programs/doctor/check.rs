@@ -39,9 +39,9 @@ pub struct MachineCheck {
     pub name: &'static str,
     /// The outcome.
     pub status: CheckStatus,
-    /// What was found, and why.
+    /// The observation, with its cause.
     pub finding: String,
-    /// What to do next.
+    /// The next step.
     pub advice: Option<String>,
     /// Numbers and words for programs.
     pub values: Map<String, Value>,

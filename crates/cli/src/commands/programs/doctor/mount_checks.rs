@@ -9,9 +9,7 @@ use rustix::process::geteuid;
 use super::check::{CheckStatus, MachineCheck};
 use super::search_path::{find_program, may_write};
 
-/// Programs that mount for ordinary users, the first of which `esker umount` needs.
-const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
-/// The configuration of these programs.
+/// The configuration of the programs that mount for ordinary users.
 const CONFIGURATION: &str = "/etc/fuse.conf";
 const SET_USER_ID: u32 = 0o4000;
 
@@ -58,7 +56,7 @@ fn failed_mount(error: &Error, is_root: bool) -> MachineCheck {
     }
 }
 
-/// What is wrong with the program that mounts and unmounts for a user.
+/// The defect of the program that mounts and unmounts for a user, if it has one.
 fn helper_problem(is_root: bool) -> Option<String> {
     if is_root {
         return None;
@@ -70,7 +68,8 @@ fn helper_problem(is_root: bool) -> Option<String> {
                 .into(),
         );
     }
-    let Some(path) = HELPERS.iter().find_map(|name| find_program(name.as_ref())) else {
+    let Some(path) = esker_fuse::HELPER_NAMES.iter().find_map(|name| find_program(name.as_ref()))
+    else {
         return Some("there is no fusermount3 on PATH: ask the administrator for `fuse3`".into());
     };
     (!is_set_user_id(&path)).then(|| {

@@ -86,7 +86,7 @@ fn implementation_of(answer: &str) -> Option<&'static str> {
     WORDS.iter().find(|(word, _)| answer.contains(word)).map(|(_, name)| *name)
 }
 
-/// What a program prints, if it ends within seconds.
+/// The output of a program, if it ends within seconds.
 fn output_of(path: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(path);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -29,7 +29,7 @@ pub struct ProgramFile {
     pub interpreters: Vec<PathBuf>,
     /// The content of the last of these files.
     pub content: ProgramContent,
-    /// What this user gains by running it.
+    /// The privileges that this user gains by running it.
     pub privileges: Vec<GainedPrivilege>,
 }
 
@@ -139,7 +139,7 @@ fn open(path: &Path) -> Result<OpenedProgram> {
     }
 }
 
-/// What the first bytes of a file begin.
+/// The kind of file that the first bytes announce.
 enum FileStart {
     Program(ProgramContent),
     /// A script, and the path of its interpreter.

@@ -70,9 +70,9 @@ pub struct MachineWays {
 pub struct ProgramWays {
     /// The ways, at least one, the best one first, and the reasons for each.
     pub ways: Vec<(ProgramWay, Vec<String>)>,
-    /// What is different for this program under `esker run --at`.
+    /// The differences that this program meets under `esker run --at`.
     pub differences: Vec<String>,
-    /// What does not work here, and what to ask the administrator for.
+    /// The ways that do not work here, each with a request to the administrator.
     pub missing: Vec<String>,
 }
 
@@ -236,7 +236,7 @@ fn reason_for_privileged_mount(program: &ProgramFile) -> Option<String> {
     })
 }
 
-/// What a program that gains privileges lacks under `esker run --at`.
+/// The privileges that a program lacks under `esker run --at`.
 fn reason_for_unprivileged_run(program: &ProgramFile) -> Option<String> {
     let clauses = clauses_of_privileges(program);
     (!clauses.is_empty()).then(|| {

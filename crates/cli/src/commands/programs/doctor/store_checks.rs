@@ -195,8 +195,8 @@ impl WriteTrial {
     }
 }
 
-/// How far the store's clock was ahead when it put the object `name`, in the time of this machine
-/// that `during` gives. Deletes objects that earlier checks left behind.
+/// The lead of the store's clock when it put the object `name`, in the time of this machine that
+/// `during` gives. Deletes objects that earlier checks left behind.
 fn ahead_ns(
     store: &SharedStore,
     name: &str,

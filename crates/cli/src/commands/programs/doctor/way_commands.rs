@@ -11,7 +11,7 @@ use esker_base::store::url;
 use esker_base::{Kind, shell_word};
 use esker_fs::names;
 
-use super::batch_commands::{batch_directory, mount_commands, run_at_commands};
+use super::batch_commands::{BATCH_DIRECTORY, mount_commands, run_at_commands};
 use super::called_functions::mpi_library;
 use super::command_words::CommandWords;
 use super::elf_file::ElfFile;
@@ -106,7 +106,7 @@ impl CommandNames {
         }
     }
 
-    /// What the commands do with the files, in sentences.
+    /// The use that the commands make of the files, in sentences.
     pub fn explanation(&self, way: ProgramWay, words: &CommandWords) -> String {
         let result = &self.result;
         if is_for_nodes(way, words) && !words.is_of_slurm() {
@@ -139,7 +139,7 @@ impl CommandNames {
     /// Where the program finds the files, and what its command lacks for that.
     fn explanation_of_directory(&self, words: &CommandWords) -> String {
         let (directory, whose) = match words.is_of_slurm() {
-            true => (batch_directory(), "the files of its node"),
+            true => (BATCH_DIRECTORY.to_owned(), "the files of its node"),
             false => (self.directory.clone(), "the files"),
         };
         let is_named = |word: &OsString| word.to_string_lossy().contains(&directory);
@@ -159,7 +159,7 @@ fn is_for_nodes(way: ProgramWay, words: &CommandWords) -> bool {
     uses_daemons && matches!(way, ProgramWay::RunAt | ProgramWay::Mount)
 }
 
-/// What the command lacks before its program to run without Esker.
+/// The word that a shell needs before the program to run it without Esker.
 fn inserted_before(words: &CommandWords, program: &ProgramFile) -> &'static str {
     match &program.content {
         // The kernel runs no text without `#!`; a shell does.
