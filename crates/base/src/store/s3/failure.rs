@@ -135,6 +135,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_repeated_deletion_is_done() {
+        let failed = |cause: &str| S3Error::Generic { store: "S3", source: cause.into() };
+        assert!(is_deleted(&failed("deletion of p failed: gone (code: NoSuchKey)")));
+        assert!(!is_deleted(&failed("deletion of p failed: no (code: AccessDenied)")));
+    }
+
+    #[test]
     fn errors_have_kind_place_and_advice() {
         let source = || "cause".into();
         let path = || "p".to_owned();
