@@ -325,6 +325,13 @@ fn a_directory_is_at_one_path() {
             &["/z/f f"],
             &["/p/x"],
         ),
+        // A part that changed a directory where a base had moved it does not move it.
+        (
+            "mkdir /a; mv /a /d; make /d/x base",
+            &["chmod /d 700", "make /own o; mv /d /e"],
+            &["/e/x base"],
+            &["/d"],
+        ),
         // A part that removed what it had moved does not move it.
         (
             "mkdir /d; make /d/x base",
