@@ -174,15 +174,27 @@ impl Verification<'_> {
         Ok(Some(manifest))
     }
 
-    /// True for an open set that nothing keeps: no process can read or resume it, so objects that
-    /// it lacks are no loss. Targets named by the user are checked nevertheless.
+    /// True for a set without a name that nothing keeps, open or given up: no process can read,
+    /// resume or publish it, so objects that it lacks are no loss. Targets named by the user are
+    /// checked nevertheless.
     fn is_given_up(&self, set: SetId, manifest: &Manifest) -> Result<bool> {
-        Ok(self.options.targets == VerifyTargets::All
-            && manifest.state == SetState::Open
-            && marker::holders(&*self.source.store, set)?
-                .iter()
-                // A process that gave it up may have died before it removed the marker.
-                .all(|holder| holder.is_session() && manifest.is_given_up))
+        if self.options.targets != VerifyTargets::All
+            || !(manifest.state == SetState::Open || manifest.is_given_up)
+            || self.names.contains_key(&set)
+        {
+            return Ok(false);
+        }
+        for holder in marker::holders(&*self.source.store, set)? {
+            let is_left = match &holder {
+                MarkerHolder::Name(name) => !names::stands_for(&*self.source.store, name, set)?,
+                holder => holder.is_session(),
+            };
+            // A process that gave it up may have died before it removed the marker.
+            if !(manifest.is_given_up && is_left) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Checks the write-ahead logs that an open set needs for recovery.
