@@ -67,6 +67,11 @@ tests_by_rings() {
     ESKER_TEST_TRANSPORT=uring cargo test -p esker-fuse --test main 2>&1 | tee "$output"
 }
 
+# Programs below a supervisor once more with the library that they may preload.
+tests_by_preload() {
+    ESKER_TEST_PRELOAD=1 cargo test -p esker-trap --test main 2>&1 | tee "$output"
+}
+
 check setup scripts/setup.sh build test deny mpi c slurm package
 check format cargo fmt --all --check
 # Also what is compiled only with MPI: both MPIs compile the same source.
@@ -78,7 +83,7 @@ check crates scripts/test_publish.sh
 check documentation env RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" \
     cargo doc --workspace --no-deps --features "$FEATURES"
 
-for tests in all_tests tests_by_rings tests_as_users; do
+for tests in all_tests tests_by_rings tests_by_preload tests_as_users; do
     status=0
     phase "${tests//_/ }" "$tests" || status=$?
     add_results $status

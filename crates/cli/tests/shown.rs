@@ -56,6 +56,42 @@ fn what_a_program_changes_is_published_if_it_succeeds() {
 }
 
 #[test]
+fn programs_load_a_library_after_those_of_the_user() {
+    if !can_show() {
+        return;
+    }
+    let esker = Esker::new();
+    esker.publish("base", &[("file", "one")]);
+    let at = esker.path("at");
+    for ranks in [&[][..], &["--ranks", "2"]] {
+        let options =
+            [&["--preload", "--at", at.to_str().expect("UTF-8"), "--base", "base"][..], ranks]
+                .concat();
+        let mut command = esker.command(shell(&options, "echo $LD_PRELOAD; test -e /etc/passwd"));
+        let output = command.env("LD_PRELOAD", "libm.so.6").output().expect("run");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert_eq!(said.lines().count(), ranks.len().max(1), "{said}");
+        for line in said.lines() {
+            let library =
+                line.strip_prefix("libm.so.6:").expect("the library of the user is first");
+            assert!(library.ends_with("/libesker_preload.so") && !Path::new(library).exists());
+        }
+    }
+    assert_eq!(fs::read_dir(&at).expect("list").count(), 0);
+    // A path with a space cannot be named.
+    let spool = esker.path("a spool");
+    fs::create_dir(&spool).expect("mkdir");
+    let options = ["--preload", "--at", at.to_str().expect("UTF-8"), "--base", "base"];
+    let options = [&options[..], &["--spool", spool.to_str().expect("UTF-8")]].concat();
+    let mut command = esker.command(shell(&options, "true"));
+    let output = command.env("TMPDIR", &spool).output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(23), "{said}");
+    assert!(said.contains("also work without --preload"), "{said}");
+}
+
+#[test]
 fn the_session_of_a_program_that_fails_stays() {
     if !can_show() {
         return;

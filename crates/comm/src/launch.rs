@@ -9,6 +9,7 @@
 //! that ends programs, ranks have the same time before SIGTERM, since a second signal cuts short
 //! their handling of the first. When this process dies, the kernel kills the ranks.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -36,7 +37,9 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug)]
 pub struct JobLaunch {
     /// The program and its arguments.
-    pub command: Vec<std::ffi::OsString>,
+    pub command: Vec<OsString>,
+    /// Variables that its environment has beside those of this process.
+    pub environment: Vec<(OsString, OsString)>,
     /// Number of ranks.
     pub ranks: u32,
     /// Ranks per simulated node; all on one node if `None`.
@@ -148,6 +151,7 @@ impl RankProcesses<'_> {
             let mut command = Command::new(&launch.command[0]);
             command
                 .args(&launch.command[1..])
+                .envs(launch.environment.iter().map(|(name, value)| (name, value)))
                 .env(job::RANK, rank.0.to_string())
                 .env(job::RANKS, launch.ranks.to_string())
                 .env(job::JOB, id)

@@ -66,12 +66,12 @@ fn launch(program: &str, ranks: u32, per_node: u32) -> JobLaunch {
     let words = ["--quiet", "--exact", "launch::program_of_a_rank"].map(OsString::from);
     let mut command = vec!["env".into(), variable.into(), me.into_os_string()];
     command.extend(words);
-    JobLaunch { command, ranks, per_node: Some(per_node), store: None }
+    JobLaunch { command, environment: Vec::new(), ranks, per_node: Some(per_node), store: None }
 }
 
 fn shell(script: &str, ranks: u32) -> JobLaunch {
     let command = ["sh", "-c", script].map(OsString::from).to_vec();
-    JobLaunch { command, ranks, per_node: None, store: None }
+    JobLaunch { command, environment: Vec::new(), ranks, per_node: None, store: None }
 }
 
 #[test]

@@ -29,9 +29,23 @@ const X32_CALLS: u32 = 0x4000_0000;
 /// ones if these fail.
 const REFUSED_CALLS: std::ops::Range<u32> = 463..470;
 
+/// Calls that programs may make without the supervisor, if they have its pass. None of them has a
+/// sixth argument. All but the first change nothing, and programs hardly make that one themselves:
+/// so little happens if a signal interrupts a call with the pass, and the handler makes another one
+/// with the same register.
+const PASSED: &[i64] = &[
+    libc::SYS_openat2,
+    libc::SYS_newfstatat,
+    libc::SYS_fstat,
+    libc::SYS_statx,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+];
+
 /// Offsets in `struct seccomp_data`.
 const NUMBER_OFFSET: u32 = 0;
 const ARCHITECTURE_OFFSET: u32 = 4;
+const SIXTH_ARGUMENT_OFFSET: u32 = 16 + 5 * 8;
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -47,7 +61,8 @@ const fn instruction(code: u16, value: u32, if_true: u8, if_false: u8) -> libc::
     libc::sock_filter { code, jt: if_true, jf: if_false, k: value }
 }
 
-fn program(architecture: u32) -> Vec<libc::sock_filter> {
+/// The filter. A call of [`PASSED`] whose sixth argument is the `pass` is not handed over.
+fn program(architecture: u32, pass: Option<u64>) -> Vec<libc::sock_filter> {
     let mut program = vec![
         instruction(LOAD, ARCHITECTURE_OFFSET, 0, 0),
         instruction(JUMP_IF_EQUAL, architecture, 1, 0),
@@ -61,26 +76,41 @@ fn program(architecture: u32) -> Vec<libc::sock_filter> {
         instruction(JUMP_IF_AT_LEAST, REFUSED_CALLS.start, 0, 1),
         instruction(RETURN, REFUSE, 0, 0),
     ];
+    // Behind the list: the return of other calls, the check of the pass, and the last return.
+    let check = pass.map_or(Vec::new(), |pass| {
+        // Both machines store the lower half first.
+        vec![
+            instruction(LOAD, SIXTH_ARGUMENT_OFFSET, 0, 0),
+            instruction(JUMP_IF_EQUAL, pass as u32, 0, 3),
+            instruction(LOAD, SIXTH_ARGUMENT_OFFSET + 4, 0, 0),
+            instruction(JUMP_IF_EQUAL, (pass >> 32) as u32, 0, 1),
+            instruction(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
+        ]
+    });
     for (at, &number) in TRAPPED.iter().enumerate() {
         // Jumps over the rest of the list and the return behind it.
-        let distance = u8::try_from(TRAPPED.len() - at).expect("less than 256 calls are trapped");
+        let skipped = if PASSED.contains(&number) { 0 } else { check.len() };
+        let distance = TRAPPED.len() - at + skipped;
+        let distance = u8::try_from(distance).expect("less than 200 calls are trapped");
         program.push(instruction(JUMP_IF_EQUAL, number as u32, distance, 0));
     }
     program.push(instruction(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));
+    program.extend(check);
     program.push(instruction(RETURN, libc::SECCOMP_RET_USER_NOTIF, 0, 0));
     program
 }
 
 /// Installs the filter in this thread, and returns the descriptor from which a supervisor receives
-/// calls. Programs that this thread starts gain no privileges any more (`no_new_privs`).
+/// calls. Programs that this thread starts gain no privileges any more (`no_new_privs`). Calls with
+/// the `pass` are not received.
 ///
 /// # Errors
 /// `Conflict` if the thread has a supervisor already; `Unsupported` if the kernel, or a container,
 /// does not allow it.
-pub(crate) fn install() -> Result<OwnedFd> {
+pub(crate) fn install(pass: Option<u64>) -> Result<OwnedFd> {
     let architecture =
         ARCHITECTURE.ok_or_else(|| refused(&io::Error::from_raw_os_error(libc::ENOSYS)))?;
-    let program = program(architecture);
+    let program = program(architecture, pass);
     let filter =
         libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: the call takes no pointers.
@@ -133,7 +163,7 @@ fn refused(error: &io::Error) -> Error {
 /// `Unsupported`, with the reason.
 pub fn is_available() -> Result<()> {
     // The filter stays with its thread, which ends.
-    let installed = std::thread::scope(|scope| scope.spawn(install).join());
+    let installed = std::thread::scope(|scope| scope.spawn(|| install(None)).join());
     installed.expect("installing a filter does not panic").map(drop)
 }
 
@@ -141,17 +171,52 @@ pub fn is_available() -> Result<()> {
 mod tests {
     use super::*;
 
+    /// The outcome of a call in the kernel's interpreter of such programs.
+    fn outcome(program: &[libc::sock_filter], number: i64, sixth: u64) -> u32 {
+        let (mut at, mut value) = (0, 0);
+        loop {
+            let step = program[at];
+            at += 1;
+            match step.code {
+                LOAD => {
+                    value = match step.k {
+                        NUMBER_OFFSET => number as u32,
+                        ARCHITECTURE_OFFSET => ARCHITECTURE.expect("a known machine"),
+                        SIXTH_ARGUMENT_OFFSET => sixth as u32,
+                        _ => (sixth >> 32) as u32,
+                    }
+                }
+                RETURN => return step.k,
+                _ => {
+                    let is_true = match step.code {
+                        JUMP_IF_EQUAL => value == step.k,
+                        _ => value >= step.k,
+                    };
+                    at += usize::from(if is_true { step.jt } else { step.jf });
+                }
+            }
+        }
+    }
+
     #[test]
-    fn each_trapped_call_leads_to_the_last_return() {
-        let program = program(ARCHITECTURE.expect("tests run on x86-64 or aarch64"));
-        let last = program.len() - 1;
-        assert_eq!(program[last].k, libc::SECCOMP_RET_USER_NOTIF);
-        let jumps = program
-            .iter()
-            .enumerate()
-            .filter(|(_, step)| step.code == JUMP_IF_EQUAL && step.jt > 1);
-        for (at, jump) in jumps {
-            assert_eq!(at + 1 + usize::from(jump.jt), last, "of call {}", jump.k);
+    fn trapped_calls_are_handed_over_unless_they_have_the_pass() {
+        let architecture = ARCHITECTURE.expect("tests run on x86-64 or aarch64");
+        let pass = 0x1234_5678_9abc_def0;
+        for (has_pass, program) in
+            [(true, program(architecture, Some(pass))), (false, program(architecture, None))]
+        {
+            assert!(PASSED.iter().all(|number| TRAPPED.contains(number)));
+            for &number in TRAPPED {
+                for sixth in [0, 1, pass ^ 1, pass ^ 1 << 63, u64::MAX] {
+                    assert_eq!(outcome(&program, number, sixth), libc::SECCOMP_RET_USER_NOTIF);
+                }
+                let allowed = outcome(&program, number, pass) == libc::SECCOMP_RET_ALLOW;
+                assert_eq!(allowed, has_pass && PASSED.contains(&number), "call {number}");
+            }
+            for sixth in [0, pass] {
+                assert_eq!(outcome(&program, libc::SYS_read, sixth), libc::SECCOMP_RET_ALLOW);
+                assert_eq!(outcome(&program, libc::SYS_io_uring_setup, sixth), REFUSE);
+            }
         }
     }
 }

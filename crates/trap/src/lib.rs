@@ -23,6 +23,7 @@ mod identities;
 mod listener;
 mod listing;
 mod outside;
+mod preload;
 mod resolve;
 mod skeleton;
 mod spool;

@@ -118,6 +118,11 @@ impl Spool {
         })
     }
 
+    /// The directory, without symbolic links.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// True if `path` is that of a file of the spool.
     pub(crate) fn is_within(&self, path: &[u8]) -> bool {
         let rest = path.strip_prefix(self.path.as_os_str().as_bytes());

@@ -16,6 +16,7 @@ use crate::filter;
 use crate::identities::Identities;
 use crate::listener::{CallAnswer, Listener, SuspendedCall};
 use crate::listing::Listings;
+use crate::preload::PreloadLibrary;
 use crate::resolve::ShownPlace;
 use crate::skeleton::Skeleton;
 use crate::spool::Spool;
@@ -30,6 +31,8 @@ pub struct TrapOptions {
     pub spool: PathBuf,
     /// Threads that answer system calls.
     pub threads: usize,
+    /// Makes a library that programs can preload, so that calls about other files are fast.
+    pub preload: bool,
     /// Called for files that could not be written back to the session, whose content stays in the
     /// spool, and for files that other processes made at the place.
     pub report: Box<dyn Fn(&Error) + Send + Sync>,
@@ -42,17 +45,21 @@ pub(crate) struct Supervisor {
     skeleton: Skeleton,
     spool: Spool,
     listings: Listings,
+    preload: Option<PreloadLibrary>,
     report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
 impl Supervisor {
     fn new(options: TrapOptions) -> Result<Self> {
         let skeleton = prepare(&options.place)?;
+        let spool = Spool::new(&options.spool)?;
+        let preload = options.preload.then(|| preload_library(&skeleton, &spool)).transpose()?;
         Ok(Self {
             identities: Identities::new(&options.view),
             place: ShownPlace::new(skeleton.root().as_os_str().as_bytes()),
             skeleton,
-            spool: Spool::new(&options.spool)?,
+            spool,
+            preload,
             listings: Listings::default(),
             report: options.report,
         })
@@ -105,6 +112,13 @@ impl Supervisor {
     }
 }
 
+/// Writes the library that programs of this supervisor preload.
+fn preload_library(skeleton: &Skeleton, spool: &Spool) -> Result<PreloadLibrary> {
+    let temporary = std::env::temp_dir();
+    let parents = [spool.path().parent().unwrap_or(Path::new("/")), &temporary];
+    PreloadLibrary::write(skeleton.root(), spool.path(), &parents)
+}
+
 /// Fails if `path` exists and is not a directory.
 fn check_directory(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
@@ -146,15 +160,19 @@ fn prepare(place: &Path) -> Result<Skeleton> {
 }
 
 /// Runs `work` in a thread that sees a namespace at a place, as does every process that it starts,
-/// and returns its result. By then everything that programs have written to files is in the
+/// and returns its result. `work` gets the path of the library that programs preload, if that was
+/// asked for. By then everything that programs have written to files is in the
 /// session, which is not ended. In processes that `work` leaves behind, further system calls that
 /// name files fail (`ENOSYS`).
 ///
 /// # Errors
-/// `NotEmpty` if the place has entries; `Unsupported` where the kernel does not allow it;
-/// `Conflict` inside of another such thread; after `work` has ended, errors of the store if files
+/// `NotEmpty` if the place has entries; `Unsupported` where the kernel does not allow it, or if
+/// there is no place for the library; `Conflict` inside of another such thread; after `work` has ended, errors of the store if files
 /// could not be written back.
-pub fn run<T: Send>(options: TrapOptions, work: impl FnOnce() -> T + Send) -> Result<T> {
+pub fn run<T: Send>(
+    options: TrapOptions,
+    work: impl FnOnce(Option<&Path>) -> T + Send,
+) -> Result<T> {
     let threads = options.threads.max(1);
     let supervisor = Supervisor::new(options)?;
     let is_ending = AtomicBool::new(false);
@@ -162,8 +180,9 @@ pub fn run<T: Send>(options: TrapOptions, work: impl FnOnce() -> T + Send) -> Re
         scope.spawn(|| supervisor.spool.write_back_closed(&*supervisor.report));
         let (sender, receiver) = mpsc::channel();
         let is_ending = &is_ending;
+        let preload = supervisor.preload.as_ref();
         let starter = scope.spawn(move || {
-            let installed = filter::install();
+            let installed = filter::install(preload.map(|library| library.pass));
             let is_installed = installed.is_ok();
             let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
             let sent = sender.send(installed.map(|listener| (listener, thread)));
@@ -171,6 +190,7 @@ pub fn run<T: Send>(options: TrapOptions, work: impl FnOnce() -> T + Send) -> Re
                 return None;
             }
             // A panic continues once the other threads have ended.
+            let work = || work(preload.map(PreloadLibrary::path));
             let done = catch_unwind(AssertUnwindSafe(work));
             is_ending.store(true, Ordering::SeqCst);
             for _ in 0..threads {

@@ -42,6 +42,7 @@ pub fn try_program(scratch: &Path, clock: Arc<dyn Clock>) -> Result<()> {
         place: place.clone(),
         spool: directory.path().to_owned(),
         threads: 1,
+        preload: false,
         report: {
             let reported = reported.clone();
             Box::new(move |error| *reported.lock() = Some(error.to_string()))
@@ -49,7 +50,7 @@ pub fn try_program(scratch: &Path, clock: Arc<dyn Clock>) -> Result<()> {
     };
     let mut program = Command::new("sh");
     program.arg("-c").arg(SCRIPT).arg(&place).current_dir("/").stdin(Stdio::null());
-    let output = run(options, || program.output())?;
+    let output = run(options, |_| program.output())?;
     let output = output.map_err(|error| Error::io(error, "run the shell `sh`"))?;
     let printed = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let problem = reported.lock().take();

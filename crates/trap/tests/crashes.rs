@@ -27,9 +27,10 @@ fn show_with_spool(
         place: place.clone(),
         spool: spool.path().to_owned(),
         threads: 3,
+        preload: false,
         report: Box::new(|_| {}),
     };
-    esker_trap::run(options, || work(&place))
+    esker_trap::run(options, |_| work(&place))
 }
 
 /// The files that were left in a spool below `spool`.

@@ -6,6 +6,7 @@ mod crashes;
 mod directories;
 mod files;
 mod names;
+mod preload;
 mod programs;
 mod shown;
 mod spool;

@@ -219,6 +219,7 @@ fn files_that_others_make_at_the_place_stay() {
         place: place.clone(),
         spool: scratch.path().to_owned(),
         threads: 1,
+        preload: false,
         report: Box::new(move |error| {
             reported.lock().expect("sound").send(error.kind()).expect("waits");
         }),
@@ -234,7 +235,7 @@ fn files_that_others_make_at_the_place_stay() {
         done.send(()).expect("waits");
     });
     let shown = place.clone();
-    esker_trap::run(options, move || {
+    esker_trap::run(options, move |_| {
         shell(&shown, "cp /bin/true .; ./true; mkdir dir; cd dir");
         go.send(()).expect("waits");
         finished.recv().expect("made");
@@ -354,9 +355,10 @@ fn a_place_with_entries_is_refused_and_kept() {
         place: place.path().to_owned(),
         spool: std::env::temp_dir(),
         threads: 1,
+        preload: false,
         report: Box::new(|_| {}),
     };
-    let refused = esker_trap::run(options, || ()).expect_err("it would hide a file");
+    let refused = esker_trap::run(options, |_| ()).expect_err("it would hide a file");
     assert_eq!(refused.kind(), esker_base::Kind::NotEmpty);
     assert_eq!(fs::read(place.path().join("file")).expect("read"), b"mine");
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shown: a session that a thread of the test, and the processes it starts, see at a directory.
 
+use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -65,9 +67,38 @@ pub fn show_in<T: Send>(
         place: place.clone(),
         spool: scratch.to_owned(),
         threads: 3,
+        preload: true,
         report: Box::new(report),
     };
-    esker_trap::run(options, || work(&place))
+    esker_trap::run(options, |library| {
+        LIBRARY.set(library.map(Path::to_owned));
+        work(&place)
+    })
+}
+
+/// True if the programs of all tests load the library that makes calls about other files fast.
+pub fn preloads() -> bool {
+    std::env::var_os("ESKER_TEST_PRELOAD").is_some()
+}
+
+/// Calls `work` with the library for programs that see what is shown in this thread.
+pub fn with_library<T>(work: impl FnOnce(&Path) -> T) -> T {
+    LIBRARY.with_borrow(|library| work(library.as_ref().expect("there is a library")))
+}
+
+thread_local! {
+    /// The library for programs that see what is shown in this thread.
+    static LIBRARY: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+}
+
+/// A command for a program that sees what is shown in this thread, if anything is.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    let library = LIBRARY.with_borrow(Clone::clone).filter(|_| preloads());
+    if let Some(library) = library {
+        command.env("LD_PRELOAD", library);
+    }
+    command
 }
 
 /// Shows `view` to `work`, which gets the place.
@@ -97,7 +128,7 @@ fn left_in(scratch: &TempDir) -> Vec<PathBuf> {
 
 /// Runs a shell script in `place`; returns its output.
 pub fn shell(place: &Path, script: &str) -> String {
-    let mut shell = Command::new("sh");
+    let mut shell = command("sh");
     // If make runs the tests, a make below it finds these variables and prints its directory.
     shell.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
     let output = shell.arg("-ec").arg(script).current_dir(place).output();
@@ -132,5 +163,6 @@ pub fn inode(session: &Session, path: &str) -> Inode {
 pub fn spool_beside(place: &Path) -> PathBuf {
     let beside = fs::read_dir(place.parent().expect("a parent")).expect("list");
     let mut beside = beside.map(|entry| entry.expect("an entry").path());
-    beside.find(|path| path != place).expect("a spool")
+    let is_spool = |path: &PathBuf| path.to_string_lossy().contains("/esker-spool-");
+    beside.find(is_spool).expect("a spool")
 }

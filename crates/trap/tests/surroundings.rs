@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::shown::{can_show, content, of, session, shell, show, show_in};
+use crate::shown::{can_show, command, content, of, session, shell, show, show_in};
 
 /// A directory with a file that must stay.
 fn victim() -> tempfile::TempDir {
@@ -48,7 +48,7 @@ fn what_others_plant_in_the_skeleton_leads_nowhere() {
         fs::write(place.join("d/l/precious"), "own").expect("write");
         // A directory is needed where the link is, which the supervisor must not remove.
         fs::create_dir(place.join("d/l/sub")).expect("mkdir");
-        let entered = Command::new("sh").args(["-c", "cd d/l/sub"]).current_dir(place).output();
+        let entered = command("sh").args(["-c", "cd d/l/sub"]).current_dir(place).output();
         assert!(!entered.expect("a shell").status.success());
         fs::rename(place.join("d/l/precious"), place.join("d/l/moved")).expect("rename");
         fs::remove_dir(place.join("d/l/sub")).expect("rmdir");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::StyleProblem;
 use super::rust_source::RustSource;
 
-/// Files with which cargo starts a build.
+/// Files with which cargo, or a build script in a directory below, starts a build.
 const ROOTS: &[&str] = &["lib", "main"];
 
 /// Checks that every file under a `src` is a root or declared by the module above it.
@@ -38,10 +38,10 @@ fn parents(path: &str) -> Option<(Vec<String>, String)> {
     let stem = file.strip_suffix(".rs")?;
     let (directory, name) =
         if stem == "mod" { directory.rsplit_once('/')? } else { (directory, stem) };
+    if ROOTS.contains(&name) {
+        return None;
+    }
     if directory.ends_with("/src") {
-        if ROOTS.contains(&name) {
-            return None;
-        }
         let roots = ROOTS.iter().map(|root| format!("{directory}/{root}.rs")).collect();
         return Some((roots, name.into()));
     }

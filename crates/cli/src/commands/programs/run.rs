@@ -62,11 +62,12 @@ impl RunCommand {
             usage::exit(format!("no option {option}; `esker run --help` lists them"));
         }
         let store = context.given_store().map(str::to_owned);
-        let outcome = shown.run(context, || match ranks {
+        let outcome = shown.run(context, |environment| match ranks {
             Some(ranks) => {
-                launch::run(&JobLaunch { command, ranks, per_node, store }, &SystemClock)
+                let launch = JobLaunch { command, environment, ranks, per_node, store };
+                launch::run(&launch, &SystemClock)
             }
-            None => run_foreground::run(&command),
+            None => run_foreground::run(&command, environment),
         })?;
         if outcome != JobOutcome::Success && context.given_store().is_some() {
             give_up_left(context);

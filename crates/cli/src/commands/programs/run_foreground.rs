@@ -13,18 +13,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Runs a program to its end. Signals that end programs go to it, and not to this process.
+/// Runs a program to its end, with further variables in its environment. Signals that end programs go to it, and not to this process.
 ///
 /// # Errors
 /// `NotFound` or `Denied` if it cannot be started.
-pub fn run(command: &[OsString]) -> Result<JobOutcome> {
+pub fn run(command: &[OsString], environment: Vec<(OsString, OsString)>) -> Result<JobOutcome> {
     let [program, arguments @ ..] = command else {
         return Err(Error::new(Kind::Invalid, "name a program"));
     };
     // From here on no signal is lost.
     let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]);
     let mut signals = signals.map_err(|error| Error::io(error, "listen for signals"))?;
-    let child = Command::new(program).args(arguments).spawn();
+    let child = Command::new(program).args(arguments).envs(environment).spawn();
     let mut child = child.map_err(|error| Error::io(error, program.to_string_lossy()))?;
     let process = Pid::from_child(&child);
     let has_terminal = std::io::stdin().is_terminal();

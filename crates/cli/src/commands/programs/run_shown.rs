@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `esker run --at`: runs a program that sees a namespace at a directory, without a mount.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -47,6 +48,10 @@ pub struct ShownNamespace {
     spool: Option<PathBuf>,
     #[command(flatten)]
     settings: SessionSettings,
+    /// Load a small library into dynamically linked programs, so that their calls about files outside of DIR
+    /// take 1 µs instead of 15; everything works as without
+    #[arg(long, requires = "at")]
+    preload: bool,
 }
 
 /// The namespace that a program sees, and the session in which it is changed.
@@ -58,18 +63,19 @@ struct ShownSubject {
 }
 
 impl ShownNamespace {
-    /// Runs `job` with the namespace shown, and publishes what it has changed if it succeeds.
+    /// Runs `job` with the namespace shown, and publishes what it has changed if it succeeds. `job`
+    /// gets the variables that the programs' environment needs.
     pub fn run(
         self,
         context: &CommandContext,
-        job: impl FnOnce() -> Result<JobOutcome> + Send,
+        job: impl FnOnce(Vec<(OsString, OsString)>) -> Result<JobOutcome> + Send,
     ) -> Result<JobOutcome> {
         let changes = self.outcome.outcome()?;
         let Some(place) = self.at.clone() else {
             if changes.is_some() {
                 usage::exit("where does the program see what it changes? Give --at DIR");
             }
-            return job();
+            return job(Vec::new());
         };
         let repository = context.repository()?;
         let subject = self.subject(context, &repository, changes)?;
@@ -78,10 +84,14 @@ impl ShownNamespace {
             place,
             spool: self.spool.unwrap_or_else(std::env::temp_dir),
             threads: THREADS,
+            preload: self.preload,
             report: Box::new(|error| notice(error.to_string())),
         };
         let mut has_run = false;
-        let outcome = esker_trap::run(options, || job().inspect(|_| has_run = true)).flatten();
+        let outcome = esker_trap::run(options, |library| {
+            job(library.map(preload_variable).into_iter().collect()).inspect(|_| has_run = true)
+        });
+        let outcome = outcome.flatten();
         let Some((session, end)) = subject.session else { return outcome };
         match &outcome {
             Ok(JobOutcome::Success) => SessionOutcome::announce(context, &end.reach(&session)?)?,
@@ -120,6 +130,17 @@ impl ShownNamespace {
         let view = NamespaceView::Session(session.clone());
         Ok(ShownSubject { view, session: Some((session, end)), _lease: lease(markers)? })
     }
+}
+
+/// The variable by which programs load `library`, after those that the user lets them load.
+fn preload_variable(library: &Path) -> (OsString, OsString) {
+    const NAME: &str = "LD_PRELOAD";
+    let mut libraries = std::env::var_os(NAME).unwrap_or_default();
+    if !libraries.is_empty() {
+        libraries.push(":");
+    }
+    libraries.push(library);
+    (NAME.into(), libraries)
 }
 
 /// Renews `markers` for the lifetime of the lease.
