@@ -1,199 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Joins of parts, as programs of a few words: what a base has, what each part does, and what the
-//! job then shows. In each, parts removed or moved what others changed.
+//! Joins of parts that removed, moved or changed the same.
 
 use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
-use esker_fs::inode::FileKind;
-use esker_fs::job::{ConflictKind, JobId, JobReport};
-use esker_fs::ops::{AttributeChanges, RenameFlags};
-use esker_fs::repository::Repository;
-use esker_fs::session::{Session, SessionOptions};
-use esker_fs::stack::dir::Dir;
+use esker_fs::job::{ConflictKind, JobId};
+use esker_fs::session::SessionOptions;
 use esker_fs::stack::identity::Identity;
-use esker_fs::stack::list::DirCursor;
-use esker_fs::stack::namespace::Namespace;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::{Manifest, SetId};
 
-use crate::gc::{eager, later, options, repository, write};
+use crate::gc::{eager, later, options, repository};
 use crate::interrupted_store::Interrupted;
+use crate::join_program::{Joined, base, check, conflicts, join, lines, open, parts, run};
 use crate::verify::assert_sound;
-
-/// Bytes of what `big` makes, which is in the extent table.
-const BIG: usize = 3 << 20;
-
-/// Does what `program` says: calls that are separated by semicolons.
-fn run(session: &Session, program: &str) {
-    for call in program.split(';').map(str::trim).filter(|call| !call.is_empty()) {
-        let words: Vec<&str> = call.split(' ').collect();
-        match words[..] {
-            ["mkdir", path] => {
-                let (dir, name) = locate(session, path);
-                session.mkdir(&dir, name, 0o755).map(drop)
-            }
-            ["make", path, text] => write(session, path, text.as_bytes()),
-            ["big", path] => {
-                let (dir, name) = locate(session, path);
-                let file = session.create_file(&dir, name, 0o644).expect("create");
-                session.close_file(file).expect("close");
-                put(session, path, BIG / 2, &vec![7; BIG / 2]);
-                put(session, path, 0, &vec![7; BIG / 2]);
-                Ok(())
-            }
-            ["put", path, at, count, byte] => {
-                let bytes = vec![byte.parse().expect("a byte"); count.parse().expect("a count")];
-                put(session, path, at.parse().expect("an offset"), &bytes);
-                Ok(())
-            }
-            ["cut", path, size] => {
-                let size = Some(size.parse().expect("a size"));
-                set(session, path, AttributeChanges { size, ..AttributeChanges::default() });
-                Ok(())
-            }
-            ["chmod", path, mode] => {
-                let mode = Some(u32::from_str_radix(mode, 8).expect("a mode"));
-                set(session, path, AttributeChanges { mode, ..AttributeChanges::default() });
-                Ok(())
-            }
-            ["mv", from, to] => rename(session, from, to, RenameFlags::Replace),
-            ["swap", from, to] => rename(session, from, to, RenameFlags::Exchange),
-            ["ln", from, to] => {
-                let ((dir, name), (other, new)) = (locate(session, from), locate(session, to));
-                session.link(&dir, name, &other, new).map(drop)
-            }
-            ["rm", path] => {
-                let (dir, name) = locate(session, path);
-                session.unlink(&dir, name).map(drop)
-            }
-            ["rmdir", path] => {
-                let (dir, name) = locate(session, path);
-                session.rmdir(&dir, name).map(drop)
-            }
-            ["rmr", path] => {
-                let (dir, name) = locate(session, path);
-                session.remove_tree(&dir, name)
-            }
-            _ => panic!("{call}"),
-        }
-        .unwrap_or_else(|error| panic!("{call}: {error}"));
-    }
-}
-
-fn locate<'a>(session: &Session, path: &'a str) -> (Dir, &'a [u8]) {
-    let (dir, name) = path.rsplit_once('/').expect("a path");
-    let dir = if dir.is_empty() { "/" } else { dir };
-    (session.dir(dir).unwrap_or_else(|error| panic!("{path}: {error}")), name.as_bytes())
-}
-
-fn put(session: &Session, path: &str, at: usize, bytes: &[u8]) {
-    let (dir, name) = locate(session, path);
-    let file = session.open_file(&dir, name).expect("open");
-    session.file(&file).write(at as u64, bytes).expect("write");
-    session.close_file(file).expect("close");
-}
-
-fn set(session: &Session, path: &str, changes: AttributeChanges) {
-    let (dir, name) = locate(session, path);
-    session.setattr(&dir, name, &changes).expect("setattr");
-}
-
-fn rename(session: &Session, from: &str, to: &str, flags: RenameFlags) -> esker_base::Result<()> {
-    let ((dir, name), (other, new)) = (locate(session, from), locate(session, to));
-    session.rename((&dir, name), (&other, new), flags).map(drop)
-}
-
-/// Returns a line for each path: the path, the content and the mode. Content over 64 bytes is given
-/// as runs of equal bytes.
-fn lines(namespace: &Namespace) -> Vec<String> {
-    let (mut found, mut waiting) = (Vec::new(), vec![(String::new(), namespace.root().clone())]);
-    while let Some((parent, dir)) = waiting.pop() {
-        let listed = namespace.read_dir(&dir, &DirCursor::default(), usize::MAX).expect("list");
-        for entry in listed {
-            let path = format!("{parent}/{}", String::from_utf8_lossy(&entry.name));
-            let mut bytes = Vec::new();
-            if entry.inode.kind() == Some(FileKind::File) {
-                let mut take = |piece: &[u8]| {
-                    bytes.extend_from_slice(piece);
-                    Ok(())
-                };
-                namespace.read_all(&entry.inode, &mut take).expect("read");
-            }
-            let mut content = String::from_utf8_lossy(&bytes).into_owned();
-            if bytes.len() > 64 {
-                let runs = bytes.chunk_by(|a, b| a == b);
-                let runs = runs.map(|run| format!("{}x{}", run.len(), run[0]));
-                content = runs.collect::<Vec<_>>().join("+");
-            }
-            found.push(format!("{path} {content} {:o}", entry.inode.mode & 0o777));
-            if entry.inode.is_directory() {
-                waiting.push((path.clone(), namespace.dir(&path).expect("dir")));
-            }
-        }
-    }
-    found.sort();
-    found
-}
-
-fn open(repository: &Repository, set: SetId) -> Vec<String> {
-    lines(&repository.open(&[set], Identity::root()).expect("open"))
-}
-
-/// Begins, runs and completes parts on top of `base`.
-fn parts(repository: &Repository, job: u128, base: SetId, ranks: &[&str]) -> Vec<SetId> {
-    let mut parts = Vec::new();
-    for (rank, program) in (0..).zip(ranks) {
-        let session = repository.begin_part(JobId(job), rank, &[base], options()).expect("begin");
-        run(&session, program);
-        parts.push(session.complete().expect("complete"));
-    }
-    parts
-}
-
-fn base(repository: &Repository, program: &str) -> SetId {
-    let session = repository.begin(&[], options()).expect("begin");
-    run(&session, program);
-    session.publish("base").expect("publish")
-}
-
-struct Joined {
-    repository: Repository,
-    report: JobReport,
-    lines: Vec<String>,
-    /// The lines of each part.
-    parts: Vec<Vec<String>>,
-}
-
-/// Joins parts that run `ranks` on top of what `program` makes.
-fn join(program: &str, ranks: &[&str]) -> Joined {
-    let repository = repository(&(Arc::new(MemoryStore::new()) as _));
-    let base = base(&repository, program);
-    let sets = parts(&repository, 1, base, ranks);
-    let report = repository.publish_job(&sets, "job").expect("publish");
-    assert_sound(&repository);
-    let mut names: Vec<_> = report.conflicts.iter().map(|own| (own.dir, &own.name)).collect();
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names.len(), report.conflicts.len(), "one conflict a name: {report:#?}");
-    let parts = sets.iter().map(|part| open(&repository, *part)).collect();
-    let lines = open(&repository, report.set);
-    Joined { repository, report, lines, parts }
-}
-
-/// A base, what its parts do, and how the lines begin that the job shows, and shows not.
-type Case =
-    (&'static str, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
-
-fn check(cases: &[Case]) {
-    for (program, ranks, shown, hidden) in cases {
-        let Joined { lines, report, .. } = join(program, ranks);
-        let has = |start: &&&str| lines.iter().any(|line| line.starts_with(**start));
-        let what = format!("{program} | {}: {lines:#?} {:#?}", ranks.join(" | "), report.conflicts);
-        assert_eq!(shown.iter().find(|start| !has(start)), None, "{what}");
-        assert_eq!(hidden.iter().find(|start| has(start)), None, "{what}");
-    }
-}
 
 #[test]
 fn changes_in_trees_that_another_part_removed_are_shown() {
@@ -566,5 +387,142 @@ fn a_collection_beside_a_join_takes_nothing_of_it() {
         plain.gc(&eager()).expect("gc");
         assert!(open(&plain, joined.set).contains(&"/d/new n 644".to_owned()), "at {at}");
         assert_sound(&plain);
+    }
+}
+
+/// Symptom: a write to a large file of a base was lost without a conflict if another part rewrote or
+/// truncated the file.
+/// Cause: such a write changes segments only, and the winner's file had none.
+/// Fix: parts with segments are asked for if any part's file has them.
+#[test]
+fn a_write_loses_against_a_rewrite_only_with_a_conflict() {
+    for base in ["big /f", "seg /f", "seg /f; ln /f /g"] {
+        for other in ["rewrite /f new", "cut /f 0", "cut /f 0; put /f 0 10 50"] {
+            for ranks in [["put /f 256 3771 30", other], [other, "put /f 256 3771 30"]] {
+                let Joined { lines, parts, .. } = join(base, &ranks);
+                let winner = parts.iter().position(|part| *part == lines);
+                let winner = winner.unwrap_or_else(|| panic!("{base} | {ranks:?}: {lines:?}"));
+                let found = conflicts(base, &ranks);
+                let end = format!(" SameFile {winner} [{}]", 1 - winner);
+                assert!(found.len() == 1 && found[0].ends_with(&end), "{ranks:?}: {found:?}");
+            }
+        }
+        let ranks = ["chmod /f 600", "put /f 0 10 1", "rewrite /f new"];
+        let found = conflicts(base, &ranks);
+        assert!(found[0].contains("2") && found[0].contains("1"), "{base}: {found:?}");
+    }
+}
+
+/// Symptom: content that a part had removed with all names of its file was shown in another part's
+/// name of the file.
+/// Cause: the file's record, with no names left, counted as a change.
+/// Fix: it is withdrawn if another part has the file.
+#[test]
+fn what_a_part_removed_with_all_names_of_a_file_is_not_shown() {
+    check(&[
+        (
+            "make /b text; ln /b /c; rm /b",
+            &["rewrite /c AAAA; rm /c", "mv /c /a"],
+            &["/a text"],
+            &["/c"],
+        ),
+        (
+            "make /a text; ln /a /b; make /n new",
+            &["rewrite /a EVIL; mv /n /a; rm /b", "mv /b /c"],
+            &["/a new", "/c text"],
+            &["/b"],
+        ),
+        (
+            "make /b text; ln /b /c; rm /b",
+            &["rewrite /c AAAA; rm /c", "make /o o; rewrite /c BBBB"],
+            &["/c BBBB"],
+            &[],
+        ),
+        (
+            "mkdir /a; seg /a/b; ln /a/b /a/d",
+            &["put /a/d 495 55 39", "rm /a/b; rewrite /a/d r44r; rm /a/d"],
+            &["/a/b 495x7+55x39+9450x7", "/a/d 495x7+55x39+9450x7"],
+            &[],
+        ),
+        // The base counts a name too many.
+        (
+            "seg /f; mkdir /d; ln /f /d/g; rmr /d",
+            &["rewrite /f EVIL; rm /f", "put /f 0 10 1"],
+            &["/f 10x1+9990x7"],
+            &[],
+        ),
+        (
+            "make /c text",
+            &["ln /c /d; rewrite /c EVIL; rm /c; rm /d", "make /o o; ln /c /e"],
+            &["/e text"],
+            &["/d"],
+        ),
+        (
+            "make /a text; ln /a /b",
+            &["rewrite /a EVIL; rm /a; rm /b", "chmod /a 600"],
+            &["/a text 600"],
+            &[],
+        ),
+        (
+            "make /a text; ln /a /b",
+            &["rewrite /a EVIL; rm /a; rm /b", "make /o o"],
+            &["/o"],
+            &["/a", "/b"],
+        ),
+    ]);
+}
+
+/// Symptom: a conflict named a part whose change was not shown as the one that is.
+/// Cause: a later conflict of the same name replaced the winner.
+/// Fix: only a later decision does.
+#[test]
+fn conflicts_name_the_part_that_is_shown() {
+    // The other directory is at no path.
+    let ranks = ["make /o o; mv /a /b; make /b/new new", "mv /d /b"];
+    let program = "mkdir /a; make /a/f precious; mkdir /d; make /d/g other";
+    let Joined { lines, .. } = join(program, &ranks);
+    let winner = usize::from(lines.iter().any(|line| line.starts_with("/b/g")));
+    let expected = format!("/b SameName {winner} [{}]", 1 - winner);
+    assert_eq!(conflicts(program, &ranks), [expected]);
+    // The name that a file with several lost.
+    let found = conflicts("make /d t", &["seg /c", "make /c other", "ln /d /c; rm /d"]);
+    let lines = join("make /d t", &["seg /c", "make /c other", "ln /d /c; rm /d"]).lines;
+    let winner = usize::from(lines.contains(&"/c other 644".into()));
+    let start = format!("/c SameName {winner} [");
+    assert!(found.iter().any(|line| line.starts_with(&start)), "{found:?} {lines:?}");
+    assert!(found.iter().any(|line| line.contains(&(1 - winner).to_string())), "{found:?}");
+}
+
+/// Symptom: with a third part that removed something at its name, a file was shown and not the
+/// directory.
+/// Cause: the rule for removals took the first change.
+/// Fix: it applies only if something of the bases was removed, and chooses like the others.
+#[test]
+fn the_directory_is_shown_also_if_a_part_removed_something() {
+    check(&[
+        (
+            "make /a t; mkdir /b; make /b/f precious",
+            &["rm /a", "make /o o; rm /a; mv /b /a; make /a/new n", "make /x x; rewrite /a r"],
+            &["/a/f precious", "/a/new n"],
+            &["/a r"],
+        ),
+        (
+            "",
+            &["make /c t; rm /c", "make /o o; mkdir /c; make /c/new n", "make /c file"],
+            &["/c/new n"],
+            &[],
+        ),
+    ]);
+    assert_eq!(conflicts("", &["make /lock 1; rm /lock", "make /lock 2"]), [""; 0]);
+}
+
+#[test]
+fn link_counts_are_exact_after_one_removal_by_several() {
+    for removers in 2..5 {
+        let Joined { repository, report, .. } =
+            join("make /a t; ln /a /c", &vec!["rm /a"; removers]);
+        let joined = repository.open(&[report.set], Identity::root()).expect("open");
+        let found = joined.find("/c", FollowLinks::No).expect("find");
+        assert_eq!(found.inode.nlink, 1, "{removers}");
     }
 }

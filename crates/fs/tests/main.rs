@@ -30,6 +30,7 @@ mod input;
 mod interleave;
 mod interrupted_store;
 mod job;
+mod join_program;
 mod joins;
 mod keeping;
 mod lineages;

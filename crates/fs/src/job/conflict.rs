@@ -92,12 +92,28 @@ impl ConflictList {
         });
     }
 
+    /// Adds a conflict at `key` in which `loser` lost; if the name has one already, `loser` also lost
+    /// that, and its winner stays.
+    pub(super) fn report_loser(
+        &mut self,
+        kind: ConflictKind,
+        key: &KeyBuffer,
+        (winner, loser): (usize, usize),
+        parts: &[SetId],
+    ) {
+        match self.at.get(key) {
+            Some(&at) => self.all[at].losers.push(parts[loser]),
+            None => self.report(kind, key, (winner, &[loser]), parts),
+        }
+    }
+
     /// Adds the directories that parts moved and to which no path leads in `tree`, that of the
     /// job's set; and paths to all.
     pub(super) fn add_paths(&mut self, found: &PartFindings, tree: &DirTree, parts: &[SetId]) {
         for moved in found.moved_dirs() {
             if !tree.is_live(moved.inode.dir_id()) {
-                self.report(ConflictKind::Unreachable, &moved.key, (moved.part, &[]), parts);
+                let both = (moved.part, moved.part);
+                self.report_loser(ConflictKind::Unreachable, &moved.key, both, parts);
             }
         }
         for conflict in &mut self.all {

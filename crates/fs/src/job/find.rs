@@ -10,10 +10,11 @@ use esker_table::schema::{Key, KeyBuffer, Row};
 use esker_table::tables::TableRuns;
 use hashbrown::HashSet;
 
+use super::file_names::FileNames;
 use super::part_views::PartViews;
 use super::resolve::JobLayers;
 use super::same_file::InheritedFile;
-use crate::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, column};
+use crate::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, column, key};
 use crate::stack::layers::dir_of;
 
 /// The number of entries that are directories.
@@ -66,6 +67,9 @@ pub(super) struct PartFindings {
     pub(super) links: Vec<(usize, KeyBuffer, u128)>,
     /// Records of files with several names.
     pub(super) changed_links: Vec<ChangedLinks>,
+    /// Files of bases of which a part removed all names that it had, with the part: whatever it did
+    /// to them before is gone.
+    pub(super) removed_files: Vec<(usize, u128)>,
     /// Names at which there was a directory, perhaps of a base.
     pub(super) removed_dirs: Vec<RemovedDir>,
     /// Parts that removed directories, of bases or their own.
@@ -221,6 +225,36 @@ impl PartFindings {
             let base = layers.record_below(&own.key)?;
             Ok(base.is_none_or(|base| !base.is_directory() || base.id != own.inode.id))
         })
+    }
+
+    /// Moves files with several names of which a part removed all from `changed_links` to
+    /// `removed_files`. Cost: a look-up for each record of such a file and, if a part removed a
+    /// name, that of [`FileNames::of`].
+    pub(super) fn forget_removed_files(&mut self, views: &mut PartViews) -> Result<()> {
+        let layers = views.layers();
+        let has_fewer_names = |link: &ChangedLinks| -> Result<bool> {
+            let name = link.inode.id.to_be_bytes();
+            let base = layers.record_below(&key(DirId::LINKS, &name).into())?;
+            // Without a record below, the file had one name.
+            Ok(link.inode.nlink < base.map_or(1, |base| base.nlink))
+        };
+        let mut files = HashSet::new();
+        for link in &self.changed_links {
+            if has_fewer_names(link)? {
+                files.insert(link.inode.id);
+            }
+        }
+        let names = FileNames::of(&files, self, layers)?;
+        let mut removed = Vec::new();
+        let mut is_kept = |link: &ChangedLinks| -> Result<bool> {
+            let (part, file) = (link.part, link.inode.id);
+            let is_removed = files.contains(&file) && names.seen(part, file, views)?.is_empty();
+            removed.extend(is_removed.then_some((part, file)));
+            Ok(!is_removed)
+        };
+        retain(&mut self.changed_links, &mut is_kept)?;
+        self.removed_files = removed;
+        Ok(())
     }
 
     /// Forgets records in directories that their part does not show, since it removed a directory

@@ -71,7 +71,7 @@ pub(super) fn restored_names(
                 && let Some(winner) = others_at(&first, part, layers)?.first()
             {
                 let kind = ConflictKind::SameName;
-                conflicts.report(kind, &first, (*winner, &[part]), layers.parts);
+                conflicts.report_loser(kind, &first, (*winner, part), layers.parts);
             }
             for key in places {
                 let losers = others_at(&key, part, layers)?;

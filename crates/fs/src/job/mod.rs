@@ -193,6 +193,7 @@ impl Repository {
         let mut views = PartViews::new(&layers);
         found.keep_moves(&layers)?;
         found.forget_unseen(&mut views)?;
+        found.forget_removed_files(&mut views)?;
         let changed = changed_files(&found, &layers)?;
         let mut resolved = PartResolution::of(&found, &changed, &mut views)?;
         manifest.tables = stack_runs(&manifests);
@@ -217,7 +218,7 @@ impl Repository {
         let conflicts = &mut resolved.conflicts;
         let is_tree_needed = found.has_moves_of_several_parts()
             || !changed.is_empty()
-            || resolved.has_withdrawn
+            || resolved.are_counts_uncertain
             || !conflicts.is_empty();
         if is_tree_needed {
             top.push_corrections(&mut manifest, (&found, &changed), &mut views, conflicts)?;

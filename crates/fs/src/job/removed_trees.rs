@@ -240,8 +240,9 @@ impl RemovedTrees {
     }
 
     /// Returns the records that are withdrawn: what is at the names of trees whose removal is
-    /// withdrawn, and what a part has in directories that it does not show, but others do. Cost: a
-    /// scan of the records that parts have in these directories.
+    /// withdrawn, what a part has in directories that it does not show, but others do, and those of
+    /// files of which a part removed all names. Cost: a scan of the records that parts have in these
+    /// directories.
     pub(super) fn withdrawn(
         &self,
         found: &PartFindings,
@@ -282,6 +283,7 @@ impl RemovedTrees {
         if !unseen.is_empty() {
             self.withdraw_unseen_files(&mut withdrawn, found, views)?;
         }
+        withdraw_removed_files(&mut withdrawn, found);
         for ((part, dir), winner) in unseen {
             for key in keys_in(&views.layers().tables[part], dir)? {
                 withdrawn.add(key, part, winner);
@@ -316,6 +318,24 @@ impl RemovedTrees {
             }
         }
         Ok(())
+    }
+}
+
+/// Withdraws the records of files of which their part removed all names, but others have some.
+fn withdraw_removed_files(withdrawn: &mut WithdrawnRecords, found: &PartFindings) {
+    if found.removed_files.is_empty() {
+        return;
+    }
+    let records = found.changed_links.iter().map(|link| (link.part, link.inode.id));
+    let mut owners: HashMap<u128, Vec<usize>> = HashMap::new();
+    for (part, file) in records.chain(found.links.iter().map(|(part, _, file)| (*part, *file))) {
+        owners.entry(file).or_default().push(part);
+    }
+    for (part, file) in &found.removed_files {
+        let others = owners.get(file).into_iter().flatten().copied();
+        if let Some(winner) = others.filter(|other| other != part).min() {
+            withdrawn.add(key(DirId::LINKS, &file.to_be_bytes()).into(), *part, winner);
+        }
     }
 }
 

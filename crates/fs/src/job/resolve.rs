@@ -101,8 +101,9 @@ pub(super) struct PartResolution {
     /// Number of names with compatible changes of several parts.
     pub(super) merged: u64,
     pub(super) conflicts: ConflictList,
-    /// True if records are withdrawn, which may be of names that parts counted.
-    pub(super) has_withdrawn: bool,
+    /// True if link counts may differ from the names that are shown: records are withdrawn, which may
+    /// be of names that parts counted.
+    pub(super) are_counts_uncertain: bool,
     /// Files whose content is that of one part.
     pub(super) covers: Vec<FileCover>,
 }
@@ -149,12 +150,12 @@ impl PartResolution {
             top: Vec::new(),
             merged: 0,
             conflicts: ConflictList::default(),
-            has_withdrawn: false,
+            are_counts_uncertain: false,
             covers: Vec::new(),
         };
         let trees = RemovedTrees::of(found, changed, views)?;
         let withdrawn = trees.withdrawn(found, views)?;
-        resolved.has_withdrawn = !withdrawn.0.is_empty();
+        resolved.are_counts_uncertain = !withdrawn.0.is_empty();
         resolved.report_trees(&trees, parts);
         // The winning directories and files with several names, by key.
         let mut decided = KeyDecisions::new();
@@ -172,6 +173,9 @@ impl PartResolution {
                 },
             };
             raise_generation(&mut decision.inode, versions);
+            // Several parts removed one name.
+            resolved.are_counts_uncertain |=
+                dir_of(&key.key()) == DirId::LINKS && count_of_names(&kept, base.as_ref()) < 1;
             // A conflict is reported at the name of the tree.
             decision.conflict.take_if(|_| trees.hides(dir_of(&key.key())));
             decide_content(&mut decision, &kept, base.as_ref(), layers)?;
@@ -369,19 +373,17 @@ fn decide(
     } else if dir_of(&key.key()) == DirId::LINKS {
         decide_links(versions, base)
     } else if versions.iter().any(is_gone) {
-        decide_removed(versions)
+        decide_removed(versions, moved, base)
     } else if is_one {
         decide_changed(versions, base)
     } else {
-        let shown = preferred(versions.iter(), moved).expect("a shared key has versions");
-        let losers = others(versions, shown.part, |v| !same(&v.inode, &shown.inode));
-        let conflict = Some((ConflictKind::SameName, losers));
-        KeyDecision { inode: shown.inode.clone(), winner: shown.part, conflict }
+        different(versions, moved)
     }
 }
 
-/// If all parts' records of a mapped file fit together, selects the content of one part that wrote
-/// to it, by the rule; otherwise the file would mix segments of all of them.
+/// If all parts' records of a file fit together, of which one is mapped, selects the content of one
+/// part that wrote to it, by the rule; otherwise the file would mix segments of all of them. A write
+/// to a mapped file changes no record.
 fn decide_content(
     decision: &mut KeyDecision,
     versions: &[PartVersion],
@@ -389,14 +391,19 @@ fn decide_content(
     layers: &JobLayers,
 ) -> Result<()> {
     let is_content = |(kind, _): &(ConflictKind, Vec<usize>)| *kind != ConflictKind::SameFile;
-    if decision.conflict.as_ref().is_some_and(is_content) || !decision.inode.mapped {
+    let is_mapped = versions.iter().any(|version| version.inode.mapped);
+    if decision.conflict.as_ref().is_some_and(is_content) || !is_mapped {
         return Ok(());
     }
-    let size = base.map(|base| base.size);
+    let is_rewritten = |inode: &Inode| {
+        let content = |inode: &Inode| (inode.size, inode.mapped, inode.extent);
+        base.is_some_and(|base| content(base) != content(inode) || base.content != inode.content)
+    };
+    let is_same = |version: &&PartVersion| version.inode.id == decision.inode.id;
     let mut writers = Vec::new();
-    for version in versions {
-        let is_resized = size.is_some_and(|size| size != version.inode.size);
-        if is_resized || layers.has_content_of(version.part, decision.inode.id)? {
+    for version in versions.iter().filter(is_same) {
+        let has_segments = || layers.has_content_of(version.part, version.inode.id);
+        if is_rewritten(&version.inode) || has_segments()? {
             writers.push(version.clone());
         }
     }
@@ -404,7 +411,9 @@ fn decide_content(
         && writers.len() > 1
     {
         decision.winner = first.part;
-        decision.inode.size = first.inode.size;
+        let Inode { size, mapped, extent, content, branch, .. } = first.inode.clone();
+        let metadata = decision.inode.clone();
+        decision.inode = Inode { size, mapped, extent, content, branch, ..metadata };
         let losers = others(&writers, first.part, |_| true);
         decision.conflict = Some((ConflictKind::SameFile, losers));
     }
@@ -412,14 +421,40 @@ fn decide_content(
 }
 
 /// Decides about a key whose file or directory some parts removed, and others changed or made: a
-/// change wins over a removal.
-fn decide_removed(versions: &[PartVersion]) -> KeyDecision {
-    let is_change = |version: &PartVersion| version.inode.entry != NameKind::Tombstone;
-    let first = lowest(versions, is_change).expect("one of the versions is no tombstone");
-    let is_other = |version: &PartVersion| !is_same_but_times(&version.inode, &first.inode);
-    let losers = others(versions, first.part, is_other);
-    let conflict = Some((ConflictKind::Removed, losers));
-    KeyDecision { inode: first.inode.clone(), winner: first.part, conflict }
+/// change wins over a removal. A part that removed only what it had made has removed nothing.
+fn decide_removed(
+    versions: &[PartVersion],
+    moved: &MovedFiles,
+    base: Option<&Inode>,
+) -> KeyDecision {
+    let is_gone = |version: &PartVersion| version.inode.entry == NameKind::Tombstone;
+    let (gone, changed): (Vec<_>, Vec<_>) = versions.iter().cloned().partition(is_gone);
+    let [first, ..] = &changed[..] else { panic!("one of the versions is no tombstone") };
+    let is_same = |version: &PartVersion| {
+        (version.inode.entry, version.inode.id) == (first.inode.entry, first.inode.id)
+    };
+    let mut decision = if changed.iter().all(is_same) {
+        let decision = decide_changed(&changed, base);
+        let conflict = decision.conflict.map(|(_, losers)| (ConflictKind::Removed, losers));
+        KeyDecision { conflict, ..decision }
+    } else {
+        different(&changed, moved)
+    };
+    if base.is_some_and(|base| base.entry != NameKind::Tombstone) {
+        let (_, losers) = decision.conflict.get_or_insert((ConflictKind::Removed, Vec::new()));
+        losers.extend(gone.iter().map(|version| version.part));
+    }
+    decision
+}
+
+/// Decides about a key at which parts have different files or directories.
+fn different(versions: &[PartVersion], moved: &MovedFiles) -> KeyDecision {
+    let shown = preferred(versions.iter(), moved).expect("a shared key has versions");
+    let is_other = |version: &PartVersion| {
+        (version.inode.entry, version.inode.id) != (shown.inode.entry, shown.inode.id)
+    };
+    let conflict = Some((ConflictKind::SameName, others(versions, shown.part, is_other)));
+    KeyDecision { inode: shown.inode.clone(), winner: shown.part, conflict }
 }
 
 /// True if the attributes that users set are the same; times and counts may differ.
@@ -448,18 +483,23 @@ fn decide_changed(versions: &[PartVersion], base: Option<&Inode>) -> KeyDecision
     KeyDecision { inode, winner: first.part, conflict }
 }
 
-/// A file with several names: each part's count is relative to the record below.
+/// Decides about a file with several names.
 fn decide_links(versions: &[PartVersion], base: Option<&Inode>) -> KeyDecision {
     let live: Vec<PartVersion> =
         versions.iter().filter(|v| v.inode.entry != NameKind::Tombstone).cloned().collect();
     let mut decision = decide_changed(&live, base);
+    // At least one part has a name for it; which names win elsewhere is not known here.
+    decision.inode.nlink = u32::try_from(count_of_names(versions, base)).unwrap_or(1).max(1);
+    decision
+}
+
+/// The number of names of a file that has several, if no two parts changed the same one: each part's
+/// count is relative to the record below.
+fn count_of_names(versions: &[PartVersion], base: Option<&Inode>) -> i64 {
     // Before its second name was made, the file had one, in a record elsewhere.
     let before = base.map_or(1, |base| i64::from(base.nlink));
-    let names = versions.iter().fold(before, |names, version| {
+    versions.iter().fold(before, |names, version| {
         let own = if version.inode.entry == NameKind::Tombstone { 0 } else { version.inode.nlink };
         names + i64::from(own) - before
-    });
-    // At least one part has a name for it; which names win elsewhere is not known here.
-    decision.inode.nlink = u32::try_from(names).unwrap_or(1).max(1);
-    decision
+    })
 }
