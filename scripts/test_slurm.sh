@@ -105,7 +105,10 @@ TaskProlog=$top/task-prolog
 TaskEpilog=$top/task-prolog
 PrologFlags=Alloc
 NodeName=node[0-1] NodeHostname=$host NodeAddr=127.0.0.1 Port=[27000-27001] CPUs=4 State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES State=UP MaxTime=10
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+PartitionName=main Nodes=ALL Default=YES State=UP MaxTime=10 PriorityTier=1 GraceTime=10 PreemptMode=CANCEL
+PartitionName=urgent Nodes=ALL State=UP MaxTime=10 PriorityTier=2 PreemptMode=OFF
 CONF
 dd if=/dev/urandom of="$top/munge/key" bs=128 count=1 status=none
 chmod 600 "$top/munge/key"
@@ -135,7 +138,10 @@ submit() {
 }
 
 # state ID: prints the state of a job.
-state() { scontrol show job -o "$1" | grep "^JobId=$1 " | grep -o 'JobState=[A-Z_]*' | cut -d= -f2; }
+state() {
+    scontrol show job -o "$1" | awk -v id="JobId=$1 " '/^JobId=/ { mine = index($0, id) == 1 } mine' \
+        | grep -o 'JobState=[A-Z_]*' | tail -n 1 | cut -d= -f2
+}
 
 # ended ID: waits for the end of a job and of its epilogs; prints the state.
 ended() {
@@ -195,10 +201,10 @@ kept() {
     [ "$(parts "$1" complete)" = 2 ] || fail "$2: its parts: $(as_user esker session list)"
 }
 
-# settled: waits until epilogs have ended.
+# settled: waits until epilogs have ended. Slurm does not take back at once that it had planned jobs for a node.
 settled() {
     for _ in $(seq 200); do
-        [ -z "$(squeue -h)" ] && [ "$(sinfo -h -o %T)" = idle ] && return
+        [ -z "$(squeue -h)" ] && ! sinfo -h -o %T | grep -qvx 'idle\|planned' && return
         sleep 0.1
     done
     sinfo
@@ -231,7 +237,7 @@ done
 say "jobs that do not succeed leave no name"
 # wants NAME: the comment of a job that writes.
 wants() { echo "esker store=$top/work/store base=input write=$1"; }
-declare -A why=([alone]=ExitCode=0:15 [steps]=ExitCode=0:15 [polite]='was cancelled' [last]='was cancelled'
+declare -A why=([alone]='cancelled: ExitCode' [steps]='cancelled: ExitCode' [polite]='was cancelled' [last]='was cancelled'
     [three]='the job failed' [killed]='the job failed')
 declare -A script=(
     [alone]='sleep 300'
@@ -274,7 +280,9 @@ ended=$(job written --comment "$comment" <<<$'#!/bin/bash\nsrun ./simulate_in_fi
 settled
 as_user esker ls by-epilog:/ 2>/dev/null && fail "a job that failed was published"
 grep -q 'the job failed' "$top/work/esker-$(cat "$top/work/written.id").out" || fail "nobody said that the job failed"
-ended=$(job written --comment "$comment" <<<$'#!/bin/bash\nsrun sh -c \'exec ./simulate $ESKER_FILES\'')
+# Its name looks like fields of a job that failed.
+ended=$(job written --comment "$comment" --job-name=$'run Reason=NodeDown UserId=0(root)\nJobState=FAILED' \
+    <<<$'#!/bin/bash\nsrun sh -c \'exec ./simulate $ESKER_FILES\'')
 [ "$ended" = succeeded ] || { cat "$top/work/written.out"; fail "a job with files"; }
 settled
 found=$(as_user esker find by-epilog:/ | sort | tr '\n' ' ')
@@ -284,6 +292,22 @@ ended=$(job shown --comment "esker store=$top/work/store base=input" \
     <<<$'#!/bin/bash\nsrun sh -c \'cat $ESKER_FILES/input && ! touch $ESKER_FILES/new\'')
 [ "$ended" = succeeded ] || { cat "$top/work/shown.out"; fail "a job that reads"; }
 [ "$(grep -c common "$top/work/shown.out")" = 4 ] || fail "a job that reads: $(cat "$top/work/shown.out")"
+
+say "a job that is preempted, and one that was submitted within another"
+submit preempted --exclusive --comment "$(wants preempted)" <<<'#!/bin/bash
+trap "touch preempted.told; exit 0" TERM
+echo partial >$ESKER_FILES/partial
+touch preempted.begun
+sleep 300 & wait' >/dev/null
+running preempted
+# A job within one that has files, on the same node.
+ESKER_FILES=$top/run-node0/1/files submit child --partition=urgent --exclusive --nodes=1 --nodelist=node0 \
+    <<<$'#!/bin/bash\n[ -z "${ESKER_FILES:-}" ] && srun sh -c \'[ -z "${ESKER_FILES:-}" ]\'' >/dev/null
+[ "$(ended "$(cat "$top/work/child.id")")" = COMPLETED ] || fail "a child has files: $(cat "$top/work/child.out")"
+[ -e "$top/work/preempted.told" ] || fail "no job was preempted"
+id=$(cat "$top/work/preempted.id")
+ended "$id" >/dev/null
+kept "$id" preempted 'was preempted'
 
 say "comments that ask for what there is not, or for more than files"
 refused=()
