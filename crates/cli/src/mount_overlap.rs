@@ -19,18 +19,20 @@ pub fn directory_of(url: &str) -> Option<&Path> {
     (!is_other).then_some(Path::new(path))
 }
 
-/// Fails if `mountpoint` is inside the store at `url`, or the store inside it.
+/// Fails if `mountpoint`, existing or not, is inside the store at `url`, or the store inside it.
 pub fn check_mountpoint(url: &str, mountpoint: &Path) -> Result<()> {
     let store = directory_of(url).and_then(|path| path.canonicalize().ok());
-    let (Some(store), Ok(at)) = (store, mountpoint.canonicalize()) else { return Ok(()) };
-    let what = if store.starts_with(&at) {
-        "contains its own store, which the mount would hide: mount at another directory"
-    } else if at.starts_with(&store) {
-        "is inside the store: mount at another directory"
+    let (Some(store), Some(existing)) = (store, nearest_existing(mountpoint)) else {
+        return Ok(());
+    };
+    let what = if mountpoint.canonicalize().is_ok_and(|at| store.starts_with(at)) {
+        "contains its own store, which would be hidden: name another directory"
+    } else if existing.starts_with(&store) {
+        "is inside the store: name another directory"
     } else {
         return Ok(());
     };
-    Err(Error::new(Kind::Invalid, format!("{} {what}", at.display())))
+    Err(Error::new(Kind::Invalid, format!("{} {what}", mountpoint.display())))
 }
 
 /// Fails if an export to `target` would write into the store at `url`, or replace it.

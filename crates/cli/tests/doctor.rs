@@ -235,12 +235,14 @@ fn a_program_is_read_and_not_run() {
 fn a_command_that_cannot_run_fails() {
     let esker = Esker::new();
     make_program(&esker.path("damaged"), b"\x7fELF\x02\x01\x01", 0o755);
+    make_program(&esker.path("windows"), "#!/bin/sh\r\necho\r\n", 0o755);
     for (code, words, said) in [
         (3, &["no-such-program"][..], "PATH"),
         (3, &["mpirun", "-n", "4", "no-such-program"], "no word after the launcher"),
         (6, &["/"], "a directory"),
         (8, &["/etc/passwd"], "you may not run it"),
         (13, &["./damaged"], "ends at byte 7"),
+        (13, &["./windows"], "carriage return"),
         (2, &[], "unexpected argument"),
     ] {
         let arguments = match words {
@@ -250,6 +252,31 @@ fn a_command_that_cannot_run_fails() {
         let error = esker.fails(code, arguments);
         assert!(error.contains(said), "{error}");
     }
+}
+
+/// Symptom: the commands that doctor printed for a program failed at the store.
+/// Cause: only doctor without a program looked at it.
+/// Fix: both do.
+#[test]
+fn a_program_needs_a_usable_store() {
+    let user = User::of_suite("022");
+    fs::write(user.path("file"), "").expect("write");
+    for store in ["file", "file/store"] {
+        let command = format!("./esker doctor --store {store} -- true");
+        let said = user.does(&format!("{command} 2>&1 && echo succeeded || :"));
+        let is_refused = said.contains("the store cannot be used") && !said.contains("Paste");
+        assert!(is_refused && !said.contains("succeeded"), "{said}");
+    }
+    let said = user.does("./esker doctor --store new -- true");
+    assert!(said.contains("esker init") && !said.contains("cannot be used"), "{said}");
+}
+
+#[test]
+fn work_that_is_handed_on_does_not_see_the_files() {
+    let esker = Esker::new();
+    make_program(&esker.path("sbatch"), "#!/bin/sh\n", 0o755);
+    let said = esker.ok(["doctor", "--", "./sbatch", "job.sh"]);
+    assert!(said.contains("does not see the files"), "{said}");
 }
 
 /// Compiles `source` to `program` beside the store of `esker`; false if that is not possible here.
@@ -293,8 +320,15 @@ fn compiled_programs_are_told_apart() {
     let mpi = "#include <mpi.h>\nint main(void) { MPI_File file; return MPI_File_open(MPI_COMM_WORLD, \
                \"f\", 0, MPI_INFO_NULL, &file); }\n";
     if compile(&esker, &["mpicc"], mpi, "mpi-io") {
-        let found = advice(&esker, &["mpirun", "-n", "2", "./mpi-io", "/esker/file"]);
-        assert_eq!(words_of_ways(&found), ["mpi-io"]);
+        // Wherever the library is.
+        let library = esker.path("home/esker/lib/libesker_mpiio.so");
+        fs::create_dir_all(library.parent().expect("a parent")).expect("mkdir");
+        fs::write(library, "").expect("write");
+        let words = ["doctor", "--json", "--", "mpirun", "-n", "2", "./mpi-io", "/esker/file"];
+        let mut command = command(&esker, &words);
+        let output = command.env("HOME", esker.path("home")).output().expect("run");
+        let found: Value = lines(&output).remove(0);
+        assert_eq!(words_of_ways(&found)[0], "mpi-io");
         let commands = found["ways"][0]["commands"].to_string();
         assert!(commands.contains("mpirun -n 2 env LD_PRELOAD="), "{commands}");
         assert!(commands.contains("libesker_mpiio.so ./mpi-io /esker/file"), "{commands}");

@@ -185,12 +185,23 @@ fn a_directory_that_one_part_moved_and_another_removed_is_a_conflict() {
     esker.ok(["rm", &format!("{remover}:/other")]);
     esker.ok(["rm", &format!("{mover}:/other")]);
     esker.ok(["session", "complete", &remover, &mover]);
-    let conflicts = conflicts_of(&esker, &job);
+    let refuse = ["publish", "--job", &job, "--conflicts", "refuse", "refused"];
+    let said = esker.fails(9, refuse);
     let conflict = "esker: /d: parts disagree: one part removed it and another changed it";
+    assert!(said.starts_with(conflict) && said.contains("the parts conflict at 1 name"), "{said}");
+    assert_eq!(esker.json(["session", "list"]).len(), 2, "the parts stay");
+    esker.fails(3, ["ls", "refused:/"]);
+    esker.fails(2, ["publish", "--job", &job, "--conflicts", "newest", "newest"]);
+    let conflicts = conflicts_of(&esker, &job);
     assert!(conflicts.starts_with(conflict) && conflicts.lines().count() == 1, "{conflicts}");
     assert_eq!(esker.ok(["cat", "all:/moved/e/file"]), "x");
-    esker.fails(2, ["publish", "--job", &job, "--conflicts", "refuse", "refused"]);
     esker.fails(2, ["publish", "--job", &job, &mover, "one"]);
+    assert!(esker.ok(["verify"]).starts_with("sound"));
+    // Without conflicts it publishes.
+    let job = new_job(&esker);
+    let part = esker.ok(["session", "begin", "--job", &job, "--rank", "0"]);
+    esker.ok(["session", "complete", part.trim()]);
+    esker.ok(["publish", "--job", &job, "--conflicts", "refuse", "without"]);
 }
 
 /// A snapshot in between is no part, and does not end the part.

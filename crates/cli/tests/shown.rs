@@ -56,6 +56,17 @@ fn what_a_program_changes_is_published_if_it_succeeds() {
 }
 
 #[test]
+fn the_place_is_not_inside_of_the_store() {
+    let esker = Esker::new();
+    esker.publish("base", &[("file", "one")]);
+    for at in ["store/set/new", "store"] {
+        let said = esker.fails(13, ["run", "--at", at, "--base", "base", "--", "true"]);
+        assert!(said.contains("store"), "{said}");
+    }
+    assert!(!esker.path("store/set/new").exists());
+}
+
+#[test]
 fn programs_load_a_library_after_those_of_the_user() {
     if !can_show() {
         return;

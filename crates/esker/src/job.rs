@@ -125,7 +125,7 @@ impl Job {
     /// `Exists` if the name is taken; `Invalid` if a part is not complete, or builds on another.
     pub fn publish_parts(&self, parts: &[SetId], name: &str) -> Result<JobReport> {
         let writer = SessionBuilder::private_writer();
-        self.repository.sets.publish_job_as(Some(&writer), parts, name)
+        self.repository.sets.publish_job_as(Some(&writer), parts, name, |_| Ok(()))
     }
 
     /// Gives up all parts: the next collection deletes them. Cost: as [`Job::parts`].

@@ -124,16 +124,18 @@ impl Repository {
     /// `Exists` if the name is taken; `Invalid` if a part is not complete or builds on another, or if
     /// parts with names build on different bases.
     pub fn publish_job(&self, parts: &[SetId], name: &str) -> Result<JobReport> {
-        self.publish_job_as(None, parts, name)
+        self.publish_job_as(None, parts, name, |_| Ok(()))
     }
 
     /// Like [`Repository::publish_job`], on behalf of `writer`: if its process dies before the
-    /// job's set has its name, the next collection discards that set.
+    /// job's set has its name, the next collection discards that set. If `check` fails for the
+    /// report, nothing is published and the parts stay as they are.
     pub fn publish_job_as(
         &self,
         writer: Option<&SetWriter>,
         parts: &[SetId],
         name: &str,
+        check: impl FnOnce(&JobReport) -> Result<()>,
     ) -> Result<JobReport> {
         let store = &**self.store();
         names::check(name)?;
@@ -141,6 +143,11 @@ impl Repository {
             return Err(names::taken(name));
         }
         let (markers, report, manifests) = self.begin_and_join(parts, writer)?;
+        if let Err(refused) = check(&report) {
+            // A collection discards the set, too.
+            let _ = self.abandon(report.set);
+            return Err(refused);
+        }
         self.publish(report.set, name)?;
         markers.keep();
         for (part, known) in parts.iter().zip(&manifests) {

@@ -18,6 +18,7 @@ use esker_trap::TrapOptions;
 use crate::change::{MessageArgument, SessionSettings};
 use crate::context::CommandContext;
 use crate::location::StackArgument;
+use crate::mount_overlap;
 use crate::output::notice;
 use crate::session_outcome::{OutcomeArguments, SessionOutcome};
 use crate::usage;
@@ -77,6 +78,7 @@ impl ShownNamespace {
             }
             return job(Vec::new());
         };
+        mount_overlap::check_mountpoint(context.store_url(), &place)?;
         let repository = context.repository()?;
         let subject = self.subject(context, &repository, changes)?;
         let options = TrapOptions {

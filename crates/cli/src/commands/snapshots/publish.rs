@@ -4,7 +4,7 @@
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::DirId;
-use esker_fs::job::{ConflictKind, JobId, JobPart, PartConflict};
+use esker_fs::job::{ConflictKind, JobId, JobPart, JobReport, PartConflict};
 use esker_fs::names::{self, IfTaken};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
@@ -54,7 +54,7 @@ Examples:
   esker publish --replace climate-8 latest
   esker publish --base fixes --base climate-7 climate-7.1
   esker publish --base ours --base theirs --conflicts refuse merged
-  esker publish --job $job --parts 4 result")]
+  esker publish --job $job --parts 4 --conflicts refuse result")]
 pub struct PublishCommand {
     /// What to publish, then its new name; with --base only the name
     #[arg(required = true, num_args = 1..=2, value_name = "[SOURCE] NAME")]
@@ -62,15 +62,9 @@ pub struct PublishCommand {
     /// Compose this snapshot; of several, earlier ones win
     #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser())]
     bases: Vec<StackArgument>,
-    /// Treatment of files that several bases changed differently
-    #[arg(
-        long,
-        value_enum,
-        default_value_t = ConflictPolicy::Report,
-        value_name = "HOW",
-        requires = "bases",
-        conflicts_with = "job"
-    )]
+    /// Treatment of files that several bases, or several parts of a job, changed differently; those of
+    /// parts are reported or refused
+    #[arg(long, value_enum, default_value_t = ConflictPolicy::Report, value_name = "HOW")]
     conflicts: ConflictPolicy,
     #[command(flatten)]
     replacing: NameReplacement,
@@ -88,10 +82,10 @@ pub struct PublishCommand {
     take_over: TakeOver,
 }
 
-/// Treatment of files that several bases of `publish --base` changed differently.
+/// Treatment of files that several bases or parts changed differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ConflictPolicy {
-    /// Show the earlier base's version, and print conflicts
+    /// Print conflicts, and show the earlier base's version or that of one part
     Report,
     /// Print conflicts, publish nothing, and exit with 9
     Refuse,
@@ -105,6 +99,7 @@ impl PublishCommand {
     /// Publishes.
     pub fn run(self, context: &CommandContext) -> Result<()> {
         usage::check_name(self.arguments.last().expect("clap asks for one"));
+        self.check_policy();
         if let (Some(job), [name]) = (self.job, &self.arguments[..]) {
             return self.publish_job(context, job, name);
         }
@@ -129,6 +124,23 @@ impl PublishCommand {
                  `esker publish --help` has examples",
             ),
             _ => usage::exit("a source and --base exclude each other; begin a session with --base"),
+        }
+    }
+
+    /// Exits if `--conflicts` has no meaning for what is published.
+    fn check_policy(&self) {
+        let fits = match self.conflicts {
+            ConflictPolicy::Report => true,
+            ConflictPolicy::Refuse => self.job.is_some() || !self.bases.is_empty(),
+            ConflictPolicy::Newest | ConflictPolicy::First => !self.bases.is_empty(),
+        };
+        if !fits {
+            usage::exit(match self.job {
+                Some(_) => "the conflicts of a job are reported or refused",
+                None => {
+                    "--conflicts is for several snapshots (--base) or the parts of a job (--job)"
+                }
+            });
         }
     }
 
@@ -327,7 +339,8 @@ impl PublishCommand {
         check_parts(job, &parts, self.parts)?;
         let sets: Vec<_> = parts.iter().map(|part| part.set).collect();
         let writer = SessionSettings::for_few().options(context).heartbeat.map(|beat| beat.writer);
-        let report = repository.publish_job_as(writer.as_ref(), &sets, name)?;
+        let check = |report: &JobReport| self.check_conflicts(context, report, &parts);
+        let report = repository.publish_job_as(writer.as_ref(), &sets, name, check)?;
         if let Some((property, message)) = self.message.property() {
             repository.set_property(report.set, property, message)?;
         }
@@ -349,6 +362,33 @@ impl PublishCommand {
             notice(conflict_text(conflict, &parts));
         }
         Ok(())
+    }
+}
+
+impl PublishCommand {
+    /// Prints the conflicts of a job and fails, if there are any and they are refused.
+    fn check_conflicts(
+        &self,
+        context: &CommandContext,
+        report: &JobReport,
+        parts: &[JobPart],
+    ) -> Result<()> {
+        if self.conflicts != ConflictPolicy::Refuse || report.conflicts.is_empty() {
+            return Ok(());
+        }
+        for conflict in &report.conflicts {
+            match context.out.is_json() {
+                true => context.out.json(conflict_object(conflict))?,
+                false => notice(conflict_text(conflict, parts)),
+            }
+        }
+        context.out.flush()?;
+        let what = format!(
+            "the parts conflict at {}, so nothing was published, and the parts stay: publish them without              `--conflicts refuse` to show what the lines above say, or drop a part by `esker session \
+             drop` and write it again",
+            text::counted(report.conflicts.len() as u64, "name")
+        );
+        Err(Error::new(Kind::Conflict, what))
     }
 }
 
@@ -436,7 +476,7 @@ const fn disagreement(kind: ConflictKind) -> &'static str {
         ConflictKind::Moved => "one part moved it and another changed it",
         ConflictKind::MovedTwice => "several parts moved it to different places",
         ConflictKind::SeveralNames => {
-            "parts left the file at several names, and it is two files now"
+            "parts left the file at several names, and here it is a separate file now"
         }
         ConflictKind::Unreachable => "parts moved it to an unreachable place",
     }

@@ -23,6 +23,22 @@ const LAUNCHERS: &[JobLauncher<'static>] = &[
     JobLauncher { name: "jsrun", uses_daemons: true },
 ];
 
+/// Programs that start others elsewhere or later.
+const ELSEWHERE: &[&str] = &[
+    "sbatch",
+    "qsub",
+    "bsub",
+    "ssh",
+    "rsh",
+    "pdsh",
+    "docker",
+    "podman",
+    "kubectl",
+    "at",
+    "batch",
+    "systemd-run",
+];
+
 /// A program that starts the ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobLauncher<'a> {
@@ -104,6 +120,12 @@ impl CommandWords {
     /// The launcher that starts the program.
     pub fn launcher(&self) -> Option<JobLauncher<'static>> {
         launcher(&self.words[self.launcher?])
+    }
+
+    /// True if the program hands its work to other processes, which do not see the caller's files.
+    pub fn is_elsewhere(&self) -> bool {
+        let name = std::path::Path::new(self.program()).file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| ELSEWHERE.contains(&name))
     }
 
     /// True if Slurm's daemons start the program.

@@ -11,6 +11,7 @@ use super::mount_checks::TEMPORARY_DIRECTORY;
 use super::program_way::MachineWays;
 use super::search_path::may_write;
 use super::store_checks::StoreChecks;
+use super::way_commands::mpi_library_path;
 use super::{limit_checks, mount_checks, mpi_checks, spool_checks};
 use crate::context::CommandContext;
 
@@ -79,6 +80,13 @@ pub fn machine_ways() -> MachineWays {
         mount: way(mount_checks::mount_check()),
         allows_others: mount_checks::may_allow_others(),
         run_at: way(run_at_check()),
+        mpi_io: match mpi_library_path() {
+            Some(_) => Ok(()),
+            None => Err("the library libesker_mpiio.so is not in $HOME/esker/lib or \
+                         $LD_LIBRARY_PATH: build it with the mpicc of the program's MPI \
+                         (guide/mpi-io.md)"
+                .into()),
+        },
     }
 }
 

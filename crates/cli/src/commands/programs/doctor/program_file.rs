@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Kind, Result, shell_word};
 
 use super::called_functions;
 use super::elf_file::{self, ElfFile, NativeProgram};
@@ -155,6 +155,15 @@ fn start_of(path: &Path, file: File) -> Result<FileStart> {
         return Ok(FileStart::Program(ProgramContent::Elf(elf)));
     }
     if let Some(line) = ScriptLine::parse(&head) {
+        if line.argument.unwrap_or(line.interpreter).ends_with(b"\r") {
+            let what = format!(
+                "{0}: its lines end with a carriage return, as on Windows, and the kernel looks for an \
+                 interpreter with that name: `sed -i 's/\\r$//' {1}` removes them",
+                path.display(),
+                shell_word(path.as_os_str().as_bytes())
+            );
+            return Err(Error::new(Kind::Invalid, what));
+        }
         let Some(started) = line.started_by_env() else {
             return Ok(FileStart::Script(OsString::from_vec(line.interpreter.to_vec()).into()));
         };

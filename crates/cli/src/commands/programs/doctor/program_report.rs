@@ -13,7 +13,8 @@ use super::machine::machine_ways;
 use super::program_file::{ProgramContent, ProgramFile};
 use super::program_way::{ProgramWay, ProgramWays};
 use super::search_path::find_program;
-use super::way_commands::{CommandNames, mpi_library_path};
+use super::store_checks;
+use super::way_commands::CommandNames;
 use crate::context::CommandContext;
 use crate::text;
 
@@ -29,6 +30,8 @@ pub struct ProgramReport {
     program: ProgramFile,
     ways: ProgramWays,
     names: CommandNames,
+    /// Why the given store cannot be used.
+    unusable: Option<Error>,
 }
 
 impl ProgramReport {
@@ -51,14 +54,19 @@ impl ProgramReport {
                 shell_word(further.as_bytes())
             ));
         }
-        if ways.ways[0].0 == ProgramWay::MpiIo && mpi_library_path().is_none() {
-            let what = "the library libesker_mpiio.so is not in $HOME/esker/lib or \
-                        $LD_LIBRARY_PATH: build it with the mpicc of the program's MPI \
-                        (guide/mpi-io.md)";
-            ways.missing.push(what.into());
+        if words.is_elsewhere() {
+            ways.ways[0].1.push(format!(
+                "but what {} starts elsewhere, or later, does not see the files: ask about that \
+                 program, and put its commands there",
+                words.program().display()
+            ));
+        }
+        let unusable = context.given_store().and_then(|url| store_checks::obstacle(url).err());
+        if let Some(error) = &unusable {
+            ways.missing.push(format!("the store cannot be used: {error}"));
         }
         let names = CommandNames::choose(context);
-        Ok(Self { given, words, program, ways, names })
+        Ok(Self { given, words, program, ways, names, unusable })
     }
 
     /// Prints the answer.
@@ -82,6 +90,9 @@ impl ProgramReport {
             }
         }
         self.ways.missing.iter().try_for_each(|missing| line("missing", missing))?;
+        if self.unusable.is_some() {
+            return Ok(());
+        }
         for (index, (way, _)) in self.ways.ways.iter().enumerate() {
             let commands = self.names.commands(*way, &self.words, &self.program);
             if commands.is_empty() {
@@ -89,7 +100,10 @@ impl ProgramReport {
             }
             let heading = match index {
                 0 => CommandNames::heading(*way, &self.words),
-                _ => "Or, with the second way:",
+                _ if *way == ProgramWay::Mount => {
+                    "Or, with a mount, which publishes also what a program that failed has left:"
+                }
+                _ => "Or, with the other way:",
             };
             context.out.line(format!("\n{heading}"))?;
             commands.iter().try_for_each(|command| context.out.line(format!("  {command}")))?;
@@ -103,8 +117,12 @@ impl ProgramReport {
     /// The result of the command.
     ///
     /// # Errors
-    /// `Unsupported` if the program cannot use Esker here unless it is changed.
+    /// `Unsupported` if the program cannot use Esker here unless it is changed; the store's, if it
+    /// cannot be used.
     pub fn outcome(&self) -> Result<()> {
+        if let Some(error) = &self.unusable {
+            return Err(Error::new(error.kind(), error.to_string()));
+        }
         if self.ways.ways[0].0 != ProgramWay::Library {
             return Ok(());
         }

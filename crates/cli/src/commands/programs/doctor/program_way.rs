@@ -3,7 +3,7 @@
 //!
 //! | the program | the way |
 //! |---|---|
-//! | opens files by MPI-IO | the library in front of MPI |
+//! | opens files by MPI-IO | the library in front of MPI; on one node also the others |
 //! | is for another processor, or cannot be read | a mount |
 //! | gains privileges | a mount, or `esker run --at` without them |
 //! | is started by `mpirun` | a mount, or `esker run --at` on one node |
@@ -63,6 +63,8 @@ pub struct MachineWays {
     pub allows_others: bool,
     /// `esker run --at`.
     pub run_at: Result<(), String>,
+    /// The library in front of MPI.
+    pub mpi_io: Result<(), String>,
 }
 
 /// The ways for a program.
@@ -86,8 +88,13 @@ impl ProgramWays {
         if let Some(native) = program.native()
             && let Some(name) = mpi_io(native)
         {
-            let ways = vec![(ProgramWay::MpiIo, reasons_for_mpi_io(program, native, name))];
-            return Self { ways, ..Self::default() };
+            let own = (ProgramWay::MpiIo, reasons_for_mpi_io(program, native, name));
+            // Ranks on other nodes would write to other parts.
+            let is_on_one_node = launcher.is_none_or(|launcher| !launcher.uses_daemons);
+            let others = if is_on_one_node { candidates(program, launcher) } else { Vec::new() };
+            let others = others.into_iter().map(|(way, _)| (way, vec![ON_ONE_NODE.into()]));
+            let all = std::iter::once(own).chain(others).collect();
+            return Self::of_candidates(all, program, machine);
         }
         let candidates = candidates(program, launcher);
         let mut found = Self::of_candidates(candidates, program, machine);
@@ -110,14 +117,14 @@ impl ProgramWays {
             match obstacle(way, program, machine) {
                 None => found.ways.push((way, reasons)),
                 Some(obstacle) => {
-                    unmet.push(reasons.join("; "));
+                    unmet.push((way, reasons.join("; ")));
                     found.missing.push(obstacle);
                 }
             }
         }
         if found.ways.is_empty() {
-            if let [reasons] = &unmet[..] {
-                found.missing.insert(0, format!("only a mount would do: {reasons}"));
+            if let [(way, reasons)] = &unmet[..] {
+                found.missing.insert(0, format!("only {} would do: {reasons}", way.title()));
             }
             found.ways.push((ProgramWay::Library, vec![CHANGE_IT.into()]));
         }
@@ -130,6 +137,9 @@ impl ProgramWays {
 
 const SEVERAL_NODES: &str = "on several nodes, each mounts a part of one job (guide/mount.md, \
                              Jobs on several nodes)";
+
+const ON_ONE_NODE: &str = "with all ranks on this node, it shows the files to the program and to \
+                           MPI as they are, and needs no further library";
 
 const CHANGE_IT: &str = "if you can change the program: the libraries for C, C++, Fortran and Rust \
                          need neither a mount nor the kernel's help (guide/c.md, \
@@ -175,6 +185,7 @@ fn candidates(
 /// Why `way` does not work on this machine, for this program.
 fn obstacle(way: ProgramWay, program: &ProgramFile, machine: &MachineWays) -> Option<String> {
     match way {
+        ProgramWay::MpiIo => machine.mpi_io.clone().err(),
         ProgramWay::RunAt => {
             let why = machine.run_at.as_ref().err()?;
             Some(format!("`esker run --at` does not work here: {why}"))

@@ -22,14 +22,14 @@ impl<'a> ScriptLine<'a> {
         let head = &head[..head.len().min(LINE_BYTES_MAX)];
         let rest = head.strip_prefix(b"#!")?;
         let end = rest.iter().position(|byte| *byte == b'\n');
-        let line = rest[..end.unwrap_or(rest.len())].trim_ascii();
+        let line = trim_blanks(&rest[..end.unwrap_or(rest.len())]);
         let interpreter_end = line.iter().position(|byte| is_blank(*byte));
         let is_cut = end.is_none() && head.len() == LINE_BYTES_MAX;
         if line.is_empty() || line.contains(&0) || (is_cut && interpreter_end.is_none()) {
             return None;
         }
         let (interpreter, argument) = line.split_at(interpreter_end.unwrap_or(line.len()));
-        let argument = argument.trim_ascii();
+        let argument = trim_blanks(argument);
         Some(Self { interpreter, argument: (!argument.is_empty()).then_some(argument) })
     }
 
@@ -43,6 +43,13 @@ impl<'a> ScriptLine<'a> {
         let mut words = words.skip_while(|word| word[0] == b'-' || word.contains(&b'='));
         words.next()
     }
+}
+
+/// Removes blanks at both ends; a carriage return is none to the kernel.
+fn trim_blanks(line: &[u8]) -> &[u8] {
+    let start = line.iter().position(|byte| !is_blank(*byte)).unwrap_or(line.len());
+    let end = line.iter().rposition(|byte| !is_blank(*byte)).map_or(start, |last| last + 1);
+    &line[start..end]
 }
 
 const fn is_blank(byte: u8) -> bool {
@@ -66,6 +73,7 @@ mod tests {
             ("#! /bin/sh -e -u \nx", "/bin/sh", Some("-e -u")),
             ("#!/usr/bin/env\tpython3", "/usr/bin/env", Some("python3")),
             ("#!a", "a", None),
+            ("#!/bin/sh\r\necho", "/bin/sh\r", None),
         ] {
             assert_eq!(parsed(head), Some((interpreter.into(), argument.map(str::to_owned))));
         }

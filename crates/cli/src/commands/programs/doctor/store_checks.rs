@@ -107,6 +107,27 @@ impl StoreChecks {
     }
 }
 
+/// Fails if no command can use the store at `url`, nor make it.
+///
+/// # Errors
+/// Why not.
+pub fn obstacle(url: &str) -> Result<()> {
+    match url::open(url) {
+        Err(error) if error.kind() == Kind::NotFound => {
+            let Some(directory) = mount_overlap::directory_of(url) else { return Err(error) };
+            let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+            match absolute.ancestors().find(|path| path.exists()) {
+                Some(existing) if existing.is_dir() && may_write(existing) => Ok(()),
+                _ => {
+                    let what = format!("{url} does not exist, and you may not make it there");
+                    Err(Error::new(Kind::Denied, what))
+                }
+            }
+        }
+        opened => opened.map(drop),
+    }
+}
+
 /// The kind of the store at `url`, in a few words.
 fn kind_of(url: &str) -> &'static str {
     match url.split_once(':') {

@@ -71,7 +71,7 @@ impl CommandNames {
         let line = format!("{keyword}{}", words.line_with(inserted));
         // The kernel admits only the user who mounts, unless told otherwise.
         let options = if program.changes_user() { "--allow-other " } else { "" };
-        let own = match way {
+        let mut own = match way {
             ProgramWay::RunAt if words.is_of_slurm() => run_at_commands(words, inserted, result),
             ProgramWay::Mount if words.is_of_slurm() => mount_commands(&line, options, result),
             // What other launchers need to start one process on each node is unknown.
@@ -82,8 +82,7 @@ impl CommandNames {
             }
             ProgramWay::Mount => vec![
                 format!("mkdir -p {directory}"),
-                format!("esker mount {options}--write {result} {directory}"),
-                line,
+                format!("esker mount {options}--write {result} {directory} && {line}"),
                 format!("esker umount {directory}"),
             ],
             ProgramWay::MpiIo => vec![
@@ -93,6 +92,9 @@ impl CommandNames {
             ],
             ProgramWay::Library => return Vec::new(),
         };
+        if words.is_of_slurm() {
+            own.iter_mut().for_each(|line| *line = with_job_id(line, words));
+        }
         before.iter().cloned().chain(own).collect()
     }
 
@@ -119,6 +121,9 @@ impl CommandNames {
                     " What it leaves there is published as {result}. Add --base NAME to begin with \
                      the snapshot NAME."
                 ));
+                if way == ProgramWay::Mount && !words.is_of_slurm() {
+                    said.push_str(" That is so also if the program fails.");
+                }
                 if words.is_of_slurm() && way == ProgramWay::RunAt {
                     said.push_str(
                         " `esker run -n` starts the ranks of a node, as many as the job's \
@@ -151,6 +156,16 @@ impl CommandNames {
             ),
         }
     }
+}
+
+/// Lets the shell of a batch script replace the variable in words that name its directory.
+fn with_job_id(line: &str, words: &CommandWords) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-=:,+%@$".contains(&byte);
+    let named = words.all().iter().filter_map(|word| word.to_str());
+    let named = named.filter(|word| word.contains(BATCH_DIRECTORY) && word.bytes().all(is_plain));
+    named.fold(line.to_owned(), |line, word| {
+        line.replace(&shell_word(word.as_bytes()), &format!("\"{word}\""))
+    })
 }
 
 /// True if the commands of `way` would have to start one process on each node.
@@ -295,7 +310,7 @@ mod tests {
         );
         assert_eq!(
             commands(ProgramWay::Mount, native(), &line)[1..],
-            ["mkdir -p files", "esker mount --write result files", "x 'a b'", "esker umount files"]
+            ["mkdir -p files", "esker mount --write result files && x 'a b'", "esker umount files"]
         );
         let line = ["mpirun", "-n", "2", "sh", "x"];
         assert_eq!(
@@ -333,7 +348,7 @@ mod tests {
         let path = "/bin/x".into();
         let program = ProgramFile { path, interpreters: Vec::new(), content, privileges };
         let commands = names().commands(ProgramWay::Mount, &words(&["x"]), &program);
-        assert_eq!(commands[2], "esker mount --allow-other --write result files");
+        assert_eq!(commands[2], "esker mount --allow-other --write result files && x");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::commands::programs::doctor::gained_privilege::GainedPrivilege;
 const LINKER: &str = "/lib64/ld-linux-x86-64.so.2";
 
 fn works() -> MachineWays {
-    MachineWays { mount: Ok(()), allows_others: false, run_at: Ok(()) }
+    MachineWays { mount: Ok(()), allows_others: false, run_at: Ok(()), mpi_io: Ok(()) }
 }
 
 fn only_mount() -> MachineWays {
@@ -107,14 +107,25 @@ fn what_run_at_cannot_do_needs_a_mount() {
 }
 
 #[test]
-fn mpi_io_needs_its_library_alone() {
-    for machine in [works(), nothing()] {
-        let calls = dynamic(&["libmpi.so.40"], &["MPI_File_open"]);
-        let found = ProgramWays::decide(&calls, None, &machine);
-        assert_eq!(words(&found), ["mpi-io"]);
-        assert!(said(&found).contains("it calls MPI_File_open"), "{}", said(&found));
-        let library = dynamic(&["libpnetcdf.so.4", "libmpi.so.40"], &[]);
-        assert_eq!(words(&ProgramWays::decide(&library, None, &machine)), ["mpi-io"]);
+fn mpi_io_needs_its_library_or_one_node() {
+    let calls = dynamic(&["libmpi.so.40"], &["MPI_File_open"]);
+    let library = dynamic(&["libpnetcdf.so.4", "libmpi.so.40"], &[]);
+    let missing = |machine| MachineWays { mpi_io: Err("not built".into()), ..machine };
+    let srun = Some(JobLauncher { name: "srun", uses_daemons: true });
+    for (machine, launcher, ways) in [
+        (works(), None, &["mpi-io", "mount", "run-at"][..]),
+        (nothing(), None, &["mpi-io"]),
+        (works(), srun, &["mpi-io"]),
+        (missing(works()), None, &["mount", "run-at"]),
+        (missing(works()), srun, &["library"]),
+        (missing(nothing()), None, &["library"]),
+    ] {
+        let found = ProgramWays::decide(&calls, launcher, &machine);
+        assert_eq!(words(&found), ways);
+        let has_library = machine.mpi_io.is_ok();
+        assert!(!has_library || said(&found).contains("it calls MPI_File_open"), "{found:?}");
+        assert_eq!(found.missing.concat().contains("not built"), !has_library, "{found:?}");
+        assert_eq!(words(&ProgramWays::decide(&library, launcher, &machine)), ways);
     }
 }
 
