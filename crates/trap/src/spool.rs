@@ -88,7 +88,13 @@ pub(crate) struct Slot(Mutex<Option<Arc<SpooledFile>>>);
 impl Spool {
     /// Makes a spool in a new directory of `parent`.
     pub(crate) fn new(parent: &Path) -> Result<Self> {
-        let failed = |error: std::io::Error| Error::io(error, parent.to_string_lossy());
+        let failed = |error: std::io::Error| {
+            let what = format!(
+                "make a spool in {}: --spool or TMPDIR names another directory",
+                parent.display()
+            );
+            Error::io(error, what)
+        };
         std::fs::read_dir(parent).map_err(failed)?;
         let private = std::fs::Permissions::from_mode(0o700);
         let directory =

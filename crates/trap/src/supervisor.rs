@@ -222,9 +222,13 @@ pub fn run<T: Send>(
     let left = match skeleton.clear() {
         Ok(0) => None,
         Ok(left) => {
+            let (files, stay) = if left == 1 {
+                ("a file", "it stays, and is")
+            } else {
+                ("files", "they stay, and are")
+            };
             let what = format!(
-                "{}: processes that did not see the namespace have made {left} files there; they stay, and \
-                 are not in it",
+                "{}: processes that did not see the namespace have made {files} there; {stay} not in it",
                 skeleton.root().display()
             );
             Some(Error::new(Kind::NotEmpty, what))
