@@ -159,6 +159,25 @@ fn prepare(place: &Path) -> Result<Skeleton> {
     Ok(skeleton)
 }
 
+/// Removes what the supervisor has made at the place.
+///
+/// # Errors
+/// `NotEmpty` if others have made files there, which stay.
+fn clear(skeleton: &Skeleton) -> Result<()> {
+    let place = skeleton.root();
+    let left = skeleton.clear().map_err(|error| Error::io(error, place.to_string_lossy()))?;
+    let (files, stay) = match left {
+        0 => return Ok(()),
+        1 => ("a file", "it stays, and is"),
+        _ => ("files", "they stay, and are"),
+    };
+    let what = format!(
+        "{}: processes that did not see the namespace have made {files} there; {stay} not in it",
+        place.display()
+    );
+    Err(Error::new(Kind::NotEmpty, what))
+}
+
 /// Runs `work` in a thread that sees a namespace at a place, as does every process that it starts,
 /// and returns its result. `work` gets the path of the library that programs preload, if that was
 /// asked for. By then everything that programs have written to files is in the
@@ -219,22 +238,7 @@ pub fn run<T: Send>(
     let Supervisor { spool, skeleton, report, .. } = supervisor;
     let written = spool.close();
     // Files that stay at the place are reported, but do not fail the program.
-    let left = match skeleton.clear() {
-        Ok(0) => None,
-        Ok(left) => {
-            let (files, stay) = if left == 1 {
-                ("a file", "it stays, and is")
-            } else {
-                ("files", "they stay, and are")
-            };
-            let what = format!(
-                "{}: processes that did not see the namespace have made {files} there; {stay} not in it",
-                skeleton.root().display()
-            );
-            Some(Error::new(Kind::NotEmpty, what))
-        }
-        Err(error) => Some(Error::io(error, skeleton.root().to_string_lossy())),
-    };
+    let left = clear(&skeleton).err();
     left.iter().for_each(report);
     let done = result?.expect("ran, since the filter is installed");
     let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
