@@ -30,17 +30,10 @@ const X32_CALLS: u32 = 0x4000_0000;
 const REFUSED_CALLS: std::ops::Range<u32> = 463..470;
 
 /// Calls that programs may make without the supervisor, if they have its pass. None of them has a
-/// sixth argument. All but the first change nothing, and programs hardly make that one themselves:
-/// so little happens if a signal interrupts a call with the pass, and the handler makes another one
-/// with the same register.
-const PASSED: &[i64] = &[
-    libc::SYS_openat2,
-    libc::SYS_newfstatat,
-    libc::SYS_fstat,
-    libc::SYS_statx,
-    libc::SYS_faccessat2,
-    libc::SYS_readlinkat,
-];
+/// sixth argument. If a signal interrupts a call with the pass, the register still has it when the
+/// handler begins, so these are calls that the C library makes for no other function, or that the
+/// preloaded library makes itself.
+const PASSED: &[i64] = &[libc::SYS_openat2, libc::SYS_newfstatat, libc::SYS_statx];
 
 /// Offsets in `struct seccomp_data`.
 const NUMBER_OFFSET: u32 = 0;

@@ -178,6 +178,18 @@ fn clear(skeleton: &Skeleton) -> Result<()> {
     Err(Error::new(Kind::NotEmpty, what))
 }
 
+/// Gives each thread a heap of its own. The thread that sees the namespace may open a file within
+/// `malloc` (glibc reads `/proc/sys/vm/overcommit_memory`), with its heap locked: a thread that has to
+/// answer that call would wait for the same heap.
+fn keep_heaps_apart() {
+    #[cfg(target_env = "gnu")]
+    {
+        const HEAPS_MAX: i32 = 1 << 12;
+        // SAFETY: the call takes numbers.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, HEAPS_MAX) };
+    }
+}
+
 /// Runs `work` in a thread that sees a namespace at a place, as does every process that it starts,
 /// and returns its result. `work` gets the path of the library that programs preload, if that was
 /// asked for. By then everything that programs have written to files is in the
@@ -193,6 +205,7 @@ pub fn run<T: Send>(
     work: impl FnOnce(Option<&Path>) -> T + Send,
 ) -> Result<T> {
     let threads = options.threads.max(1);
+    keep_heaps_apart();
     let supervisor = Supervisor::new(options)?;
     let is_ending = AtomicBool::new(false);
     let result = std::thread::scope(|scope| {

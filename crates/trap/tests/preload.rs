@@ -136,6 +136,44 @@ fn calls_return_the_same_with_the_library() {
     done.expect("show");
 }
 
+/// An open that a signal interrupts is not repeated, and a handler that has a small stack does not
+/// write beyond it.
+#[test]
+fn signals_interrupt_calls() {
+    if !can_show() {
+        return;
+    }
+    let scratch = tempfile::tempdir().expect("a directory");
+    let source = "
+        #include <errno.h>
+        #include <fcntl.h>
+        #include <signal.h>
+        #include <stdio.h>
+        #include <sys/stat.h>
+        #include <unistd.h>
+        static char stack[3 * 8192];
+        static void handle(int signal) { struct stat found; stat(\"/etc/passwd\", &found); }
+        int main(void) {
+            stack_t small = {.ss_sp = stack + 8192, .ss_size = 8192};
+            struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
+            sigaltstack(&small, 0);
+            sigaction(SIGALRM, &action, 0);
+            mkfifo(\"pipe\", 0600);
+            alarm(1);
+            int opened = open(\"pipe\", O_RDONLY), changed = 0;
+            for (int at = 0; at < 8192; at++)
+                changed += stack[at] != 0;
+            printf(\"%d %d %d\", opened, errno == EINTR, changed);
+        }";
+    let program = compile(&scratch, source);
+    let done = show_in(scratch.path(), of(&session()), |_| {
+        let run = |library: Option<&Path>| output(&program, &[], scratch.path(), library);
+        assert_eq!(run(None), "-1 1 0");
+        assert_eq!(with_library(|library| run(Some(library))), "-1 1 0");
+    });
+    done.expect("show");
+}
+
 /// Calls outside do not wait for the supervisor: they succeed also once it has ended, when all
 /// others fail.
 #[test]

@@ -2,11 +2,13 @@
 //! Path text: decides from its text whether a path without symbolic links stays away from some
 //! directories.
 
-use super::settings::PATH_BYTES_MAX;
+/// Maximum length of a way: longer ones are left to the supervisor, since the stack of a signal
+/// handler may be small.
+pub const WAY_BYTES_MAX: usize = 512;
 
 /// A path without `.`, `..` and repeated slashes; empty for the root directory.
 struct NormalPath {
-    bytes: [u8; PATH_BYTES_MAX],
+    bytes: [u8; WAY_BYTES_MAX],
     length: usize,
 }
 
@@ -45,7 +47,7 @@ pub fn is_within(path: &[u8], directory: &[u8]) -> bool {
 /// on to somewhere else. Says so only of paths without symbolic links; all but `path` are absolute
 /// and normal. An absolute `path` needs no `start`.
 pub fn stays_outside(start: &[u8], path: &[u8], avoided: &[&[u8]]) -> bool {
-    let mut way = NormalPath { bytes: [0; PATH_BYTES_MAX], length: 0 };
+    let mut way = NormalPath { bytes: [0; WAY_BYTES_MAX], length: 0 };
     let start = if path.starts_with(b"/") { b"" } else { start };
     let steps = start.split(|&byte| byte == b'/').chain(path.split(|&byte| byte == b'/'));
     for name in steps {
@@ -92,7 +94,7 @@ mod tests {
         ] {
             assert!(!is_outside(start, path), "{start} {path}");
         }
-        let long = "x/".repeat(PATH_BYTES_MAX);
+        let long = "x/".repeat(WAY_BYTES_MAX);
         assert!(!is_outside("/", &long));
     }
 }

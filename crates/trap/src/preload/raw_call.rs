@@ -8,30 +8,22 @@
 #[cfg(target_arch = "x86_64")]
 pub mod number {
     pub const CLOSE: usize = 3;
-    pub const FSTAT: usize = 5;
     pub const GETCWD: usize = 79;
     pub const OPENAT: usize = 257;
     pub const NEWFSTATAT: usize = 262;
-    pub const READLINKAT: usize = 267;
-    pub const FACCESSAT: usize = 269;
     pub const STATX: usize = 332;
     pub const OPENAT2: usize = 437;
-    pub const FACCESSAT2: usize = 439;
 }
 
 /// Numbers of system calls; see `asm-generic/unistd.h`.
 #[cfg(target_arch = "aarch64")]
 pub mod number {
     pub const CLOSE: usize = 57;
-    pub const FSTAT: usize = 80;
     pub const GETCWD: usize = 17;
     pub const OPENAT: usize = 56;
     pub const NEWFSTATAT: usize = 79;
-    pub const READLINKAT: usize = 78;
-    pub const FACCESSAT: usize = 48;
     pub const STATX: usize = 291;
     pub const OPENAT2: usize = 437;
-    pub const FACCESSAT2: usize = 439;
 }
 
 /// Makes a system call whose sixth argument is the complement of `sixth_complement`; returns its
