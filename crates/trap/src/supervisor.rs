@@ -116,7 +116,7 @@ impl Supervisor {
 fn preload_library(skeleton: &Skeleton, spool: &Spool) -> Result<PreloadLibrary> {
     let temporary = std::env::temp_dir();
     let parents = [spool.path().parent().unwrap_or(Path::new("/")), &temporary];
-    PreloadLibrary::write(skeleton.root(), spool.path(), &parents)
+    PreloadLibrary::write(skeleton.root(), &parents)
 }
 
 /// Fails if `path` exists and is not a directory.
@@ -192,14 +192,14 @@ fn keep_heaps_apart() {
 
 /// Runs `work` in a thread that sees a namespace at a place, as does every process that it starts,
 /// and returns its result. `work` gets the path of the library that programs preload, if that was
-/// asked for. By then everything that programs have written to files is in the
-/// session, which is not ended. In processes that `work` leaves behind, further system calls that
-/// name files fail (`ENOSYS`).
+/// asked for. When this returns, everything that programs have written to files is in the session,
+/// which is not ended. In processes that `work` leaves behind, further system calls that name files
+/// fail (`ENOSYS`).
 ///
 /// # Errors
 /// `NotEmpty` if the place has entries; `Unsupported` where the kernel does not allow it, or if
-/// there is no place for the library; `Conflict` inside of another such thread; after `work` has ended, errors of the store if files
-/// could not be written back.
+/// programs could load the library from nowhere; `Conflict` inside of another such thread; after
+/// `work` has ended, errors of the store if files could not be written back.
 pub fn run<T: Send>(
     options: TrapOptions,
     work: impl FnOnce(Option<&Path>) -> T + Send,

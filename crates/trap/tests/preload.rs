@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::shown::{can_show, of, session, shell, show_in, text_of, with_library};
+use crate::shown::{can_show, of, session, shell, show_preloading, text_of, with_library};
 
 /// Makes all calls of the library, `$@` being paths.
 const CALLS: &str = include_str!("preload_calls.c");
@@ -115,7 +115,7 @@ fn calls_return_the_same_with_the_library() {
     let program = compile(&scratch, CALLS);
     let outside = scratch.path().join("outside");
     let outside = outside.to_str().expect("text");
-    let done = show_in(scratch.path(), of(&session()), |place| {
+    let done = show_preloading(scratch.path(), of(&session()), true, |place| {
         let inside = place.to_str().expect("text");
         let places = format!("OUTSIDE={outside} INSIDE={inside}");
         shell(place, &format!("{places}; {INSIDE}; {OUTSIDE}"));
@@ -166,7 +166,7 @@ fn signals_interrupt_calls() {
             printf(\"%d %d %d\", opened, errno == EINTR, changed);
         }";
     let program = compile(&scratch, source);
-    let done = show_in(scratch.path(), of(&session()), |_| {
+    let done = show_preloading(scratch.path(), of(&session()), true, |_| {
         let run = |library: Option<&Path>| output(&program, &[], scratch.path(), library);
         assert_eq!(run(None), "-1 1 0");
         assert_eq!(with_library(|library| run(Some(library))), "-1 1 0");
@@ -200,7 +200,7 @@ fn the_kernel_carries_out_calls_outside() {
     let program = compile(&scratch, source);
     let inside = scratch.path().join("place/f");
     let mut child = None;
-    let done = show_in(scratch.path(), of(&session()), |place| {
+    let done = show_preloading(scratch.path(), of(&session()), true, |place| {
         shell(place, "echo in > f");
         with_library(|library| {
             let mut command = Command::new(&program);

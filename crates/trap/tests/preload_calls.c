@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes each call that the preloaded library has, on each path of its arguments, and prints what it
-// returned. The C library must not inline any.
+// Makes each call that the preloaded library has, and some that it leaves alone, on each path of its
+// arguments, and prints what it returned. The C library must not inline any.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -60,6 +60,16 @@ pub fn show_in<T: Send>(
     view: NamespaceView,
     work: impl FnOnce(&Path) -> T + Send,
 ) -> Result<T> {
+    show_preloading(scratch, view, preloads(), work)
+}
+
+/// As [`show_in`], with a library to preload if asked for.
+pub fn show_preloading<T: Send>(
+    scratch: &Path,
+    view: NamespaceView,
+    preload: bool,
+    work: impl FnOnce(&Path) -> T + Send,
+) -> Result<T> {
     let place = scratch.join("place");
     let report = |error: &Error| println!("reported: {error}");
     let options = TrapOptions {
@@ -67,7 +77,7 @@ pub fn show_in<T: Send>(
         place: place.clone(),
         spool: scratch.to_owned(),
         threads: 3,
-        preload: true,
+        preload,
         report: Box::new(report),
     };
     esker_trap::run(options, |library| {

@@ -118,7 +118,8 @@ impl Repository {
     /// Parts that wrote to one file conflict even if they wrote different ranges of it. Every
     /// conflict is reported.
     /// Cost: a read of the parts' tables where their keys overlap, one small table, a commit; with
-    /// conflicts, or if parts removed directories of bases, also a scan of all directories.
+    /// conflicts, or if parts removed directories of bases or changed files with several names, also
+    /// a scan of all directories.
     ///
     /// # Errors
     /// `Exists` if the name is taken; `Invalid` if a part is not complete or builds on another, or if

@@ -61,6 +61,7 @@ const OPEN_FLAGS: c_int = O_ACCMODE
 
 const RESOLVE_NO_SYMLINKS: u64 = 4;
 const STATX_RESERVED: c_uint = 0x8000_0000;
+const STATX_ATTR_AUTOMOUNT: u64 = 0x1000;
 
 const ENOENT: isize = 2;
 const EINTR: isize = 4;
@@ -161,9 +162,9 @@ impl Settings<'_> {
 
     /// True if the way along `path` stays outside of the namespace, unless it has symbolic links.
     fn stays_outside(&self, descriptor: c_int, path: &CStr) -> bool {
-        let (path, avoided) = (path.to_bytes(), [self.place, self.spool]);
+        let path = path.to_bytes();
         if path.starts_with(b"/") {
-            return stays_outside(b"", path, &avoided);
+            return stays_outside(b"", path, self.place);
         }
         if path.is_empty() || descriptor != AT_FDCWD {
             return false;
@@ -175,7 +176,7 @@ impl Settings<'_> {
         // It counts the zero byte.
         let start = usize::try_from(length - 1).ok().and_then(|length| buffer.get(..length));
         // A directory that cannot be reached has another name.
-        start.is_some_and(|start| start.starts_with(b"/") && stays_outside(start, path, &avoided))
+        start.is_some_and(|start| start.starts_with(b"/") && stays_outside(start, path, self.place))
     }
 
     /// Opens `path` without following symbolic links.
@@ -186,19 +187,6 @@ impl Settings<'_> {
         let arguments = [int(descriptor), path, &raw const how as usize, bytes, 0];
         // SAFETY: the kernel reads `how` and the path.
         unsafe { self.unsupervised(number::OPENAT2, arguments) }
-    }
-
-    /// Opens what `path` leads to, without access to its content, or returns a negative error
-    /// number; `None` if it may be of the namespace.
-    fn locate(&self, descriptor: c_int, path: &CStr, flags: c_int) -> Option<isize> {
-        if !self.stays_outside(descriptor, path) {
-            return None;
-        }
-        let no_follow = if flags & AT_SYMLINK_NOFOLLOW == 0 { 0 } else { O_NOFOLLOW };
-        let flags = O_PATH | O_CLOEXEC | no_follow;
-        let located = self.open_without_links(descriptor, path, flags);
-        let is_certain = located >= 0 || located == -ENOENT || located == -ENOTDIR;
-        is_certain.then_some(located)
     }
 
     fn open(&self, descriptor: c_int, path: &CStr, flags: c_int) -> Option<isize> {
@@ -226,16 +214,19 @@ impl Settings<'_> {
         flags: c_int,
         described: impl FnOnce(&Self, usize) -> isize,
     ) -> Option<isize> {
-        if !is_single_threaded() {
+        if !is_single_threaded() || !self.stays_outside(descriptor, path) {
             return None;
         }
-        let located = self.locate(descriptor, path, flags)?;
-        if located < 0 {
-            return Some(located);
+        let no_follow = if flags & AT_SYMLINK_NOFOLLOW == 0 { 0 } else { O_NOFOLLOW };
+        match self.open_without_links(descriptor, path, O_PATH | O_CLOEXEC | no_follow) {
+            missing if missing == -ENOENT || missing == -ENOTDIR => Some(missing),
+            located if located >= 0 => {
+                let result = described(self, located as usize);
+                self.close(located);
+                Some(result)
+            }
+            _ => None,
         }
-        let result = described(self, located as usize);
-        self.close(located);
-        Some(result)
     }
 }
 
@@ -306,6 +297,13 @@ unsafe fn statx_at(
             unsafe { settings.unsupervised(number::STATX, arguments) }
         })
     });
+    // The descriptor is one of the place itself, but the call would have mounted there.
+    let is_mounted = |result: &isize| {
+        // SAFETY: the kernel has filled the memory if it succeeded.
+        let attributes = || unsafe { into.cast::<u64>().add(1).read_unaligned() };
+        flags & AT_NO_AUTOMOUNT != 0 || *result != 0 || attributes() & STATX_ATTR_AUTOMOUNT == 0
+    };
+    let done = done.filter(is_mounted);
     let arguments = [int(descriptor), path as usize, int(flags), mask as usize, into as usize];
     // SAFETY: the kernel checks the memory.
     returned(done.unwrap_or_else(|| unsafe { supervised(number::STATX, arguments) }))

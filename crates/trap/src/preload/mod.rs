@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Preload: a library that programs load before all others (`LD_PRELOAD`), so that calls about
+//! Preload: a library that programs load before their own (`LD_PRELOAD`), so that opens and stats of
 //! files outside of the namespace do not wait for the supervisor.
 //!
 //! The supervisor answers each trapped call, so a program without the library, or a call that the
@@ -46,13 +46,10 @@ impl PreloadLibrary {
     ///
     /// # Errors
     /// `Unsupported` if programs may load it from none of them.
-    pub(crate) fn write(place: &Path, spool: &Path, parents: &[&Path]) -> Result<Self> {
+    pub(crate) fn write(place: &Path, parents: &[&Path]) -> Result<Self> {
         let pass = draw_pass().map_err(|error| Error::io(error, "draw a random number"))?;
-        let bytes = library(Settings {
-            pass_complement: !pass,
-            place: place.as_os_str().as_bytes(),
-            spool: spool.as_os_str().as_bytes(),
-        });
+        let place = place.as_os_str().as_bytes();
+        let bytes = library(Settings { pass_complement: !pass, place });
         let bytes = bytes.ok_or_else(|| unsupported("not made for this machine, or this path"))?;
         let mut why = "no directory was tried".to_owned();
         for parent in parents {

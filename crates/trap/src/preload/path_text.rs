@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Path text: decides from its text whether a path without symbolic links stays away from some
-//! directories.
+//! Path text: decides from its text whether a path without symbolic links stays away from a
+//! directory.
 
 /// Maximum length of a way: longer ones are left to the supervisor, since the stack of a signal
 /// handler may be small.
@@ -38,15 +38,15 @@ impl NormalPath {
 }
 
 /// True if `path`, which is absolute, is `directory` or below it.
-pub fn is_within(path: &[u8], directory: &[u8]) -> bool {
+fn is_within(path: &[u8], directory: &[u8]) -> bool {
     let rest = path.strip_prefix(directory);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// True if the way along `path`, from the directory `start`, leads to none of `avoided`, also not
-/// on to somewhere else. Says so only of paths without symbolic links; all but `path` are absolute
-/// and normal. An absolute `path` needs no `start`.
-pub fn stays_outside(start: &[u8], path: &[u8], avoided: &[&[u8]]) -> bool {
+/// True if the way along `path`, from the directory `start`, does not lead to `avoided`, also not on
+/// to somewhere else. Says so only of paths without symbolic links; all but `path` are absolute and
+/// normal. An absolute `path` needs no `start`.
+pub fn stays_outside(start: &[u8], path: &[u8], avoided: &[u8]) -> bool {
     let mut way = NormalPath { bytes: [0; WAY_BYTES_MAX], length: 0 };
     let start = if path.starts_with(b"/") { b"" } else { start };
     let steps = start.split(|&byte| byte == b'/').chain(path.split(|&byte| byte == b'/'));
@@ -54,7 +54,7 @@ pub fn stays_outside(start: &[u8], path: &[u8], avoided: &[&[u8]]) -> bool {
         if !way.enter(name) {
             return false;
         }
-        if avoided.iter().any(|avoided| is_within(way.as_bytes(), avoided)) {
+        if is_within(way.as_bytes(), avoided) {
             return false;
         }
     }
@@ -67,9 +67,8 @@ mod tests {
 
     #[test]
     fn paths_are_followed_step_by_step() {
-        let is_outside = |start: &str, path: &str| {
-            stays_outside(start.as_bytes(), path.as_bytes(), &[b"/a/place", b"/tmp/spool"])
-        };
+        let is_outside =
+            |start: &str, path: &str| stays_outside(start.as_bytes(), path.as_bytes(), b"/a/place");
         for (start, path) in [
             ("/", "/"),
             ("/a", "x"),
@@ -77,7 +76,6 @@ mod tests {
             ("/a/place2", "x/../../b"),
             ("/", "a/../../../place"),
             ("/a/place", "/usr/x"),
-            ("/tmp", "spoolx"),
         ] {
             assert!(is_outside(start, path), "{start} {path}");
         }
@@ -90,7 +88,7 @@ mod tests {
             ("/", "/a/place/../../usr"),
             ("/a/place", "../x"),
             ("/a/place/deep", ""),
-            ("/usr", "../tmp/spool/3"),
+            ("/usr", "../a/place/3"),
         ] {
             assert!(!is_outside(start, path), "{start} {path}");
         }

@@ -13,7 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Runs a program to its end, with further variables in its environment. Signals that end programs go to it, and not to this process.
+/// Runs a program to its end, with further variables in its environment. Signals that end programs
+/// go to it, and not to this process.
 ///
 /// # Errors
 /// `NotFound` or `Denied` if it cannot be started.

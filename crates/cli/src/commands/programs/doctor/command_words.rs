@@ -170,7 +170,8 @@ impl CommandWords {
         self.line_from(self.keyword_length, inserted, &self.further)
     }
 
-    /// The part of the command that the launcher starts, for a shell, with `inserted` before the program.
+    /// The part of the command that the launcher starts, for a shell, with `inserted` before the
+    /// program.
     pub fn line_after_launcher(&self, inserted: &str) -> String {
         self.line_from(self.started, inserted, &[])
     }

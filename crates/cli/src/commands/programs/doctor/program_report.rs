@@ -90,11 +90,8 @@ impl ProgramReport {
             }
         }
         self.ways.missing.iter().try_for_each(|missing| line("missing", missing))?;
-        if self.unusable.is_some() {
-            return Ok(());
-        }
         for (index, (way, _)) in self.ways.ways.iter().enumerate() {
-            let commands = self.names.commands(*way, &self.words, &self.program);
+            let commands = self.commands(*way);
             if commands.is_empty() {
                 continue;
             }
@@ -109,8 +106,16 @@ impl ProgramReport {
             commands.iter().try_for_each(|command| context.out.line(format!("  {command}")))?;
         }
         match self.names.explanation(self.ways.ways[0].0, &self.words) {
-            explanation if explanation.is_empty() => Ok(()),
+            explanation if explanation.is_empty() || self.unusable.is_some() => Ok(()),
             explanation => context.out.line(format!("\n{explanation}")),
+        }
+    }
+
+    /// The commands of a way, of which none works without a store.
+    fn commands(&self, way: ProgramWay) -> Vec<String> {
+        match self.unusable {
+            Some(_) => Vec::new(),
+            None => self.names.commands(way, &self.words, &self.program),
         }
     }
 
@@ -197,7 +202,7 @@ impl ProgramReport {
         let privileges = self.program.privileges.iter().map(ToString::to_string);
         document.insert("privileges".into(), privileges.collect::<Vec<_>>().into());
         let ways = self.ways.ways.iter().map(|(way, reasons)| {
-            let commands = self.names.commands(*way, &self.words, &self.program);
+            let commands = self.commands(*way);
             json!({"way": way.word(), "reasons": reasons, "commands": commands})
         });
         document.insert("ways".into(), ways.collect::<Vec<_>>().into());
