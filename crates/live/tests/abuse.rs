@@ -379,7 +379,7 @@ fn attributes_of_the_root_are_changed_once() {
     let server = live.serve();
     let mut raw = greeted(&live, &server, 99);
     let payload = |mode| {
-        let mut p = vec![0; 16];
+        let mut p = vec![0; 16 + 16];
         put_bytes(&mut p, b"");
         AttributeRequest { mode: Some(mode), ..Default::default() }.put(&mut p);
         p

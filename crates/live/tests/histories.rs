@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use esker_base::{Kind, Random, Result};
 use esker_fs::ops::RenameFlags;
-use esker_live::client::{Answer, LiveDir, Request};
+use esker_live::client::{Answer, LiveDir, LiveFile, Request};
 use esker_live::wire::{AttributeRequest, take_attributes};
 use todc_utils::{Action, History, WGLChecker};
 
@@ -114,7 +114,7 @@ impl Operation {
             Self::SetMark(at, mark) => {
                 let mode = Some(u32::from(mark));
                 let changes = AttributeRequest { mode, ..AttributeRequest::default() };
-                Request::set_attributes(dir, &name(at), &changes)
+                Request::set_attributes(&LiveFile::at(dir, &name(at)), &changes)
             }
             Self::Unlink(at) => Request::unlink(dir, &[&name(at)]),
             Self::Rename(from, to) => rename(from, to, RenameFlags::Replace),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use esker_base::wire::{WireInput, put_bytes, put_varint};
 use esker_base::{Kind, Random, Result};
 use esker_live::LiveServer;
-use esker_live::client::{LiveDir, Request};
+use esker_live::client::{LiveDir, LiveFile, Request};
 use esker_live::wire::{
     ClientHello, FRAME_BYTES_MAX, FrameHeader, HelloMethod, Verb, finish_frame, split_frame,
     start_frame, take_status,
@@ -175,7 +175,7 @@ fn a_client_that_leaves_answers_unread_keeps_no_descriptor() -> Result<()> {
     let server = live.serve();
     let mut tree = live.connect();
     tree.create(&LiveDir::root(), b"large", 0o644)?;
-    let write = Request::write(&LiveDir::root(), b"large", 0, &vec![7; 1 << 19]);
+    let write = Request::write(&LiveFile::at(&LiveDir::root(), b"large"), 0, &vec![7; 1 << 19]);
     tree.connection().call(write.durable())?.only(|_| Ok(()))?;
     let mut payload = vec![0; 16];
     put_bytes(&mut payload, b"large");

@@ -8,6 +8,7 @@ mod histories;
 mod hostile;
 mod linearizability;
 mod metrics;
+mod open_files;
 mod requests;
 mod served;
 mod takeover;

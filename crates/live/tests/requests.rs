@@ -7,7 +7,7 @@ use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::ops::RenameFlags;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
-use esker_live::client::{LiveDir, Request};
+use esker_live::client::{LiveDir, LiveFile, Request};
 use esker_live::wire::{AttributeRequest, take_attributes};
 
 use crate::served::{LiveStore, NAME, tcp_options};
@@ -34,7 +34,7 @@ fn every_operation_works_through_a_server() -> Result<()> {
     tree.change(Request::make_symlink(&dir, b"f", b"s"))?;
     assert_eq!(tree.read_symlink(&dir, b"s")?, b"f");
     assert_eq!(tree.resolve(b"/d/s", FollowLinks::Yes)?.name, b"f");
-    tree.change(Request::link(&dir, b"f", &root, b"g"))?;
+    tree.change(Request::link(&LiveFile::at(&dir, b"f"), &root, b"g"))?;
     assert_eq!(tree.lookup(&root, b"g")?.nlink, 2);
     tree.rename((&root, b"g"), (&dir, b"h"))?;
     assert_eq!(tree.lookup(&root, b"g").unwrap_err().kind(), Kind::NotFound);

@@ -457,7 +457,7 @@ impl Session {
     ) -> Result<()> {
         let current = self.namespace.stat_dir(self.namespace.root())?;
         let key = key(DirId::ROOT, b"");
-        self.tree().update([key], |[own], batch| {
+        self.update([key], |[own], batch| {
             let mut inode = match own {
                 Some(row) => Inode::of_row(&row)?,
                 None => current.clone(),

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::clock::SystemClock;
@@ -122,9 +123,9 @@ pub struct LiveConnection {
     name: String,
     who: ClientIdentity,
     patience: Duration,
-    endpoint: Option<Endpoint>,
+    endpoint: Option<Arc<Endpoint>>,
     /// The server, as its address names it.
-    instance: String,
+    instance: Arc<str>,
     next_number: u64,
     pending: VecDeque<PendingRequest>,
     /// Bytes to send; those before `sent` are sent already.
@@ -161,7 +162,7 @@ impl LiveConnection {
             who: ClientIdentity { client, set: live.set, secret, identity },
             patience: patience.min(PATIENCE_MAX),
             endpoint: None,
-            instance: String::new(),
+            instance: Arc::from(""),
             next_number: 1,
             pending: VecDeque::new(),
             send: Vec::new(),
@@ -254,6 +255,50 @@ impl LiveConnection {
         self.wait(number)
     }
 
+    /// The server to which the connection leads.
+    pub(super) fn server(&self) -> Arc<str> {
+        self.instance.clone()
+    }
+
+    /// Takes the answer to request `number`, if it has arrived.
+    pub(super) fn take_answer(&mut self, number: u64) -> Option<Result<Answer>> {
+        self.answers.remove(&number)
+    }
+
+    /// True if the answer to request `number` has arrived.
+    pub(super) fn has_answer(&self, number: u64) -> bool {
+        self.answers.contains_key(&number)
+    }
+
+    /// Sends what is gathered, as far as the socket takes it. A failure shows when answers are
+    /// received.
+    pub(super) fn send_gathered_now(&mut self) {
+        if self.sent < self.send.len() {
+            let _ = self.send_now();
+        }
+    }
+
+    /// The socket, for a thread that waits for answers while others submit requests.
+    pub(super) fn socket(&self) -> WaitingSocket {
+        let wanted = if self.sent < self.send.len() {
+            PollFlags::OUT | PollFlags::IN
+        } else {
+            PollFlags::IN
+        };
+        WaitingSocket { endpoint: self.endpoint.clone(), wanted }
+    }
+
+    /// Sends and receives what the socket allows, after a thread has waited for it.
+    ///
+    /// # Errors
+    /// As [`LiveConnection::wait`].
+    pub(super) fn receive_ready(&mut self, ready: SocketState) -> Result<()> {
+        match self.exchange_ready(ready) {
+            Err(error) if may_reconnect(&error) => self.reconnect(Some(error)),
+            exchanged => exchanged,
+        }
+    }
+
     fn oldest(&self) -> u64 {
         self.pending.front().map_or(self.next_number, |oldest| oldest.number)
     }
@@ -298,44 +343,41 @@ impl LiveConnection {
     }
 
     fn try_exchange(&mut self, wanted: PollFlags) -> Result<()> {
-        let broken = |error| Error::io(error, "talk to the server of a live namespace");
-        let Some(endpoint) = &mut self.endpoint else {
-            return Err(Error::new(Kind::Unavailable, "not connected"));
-        };
-        let ready = {
-            let mut polled = [PollFd::new(endpoint, wanted)];
-            let silence = Timespec { tv_sec: 0, tv_nsec: SILENCE.subsec_nanos().into() };
-            match poll(&mut polled, Some(&silence)) {
-                Ok(0) => return self.check_server(),
-                Ok(_) => polled[0].revents(),
-                Err(rustix::io::Errno::INTR) => return Ok(()),
-                Err(errno) => return Err(broken(errno.into())),
-            }
-        };
-        if ready.contains(PollFlags::OUT) {
+        let ready = WaitingSocket { endpoint: self.endpoint.clone(), wanted }.wait();
+        self.exchange_ready(ready)
+    }
+
+    fn exchange_ready(&mut self, ready: SocketState) -> Result<()> {
+        match ready {
+            SocketState::Silent => self.check_server(),
+            SocketState::Ready => self.exchange_now(),
+            SocketState::Broken(error) => Err(error),
+        }
+    }
+
+    /// Sends and receives as much as the socket allows without waiting.
+    fn exchange_now(&mut self) -> Result<()> {
+        if self.sent < self.send.len() {
             self.write_some()?;
         }
-        let Some(endpoint) = &mut self.endpoint else { return Ok(()) };
-        if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
-            match endpoint.read(&mut self.piece) {
-                Ok(0) => return Err(Error::new(Kind::Unavailable, "the server has gone")),
-                Ok(count) => {
-                    self.received.extend_from_slice(&self.piece[..count]);
-                    self.take_answers()?;
-                }
-                Err(error) if is_passing(&error) => {}
-                Err(error) => return Err(closed(&error)),
+        let Some(endpoint) = &self.endpoint else { return Ok(()) };
+        match (&**endpoint).read(&mut self.piece) {
+            Ok(0) => Err(Error::new(Kind::Unavailable, "the server has gone")),
+            Ok(count) => {
+                self.received.extend_from_slice(&self.piece[..count]);
+                self.take_answers()
             }
+            Err(error) if is_passing(&error) => Ok(()),
+            Err(error) => Err(closed(&error)),
         }
-        Ok(())
     }
 
     fn write_some(&mut self) -> Result<()> {
-        let Some(endpoint) = &mut self.endpoint else {
+        let Some(endpoint) = &self.endpoint else {
             return Err(Error::new(Kind::Unavailable, "not connected"));
         };
         self.gathered = 0;
-        match endpoint.write(&self.send[self.sent..]) {
+        match (&**endpoint).write(&self.send[self.sent..]) {
             Ok(count) => self.sent += count,
             Err(error) if is_passing(&error) => {}
             Err(error) => return Err(closed(&error)),
@@ -351,7 +393,7 @@ impl LiveConnection {
     fn check_server(&self) -> Result<()> {
         let newest = ServerAddress::all(&*self.store, &self.name)?.into_iter().next();
         match newest {
-            Some(newest) if newest.instance != self.instance => {
+            Some(newest) if *newest.instance != *self.instance => {
                 let what = format!("the server on {} has taken over", newest.host);
                 Err(Error::new(Kind::Unavailable, what))
             }
@@ -457,8 +499,8 @@ impl LiveConnection {
                 match Endpoint::connect(&address, &self.who) {
                     Ok((endpoint, _)) => {
                         last = None;
-                        self.endpoint = Some(endpoint);
-                        self.instance = address.instance;
+                        self.endpoint = Some(Arc::new(endpoint));
+                        self.instance = address.instance.into();
                         break;
                     }
                     Err(error) => last = Some(error),
@@ -519,6 +561,42 @@ impl LiveConnection {
             self.receive_some()?;
         }
         self.call(Request::goodbye()).map(drop)
+    }
+}
+
+/// The socket of a connection, without the connection.
+#[derive(Debug)]
+pub(super) struct WaitingSocket {
+    endpoint: Option<Arc<Endpoint>>,
+    wanted: PollFlags,
+}
+
+/// State of a socket after a wait.
+#[derive(Debug)]
+pub(super) enum SocketState {
+    /// Nothing has arrived for as long as a server may be silent without being checked.
+    Silent,
+    /// Bytes have arrived or may be sent, or the wait was interrupted.
+    Ready,
+    Broken(Error),
+}
+
+impl WaitingSocket {
+    /// Waits until the socket can be used, or for [`SILENCE`].
+    pub(super) fn wait(&self) -> SocketState {
+        let Some(endpoint) = &self.endpoint else {
+            return SocketState::Broken(Error::new(Kind::Unavailable, "not connected"));
+        };
+        let mut polled = [PollFd::new(&**endpoint, self.wanted)];
+        let silence = Timespec { tv_sec: 0, tv_nsec: SILENCE.subsec_nanos().into() };
+        match poll(&mut polled, Some(&silence)) {
+            Ok(0) => SocketState::Silent,
+            Ok(_) | Err(rustix::io::Errno::INTR) => SocketState::Ready,
+            Err(errno) => {
+                let what = "wait for the server of a live namespace";
+                SocketState::Broken(Error::io(errno.into(), what))
+            }
+        }
     }
 }
 

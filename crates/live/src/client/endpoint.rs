@@ -54,7 +54,7 @@ impl Endpoint {
     /// `Unavailable` if nothing accepts connections there; `Denied` and `Conflict` if the server
     /// refuses the client.
     pub fn connect(address: &ServerAddress, who: &ClientIdentity) -> Result<(Self, ServerWelcome)> {
-        let (mut stream, method) = Self::open(address, who)?;
+        let (stream, method) = Self::open(address, who)?;
         let peer = format!("the server on {}", address.host);
         let mut nonce = [0; CONNECTION_NONCE_BYTES];
         Random::from_system().fill(&mut nonce);
@@ -136,15 +136,16 @@ impl Endpoint {
         }
     }
 
-    fn send(&mut self, verb: Verb, payload: &[u8], peer: &str) -> Result<()> {
+    fn send(&self, verb: Verb, payload: &[u8], peer: &str) -> Result<()> {
         let mut frame = Vec::new();
         start_frame(&mut frame);
         frame.extend_from_slice(payload);
         finish_frame(&mut frame, 0, &FrameHeader::new(verb, 0));
-        self.write_all(&frame).map_err(|error| unreachable(error, peer))
+        let mut stream = self;
+        stream.write_all(&frame).map_err(|error| unreachable(error, peer))
     }
 
-    fn receive(&mut self, verb: Verb, peer: &str) -> Result<Vec<u8>> {
+    fn receive(&self, verb: Verb, peer: &str) -> Result<Vec<u8>> {
         let mut received = Vec::new();
         loop {
             if let Some((header, payload)) = split_frame(&received, FRAME_BYTES_MAX, peer)? {
@@ -158,7 +159,7 @@ impl Endpoint {
                 };
             }
             let mut piece = [0; 4096];
-            let count = self.read(&mut piece).map_err(|error| unreachable(error, peer))?;
+            let count = (&mut &*self).read(&mut piece).map_err(|error| unreachable(error, peer))?;
             if count == 0 {
                 return Err(Error::new(Kind::Unavailable, format!("{peer} is ending")));
             }
@@ -179,20 +180,21 @@ fn unreachable(error: io::Error, place: &str) -> Error {
     Error::new(Kind::Unavailable, format!("{place}: {error}")).with_source(error)
 }
 
-impl Read for Endpoint {
+/// Through a reference, so that a thread can wait for the socket while others send.
+impl Read for &Endpoint {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Unix(stream) => stream.read(buffer),
-            Self::Tcp(stream) => stream.read(buffer),
+            Endpoint::Unix(stream) => (&*stream).read(buffer),
+            Endpoint::Tcp(stream) => (&*stream).read(buffer),
         }
     }
 }
 
-impl Write for Endpoint {
+impl Write for &Endpoint {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Unix(stream) => stream.write(bytes),
-            Self::Tcp(stream) => stream.write(bytes),
+            Endpoint::Unix(stream) => (&*stream).write(bytes),
+            Endpoint::Tcp(stream) => (&*stream).write(bytes),
         }
     }
 

@@ -7,8 +7,10 @@
 mod connection;
 mod endpoint;
 mod pending;
+mod shared_connection;
 mod tree;
 
 pub use self::connection::{Answer, LiveClientOptions, LiveConnection};
-pub use self::pending::{LiveDir, Request};
+pub use self::pending::{LiveDir, LiveFile, Request};
+pub use self::shared_connection::SharedConnection;
 pub use self::tree::{LiveEntry, LivePlace, LiveTree};

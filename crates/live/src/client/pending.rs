@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use esker_base::wire::{put_bytes, put_varint};
 use esker_base::{Error, Kind, Result};
-use esker_fs::inode::DirId;
-use esker_fs::ops::RenameFlags;
+use esker_fs::inode::xattr::XATTR_VALUE_BYTES_MAX;
+use esker_fs::inode::{DirId, NameKind};
+use esker_fs::ops::{NewFile, RenameFlags, XattrSet};
 use esker_fs::stack::namespace::FollowLinks;
 
 use crate::wire::{
@@ -35,6 +36,27 @@ impl LiveDir {
     pub fn join(&self, name: &[u8]) -> Vec<u8> {
         let slash: &[u8] = if self.path.ends_with(b"/") { b"" } else { b"/" };
         [&self.path, slash, name].concat()
+    }
+}
+
+/// A file of a live namespace, as a client names it: by its name in a directory, and by its
+/// identity if that is known. With an identity, requests never reach another file that has the name
+/// by then. The empty name stands for the directory itself.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveFile<'a> {
+    /// The directory.
+    pub dir: &'a LiveDir,
+    /// The name.
+    pub name: &'a [u8],
+    /// The identity; 0 if any file at the name is meant.
+    pub id: u128,
+}
+
+impl<'a> LiveFile<'a> {
+    /// Whichever file is at `name` in `dir`.
+    #[must_use]
+    pub fn at(dir: &'a LiveDir, name: &'a [u8]) -> Self {
+        Self { dir, name, id: 0 }
     }
 }
 
@@ -121,20 +143,37 @@ impl Request {
         })
     }
 
-    /// Up to `bytes_max` bytes of a file from `offset`.
+    /// Up to `bytes_max` bytes of `file` from `offset`.
     #[must_use]
-    pub fn read(dir: &LiveDir, name: &[u8], offset: u64, bytes_max: usize) -> Self {
-        Self::within(Verb::Read, dir).item(|item| {
-            item.put_name(name);
+    pub fn read(file: &LiveFile, offset: u64, bytes_max: usize) -> Self {
+        Self::of_file(Verb::Read, file, |item| {
             put_varint(&mut item.payload, offset);
             put_varint(&mut item.payload, bytes_max as u64);
         })
     }
 
-    /// The target of the symbolic link `name`.
+    /// The target of the symbolic link `file`.
     #[must_use]
-    pub fn read_symlink(dir: &LiveDir, name: &[u8]) -> Self {
-        Self::within(Verb::ReadSymlink, dir).named(&[name])
+    pub fn read_symlink(file: &LiveFile) -> Self {
+        Self::of_file(Verb::ReadSymlink, file, |_| ())
+    }
+
+    /// The attributes of `file`.
+    #[must_use]
+    pub fn attributes(file: &LiveFile) -> Self {
+        Self::of_file(Verb::Attributes, file, |_| ())
+    }
+
+    /// The value of the extended attribute `attribute` of `file`.
+    #[must_use]
+    pub fn xattr(file: &LiveFile, attribute: &[u8]) -> Self {
+        Self::of_file(Verb::GetXattr, file, |item| item.put_name(attribute))
+    }
+
+    /// The names of all extended attributes of `file`.
+    #[must_use]
+    pub fn xattr_names(file: &LiveFile) -> Self {
+        Self::of_file(Verb::ListXattrs, file, |_| ())
     }
 
     /// New empty files with permission bits `mode`.
@@ -167,11 +206,25 @@ impl Request {
         })
     }
 
-    /// Another name of the file `old` in `dir`.
+    /// The new file `name` in `dir`.
     #[must_use]
-    pub fn link(dir: &LiveDir, old: &[u8], target: &LiveDir, name: &[u8]) -> Self {
-        Self::within(Verb::Link, dir).with_second(target, |item| {
-            item.put_name(old);
+    pub fn make_node(dir: &LiveDir, name: &[u8], new: &NewFile) -> Self {
+        Self::within(Verb::MakeNode, dir).item(|item| {
+            let code = NameKind::Is(new.kind).number();
+            item.payload.push(u8::try_from(code).expect("kinds of files are few"));
+            let mode = u64::from(new.mode & 0o7777);
+            let fields = [mode, new.uid.into(), new.gid.into(), new.rdev];
+            fields.iter().for_each(|field| put_varint(&mut item.payload, *field));
+            item.put_path(new.target);
+            item.put_name(name);
+        })
+    }
+
+    /// Another name of the file `old`.
+    #[must_use]
+    pub fn link(old: &LiveFile, target: &LiveDir, name: &[u8]) -> Self {
+        Self::within(Verb::Link, old.dir).with_second(target, |item| {
+            item.put_file(old);
             item.payload.extend_from_slice(&target.id.0.to_le_bytes());
             item.put_name(name);
         })
@@ -213,22 +266,62 @@ impl Request {
         Self::within(Verb::RemoveDirectory, dir).named(names)
     }
 
-    /// Changes attributes of `name`, or of the root if the name is empty.
+    /// Changes attributes of `file`.
     #[must_use]
-    pub fn set_attributes(dir: &LiveDir, name: &[u8], changes: &AttributeRequest) -> Self {
-        Self::within(Verb::SetAttributes, dir).item(|item| {
-            item.put_name(name);
-            changes.put(&mut item.payload);
+    pub fn set_attributes(file: &LiveFile, changes: &AttributeRequest) -> Self {
+        Self::of_file(Verb::SetAttributes, file, |item| changes.put(&mut item.payload))
+    }
+
+    /// Writes `bytes`, at most a megabyte, into `file` from `offset` on.
+    #[must_use]
+    pub fn write(file: &LiveFile, offset: u64, bytes: &[u8]) -> Self {
+        Self::of_file(Verb::Write, file, |item| {
+            put_varint(&mut item.payload, offset);
+            put_bytes(&mut item.payload, bytes);
         })
     }
 
-    /// Writes `bytes`, at most a megabyte, into a file from `offset` on.
+    /// Sets the extended attribute `attribute` of `file` to `value`, at most 64 KiB.
     #[must_use]
-    pub fn write(dir: &LiveDir, name: &[u8], offset: u64, bytes: &[u8]) -> Self {
-        Self::within(Verb::Write, dir).item(|item| {
-            item.put_name(name);
-            put_varint(&mut item.payload, offset);
-            put_bytes(&mut item.payload, bytes);
+    pub fn set_xattr(
+        file: &LiveFile,
+        (attribute, value): (&[u8], &[u8]),
+        condition: XattrSet,
+    ) -> Self {
+        Self::of_file(Verb::SetXattr, file, |item| {
+            item.put_name(attribute);
+            item.payload.push(match condition {
+                XattrSet::Any => 0,
+                XattrSet::Create => 1,
+                XattrSet::Replace => 2,
+            });
+            item.put_bounded(value, XATTR_VALUE_BYTES_MAX, "extended attribute");
+        })
+    }
+
+    /// Removes the extended attribute `attribute` of `file`.
+    #[must_use]
+    pub fn remove_xattr(file: &LiveFile, attribute: &[u8]) -> Self {
+        Self::of_file(Verb::RemoveXattr, file, |item| item.put_name(attribute))
+    }
+
+    /// Opens `file`, whose identity is known. Until it is closed, requests of this client with its
+    /// identity reach it under any name, and without one.
+    #[must_use]
+    pub fn open(file: &LiveFile) -> Self {
+        Self::of_file(Verb::Open, file, |_| ())
+    }
+
+    /// Closes `file`.
+    #[must_use]
+    pub fn close(file: &LiveFile) -> Self {
+        Self::of_file(Verb::Close, file, |_| ())
+    }
+
+    fn of_file(verb: Verb, file: &LiveFile, put: impl FnOnce(&mut Self)) -> Self {
+        Self::within(verb, file.dir).item(|item| {
+            item.put_file(file);
+            put(item);
         })
     }
 
@@ -272,6 +365,11 @@ impl Request {
             return too_large(format!("a request of {bytes} bytes; at most {FRAME_BYTES_MAX}"));
         }
         Ok(())
+    }
+
+    fn put_file(&mut self, file: &LiveFile) {
+        self.payload.extend_from_slice(&file.id.to_le_bytes());
+        self.put_name(file.name);
     }
 
     fn put_name(&mut self, name: &[u8]) {

@@ -12,8 +12,7 @@ use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 
 use super::connection::{LiveClientOptions, LiveConnection};
-use super::pending::LiveDir;
-use super::pending::Request;
+use super::pending::{LiveDir, LiveFile, Request};
 use crate::wire::{
     AttributeRequest, LiveAttributes, NAME_BYTES_MAX, TRANSFER_BYTES_MAX, take_attributes,
 };
@@ -179,7 +178,7 @@ impl LiveTree {
         let mut content = Vec::new();
         loop {
             let offset = content.len() as u64;
-            let request = Request::read(dir, name, offset, TRANSFER_BYTES_MAX);
+            let request = Request::read(&LiveFile::at(dir, name), offset, TRANSFER_BYTES_MAX);
             let piece = self
                 .connection
                 .call(request)?
@@ -198,7 +197,7 @@ impl LiveTree {
     pub fn write(&mut self, dir: &LiveDir, name: &[u8], offset: u64, bytes: &[u8]) -> Result<()> {
         for (index, piece) in bytes.chunks(TRANSFER_BYTES_MAX).enumerate() {
             let at = offset + (index * TRANSFER_BYTES_MAX) as u64;
-            self.change(Request::write(dir, name, at, piece))?;
+            self.change(Request::write(&LiveFile::at(dir, name), at, piece))?;
         }
         Ok(())
     }
@@ -208,7 +207,7 @@ impl LiveTree {
     /// # Errors
     /// `NotFound`; `Invalid` if it is none.
     pub fn read_symlink(&mut self, dir: &LiveDir, name: &[u8]) -> Result<Vec<u8>> {
-        let answer = self.connection.call(Request::read_symlink(dir, name))?;
+        let answer = self.connection.call(Request::read_symlink(&LiveFile::at(dir, name)))?;
         answer.only(|input| Ok(input.bytes(crate::wire::PATH_BYTES_MAX, "a target")?.to_vec()))
     }
 
@@ -222,7 +221,7 @@ impl LiveTree {
         name: &[u8],
         changes: &AttributeRequest,
     ) -> Result<()> {
-        self.change(Request::set_attributes(dir, name, changes))
+        self.change(Request::set_attributes(&LiveFile::at(dir, name), changes))
     }
 
     /// Publishes the current state as the snapshot `name`, and returns its set.

@@ -6,16 +6,20 @@
 //! (`changes`), so that their records are in the order of the changes; `reads` take no lock.
 
 mod changes;
+mod named_file;
 mod reads;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
 use esker_fs::session::Session;
+use esker_fs::session::request_record::RequestRecord;
 use esker_fs::stack::identity::Identity;
 use parking_lot::MutexGuard;
 
+use super::client_files::ClientFiles;
 use super::open_directories::OpenDirectories;
 use super::served_namespace::{KnownClients, ServedNamespace};
 use crate::wire::{
@@ -30,8 +34,11 @@ const ANSWER_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 pub(super) struct ClientSession<'a> {
     served: &'a ServedNamespace,
     session: Session,
+    /// The session for steps whose permissions the server has checked.
+    superuser: Session,
     client: u64,
     directories: OpenDirectories,
+    files: Arc<ClientFiles>,
     /// Changes that were not carried out, because they or earlier ones lack their directories.
     /// Later changes wait for them.
     lacking: BTreeSet<u64>,
@@ -88,10 +95,23 @@ impl From<Error> for FrameRefusal {
 }
 
 impl<'a> ClientSession<'a> {
-    pub fn new(served: &'a ServedNamespace, identity: Identity, client: u64, peer: String) -> Self {
+    pub fn new(
+        served: &'a ServedNamespace,
+        identity: Identity,
+        (client, files): (u64, Arc<ClientFiles>),
+        peer: String,
+    ) -> Self {
         let session = served.session_of(identity);
+        let superuser = served.session_of(Identity::root());
         let directories = OpenDirectories::new(session.root().clone());
-        Self { served, session, client, directories, lacking: BTreeSet::new(), peer }
+        let lacking = BTreeSet::new();
+        Self { served, session, superuser, client, directories, files, lacking, peer }
+    }
+
+    /// Makes the next change carry the record of the client's requests.
+    fn attach_request(&mut self, record: Option<&RequestRecord>) -> Result<()> {
+        self.superuser.attach_request(record)?;
+        self.session.attach_request(record)
     }
 
     /// Carries out the complete frames at the start of `bytes`, and appends their answers to `out`.

@@ -146,8 +146,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     };
     served.metrics().connections.inc();
     drop(handshake);
-    let GreetedClient { client, identity, admitted: _admitted } = greeted;
-    let mut session = ClientSession::new(&served, identity, client, peer);
+    let GreetedClient { client, identity, files, admitted: _admitted } = greeted;
+    let mut session = ClientSession::new(&served, identity, (client, files), peer);
     let (reader, writer) = tokio::io::split(stream);
     let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
     let answers =

@@ -5,11 +5,14 @@
 //! server's user, and acts for that user; if that is the superuser, who could become anybody, the
 //! client may act for any user.
 
+use std::sync::Arc;
+
 use esker_base::{Error, Kind, Random, Result};
 use esker_fs::stack::identity::Identity;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::admission::AdmittedConnection;
+use super::client_files::ClientFiles;
 use super::served_namespace::ServedNamespace;
 use crate::wire::{
     CONNECTION_NONCE_BYTES, ClientHello, FrameHeader, GREETING_BYTES_MAX, HelloMethod, Verb,
@@ -21,6 +24,8 @@ use crate::wire::{
 pub(super) struct GreetedClient {
     pub client: u64,
     pub identity: Identity,
+    /// The files that it has open.
+    pub files: Arc<ClientFiles>,
     pub admitted: AdmittedConnection,
 }
 
@@ -54,10 +59,10 @@ pub(super) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         (HelloMethod::Secret, _) => challenge(served, stream, &hello, peer, received).await?,
     };
     let admitted = served.admission().admit(identity.uid)?;
-    served.connect(hello.client, &identity)?;
+    let files = served.connect(hello.client, &identity)?;
     let welcomed = send(stream, Verb::Welcome, &served.welcome().encode(), peer).await;
     welcomed.inspect_err(|_| served.disconnect(hello.client, false))?;
-    Ok(GreetedClient { client: hello.client, identity, admitted })
+    Ok(GreetedClient { client: hello.client, identity, files, admitted })
 }
 
 /// Fails unless connections of `user` are accepted.

@@ -13,6 +13,7 @@
 
 mod admission;
 mod carry_out;
+mod client_files;
 mod client_window;
 mod connection;
 mod group_commit;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::LiveServerOptions;
 use super::admission::ConnectionAdmission;
+use super::client_files::ClientFiles;
 use super::client_window::ClientWindow;
 use super::group_commit::GroupCommit;
 use super::metrics::{NamespaceGauges, ServerCounters, ServerMetrics};
@@ -26,6 +27,7 @@ const CLIENT_MEMORY_NS: u64 = 600_000_000_000;
 #[derive(Debug)]
 pub(super) struct KnownClient {
     pub window: ClientWindow,
+    files: Arc<ClientFiles>,
     connections: u32,
     left_ns: u64,
 }
@@ -57,7 +59,10 @@ pub(super) fn read_clients(session: &Session, clock: &dyn Clock) -> Result<Known
     let mut clients = KnownClients::new();
     for record in session.requests()? {
         let window = ClientWindow::of_record(&record)?;
-        clients.insert(record.client, KnownClient { window, connections: 0, left_ns });
+        clients.insert(
+            record.client,
+            KnownClient { window, files: Arc::default(), connections: 0, left_ns },
+        );
     }
     Ok(clients)
 }
@@ -132,12 +137,12 @@ impl ServedNamespace {
         ServerWelcome { instance: self.instance, epoch: self.epoch }
     }
 
-    /// Registers a connection of `client`, which proved to be `identity`. Forgets clients that have
-    /// not been connected for long.
+    /// Registers a connection of `client`, which proved to be `identity`, and returns the files that
+    /// it has open. Forgets clients that have not been connected for long.
     ///
     /// # Errors
     /// `Denied` if the client belongs to another user.
-    pub fn connect(&self, client: u64, identity: &Identity) -> Result<()> {
+    pub fn connect(&self, client: u64, identity: &Identity) -> Result<Arc<ClientFiles>> {
         let now_ns = self.clock().monotonic_ns();
         let mut clients = self.clients.lock();
         let is_forgotten = |known: &KnownClient| {
@@ -149,12 +154,13 @@ impl ServedNamespace {
             .map(|(known, _)| *known)
             .collect();
         for known in forgotten {
-            clients.remove(&known);
+            self.forget(clients.remove(&known));
             // A record that stays is removed by a later server.
             let _ = self.session.remove_request(known);
         }
         let known = clients.entry(client).or_insert_with(|| KnownClient {
             window: ClientWindow::new(client, identity.uid),
+            files: Arc::default(),
             connections: 0,
             left_ns: now_ns,
         });
@@ -163,7 +169,14 @@ impl ServedNamespace {
             return Err(Error::new(Kind::Denied, what));
         }
         known.connections += 1;
-        Ok(())
+        Ok(known.files.clone())
+    }
+
+    /// Closes the files of a client that will not come back.
+    fn forget(&self, client: Option<KnownClient>) {
+        if let Some(client) = client {
+            client.files.close_all(&self.session);
+        }
     }
 
     /// Registers the end of a connection of `client`; `forever` if it will not come back.
@@ -173,7 +186,7 @@ impl ServedNamespace {
         known.connections -= 1;
         known.left_ns = self.clock().monotonic_ns();
         if forever && known.connections == 0 {
-            clients.remove(&client);
+            self.forget(clients.remove(&client));
             // A record that stays is removed by a later server.
             let _ = self.session.remove_request(client);
         }

@@ -27,6 +27,12 @@ pub enum Verb {
     Read = 20,
     /// The target of a symbolic link.
     ReadSymlink = 21,
+    /// The attributes of a file, wherever it is.
+    Attributes = 22,
+    /// The value of an extended attribute.
+    GetXattr = 23,
+    /// The names of all extended attributes.
+    ListXattrs = 24,
     /// New empty files.
     Create = 32,
     /// New directories.
@@ -45,6 +51,16 @@ pub enum Verb {
     SetAttributes = 39,
     /// Bytes for a file.
     Write = 40,
+    /// A new file of any kind, for a user.
+    MakeNode = 41,
+    /// A new value of an extended attribute.
+    SetXattr = 42,
+    /// Removal of an extended attribute.
+    RemoveXattr = 43,
+    /// Opens a file, which then stays usable wherever its name goes.
+    Open = 44,
+    /// Closes a file that was opened.
+    Close = 45,
     /// Waits until every change that was answered before survives power loss.
     Sync = 48,
     /// A snapshot of the current state, published under a name.
@@ -66,7 +82,7 @@ const BY_CODE: [Option<Verb>; 64] = {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 31] = [
         Self::Hello,
         Self::Challenge,
         Self::Proof,
@@ -78,6 +94,9 @@ impl Verb {
         Self::List,
         Self::Read,
         Self::ReadSymlink,
+        Self::Attributes,
+        Self::GetXattr,
+        Self::ListXattrs,
         Self::Create,
         Self::MakeDirectory,
         Self::MakeSymlink,
@@ -87,6 +106,11 @@ impl Verb {
         Self::Rename,
         Self::SetAttributes,
         Self::Write,
+        Self::MakeNode,
+        Self::SetXattr,
+        Self::RemoveXattr,
+        Self::Open,
+        Self::Close,
         Self::Sync,
         Self::Snapshot,
         Self::Status,
@@ -113,6 +137,9 @@ impl Verb {
             Self::List => "list",
             Self::Read => "read",
             Self::ReadSymlink => "read_symlink",
+            Self::Attributes => "attributes",
+            Self::GetXattr => "get_xattr",
+            Self::ListXattrs => "list_xattrs",
             Self::Create => "create",
             Self::MakeDirectory => "mkdir",
             Self::MakeSymlink => "symlink",
@@ -122,6 +149,11 @@ impl Verb {
             Self::Rename => "rename",
             Self::SetAttributes => "set_attributes",
             Self::Write => "write",
+            Self::MakeNode => "make_node",
+            Self::SetXattr => "set_xattr",
+            Self::RemoveXattr => "remove_xattr",
+            Self::Open => "open",
+            Self::Close => "close",
             Self::Sync => "sync",
             Self::Snapshot => "snapshot",
             Self::Status => "status",
@@ -144,7 +176,8 @@ impl Verb {
     #[must_use]
     pub fn is_in_directory(self) -> bool {
         self.is_change()
-            || matches!(self, Self::Lookup | Self::List | Self::Read | Self::ReadSymlink)
+            || (Self::Lookup as u8..=Self::ListXattrs as u8).contains(&(self as u8))
+                && self != Self::Resolve
     }
 }
 

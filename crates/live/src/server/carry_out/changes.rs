@@ -8,17 +8,18 @@
 
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
-use esker_fs::inode::{DirId, FileId};
-use esker_fs::ops::RenameFlags;
+use esker_fs::inode::xattr::XATTR_VALUE_BYTES_MAX;
+use esker_fs::inode::{DirId, FileId, FileKind, NameKind};
+use esker_fs::ops::{NewFile, RenameFlags, XattrSet};
 use esker_fs::stack::dir::Dir;
-use esker_fs::stack::identity::WRITE;
 use esker_table::manifest::SetId;
 
+use super::named_file::NamedFile;
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
 use crate::wire::{
-    AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, NAME_BYTES_MAX, PATH_BYTES_MAX,
-    TRANSFER_BYTES_MAX, Verb, finish_frame, put_status, start_frame,
+    AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, PATH_BYTES_MAX, TRANSFER_BYTES_MAX, Verb,
+    finish_frame, put_status, start_frame,
 };
 
 impl ClientSession<'_> {
@@ -142,16 +143,17 @@ impl ClientSession<'_> {
                 Verb::Create => {
                     let (mode, name) = (take_mode(&mut input)?, take_name(&mut input)?);
                     let file = FileId(files.get(position.item));
-                    self.session.create_identified(dir, name, mode, file)
+                    let created = self.session.create_identified(dir, name, mode, file);
+                    created.map(|()| ItemEffect::InTree)
                 }
                 // Repeating these has the same effect again, or finds it.
                 verb if !carries_record(verb) => self
                     .change_item(verb, dir, &mut input)
                     .inspect_err(|_| window.finish(position, false))?,
                 verb => {
-                    self.session.attach_request(Some(&window.record()))?;
+                    self.attach_request(Some(&window.record()))?;
                     let outcome = self.change_item(verb, dir, &mut input);
-                    self.session.attach_request(None)?;
+                    self.attach_request(None)?;
                     outcome.inspect_err(|_| window.finish(position, false))?
                 }
             };
@@ -159,6 +161,10 @@ impl ClientSession<'_> {
                 window.finish(position, false);
                 failures += 1;
                 check_goes_on(error)?;
+            }
+            if matches!(outcome, Ok(ItemEffect::InMemory)) {
+                // Another server has to carry it out again: it has no file open.
+                window.finish(position, false);
             }
             put_status(out, &outcome, text_bytes_max);
         }
@@ -174,9 +180,9 @@ impl ClientSession<'_> {
         verb: Verb,
         dir: &Dir,
         input: &mut WireInput,
-    ) -> Result<Result<()>, FrameRefusal> {
+    ) -> Result<Result<ItemEffect>, FrameRefusal> {
         let session = &self.session;
-        Ok(match verb {
+        let changed = match verb {
             Verb::MakeDirectory => {
                 let (mode, name) = (take_mode(input)?, take_name(input)?);
                 session.mkdir(dir, name, mode).map(|made| self.directories.keep(&made))
@@ -185,59 +191,95 @@ impl ClientSession<'_> {
                 let target = input.bytes(PATH_BYTES_MAX, "a target")?;
                 session.symlink(dir, take_name(input)?, target).map(drop)
             }
+            Verb::MakeNode => {
+                let new = take_new_file(input)?;
+                self.make_node(dir, take_name(input)?, &new)
+            }
             Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
             Verb::RemoveDirectory => session.rmdir(dir, take_name(input)?).map(drop),
             Verb::Link => {
-                let (old, target, new) = self.take_second_name(input)?;
-                session.link(dir, old, &target, new).map(drop)
+                let old = NamedFile::take(input)?;
+                let (target, new) = self.take_second_name(input)?;
+                self.link(dir, &old, (&target, new))
             }
             Verb::Rename => {
-                let flags = take_flags(input)?;
-                let (old, target, new) = self.take_second_name(input)?;
+                let (flags, old) = (take_flags(input)?, take_name(input)?);
+                let (target, new) = self.take_second_name(input)?;
                 session.rename((dir, old), (&target, new), flags).map(drop)
             }
             Verb::SetAttributes => {
-                let name = input.bytes(NAME_BYTES_MAX, "a name")?;
+                let file = NamedFile::take(input)?;
                 let changes = AttributeRequest::take(input)?.changes();
-                match name.is_empty() && dir.id() == DirId::ROOT {
-                    true => session.setattr_root(&changes),
-                    false => session.setattr(dir, name, &changes).map(drop),
-                }
+                self.set_attributes(dir, &file, &changes)
+            }
+            Verb::SetXattr => {
+                let (file, attribute) = (NamedFile::take(input)?, take_name(input)?);
+                let condition = take_condition(input)?;
+                let value = input.bytes(XATTR_VALUE_BYTES_MAX, "a value")?;
+                self.change_xattr(dir, &file, (attribute, Some((value, condition))))
+            }
+            Verb::RemoveXattr => {
+                let (file, attribute) = (NamedFile::take(input)?, take_name(input)?);
+                self.change_xattr(dir, &file, (attribute, None))
             }
             Verb::Write => {
-                let (name, offset) = (take_name(input)?, input.varint()?);
+                let (file, offset) = (NamedFile::take(input)?, input.varint()?);
                 let bytes = input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
-                self.write(dir, name, offset, bytes)
+                return Ok(self.write(dir, &file, (offset, bytes)));
+            }
+            Verb::Open => {
+                let opened = self.open(dir, &NamedFile::take(input)?);
+                return Ok(opened.map(|()| ItemEffect::InMemory));
+            }
+            Verb::Close => {
+                let closed = self.files.close(session, NamedFile::take(input)?.id);
+                return Ok(closed.map(|()| ItemEffect::InMemory));
             }
             _ => return Err(input.damage("a change").into()),
-        })
+        };
+        Ok(changed.map(|()| ItemEffect::InTree))
+    }
+
+    /// Makes a file of any kind. Only the superuser makes files for others.
+    fn make_node(&self, dir: &Dir, name: &[u8], new: &NewFile) -> Result<()> {
+        let session = &self.session;
+        match new.kind {
+            FileKind::Directory if session.identity().is_root() => {
+                session.make_dir(dir, name, new).map(|(_, made)| self.directories.keep(&made))
+            }
+            _ if session.identity().is_root() => session.make(dir, name, new).map(drop),
+            FileKind::Directory => {
+                session.mkdir(dir, name, new.mode).map(|made| self.directories.keep(&made))
+            }
+            FileKind::Symlink => session.symlink(dir, name, new.target).map(drop),
+            kind => session.mknod(dir, name, kind, new.mode, new.rdev).map(drop),
+        }
     }
 
     fn take_second_name<'b>(
         &self,
         input: &mut WireInput<'b>,
-    ) -> Result<(&'b [u8], Dir, &'b [u8]), FrameRefusal> {
-        let (old, id) = (take_name(input)?, DirId(input.u128()?));
+    ) -> Result<(Dir, &'b [u8]), FrameRefusal> {
+        let id = DirId(input.u128()?);
         let target = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
-        Ok((old, target, take_name(input)?))
+        Ok((target, take_name(input)?))
     }
+}
 
-    fn write(&self, dir: &Dir, name: &[u8], offset: u64, bytes: &[u8]) -> Result<()> {
-        let session = &self.session;
-        let inode = session.lookup(dir, name, false)?;
-        session.identity().check(WRITE, &inode, name)?;
-        let file = session.open_file(dir, name)?;
-        let written = session.file(&file).write(offset, bytes);
-        let closed = session.close_file(file);
-        written.and(closed)
-    }
+/// Where the effect of an item is.
+#[derive(Clone, Copy)]
+pub(super) enum ItemEffect {
+    /// In the tree, whose log will have it.
+    InTree,
+    /// In the memory of this server alone, until open files are flushed.
+    InMemory,
 }
 
 /// True if each change of this kind must carry the record of its request: done twice, it would fail
 /// or do something else. The record of other changes follows them, before any change of another
 /// client.
 fn carries_record(verb: Verb) -> bool {
-    !matches!(verb, Verb::Create | Verb::SetAttributes | Verb::Write)
+    !matches!(verb, Verb::Create | Verb::SetAttributes | Verb::Write | Verb::Open | Verb::Close)
 }
 
 /// Identities of the files that a request creates: hashes of what identifies the request, so that a
@@ -276,6 +318,31 @@ fn take_flags(input: &mut WireInput) -> Result<RenameFlags, WireDamage> {
     }
 }
 
+fn take_condition(input: &mut WireInput) -> Result<XattrSet, WireDamage> {
+    match input.u8()? {
+        0 => Ok(XattrSet::Any),
+        1 => Ok(XattrSet::Create),
+        2 => Ok(XattrSet::Replace),
+        _ => Err(input.damage("a condition")),
+    }
+}
+
+fn take_new_file<'b>(input: &mut WireInput<'b>) -> Result<NewFile<'b>, WireDamage> {
+    let kind = match NameKind::of_number(input.u8()?.into()) {
+        Some(NameKind::Is(kind)) => kind,
+        _ => return Err(input.damage("a kind of file")),
+    };
+    let mode = take_mode(input)?;
+    let mut owner = || {
+        let id = input.varint()?;
+        u32::try_from(id).map_err(|_| input.damage("a number of 32 bits"))
+    };
+    let (uid, gid) = (owner()?, owner()?);
+    let rdev = input.varint()?;
+    let target = input.bytes(PATH_BYTES_MAX, "a target")?;
+    Ok(NewFile { kind, mode, uid, gid, rdev, target })
+}
+
 /// Passes over an item that was carried out before.
 fn skip_change(verb: Verb, input: &mut WireInput) -> Result<(), WireDamage> {
     match verb {
@@ -285,27 +352,46 @@ fn skip_change(verb: Verb, input: &mut WireInput) -> Result<(), WireDamage> {
         Verb::MakeSymlink => {
             input.bytes(PATH_BYTES_MAX, "a target")?;
         }
+        Verb::MakeNode => {
+            take_new_file(input)?;
+        }
         Verb::Rename => {
             take_flags(input)?;
         }
-        Verb::SetAttributes => {
-            input.bytes(NAME_BYTES_MAX, "a name")?;
-            AttributeRequest::take(input)?;
-            return Ok(());
+        Verb::Unlink | Verb::RemoveDirectory => {}
+        _ => {
+            NamedFile::take(input)?;
         }
-        _ => {}
     }
-    take_name(input)?;
     match verb {
-        Verb::Rename | Verb::Link => {
-            input.u128()?;
-            take_name(input)?;
+        Verb::SetAttributes => {
+            AttributeRequest::take(input)?;
         }
         Verb::Write => {
             input.varint()?;
             input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
         }
-        _ => {}
+        Verb::Link => {
+            input.u128()?;
+            take_name(input)?;
+        }
+        Verb::Rename => {
+            take_name(input)?;
+            input.u128()?;
+            take_name(input)?;
+        }
+        Verb::SetXattr => {
+            take_name(input)?;
+            take_condition(input)?;
+            input.bytes(XATTR_VALUE_BYTES_MAX, "a value")?;
+        }
+        Verb::RemoveXattr => {
+            take_name(input)?;
+        }
+        Verb::Open | Verb::Close => {}
+        _ => {
+            take_name(input)?;
+        }
     }
     Ok(())
 }

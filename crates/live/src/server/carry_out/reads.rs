@@ -5,11 +5,12 @@ use std::ops::ControlFlow;
 
 use esker_base::wire::{WireInput, put_bytes, put_varint};
 use esker_base::{Error, Kind, Result};
-use esker_fs::inode::{DirId, FileKind, Inode};
+use esker_fs::inode::{DirId, Inode};
 use esker_fs::stack::dir::Dir;
 use esker_fs::stack::list::DirCursor;
 use esker_fs::stack::namespace::FollowLinks;
 
+use super::named_file::NamedFile;
 use super::{ANSWER_BYTES_MAX, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::wire::{
     ANSWER_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader, NAME_BYTES_MAX,
@@ -113,20 +114,33 @@ impl ClientSession<'_> {
                 self.list(dir, after, limit)
             }
             Verb::Read => {
-                let (name, offset) = (take_name(input)?, input.varint()?);
+                let (file, offset) = (NamedFile::take(input)?, input.varint()?);
                 let bytes_max = input.varint_max(TRANSFER_BYTES_MAX, "bytes to read")?;
-                self.read_file(dir, name, offset, bytes_max)
+                self.read_file(dir, &file, (offset, bytes_max)).map(|bytes| encoded(&bytes))
             }
-            Verb::ReadSymlink => self.read_symlink(dir, take_name(input)?),
+            Verb::ReadSymlink => {
+                self.target_of(dir, &NamedFile::take(input)?).map(|target| encoded(&target))
+            }
+            Verb::Attributes => {
+                let found = self.inode_of(dir, &NamedFile::take(input)?);
+                found.map(|inode| {
+                    let mut out = Vec::new();
+                    put_attributes(&mut out, &inode);
+                    out
+                })
+            }
+            Verb::GetXattr => {
+                let (file, attribute) = (NamedFile::take(input)?, take_name(input)?);
+                self.xattr(dir, &file, attribute).map(|value| encoded(&value))
+            }
+            Verb::ListXattrs => {
+                self.xattr_names(dir, &NamedFile::take(input)?).map(|names| encoded(&names))
+            }
             Verb::Snapshot => {
                 let name = input.bytes(NAME_BYTES_MAX, "a name")?;
                 self.snapshot(name)
             }
-            Verb::Status => {
-                let mut text = Vec::new();
-                put_bytes(&mut text, self.served.status().to_string().as_bytes());
-                Ok(text)
-            }
+            Verb::Status => Ok(encoded(self.served.status().to_string().as_bytes())),
             _ => return Err(input.damage("a request after the handshake").into()),
         };
         if outcome.as_ref().is_ok_and(|bytes| out.len() - at + bytes.len() > ITEM_BYTES_MAX) {
@@ -184,24 +198,6 @@ impl ClientSession<'_> {
         Ok(out)
     }
 
-    fn read_file(&self, dir: &Dir, name: &[u8], offset: u64, bytes_max: usize) -> Result<Vec<u8>> {
-        let inode = self.session.lookup(dir, name, true)?;
-        let bytes = self.session.read(&inode, offset, bytes_max)?;
-        let mut out = Vec::with_capacity(bytes.len() + 4);
-        put_bytes(&mut out, &bytes);
-        Ok(out)
-    }
-
-    fn read_symlink(&self, dir: &Dir, name: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.session.lookup(dir, name, true)?;
-        if inode.kind() != Some(FileKind::Symlink) {
-            return Err(Error::new(Kind::Invalid, "not a symbolic link"));
-        }
-        let mut out = Vec::new();
-        put_bytes(&mut out, &inode.content);
-        Ok(out)
-    }
-
     /// Publishes the current state. Only the server's user and the superuser write names.
     fn snapshot(&self, name: &[u8]) -> Result<Vec<u8>> {
         let uid = self.session.identity().uid;
@@ -214,4 +210,10 @@ impl ClientSession<'_> {
         let set = self.served.session().snapshot(name)?;
         Ok(set.0.to_le_bytes().to_vec())
     }
+}
+
+fn encoded(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() + 4);
+    put_bytes(&mut out, bytes);
+    out
 }

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Named file: finds the file that an item names, by its identity if the item has one, and works on
+//! it with the client's permissions.
+//!
+//! A client learns a name and the file there at one moment and uses both later. With the identity,
+//! an item never reaches another file: it reaches the one that the client has open, or the one that
+//! is still at the name, or one that has further names. Otherwise it fails with `Conflict`, and the
+//! client looks the path up again.
+
+use std::sync::Arc;
+
+use esker_base::wire::{WireDamage, WireInput};
+use esker_base::{Bytes, Error, Kind, Result};
+use esker_fs::file::OpenFile;
+use esker_fs::inode::{DirId, FileKind, Inode};
+use esker_fs::ops::{AttributeChanges, XattrSet};
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::{EXECUTE, READ, WRITE};
+
+use super::changes::ItemEffect;
+use super::{ClientSession, take_name};
+use crate::server::client_files::ClientFile;
+
+/// The file of an item: identity, or 0 for any, and name.
+#[derive(Clone, Copy)]
+pub(super) struct NamedFile<'b> {
+    pub id: u128,
+    pub name: &'b [u8],
+}
+
+/// The way to a file.
+enum FilePlace {
+    /// The client has it open.
+    Open(ClientFile),
+    /// The directory of the item itself.
+    Directory,
+    /// It is at the name of the item.
+    Named,
+    /// It is a file with several names, or had them, and is not at that of the item.
+    Linked,
+}
+
+impl<'b> NamedFile<'b> {
+    pub fn take(input: &mut WireInput<'b>) -> Result<Self, WireDamage> {
+        Ok(Self { id: input.u128()?, name: take_name(input)? })
+    }
+}
+
+fn moved() -> Error {
+    Error::new(Kind::Conflict, "the file is not at this name any more: look the path up again")
+}
+
+fn permitted(may: bool) -> Result<()> {
+    if may { Ok(()) } else { Err(Error::new(Kind::Denied, "permission denied")) }
+}
+
+impl ClientSession<'_> {
+    /// Finds `file`, in `dir` if it has a name there.
+    fn place_of(&self, dir: &Dir, file: &NamedFile) -> Result<FilePlace> {
+        if let Some(opened) = self.files.get(file.id) {
+            return Ok(FilePlace::Open(opened));
+        }
+        if file.name.is_empty() {
+            let is_meant = file.id == 0 || file.id == dir.id().0;
+            return if is_meant { Ok(FilePlace::Directory) } else { Err(moved()) };
+        }
+        if file.id == 0 {
+            return Ok(FilePlace::Named);
+        }
+        match self.session.lookup(dir, file.name, false) {
+            Ok(inode) if inode.id == file.id => Ok(FilePlace::Named),
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => self.linked(file.id).map(|_| FilePlace::Linked),
+        }
+    }
+
+    /// The inode of a file that has several names, or had them, with its strings.
+    fn linked(&self, id: u128) -> Result<Inode> {
+        let links = self.superuser.links();
+        match self.superuser.lookup(links, &id.to_be_bytes(), true) {
+            Ok(inode) if inode.nlink > 0 => Ok(inode),
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => Err(moved()),
+        }
+    }
+
+    /// The current attributes of `file`, with content and extended attributes.
+    pub(super) fn inode_of(&self, dir: &Dir, file: &NamedFile) -> Result<Inode> {
+        match self.place_of(dir, file)? {
+            FilePlace::Open(opened) => self.session.file(&opened.file).stat(),
+            FilePlace::Directory => self.session.stat_dir(dir),
+            FilePlace::Named => match self.session.lookup(dir, file.name, true)? {
+                // A change of another client came between.
+                inode if file.id != 0 && inode.id != file.id => Err(moved()),
+                inode => Ok(inode),
+            },
+            FilePlace::Linked => self.linked(file.id),
+        }
+    }
+
+    /// Opens a file that has several names, or had them, for a step whose permissions are checked.
+    fn open_linked(&self, id: u128) -> Result<Arc<OpenFile>> {
+        self.superuser.open_file(self.superuser.links(), &id.to_be_bytes())
+    }
+
+    /// Opens `file`, a regular file, for this client.
+    pub(super) fn open(&self, dir: &Dir, file: &NamedFile) -> Result<()> {
+        let session = &self.session;
+        let (opened, inode) = match self.place_of(dir, file)? {
+            FilePlace::Open(_) => return Ok(()),
+            FilePlace::Directory => {
+                return Err(Error::new(Kind::IsADirectory, "a directory is not opened"));
+            }
+            FilePlace::Named => {
+                let inode = session.lookup(dir, file.name, false)?;
+                (session.open_file(dir, file.name)?, inode)
+            }
+            FilePlace::Linked => (self.open_linked(file.id)?, self.linked(file.id)?),
+        };
+        match ClientFile::new(opened.clone(), session.identity(), &inode) {
+            Ok(opened) => self.files.keep(session, opened),
+            Err(denied) => session.close_file(opened).and(Err(denied)),
+        }
+    }
+
+    /// Reads up to `bytes_max` bytes of `file` from `offset`.
+    pub(super) fn read_file(
+        &self,
+        dir: &Dir,
+        file: &NamedFile,
+        (offset, bytes_max): (u64, usize),
+    ) -> Result<Bytes> {
+        if let Some(opened) = self.files.get(file.id) {
+            permitted(opened.may_read)?;
+            return self.session.file(&opened.file).read(offset, bytes_max);
+        }
+        self.session.read(&self.inode_of(dir, file)?, offset, bytes_max)
+    }
+
+    /// The target of the symbolic link `file`.
+    pub(super) fn target_of(&self, dir: &Dir, file: &NamedFile) -> Result<Vec<u8>> {
+        let inode = self.inode_of(dir, file)?;
+        if inode.kind() != Some(FileKind::Symlink) {
+            return Err(Error::new(Kind::Invalid, "not a symbolic link"));
+        }
+        Ok(inode.content)
+    }
+
+    /// Writes `bytes` into `file` from `offset` on; into the memory of the file while it is open.
+    pub(super) fn write(
+        &self,
+        dir: &Dir,
+        file: &NamedFile,
+        (offset, bytes): (u64, &[u8]),
+    ) -> Result<ItemEffect> {
+        let session = &self.session;
+        let opened = match self.place_of(dir, file)? {
+            FilePlace::Open(opened) => {
+                permitted(opened.may_write)?;
+                session.file(&opened.file).write(offset, bytes)?;
+                return Ok(ItemEffect::InMemory);
+            }
+            FilePlace::Directory => {
+                return Err(Error::new(Kind::IsADirectory, "a directory has no bytes to write"));
+            }
+            FilePlace::Named => {
+                let inode = session.lookup(dir, file.name, false)?;
+                session.identity().check(WRITE, &inode, file.name)?;
+                session.open_file(dir, file.name)?
+            }
+            FilePlace::Linked => {
+                session.identity().check(WRITE, &self.linked(file.id)?, file.name)?;
+                self.open_linked(file.id)?
+            }
+        };
+        let written = session.file(&opened).write(offset, bytes);
+        let closed = session.close_file(opened);
+        written.and(closed).map(|()| ItemEffect::InTree)
+    }
+
+    /// Changes attributes of `file`.
+    pub(super) fn set_attributes(
+        &self,
+        dir: &Dir,
+        file: &NamedFile,
+        changes: &AttributeChanges,
+    ) -> Result<()> {
+        let session = &self.session;
+        match self.place_of(dir, file)? {
+            FilePlace::Open(opened) => self.set_open_attributes(&opened, changes),
+            FilePlace::Directory => match dir.location() {
+                Some((parent, name)) => session.setattr(&parent, &name, changes).map(drop),
+                None => session.setattr_root(changes),
+            },
+            FilePlace::Named => session.setattr(dir, file.name, changes).map(drop),
+            FilePlace::Linked => {
+                let opened = self.open_linked(file.id)?;
+                let changed = session.file(&opened).setattr(changes).map(drop);
+                session.close_file(opened).and(changed)
+            }
+        }
+    }
+
+    /// Changes attributes of an open file. A program may set the size of a file that it has open
+    /// for writing, whatever the permission bits say by now.
+    fn set_open_attributes(&self, opened: &ClientFile, changes: &AttributeChanges) -> Result<()> {
+        let file = self.session.file(&opened.file);
+        let is_granted = |inode: &Inode| self.session.identity().check(WRITE, inode, b"").is_ok();
+        let mut others = *changes;
+        if changes.size.is_some() && opened.may_write && !is_granted(&file.stat()?) {
+            others.size = None;
+            let size = AttributeChanges { size: changes.size, ..AttributeChanges::default() };
+            self.superuser.file(&opened.file).setattr(&size)?;
+        }
+        if others == AttributeChanges::default() {
+            return Ok(());
+        }
+        file.setattr(&others).map(drop)
+    }
+
+    /// Gives the file `old` in `dir` the further name `name` in `target`.
+    pub(super) fn link(
+        &self,
+        dir: &Dir,
+        old: &NamedFile,
+        (target, name): (&Dir, &[u8]),
+    ) -> Result<()> {
+        let (dir, old) = self.name_of(dir, old)?;
+        if dir.id() != DirId::LINKS {
+            return self.session.link(&dir, &old, target, name).map(drop);
+        }
+        // The directory of links is the superuser's; what is left to check is the new name's
+        // directory.
+        let (uid, gid) = target.owner();
+        let may = self.session.identity().may(WRITE | EXECUTE, target.mode(), uid, gid, true);
+        permitted(may)?;
+        self.superuser.link(&dir, &old, target, name).map(drop)
+    }
+
+    /// The value of an extended attribute of `file`.
+    pub(super) fn xattr(&self, dir: &Dir, file: &NamedFile, attribute: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.inode_of(dir, file)?;
+        let identity = self.session.identity();
+        if attribute.starts_with(b"user.") {
+            identity.check(READ, &inode, file.name)?;
+        }
+        let is_shown = identity.is_root() || !attribute.starts_with(b"trusted.");
+        let value = self.session.xattrs(&inode)?.remove(attribute).filter(|_| is_shown);
+        value.ok_or_else(|| Error::new(Kind::NoAttribute, "no such extended attribute"))
+    }
+
+    /// The names of the extended attributes of `file`, each followed by a zero byte.
+    pub(super) fn xattr_names(&self, dir: &Dir, file: &NamedFile) -> Result<Vec<u8>> {
+        let inode = self.inode_of(dir, file)?;
+        let mut names = Vec::new();
+        for name in self.session.xattrs(&inode)?.keys() {
+            if self.session.identity().is_root() || !name.starts_with(b"trusted.") {
+                names.extend_from_slice(name);
+                names.push(0);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Sets an extended attribute of `file`, or removes it without a value.
+    pub(super) fn change_xattr(
+        &self,
+        dir: &Dir,
+        file: &NamedFile,
+        (attribute, value): (&[u8], Option<(&[u8], XattrSet)>),
+    ) -> Result<()> {
+        let session = &self.session;
+        let is_directory = matches!(self.place_of(dir, file)?, FilePlace::Directory);
+        if is_directory && dir.location().is_none() {
+            return match value {
+                Some((value, condition)) => session.set_xattr_root((attribute, value), condition),
+                None => session.remove_xattr_root(attribute),
+            };
+        }
+        let (dir, name) = self.name_of(dir, file)?;
+        let session = match dir.id() == DirId::LINKS {
+            false => session,
+            true => {
+                let inode = self.linked(file.id)?;
+                let is_users =
+                    attribute.starts_with(b"user.") && inode.kind() == Some(FileKind::File);
+                if !is_users && !session.identity().is_root() {
+                    return Err(Error::new(Kind::NotPermitted, "operation not permitted"));
+                }
+                session.identity().check(WRITE, &inode, file.name)?;
+                &self.superuser
+            }
+        };
+        match value {
+            Some((value, condition)) => {
+                session.set_xattr(&dir, &name, (attribute, value), condition)
+            }
+            None => session.remove_xattr(&dir, &name, attribute),
+        }
+    }
+
+    /// A directory and a name under which operations reach `file` now.
+    fn name_of(&self, dir: &Dir, file: &NamedFile) -> Result<(Dir, Vec<u8>)> {
+        let gone = || Error::new(Kind::NotFound, "the file has no name any more");
+        Ok(match self.place_of(dir, file)? {
+            FilePlace::Open(opened) => {
+                self.session.file(&opened.file).record_location().ok_or_else(gone)?
+            }
+            FilePlace::Directory => dir.location().ok_or_else(gone)?,
+            FilePlace::Named => (dir.clone(), file.name.to_vec()),
+            FilePlace::Linked => (self.superuser.links().clone(), file.id.to_be_bytes().to_vec()),
+        })
+    }
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Client files: the files that a client has open, by identity.
+//!
+//! An open file stays usable while other clients move and remove its names. It is open for the
+//! client, not for a connection, so a client that connects again finds it open. A server that takes
+//! over has none open: clients open theirs again, and files without names are lost.
+
+use std::sync::Arc;
+
+use esker_base::{Error, Kind, Result};
+use esker_fs::file::OpenFile;
+use esker_fs::inode::Inode;
+use esker_fs::session::Session;
+use esker_fs::stack::identity::{EXECUTE, Identity, READ, WRITE};
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+/// Maximum number of files that a client may have open.
+const OPEN_FILES_MAX: usize = 1 << 16;
+
+/// A file that a client has open, and what the client may do with it.
+#[derive(Clone, Debug)]
+pub(super) struct ClientFile {
+    pub file: Arc<OpenFile>,
+    pub may_read: bool,
+    pub may_write: bool,
+}
+
+/// The files that a client has open.
+#[derive(Debug, Default)]
+pub(super) struct ClientFiles {
+    files: Mutex<HashMap<u128, ClientFile>>,
+}
+
+impl ClientFile {
+    /// What `identity` may do with `inode`. The owner may do everything, since the permissions of a
+    /// new file do not apply to the program that makes it; the client's kernel checks those of other
+    /// openers. A file that may be executed may be read for that.
+    ///
+    /// # Errors
+    /// `Denied` if that is nothing.
+    pub fn new(file: Arc<OpenFile>, identity: &Identity, inode: &Inode) -> Result<Self> {
+        let is_owner = identity.uid == inode.uid;
+        let may = |wanted| is_owner || identity.check(wanted, inode, b"file").is_ok();
+        let (may_read, may_write) = (may(READ) || may(EXECUTE), may(WRITE));
+        if !may_read && !may_write {
+            return Err(Error::new(Kind::Denied, "permission denied"));
+        }
+        Ok(Self { file, may_read, may_write })
+    }
+}
+
+impl ClientFiles {
+    /// Returns the file `id`, if it is open.
+    pub fn get(&self, id: u128) -> Option<ClientFile> {
+        self.files.lock().get(&id).cloned()
+    }
+
+    /// Keeps `opened`, which `session` has just opened, until it is closed. Opening a file twice
+    /// does not count twice.
+    ///
+    /// # Errors
+    /// `TooManyOpenFiles`; errors of closing a file that was open already.
+    pub fn keep(&self, session: &Session, opened: ClientFile) -> Result<()> {
+        let mut files = self.files.lock();
+        if files.len() >= OPEN_FILES_MAX && !files.contains_key(&opened.file.id()) {
+            drop(files);
+            session.close_file(opened.file)?;
+            let what = format!("the client has {OPEN_FILES_MAX} files open: close some");
+            return Err(Error::new(Kind::TooManyOpenFiles, what));
+        }
+        let before = files.insert(opened.file.id(), opened);
+        drop(files);
+        before.map_or(Ok(()), |before| session.close_file(before.file))
+    }
+
+    /// Closes the file `id`, if it is open.
+    ///
+    /// # Errors
+    /// As `Session::close_file`; the file is closed even then.
+    pub fn close(&self, session: &Session, id: u128) -> Result<()> {
+        let closed = self.files.lock().remove(&id);
+        closed.map_or(Ok(()), |closed| session.close_file(closed.file))
+    }
+
+    /// Closes all files. The session writes what could not be written at its next sync.
+    pub fn close_all(&self, session: &Session) {
+        let files = std::mem::take(&mut *self.files.lock());
+        for (_, closed) in files {
+            let _ = session.close_file(closed.file);
+        }
+    }
+}
