@@ -12,6 +12,7 @@ use esker_fs::inode::{FileKind, Inode};
 use esker_fs::ops::AttributeChanges;
 use esker_fs::stack::namespace::Namespace;
 use esker_fuse_ring::{AttrChanges, NewTime};
+use esker_live::wire::LiveAttributes;
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 
 use crate::mount_state::MountState;
@@ -47,6 +48,28 @@ impl ListedAttributes {
             return Ok(attributes);
         }
         Ok(Self { stored_bytes: namespace.stored_bytes(inode)?, ..attributes })
+    }
+}
+
+impl ListedAttributes {
+    /// The attributes of a file of a live namespace. Its directories are not counted: one link
+    /// stands for an unknown number.
+    pub(crate) fn of_live(attributes: &LiveAttributes) -> Self {
+        let is_directory = attributes.kind.is_shown_as_directory();
+        Self {
+            id: attributes.id,
+            kind: attributes.kind,
+            nlink: if is_directory { 1 } else { attributes.nlink },
+            mode: attributes.mode,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            rdev: attributes.rdev,
+            size: attributes.size,
+            stored_bytes: attributes.size,
+            mtime_ns: attributes.mtime_ns,
+            ctime_ns: attributes.ctime_ns,
+            atime_ns: attributes.atime_ns,
+        }
     }
 }
 

@@ -20,6 +20,8 @@ use serde_json::{Value, json};
 pub const STATUS: &str = "user.esker.mount";
 /// Prefix of every mount's source, as `mount` shows it; the name follows.
 pub const SOURCE: &str = "esker:";
+/// Prefix of the name of a mounted live namespace.
+pub const LIVE: &str = "live:";
 /// Maximum bytes of a request.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// Time that a client has to send its request.
@@ -104,6 +106,13 @@ fn dead_mount(mountpoint: &Path) -> Error {
 #[must_use]
 pub fn dead_mount_advice(mountpoint: &Path, name: &str) -> String {
     let word = shell_word(mountpoint.as_os_str().as_bytes());
+    if name.starts_with(LIVE) {
+        let name = shell_word(name.as_bytes());
+        return format!(
+            "`fusermount3 -u {word}` removes what is left of it; `esker mount {name} {word}` mounts \
+             it again"
+        );
+    }
     let part = name.strip_prefix("part ").and_then(|rest| rest.split_once(" of job "));
     let option = match part {
         Some((rank, job)) => format!("--job {job} --rank {rank}"),

@@ -11,31 +11,32 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use esker_fs::inode::{FileKind, Inode, NameKind};
-use esker_fuse_ring::{AttrChanges, KEPT_SECONDS, NewTime};
+use esker_fs::inode::FileKind;
+use esker_fuse_ring::{AttrChanges, KEPT_SECONDS};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use rustix::fs::OFlags;
 
-use crate::attributes::{ListedAttributes, type_of};
+use crate::attributes::type_of;
 use crate::backing::Backing;
 use crate::listing::{EntrySink, ShownEntry};
 use crate::make::{Caller, CreateRequest};
 use crate::mount_state::MountState;
+use crate::replies::{GENERATION, attributes, dot, drops_set_id, empty, entry, new_time, value};
 use crate::ring_driver::rename_flags;
 use crate::statistics::RequestKind;
 
 /// Time for which the kernel may cache names and attributes.
 const TTL: Duration = Duration::from_secs(KEPT_SECONDS);
-/// Inode numbers are never reused, so there is one generation.
-const GENERATION: Generation = Generation(0);
+/// Blocks of 4 KiB reported for stores of unknown size: 4 PiB.
+const BLOCKS_UNKNOWN: u64 = 1 << 40;
 /// Bytes of one request; the kernel's own limit unless `fs.fuse.max_pages_limit` was raised.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Number of requests that the kernel may have in flight in the background: read-ahead and
@@ -46,7 +47,7 @@ const BACKGROUND_MAX: u16 = 64;
 pub(crate) struct FuseDriver(pub(crate) Arc<MountState>);
 
 /// A listing that is sent by the FUSE library.
-trait ListReply: EntrySink {
+pub(crate) trait ListReply: EntrySink {
     /// Sends the entries, or the error.
     fn end(self, listed: Result<(), Errno>);
 }
@@ -94,41 +95,6 @@ impl ListReply for ReplyDirectoryPlus {
     }
 }
 
-pub(crate) fn dot(number: u64, kind: FileKind) -> fuser::FileAttr {
-    ListedAttributes::from(&Inode::new(NameKind::Is(kind), 0o755, 0)).file_attr(number)
-}
-
-fn entry(reply: ReplyEntry, found: Result<fuser::FileAttr, Errno>) {
-    match found {
-        Ok(attr) => reply.entry(&TTL, &attr, GENERATION),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn attributes(reply: ReplyAttr, found: Result<fuser::FileAttr, Errno>) {
-    match found {
-        Ok(attr) => reply.attr(&TTL, &attr),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn empty(reply: ReplyEmpty, done: Result<(), Errno>) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-/// Replies with `value`, or with its size if the kernel asks only for that.
-fn value(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
-    match value {
-        Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(errno) => reply.error(errno),
-    }
-}
-
 /// The reply flags for a file opened with `flags`. The kernel's cached pages stay valid. It sends a
 /// `flush` at each close only if that close must wait for the store.
 pub(crate) fn open_flags(flags: OFlags, flushes_at_close: bool) -> FopenFlags {
@@ -140,27 +106,25 @@ pub(crate) fn open_flags(flags: OFlags, flushes_at_close: bool) -> FopenFlags {
     }
 }
 
-fn caller(request: &Request) -> Caller {
+pub(crate) fn caller(request: &Request) -> Caller {
     Caller { uid: request.uid(), gid: request.gid() }
 }
 
-/// Converts a time from the FUSE library, which for times before 1970 subtracts the nanoseconds
-/// that it should add to the seconds.
-fn new_time(time: TimeOrNow) -> NewTime {
-    let seconds = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
-    let TimeOrNow::SpecificTime(time) = time else { return NewTime::Now };
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => NewTime::At(seconds(since.as_secs()), since.subsec_nanos()),
-        Err(before) => {
-            let before = before.duration();
-            NewTime::At(-seconds(before.as_secs()), before.subsec_nanos())
-        }
-    }
+/// Replies with the room in the directory `store`, if the store is one.
+pub(crate) fn statfs(reply: ReplyStatfs, store: Option<&Path>) {
+    let (blocks, free, available) = space_of(store);
+    // No limit on the number of files; programs check for free ones.
+    let files = u64::from(u32::MAX);
+    reply.statfs(blocks, free, available, files, files, 4096, 255, 4096);
 }
 
-/// True if writes by the user of `request` remove set-id bits.
-fn drops_set_id(request: &Request) -> bool {
-    request.uid() != 0
+/// Blocks of 4 KiB in the directory `store`: in total, free, and available to ordinary users.
+pub(crate) fn space_of(store: Option<&Path>) -> (u64, u64, u64) {
+    let known = store.and_then(|store| rustix::fs::statvfs(store).ok());
+    known.map_or((BLOCKS_UNKNOWN, BLOCKS_UNKNOWN, BLOCKS_UNKNOWN), |room| {
+        let of = |blocks: u64| blocks.saturating_mul(room.f_frsize) / 4096;
+        (of(room.f_blocks), of(room.f_bfree), of(room.f_bavail))
+    })
 }
 
 impl FuseDriver {
@@ -237,7 +201,7 @@ impl Filesystem for FuseDriver {
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.0.count(RequestKind::GetAttr);
-        attributes(reply, self.0.node(number.0).and_then(|node| self.0.attributes(&node)));
+        attributes(reply, &TTL, self.0.node(number.0).and_then(|node| self.0.attributes(&node)));
     }
 
     fn setattr(
@@ -264,7 +228,7 @@ impl Filesystem for FuseDriver {
         let ctime = ctime.map(|time| new_time(TimeOrNow::SpecificTime(time)));
         let wanted = AttrChanges { mode, uid, gid, size, atime, mtime, ctime };
         let node = self.0.node(number.0);
-        attributes(reply, node.and_then(|node| self.0.change(&node, &wanted, drops_set_id)));
+        attributes(reply, &TTL, node.and_then(|node| self.0.change(&node, &wanted, drops_set_id)));
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
@@ -288,7 +252,11 @@ impl Filesystem for FuseDriver {
         self.0.count(RequestKind::MkNod);
         let asked = CreateRequest::node(mode, rdev);
         let name = name.as_bytes();
-        entry(reply, asked.and_then(|asked| self.0.make(caller(request), parent.0, name, &asked)));
+        entry(
+            reply,
+            &TTL,
+            asked.and_then(|asked| self.0.make(caller(request), parent.0, name, &asked)),
+        );
     }
 
     fn mkdir(
@@ -302,7 +270,7 @@ impl Filesystem for FuseDriver {
     ) {
         self.0.count(RequestKind::MkDir);
         let asked = CreateRequest::new(FileKind::Directory, mode);
-        entry(reply, self.0.make(caller(request), parent.0, name.as_bytes(), &asked));
+        entry(reply, &TTL, self.0.make(caller(request), parent.0, name.as_bytes(), &asked));
     }
 
     fn symlink(
@@ -316,7 +284,7 @@ impl Filesystem for FuseDriver {
         self.0.count(RequestKind::SymLink);
         let target = target.as_os_str().as_bytes();
         let asked = CreateRequest { target, ..CreateRequest::new(FileKind::Symlink, 0o777) };
-        entry(reply, self.0.make(caller(request), parent.0, name.as_bytes(), &asked));
+        entry(reply, &TTL, self.0.make(caller(request), parent.0, name.as_bytes(), &asked));
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -350,7 +318,7 @@ impl Filesystem for FuseDriver {
 
     fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.0.count(RequestKind::Link);
-        entry(reply, self.0.link(number.0, parent.0, name.as_bytes()));
+        entry(reply, &TTL, self.0.link(number.0, parent.0, name.as_bytes()));
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -528,10 +496,7 @@ impl Filesystem for FuseDriver {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         self.0.count(RequestKind::StatFs);
-        let (blocks, free, available) = self.0.space();
-        // No limit on the number of files; programs check for free ones.
-        let files = u64::from(u32::MAX);
-        reply.statfs(blocks, free, available, files, files, 4096, 255, 4096);
+        statfs(reply, self.0.store.as_deref());
     }
 
     fn setxattr(
@@ -627,20 +592,5 @@ impl Filesystem for FuseDriver {
         reply: ReplyIoctl,
     ) {
         reply.error(Errno::ENOTTY);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_what_the_kernel_sent() {
-        let new_time = |time| new_time(TimeOrNow::SpecificTime(time));
-        // As the FUSE library passes on -2 seconds and 300 nanoseconds.
-        assert_eq!(new_time(UNIX_EPOCH - Duration::new(2, 300)), NewTime::At(-2, 300));
-        assert_eq!(new_time(UNIX_EPOCH + Duration::new(2, 300)), NewTime::At(2, 300));
-        let far = 1 << 40;
-        assert_eq!(new_time(UNIX_EPOCH + Duration::from_secs(far)), NewTime::At(1 << 40, 0));
     }
 }

@@ -316,7 +316,7 @@ impl MountState {
 
     /// Closes all open files when the kernel has detached. Programs that have the store's file open
     /// can still write to it, which changes nothing that is published.
-    pub(crate) fn close_all(&self) -> Result<(), Errno> {
+    pub(crate) fn close_files(&self) -> Result<(), Errno> {
         let mut first = Ok(());
         for node in self.nodes.open() {
             if let Some(OpenedFile { content: OpenedContent::Changing(file), .. }) =

@@ -21,16 +21,21 @@ mod fusermount;
 mod indexed;
 mod link_count;
 mod listing;
+mod live_mount;
 mod lookup;
 mod make;
 mod mount;
+mod mount_run;
 mod mount_state;
 mod mount_trial;
+mod mounted_directory;
 mod node_location;
+mod node_table;
 mod nodes;
 mod prune;
 mod reclaim;
 mod remove;
+mod replies;
 mod ring_driver;
 mod server;
 mod statistics;
@@ -39,12 +44,14 @@ mod test_state;
 mod xattr;
 
 pub use control::{
-    ControlRequest, ListedMount, MountStatus, SOURCE, ask, dead_mount_advice, mountpoint_of,
+    ControlRequest, LIVE, ListedMount, MountStatus, SOURCE, ask, dead_mount_advice, mountpoint_of,
     mountpoints, mounts, status_of,
 };
 pub use file::InPlacePolicy;
 pub use fusermount::{HELPER_NAMES, unmount_by_helper};
-pub use mount::{Mount, MountEnding, MountOptions, is_supported};
+pub use live_mount::{LiveMount, LiveMountOptions};
+pub use mount::{Mount, MountOptions, is_supported};
+pub use mount_run::MountEnding;
 pub use mount_trial::{try_mount, try_rings};
 pub use prune::KNOWN_FILES_MAX;
 pub use server::{Transport, TransportChoice};

@@ -28,7 +28,8 @@ use parking_lot::Mutex;
 use crate::attributes::ListedAttributes;
 use crate::indexed::KeyList;
 use crate::mount_state::MountState;
-use crate::nodes::{KernelNode, ROOT};
+use crate::node_table::ROOT;
+use crate::nodes::KernelNode;
 
 /// Entries of the first batch; few, so that a small directory is cheap.
 const BATCH_FIRST: usize = 512;

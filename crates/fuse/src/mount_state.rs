@@ -24,17 +24,15 @@ use crate::file::InPlacePolicy;
 use crate::indexed::IndexedReaders;
 use crate::listing::OpenListing;
 use crate::node_location::NodeLocation;
-use crate::nodes::{KernelNode, NodeTable};
+use crate::node_table::NodeTable;
+use crate::nodes::KernelNode;
 use crate::statistics::{RequestKind, RequestStatistics};
 use esker_fs::session::view::NamespaceView;
-
-/// Blocks of 4 KiB reported for stores of unknown size: 4 PiB.
-const BLOCKS_UNKNOWN: u64 = 1 << 40;
 
 /// State of a mount.
 pub(crate) struct MountState {
     pub(crate) view: NamespaceView,
-    pub(crate) nodes: NodeTable,
+    pub(crate) nodes: NodeTable<KernelNode>,
     pub(crate) indexed: IndexedReaders,
     /// Number of changes made, by which entries read ahead are recognized as stale.
     pub(crate) changes: AtomicU64,
@@ -46,7 +44,7 @@ pub(crate) struct MountState {
     pub(crate) statistics: Option<RequestStatistics>,
     clock: Arc<dyn Clock>,
     /// The store's directory, whose free space is the mount's.
-    store: Option<PathBuf>,
+    pub(crate) store: Option<PathBuf>,
     pub(crate) writes_back: bool,
     pub(crate) in_place: InPlacePolicy,
     /// True if the kernel reads and writes files of the store directly; set by the handshake.
@@ -90,7 +88,7 @@ impl MountState {
         Self {
             is_far: view.namespace().is_far(),
             view,
-            nodes: NodeTable::new(root),
+            nodes: NodeTable::of_root(root),
             indexed: IndexedReaders::default(),
             changes: AtomicU64::new(0),
             status,
@@ -198,15 +196,6 @@ impl MountState {
 
     pub(crate) fn close_handle(&self, number: u64) {
         drop(self.handles.lock().remove(&number));
-    }
-
-    /// Blocks of 4 KiB in the store: in total, free, and available to ordinary users.
-    pub(crate) fn space(&self) -> (u64, u64, u64) {
-        let known = self.store.as_deref().and_then(|store| rustix::fs::statvfs(store).ok());
-        known.map_or((BLOCKS_UNKNOWN, BLOCKS_UNKNOWN, BLOCKS_UNKNOWN), |room| {
-            let of = |blocks: u64| blocks.saturating_mul(room.f_frsize) / 4096;
-            (of(room.f_blocks), of(room.f_bfree), of(room.f_bavail))
-        })
     }
 }
 

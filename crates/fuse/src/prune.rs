@@ -2,7 +2,7 @@
 //! Prune: bounds the number of files that a mount remembers on the kernel's behalf.
 //!
 //! The kernel keeps names and inodes until the whole machine runs short of memory, and a mount has
-//! a node for each (`nodes.rs`). When there are many nodes, a thread passes the numbers of a part
+//! a node for each (`node_table`). When there are many nodes, a thread passes the numbers of a part
 //! of them to the kernel, which drops those not in use and confirms with ordinary FORGET messages
 //! (`FUSE_NOTIFY_PRUNE`, since Linux 6.18). Older kernels refuse the message and decide alone.
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::nodes::NodeTable;
+use crate::node_table::{NodeTable, NumberedNode};
 
 /// Number of files that the kernel may know before the mount asks it to forget some. A node takes
 /// about 250 bytes.
@@ -33,7 +33,7 @@ const HEADER_BYTES: usize = 32;
 /// Asks the kernel, through `device`, to forget files whenever it knows more than `known_max`;
 /// returns when the sender of `end` is dropped.
 pub(crate) fn prune_until(
-    nodes: &NodeTable,
+    nodes: &NodeTable<impl NumberedNode>,
     device: &OwnedFd,
     known_max: usize,
     end: &Receiver<()>,

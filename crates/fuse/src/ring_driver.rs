@@ -18,10 +18,11 @@ use rustix::fs::OFlags;
 
 use crate::attributes::type_of;
 use crate::backing::Backing;
-use crate::driver::{dot, open_flags};
+use crate::driver::{open_flags, space_of};
 use crate::listing::{EntrySink, ShownEntry};
 use crate::make::{Caller, CreateRequest};
 use crate::mount_state::MountState;
+use crate::replies::dot;
 use crate::statistics::RequestKind;
 
 /// Helpers answer larger reads and writes, which take longer than waking a helper.
@@ -140,7 +141,7 @@ impl Answerer for RingDriver {
             Operation::Open { flags } => self.open(node, flags, drops_set_id),
             Operation::Create { name, flags, mode } => self.create(node, caller, name, flags, mode),
             Operation::StatFs => {
-                let (blocks, free, available) = state.space();
+                let (blocks, free, available) = space_of(state.store.as_deref());
                 Ok(Answer::Room(blocks, free, available))
             }
             Operation::OpenDir => Ok(Answer::Opened(state.open_handle(node)?, 0, 0)),

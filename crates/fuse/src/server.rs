@@ -13,7 +13,7 @@ use std::sync::mpsc::Sender;
 
 use esker_base::{Error, Kind, Result};
 use esker_fuse_ring::{Answerer, RingOptions, RingRefusal, Rings};
-use fuser::Session;
+use fuser::{Filesystem, Session};
 
 use crate::driver::{FuseDriver, REQUEST_BYTES_MAX};
 use crate::mount_state::MountState;
@@ -106,24 +106,33 @@ impl Server {
     }
 
     /// Answers the kernel until the mount is gone or a thread of a ring has failed, sends the
-    /// outcome to `ended`, and never returns: dropping the session would unmount its directory once
-    /// more, and with it the file system beneath.
+    /// outcome to `ended`, and never returns, for the same reason as [`answer_by_threads`].
     pub(crate) fn answer_kernel(self, ended: &Sender<io::Result<()>>) {
         let Self { session, rings, .. } = self;
         if let Some(RingServer { rings, device, answerer }) = rings {
             let _ = ended.send(rings.serve(device, answerer));
             park(&session);
         }
-        match session.spawn() {
-            Ok(background) => {
-                let ran = background.guard.join();
-                let panicked = |_| Err(io::Error::other("a thread panicked"));
-                let _ = ended.send(ran.unwrap_or_else(panicked));
-                // The rest of `background`, which unmounts when it is dropped, stays here.
-                park(&())
-            }
-            Err(error) => drop(ended.send(Err(error))),
+        answer_by_threads(session, ended);
+    }
+}
+
+/// Answers the kernel by threads until the mount is gone, sends the outcome to `ended`, and never
+/// returns unless no thread could be started: dropping the session would unmount its directory once
+/// more, and with it the file system beneath.
+pub(crate) fn answer_by_threads<F: Filesystem + Send + Sync + 'static>(
+    session: Session<F>,
+    ended: &Sender<io::Result<()>>,
+) {
+    match session.spawn() {
+        Ok(background) => {
+            let ran = background.guard.join();
+            let panicked = |_| Err(io::Error::other("a thread panicked"));
+            let _ = ended.send(ran.unwrap_or_else(panicked));
+            // The rest of `background`, which unmounts when it is dropped, stays here.
+            park(&())
         }
+        Err(error) => drop(ended.send(Err(error))),
     }
 }
 

@@ -15,7 +15,8 @@ use fuser::Errno;
 use crate::control::STATUS;
 use crate::mount_state::MountState;
 use crate::node_location::NodeLocation;
-use crate::nodes::{KernelNode, ROOT};
+use crate::node_table::ROOT;
+use crate::nodes::KernelNode;
 
 /// `setxattr`'s flags.
 const CREATE: i32 = 1;
@@ -73,15 +74,7 @@ impl MountState {
         value: &[u8],
         flags: i32,
     ) -> Result<(), Errno> {
-        if !is_stored(attribute) {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let how = match flags {
-            0 => XattrSet::Any,
-            CREATE => XattrSet::Create,
-            REPLACE => XattrSet::Replace,
-            _ => return Err(Errno::EINVAL),
-        };
+        let how = xattr_condition(attribute, flags)?;
         let session = self.session()?;
         let node = self.node(number)?;
         node.is_known_without_xattrs.store(false, Ordering::Relaxed);
@@ -122,6 +115,19 @@ impl MountState {
     }
 }
 
-fn is_stored(attribute: &[u8]) -> bool {
+/// The condition of a `setxattr` of `attribute` with `flags`.
+pub(crate) fn xattr_condition(attribute: &[u8], flags: i32) -> Result<XattrSet, Errno> {
+    if !is_stored(attribute) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    match flags {
+        0 => Ok(XattrSet::Any),
+        CREATE => Ok(XattrSet::Create),
+        REPLACE => Ok(XattrSet::Replace),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+pub(crate) fn is_stored(attribute: &[u8]) -> bool {
     [&b"user."[..], TRUSTED, b"security."].iter().any(|prefix| attribute.starts_with(prefix))
 }

@@ -13,4 +13,4 @@ mod tree;
 pub use self::connection::{Answer, LiveClientOptions, LiveConnection};
 pub use self::pending::{LiveDir, LiveFile, Request};
 pub use self::shared_connection::SharedConnection;
-pub use self::tree::{LiveEntry, LivePlace, LiveTree};
+pub use self::tree::{LiveEntry, LivePlace, LiveTree, take_entries};

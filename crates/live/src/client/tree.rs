@@ -161,7 +161,7 @@ impl LiveTree {
         loop {
             let after = entries.last().map_or(&b""[..], |entry| &entry.name);
             let answer = self.connection.call(Request::list(dir, after, LIST_ENTRIES))?;
-            let (is_end, page) = answer.only(take_page)?;
+            let (is_end, page) = answer.only(take_entries)?;
             let is_stuck = page.is_empty();
             entries.extend(page);
             if is_end || is_stuck {
@@ -260,7 +260,11 @@ impl LiveTree {
     }
 }
 
-fn take_page(input: &mut WireInput) -> Result<(bool, Vec<LiveEntry>), WireDamage> {
+/// Reads the entries that a listing returns, and whether they are the last ones.
+///
+/// # Errors
+/// Damage if the bytes are not entries.
+pub fn take_entries(input: &mut WireInput) -> Result<(bool, Vec<LiveEntry>), WireDamage> {
     let is_end = input.u8()? != 0;
     let count = input.varint_max(input.left(), "as many entries as follow")?;
     let mut entries = Vec::new();

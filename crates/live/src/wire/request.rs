@@ -60,6 +60,12 @@ pub struct AttributeRequest {
     pub atime_ns: Option<i64>,
     /// Time of the last modification, in nanoseconds since the Unix epoch.
     pub mtime_ns: Option<i64>,
+    /// True to set the time of the last access to the server's current time, instead of
+    /// `atime_ns`.
+    pub atime_now: bool,
+    /// True to set the time of the last modification to the server's current time, instead of
+    /// `mtime_ns`.
+    pub mtime_now: bool,
 }
 
 impl AttributeRequest {
@@ -74,8 +80,9 @@ impl AttributeRequest {
             time(self.atime_ns),
             time(self.mtime_ns),
         ];
-        let mask = (0..).zip(&fields).map(|(bit, field)| u8::from(field.is_some()) << bit).sum();
-        out.push(mask);
+        let mask: u8 =
+            (0..).zip(&fields).map(|(bit, field)| u8::from(field.is_some()) << bit).sum();
+        out.push(mask | u8::from(self.atime_now) << 6 | u8::from(self.mtime_now) << 7);
         fields.iter().flatten().for_each(|field| put_varint(out, *field));
     }
 
@@ -85,8 +92,8 @@ impl AttributeRequest {
     /// Damage if the bytes are not changes.
     pub fn take(input: &mut WireInput) -> Result<Self, WireDamage> {
         let mask = input.u8()?;
-        if mask >= 1 << 6 {
-            return Err(input.damage("a mask of six attributes"));
+        if mask & (mask >> 2) & 0b11_0000 != 0 {
+            return Err(input.damage("one time of each kind"));
         }
         let mut field = |bit: u8| (mask & 1 << bit != 0).then(|| input.varint()).transpose();
         let fields = [field(0)?, field(1)?, field(2)?, field(3)?, field(4)?, field(5)?];
@@ -100,19 +107,21 @@ impl AttributeRequest {
             size: fields[3],
             atime_ns: time(fields[4]),
             mtime_ns: time(fields[5]),
+            atime_now: mask & 1 << 6 != 0,
+            mtime_now: mask & 1 << 7 != 0,
         })
     }
 
-    /// Returns the changes as a session takes them.
+    /// Returns the changes as a session takes them, at the time `now_ns`.
     #[must_use]
-    pub fn changes(&self) -> AttributeChanges {
+    pub fn changes(&self, now_ns: i64) -> AttributeChanges {
         AttributeChanges {
             mode: self.mode,
             uid: self.uid,
             gid: self.gid,
             size: self.size,
-            atime_ns: self.atime_ns,
-            mtime_ns: self.mtime_ns,
+            atime_ns: self.atime_ns.or(self.atime_now.then_some(now_ns)),
+            mtime_ns: self.mtime_ns.or(self.mtime_now.then_some(now_ns)),
             ctime_ns: None,
         }
     }
@@ -145,10 +154,16 @@ mod tests {
             size: Some(u64::MAX),
             atime_ns: Some(-1),
             mtime_ns: Some(i64::MAX),
+            ..AttributeRequest::default()
         };
-        for changes in
-            [AttributeRequest::default(), AttributeRequest { mode: None, ..all.clone() }, all]
-        {
+        let now = AttributeRequest {
+            mode: Some(1),
+            atime_now: true,
+            mtime_now: true,
+            ..AttributeRequest::default()
+        };
+        let no_mode = AttributeRequest { mode: None, ..all.clone() };
+        for changes in [AttributeRequest::default(), no_mode, all, now] {
             let mut out = Vec::new();
             changes.put(&mut out);
             assert_eq!(AttributeRequest::take(&mut WireInput::new(&out)), Ok(changes));
@@ -156,6 +171,6 @@ mod tests {
                 assert!(AttributeRequest::take(&mut WireInput::new(&out[..cut])).is_err());
             }
         }
-        assert!(AttributeRequest::take(&mut WireInput::new(&[64])).is_err());
+        assert!(AttributeRequest::take(&mut WireInput::new(&[64 | 16, 0])).is_err());
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod doctor;
 pub mod mount;
+mod mount_directory;
 mod mount_log;
 pub mod mounts;
 pub mod run;

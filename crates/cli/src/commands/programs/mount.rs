@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use esker_base::clock::SystemClock;
@@ -21,14 +22,16 @@ use esker_fs::session::view::NamespaceView;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
 use esker_fuse::{
-    InPlacePolicy, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, SOURCE, Transport,
-    TransportChoice, status_of,
+    InPlacePolicy, KNOWN_FILES_MAX, LIVE, LiveMount, LiveMountOptions, Mount as Mounted,
+    MountEnding, MountOptions, SOURCE, Transport, TransportChoice, status_of,
 };
+use esker_live::client::LiveClientOptions;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::{Value, json};
 
+use super::mount_directory::{detach, make_usable};
 use super::mount_log::MountLog;
-use crate::change::{MessageArgument, SessionSettings, TakeOver, resume};
+use crate::change::{DurabilityLevel, MessageArgument, SessionSettings, TakeOver, resume};
 use crate::context::CommandContext;
 use crate::location::StackArgument;
 use crate::mount_overlap;
@@ -93,6 +96,9 @@ impl From<RequestTransport> for Transport {
 /// also reports whether publishing succeeded, by `fusermount3 -u` or `umount`, and by SIGTERM or
 /// SIGINT. `esker commit` publishes the current state and keeps the mount.
 ///
+/// With live:NAME, shows the live namespace NAME, which other mounts and clients change at the same
+/// time, on any number of machines (`esker live`). The mount acts for the user who runs it.
+///
 /// With --job, the session is one part of a job instead, which the end of the mount completes; `esker
 /// publish --job` joins all parts.
 ///
@@ -109,9 +115,10 @@ Examples:
   make -C /mnt && esker commit /mnt build-1-compiled  publish in between
   esker umount /mnt                                   publish as build-1 and end
   esker mount --write build-1 --resume /mnt           go on after a crash
-  esker mount --job $job --rank $SLURM_NODEID /mnt    write the part of one node of a job")]
+  esker mount --job $job --rank $SLURM_NODEID /mnt    write the part of one node of a job
+  esker mount live:run /mnt                           share a live namespace with other machines")]
 pub struct MountCommand {
-    /// The snapshot, unless --write or --job is given; then the mount point
+    /// The snapshot, or live:NAME, unless --write or --job is given; then the mount point
     #[arg(required = true, num_args = 1..=2, value_names = ["NAME", "MOUNTPOINT"])]
     what: Vec<String>,
     #[command(flatten)]
@@ -140,6 +147,10 @@ pub struct MountCommand {
     /// Linux 6.14 and `echo Y > /sys/module/fuse/parameters/enable_uring` by root
     #[arg(long, value_name = "HOW", value_enum, default_value_t = RequestTransport::Threads)]
     transport: RequestTransport,
+    /// Time after which names and attributes of a live namespace are read again from its server; 0
+    /// for every time
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = refresh_seconds)]
+    refresh: f64,
     /// Threads that serve the kernel's requests; with rings, those that serve slow requests, beside
     /// one thread for each processor
     #[arg(long, value_name = "N", default_value_t = 4)]
@@ -184,32 +195,46 @@ impl MountCommand {
         make_usable(&mountpoint)?;
         mount_overlap::check_mountpoint(context.store_url(), &mountpoint)?;
         let has_predecessor = self.has_predecessor(&mountpoint, changes.as_ref())?;
-        let subject = self.subject(context, changes, &mountpoint)?;
-        if has_predecessor {
-            detach(&mountpoint)?;
-        }
-        let mounted =
-            Mounted::new(subject.view.clone(), &mountpoint, self.options(context, &subject))
-                .inspect_err(|_| subject.give_up(context, self.resume))?;
-        subject.announce(context, &mountpoint)?;
-        let mut log = match (is_background, given) {
-            (true, None) => Some(MountLog::choose()?),
-            (_, given) => given,
+        let attend = |transport: Option<String>| -> Result<Option<MountLog>> {
+            let mut log = match (is_background, given) {
+                (true, None) => Some(MountLog::choose()?),
+                (_, given) => given,
+            };
+            match (transport, &mut log) {
+                (Some(text), Some(log)) => log.open_with(&text)?,
+                (Some(text), None) => notice(text),
+                (None, _) => {}
+            }
+            log.as_ref().map_or(Ok(()), MountLog::leave_terminal)?;
+            Ok(log)
         };
-        match (transport_text(mounted.transport()), &mut log) {
-            (Some(text), Some(log)) => log.open_with(&text)?,
-            (Some(text), None) => notice(text),
-            (None, _) => {}
-        }
-        log.as_ref().map_or(Ok(()), MountLog::leave_terminal)?;
-        let ending = mounted.run()?;
-        let finished = match &ending.closed {
-            Ok(()) => subject.finish(),
-            Err(error) => Err(Error::new(error.kind(), error.context())),
+        let (ending, finished, log) = match self.live_name() {
+            Some(name) => {
+                let mounted = self.mount_live(context, name, &mountpoint)?;
+                announce(context, &mountpoint, (&self.what[0], None))?;
+                let log = attend(None)?;
+                let ending = mounted.run()?;
+                let finished = closed(&ending).map(|()| json!({}));
+                (ending, finished, log)
+            }
+            None => {
+                let subject = self.subject(context, changes, &mountpoint)?;
+                if has_predecessor {
+                    detach(&mountpoint)?;
+                }
+                let options = self.options(context, &subject);
+                let mounted = Mounted::new(subject.view.clone(), &mountpoint, options)
+                    .inspect_err(|_| subject.give_up(context, self.resume))?;
+                subject.announce(context, &mountpoint)?;
+                let log = attend(transport_text(mounted.transport()))?;
+                let ending = mounted.run()?;
+                let finished = closed(&ending).and_then(|()| subject.finish());
+                if !is_background && let (Ok(report), Some(_)) = (&finished, &subject.session) {
+                    SessionOutcome::announce(context, report)?;
+                }
+                (ending, finished, log)
+            }
         };
-        if !is_background && let (Ok(report), Some(_)) = (&finished, &subject.session) {
-            SessionOutcome::announce(context, report)?;
-        }
         let mut told = finished.as_ref().map(Clone::clone);
         if let Some(requests) = &ending.requests {
             notice(request_text(requests));
@@ -259,6 +284,33 @@ impl MountCommand {
                 "mount what, and where? Give a name and a directory: `esker mount --help` has examples",
             ),
         }
+    }
+
+    /// The name of the live namespace to mount, if it is one.
+    fn live_name(&self) -> Option<&str> {
+        self.what.first().filter(|_| self.what.len() == 2)?.strip_prefix(LIVE)
+    }
+
+    fn mount_live(
+        &self,
+        context: &CommandContext,
+        name: &str,
+        mountpoint: &Path,
+    ) -> Result<LiveMount> {
+        if self.write_back || matches!(self.transport, RequestTransport::Uring) {
+            usage::exit("a live namespace has no --write-back and no --transport uring");
+        }
+        let options = LiveMountOptions {
+            client: LiveClientOptions::default(),
+            threads: self.threads,
+            allows_others: self.allow_other || rustix::process::geteuid().is_root(),
+            ttl: Duration::from_secs_f64(self.refresh),
+            is_durable: matches!(self.settings.durability, DurabilityLevel::Always),
+            counts_requests: self.statistics,
+            store: store_directory(context),
+            report: Box::new(report),
+        };
+        LiveMount::new(&context.store()?, name, mountpoint, options)
     }
 
     /// Opens the contents of the mount. The kernel checks permissions for each caller, so the
@@ -382,7 +434,6 @@ impl MountCommand {
     }
 
     fn options(&self, context: &CommandContext, subject: &MountSubject) -> MountOptions {
-        let store = context.store_url();
         let is_root = rustix::process::geteuid().is_root();
         MountOptions {
             source: format!("{SOURCE}{}", subject.name),
@@ -394,12 +445,18 @@ impl MountCommand {
             allows_others: self.allow_other || is_root,
             known_files_max: KNOWN_FILES_MAX,
             counts_requests: self.statistics,
-            store: Some(PathBuf::from(store.strip_prefix("file://").unwrap_or(store)))
-                .filter(|path| path.is_dir()),
+            store: store_directory(context),
             clock: Arc::new(SystemClock),
             report: Box::new(report),
         }
     }
+}
+
+/// The directory of the store, if it is one.
+fn store_directory(context: &CommandContext) -> Option<PathBuf> {
+    let store = context.store_url();
+    let path = PathBuf::from(store.strip_prefix("file://").unwrap_or(store));
+    path.is_dir().then_some(path)
 }
 
 /// The number of requests by kind, in one line.
@@ -433,23 +490,46 @@ fn lease(markers: Option<ReaderMarkers>) -> Result<Option<ReadLease>> {
     markers.map(|markers| ReadLease::keep(markers, failed)).transpose()
 }
 
+/// Fails if files of an ended mount could not be closed.
+fn closed(ending: &MountEnding) -> Result<()> {
+    match &ending.closed {
+        Ok(()) => Ok(()),
+        Err(error) => Err(Error::new(error.kind(), error.context())),
+    }
+}
+
+/// Says that `name`, or the session `set` for it, is mounted.
+fn announce(
+    context: &CommandContext,
+    mountpoint: &Path,
+    (name, set): (&str, Option<String>),
+) -> Result<()> {
+    if context.out.is_json() {
+        let pid = std::process::id();
+        let mountpoint = mountpoint.to_string_lossy();
+        let shown = json!({"mountpoint": mountpoint, "name": name, "set": set, "pid": pid});
+        context.out.json(shown)?;
+    } else {
+        let at = mountpoint.display();
+        context.out.line(match set {
+            Some(set) => format!("session @{set} is at {at}; it will be {name}"),
+            None => format!("{name} is at {at}"),
+        })?;
+    }
+    context.out.flush()
+}
+
+fn refresh_seconds(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give seconds, such as 0.5, at most a day".into()),
+    }
+}
+
 impl MountSubject {
     fn announce(&self, context: &CommandContext, mountpoint: &Path) -> Result<()> {
         let set = self.session.as_ref().map(|(session, _)| session.set().to_string());
-        if context.out.is_json() {
-            let pid = std::process::id();
-            let mountpoint = mountpoint.to_string_lossy();
-            let shown =
-                json!({"mountpoint": mountpoint, "name": self.name, "set": set, "pid": pid});
-            context.out.json(shown)?;
-        } else {
-            let at = mountpoint.display();
-            context.out.line(match set {
-                Some(set) => format!("session @{set} is at {at}; it will be {}", self.name),
-                None => format!("{} is at {at}", self.name),
-            })?;
-        }
-        context.out.flush()
+        announce(context, mountpoint, (&self.name, set))
     }
 
     /// Publishes or completes the session, if there is one.
@@ -531,43 +611,4 @@ fn in_background(context: &CommandContext) -> Result<()> {
         std::process::exit(i32::from(code));
     }
     context.out.raw(line.as_bytes())
-}
-
-/// Unmounts the unusable remains of a dead mount at `mountpoint`.
-fn make_usable(mountpoint: &Path) -> Result<()> {
-    // Not `stat`: the kernel may have cached attributes of the root though nobody serves it any
-    // more.
-    match rustix::fs::statvfs(mountpoint) {
-        // Aborted, or canceled if it had rings: the mount died just now.
-        Err(
-            rustix::io::Errno::NOTCONN
-            | rustix::io::Errno::CONNABORTED
-            | rustix::io::Errno::CANCELED,
-        ) => detach(mountpoint),
-        Err(errno) => Err(Error::io(errno.into(), format!("mount at {}", mountpoint.display()))),
-        Ok(_) if !mountpoint.is_dir() => {
-            let context = format!("{}: not a directory", mountpoint.display());
-            Err(Error::new(Kind::NotADirectory, context))
-        }
-        Ok(_) => Ok(()),
-    }
-}
-
-/// Removes the mount at `mountpoint` from the tree; programs that have files open in it keep those.
-fn detach(mountpoint: &Path) -> Result<()> {
-    if rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH).is_ok() {
-        return Ok(());
-    }
-    match esker_fuse::unmount_by_helper(mountpoint, true) {
-        Ok(output) if output.status.success() => Ok(()),
-        _ => {
-            let word = shell_word(mountpoint.as_os_str().as_bytes());
-            let what = format!(
-                "{}: an old mount is in the way; its user or root removes it by `fusermount3 -u -z \
-                 {word}`",
-                mountpoint.display()
-            );
-            Err(Error::new(Kind::Denied, what))
-        }
-    }
 }

@@ -209,8 +209,7 @@ impl ClientSession<'_> {
             }
             Verb::SetAttributes => {
                 let file = NamedFile::take(input)?;
-                let changes = AttributeRequest::take(input)?.changes();
-                self.set_attributes(dir, &file, &changes)
+                self.set_attributes(dir, &file, &AttributeRequest::take(input)?)
             }
             Verb::SetXattr => {
                 let (file, attribute) = (NamedFile::take(input)?, take_name(input)?);

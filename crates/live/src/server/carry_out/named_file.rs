@@ -17,9 +17,12 @@ use esker_fs::ops::{AttributeChanges, XattrSet};
 use esker_fs::stack::dir::Dir;
 use esker_fs::stack::identity::{EXECUTE, READ, WRITE};
 
+use esker_fs::session::Session;
+
 use super::changes::ItemEffect;
 use super::{ClientSession, take_name};
 use crate::server::client_files::ClientFile;
+use crate::wire::AttributeRequest;
 
 /// The file of an item: identity, or 0 for any, and name.
 #[derive(Clone, Copy)]
@@ -183,11 +186,37 @@ impl ClientSession<'_> {
         &self,
         dir: &Dir,
         file: &NamedFile,
+        request: &AttributeRequest,
+    ) -> Result<()> {
+        let changes = request.changes(self.session.now_ns());
+        if self.may_touch(dir, file, request)? {
+            return self.change_attributes(&self.superuser, (dir, file), &changes);
+        }
+        self.change_attributes(&self.session, (dir, file), &changes)
+    }
+
+    /// True if `request` sets the times of `file` to the current one and nothing else, for which
+    /// write permission is enough.
+    fn may_touch(&self, dir: &Dir, file: &NamedFile, request: &AttributeRequest) -> Result<bool> {
+        let touch = AttributeRequest {
+            atime_now: request.atime_now,
+            mtime_now: request.mtime_now,
+            ..AttributeRequest::default()
+        };
+        if *request != touch || self.session.identity().is_root() {
+            return Ok(false);
+        }
+        Ok(self.session.identity().check(WRITE, &self.inode_of(dir, file)?, file.name).is_ok())
+    }
+
+    fn change_attributes(
+        &self,
+        session: &Session,
+        (dir, file): (&Dir, &NamedFile),
         changes: &AttributeChanges,
     ) -> Result<()> {
-        let session = &self.session;
         match self.place_of(dir, file)? {
-            FilePlace::Open(opened) => self.set_open_attributes(&opened, changes),
+            FilePlace::Open(opened) => self.set_open_attributes(session, &opened, changes),
             FilePlace::Directory => match dir.location() {
                 Some((parent, name)) => session.setattr(&parent, &name, changes).map(drop),
                 None => session.setattr_root(changes),
@@ -203,9 +232,14 @@ impl ClientSession<'_> {
 
     /// Changes attributes of an open file. A program may set the size of a file that it has open
     /// for writing, whatever the permission bits say by now.
-    fn set_open_attributes(&self, opened: &ClientFile, changes: &AttributeChanges) -> Result<()> {
-        let file = self.session.file(&opened.file);
-        let is_granted = |inode: &Inode| self.session.identity().check(WRITE, inode, b"").is_ok();
+    fn set_open_attributes(
+        &self,
+        session: &Session,
+        opened: &ClientFile,
+        changes: &AttributeChanges,
+    ) -> Result<()> {
+        let file = session.file(&opened.file);
+        let is_granted = |inode: &Inode| session.identity().check(WRITE, inode, b"").is_ok();
         let mut others = *changes;
         if changes.size.is_some() && opened.may_write && !is_granted(&file.stat()?) {
             others.size = None;

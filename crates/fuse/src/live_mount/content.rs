@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Content: attributes and bytes of files of a live namespace.
+//!
+//! Clients see each other's writes at the next open (close-to-open): an open reads the attributes
+//! from the server, and drops the kernel's pages of a file that has changed since its last open. A
+//! write returns once the server has it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use esker_fs::inode::timestamp;
+use esker_fuse_ring::{AttrChanges, NewTime};
+use esker_live::client::Request;
+use esker_live::wire::{AttributeRequest, TRANSFER_BYTES_MAX};
+use fuser::{Errno, FileAttr, FopenFlags};
+
+use super::live_node::{ContentState, LiveNode};
+use super::live_state::LiveState;
+
+impl LiveState {
+    /// The current attributes of `number` for the kernel.
+    pub(super) fn attributes(&self, number: u64) -> Result<FileAttr, Errno> {
+        let node = self.node(number)?;
+        let [found] = self.call_all([Request::attributes(&node.named().file())])?;
+        Ok(self.shown(&node, &self.attributes_in(found)?))
+    }
+
+    /// Changes attributes of `number`; returns all of them. A change of size removes set-id bits if
+    /// `drops_set_id`.
+    pub(super) fn set_attributes(
+        &self,
+        number: u64,
+        wanted: &AttrChanges,
+        drops_set_id: bool,
+    ) -> Result<FileAttr, Errno> {
+        let node = self.node(number)?;
+        let at = |time: Option<NewTime>| match time {
+            Some(NewTime::At(seconds, nanoseconds)) => {
+                Some(timestamp::of_parts(seconds, i64::from(nanoseconds)))
+            }
+            _ => None,
+        };
+        let mut changes = AttributeRequest {
+            mode: wanted.mode.map(|mode| mode & 0o7777),
+            uid: wanted.uid,
+            gid: wanted.gid,
+            size: wanted.size,
+            atime_ns: at(wanted.atime),
+            mtime_ns: at(wanted.mtime),
+            atime_now: wanted.atime == Some(NewTime::Now),
+            mtime_now: wanted.mtime == Some(NewTime::Now),
+        };
+        if wanted.size.is_some() && drops_set_id && changes.mode.is_none() {
+            changes.mode = self.mode_without_set_id(&node);
+        }
+        let file = node.named();
+        let change = self.change(Request::set_attributes(&file.file(), &changes));
+        let [changed, found] = self.call_all([change, Request::attributes(&file.file())])?;
+        self.done(changed)?;
+        Ok(self.shown(&node, &self.attributes_in(found)?))
+    }
+
+    /// The mode of `node` without the set-id bits that a write by another user removes, if this
+    /// mount has to remove them: a server does not for clients of the superuser.
+    fn mode_without_set_id(&self, node: &LiveNode) -> Option<u32> {
+        let mode = node.mode.load(Ordering::Relaxed);
+        // Without group execution, set-group-id means mandatory locking and stays.
+        let dropped = if mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
+        (self.is_superuser && mode & dropped != 0).then_some(mode & !dropped)
+    }
+
+    /// Opens the file `number` once more. Returns the flags of the reply.
+    pub(super) fn open(&self, number: u64) -> Result<FopenFlags, Errno> {
+        let node = self.node(number)?;
+        let mut opens = node.opens.lock();
+        let file = node.named();
+        let requests = [Request::open(&file.file()), Request::attributes(&file.file())];
+        let [opened, found] = self.call_all(requests)?;
+        self.done(opened)?;
+        let found = self.attributes_in(found)?;
+        let is_same = self.count_open(&mut opens, ContentState::of(&found));
+        Ok(if is_same { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() })
+    }
+
+    /// Ends one open of the file `number`.
+    pub(super) fn release(&self, number: u64) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        let mut opens = node.opens.lock();
+        opens.count = opens.count.saturating_sub(1);
+        if opens.count > 0 {
+            return Ok(());
+        }
+        self.open_files.fetch_sub(1, Ordering::Relaxed);
+        self.close(&node)
+    }
+
+    fn close(&self, node: &LiveNode) -> Result<(), Errno> {
+        let [closed] = self.call_all([Request::close(&node.named().file())])?;
+        self.done(closed)
+    }
+
+    /// Closes all files: the mount has ended.
+    pub(super) fn close_files(&self) -> Result<(), Errno> {
+        let mut first = Ok(());
+        for node in self.nodes.filtered(|_| true) {
+            let mut opens = node.opens.lock();
+            if opens.count > 0 {
+                opens.count = 0;
+                first = first.and(self.close(&node));
+            }
+        }
+        first
+    }
+
+    /// Reads up to `size` bytes of the file `number` from `offset`.
+    pub(super) fn read(&self, number: u64, offset: u64, size: usize) -> Result<Vec<u8>, Errno> {
+        let file = self.node(number)?.named();
+        let size = size.min(TRANSFER_BYTES_MAX);
+        let answer = self.call(Request::read(&file.file(), offset, size))?;
+        let bytes =
+            answer.only(|input| Ok(input.bytes(TRANSFER_BYTES_MAX, "bytes of a file")?.to_vec()));
+        bytes.map_err(|error| self.errno(&error))
+    }
+
+    /// Writes `bytes` into the file `number` from `offset` on, on behalf of a user whose writes
+    /// remove set-id bits if `drops_set_id`.
+    pub(super) fn write(
+        &self,
+        number: u64,
+        offset: u64,
+        (bytes, drops_set_id): (&[u8], bool),
+    ) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        let file = node.named();
+        for (index, piece) in bytes.chunks(TRANSFER_BYTES_MAX).enumerate() {
+            let at = offset + (index * TRANSFER_BYTES_MAX) as u64;
+            let [done] = self.call_all([self.change(Request::write(&file.file(), at, piece))])?;
+            self.done(done)?;
+        }
+        if drops_set_id && node.has_set_id() {
+            self.drop_set_id(&node)?;
+        }
+        Ok(())
+    }
+
+    fn drop_set_id(&self, node: &Arc<LiveNode>) -> Result<(), Errno> {
+        if let Some(mode) = self.mode_without_set_id(node) {
+            let changes = AttributeRequest { mode: Some(mode), ..AttributeRequest::default() };
+            let change = Request::set_attributes(&node.named().file(), &changes);
+            let [done] = self.call_all([self.change(change)])?;
+            self.done(done)?;
+        }
+        self.invalidate_attributes(node.number);
+        Ok(())
+    }
+}

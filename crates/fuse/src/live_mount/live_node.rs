@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Live node: a file of a live namespace that the kernel knows.
+//!
+//! A node has the name under which the kernel last saw the file. Other clients may have moved it
+//! since, so requests also carry its identity. Concurrency: `place` is a leaf. `opens` is held over
+//! the request that opens or closes the file at the server, so that these come in order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use esker_fs::inode::{DirId, FileKind};
+use esker_live::client::{LiveDir, LiveFile};
+use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX};
+use parking_lot::Mutex;
+
+use crate::node_table::{NumberedNode, ROOT};
+
+/// A file of a live namespace that the kernel knows.
+#[derive(Debug)]
+pub(super) struct LiveNode {
+    /// Its inode number.
+    pub(super) number: u64,
+    /// Its identity.
+    pub(super) id: u128,
+    pub(super) kind: FileKind,
+    /// The permission bits that the kernel was last told.
+    pub(super) mode: AtomicU32,
+    /// Its name; `None` for the root.
+    place: Mutex<Option<NodePlace>>,
+    pub(super) opens: Mutex<NodeOpens>,
+}
+
+/// The name of a node.
+#[derive(Clone, Debug)]
+struct NodePlace {
+    parent: Arc<LiveNode>,
+    name: Box<[u8]>,
+}
+
+/// The opens of a file.
+#[derive(Debug, Default)]
+pub(super) struct NodeOpens {
+    /// Their number. The server has the file open while it is above 0.
+    pub(super) count: u64,
+    /// The state of the file at the last open: while it is the same, the kernel's pages are valid.
+    pub(super) seen: Option<ContentState>,
+}
+
+/// The attributes that change with the content of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ContentState {
+    mtime_ns: i64,
+    ctime_ns: i64,
+    size: u64,
+}
+
+/// The file of a node as requests name it.
+#[derive(Debug)]
+pub(super) struct NodeFile {
+    dir: LiveDir,
+    name: Box<[u8]>,
+    id: u128,
+}
+
+impl ContentState {
+    pub(super) fn of(attributes: &LiveAttributes) -> Self {
+        let LiveAttributes { mtime_ns, ctime_ns, size, .. } = *attributes;
+        Self { mtime_ns, ctime_ns, size }
+    }
+}
+
+impl NodeFile {
+    pub(super) fn file(&self) -> LiveFile<'_> {
+        LiveFile { dir: &self.dir, name: &self.name, id: self.id }
+    }
+}
+
+impl LiveNode {
+    pub(super) fn root() -> Self {
+        Self::new(ROOT, (DirId::ROOT.0, FileKind::Directory), None)
+    }
+
+    /// The node of a file that was found as `name` in `parent`.
+    pub(super) fn at(
+        number: u64,
+        of: (u128, FileKind),
+        (parent, name): (&Arc<Self>, &[u8]),
+    ) -> Self {
+        Self::new(number, of, Some(NodePlace { parent: parent.clone(), name: name.into() }))
+    }
+
+    fn new(number: u64, (id, kind): (u128, FileKind), place: Option<NodePlace>) -> Self {
+        let (place, opens) = (Mutex::new(place), Mutex::default());
+        Self { number, id, kind, mode: AtomicU32::new(0), place, opens }
+    }
+
+    /// Records that the file is now `name` in `parent`.
+    pub(super) fn moved(&self, parent: &Arc<Self>, name: &[u8]) {
+        if self.number != ROOT && self.number != parent.number {
+            let place = NodePlace { parent: parent.clone(), name: name.into() };
+            let before = self.place.lock().replace(place);
+            drop(before);
+        }
+    }
+
+    /// The number of the directory above; that of the root for the root.
+    pub(super) fn parent_number(&self) -> u64 {
+        self.place.lock().as_ref().map_or(ROOT, |place| place.parent.number)
+    }
+
+    /// The directory of a node that is one.
+    pub(super) fn dir(&self) -> LiveDir {
+        LiveDir { id: DirId(self.id), path: self.path().into() }
+    }
+
+    /// The file as requests name it: a directory by itself, other files by their directories.
+    pub(super) fn named(&self) -> NodeFile {
+        if self.kind == FileKind::Directory {
+            return NodeFile { dir: self.dir(), name: Box::default(), id: self.id };
+        }
+        let place = self.place.lock().clone();
+        match place {
+            Some(NodePlace { parent, name }) => NodeFile { dir: parent.dir(), name, id: self.id },
+            None => NodeFile { dir: LiveDir::root(), name: Box::default(), id: self.id },
+        }
+    }
+
+    /// The path by which the kernel last reached the node. Ends once it is too long for any server:
+    /// after moves by other clients the nodes may even form a loop.
+    fn path(&self) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut bytes = 0;
+        let mut place = self.place.lock().clone();
+        while let Some(NodePlace { parent, name }) = place {
+            bytes += name.len() + 1;
+            names.push(name);
+            if bytes > PATH_BYTES_MAX {
+                break;
+            }
+            place = parent.place.lock().clone();
+        }
+        let mut path = Vec::with_capacity(bytes + 1);
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        path
+    }
+
+    /// True if a write by somebody else than the superuser removes permission bits.
+    pub(super) fn has_set_id(&self) -> bool {
+        self.mode.load(Ordering::Relaxed) & 0o6000 != 0
+    }
+}
+
+impl NumberedNode for LiveNode {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn id(&self) -> u128 {
+        self.id
+    }
+
+    fn is_unused(&self) -> bool {
+        self.opens.try_lock().is_some_and(|opens| opens.count == 0)
+    }
+}
+
+impl Drop for LiveNode {
+    /// Frees the directories above one after another: there may be too many for a recursion.
+    fn drop(&mut self) {
+        let mut next = self.place.get_mut().take();
+        while let Some(place) = next {
+            next = Arc::into_inner(place.parent).and_then(|mut node| node.place.get_mut().take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child(parent: &Arc<LiveNode>, number: u64, name: &[u8]) -> Arc<LiveNode> {
+        let of = (u128::from(number), FileKind::Directory);
+        Arc::new(LiveNode::at(number, of, (parent, name)))
+    }
+
+    #[test]
+    fn paths_follow_moves_and_end_in_a_loop() {
+        let root = Arc::new(LiveNode::root());
+        let a = child(&root, 2, b"a");
+        let b = child(&a, 3, b"b");
+        assert_eq!((&*root.dir().path, &*b.dir().path), (&b"/"[..], &b"/a/b"[..]));
+        a.moved(&root, b"c");
+        assert_eq!(&*b.dir().path, b"/c/b");
+        a.moved(&b, b"a");
+        assert!(b.dir().path.len() > PATH_BYTES_MAX);
+        // Break the loop, which would leak.
+        a.moved(&root, b"a");
+    }
+
+    #[test]
+    fn a_deep_chain_is_freed_without_recursion() {
+        let mut node = Arc::new(LiveNode::root());
+        for number in 2..1_000_000 {
+            node = child(&node, number, b"d");
+        }
+        drop(node);
+    }
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Live state: the connection, the nodes and the open listings of a mount of a live namespace.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use esker_base::{Error, Kind, Result};
+use esker_live::client::{Answer, Request, SharedConnection};
+use esker_live::wire::{LiveAttributes, take_attributes};
+use fuser::{Errno, FileAttr, INodeNo, Notifier};
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use super::live_listing::LiveListing;
+use super::live_node::{ContentState, LiveNode, NodeOpens};
+use crate::attributes::ListedAttributes;
+use crate::mount_state::is_of_store;
+use crate::node_table::NodeTable;
+use crate::statistics::{RequestKind, RequestStatistics};
+
+/// State of a mount of a live namespace.
+pub(crate) struct LiveState {
+    connection: SharedConnection,
+    /// A second client, whose syncs do not hold up the answers to other requests.
+    syncing: SharedConnection,
+    /// The server that has the open files of this mount open.
+    server: Mutex<Arc<str>>,
+    pub(super) nodes: NodeTable<LiveNode>,
+    /// Number of files that programs have open.
+    pub(super) open_files: AtomicUsize,
+    listings: Mutex<HashMap<u64, Arc<LiveListing>>>,
+    next_listing: AtomicU64,
+    /// Time for which the kernel may cache names and attributes.
+    pub(super) ttl: Duration,
+    is_durable: bool,
+    /// True if the mount acts for all users of the machine.
+    pub(super) is_superuser: bool,
+    /// The mount's status for commands, as JSON.
+    pub(super) status: Vec<u8>,
+    pub(super) statistics: Option<RequestStatistics>,
+    /// The store's directory, whose free space is the mount's.
+    store: Option<PathBuf>,
+    /// Sends notifications to the kernel; set once the file system is mounted.
+    pub(super) notifier: Mutex<Option<Notifier>>,
+    report: Box<dyn Fn(&Error) + Send + Sync>,
+}
+
+/// Everything that makes up the state besides the nodes.
+pub(super) struct LiveSetup {
+    pub(super) connections: [SharedConnection; 2],
+    pub(super) status: Vec<u8>,
+    pub(super) ttl: Duration,
+    pub(super) is_durable: bool,
+    pub(super) counts_requests: bool,
+    pub(super) store: Option<PathBuf>,
+    pub(super) report: Box<dyn Fn(&Error) + Send + Sync>,
+}
+
+impl LiveState {
+    pub(super) fn new(setup: LiveSetup) -> Self {
+        let LiveSetup { connections, status, ttl, is_durable, counts_requests, store, report } =
+            setup;
+        let [connection, syncing] = connections;
+        Self {
+            server: Mutex::new(connection.server()),
+            connection,
+            syncing,
+            nodes: NodeTable::new(LiveNode::root()),
+            open_files: AtomicUsize::new(0),
+            listings: Mutex::default(),
+            next_listing: AtomicU64::new(1),
+            ttl,
+            is_durable,
+            is_superuser: rustix::process::geteuid().is_root(),
+            status,
+            statistics: counts_requests.then(RequestStatistics::default),
+            store,
+            notifier: Mutex::default(),
+            report,
+        }
+    }
+
+    /// The node with inode number `number`.
+    pub(super) fn node(&self, number: u64) -> Result<Arc<LiveNode>, Errno> {
+        self.nodes.get(number).ok_or(Errno::ESTALE)
+    }
+
+    /// Sends `requests`, to be carried out in order, and returns their answers.
+    pub(super) fn call_all<const N: usize>(
+        &self,
+        requests: [Request; N],
+    ) -> Result<[Result<Answer>; N], Errno> {
+        self.connection.call_all(requests).map_err(|error| self.errno(&error))
+    }
+
+    /// Sends `request` and returns its answer.
+    pub(super) fn call(&self, request: Request) -> Result<Answer, Errno> {
+        let [answer] = self.call_all([request])?;
+        answer.map_err(|error| self.errno(&error))
+    }
+
+    /// The change as it is sent: durable if the mount's changes are.
+    pub(super) fn change(&self, request: Request) -> Request {
+        if self.is_durable { request.durable() } else { request }
+    }
+
+    /// The outcome of a request of one item that returns nothing.
+    pub(super) fn done(&self, answer: Result<Answer>) -> Result<(), Errno> {
+        answer.and_then(|answer| answer.only(|_| Ok(()))).map_err(|error| self.errno(&error))
+    }
+
+    /// The attributes in an answer of one item.
+    pub(super) fn attributes_in(&self, answer: Result<Answer>) -> Result<LiveAttributes, Errno> {
+        let found = answer.and_then(|answer| answer.only(take_attributes));
+        found.map_err(|error| self.errno(&error))
+    }
+
+    /// Returns once all completed changes survive power loss.
+    pub(super) fn sync(&self) -> Result<(), Errno> {
+        self.done(self.syncing.call(Request::sync()))
+    }
+
+    /// Publishes the current state as the snapshot `name`; returns its set.
+    pub(super) fn snapshot(&self, name: &str) -> Result<u128> {
+        self.syncing.call(Request::snapshot(name))?.only(|input| input.u128())
+    }
+
+    /// Sends a request that does nothing, if files are open, so that a takeover is noticed.
+    pub(super) fn look_for_server(&self) {
+        if self.open_files.load(Ordering::Relaxed) > 0 {
+            // Requests of programs get the same error.
+            let _ = self.connection.call(Request::null());
+        }
+    }
+
+    /// After a takeover, opens at the new server what programs have open.
+    pub(super) fn open_again_after_takeover(&self) {
+        let server = self.connection.server();
+        if *self.server.lock() == server {
+            return;
+        }
+        for node in self.nodes.filtered(|_| true) {
+            let opens = node.opens.lock();
+            if opens.count > 0 {
+                // A file whose name is gone was lost with the old server: programs get ESTALE.
+                let _ = self.connection.call(Request::open(&node.named().file()));
+            }
+        }
+        *self.server.lock() = server;
+    }
+
+    /// The error number for the kernel; also reports errors that users cannot have caused.
+    pub(super) fn errno(&self, error: &Error) -> Errno {
+        match error.kind() {
+            // The file or directory is not where the kernel saw it last: it looks the path up again.
+            Kind::Conflict | Kind::Fenced => Errno::ESTALE,
+            kind => {
+                if is_of_store(kind) {
+                    (self.report)(error);
+                }
+                Errno::from_i32(kind.errno())
+            }
+        }
+    }
+
+    /// Counts one more open of a file whose `opens` these are, at which it had `state`. Returns true
+    /// if the kernel's pages are still valid.
+    pub(super) fn count_open(&self, opens: &mut NodeOpens, state: ContentState) -> bool {
+        opens.count += 1;
+        if opens.count == 1 {
+            self.open_files.fetch_add(1, Ordering::Relaxed);
+        }
+        opens.seen.replace(state) == Some(state)
+    }
+
+    /// The attributes of `node` for the kernel.
+    pub(super) fn shown(&self, node: &LiveNode, attributes: &LiveAttributes) -> FileAttr {
+        node.mode.store(attributes.mode, Ordering::Relaxed);
+        ListedAttributes::of_live(attributes).file_attr(node.number)
+    }
+
+    /// The node of a file found as `name` in `parent`, with one more kernel look-up.
+    pub(super) fn intern(
+        &self,
+        parent: &Arc<LiveNode>,
+        name: &[u8],
+        found: &LiveAttributes,
+    ) -> Arc<LiveNode> {
+        let of = (found.id, found.kind);
+        let node =
+            self.nodes.intern_id(of.0, of.1, |number| LiveNode::at(number, of, (parent, name)));
+        node.moved(parent, name);
+        node
+    }
+
+    pub(super) fn forget(&self, number: u64, count: u64) {
+        drop(self.nodes.forget(number, count));
+    }
+
+    /// Lets the kernel ask for the attributes of `number` again.
+    pub(super) fn invalidate_attributes(&self, number: u64) {
+        let notifier = self.notifier.lock().clone();
+        if let Some(notifier) = notifier {
+            let _ = notifier.inval_inode(INodeNo(number), -1, 0);
+        }
+    }
+
+    /// Counts a request, if the mount counts them.
+    pub(super) fn count(&self, kind: RequestKind) {
+        if let Some(statistics) = &self.statistics {
+            statistics.count(kind);
+        }
+    }
+
+    pub(super) fn open_listing(&self, number: u64) -> Result<u64, Errno> {
+        let listing = Arc::new(LiveListing::new(self.node(number)?));
+        let number = self.next_listing.fetch_add(1, Ordering::Relaxed);
+        self.listings.lock().insert(number, listing);
+        Ok(number)
+    }
+
+    pub(super) fn listing(&self, number: u64) -> Result<Arc<LiveListing>, Errno> {
+        self.listings.lock().get(&number).cloned().ok_or(Errno::EBADF)
+    }
+
+    pub(super) fn close_listing(&self, number: u64) {
+        drop(self.listings.lock().remove(&number));
+    }
+
+    /// The directory of the store on this machine, if there is one.
+    pub(super) fn store(&self) -> Option<&std::path::Path> {
+        self.store.as_deref()
+    }
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Names: looks up, makes, moves and removes files of a live namespace for the kernel.
+
+use std::sync::Arc;
+
+use esker_base::{Kind, Result};
+use esker_fs::inode::FileKind;
+use esker_fs::ops::{NewFile, RenameFlags};
+use esker_live::client::{Answer, LiveFile, Request};
+use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX, take_attributes};
+use fuser::{Errno, FileAttr};
+
+use super::live_node::{ContentState, LiveNode};
+use super::live_state::LiveState;
+
+impl LiveState {
+    /// The node of a directory.
+    fn directory(&self, number: u64) -> Result<Arc<LiveNode>, Errno> {
+        let node = self.node(number)?;
+        match node.kind {
+            FileKind::Directory => Ok(node),
+            // Indexed directories are read in snapshots.
+            FileKind::Indexed => Err(Errno::EOPNOTSUPP),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// The attributes for the kernel of `name` in `parent`; `None` if there is no such entry.
+    pub(super) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<FileAttr>, Errno> {
+        let parent = self.directory(parent)?;
+        let answer = self.call(Request::lookup(&parent.dir(), &[name]))?;
+        match answer.only(take_attributes) {
+            Ok(found) => {
+                let node = self.intern(&parent, name, &found);
+                Ok(Some(self.shown(&node, &found)))
+            }
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(self.errno(&error)),
+        }
+    }
+
+    /// Makes `new` at `name` in `parent`; returns its attributes for the kernel.
+    pub(super) fn make(&self, parent: u64, name: &[u8], new: &NewFile) -> Result<FileAttr, Errno> {
+        let parent = self.directory(parent)?;
+        let dir = parent.dir();
+        let make = self.change(Request::make_node(&dir, name, new));
+        let [made, found] = self.call_all([make, Request::lookup(&dir, &[name])])?;
+        self.done(made)?;
+        let found = self.found(found)?;
+        let node = self.intern(&parent, name, &found);
+        Ok(self.shown(&node, &found))
+    }
+
+    /// Creates and opens the file `new` at `name` in `parent`; returns its attributes for the
+    /// kernel.
+    pub(super) fn create(
+        &self,
+        parent: u64,
+        name: &[u8],
+        (new, is_exclusive): (&NewFile, bool),
+    ) -> Result<FileAttr, Errno> {
+        let parent = self.directory(parent)?;
+        let dir = parent.dir();
+        let make = self.change(Request::make_node(&dir, name, new));
+        // The identity is not known yet; no change of others comes between.
+        let open = Request::open(&LiveFile::at(&dir, name));
+        let lookup = Request::lookup(&dir, &[name]);
+        let [made, opened, found] = self.call_all([make, open, lookup])?;
+        let found = self.found(found);
+        match self.done(made) {
+            Ok(()) => {}
+            Err(errno) => {
+                // The name is that of another file, which was opened.
+                if let (Ok(()), Ok(found)) = (self.done(opened), &found) {
+                    self.close_unless_used(&parent, name, found)?;
+                }
+                // Without O_EXCL, the kernel looks up the file that another client made, and checks
+                // whether the caller may open it.
+                let is_there = i32::from(errno) == i32::from(Errno::EEXIST);
+                return Err(if is_there && !is_exclusive { Errno::ESTALE } else { errno });
+            }
+        }
+        self.done(opened)?;
+        let found = found?;
+        let node = self.intern(&parent, name, &found);
+        self.count_open(&mut node.opens.lock(), ContentState::of(&found));
+        Ok(self.shown(&node, &found))
+    }
+
+    /// Closes at the server a file that no program of this mount has open.
+    fn close_unless_used(
+        &self,
+        parent: &LiveNode,
+        name: &[u8],
+        found: &LiveAttributes,
+    ) -> Result<(), Errno> {
+        let dir = parent.dir();
+        let close = || {
+            let file = LiveFile { dir: &dir, name, id: found.id };
+            self.call(Request::close(&file)).map(drop)
+        };
+        match self.nodes.find(found.id, found.kind) {
+            None => close(),
+            Some(node) => {
+                let opens = node.opens.lock();
+                if opens.count > 0 { Ok(()) } else { close() }
+            }
+        }
+    }
+
+    /// The attributes that a look-up returned for a name that this client has just made.
+    fn found(&self, answer: Result<Answer>) -> Result<LiveAttributes, Errno> {
+        // Another client may have moved or removed it since.
+        let is_absent = |errno: &Errno| i32::from(*errno) == i32::from(Errno::ENOENT);
+        let found = self.attributes_in(answer);
+        found.map_err(|errno| if is_absent(&errno) { Errno::ESTALE } else { errno })
+    }
+
+    /// Adds `name` in `parent` as a name of the file `number`; returns the attributes for the
+    /// kernel.
+    pub(super) fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<FileAttr, Errno> {
+        let (node, parent) = (self.node(number)?, self.directory(parent)?);
+        let (old, dir) = (node.named(), parent.dir());
+        let link = self.change(Request::link(&old.file(), &dir, name));
+        let [linked, found] = self.call_all([link, Request::lookup(&dir, &[name])])?;
+        self.done(linked)?;
+        let found = self.found(found)?;
+        let node = self.intern(&parent, name, &found);
+        Ok(self.shown(&node, &found))
+    }
+
+    pub(super) fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        let dir = self.directory(parent)?.dir();
+        let [done] = self.call_all([self.change(Request::unlink(&dir, &[name]))])?;
+        self.done(done)
+    }
+
+    pub(super) fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        let dir = self.directory(parent)?.dir();
+        let [done] = self.call_all([self.change(Request::remove_directory(&dir, &[name]))])?;
+        self.done(done)
+    }
+
+    /// Renames `name` in `parent` to `new_name` in `new_parent`.
+    pub(super) fn rename(
+        &self,
+        (parent, name): (u64, &[u8]),
+        (new_parent, new_name): (u64, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        let (parent, new_parent) = (self.directory(parent)?, self.directory(new_parent)?);
+        let (dir, new_dir) = (parent.dir(), new_parent.dir());
+        let rename = self.change(Request::rename((&dir, name), (&new_dir, new_name), flags));
+        let lookups = [Request::lookup(&new_dir, &[new_name]), Request::lookup(&dir, &[name])];
+        let [moved, other] = lookups;
+        let [renamed, moved, other] = self.call_all([rename, moved, other])?;
+        self.done(renamed)?;
+        // Nodes follow, if the kernel knows the files. The old name is there after an exchange.
+        for (found, parent, name) in [(moved, &new_parent, new_name), (other, &parent, name)] {
+            if let Ok(found) = self.found(found)
+                && let Some(node) = self.nodes.find(found.id, found.kind)
+            {
+                node.moved(parent, name);
+            }
+        }
+        Ok(())
+    }
+
+    /// The target of a symbolic link.
+    pub(super) fn target(&self, number: u64) -> Result<Vec<u8>, Errno> {
+        let file = self.node(number)?.named();
+        let answer = self.call(Request::read_symlink(&file.file()))?;
+        let target = answer.only(|input| Ok(input.bytes(PATH_BYTES_MAX, "a target")?.to_vec()));
+        target.map_err(|error| self.errno(&error))
+    }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Extended attributes of files of a live namespace. The root has one more, unlisted, by which
+//! commands find the mount ([`STATUS`]).
+
+use esker_base::Kind;
+use esker_fs::inode::xattr::{XATTR_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use esker_fs::ops::XattrSet;
+use esker_live::client::Request;
+use fuser::Errno;
+
+use super::live_state::LiveState;
+use crate::control::STATUS;
+use crate::node_table::ROOT;
+use crate::xattr::{is_stored, xattr_condition};
+
+impl LiveState {
+    /// The value of an attribute.
+    pub(super) fn xattr(&self, number: u64, attribute: &[u8]) -> Result<Vec<u8>, Errno> {
+        if number == ROOT && attribute == STATUS.as_bytes() {
+            return Ok(self.status.clone());
+        }
+        if !is_stored(attribute) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let file = self.node(number)?.named();
+        let answer = self.call(Request::xattr(&file.file(), attribute))?;
+        let value =
+            answer.only(|input| Ok(input.bytes(XATTR_VALUE_BYTES_MAX, "a value")?.to_vec()));
+        value.map_err(|error| self.errno(&error))
+    }
+
+    /// The names of all attributes, each followed by a zero byte; those that only a superuser can
+    /// read only for one.
+    pub(super) fn xattr_names(&self, number: u64, is_superuser: bool) -> Result<Vec<u8>, Errno> {
+        let file = self.node(number)?.named();
+        let answer = self.call(Request::xattr_names(&file.file()))?;
+        let names = answer.only(|input| Ok(input.bytes(XATTR_BYTES_MAX, "names")?.to_vec()));
+        let names = names.map_err(|error| self.errno(&error))?;
+        let shown = names
+            .split_inclusive(|byte| *byte == 0)
+            .filter(|name| is_superuser || !name.starts_with(b"trusted."));
+        Ok(shown.flatten().copied().collect())
+    }
+
+    pub(super) fn set_xattr(
+        &self,
+        number: u64,
+        (attribute, value): (&[u8], &[u8]),
+        flags: i32,
+    ) -> Result<(), Errno> {
+        let condition: XattrSet = xattr_condition(attribute, flags)?;
+        let file = self.node(number)?.named();
+        let change = Request::set_xattr(&file.file(), (attribute, value), condition);
+        let [done] = self.call_all([self.change(change)])?;
+        match done.and_then(|answer| answer.only(|_| Ok(()))) {
+            // Beyond the limit on a file's attributes, other file systems report a lack of space.
+            Err(error) if error.kind() == Kind::TooLarge => Err(Errno::ENOSPC),
+            set => set.map_err(|error| self.errno(&error)),
+        }
+    }
+
+    pub(super) fn remove_xattr(&self, number: u64, attribute: &[u8]) -> Result<(), Errno> {
+        if !is_stored(attribute) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let file = self.node(number)?.named();
+        let [done] =
+            self.call_all([self.change(Request::remove_xattr(&file.file(), attribute))])?;
+        self.done(done)
+    }
+}
