@@ -11,13 +11,13 @@ use crate::esker::Esker;
 use crate::user::{User, is_root};
 
 /// A server process, killed when it is dropped.
-struct Server {
+pub struct Server {
     process: Child,
 }
 
 impl Server {
     /// Runs `command` and waits until it serves.
-    fn start(mut command: Command) -> Self {
+    pub fn start(mut command: Command) -> Self {
         let mut server = Self::begin(&mut command);
         server.wait();
         server
@@ -42,7 +42,7 @@ impl Server {
     }
 
     /// Ends it as Ctrl-C does; returns its exit code.
-    fn end(mut self) -> Option<i32> {
+    pub fn end(mut self) -> Option<i32> {
         self.signal(rustix::process::Signal::TERM);
         self.process.wait().expect("it ends").code()
     }
@@ -55,7 +55,7 @@ impl Drop for Server {
     }
 }
 
-fn serve(esker: &Esker, more: &[&str]) -> Command {
+pub fn serve(esker: &Esker, more: &[&str]) -> Command {
     let mut arguments = vec!["live", "serve", "run", "--json"];
     arguments.extend_from_slice(more);
     esker.command(arguments)

@@ -28,6 +28,7 @@ mod inherited;
 mod interrupts;
 mod json;
 mod live;
+mod live_mounts;
 mod messages;
 #[cfg(feature = "mongodb")]
 #[expect(dead_code, reason = "the tests of the backend use the rest")]

@@ -20,6 +20,7 @@ use esker_base::Bytes;
 use esker_fs::file::OpenFile;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fuse_ring::AttrChanges;
+use esker_live::wire::RangeChange;
 use fuser::{Errno, FileAttr, WriteFlags};
 use rustix::fs::OFlags;
 
@@ -83,6 +84,18 @@ enum OpenedContent {
     Changing(Arc<OpenFile>),
     /// The values of a key of an indexed directory.
     Values(Bytes),
+}
+
+/// What `fallocate` with `mode` makes of a range.
+pub(crate) fn range_change(mode: i32) -> Result<RangeChange, Errno> {
+    let keeps_size = mode & KEEP_SIZE != 0;
+    match mode & !KEEP_SIZE {
+        0 => Ok(RangeChange { zeroes: false, keeps_size }),
+        // The kernel requests holes only within the file's size.
+        PUNCH_HOLE if keeps_size => Ok(RangeChange { zeroes: true, keeps_size }),
+        ZERO_RANGE => Ok(RangeChange { zeroes: true, keeps_size }),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
 }
 
 impl MountState {
@@ -424,13 +437,10 @@ impl MountState {
         let node = self.node(number)?;
         let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
         let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
-        let keeps_size = mode & KEEP_SIZE != 0;
-        let done = match mode & !KEEP_SIZE {
-            0 => session.file(&file).allocate(offset..end, keeps_size),
-            // The kernel requests holes only within the file's size.
-            PUNCH_HOLE if keeps_size => session.file(&file).punch(offset..end, true),
-            ZERO_RANGE => session.file(&file).punch(offset..end, keeps_size),
-            _ => return Err(Errno::EOPNOTSUPP),
+        let RangeChange { zeroes, keeps_size } = range_change(mode)?;
+        let done = match zeroes {
+            true => session.file(&file).punch(offset..end, keeps_size),
+            false => session.file(&file).allocate(offset..end, keeps_size),
         };
         self.record_change();
         done.map_err(|error| self.errno(&error))?;

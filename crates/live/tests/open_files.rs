@@ -101,6 +101,23 @@ fn a_request_never_reaches_another_file_that_has_the_name() -> Result<()> {
     Ok(())
 }
 
+/// Symptom: opening a file that another client had replaced failed with `Invalid`. Cause: the
+/// file was looked up among those with several names by its identity, which may have a zero byte or
+/// a slash, as no other name has.
+#[test]
+fn an_identity_of_any_bytes_is_looked_up() -> Result<()> {
+    let live = LiveStore::new();
+    let _server = live.serve();
+    let mut tree = live.connect();
+    let root = LiveDir::root();
+    create(&mut tree, b"f", b"text")?;
+    for id in [u128::from(b'/'), u128::MAX, 1, u128::from_be_bytes(*b"0123456789abcde/")] {
+        let file = LiveFile { dir: &root, name: b"f", id };
+        assert_eq!(attributes(&mut tree, &file).unwrap_err().kind(), Kind::Conflict);
+    }
+    Ok(())
+}
+
 #[test]
 fn a_file_with_several_names_is_reached_after_the_known_one_is_gone() -> Result<()> {
     let live = LiveStore::new();

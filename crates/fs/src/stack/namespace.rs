@@ -17,7 +17,7 @@ use crate::inode::{DirId, FileKind, Inode, NameKind, column, key};
 use crate::stack::dir::{Dir, DirNode, TouchedDirs};
 use crate::stack::identity::{EXECUTE, Identity, READ};
 use crate::stack::layers::{LayerIndex, LayerStack, dir_of};
-use crate::stack::path::{SYMLINKS_MAX, check_name, components, show, split_last};
+use crate::stack::path::{SYMLINKS_MAX, components, show, split_last};
 
 /// Mode of the root directory of a stack without a record of it, which only the superuser can
 /// change: a session writes that record before anything else.
@@ -198,27 +198,27 @@ impl Namespace {
                 return self.shared.layers.inode(layer, dir.id(), &row);
             }
             let found = found.map(|layer| (layer, dir.id(), &row));
-            if let Some(inode) = self.current(name, found, with_strings, flushes)? {
+            if let Some(inode) = self.current(dir, name, found, (with_strings, flushes))? {
                 return Ok(*inode);
             }
         }
     }
 
-    /// Completes `row`, the record of `name` if there is one, for cases that the record alone does
+    /// Completes `row`, the record of `name` in `dir` if there is one, for cases that the record alone does
     /// not decide. Returns `None` if the record, read when the counter was `flushes`, must be read
     /// again. Boxed so that the common case stays in registers.
     #[inline(never)]
     fn current(
         &self,
+        dir: &DirNode,
         name: &[u8],
         found: Option<(LayerIndex, DirId, &RowBuffer)>,
-        with_strings: bool,
-        flushes: u64,
+        (with_strings, flushes): (bool, u64),
     ) -> Result<Option<Box<Inode>>> {
         let inode = found.map(|(layer, dir, row)| self.shared.layers.inode(layer, dir, row));
         let inode = inode.transpose()?;
         let Some(mut inode) = inode.filter(|inode| inode.entry != NameKind::Tombstone) else {
-            check_name(name)?;
+            dir.check_name(name)?;
             return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));
         };
         match inode.entry {

@@ -11,11 +11,12 @@ use std::sync::atomic::Ordering;
 use esker_fs::inode::timestamp;
 use esker_fuse_ring::{AttrChanges, NewTime};
 use esker_live::client::Request;
-use esker_live::wire::{AttributeRequest, TRANSFER_BYTES_MAX};
+use esker_live::wire::{AttributeRequest, TRANSFER_BYTES_MAX, take_attributes};
 use fuser::{Errno, FileAttr, FopenFlags};
 
 use super::live_node::{ContentState, LiveNode};
 use super::live_state::LiveState;
+use crate::file::range_change;
 
 impl LiveState {
     /// The current attributes of `number` for the kernel.
@@ -70,14 +71,34 @@ impl LiveState {
     }
 
     /// Opens the file `number` once more. Returns the flags of the reply.
+    ///
+    /// # Errors
+    /// `ESTALE` if the file is not at its name any more, and it was not this mount that removed it:
+    /// then only an open file leads to it, by `/proc`.
     pub(super) fn open(&self, number: u64) -> Result<FopenFlags, Errno> {
         let node = self.node(number)?;
         let mut opens = node.opens.lock();
         let file = node.named();
-        let requests = [Request::open(&file.file()), Request::attributes(&file.file())];
-        let [opened, found] = self.call_all(requests)?;
+        let name = file.file();
+        let requests = [
+            Request::open(&name),
+            Request::attributes(&name),
+            Request::lookup(name.dir, &[name.name]),
+        ];
+        let [opened, found, at_name] = self.call_all(requests)?;
         self.done(opened)?;
         let found = self.attributes_in(found)?;
+        let is_at_name = at_name
+            .and_then(|answer| answer.only(take_attributes))
+            .is_ok_and(|at_name| at_name.id == node.id);
+        if !is_at_name && !node.is_unnamed.load(Ordering::Relaxed) {
+            // Another client has moved it, or put another file at the name: the kernel looks the
+            // path up again.
+            if opens.count == 0 {
+                self.close(&node)?;
+            }
+            return Err(Errno::ESTALE);
+        }
         let is_same = self.count_open(&mut opens, ContentState::of(&found));
         Ok(if is_same { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() })
     }
@@ -141,6 +162,21 @@ impl LiveState {
             self.drop_set_id(&node)?;
         }
         Ok(())
+    }
+
+    /// Changes the `length` bytes of the file `number` from `offset` on.
+    pub(super) fn allocate(
+        &self,
+        number: u64,
+        range: (u64, u64),
+        (mode, drops_set_id): (i32, bool),
+    ) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        let file = node.named();
+        let change = Request::allocate(&file.file(), range, range_change(mode)?);
+        let [done] = self.call_all([self.change(change)])?;
+        self.done(done)?;
+        if drops_set_id && node.has_set_id() { self.drop_set_id(&node) } else { Ok(()) }
     }
 
     fn drop_set_id(&self, node: &Arc<LiveNode>) -> Result<(), Errno> {

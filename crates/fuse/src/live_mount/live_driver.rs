@@ -392,6 +392,21 @@ impl Filesystem for LiveDriver {
         value(reply, size, self.0.xattr_names(number.0, request.uid() == 0));
     }
 
+    fn fallocate(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.0.count(RequestKind::Fallocate);
+        let how = (mode, drops_set_id(request));
+        empty(reply, self.0.allocate(number.0, (offset, length), how));
+    }
+
     fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.0.count(RequestKind::RemoveXattr);
         empty(reply, self.0.remove_xattr(number.0, name.as_bytes()));

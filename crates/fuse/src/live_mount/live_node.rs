@@ -6,7 +6,7 @@
 //! the request that opens or closes the file at the server, so that these come in order.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use esker_fs::inode::{DirId, FileKind};
 use esker_live::client::{LiveDir, LiveFile};
@@ -25,6 +25,8 @@ pub(super) struct LiveNode {
     pub(super) kind: FileKind,
     /// The permission bits that the kernel was last told.
     pub(super) mode: AtomicU32,
+    /// True once this mount has removed its last name.
+    pub(super) is_unnamed: AtomicBool,
     /// Its name; `None` for the root.
     place: Mutex<Option<NodePlace>>,
     pub(super) opens: Mutex<NodeOpens>,
@@ -91,7 +93,8 @@ impl LiveNode {
 
     fn new(number: u64, (id, kind): (u128, FileKind), place: Option<NodePlace>) -> Self {
         let (place, opens) = (Mutex::new(place), Mutex::default());
-        Self { number, id, kind, mode: AtomicU32::new(0), place, opens }
+        let (mode, is_unnamed) = (AtomicU32::new(0), AtomicBool::new(false));
+        Self { number, id, kind, mode, is_unnamed, place, opens }
     }
 
     /// Records that the file is now `name` in `parent`.
@@ -100,6 +103,7 @@ impl LiveNode {
             let place = NodePlace { parent: parent.clone(), name: name.into() };
             let before = self.place.lock().replace(place);
             drop(before);
+            self.is_unnamed.store(false, Ordering::Relaxed);
         }
     }
 

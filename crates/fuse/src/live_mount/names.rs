@@ -2,6 +2,7 @@
 //! Names: looks up, makes, moves and removes files of a live namespace for the kernel.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use esker_base::{Kind, Result};
 use esker_fs::inode::FileKind;
@@ -131,8 +132,22 @@ impl LiveState {
 
     pub(super) fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let dir = self.directory(parent)?.dir();
-        let [done] = self.call_all([self.change(Request::unlink(&dir, &[name]))])?;
-        self.done(done)
+        let unlink = self.change(Request::unlink(&dir, &[name]));
+        let [found, done] = self.call_all([Request::lookup(&dir, &[name]), unlink])?;
+        self.done(done)?;
+        self.lost_name(found);
+        Ok(())
+    }
+
+    /// Marks the node of a file that had the attributes in `found` before it lost a name to this
+    /// mount, if that was its last one.
+    fn lost_name(&self, found: Result<Answer>) {
+        if let Ok(found) = found.and_then(|answer| answer.only(take_attributes))
+            && found.nlink <= 1
+            && let Some(node) = self.nodes.find(found.id, found.kind)
+        {
+            node.is_unnamed.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
@@ -151,10 +166,11 @@ impl LiveState {
         let (parent, new_parent) = (self.directory(parent)?, self.directory(new_parent)?);
         let (dir, new_dir) = (parent.dir(), new_parent.dir());
         let rename = self.change(Request::rename((&dir, name), (&new_dir, new_name), flags));
-        let lookups = [Request::lookup(&new_dir, &[new_name]), Request::lookup(&dir, &[name])];
-        let [moved, other] = lookups;
-        let [renamed, moved, other] = self.call_all([rename, moved, other])?;
+        let at_new = || Request::lookup(&new_dir, &[new_name]);
+        let requests = [at_new(), rename, at_new(), Request::lookup(&dir, &[name])];
+        let [replaced, renamed, moved, other] = self.call_all(requests)?;
         self.done(renamed)?;
+        self.lost_name(replaced);
         // Nodes follow, if the kernel knows the files. The old name is there after an exchange.
         for (found, parent, name) in [(moved, &new_parent, new_name), (other, &parent, name)] {
             if let Ok(found) = self.found(found)

@@ -141,6 +141,8 @@ pub struct LiveConnection {
     reconnects: u64,
     /// Time at which the last answer arrived, or the first request without one was submitted.
     heard_ns: u64,
+    /// True after requests failed because no server could be reached: each later one tries once.
+    is_unserved: bool,
     /// The next pause before an attempt to connect, while connections break before any answer.
     pause: Option<Duration>,
 }
@@ -173,6 +175,7 @@ impl LiveConnection {
             answers: BTreeMap::new(),
             reconnects: 0,
             heard_ns: SystemClock.monotonic_ns(),
+            is_unserved: false,
             pause: None,
         };
         connection.reconnect(None)?;
@@ -198,7 +201,7 @@ impl LiveConnection {
         while self.next_number - self.oldest() >= WINDOW_MAX {
             self.receive_some()?;
         }
-        if self.pending.is_empty() {
+        if self.pending.is_empty() && !self.is_unserved {
             self.heard_ns = SystemClock.monotonic_ns();
         }
         let number = self.next_number;
@@ -518,6 +521,10 @@ impl LiveConnection {
             }
         };
         self.endpoint = Some(endpoint);
+        if self.is_unserved {
+            self.is_unserved = false;
+            self.heard_ns = clock.monotonic_ns();
+        }
         self.received.clear();
         self.send.clear();
         self.sent = 0;
@@ -537,7 +544,7 @@ impl LiveConnection {
             let what = format!("{why}; whether the request was carried out is unknown");
             self.answers.insert(request.number, Err(Error::new(why.kind(), what)));
         }
-        self.heard_ns = SystemClock.monotonic_ns();
+        self.is_unserved = true;
     }
 
     /// Fails requests that would not do the same when repeated.

@@ -12,7 +12,7 @@ use esker_fs::stack::namespace::FollowLinks;
 
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader,
-    NAME_BYTES_MAX, PATH_BYTES_MAX, Verb, finish_frame, start_frame,
+    NAME_BYTES_MAX, PATH_BYTES_MAX, RangeChange, Verb, finish_frame, start_frame,
 };
 
 /// A directory of a live namespace, as a client names it.
@@ -278,6 +278,16 @@ impl Request {
         Self::of_file(Verb::Write, file, |item| {
             put_varint(&mut item.payload, offset);
             put_bytes(&mut item.payload, bytes);
+        })
+    }
+
+    /// Changes the `length` bytes of `file` from `offset` on.
+    #[must_use]
+    pub fn allocate(file: &LiveFile, (offset, length): (u64, u64), change: RangeChange) -> Self {
+        Self::of_file(Verb::Allocate, file, |item| {
+            put_varint(&mut item.payload, offset);
+            put_varint(&mut item.payload, length);
+            change.put(&mut item.payload);
         })
     }
 

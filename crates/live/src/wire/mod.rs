@@ -18,6 +18,6 @@ pub use self::hello::{
 };
 pub use self::request::{
     ANSWER_TEXT_BYTES_MAX, AttributeRequest, CHANGE_ITEMS_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX,
-    TRANSFER_BYTES_MAX, put_status, take_status,
+    RangeChange, TRANSFER_BYTES_MAX, put_status, take_status,
 };
 pub use self::verb::Verb;

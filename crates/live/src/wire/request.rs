@@ -45,6 +45,33 @@ pub fn take_status(input: &mut WireInput) -> Result<Result<(), Error>, WireDamag
     Ok(Err(Error::new(kind, String::from_utf8_lossy(text).into_owned())))
 }
 
+/// What a range of a file becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeChange {
+    /// True if it becomes zeros, without room in the store; false if bytes that were written stay.
+    pub zeroes: bool,
+    /// True if the file does not grow to its end.
+    pub keeps_size: bool,
+}
+
+impl RangeChange {
+    /// Appends the change to `out`.
+    pub fn put(self, out: &mut Vec<u8>) {
+        out.push(u8::from(self.zeroes) | u8::from(self.keeps_size) << 1);
+    }
+
+    /// Reads a change.
+    ///
+    /// # Errors
+    /// Damage if the byte is not a change.
+    pub fn take(input: &mut WireInput) -> Result<Self, WireDamage> {
+        match input.u8()? {
+            bits @ 0..4 => Ok(Self { zeroes: bits & 1 != 0, keeps_size: bits & 2 != 0 }),
+            _ => Err(input.damage("a change of a range")),
+        }
+    }
+}
+
 /// Changes of attributes on the wire: a mask of those that follow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttributeRequest {

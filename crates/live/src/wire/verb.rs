@@ -61,6 +61,8 @@ pub enum Verb {
     Open = 44,
     /// Closes a file that was opened.
     Close = 45,
+    /// Room or zeros in a range of a file.
+    Allocate = 46,
     /// Waits until every change that was answered before survives power loss.
     Sync = 48,
     /// A snapshot of the current state, published under a name.
@@ -82,7 +84,7 @@ const BY_CODE: [Option<Verb>; 64] = {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Hello,
         Self::Challenge,
         Self::Proof,
@@ -111,6 +113,7 @@ impl Verb {
         Self::RemoveXattr,
         Self::Open,
         Self::Close,
+        Self::Allocate,
         Self::Sync,
         Self::Snapshot,
         Self::Status,
@@ -154,6 +157,7 @@ impl Verb {
             Self::RemoveXattr => "remove_xattr",
             Self::Open => "open",
             Self::Close => "close",
+            Self::Allocate => "allocate",
             Self::Sync => "sync",
             Self::Snapshot => "snapshot",
             Self::Status => "status",

@@ -18,8 +18,8 @@ use super::named_file::NamedFile;
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
 use crate::wire::{
-    AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, PATH_BYTES_MAX, TRANSFER_BYTES_MAX, Verb,
-    finish_frame, put_status, start_frame,
+    AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, PATH_BYTES_MAX, RangeChange,
+    TRANSFER_BYTES_MAX, Verb, finish_frame, put_status, start_frame,
 };
 
 impl ClientSession<'_> {
@@ -226,6 +226,11 @@ impl ClientSession<'_> {
                 let bytes = input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
                 return Ok(self.write(dir, &file, (offset, bytes)));
             }
+            Verb::Allocate => {
+                let (file, offset) = (NamedFile::take(input)?, input.varint()?);
+                let (length, change) = (input.varint()?, RangeChange::take(input)?);
+                return Ok(self.allocate(dir, &file, (offset, length), change));
+            }
             Verb::Open => {
                 let opened = self.open(dir, &NamedFile::take(input)?);
                 return Ok(opened.map(|()| ItemEffect::InMemory));
@@ -278,7 +283,8 @@ pub(super) enum ItemEffect {
 /// or do something else. The record of other changes follows them, before any change of another
 /// client.
 fn carries_record(verb: Verb) -> bool {
-    !matches!(verb, Verb::Create | Verb::SetAttributes | Verb::Write | Verb::Open | Verb::Close)
+    use Verb::{Allocate, Close, Create, Open, SetAttributes, Write};
+    !matches!(verb, Create | SetAttributes | Write | Allocate | Open | Close)
 }
 
 /// Identities of the files that a request creates: hashes of what identifies the request, so that a
@@ -369,6 +375,11 @@ fn skip_change(verb: Verb, input: &mut WireInput) -> Result<(), WireDamage> {
         Verb::Write => {
             input.varint()?;
             input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
+        }
+        Verb::Allocate => {
+            input.varint()?;
+            input.varint()?;
+            RangeChange::take(input)?;
         }
         Verb::Link => {
             input.u128()?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Bytes, Error, Kind, Result};
-use esker_fs::file::OpenFile;
+use esker_fs::file::{OpenFile, SessionFile};
 use esker_fs::inode::{DirId, FileKind, Inode};
 use esker_fs::ops::{AttributeChanges, XattrSet};
 use esker_fs::stack::dir::Dir;
@@ -22,7 +22,7 @@ use esker_fs::session::Session;
 use super::changes::ItemEffect;
 use super::{ClientSession, take_name};
 use crate::server::client_files::ClientFile;
-use crate::wire::AttributeRequest;
+use crate::wire::{AttributeRequest, RangeChange};
 
 /// The file of an item: identity, or 0 for any, and name.
 #[derive(Clone, Copy)]
@@ -149,18 +149,45 @@ impl ClientSession<'_> {
         Ok(inode.content)
     }
 
-    /// Writes `bytes` into `file` from `offset` on; into the memory of the file while it is open.
+    /// Writes `bytes` into `file` from `offset` on.
     pub(super) fn write(
         &self,
         dir: &Dir,
         file: &NamedFile,
         (offset, bytes): (u64, &[u8]),
     ) -> Result<ItemEffect> {
+        self.change_content(dir, file, |file| file.write(offset, bytes))
+    }
+
+    /// Changes the `length` bytes of `file` from `offset` on.
+    pub(super) fn allocate(
+        &self,
+        dir: &Dir,
+        file: &NamedFile,
+        (offset, length): (u64, u64),
+        RangeChange { zeroes, keeps_size }: RangeChange,
+    ) -> Result<ItemEffect> {
+        let end = offset
+            .checked_add(length)
+            .ok_or_else(|| Error::new(Kind::FileTooLarge, "a range beyond any file"))?;
+        self.change_content(dir, file, |file| match zeroes {
+            true => file.punch(offset..end, keeps_size),
+            false => file.allocate(offset..end, keeps_size),
+        })
+    }
+
+    /// Carries out `change` of the content of `file`; in memory while the client has it open.
+    fn change_content(
+        &self,
+        dir: &Dir,
+        file: &NamedFile,
+        change: impl FnOnce(SessionFile) -> Result<()>,
+    ) -> Result<ItemEffect> {
         let session = &self.session;
         let opened = match self.place_of(dir, file)? {
             FilePlace::Open(opened) => {
                 permitted(opened.may_write)?;
-                session.file(&opened.file).write(offset, bytes)?;
+                change(session.file(&opened.file))?;
                 return Ok(ItemEffect::InMemory);
             }
             FilePlace::Directory => {
@@ -176,9 +203,9 @@ impl ClientSession<'_> {
                 self.open_linked(file.id)?
             }
         };
-        let written = session.file(&opened).write(offset, bytes);
+        let changed = change(session.file(&opened));
         let closed = session.close_file(opened);
-        written.and(closed).map(|()| ItemEffect::InTree)
+        changed.and(closed).map(|()| ItemEffect::InTree)
     }
 
     /// Changes attributes of `file`.
