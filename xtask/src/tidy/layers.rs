@@ -27,7 +27,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("esker-fuse-ring", &[]),
     (
         "esker-fuse",
-        &["esker-fuse-ring", "esker-imd", "esker-fs", "esker-comm", "esker-table", "esker-base"],
+        &[
+            "esker-fuse-ring",
+            "esker-live",
+            "esker-imd",
+            "esker-fs",
+            "esker-comm",
+            "esker-table",
+            "esker-base",
+        ],
     ),
     (
         "esker-bench",
