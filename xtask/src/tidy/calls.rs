@@ -89,7 +89,10 @@ const AMBIENT_SOURCES: &[AmbientSource] = &[
     },
     AmbientSource {
         name: &["thread", ":", ":", "spawn"],
-        homes: &[("crates/fuse/src/mount.rs", "answers the kernel, signals and commands")],
+        homes: &[
+            ("crates/fuse/src/mount.rs", "notifies the kernel of names"),
+            ("crates/fuse/src/mount_run.rs", "answers the kernel, signals and commands"),
+        ],
     },
 ];
 

@@ -29,11 +29,11 @@ const DOT_DOT: u64 = 2;
 #[derive(Debug)]
 pub(super) struct LiveListing {
     node: Arc<LiveNode>,
-    state: Mutex<ListingState>,
+    state: Mutex<PagedListing>,
 }
 
 #[derive(Debug, Default)]
-struct ListingState {
+struct PagedListing {
     /// The last name of the page before each page after the first.
     starts: Vec<Box<[u8]>>,
     page: Option<ListedPage>,
@@ -73,7 +73,7 @@ impl LiveState {
         let state = &mut *listing.state.lock();
         if cookie < DOT_DOT {
             // From here on the listing shows the directory's current state.
-            *state = ListingState::default();
+            *state = PagedListing::default();
             let dots = [(DOT, &b"."[..], node.number), (DOT_DOT, b"..", node.parent_number())];
             for (at, name, number) in dots.into_iter().filter(|(at, ..)| *at > cookie) {
                 if !sink.put(at, name, ShownEntry::Kind(number, FileKind::Directory)) {
@@ -123,7 +123,7 @@ impl LiveState {
     fn page<'a>(
         &self,
         node: &LiveNode,
-        state: &'a mut ListingState,
+        state: &'a mut PagedListing,
         number: usize,
     ) -> Result<Option<&'a ListedPage>, Errno> {
         if number > state.starts.len() {

@@ -128,7 +128,7 @@ impl LiveState {
     }
 
     /// Sends a request that does nothing, if files are open, so that a takeover is noticed.
-    pub(super) fn look_for_server(&self) {
+    pub(super) fn notice_takeover(&self) {
         if self.open_files.load(Ordering::Relaxed) > 0 {
             // Requests of programs get the same error.
             let _ = self.connection.call(Request::null());

@@ -162,7 +162,7 @@ impl MountContent for LiveState {
         while end.recv_timeout(SERVER_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             rounds = rounds.wrapping_add(1);
             if rounds.is_multiple_of(IDLE_ROUNDS) {
-                self.look_for_server();
+                self.notice_takeover();
             }
             self.open_again_after_takeover();
         }

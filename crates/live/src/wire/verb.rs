@@ -176,12 +176,17 @@ impl Verb {
         (32..48).contains(&(self as u8))
     }
 
+    /// True if it reads a file that its items name.
+    #[must_use]
+    pub fn is_of_file(self) -> bool {
+        use Verb::{Attributes, GetXattr, ListXattrs, Read, ReadSymlink};
+        matches!(self, Read | ReadSymlink | Attributes | GetXattr | ListXattrs)
+    }
+
     /// True if its payload begins with the identity of a directory, in which its items are.
     #[must_use]
     pub fn is_in_directory(self) -> bool {
-        self.is_change()
-            || (Self::Lookup as u8..=Self::ListXattrs as u8).contains(&(self as u8))
-                && self != Self::Resolve
+        self.is_change() || self.is_of_file() || matches!(self, Self::Lookup | Self::List)
     }
 }
 

@@ -59,7 +59,7 @@ fn permitted(may: bool) -> Result<()> {
 
 impl ClientSession<'_> {
     /// Finds `file`, in `dir` if it has a name there.
-    fn place_of(&self, dir: &Dir, file: &NamedFile) -> Result<FilePlace> {
+    fn find_file(&self, dir: &Dir, file: &NamedFile) -> Result<FilePlace> {
         if let Some(opened) = self.files.get(file.id) {
             return Ok(FilePlace::Open(opened));
         }
@@ -89,7 +89,7 @@ impl ClientSession<'_> {
 
     /// The current attributes of `file`, with content and extended attributes.
     pub(super) fn inode_of(&self, dir: &Dir, file: &NamedFile) -> Result<Inode> {
-        match self.place_of(dir, file)? {
+        match self.find_file(dir, file)? {
             FilePlace::Open(opened) => self.session.file(&opened.file).stat(),
             FilePlace::Directory => self.session.stat_dir(dir),
             FilePlace::Named => match self.session.lookup(dir, file.name, true)? {
@@ -109,7 +109,7 @@ impl ClientSession<'_> {
     /// Opens `file`, a regular file, for this client.
     pub(super) fn open(&self, dir: &Dir, file: &NamedFile) -> Result<()> {
         let session = &self.session;
-        let (opened, inode) = match self.place_of(dir, file)? {
+        let (opened, inode) = match self.find_file(dir, file)? {
             FilePlace::Open(_) => return Ok(()),
             FilePlace::Directory => {
                 return Err(Error::new(Kind::IsADirectory, "a directory is not opened"));
@@ -184,7 +184,7 @@ impl ClientSession<'_> {
         change: impl FnOnce(SessionFile) -> Result<()>,
     ) -> Result<ItemEffect> {
         let session = &self.session;
-        let opened = match self.place_of(dir, file)? {
+        let opened = match self.find_file(dir, file)? {
             FilePlace::Open(opened) => {
                 permitted(opened.may_write)?;
                 change(session.file(&opened.file))?;
@@ -242,7 +242,7 @@ impl ClientSession<'_> {
         (dir, file): (&Dir, &NamedFile),
         changes: &AttributeChanges,
     ) -> Result<()> {
-        match self.place_of(dir, file)? {
+        match self.find_file(dir, file)? {
             FilePlace::Open(opened) => self.set_open_attributes(session, &opened, changes),
             FilePlace::Directory => match dir.location() {
                 Some((parent, name)) => session.setattr(&parent, &name, changes).map(drop),
@@ -331,7 +331,7 @@ impl ClientSession<'_> {
         (attribute, value): (&[u8], Option<(&[u8], XattrSet)>),
     ) -> Result<()> {
         let session = &self.session;
-        let is_directory = matches!(self.place_of(dir, file)?, FilePlace::Directory);
+        let is_directory = matches!(self.find_file(dir, file)?, FilePlace::Directory);
         if is_directory && dir.location().is_none() {
             return match value {
                 Some((value, condition)) => session.set_xattr_root((attribute, value), condition),
@@ -363,7 +363,7 @@ impl ClientSession<'_> {
     /// A directory and a name under which operations reach `file` now.
     fn name_of(&self, dir: &Dir, file: &NamedFile) -> Result<(Dir, Vec<u8>)> {
         let gone = || Error::new(Kind::NotFound, "the file has no name any more");
-        Ok(match self.place_of(dir, file)? {
+        Ok(match self.find_file(dir, file)? {
             FilePlace::Open(opened) => {
                 self.session.file(&opened.file).record_location().ok_or_else(gone)?
             }

@@ -113,29 +113,7 @@ impl ClientSession<'_> {
                 let limit = input.varint_max(LIST_ENTRIES_MAX, "a number of entries")?;
                 self.list(dir, after, limit)
             }
-            Verb::Read => {
-                let (file, offset) = (NamedFile::take(input)?, input.varint()?);
-                let bytes_max = input.varint_max(TRANSFER_BYTES_MAX, "bytes to read")?;
-                self.read_file(dir, &file, (offset, bytes_max)).map(|bytes| encoded(&bytes))
-            }
-            Verb::ReadSymlink => {
-                self.target_of(dir, &NamedFile::take(input)?).map(|target| encoded(&target))
-            }
-            Verb::Attributes => {
-                let found = self.inode_of(dir, &NamedFile::take(input)?);
-                found.map(|inode| {
-                    let mut out = Vec::new();
-                    put_attributes(&mut out, &inode);
-                    out
-                })
-            }
-            Verb::GetXattr => {
-                let (file, attribute) = (NamedFile::take(input)?, take_name(input)?);
-                self.xattr(dir, &file, attribute).map(|value| encoded(&value))
-            }
-            Verb::ListXattrs => {
-                self.xattr_names(dir, &NamedFile::take(input)?).map(|names| encoded(&names))
-            }
+            verb if verb.is_of_file() => self.read_named(verb, dir, input)?,
             Verb::Snapshot => {
                 let name = input.bytes(NAME_BYTES_MAX, "a name")?;
                 self.snapshot(name)
@@ -156,6 +134,35 @@ impl ClientSession<'_> {
             }
         }
         Ok(false)
+    }
+
+    /// Carries out one item that reads a file that it names.
+    fn read_named(
+        &self,
+        verb: Verb,
+        dir: &Dir,
+        input: &mut WireInput,
+    ) -> Result<Result<Vec<u8>>, FrameRefusal> {
+        let file = NamedFile::take(input)?;
+        Ok(match verb {
+            Verb::Read => {
+                let offset = input.varint()?;
+                let bytes_max = input.varint_max(TRANSFER_BYTES_MAX, "bytes to read")?;
+                self.read_file(dir, &file, (offset, bytes_max)).map(|bytes| encoded(&bytes))
+            }
+            Verb::ReadSymlink => self.target_of(dir, &file).map(|target| encoded(&target)),
+            Verb::Attributes => self.inode_of(dir, &file).map(|inode| {
+                let mut out = Vec::new();
+                put_attributes(&mut out, &inode);
+                out
+            }),
+            Verb::GetXattr => {
+                let attribute = take_name(input)?;
+                self.xattr(dir, &file, attribute).map(|value| encoded(&value))
+            }
+            Verb::ListXattrs => self.xattr_names(dir, &file).map(|names| encoded(&names)),
+            _ => return Err(input.damage("a file to read").into()),
+        })
     }
 
     /// Keeps a directory that was looked up open, so that the client can name it by its identity.
