@@ -225,7 +225,8 @@ fn threads_share_a_client_while_servers_come_and_go() {
                 opened?.only(|_| Ok(()))?;
                 written?.only(|_| Ok(()))?;
             }
-            change(Request::close(&file).durable())
+            shared.submit_unanswered(Request::close(&file))?;
+            shared.finish_unanswered()
         };
         let workers: Vec<_> =
             (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();

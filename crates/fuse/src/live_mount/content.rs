@@ -94,8 +94,9 @@ impl LiveState {
         if !is_at_name && !node.is_unnamed.load(Ordering::Relaxed) {
             // Another client has moved it, or put another file at the name: the kernel looks the
             // path up again.
+            self.prefetched.invalidate();
             if opens.count == 0 {
-                self.close(&node)?;
+                self.close_later(&node)?;
             }
             return Err(Errno::ESTALE);
         }
@@ -112,7 +113,13 @@ impl LiveState {
             return Ok(());
         }
         self.open_files.fetch_sub(1, Ordering::Relaxed);
-        self.close(&node)
+        self.close_later(&node)
+    }
+
+    /// Closes the file of `node` at the server, with the next request or in a moment: no program
+    /// waits for that.
+    fn close_later(&self, node: &LiveNode) -> Result<(), Errno> {
+        self.call_later(Request::close(&node.named().file()))
     }
 
     fn close(&self, node: &LiveNode) -> Result<(), Errno> {

@@ -98,9 +98,11 @@ impl Filesystem for LiveDriver {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.0.count(RequestKind::LookUp);
-        let found = self.0.lookup(parent.0, name.as_bytes());
-        // Another client may make an absent name at any time.
-        entry(reply, &self.0.ttl, found.and_then(|found| found.ok_or(Errno::ENOENT)));
+        match self.0.lookup(parent.0, name.as_bytes()) {
+            Ok((attr, ttl)) => reply.entry(&ttl, &attr, GENERATION),
+            // Absent names, too: another client may make one at any time.
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn forget(&self, _: &Request, number: INodeNo, count: u64) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use esker_base::{Error, Kind, Result};
+use esker_base::{Clock, Error, Kind, Result};
 use esker_live::client::{Answer, Request, SharedConnection};
 use esker_live::wire::{LiveAttributes, take_attributes};
 use fuser::{Errno, FileAttr, INodeNo, Notifier};
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::live_listing::LiveListing;
 use super::live_node::{ContentState, LiveNode, NodeOpens};
+use super::prefetched::PrefetchedEntries;
 use crate::attributes::ListedAttributes;
 use crate::mount_state::is_of_store;
 use crate::node_table::NodeTable;
@@ -28,6 +29,9 @@ pub(crate) struct LiveState {
     /// The server that has the open files of this mount open.
     server: Mutex<Arc<str>>,
     pub(super) nodes: NodeTable<LiveNode>,
+    /// Entries of directories that were read ahead.
+    pub(super) prefetched: PrefetchedEntries,
+    pub(super) clock: Arc<dyn Clock>,
     /// Number of files that programs have open.
     pub(super) open_files: AtomicUsize,
     listings: Mutex<HashMap<u64, Arc<LiveListing>>>,
@@ -55,19 +59,30 @@ pub(super) struct LiveSetup {
     pub(super) is_durable: bool,
     pub(super) counts_requests: bool,
     pub(super) store: Option<PathBuf>,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
 impl LiveState {
     pub(super) fn new(setup: LiveSetup) -> Self {
-        let LiveSetup { connections, status, ttl, is_durable, counts_requests, store, report } =
-            setup;
+        let LiveSetup {
+            connections,
+            status,
+            ttl,
+            is_durable,
+            counts_requests,
+            store,
+            clock,
+            report,
+        } = setup;
         let [connection, syncing] = connections;
         Self {
             server: Mutex::new(connection.server()),
             connection,
             syncing,
             nodes: NodeTable::new(LiveNode::root()),
+            prefetched: PrefetchedEntries::default(),
+            clock,
             open_files: AtomicUsize::new(0),
             listings: Mutex::default(),
             next_listing: AtomicU64::new(1),
@@ -101,8 +116,20 @@ impl LiveState {
         answer.map_err(|error| self.errno(&error))
     }
 
+    /// Sends `request` with the next one, or in a moment; its answer is lost.
+    pub(super) fn call_later(&self, request: Request) -> Result<(), Errno> {
+        self.connection.submit_unanswered(request).map_err(|error| self.errno(&error))
+    }
+
+    /// Sends what was to be sent later.
+    pub(super) fn send_rest(&self) {
+        // Requests of programs get the same error.
+        let _ = self.connection.finish_unanswered();
+    }
+
     /// The change as it is sent: durable if the mount's changes are.
     pub(super) fn change(&self, request: Request) -> Request {
+        self.prefetched.invalidate();
         if self.is_durable { request.durable() } else { request }
     }
 
@@ -155,7 +182,10 @@ impl LiveState {
     pub(super) fn errno(&self, error: &Error) -> Errno {
         match error.kind() {
             // The file or directory is not where the kernel saw it last: it looks the path up again.
-            Kind::Conflict | Kind::Fenced => Errno::ESTALE,
+            Kind::Conflict | Kind::Fenced => {
+                self.prefetched.invalidate();
+                Errno::ESTALE
+            }
             kind => {
                 if is_of_store(kind) {
                     (self.report)(error);

@@ -3,7 +3,7 @@
 //!
 //! `live_driver` answers the kernel by requests to the namespace's server (`esker_live`), with the
 //! nodes, open files and listings of `live_state`; `names`, `content`, `live_listing` and `xattrs`
-//! are the operations. A mount is one client of the server, shared by the threads that answer the
+//! are the operations, and `prefetched` saves look-ups. A mount is one client of the server, shared by the threads that answer the
 //! kernel, and acts for its user; that of the superuser acts for all users of the machine, whose
 //! permissions the kernel checks. What other clients see, and when: docs/guide/live.md.
 
@@ -13,6 +13,7 @@ mod live_listing;
 mod live_node;
 mod live_state;
 mod names;
+mod prefetched;
 mod xattrs;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +23,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use esker_base::store::SharedStore;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Clock, Error, Kind, Result};
 use esker_live::LiveConnection;
 use esker_live::client::{LiveClientOptions, SharedConnection};
 use esker_table::manifest::SetId;
@@ -60,6 +61,8 @@ pub struct LiveMountOptions {
     pub counts_requests: bool,
     /// The directory of the store on this machine, whose free space is the mount's.
     pub store: Option<PathBuf>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
     /// Receives errors that users did not cause, such as a server that cannot be reached.
     pub report: Box<dyn Fn(&Error) + Send + Sync>,
 }
@@ -102,6 +105,7 @@ impl LiveMount {
             is_durable: options.is_durable,
             counts_requests: options.counts_requests,
             store: options.store,
+            clock: options.clock,
             report: options.report,
         };
         let state = Arc::new(LiveState::new(setup));
@@ -161,6 +165,7 @@ impl MountContent for LiveState {
         let mut rounds = 0u32;
         while end.recv_timeout(SERVER_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             rounds = rounds.wrapping_add(1);
+            self.send_rest();
             if rounds.is_multiple_of(IDLE_ROUNDS) {
                 self.notice_takeover();
             }

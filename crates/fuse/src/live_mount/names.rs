@@ -3,16 +3,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use esker_base::{Kind, Result};
+use esker_base::Result;
 use esker_fs::inode::FileKind;
 use esker_fs::ops::{NewFile, RenameFlags};
-use esker_live::client::{Answer, LiveFile, Request};
+use esker_live::client::{Answer, LiveFile, Request, take_entries};
 use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX, take_attributes};
 use fuser::{Errno, FileAttr};
 
 use super::live_node::{ContentState, LiveNode};
 use super::live_state::LiveState;
+use super::prefetched::{LookupPlan, PREFETCHED_ENTRIES_MAX};
 
 impl LiveState {
     /// The node of a directory.
@@ -26,18 +28,35 @@ impl LiveState {
         }
     }
 
-    /// The attributes for the kernel of `name` in `parent`; `None` if there is no such entry.
-    pub(super) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<FileAttr>, Errno> {
+    /// The attributes for the kernel of `name` in `parent`, and the time for which it may keep
+    /// them.
+    pub(super) fn lookup(&self, parent: u64, name: &[u8]) -> Result<(FileAttr, Duration), Errno> {
         let parent = self.directory(parent)?;
-        let answer = self.call(Request::lookup(&parent.dir(), &[name]))?;
-        match answer.only(take_attributes) {
-            Ok(found) => {
-                let node = self.intern(&parent, name, &found);
-                Ok(Some(self.shown(&node, &found)))
+        let now_ns = self.clock.monotonic_ns();
+        let (found, ttl) = match self.prefetched.plan(parent.number, name, (now_ns, self.ttl)) {
+            LookupPlan::Known(found, ttl) => (found, ttl),
+            plan => {
+                let answer = self.call(Request::lookup(&parent.dir(), &[name]))?;
+                let found = answer.only(take_attributes).map_err(|error| self.errno(&error))?;
+                if let LookupPlan::ReadAll(changes) = plan {
+                    self.prefetch(&parent, changes)?;
+                }
+                (found, self.ttl)
             }
-            Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            Err(error) => Err(self.errno(&error)),
+        };
+        let node = self.intern(&parent, name, &found);
+        Ok((self.shown(&node, &found), ttl))
+    }
+
+    /// Reads all entries of `parent` for later look-ups.
+    fn prefetch(&self, parent: &LiveNode, changes: u64) -> Result<(), Errno> {
+        let read_ns = self.clock.monotonic_ns();
+        let list = Request::list(&parent.dir(), b"", PREFETCHED_ENTRIES_MAX);
+        if let Ok((is_end, entries)) = self.call(list)?.only(take_entries) {
+            let entries = is_end.then_some(entries);
+            self.prefetched.keep(parent.number, (read_ns, changes), entries);
         }
+        Ok(())
     }
 
     /// Makes `new` at `name` in `parent`; returns its attributes for the kernel.

@@ -6,7 +6,7 @@
 //! requests again, in order; the server carries out only those that no server has carried out.
 //! Invariant: sending never blocks on a server that itself waits for the client to receive answers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,6 +138,8 @@ pub struct LiveConnection {
     piece: Box<[u8]>,
     /// Answers that `wait` has not returned yet, or the reason that a request failed.
     answers: BTreeMap<u64, Result<Answer>>,
+    /// Requests whose answers nobody waits for.
+    dropped: BTreeSet<u64>,
     reconnects: u64,
     /// Time at which the last answer arrived, or the first request without one was submitted.
     heard_ns: u64,
@@ -173,6 +175,7 @@ impl LiveConnection {
             received: Vec::new(),
             piece: vec![0; RECEIVE_BYTES].into(),
             answers: BTreeMap::new(),
+            dropped: BTreeSet::new(),
             reconnects: 0,
             heard_ns: SystemClock.monotonic_ns(),
             is_unserved: false,
@@ -266,6 +269,24 @@ impl LiveConnection {
     /// Takes the answer to request `number`, if it has arrived.
     pub(super) fn take_answer(&mut self, number: u64) -> Option<Result<Answer>> {
         self.answers.remove(&number)
+    }
+
+    /// Drops the answer to request `number`, whenever it arrives.
+    pub(super) fn drop_answer(&mut self, number: u64) {
+        if self.answers.remove(&number).is_none() {
+            self.dropped.insert(number);
+        }
+    }
+
+    /// True if answers that are dropped have not arrived.
+    pub(super) fn awaits_dropped(&self) -> bool {
+        !self.dropped.is_empty()
+    }
+
+    fn put_answer(&mut self, number: u64, answer: Result<Answer>) {
+        if !self.dropped.remove(&number) {
+            self.answers.insert(number, answer);
+        }
     }
 
     /// True if the answer to request `number` has arrived.
@@ -432,7 +453,7 @@ impl LiveConnection {
             self.pending.remove(index);
             self.pause = None;
             self.heard_ns = SystemClock.monotonic_ns();
-            self.answers.insert(header.number, Ok(Answer { header, payload: bytes }));
+            self.put_answer(header.number, Ok(Answer { header, payload: bytes }));
         }
         self.received.drain(..at);
         for (number, follows) in lacking {
@@ -455,7 +476,7 @@ impl LiveConnection {
         };
         if let Ok(index) = self.pending.binary_search_by_key(&number, |request| request.number) {
             self.pending.remove(index);
-            self.answers.insert(number, why);
+            self.put_answer(number, why);
         }
     }
 
@@ -472,7 +493,7 @@ impl LiveConnection {
             let what = format!("{}: moved or removed; open it again", paths.join(", "));
             let error = Error::new(Kind::Fenced, what);
             self.pending.retain(|request| request.number != number);
-            self.answers.insert(number, Err(error));
+            self.put_answer(number, Err(error));
             return;
         }
         open_directories(request.dirs(), &mut self.send);
@@ -542,7 +563,7 @@ impl LiveConnection {
     fn fail_pending(&mut self, why: &Error) {
         for request in std::mem::take(&mut self.pending) {
             let what = format!("{why}; whether the request was carried out is unknown");
-            self.answers.insert(request.number, Err(Error::new(why.kind(), what)));
+            self.put_answer(request.number, Err(Error::new(why.kind(), what)));
         }
         self.is_unserved = true;
     }
@@ -555,7 +576,7 @@ impl LiveConnection {
         for number in lost {
             let what = "the server went away before it answered; `esker names` shows whether the \
                         snapshot was published";
-            self.answers.insert(number, Err(Error::new(Kind::Unavailable, what)));
+            self.put_answer(number, Err(Error::new(Kind::Unavailable, what)));
         }
     }
 

@@ -73,6 +73,27 @@ impl SharedConnection {
         }
     }
 
+    /// Sends `request` with the next one of any thread. Its answer is dropped.
+    ///
+    /// # Errors
+    /// As [`LiveConnection::submit`].
+    pub fn submit_unanswered(&self, request: Request) -> Result<()> {
+        let mut state = self.state.lock();
+        let number = state.connection.submit(request)?;
+        state.connection.drop_answer(number);
+        Ok(())
+    }
+
+    /// Returns once the requests of [`SharedConnection::submit_unanswered`] are carried out. Cost:
+    /// none if they are; otherwise a round trip.
+    ///
+    /// # Errors
+    /// As [`LiveConnection::wait`].
+    pub fn finish_unanswered(&self) -> Result<()> {
+        let awaits = self.state.lock().connection.awaits_dropped();
+        if awaits { self.call(Request::null()).map(drop) } else { Ok(()) }
+    }
+
     /// The server that answered last. After a takeover it is another one, which has no file of this
     /// client open.
     #[must_use]

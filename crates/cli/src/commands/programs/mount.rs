@@ -308,6 +308,7 @@ impl MountCommand {
             is_durable: matches!(self.settings.durability, DurabilityLevel::Always),
             counts_requests: self.statistics,
             store: store_directory(context),
+            clock: Arc::new(SystemClock),
             report: Box::new(report),
         };
         LiveMount::new(&context.store()?, name, mountpoint, options)
