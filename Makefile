@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup build install c install-c deb docs test advisories demo soak mutants peers \
-	compare compare-outgrown compare-imd compare-segments compare-mount compare-mpi-io compare-workbench clean
+	compare compare-outgrown compare-imd compare-segments compare-mount compare-live-mounts compare-mpi-io compare-workbench clean
 
 CARGO ?= cargo
 # Minutes that the long campaigns may take.
@@ -84,6 +84,11 @@ compare-mount: build ## Run a null file system, ext4 and a mount in turn and pri
 	@scripts/setup.sh compare
 	@$(MAKE) -C peers mounts
 	python3 scripts/compare_mount.py
+
+compare-live-mounts: build ## Run JuiceFS and mounts of a live namespace in turn and print the ratios
+	@scripts/setup.sh compare
+	@$(MAKE) -C peers mounts juicefs
+	python3 scripts/compare_mount.py --systems juicefs,live --only metadata --core -1
 
 compare-mpi-io: build c ## Write one file by ranks of MPI on ext4 and on Esker in turn and print the ratios
 	@scripts/setup.sh mpi

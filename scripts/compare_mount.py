@@ -6,7 +6,7 @@ work, and prints medians and ratios as Markdown; the figures of every round go t
 usage: scripts/compare_mount.py [--rounds N] [--files N] [--entries N] [--megabytes N] [--seconds N]
                                 [--processes 1,2,4] [--systems null,ext4,esker] [--only PART,PART]
                                 [--json FILE] [--directory DIR] [--esker FILE] [--before FILE]
-                                [--transport threads|uring] [--core N]
+                                [--transport threads|uring] [--core N] [--durability async|always]
 
 Takes the superuser: it mounts, and lets the kernel forget what it knows between phases, of all
 alike. Everything lies in DIR (default: target/compare-mount). Systems take turns within a round, so
@@ -27,6 +27,12 @@ process both on processor N (default 0; -1 leaves this out). Without the wake-up
 which on virtual machines cost more than most requests, the second shows the cost of the file systems
 themselves. It also reports the requests of the kernel and the context switches of the serving process
 for each file, over all phases; requests of Esker only, which counts them (`esker mount --statistics`).
+
+Two more systems are trees that several mounts change at once: `live`, a live namespace of Esker
+behind two mounts and a server, and `juicefs`, behind two mounts with metadata in SQLite and data in a
+directory. With `--durability async`, both may lose the last moments when the machine dies (SQLite's WAL
+with `synchronous=NORMAL`); with `always`, nothing that has returned (`FULL`). Loads of several processes
+are divided between the mounts. Both keep names and attributes for a second.
 
 `--before` adds a system `before`: a mount by another binary of Esker. `--only` runs some parts of the
 work: metadata, listing, transfer, removal, bases, overwrites, appends.
@@ -68,6 +74,8 @@ BOUNDS = [
     ("removal.tree", "ext4", 0.50),
     ("appends.rate", "ext4", 0.50),
 ]
+# The least ratio of a figure of a live namespace to that of JuiceFS.
+LIVE_BOUNDS = [("*.*.create", 5), ("*.*.stat", 5)]
 # The least ratio of a figure of Esker to another of its own.
 OWN_BOUNDS = [
     ("bases.five", "bases.none", 0.90),
@@ -112,6 +120,10 @@ class System:
         self.directory = directory / self.name
         self.at = self.directory / "at"
         self.at.mkdir(parents=True)
+
+    def places(self):
+        """The mounts; what a program does in one shows in all."""
+        return [self.at]
 
     def pid(self):
         return None
@@ -234,6 +246,63 @@ class Before(Esker):
     counts_requests = False
 
 
+class Live(Esker):
+    """A live namespace behind two mounts on the machine of its server."""
+    name = "live"
+    durability = "async"
+    counts_requests = False
+
+    def begin(self):
+        self.store = self.directory / "store"
+        self.other = self.directory / "other"
+        self.other.mkdir()
+        self.run("init")
+        self.run("live", "create", "run")
+        environment = {**os.environ, "ESKER_STORE": str(self.store)}
+        self.server = subprocess.Popen([self.binary, "live", "serve", "run"], env=environment,
+                                       stdout=subprocess.DEVNULL)
+        for at in self.places():
+            self.run("mount", "live:run", at, "--durability", self.durability)
+        self.served_by = self.server.pid
+
+    def places(self):
+        return [self.at, self.other]
+
+    def end(self):
+        for at in self.places():
+            self.run("umount", at)
+        self.server.terminate()
+        self.server.wait()
+
+
+class JuiceFs(System):
+    """JuiceFS behind two mounts."""
+    name = "juicefs"
+    binary = PEERS.parent / "juicefs"
+    durability = "async"
+
+    def begin(self):
+        self.other = self.directory / "other"
+        self.other.mkdir()
+        level = {"async": "NORMAL", "always": "FULL"}[self.durability]
+        settings = f"_journal_mode=WAL&_synchronous={level}"
+        metadata = f"sqlite3://{self.directory}/metadata.db?{settings}"
+        quiet = {"stderr": subprocess.DEVNULL}
+        run(self.binary, "format", "--storage", "file", "--bucket", f"{self.directory}/data/",
+            metadata, "compared", **quiet)
+        for at in self.places():
+            run(self.binary, "mount", "-d", metadata, at, "--no-usage-report", "--backup-meta", "0",
+                "--cache-dir", self.directory / f"cache-{at.name}", "--log", self.directory / "log",
+                **quiet)
+
+    def places(self):
+        return [self.at, self.other]
+
+    def end(self):
+        for at in self.places():
+            run(self.binary, "umount", at, stderr=subprocess.DEVNULL)
+
+
 def metadata(system, options, figures):
     for shape in ("easy", "hard"):
         for processes in options.processes:
@@ -257,11 +326,20 @@ def load(system, options, figures, shape, processes, name):
     place = system.at / name
     forget()
     busy, switches, requests = system.busy(), system.switches(), system.requests()
-    rates = json.loads(
-        run(PEERS / "mount-load", place, shape, "--processes", processes, "--files", files,
-            "--drop"))
-    for phase, rate in rates.items():
-        figures[f"{name}.{phase}"] = rate
+    mounts = system.places()[:processes]
+    loads = [
+        subprocess.Popen(
+            [PEERS / "mount-load", mount / f"{name}.{number}" if len(mounts) > 1 else place, shape,
+             "--processes", str(processes // len(mounts)), "--files", str(files), "--drop"],
+            stdout=subprocess.PIPE, text=True)
+        for number, mount in enumerate(mounts)]
+    for one in loads:
+        told, _ = one.communicate()
+        if one.returncode:
+            sys.exit(f"compare_mount.py: mount-load in {system.name} failed")
+        for phase, rate in json.loads(told).items():
+            # The rates of mounts that are loaded at once add up.
+            figures[f"{name}.{phase}"] = figures.get(f"{name}.{phase}", 0) + rate
     count = files * processes
     if system.pid():
         figures[f"{name}.cpu_us_a_file"] = (system.busy() - busy) / count * 1e6
@@ -272,7 +350,8 @@ def load(system, options, figures, shape, processes, name):
         # Forgotten files come many in a message, but each is counted.
         sent -= now.get("forget", 0) - requests.get("forget", 0)
         figures[f"{name}.requests_a_file"] = sent / count
-    place.rmdir()
+    if place.exists():
+        place.rmdir()
 
 
 def listing(system, options, figures):
@@ -492,8 +571,10 @@ NOT_OF_NULL = ("transfer", "overwrites")
 
 
 def measure(options):
-    systems = {kind.name: kind for kind in (Null, Ext4, Before, Esker)}
+    systems = {kind.name: kind for kind in (Null, Ext4, Before, Esker, JuiceFs, Live)}
     Before.binary, Esker.binary = options.before, options.esker
+    Live.binary = options.esker
+    Live.durability = JuiceFs.durability = options.durability
     rounds = []
     for number in range(options.rounds):
         for name in options.systems:
@@ -539,6 +620,10 @@ def table(rounds, systems):
     for name, of in medians.items():
         ratio, least = "", ""
         mine = every[name].get("esker", [])
+        live = every[name].get("live", [])
+        for pattern, bound in LIVE_BOUNDS:
+            if fits(pattern, name) and live and "juicefs" in of:
+                ratio, least = compared(live, every[name]["juicefs"], "of juicefs", bound)
         for pattern, against, bound in BOUNDS:
             if fits(pattern, name) and mine and against in of:
                 ratio, least = compared(mine, every[name][against], f"of {against}", bound)
@@ -572,6 +657,7 @@ def main():
     parser.add_argument("--before", type=Path)
     parser.add_argument("--transport", choices=("threads", "uring"), default="threads")
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--durability", choices=("async", "always"), default="async")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--directory", type=Path, default=TARGET / "compare-mount")
     options = parser.parse_args()

@@ -8,8 +8,8 @@
 
 use super::command_words::CommandWords;
 
-/// Ranks of a node, unless the job says how many.
-const RANKS: &str = "${SLURM_NTASKS_PER_NODE:-1}";
+/// Ranks of a node: as the job says, or as Slurm divides them, of which it says `16(x4),1`.
+const RANKS: &str = "${SLURM_NTASKS_PER_NODE:-${SLURM_TASKS_PER_NODE%%[(,]*}}";
 
 /// The directory at which files are shown on each node, for the shell of the batch script: jobs
 /// share nodes.
