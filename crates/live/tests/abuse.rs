@@ -214,6 +214,7 @@ fn two_reads_over_the_size_of_an_answer() {
     let mut stream = greeted(&live, &server, 77);
     let mut payload = vec![0; 16];
     for bytes in [500_000, 1 << 20] {
+        payload.extend_from_slice(&[0; 16]);
         put_bytes(&mut payload, b"f");
         put_varint(&mut payload, 0);
         put_varint(&mut payload, bytes);
@@ -529,7 +530,7 @@ fn a_hostile_server_does_not_stop_a_client() {
         let (mut stream, _) = listener.accept().expect("no failure");
         receive(&mut stream);
         stream
-            .write_all(&frame(&FrameHeader::new(Verb::Welcome, 0), &[0; 16]))
+            .write_all(&frame(&FrameHeader::new(Verb::Welcome, 0), &[0; 17]))
             .expect("no failure");
         let (mut header, _) = receive(&mut stream).expect("no failure");
         header.flags.lacks_directory = true;
@@ -543,4 +544,20 @@ fn a_hostile_server_does_not_stop_a_client() {
     })
     .join();
     assert_eq!(done.ok(), Some(Err(Kind::Fenced)));
+}
+
+/// Symptom: a client that connected again under a number of its own made a file with the identity of
+/// an earlier one, and reached what others had written to that. Fix: identities depend on a random
+/// number of the registration.
+#[test]
+fn a_client_number_that_is_used_again_makes_other_identities() {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let made = |name: &[u8]| {
+        let mut raw = greeted(&live, &server, 7);
+        assert_eq!(ask(&mut raw, Verb::Create, 5, &create_payload(name)), Some(Ok(())));
+        assert_eq!(ask(&mut raw, Verb::Goodbye, 6, &[]), Some(Ok(())));
+        live.connect().lookup(&LiveDir::root(), name).expect("it is there").id
+    };
+    assert_ne!(made(b"x"), made(b"y"));
 }

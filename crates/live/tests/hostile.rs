@@ -48,7 +48,7 @@ fn greeted(live: &LiveStore, server: &LiveServer, client: u64) -> UnixStream {
         .set;
     let mut stream = connect(server);
     stream.write_all(&hello(set, client)).expect("sent");
-    let mut welcome = [0; 24 + 16];
+    let mut welcome = [0; 24 + 17];
     stream.read_exact(&mut welcome).expect("a welcome");
     stream
 }
@@ -177,7 +177,7 @@ fn a_client_that_leaves_answers_unread_keeps_no_descriptor() -> Result<()> {
     tree.create(&LiveDir::root(), b"large", 0o644)?;
     let write = Request::write(&LiveFile::at(&LiveDir::root(), b"large"), 0, &vec![7; 1 << 19]);
     tree.connection().call(write.durable())?.only(|_| Ok(()))?;
-    let mut payload = vec![0; 16];
+    let mut payload = vec![0; 16 + 16];
     put_bytes(&mut payload, b"large");
     put_varint(&mut payload, 0);
     put_varint(&mut payload, 1 << 19);

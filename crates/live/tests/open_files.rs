@@ -9,9 +9,12 @@ use esker_fs::inode::FileKind;
 use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::ops::{NewFile, XattrSet};
 use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_live::LiveTree;
 use esker_live::client::{LiveDir, LiveFile, Request, SharedConnection};
-use esker_live::wire::{AttributeRequest, LiveAttributes, TRANSFER_BYTES_MAX, take_attributes};
+use esker_live::wire::{
+    AttributeRequest, LiveAttributes, TRANSFER_BYTES_MAX, WriteMode, take_attributes,
+};
 
 use crate::served::{LiveStore, NAME, client_options};
 
@@ -143,6 +146,27 @@ fn a_file_with_several_names_is_reached_after_the_known_one_is_gone() -> Result<
     Ok(())
 }
 
+/// Symptom: a user reached files with several names in directories of others by trying identities.
+/// Fix: such a file is reached by its identity only by a client that has seen one of its names.
+#[test]
+fn an_identity_that_was_never_seen_at_a_name_reaches_nothing() -> Result<()> {
+    let live = LiveStore::new();
+    let _server = live.serve();
+    let (mut tree, mut other) = (live.connect(), live.connect());
+    let root = LiveDir::root();
+    let id = create(&mut tree, b"f", b"text")?;
+    tree.change(Request::link(&LiveFile::at(&root, b"f"), &root, b"g"))?;
+    let guessed = LiveFile { dir: &root, name: b"absent", id };
+    assert_eq!(attributes(&mut other, &guessed).unwrap_err().kind(), Kind::Conflict);
+    for request in [Request::open(&guessed), Request::link(&guessed, &root, b"h")] {
+        assert_eq!(failure(&mut other, request), Kind::Conflict);
+    }
+    // A look-up shows the name, and with it the file.
+    other.lookup(&root, b"g")?;
+    assert_eq!(attributes(&mut other, &guessed)?.nlink, 2);
+    Ok(())
+}
+
 #[test]
 fn a_directory_is_named_by_its_identity_alone() -> Result<()> {
     let live = LiveStore::new();
@@ -187,14 +211,14 @@ fn files_of_every_kind_are_made() -> Result<()> {
         (FileKind::Socket, b"sock"),
     ] {
         new.kind = kind;
-        tree.change(Request::make_node(&root, name, &new))?;
+        tree.change(Request::make_node(&root, name, (&new, false)))?;
         let shown = tree.lookup(&root, name)?;
         assert_eq!((shown.kind, shown.mode, shown.uid), (kind, 0o640, own.uid));
     }
     new = NewFile { kind: FileKind::Symlink, target: b"file", ..new };
-    tree.change(Request::make_node(&root, b"link", &new))?;
+    tree.change(Request::make_node(&root, b"link", (&new, false)))?;
     assert_eq!(tree.read_symlink(&root, b"link")?, b"file");
-    assert_eq!(failure(&mut tree, Request::make_node(&root, b"link", &new)), Kind::Exists);
+    assert_eq!(failure(&mut tree, Request::make_node(&root, b"link", (&new, false))), Kind::Exists);
     Ok(())
 }
 
@@ -253,4 +277,82 @@ fn threads_share_a_client_while_servers_come_and_go() {
         let name = format!("f{thread}").into_bytes();
         assert!(tree.read(&root, &name).expect("it is there") == expected, "file {thread}");
     }
+}
+
+/// Symptom: `fsync` in a mount returned 0 for changes that were lost with the server before. Cause:
+/// a sync asked whichever server there was, and nobody remembered that another had answered them.
+#[test]
+fn a_sync_fails_once_after_changes_were_lost() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let mut tree = live.connect();
+    let root = LiveDir::root();
+    tree.create(&root, b"kept", 0o600)?;
+    tree.sync()?;
+    // Nothing is lost if nothing was left to sync.
+    drop(server);
+    let server = live.serve();
+    tree.sync()?;
+    tree.create(&root, b"lost", 0o600)?;
+    drop(server);
+    let server = live.serve();
+    assert_eq!(tree.lookup(&root, b"kept")?.size, 0);
+    assert_eq!(tree.sync().expect_err("changes were lost").kind(), Kind::DeviceFailed);
+    tree.sync()?;
+    // Durable changes are not lost.
+    tree.change(Request::create(&root, 0o600, &[b"durable"]).durable())?;
+    drop(server);
+    let _server = live.serve();
+    tree.sync()?;
+    tree.lookup(&root, b"durable").map(drop)
+}
+
+/// Symptom: a name that a client made failed with `Exists`, or was looked up as absent. Cause: a
+/// change whose directory the server did not have open was carried out after the requests behind it
+/// that change nothing.
+#[test]
+fn reads_stay_behind_changes_that_wait_for_their_directory() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let mut tree = live.connect();
+    let dir = tree.make_directory(&LiveDir::root(), b"d", 0o755)?;
+    tree.sync()?;
+    server.end()?;
+    let _server = live.serve();
+    let connection = tree.connection();
+    let made = connection.submit(Request::create(&dir, 0o600, &[b"f"]))?;
+    // The root is open, the directory is not.
+    let found = connection.submit(Request::resolve(b"/d/f", FollowLinks::No))?;
+    let listed = connection.submit(Request::lookup(&dir, &[b"f"]))?;
+    connection.wait(made)?.outcome()?;
+    connection.wait(found)?.only(|input| {
+        input.u128()?;
+        input.bytes(9, "a name")?;
+        take_attributes(input)
+    })?;
+    connection.wait(listed)?.only(take_attributes).map(drop)
+}
+
+/// Two clients that append in turn, or at once, keep all lines; a line that was appended before a
+/// takeover is not appended again.
+#[test]
+fn appends_of_clients_do_not_overwrite_each_other() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let (mut tree, mut other) = (live.connect(), live.connect());
+    let root = LiveDir::root();
+    let id = create(&mut tree, b"f", b"one\n")?;
+    let file = LiveFile { dir: &root, name: b"f", id };
+    let how = WriteMode { appends: true, ..WriteMode::default() };
+    let append = |tree: &mut LiveTree, end: u64, line: &[u8]| {
+        tree.change(Request::write_as(&file, (end, line), how).durable())
+    };
+    append(&mut tree, 4, b"two\n")?;
+    assert_eq!(append(&mut other, 4, b"2nd\n").unwrap_err().kind(), Kind::Conflict);
+    append(&mut other, 8, b"three\n")?;
+    drop(server);
+    let _server = live.serve();
+    append(&mut other, 8, b"three\n")?;
+    assert_eq!(tree.read(&root, b"f")?, b"one\ntwo\nthree\n");
+    Ok(())
 }

@@ -8,22 +8,30 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use esker_base::Kind;
 use esker_fs::inode::timestamp;
 use esker_fuse_ring::{AttrChanges, NewTime};
 use esker_live::client::Request;
-use esker_live::wire::{AttributeRequest, TRANSFER_BYTES_MAX, take_attributes};
+use esker_live::wire::{AttributeRequest, TRANSFER_BYTES_MAX, WriteMode};
 use fuser::{Errno, FileAttr, FopenFlags};
+use rustix::fs::OFlags;
 
 use super::live_node::{ContentState, LiveNode};
 use super::live_state::LiveState;
 use crate::file::range_change;
+use crate::node_table::ROOT;
 
 impl LiveState {
     /// The current attributes of `number` for the kernel.
     pub(super) fn attributes(&self, number: u64) -> Result<FileAttr, Errno> {
         let node = self.node(number)?;
         let [found] = self.call_all([Request::attributes(&node.named().file())])?;
-        Ok(self.shown(&node, &self.attributes_in(found)?))
+        let found = match self.attributes_in(found) {
+            // A mount without a server can be looked at by commands, and ended.
+            Err(errno) if number == ROOT => self.last_root().ok_or(errno)?,
+            found => found?,
+        };
+        Ok(self.shown(&node, &found))
     }
 
     /// Changes attributes of `number`; returns all of them. A change of size removes set-id bits if
@@ -75,7 +83,7 @@ impl LiveState {
     /// # Errors
     /// `ESTALE` if the file is not at its name any more, and it was not this mount that removed it:
     /// then only an open file leads to it, by `/proc`.
-    pub(super) fn open(&self, number: u64) -> Result<FopenFlags, Errno> {
+    pub(super) fn open(&self, number: u64, flags: OFlags) -> Result<FopenFlags, Errno> {
         let node = self.node(number)?;
         let mut opens = node.opens.lock();
         let file = node.named();
@@ -88,19 +96,25 @@ impl LiveState {
         let [opened, found, at_name] = self.call_all(requests)?;
         self.done(opened)?;
         let found = self.attributes_in(found)?;
-        let is_at_name = at_name
-            .and_then(|answer| answer.only(take_attributes))
-            .is_ok_and(|at_name| at_name.id == node.id);
-        if !is_at_name && !node.is_unnamed.load(Ordering::Relaxed) {
+        if !self.is_reachable(&node, at_name) {
             // Another client has moved it, or put another file at the name: the kernel looks the
             // path up again.
-            self.prefetched.invalidate();
             if opens.count == 0 {
                 self.close_later(&node)?;
             }
             return Err(Errno::ESTALE);
         }
-        let is_same = self.count_open(&mut opens, ContentState::of(&found));
+        let state = ContentState::of(&found);
+        let is_same = self.count_open(&mut opens, state);
+        drop(opens);
+        if node.shown.lock().replace(state) != Some(state) {
+            // Else the kernel would read up to the size that it remembers.
+            self.invalidate_attributes(number);
+        }
+        if flags.contains(OFlags::APPEND) {
+            // The kernel's pages would have the bytes where it thinks that the file ends.
+            return Ok(FopenFlags::FOPEN_DIRECT_IO);
+        }
         Ok(if is_same { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() })
     }
 
@@ -160,14 +174,43 @@ impl LiveState {
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
         let file = node.named();
+        let how = WriteMode { appends: false, drops_set_id };
         for (index, piece) in bytes.chunks(TRANSFER_BYTES_MAX).enumerate() {
             let at = offset + (index * TRANSFER_BYTES_MAX) as u64;
-            let [done] = self.call_all([self.change(Request::write(&file.file(), at, piece))])?;
+            let write = Request::write_as(&file.file(), (at, piece), how);
+            let [done] = self.call_all([self.change(write)])?;
             self.done(done)?;
         }
         if drops_set_id && node.has_set_id() {
-            self.drop_set_id(&node)?;
+            self.invalidate_attributes(number);
         }
+        Ok(())
+    }
+
+    /// Writes `bytes` at the end of the file `number`, wherever that is by then. Each piece of a
+    /// megabyte stays together, whoever else appends.
+    pub(super) fn append(
+        &self,
+        number: u64,
+        (bytes, drops_set_id): (&[u8], bool),
+    ) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        let file = node.named();
+        let how = WriteMode { appends: true, drops_set_id };
+        for piece in bytes.chunks(TRANSFER_BYTES_MAX) {
+            loop {
+                let [found] = self.call_all([Request::attributes(&file.file())])?;
+                let end = self.attributes_in(found)?.size;
+                let write = Request::write_as(&file.file(), (end, piece), how);
+                let [done] = self.call_all([self.change(write)])?;
+                match done.and_then(|answer| answer.outcome()) {
+                    // Another client has appended meanwhile.
+                    Err(error) if error.kind() == Kind::Conflict => {}
+                    done => break done.map_err(|error| self.errno(&error))?,
+                }
+            }
+        }
+        self.invalidate_attributes(number);
         Ok(())
     }
 

@@ -85,6 +85,8 @@ impl Filesystem for LiveDriver {
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_AUTO_INVAL_DATA
+            // Files that are opened to append to are not cached.
+            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO
             // A file handle would work only while the kernel remembers the file.
@@ -220,9 +222,9 @@ impl Filesystem for LiveDriver {
         entry(reply, &self.0.ttl, self.0.link(number.0, parent.0, name.as_bytes()));
     }
 
-    fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.0.count(RequestKind::Open);
-        match self.0.open(number.0) {
+        match self.0.open(number.0, OFlags::from_bits_retain(flags.0.cast_unsigned())) {
             Ok(flags) => reply.opened(FileHandle(0), flags),
             Err(errno) => reply.error(errno),
         }
@@ -244,7 +246,10 @@ impl Filesystem for LiveDriver {
         let wanted = (&asked.by(caller(request)), flags.contains(OFlags::EXCL));
         match self.0.create(parent.0, name.as_bytes(), wanted) {
             Ok(attr) => {
-                let flags = FopenFlags::FOPEN_KEEP_CACHE;
+                let flags = match flags.contains(OFlags::APPEND) {
+                    true => FopenFlags::FOPEN_DIRECT_IO,
+                    false => FopenFlags::FOPEN_KEEP_CACHE,
+                };
                 reply.created(&self.0.ttl, &attr, GENERATION, FileHandle(0), flags);
             }
             Err(errno) => reply.error(errno),
@@ -277,13 +282,18 @@ impl Filesystem for LiveDriver {
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
-        _: OpenFlags,
+        opened: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         self.0.count(RequestKind::Write);
         let drops_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.0.write(number.0, offset, (data, drops_set_id)) {
+        let opened = OFlags::from_bits_retain(opened.0.cast_unsigned());
+        let written = match opened.contains(OFlags::APPEND) {
+            true => self.0.append(number.0, (data, drops_set_id)),
+            false => self.0.write(number.0, offset, (data, drops_set_id)),
+        };
+        match written {
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             Err(errno) => reply.error(errno),
         }
@@ -310,9 +320,16 @@ impl Filesystem for LiveDriver {
         empty(reply, self.0.release(number.0));
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
         self.0.count(RequestKind::Fsync);
-        empty(reply, self.0.sync());
+        empty(reply, self.0.sync_file(number.0));
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -360,9 +377,16 @@ impl Filesystem for LiveDriver {
         reply.ok();
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
         self.0.count(RequestKind::FsyncDir);
-        empty(reply, self.0.sync());
+        empty(reply, self.0.sync_file(number.0));
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {

@@ -6,7 +6,7 @@
 //! the request that opens or closes the file at the server, so that these come in order.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use esker_fs::inode::{DirId, FileKind};
 use esker_live::client::{LiveDir, LiveFile};
@@ -25,6 +25,10 @@ pub(super) struct LiveNode {
     pub(super) kind: FileKind,
     /// The permission bits that the kernel was last told.
     pub(super) mode: AtomicU32,
+    /// The state of the content that the kernel was last told.
+    pub(super) shown: Mutex<Option<ContentState>>,
+    /// Number of losses of changes up to which a sync of this file has failed.
+    pub(super) losses: AtomicU64,
     /// True once this mount has removed its last name.
     pub(super) is_unnamed: AtomicBool,
     /// Its name; `None` for the root.
@@ -94,7 +98,8 @@ impl LiveNode {
     fn new(number: u64, (id, kind): (u128, FileKind), place: Option<NodePlace>) -> Self {
         let (place, opens) = (Mutex::new(place), Mutex::default());
         let (mode, is_unnamed) = (AtomicU32::new(0), AtomicBool::new(false));
-        Self { number, id, kind, mode, is_unnamed, place, opens }
+        let (shown, losses) = (Mutex::default(), AtomicU64::new(0));
+        Self { number, id, kind, mode, shown, losses, is_unnamed, place, opens }
     }
 
     /// Records that the file is now `name` in `parent`.
@@ -105,6 +110,12 @@ impl LiveNode {
             drop(before);
             self.is_unnamed.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// The name and the directory of a file, for a look-up; `None` for the root.
+    pub(super) fn name(&self) -> Option<(LiveDir, Box<[u8]>)> {
+        let place = self.place.lock().clone();
+        place.map(|place| (place.parent.dir(), place.name))
     }
 
     /// The number of the directory above; that of the root for the root.

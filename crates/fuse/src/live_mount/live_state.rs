@@ -18,8 +18,11 @@ use super::live_node::{ContentState, LiveNode, NodeOpens};
 use super::prefetched::PrefetchedEntries;
 use crate::attributes::ListedAttributes;
 use crate::mount_state::is_of_store;
-use crate::node_table::NodeTable;
+use crate::node_table::{NodeTable, ROOT};
 use crate::statistics::{RequestKind, RequestStatistics};
+
+/// Syncs of one call: each takeover meanwhile takes one more.
+const SYNC_ATTEMPTS: u32 = 8;
 
 /// State of a mount of a live namespace.
 pub(crate) struct LiveState {
@@ -32,6 +35,10 @@ pub(crate) struct LiveState {
     /// Entries of directories that were read ahead.
     pub(super) prefetched: PrefetchedEntries,
     pub(super) clock: Arc<dyn Clock>,
+    /// Losses of changes that the mount's owner knows of.
+    reported_losses: AtomicU64,
+    /// The root as it was last shown: commands find a mount that has no server.
+    root: Mutex<Option<LiveAttributes>>,
     /// Number of files that programs have open.
     pub(super) open_files: AtomicUsize,
     listings: Mutex<HashMap<u64, Arc<LiveListing>>>,
@@ -83,6 +90,8 @@ impl LiveState {
             nodes: NodeTable::new(LiveNode::root()),
             prefetched: PrefetchedEntries::default(),
             clock,
+            reported_losses: AtomicU64::new(0),
+            root: Mutex::default(),
             open_files: AtomicUsize::new(0),
             listings: Mutex::default(),
             next_listing: AtomicU64::new(1),
@@ -133,9 +142,9 @@ impl LiveState {
         if self.is_durable { request.durable() } else { request }
     }
 
-    /// The outcome of a request of one item that returns nothing.
+    /// The outcome of a request of one item.
     pub(super) fn done(&self, answer: Result<Answer>) -> Result<(), Errno> {
-        answer.and_then(|answer| answer.only(|_| Ok(()))).map_err(|error| self.errno(&error))
+        answer.and_then(|answer| answer.outcome()).map_err(|error| self.errno(&error))
     }
 
     /// The attributes in an answer of one item.
@@ -146,11 +155,45 @@ impl LiveState {
 
     /// Returns once all completed changes survive power loss.
     pub(super) fn sync(&self) -> Result<(), Errno> {
-        self.done(self.syncing.call(Request::sync()))
+        for _ in 0..SYNC_ATTEMPTS {
+            let changes = self.connection.answered_changes();
+            self.done(self.syncing.call(Request::sync()))?;
+            if self.connection.server() == self.syncing.server() {
+                self.connection.set_synced(changes);
+                return Ok(());
+            }
+            // The client that makes changes has yet to learn of a takeover, and what was lost in it.
+            self.call(Request::null())?;
+        }
+        Err(Errno::EIO)
+    }
+
+    /// As [`LiveState::sync`], for a program that syncs the file `number`. Fails once for each file
+    /// after a takeover that may have lost changes.
+    pub(super) fn sync_file(&self, number: u64) -> Result<(), Errno> {
+        self.sync()?;
+        let losses = self.connection.losses();
+        let node = self.node(number)?;
+        if node.losses.swap(losses, Ordering::AcqRel) < losses {
+            return Err(Errno::EIO);
+        }
+        Ok(())
+    }
+
+    /// Reports a takeover that may have lost changes, if there was one since the last call.
+    pub(super) fn report_losses(&self) {
+        let losses = self.connection.losses();
+        if self.reported_losses.swap(losses, Ordering::AcqRel) < losses {
+            let what = "the server died: changes that it had answered and not synced may be lost; \
+                        programs learn that when they sync";
+            (self.report)(&Error::new(Kind::DeviceFailed, what));
+        }
     }
 
     /// Publishes the current state as the snapshot `name`; returns its set.
     pub(super) fn snapshot(&self, name: &str) -> Result<u128> {
+        // A snapshot is not repeated, so find the server first.
+        self.syncing.call(Request::null())?;
         self.syncing.call(Request::snapshot(name))?.only(|input| input.u128())
     }
 
@@ -208,6 +251,10 @@ impl LiveState {
     /// The attributes of `node` for the kernel.
     pub(super) fn shown(&self, node: &LiveNode, attributes: &LiveAttributes) -> FileAttr {
         node.mode.store(attributes.mode, Ordering::Relaxed);
+        *node.shown.lock() = Some(ContentState::of(attributes));
+        if node.number == ROOT {
+            *self.root.lock() = Some(attributes.clone());
+        }
         ListedAttributes::of_live(attributes).file_attr(node.number)
     }
 
@@ -219,10 +266,18 @@ impl LiveState {
         found: &LiveAttributes,
     ) -> Arc<LiveNode> {
         let of = (found.id, found.kind);
-        let node =
-            self.nodes.intern_id(of.0, of.1, |number| LiveNode::at(number, of, (parent, name)));
+        let node = self.nodes.intern_id(of.0, of.1, |number| {
+            let node = LiveNode::at(number, of, (parent, name));
+            node.losses.store(self.connection.losses(), Ordering::Relaxed);
+            node
+        });
         node.moved(parent, name);
         node
+    }
+
+    /// The attributes of the root that were last shown.
+    pub(super) fn last_root(&self) -> Option<LiveAttributes> {
+        self.root.lock().clone()
     }
 
     pub(super) fn forget(&self, number: u64, count: u64) {
@@ -244,8 +299,31 @@ impl LiveState {
         }
     }
 
+    /// True if `node` is still at its name, or this mount has removed its last one: then only an open
+    /// file or directory leads to it. `at_name` is the answer to a look-up of the name.
+    pub(super) fn is_reachable(&self, node: &LiveNode, at_name: Result<Answer>) -> bool {
+        let found = at_name.and_then(|answer| answer.only(take_attributes));
+        let is_at_name = found.is_ok_and(|found| found.id == node.id);
+        if !is_at_name {
+            self.prefetched.invalidate();
+        }
+        is_at_name || node.is_unnamed.load(Ordering::Relaxed)
+    }
+
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// `ESTALE` if another client has put another one at its name: the kernel looks the path up
+    /// again.
     pub(super) fn open_listing(&self, number: u64) -> Result<u64, Errno> {
-        let listing = Arc::new(LiveListing::new(self.node(number)?));
+        let node = self.node(number)?;
+        if let Some((dir, name)) = node.name() {
+            let [at_name] = self.call_all([Request::lookup(&dir, &[&name])])?;
+            if !self.is_reachable(&node, at_name) {
+                return Err(Errno::ESTALE);
+            }
+        }
+        let listing = Arc::new(LiveListing::new(node));
         let number = self.next_listing.fetch_add(1, Ordering::Relaxed);
         self.listings.lock().insert(number, listing);
         Ok(number)

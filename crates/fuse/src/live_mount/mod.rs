@@ -170,6 +170,7 @@ impl MountContent for LiveState {
                 self.notice_takeover();
             }
             self.open_again_after_takeover();
+            self.report_losses();
         }
     }
 

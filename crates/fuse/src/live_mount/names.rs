@@ -8,8 +8,8 @@ use std::time::Duration;
 use esker_base::Result;
 use esker_fs::inode::FileKind;
 use esker_fs::ops::{NewFile, RenameFlags};
-use esker_live::client::{Answer, LiveFile, Request, take_entries};
-use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX, take_attributes};
+use esker_live::client::{Answer, Request, take_entries};
+use esker_live::wire::{PATH_BYTES_MAX, take_attributes};
 use fuser::{Errno, FileAttr};
 
 use super::live_node::{ContentState, LiveNode};
@@ -62,13 +62,11 @@ impl LiveState {
     /// Makes `new` at `name` in `parent`; returns its attributes for the kernel.
     pub(super) fn make(&self, parent: u64, name: &[u8], new: &NewFile) -> Result<FileAttr, Errno> {
         let parent = self.directory(parent)?;
-        let dir = parent.dir();
-        let make = self.change(Request::make_node(&dir, name, new));
-        let [made, found] = self.call_all([make, Request::lookup(&dir, &[name])])?;
-        self.done(made)?;
-        let found = self.found(found)?;
-        let node = self.intern(&parent, name, &found);
-        Ok(self.shown(&node, &found))
+        let make = Request::make_node(&parent.dir(), name, (new, false));
+        let [made] = self.call_all([self.change(make)])?;
+        let made = self.attributes_in(made)?;
+        let node = self.intern(&parent, name, &made);
+        Ok(self.shown(&node, &made))
     }
 
     /// Creates and opens the file `new` at `name` in `parent`; returns its attributes for the
@@ -80,60 +78,17 @@ impl LiveState {
         (new, is_exclusive): (&NewFile, bool),
     ) -> Result<FileAttr, Errno> {
         let parent = self.directory(parent)?;
-        let dir = parent.dir();
-        let make = self.change(Request::make_node(&dir, name, new));
-        // The identity is not known yet; no change of others comes between.
-        let open = Request::open(&LiveFile::at(&dir, name));
-        let lookup = Request::lookup(&dir, &[name]);
-        let [made, opened, found] = self.call_all([make, open, lookup])?;
-        let found = self.found(found);
-        match self.done(made) {
-            Ok(()) => {}
-            Err(errno) => {
-                // The name is that of another file, which was opened.
-                if let (Ok(()), Ok(found)) = (self.done(opened), &found) {
-                    self.close_unless_used(&parent, name, found)?;
-                }
-                // Without O_EXCL, the kernel looks up the file that another client made, and checks
-                // whether the caller may open it.
-                let is_there = i32::from(errno) == i32::from(Errno::EEXIST);
-                return Err(if is_there && !is_exclusive { Errno::ESTALE } else { errno });
-            }
-        }
-        self.done(opened)?;
-        let found = found?;
-        let node = self.intern(&parent, name, &found);
-        self.count_open(&mut node.opens.lock(), ContentState::of(&found));
-        Ok(self.shown(&node, &found))
-    }
-
-    /// Closes at the server a file that no program of this mount has open.
-    fn close_unless_used(
-        &self,
-        parent: &LiveNode,
-        name: &[u8],
-        found: &LiveAttributes,
-    ) -> Result<(), Errno> {
-        let dir = parent.dir();
-        let close = || {
-            let file = LiveFile { dir: &dir, name, id: found.id };
-            self.call(Request::close(&file)).map(drop)
-        };
-        match self.nodes.find(found.id, found.kind) {
-            None => close(),
-            Some(node) => {
-                let opens = node.opens.lock();
-                if opens.count > 0 { Ok(()) } else { close() }
-            }
-        }
-    }
-
-    /// The attributes that a look-up returned for a name that this client has just made.
-    fn found(&self, answer: Result<Answer>) -> Result<LiveAttributes, Errno> {
-        // Another client may have moved or removed it since.
-        let is_absent = |errno: &Errno| i32::from(*errno) == i32::from(Errno::ENOENT);
-        let found = self.attributes_in(answer);
-        found.map_err(|errno| if is_absent(&errno) { Errno::ESTALE } else { errno })
+        let make = Request::make_node(&parent.dir(), name, (new, true));
+        let [made] = self.call_all([self.change(make)])?;
+        let made = self.attributes_in(made).map_err(|errno| {
+            // Without O_EXCL, the kernel looks up the file that another client made, and checks
+            // whether the caller may open it.
+            let is_there = i32::from(errno) == i32::from(Errno::EEXIST);
+            if is_there && !is_exclusive { Errno::ESTALE } else { errno }
+        })?;
+        let node = self.intern(&parent, name, &made);
+        self.count_open(&mut node.opens.lock(), ContentState::of(&made));
+        Ok(self.shown(&node, &made))
     }
 
     /// Adds `name` in `parent` as a name of the file `number`; returns the attributes for the
@@ -141,12 +96,10 @@ impl LiveState {
     pub(super) fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<FileAttr, Errno> {
         let (node, parent) = (self.node(number)?, self.directory(parent)?);
         let (old, dir) = (node.named(), parent.dir());
-        let link = self.change(Request::link(&old.file(), &dir, name));
-        let [linked, found] = self.call_all([link, Request::lookup(&dir, &[name])])?;
-        self.done(linked)?;
-        let found = self.found(found)?;
-        let node = self.intern(&parent, name, &found);
-        Ok(self.shown(&node, &found))
+        let [linked] = self.call_all([self.change(Request::link(&old.file(), &dir, name))])?;
+        let linked = self.attributes_in(linked)?;
+        let node = self.intern(&parent, name, &linked);
+        Ok(self.shown(&node, &linked))
     }
 
     pub(super) fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
@@ -192,7 +145,7 @@ impl LiveState {
         self.lost_name(replaced);
         // Nodes follow, if the kernel knows the files. The old name is there after an exchange.
         for (found, parent, name) in [(moved, &new_parent, new_name), (other, &parent, name)] {
-            if let Ok(found) = self.found(found)
+            if let Ok(found) = found.and_then(|answer| answer.only(take_attributes))
                 && let Some(node) = self.nodes.find(found.id, found.kind)
             {
                 node.moved(parent, name);

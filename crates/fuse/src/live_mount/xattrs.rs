@@ -52,7 +52,7 @@ impl LiveState {
         let file = self.node(number)?.named();
         let change = Request::set_xattr(&file.file(), (attribute, value), condition);
         let [done] = self.call_all([self.change(change)])?;
-        match done.and_then(|answer| answer.only(|_| Ok(()))) {
+        match done.and_then(|answer| answer.outcome()) {
             // Beyond the limit on a file's attributes, other file systems report a lack of space.
             Err(error) if error.kind() == Kind::TooLarge => Err(Errno::ENOSPC),
             set => set.map_err(|error| self.errno(&error)),

@@ -24,7 +24,10 @@ use super::endpoint::{ClientIdentity, Endpoint};
 use super::pending::{LiveDir, PendingRequest, Request};
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
-use crate::wire::{FRAME_BYTES_MAX, FrameHeader, PATH_BYTES_MAX, Verb, split_frame, take_status};
+use crate::wire::{
+    FRAME_BYTES_MAX, FrameHeader, PATH_BYTES_MAX, ServerWelcome, Verb, split_frame,
+    take_attributes, take_status,
+};
 
 /// Bytes of requests that are gathered before they are sent.
 const SEND_BYTES: usize = 64 << 10;
@@ -106,12 +109,24 @@ impl Answer {
         }
     }
 
-    /// The outcomes of items that return nothing.
+    /// The outcomes of items, without the attributes that some return.
     ///
     /// # Errors
     /// `Corrupt` for bytes that are no such answer.
     pub fn outcomes(&self) -> Result<Vec<Result<()>>> {
-        self.items(|_| Ok(()))
+        match self.header.verb {
+            Verb::MakeNode | Verb::Link => self.items(|input| take_attributes(input).map(drop)),
+            _ => self.items(|_| Ok(())),
+        }
+    }
+
+    /// The outcome of the only item, without the attributes that it may return.
+    ///
+    /// # Errors
+    /// As [`Answer::only`].
+    pub fn outcome(&self) -> Result<()> {
+        let none = || Error::corrupt("an answer of a server", 0, "no item");
+        self.outcomes()?.pop().unwrap_or_else(|| Err(none()))
     }
 }
 
@@ -145,6 +160,16 @@ pub struct LiveConnection {
     heard_ns: u64,
     /// True after requests failed because no server could be reached: each later one tries once.
     is_unserved: bool,
+    /// Time at which the connection broke, until an answer arrives.
+    broke_ns: Option<u64>,
+    /// The server's greeting, once there is one.
+    welcome: Option<ServerWelcome>,
+    /// Changes without durability that were answered, and how many of them survive power loss.
+    answered_changes: u64,
+    synced_changes: u64,
+    /// Takeovers that may have lost answered changes, and how many of them a sync has reported.
+    losses: u64,
+    reported_losses: u64,
     /// The next pause before an attempt to connect, while connections break before any answer.
     pause: Option<Duration>,
 }
@@ -179,6 +204,12 @@ impl LiveConnection {
             reconnects: 0,
             heard_ns: SystemClock.monotonic_ns(),
             is_unserved: false,
+            broke_ns: None,
+            welcome: None,
+            answered_changes: 0,
+            synced_changes: 0,
+            losses: 0,
+            reported_losses: 0,
             pause: None,
         };
         connection.reconnect(None)?;
@@ -281,6 +312,51 @@ impl LiveConnection {
     /// True if answers that are dropped have not arrived.
     pub(super) fn awaits_dropped(&self) -> bool {
         !self.dropped.is_empty()
+    }
+
+    /// Counts the changes that may be lost with the server. Returns the answer to `request`; for a
+    /// sync, an error if changes before it were lost.
+    fn count_change(&mut self, request: &PendingRequest, answer: Answer) -> Result<Answer> {
+        if request.is_durable() {
+            self.synced_changes = self.answered_changes;
+        } else if request.verb().is_change() {
+            self.answered_changes += 1;
+        }
+        if request.verb() == Verb::Sync && self.losses > self.reported_losses {
+            self.reported_losses = self.losses;
+            let what = "changes that were answered and not synced may be lost: their server died";
+            return Err(Error::new(Kind::DeviceFailed, what));
+        }
+        Ok(answer)
+    }
+
+    /// Number of changes without durability that were answered.
+    pub(super) fn answered_changes(&self) -> u64 {
+        self.answered_changes
+    }
+
+    /// Records that the first `changes` of them survive power loss, as another client has learned.
+    pub(super) fn set_synced(&mut self, changes: u64) {
+        self.synced_changes = self.synced_changes.max(changes);
+    }
+
+    /// Number of takeovers that may have lost answered changes.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// Compares a server's greeting with that of the one before.
+    fn meet(&mut self, welcome: ServerWelcome) {
+        if let Some(before) = self.welcome.replace(welcome)
+            && before.instance != welcome.instance
+        {
+            let is_orderly =
+                welcome.follows_orderly_end && Some(welcome.epoch) == before.epoch.checked_add(1);
+            if !is_orderly && self.answered_changes > self.synced_changes {
+                self.losses += 1;
+            }
+            self.synced_changes = self.answered_changes;
+        }
     }
 
     fn put_answer(&mut self, number: u64, answer: Result<Answer>) {
@@ -450,10 +526,12 @@ impl LiveConnection {
                 lacking.push((header.number, header.flags.follows_lack));
                 continue;
             }
-            self.pending.remove(index);
+            let request = self.pending.remove(index).expect("found");
             self.pause = None;
+            self.broke_ns = None;
             self.heard_ns = SystemClock.monotonic_ns();
-            self.put_answer(header.number, Ok(Answer { header, payload: bytes }));
+            let answer = self.count_change(&request, Answer { header, payload: bytes });
+            self.put_answer(header.number, answer);
         }
         self.received.drain(..at);
         for (number, follows) in lacking {
@@ -506,7 +584,9 @@ impl LiveConnection {
         self.reconnects += 1;
         let clock = SystemClock;
         let patience_ns = u64::try_from(self.patience.as_nanos()).unwrap_or(u64::MAX);
-        let deadline_ns = self.heard_ns.saturating_add(patience_ns);
+        let broke_ns = *self.broke_ns.get_or_insert_with(|| clock.monotonic_ns());
+        let since_ns = if self.is_unserved { self.heard_ns } else { broke_ns.max(self.heard_ns) };
+        let deadline_ns = since_ns.saturating_add(patience_ns);
         let mut last = why;
         self.fail_what_is_not_repeated();
         let endpoint = loop {
@@ -521,8 +601,9 @@ impl LiveConnection {
             });
             for address in addresses {
                 match Endpoint::connect(&address, &self.who) {
-                    Ok((endpoint, _)) => {
+                    Ok((endpoint, welcome)) => {
                         last = None;
+                        self.meet(welcome);
                         self.endpoint = Some(Arc::new(endpoint));
                         self.instance = address.instance.into();
                         break;

@@ -12,7 +12,8 @@ use esker_fs::stack::namespace::FollowLinks;
 
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader,
-    NAME_BYTES_MAX, PATH_BYTES_MAX, RangeChange, Verb, finish_frame, start_frame,
+    MAKE_OPENS, NAME_BYTES_MAX, PATH_BYTES_MAX, RangeChange, Verb, WriteMode, finish_frame,
+    start_frame,
 };
 
 /// A directory of a live namespace, as a client names it.
@@ -206,12 +207,14 @@ impl Request {
         })
     }
 
-    /// The new file `name` in `dir`.
+    /// The new file `name` in `dir`, whose attributes the answer has; `opens` it if it is a regular
+    /// file.
     #[must_use]
-    pub fn make_node(dir: &LiveDir, name: &[u8], new: &NewFile) -> Self {
+    pub fn make_node(dir: &LiveDir, name: &[u8], (new, opens): (&NewFile, bool)) -> Self {
         Self::within(Verb::MakeNode, dir).item(|item| {
             let code = NameKind::Is(new.kind).number();
-            item.payload.push(u8::try_from(code).expect("kinds of files are few"));
+            let code = u8::try_from(code).expect("kinds of files are few");
+            item.payload.push(if opens { code | MAKE_OPENS } else { code });
             let mode = u64::from(new.mode & 0o7777);
             let fields = [mode, new.uid.into(), new.gid.into(), new.rdev];
             fields.iter().for_each(|field| put_varint(&mut item.payload, *field));
@@ -275,8 +278,15 @@ impl Request {
     /// Writes `bytes`, at most a megabyte, into `file` from `offset` on.
     #[must_use]
     pub fn write(file: &LiveFile, offset: u64, bytes: &[u8]) -> Self {
+        Self::write_as(file, (offset, bytes), WriteMode::default())
+    }
+
+    /// Like [`Request::write`], in a certain way.
+    #[must_use]
+    pub fn write_as(file: &LiveFile, (offset, bytes): (u64, &[u8]), how: WriteMode) -> Self {
         Self::of_file(Verb::Write, file, |item| {
             put_varint(&mut item.payload, offset);
+            how.put(&mut item.payload);
             put_bytes(&mut item.payload, bytes);
         })
     }
@@ -420,6 +430,11 @@ impl PendingRequest {
     pub fn count_repeat(&mut self) -> u32 {
         self.repeats += 1;
         self.repeats
+    }
+
+    /// True if its answer waits until everything before survives power loss.
+    pub fn is_durable(&self) -> bool {
+        self.request.is_durable
     }
 
     /// False if the request would not do the same when it is repeated.

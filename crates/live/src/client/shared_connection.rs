@@ -101,6 +101,24 @@ impl SharedConnection {
         self.state.lock().connection.server()
     }
 
+    /// Number of changes without durability that were answered so far.
+    #[must_use]
+    pub fn answered_changes(&self) -> u64 {
+        self.state.lock().connection.answered_changes()
+    }
+
+    /// Records that the first `changes` of them survive power loss: another client of the same server
+    /// has synced.
+    pub fn set_synced(&self, changes: u64) {
+        self.state.lock().connection.set_synced(changes);
+    }
+
+    /// Number of takeovers so far that may have lost changes which were answered and not synced.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        self.state.lock().connection.losses()
+    }
+
     fn wait(&self, state: &mut MutexGuard<SharedState>, number: u64) -> Result<Answer> {
         loop {
             if let Some(answer) = state.connection.take_answer(number) {

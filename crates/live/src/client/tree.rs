@@ -132,7 +132,7 @@ impl LiveTree {
     /// # Errors
     /// As the item fails.
     pub fn change(&mut self, request: Request) -> Result<()> {
-        self.connection.call(request)?.only(|_| Ok(()))
+        self.connection.call(request)?.outcome()
     }
 
     /// Renames `old` to `name`, in another directory or the same. Cost: a round trip.
@@ -235,7 +235,8 @@ impl LiveTree {
     /// Returns once everything that was answered before survives power loss.
     ///
     /// # Errors
-    /// As [`LiveConnection::wait`].
+    /// `DeviceFailed`, once, if a server died that had answered changes which were not durable; as
+    /// [`LiveConnection::wait`].
     pub fn sync(&mut self) -> Result<()> {
         self.change(Request::sync())
     }

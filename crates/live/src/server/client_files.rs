@@ -74,6 +74,16 @@ impl ClientFiles {
         before.map_or(Ok(()), |before| session.close_file(before.file))
     }
 
+    /// Lets the client do with the open file `id` also what `now` allows: another program opens it
+    /// after its permissions have changed.
+    pub fn widen(&self, id: u128, now: &ClientFile) -> Result<()> {
+        if let Some(opened) = self.files.lock().get_mut(&id) {
+            opened.may_read |= now.may_read;
+            opened.may_write |= now.may_write;
+        }
+        Ok(())
+    }
+
     /// Closes the file `id`, if it is open.
     ///
     /// # Errors

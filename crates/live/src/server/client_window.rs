@@ -16,8 +16,8 @@ use esker_base::wire::{WireDamage, WireInput, put_varint};
 use esker_base::{Error, Kind, Result};
 use esker_fs::session::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
 
-/// Version of the content of a record.
-const VERSION: u8 = 1;
+/// Version of the content of a record. Records of version 1 have no nonce.
+const VERSION: u8 = 2;
 
 /// Requests that a client may have under way.
 pub(super) const WINDOW_MAX: u32 = 8192;
@@ -26,7 +26,7 @@ pub(super) const WINDOW_MAX: u32 = 8192;
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Bytes of a record without failures, and those of each failure.
-const RECORD_BYTES_MAX: usize = 32;
+const RECORD_BYTES_MAX: usize = 40;
 const FAILURE_BYTES_MAX: usize = 12;
 
 /// Position of an item: its request, and its place in it.
@@ -44,6 +44,11 @@ pub(super) struct ClientWindow {
     client: u64,
     /// The user of the client: another cannot continue its requests.
     uid: u32,
+    /// A random number of this registration: what a client that reuses a number makes is not what its
+    /// predecessor made.
+    nonce: u64,
+    /// True if a record has the nonce.
+    is_recorded: bool,
     /// The client has all answers below this number.
     answered_below: u64,
     /// The position after the last item that was carried out or failed.
@@ -56,11 +61,13 @@ pub(super) struct ClientWindow {
 }
 
 impl ClientWindow {
-    /// The window of a new client of the user `uid`.
-    pub fn new(client: u64, uid: u32) -> Self {
+    /// The window of a new client of the user `uid`, with a random `nonce`.
+    pub fn new(client: u64, uid: u32, nonce: u64) -> Self {
         Self {
             client,
             uid,
+            nonce,
+            is_recorded: false,
             answered_below: 1,
             end: ItemPosition::default(),
             failed: BTreeSet::new(),
@@ -79,6 +86,17 @@ impl ClientWindow {
         self.uid
     }
 
+    /// The random number of the registration.
+    pub fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
+    /// Returns the record if there is none yet. It must precede the client's first change.
+    pub fn first_record(&mut self) -> Option<RequestRecord> {
+        let is_first = !std::mem::replace(&mut self.is_recorded, true);
+        is_first.then(|| self.record())
+    }
+
     /// The window that an earlier server recorded.
     ///
     /// # Errors
@@ -89,10 +107,12 @@ impl ClientWindow {
     }
 
     fn take(client: u64, input: &mut WireInput) -> Result<Self, WireDamage> {
-        if input.u8()? != VERSION {
-            return Err(input.damage("version 1 of a record of requests"));
+        let version = input.u8()?;
+        if !(1..=VERSION).contains(&version) {
+            return Err(input.damage("version 1 or 2 of a record of requests"));
         }
         let uid = input.u32()?;
+        let nonce = if version == 1 { 0 } else { input.u64()? };
         let answered_below = input.varint()?;
         let end = ItemPosition { number: input.varint()?, item: input.u16()? };
         let mut failed = BTreeSet::new();
@@ -100,13 +120,24 @@ impl ClientWindow {
             failed.insert(ItemPosition { number: input.varint()?, item: input.u16()? });
         }
         let answers = BTreeMap::new();
-        Ok(Self { client, uid, answered_below, end, failed, answers, answer_bytes: 0 })
+        Ok(Self {
+            client,
+            uid,
+            nonce,
+            is_recorded: true,
+            answered_below,
+            end,
+            failed,
+            answers,
+            answer_bytes: 0,
+        })
     }
 
     /// Returns the record of the window.
     pub fn record(&self) -> RequestRecord {
         let mut content = vec![VERSION];
         content.extend_from_slice(&self.uid.to_le_bytes());
+        content.extend_from_slice(&self.nonce.to_le_bytes());
         put_varint(&mut content, self.answered_below);
         put_varint(&mut content, self.end.number);
         content.extend_from_slice(&self.end.item.to_le_bytes());
@@ -189,13 +220,15 @@ mod tests {
 
     #[test]
     fn a_record_tells_the_next_server_what_was_done() {
-        let mut window = ClientWindow::new(7, 1000);
+        let mut window = ClientWindow::new(7, 1000, 99);
         let outcomes = [(at(1, 0), true), (at(3, 0), true), (at(3, 1), false), (at(3, 2), true)];
         for (position, is_done) in outcomes {
             window.finish(position, is_done);
         }
         let mut next = ClientWindow::of_record(&window.record()).expect("a record");
-        assert_eq!(next.uid(), 1000);
+        assert_eq!((next.uid(), next.nonce()), (1000, 99));
+        assert!(window.first_record().is_some());
+        assert!(window.first_record().is_none() && next.first_record().is_none());
         let done = [at(1, 0), at(2, 5), at(3, 0), at(3, 2)];
         let not_done = [at(3, 1), at(3, 3), at(4, 0)];
         assert!(done.into_iter().all(|position| next.is_done(position)));
@@ -209,7 +242,7 @@ mod tests {
 
     #[test]
     fn answers_stay_until_the_client_has_them() {
-        let mut window = ClientWindow::new(7, 1000);
+        let mut window = ClientWindow::new(7, 1000, 99);
         window.keep_answer(2, b"two");
         window.keep_answer(5, b"five");
         assert_eq!((window.answer(2), window.answer(3)), (Some(&b"two"[..]), None));
@@ -219,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_full_window_says_so_and_its_record_fits() {
-        let mut window = ClientWindow::new(u64::MAX, u32::MAX);
+        let mut window = ClientWindow::new(u64::MAX, u32::MAX, u64::MAX);
         let mut number = u64::MAX >> 1;
         while !window.is_full(number, 1) {
             window.finish(at(number, u16::MAX - 1), false);
@@ -228,10 +261,10 @@ mod tests {
         let record = window.record();
         assert!(record.content.len() <= REQUEST_RECORD_BYTES_MAX);
         assert!(window.failed.len() > 1000);
-        for length in 0..20 {
+        for length in 0..28 {
             let content = record.content[..length].to_vec();
             let cut = ClientWindow::of_record(&RequestRecord { client: 1, content });
-            assert!(cut.is_err() || length >= 17, "{length}");
+            assert!(cut.is_err() || length >= 25, "{length}");
         }
     }
 }

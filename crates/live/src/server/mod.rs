@@ -52,6 +52,9 @@ use crate::server_address::ServerAddress;
 /// Time that connections have to end before the runtime drops them.
 const END_PATIENCE: Duration = Duration::from_millis(500);
 
+/// Descriptors that connections leave to the store, and to handshakes.
+const STORE_DESCRIPTORS: usize = 768;
+
 /// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct LiveServerOptions {
@@ -100,16 +103,23 @@ impl LiveServer {
     /// # Errors
     /// `NotFound`; `Conflict` if another server is alive, unless the options allow a takeover;
     /// errors of the store and of opening sockets.
-    pub fn start(repository: &Repository, name: &str, options: LiveServerOptions) -> Result<Self> {
+    pub fn start(
+        repository: &Repository,
+        name: &str,
+        mut options: LiveServerOptions,
+    ) -> Result<Self> {
+        options.connections = options.connections.min(connections_for_descriptors());
         let clock = options.clock.clone();
         let store = &**repository.store();
         let live = LiveNamespace::load(store, name)?;
         let manifest = Manifest::load(store, live.set)?;
         let hold = repository.hold(live.set, &manifest)?;
-        let may_live = hold.is_some_and(|hold| {
+        let may_live = hold.as_ref().is_some_and(|hold| {
             hold.writer.is_writing
                 && !matches!(hold.state, HolderState::Ended | HolderState::Released)
         });
+        let follows_orderly_end =
+            hold.as_ref().is_some_and(|hold| hold.state == HolderState::Released);
         let looked_ns = clock.monotonic_ns();
         let session = repository.resume(live.set, options.session.clone())?;
         // The process that made the namespace may have died before this step.
@@ -127,8 +137,12 @@ impl LiveServer {
             (looked_ns, metrics.commits.clone()),
         )?;
         let shown = (session, clients);
-        let served =
-            ServedNamespace::new(shown, (instance, epoch), (commit, metrics), options.clone());
+        let served = ServedNamespace::new(
+            shown,
+            (instance, epoch, follows_orderly_end),
+            (commit, metrics),
+            options.clone(),
+        );
         let mut server = Self {
             address: address_of(instance, &options.host, &served),
             served: Arc::new(served),
@@ -229,6 +243,14 @@ impl Drop for LiveServer {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Number of connections for which this process may have descriptors, beside those that the store
+/// needs.
+fn connections_for_descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    limit.saturating_sub(STORE_DESCRIPTORS).max(limit / 4)
 }
 
 fn address_of(instance: u64, host: &str, served: &ServedNamespace) -> ServerAddress {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use esker_base::{Clock, Error, Kind, Result};
+use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_fs::session::Session;
 use esker_fs::stack::identity::Identity;
 use esker_table::manifest::SetId;
@@ -23,6 +23,11 @@ use crate::wire::ServerWelcome;
 /// repeat requests any more.
 const CLIENT_MEMORY_NS: u64 = 600_000_000_000;
 
+/// Clients of one user that are remembered although they are not connected: of the server's user, and
+/// of another. Each may have some megabytes of answers.
+const OWN_LEFT_MAX: usize = 4096;
+const USER_LEFT_MAX: usize = 64;
+
 /// A client, connected or not.
 #[derive(Debug)]
 pub(super) struct KnownClient {
@@ -40,8 +45,8 @@ pub(super) type KnownClients = HashMap<u64, KnownClient>;
 pub(super) struct ServedNamespace {
     session: Session,
     set: SetId,
-    instance: u64,
-    epoch: u64,
+    /// Instance and epoch, and whether the server before ended in order.
+    identity: (u64, u64, bool),
     began_ns: u64,
     options: LiveServerOptions,
     clients: Mutex<KnownClients>,
@@ -71,16 +76,15 @@ impl ServedNamespace {
     /// The state that serves `session` to its `clients`, and to new ones.
     pub fn new(
         (session, clients): (Session, KnownClients),
-        (instance, epoch): (u64, u64),
+        identity: (u64, u64, bool),
         (commit, metrics): (Arc<GroupCommit>, ServerMetrics),
         options: LiveServerOptions,
     ) -> Self {
         let own_uid = rustix::process::geteuid().as_raw();
         Self {
-            epoch,
+            identity,
             set: session.set(),
             session,
-            instance,
             began_ns: options.clock.now_ns(),
             admission: ConnectionAdmission::new(options.connections, own_uid),
             options,
@@ -134,7 +138,8 @@ impl ServedNamespace {
 
     /// The answer that ends a handshake.
     pub fn welcome(&self) -> ServerWelcome {
-        ServerWelcome { instance: self.instance, epoch: self.epoch }
+        let (instance, epoch, follows_orderly_end) = self.identity;
+        ServerWelcome { instance, epoch, follows_orderly_end }
     }
 
     /// Registers a connection of `client`, which proved to be `identity`, and returns the files that
@@ -154,12 +159,11 @@ impl ServedNamespace {
             .map(|(known, _)| *known)
             .collect();
         for known in forgotten {
-            self.forget(clients.remove(&known));
-            // A record that stays is removed by a later server.
-            let _ = self.session.remove_request(known);
+            self.forget(&mut clients, known);
         }
+        self.bound_left_clients(&mut clients, identity.uid);
         let known = clients.entry(client).or_insert_with(|| KnownClient {
-            window: ClientWindow::new(client, identity.uid),
+            window: ClientWindow::new(client, identity.uid, Random::from_system().next_u64()),
             files: Arc::default(),
             connections: 0,
             left_ns: now_ns,
@@ -172,11 +176,28 @@ impl ServedNamespace {
         Ok(known.files.clone())
     }
 
-    /// Closes the files of a client that will not come back.
-    fn forget(&self, client: Option<KnownClient>) {
-        if let Some(client) = client {
-            client.files.close_all(&self.session);
+    /// Forgets the client of `uid` that left first, if too many of that user have left. A user that
+    /// connects again and again as another client takes a bounded part of the memory.
+    fn bound_left_clients(&self, clients: &mut KnownClients, uid: u32) {
+        let own_uid = rustix::process::geteuid().as_raw();
+        let left_max = if uid == own_uid { OWN_LEFT_MAX } else { USER_LEFT_MAX };
+        let has_left = |known: &KnownClient| known.connections == 0 && known.window.uid() == uid;
+        let left = clients.iter().filter(|(_, known)| has_left(known));
+        if left.clone().count() > left_max
+            && let Some((oldest, _)) = left.min_by_key(|(_, known)| known.left_ns)
+        {
+            let oldest = *oldest;
+            self.forget(clients, oldest);
         }
+    }
+
+    /// Forgets a client that will not come back, and closes its files.
+    fn forget(&self, clients: &mut KnownClients, client: u64) {
+        if let Some(known) = clients.remove(&client) {
+            known.files.close_all(&self.session);
+        }
+        // A record that stays is removed by a later server.
+        let _ = self.session.remove_request(client);
     }
 
     /// Registers the end of a connection of `client`; `forever` if it will not come back.
@@ -186,9 +207,7 @@ impl ServedNamespace {
         known.connections -= 1;
         known.left_ns = self.clock().monotonic_ns();
         if forever && known.connections == 0 {
-            self.forget(clients.remove(&client));
-            // A record that stays is removed by a later server.
-            let _ = self.session.remove_request(client);
+            self.forget(&mut clients, client);
         }
     }
 
@@ -217,8 +236,8 @@ impl ServedNamespace {
         let statistics = self.session.statistics();
         json!({
             "set": self.set.to_string(),
-            "instance": format!("{:016x}", self.instance),
-            "epoch": self.epoch,
+            "instance": format!("{:016x}", self.identity.0),
+            "epoch": self.identity.1,
             "began_ns": self.began_ns,
             "processor_ns": processor_ns(),
             "clients": self.clients.lock().len(),

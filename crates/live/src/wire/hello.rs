@@ -129,13 +129,17 @@ pub struct ServerWelcome {
     pub instance: u64,
     /// The epoch of its writer.
     pub epoch: u64,
+    /// True if the server of the epoch before ended in order: then it lost no answered change.
+    pub follows_orderly_end: bool,
 }
 
 impl ServerWelcome {
     /// Returns the payload.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        [self.instance.to_le_bytes(), self.epoch.to_le_bytes()].concat()
+        let mut out = [self.instance.to_le_bytes(), self.epoch.to_le_bytes()].concat();
+        out.push(u8::from(self.follows_orderly_end));
+        out
     }
 
     /// Reads the payload of a welcome from `peer`.
@@ -144,9 +148,10 @@ impl ServerWelcome {
     /// `Corrupt` for other bytes.
     pub fn decode(payload: &[u8], peer: &str) -> Result<Self> {
         match payload.as_chunks() {
-            ([instance, epoch], []) => Ok(Self {
+            ([instance, epoch], [end @ (0 | 1)]) => Ok(Self {
                 instance: u64::from_le_bytes(*instance),
                 epoch: u64::from_le_bytes(*epoch),
+                follows_orderly_end: *end == 1,
             }),
             _ => Err(Error::corrupt(peer, 0, format!("a welcome of {} bytes", payload.len()))),
         }
@@ -187,7 +192,7 @@ mod tests {
             assert!(decode_identity(&bytes[..length], "x").is_err());
         }
         assert!(decode_identity(&[1, 1, 0xff, 0xff, 3], "x").is_err());
-        let welcome = ServerWelcome { instance: 1, epoch: u64::MAX };
+        let welcome = ServerWelcome { instance: 1, epoch: u64::MAX, follows_orderly_end: true };
         assert_eq!(ServerWelcome::decode(&welcome.encode(), "x").unwrap(), welcome);
         assert!(ServerWelcome::decode(&[0; 15], "x").is_err());
     }

@@ -17,7 +17,7 @@ pub use self::hello::{
     decode_identity, encode_identity,
 };
 pub use self::request::{
-    ANSWER_TEXT_BYTES_MAX, AttributeRequest, CHANGE_ITEMS_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX,
-    RangeChange, TRANSFER_BYTES_MAX, put_status, take_status,
+    ANSWER_TEXT_BYTES_MAX, AttributeRequest, CHANGE_ITEMS_MAX, MAKE_OPENS, NAME_BYTES_MAX,
+    PATH_BYTES_MAX, RangeChange, TRANSFER_BYTES_MAX, WriteMode, put_status, take_status,
 };
 pub use self::verb::Verb;

@@ -45,6 +45,36 @@ pub fn take_status(input: &mut WireInput) -> Result<Result<(), Error>, WireDamag
     Ok(Err(Error::new(kind, String::from_utf8_lossy(text).into_owned())))
 }
 
+/// Bit of the kind of a file to make that also opens it.
+pub const MAKE_OPENS: u8 = 1 << 7;
+
+/// How bytes are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteMode {
+    /// True to write them only if the file ends at their offset, or has them there already.
+    pub appends: bool,
+    /// True to remove set-id bits also for a client of the superuser, who acts for another user.
+    pub drops_set_id: bool,
+}
+
+impl WriteMode {
+    /// Appends the mode to `out`.
+    pub fn put(self, out: &mut Vec<u8>) {
+        out.push(u8::from(self.appends) | u8::from(self.drops_set_id) << 1);
+    }
+
+    /// Reads a mode.
+    ///
+    /// # Errors
+    /// Damage if the byte is not a mode.
+    pub fn take(input: &mut WireInput) -> Result<Self, WireDamage> {
+        match input.u8()? {
+            bits @ 0..4 => Ok(Self { appends: bits & 1 != 0, drops_set_id: bits & 2 != 0 }),
+            _ => Err(input.damage("a way to write")),
+        }
+    }
+}
+
 /// What a range of a file becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeChange {

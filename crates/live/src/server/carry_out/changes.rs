@@ -9,7 +9,7 @@
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::xattr::XATTR_VALUE_BYTES_MAX;
-use esker_fs::inode::{DirId, FileId, FileKind, NameKind};
+use esker_fs::inode::{DirId, FileId, FileKind, Inode, NameKind};
 use esker_fs::ops::{NewFile, RenameFlags, XattrSet};
 use esker_fs::stack::dir::Dir;
 use esker_table::manifest::SetId;
@@ -18,8 +18,9 @@ use super::named_file::NamedFile;
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
 use crate::wire::{
-    AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, PATH_BYTES_MAX, RangeChange,
-    TRANSFER_BYTES_MAX, Verb, finish_frame, put_status, start_frame,
+    ANSWER_TEXT_BYTES_MAX, AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, MAKE_OPENS,
+    PATH_BYTES_MAX, RangeChange, TRANSFER_BYTES_MAX, Verb, WriteMode, finish_frame, put_attributes,
+    put_status, start_frame,
 };
 
 impl ClientSession<'_> {
@@ -47,6 +48,9 @@ impl ClientSession<'_> {
                 self.peer
             );
             return Err(Error::new(Kind::Unavailable, what));
+        }
+        if let Some(record) = window.first_record() {
+            self.session.put_request(&record)?;
         }
         start_frame(out);
         let mut answer = *header;
@@ -119,15 +123,23 @@ impl ClientSession<'_> {
         let mut input = WireInput::new(payload);
         let id = DirId(input.u128()?);
         let positions = (0..header.items).map(|item| ItemPosition { number: header.number, item });
-        let files = FileIds::new(self.served.set(), window.uid(), self.client, header.number);
+        let files = FileIds::new(self.served.set(), window, self.client, header.number);
         let text_bytes_max = ANSWER_BYTES_MAX / usize::from(header.items.max(1));
         let mut dir = None;
         let mut failures = 0;
         for position in positions {
             if window.is_done(position) {
-                skip_change(header.verb, &mut input)?;
                 metrics.repeated.inc();
-                put_status(out, &Ok(()), 0);
+                match header.verb {
+                    verb @ (Verb::MakeNode | Verb::Link) => {
+                        let dir = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
+                        self.find_made(verb, &dir, &mut input, out)?;
+                    }
+                    verb => {
+                        skip_change(verb, &mut input)?;
+                        put_status(out, &Ok(()), 0);
+                    }
+                }
                 continue;
             }
             let dir = match &dir {
@@ -167,6 +179,10 @@ impl ClientSession<'_> {
                 window.finish(position, false);
             }
             put_status(out, &outcome, text_bytes_max);
+            if let Ok(ItemEffect::Made(inode)) = &outcome {
+                self.directories.see(inode);
+                put_attributes(out, inode);
+            }
         }
         input.end()?;
         metrics.changes.inc_by(u64::from(header.items));
@@ -192,15 +208,16 @@ impl ClientSession<'_> {
                 session.symlink(dir, take_name(input)?, target).map(drop)
             }
             Verb::MakeNode => {
-                let new = take_new_file(input)?;
-                self.make_node(dir, take_name(input)?, &new)
+                let (new, opens) = take_new_file(input)?;
+                return Ok(self.make_node(dir, take_name(input)?, (&new, opens)));
             }
             Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
             Verb::RemoveDirectory => session.rmdir(dir, take_name(input)?).map(drop),
             Verb::Link => {
                 let old = NamedFile::take(input)?;
                 let (target, new) = self.take_second_name(input)?;
-                self.link(dir, &old, (&target, new))
+                let linked = self.link(dir, &old, (&target, new));
+                return Ok(linked.map(|inode| ItemEffect::Made(Box::new(inode))));
             }
             Verb::Rename => {
                 let (flags, old) = (take_flags(input)?, take_name(input)?);
@@ -223,8 +240,9 @@ impl ClientSession<'_> {
             }
             Verb::Write => {
                 let (file, offset) = (NamedFile::take(input)?, input.varint()?);
+                let how = WriteMode::take(input)?;
                 let bytes = input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
-                return Ok(self.write(dir, &file, (offset, bytes)));
+                return Ok(self.write(dir, &file, (offset, bytes), how));
             }
             Verb::Allocate => {
                 let (file, offset) = (NamedFile::take(input)?, input.varint()?);
@@ -244,20 +262,67 @@ impl ClientSession<'_> {
         Ok(changed.map(|()| ItemEffect::InTree))
     }
 
-    /// Makes a file of any kind. Only the superuser makes files for others.
-    fn make_node(&self, dir: &Dir, name: &[u8], new: &NewFile) -> Result<()> {
+    /// Makes a file of any kind, and opens it if asked to. Only the superuser makes files for others.
+    fn make_node(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        (new, opens): (&NewFile, bool),
+    ) -> Result<ItemEffect> {
         let session = &self.session;
+        let is_root = session.identity().is_root();
         match new.kind {
-            FileKind::Directory if session.identity().is_root() => {
-                session.make_dir(dir, name, new).map(|(_, made)| self.directories.keep(&made))
+            FileKind::Directory if is_root => {
+                session.make_dir(dir, name, new).map(|(_, made)| self.directories.keep(&made))?;
             }
-            _ if session.identity().is_root() => session.make(dir, name, new).map(drop),
             FileKind::Directory => {
-                session.mkdir(dir, name, new.mode).map(|made| self.directories.keep(&made))
+                session.mkdir(dir, name, new.mode).map(|made| self.directories.keep(&made))?;
             }
-            FileKind::Symlink => session.symlink(dir, name, new.target).map(drop),
-            kind => session.mknod(dir, name, kind, new.mode, new.rdev).map(drop),
+            _ if is_root => session.make(dir, name, new).map(drop)?,
+            FileKind::Symlink => session.symlink(dir, name, new.target).map(drop)?,
+            kind => session.mknod(dir, name, kind, new.mode, new.rdev).map(drop)?,
         }
+        let inode = session.lookup(dir, name, false)?;
+        if opens && new.kind == FileKind::File {
+            self.open(dir, &NamedFile { id: inode.id, name })?;
+        }
+        Ok(ItemEffect::Made(Box::new(inode)))
+    }
+
+    /// Answers the repetition of a request that made a name before a takeover.
+    fn find_made(
+        &self,
+        verb: Verb,
+        dir: &Dir,
+        input: &mut WireInput,
+        out: &mut Vec<u8>,
+    ) -> Result<(), FrameRefusal> {
+        let (dir, name, opens) = if verb == Verb::Link {
+            NamedFile::take(input)?;
+            let (target, name) = self.take_second_name(input)?;
+            (target, name, false)
+        } else {
+            let (new, opens) = take_new_file(input)?;
+            (dir.clone(), take_name(input)?, opens && new.kind == FileKind::File)
+        };
+        let dir = &dir;
+        let found = self
+            .session
+            .lookup(dir, name, false)
+            .map_err(|error| error.within("made before a takeover, and moved or removed since"));
+        let found = found.and_then(|inode| {
+            if opens {
+                self.open(dir, &NamedFile { id: inode.id, name })?;
+            }
+            self.keep_directory(dir, name, &inode);
+            Ok(inode)
+        });
+        put_status(out, &found, ANSWER_TEXT_BYTES_MAX);
+        match found {
+            Ok(inode) => put_attributes(out, &inode),
+            Err(error) => check_goes_on(&error)?,
+        }
+        Ok(())
     }
 
     fn take_second_name<'b>(
@@ -271,12 +336,13 @@ impl ClientSession<'_> {
 }
 
 /// Where the effect of an item is.
-#[derive(Clone, Copy)]
 pub(super) enum ItemEffect {
     /// In the tree, whose log will have it.
     InTree,
     /// In the memory of this server alone, until open files are flushed.
     InMemory,
+    /// In the tree, as this file.
+    Made(Box<Inode>),
 }
 
 /// True if each change of this kind must carry the record of its request: done twice, it would fail
@@ -294,9 +360,13 @@ struct FileIds {
 }
 
 impl FileIds {
-    fn new(set: SetId, uid: u32, client: u64, number: u64) -> Self {
+    fn new(set: SetId, window: &ClientWindow, client: u64, number: u64) -> Self {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&set.0.to_le_bytes()).update(&uid.to_le_bytes());
+        hasher.update(&set.0.to_le_bytes()).update(&window.uid().to_le_bytes());
+        // Without one, in a window of an earlier version, identities are as they were.
+        if window.nonce() != 0 {
+            hasher.update(&window.nonce().to_le_bytes());
+        }
         hasher.update(&client.to_le_bytes()).update(&number.to_le_bytes());
         let digest = hasher.finalize();
         let first = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");
@@ -332,8 +402,10 @@ fn take_condition(input: &mut WireInput) -> Result<XattrSet, WireDamage> {
     }
 }
 
-fn take_new_file<'b>(input: &mut WireInput<'b>) -> Result<NewFile<'b>, WireDamage> {
-    let kind = match NameKind::of_number(input.u8()?.into()) {
+/// Reads a file to make, and whether to open it.
+fn take_new_file<'b>(input: &mut WireInput<'b>) -> Result<(NewFile<'b>, bool), WireDamage> {
+    let code = input.u8()?;
+    let kind = match NameKind::of_number((code & !MAKE_OPENS).into()) {
         Some(NameKind::Is(kind)) => kind,
         _ => return Err(input.damage("a kind of file")),
     };
@@ -345,7 +417,7 @@ fn take_new_file<'b>(input: &mut WireInput<'b>) -> Result<NewFile<'b>, WireDamag
     let (uid, gid) = (owner()?, owner()?);
     let rdev = input.varint()?;
     let target = input.bytes(PATH_BYTES_MAX, "a target")?;
-    Ok(NewFile { kind, mode, uid, gid, rdev, target })
+    Ok((NewFile { kind, mode, uid, gid, rdev, target }, code & MAKE_OPENS != 0))
 }
 
 /// Passes over an item that was carried out before.
@@ -374,6 +446,7 @@ fn skip_change(verb: Verb, input: &mut WireInput) -> Result<(), WireDamage> {
         }
         Verb::Write => {
             input.varint()?;
+            WriteMode::take(input)?;
             input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
         }
         Verb::Allocate => {

@@ -22,7 +22,7 @@ use esker_fs::session::Session;
 use super::changes::ItemEffect;
 use super::{ClientSession, take_name};
 use crate::server::client_files::ClientFile;
-use crate::wire::{AttributeRequest, RangeChange};
+use crate::wire::{AttributeRequest, RangeChange, WriteMode};
 
 /// The file of an item: identity, or 0 for any, and name.
 #[derive(Clone, Copy)]
@@ -57,6 +57,25 @@ fn permitted(may: bool) -> Result<()> {
     if may { Ok(()) } else { Err(Error::new(Kind::Denied, "permission denied")) }
 }
 
+/// True if `file` ends at `offset`, or has `bytes` there: an append that was done before a takeover
+/// is repeated.
+fn is_end_or_there(file: &SessionFile, offset: u64, bytes: &[u8]) -> Result<bool> {
+    let size = file.stat()?.size;
+    Ok(size == offset || size > offset && file.read(offset, bytes.len())? == *bytes)
+}
+
+/// Removes the bits that a write by another user than the owner removes.
+fn drop_set_id(file: &SessionFile) -> Result<()> {
+    let mode = file.stat()?.mode;
+    // Without group execution, set-group-id means mandatory locking and stays.
+    let dropped = if mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
+    if mode & dropped == 0 {
+        return Ok(());
+    }
+    let changes = AttributeChanges { mode: Some(mode & !dropped), ..AttributeChanges::default() };
+    file.setattr(&changes).map(drop)
+}
+
 impl ClientSession<'_> {
     /// Finds `file`, in `dir` if it has a name there.
     fn find_file(&self, dir: &Dir, file: &NamedFile) -> Result<FilePlace> {
@@ -73,6 +92,8 @@ impl ClientSession<'_> {
         match self.session.lookup(dir, file.name, false) {
             Ok(inode) if inode.id == file.id => Ok(FilePlace::Named),
             Err(error) if error.kind() != Kind::NotFound => Err(error),
+            // Only by a name does a client learn that it may reach a file.
+            _ if !self.directories.has_seen(file.id) => Err(moved()),
             _ => self.linked(file.id).map(|_| FilePlace::Linked),
         }
     }
@@ -110,7 +131,11 @@ impl ClientSession<'_> {
     pub(super) fn open(&self, dir: &Dir, file: &NamedFile) -> Result<()> {
         let session = &self.session;
         let (opened, inode) = match self.find_file(dir, file)? {
-            FilePlace::Open(_) => return Ok(()),
+            FilePlace::Open(opened) => {
+                let inode = session.file(&opened.file).stat()?;
+                let now = ClientFile::new(opened.file, session.identity(), &inode);
+                return now.map_or(Ok(()), |now| self.files.widen(file.id, &now));
+            }
             FilePlace::Directory => {
                 return Err(Error::new(Kind::IsADirectory, "a directory is not opened"));
             }
@@ -137,7 +162,9 @@ impl ClientSession<'_> {
             permitted(opened.may_read)?;
             return self.session.file(&opened.file).read(offset, bytes_max);
         }
-        self.session.read(&self.inode_of(dir, file)?, offset, bytes_max)
+        let inode = self.inode_of(dir, file)?;
+        let session = if self.is_opener(file, &inode) { &self.superuser } else { &self.session };
+        session.read(&inode, offset, bytes_max)
     }
 
     /// The target of the symbolic link `file`.
@@ -149,14 +176,27 @@ impl ClientSession<'_> {
         Ok(inode.content)
     }
 
+    /// True if the client may have the file open without the permissions that its bits give: it knows
+    /// the identity of a file of its own, which a server that took over does not have open.
+    fn is_opener(&self, file: &NamedFile, inode: &Inode) -> bool {
+        file.id != 0 && inode.uid == self.session.identity().uid
+    }
+
     /// Writes `bytes` into `file` from `offset` on.
     pub(super) fn write(
         &self,
         dir: &Dir,
         file: &NamedFile,
         (offset, bytes): (u64, &[u8]),
+        how: WriteMode,
     ) -> Result<ItemEffect> {
-        self.change_content(dir, file, |file| file.write(offset, bytes))
+        self.change_content(dir, file, |file| {
+            if how.appends && !is_end_or_there(&file, offset, bytes)? {
+                return Err(Error::new(Kind::Conflict, "the file ends elsewhere by now"));
+            }
+            file.write(offset, bytes)?;
+            if how.drops_set_id { drop_set_id(&file) } else { Ok(()) }
+        })
     }
 
     /// Changes the `length` bytes of `file` from `offset` on.
@@ -195,11 +235,16 @@ impl ClientSession<'_> {
             }
             FilePlace::Named => {
                 let inode = session.lookup(dir, file.name, false)?;
-                session.identity().check(WRITE, &inode, file.name)?;
+                if !self.is_opener(file, &inode) {
+                    session.identity().check(WRITE, &inode, file.name)?;
+                }
                 session.open_file(dir, file.name)?
             }
             FilePlace::Linked => {
-                session.identity().check(WRITE, &self.linked(file.id)?, file.name)?;
+                let inode = self.linked(file.id)?;
+                if !self.is_opener(file, &inode) {
+                    session.identity().check(WRITE, &inode, file.name)?;
+                }
                 self.open_linked(file.id)?
             }
         };
@@ -285,17 +330,17 @@ impl ClientSession<'_> {
         dir: &Dir,
         old: &NamedFile,
         (target, name): (&Dir, &[u8]),
-    ) -> Result<()> {
+    ) -> Result<Inode> {
         let (dir, old) = self.name_of(dir, old)?;
         if dir.id() != DirId::LINKS {
-            return self.session.link(&dir, &old, target, name).map(drop);
+            return self.session.link(&dir, &old, target, name);
         }
         // The directory of links is the superuser's; what is left to check is the new name's
         // directory.
         let (uid, gid) = target.owner();
         let may = self.session.identity().may(WRITE | EXECUTE, target.mode(), uid, gid, true);
         permitted(may)?;
-        self.superuser.link(&dir, &old, target, name).map(drop)
+        self.superuser.link(&dir, &old, target, name)
     }
 
     /// The value of an extended attribute of `file`.

@@ -34,7 +34,17 @@ impl ClientSession<'_> {
         let at = start_frame(out);
         let mut answer = *header;
         let mut input = WireInput::new(payload);
-        match self.read_items(header, &mut input, out) {
+        // Behind a change that waits for its directory, as the client sent them. Opening that has no
+        // number.
+        let answered_below = header.number.saturating_add(1).saturating_sub(header.window.into());
+        self.lacking = self.lacking.split_off(&answered_below);
+        answer.flags.follows_lack =
+            self.lacking.first().is_some_and(|oldest| *oldest < header.number);
+        let read = match answer.flags.follows_lack {
+            true => Err(FrameRefusal::LacksDirectory),
+            false => self.read_items(header, &mut input, out),
+        };
+        match read {
             Ok(()) => {}
             Err(FrameRefusal::Broken(error)) => return Err(error),
             Err(FrameRefusal::LacksDirectory) => {
@@ -95,6 +105,7 @@ impl ClientSession<'_> {
                 if let Ok(inode) = &found {
                     put_status(out, &found, 0);
                     put_attributes(out, inode);
+                    self.directories.see(inode);
                     self.keep_directory(dir, name, inode);
                     return Ok(false);
                 }
@@ -153,6 +164,7 @@ impl ClientSession<'_> {
             Verb::ReadSymlink => self.target_of(dir, &file).map(|target| encoded(&target)),
             Verb::Attributes => self.inode_of(dir, &file).map(|inode| {
                 let mut out = Vec::new();
+                self.directories.see(&inode);
                 put_attributes(&mut out, &inode);
                 out
             }),
@@ -166,7 +178,7 @@ impl ClientSession<'_> {
     }
 
     /// Keeps a directory that was looked up open, so that the client can name it by its identity.
-    fn keep_directory(&self, parent: &Dir, name: &[u8], inode: &Inode) {
+    pub(super) fn keep_directory(&self, parent: &Dir, name: &[u8], inode: &Inode) {
         if inode.is_directory()
             && let Ok(dir) = self.session.open_dir(parent, name, inode)
         {
@@ -180,6 +192,7 @@ impl ClientSession<'_> {
         let mut out = found.dir.id().0.to_le_bytes().to_vec();
         put_bytes(&mut out, &found.name);
         put_attributes(&mut out, &found.inode);
+        self.directories.see(&found.inode);
         if !found.name.is_empty() {
             self.keep_directory(&found.dir, &found.name, &found.inode);
         }
@@ -195,7 +208,9 @@ impl ClientSession<'_> {
                 return Ok(ControlFlow::Break(()));
             }
             put_bytes(&mut entries, entry.name());
-            put_attributes(&mut entries, &entry.inode()?);
+            let inode = entry.inode()?;
+            self.directories.see(&inode);
+            put_attributes(&mut entries, &inode);
             count += 1;
             Ok(ControlFlow::Continue(()))
         })?;
