@@ -92,6 +92,8 @@ fn a_live_namespace_from_its_creation_to_its_removal() {
     let set = format!("@{}", listed["set"].as_str().expect("a set"));
     assert_eq!(server.end(), Some(0));
     esker.fails(9, ["session", "drop", &set]);
+    // A published set would take no more changes.
+    esker.fails(9, ["publish", &set, "published"]);
     esker.ok(["gc", "--grace", "0s", "--sessions-older-than", "0s"]);
     let server = Server::start(serve(&esker, &[]));
     assert_eq!(esker.ok(["live", "ls", "run:/"]), "results\n");

@@ -249,6 +249,9 @@ fn a_mount_without_a_server_fails_and_recovers() {
     fs::read_to_string(live.a("another")).expect_err("nobody serves");
     let lasted = Duration::from_nanos(SystemClock.monotonic_ns() - began_ns);
     assert!(lasted < Duration::from_secs(45), "{lasted:?}");
+    // Commands find the mount.
+    let mounts = live.esker.ok(["mounts"]);
+    assert!(mounts.contains("live:run") && mounts.contains("process "), "{mounts}");
     live.server = Some(Server::start(serve(&live.esker, &[])));
     assert_eq!(text(&live.a("f")), "text");
     live.end();
@@ -401,4 +404,102 @@ fn options_that_do_not_apply_are_refused() {
     esker.fails(2, ["mount", "live:run", at, "--write-back"]);
     esker.fails(2, ["mount", "live:run", at, "--refresh", "-1"]);
     esker.fails(2, ["mount", "live:run", at, "--base", "b"]);
+}
+
+/// Symptom: a file that had grown read as if it had its old size, and `cp` and `tar` copied that.
+/// Cause: an open read the attributes from the server, but the kernel kept those that an earlier
+/// `stat` had brought.
+#[test]
+fn an_open_shows_the_size_that_another_mount_gave_a_file() {
+    if !can_mount() {
+        return;
+    }
+    let live = LiveMounts::new(&[]);
+    for round in 0..10 {
+        let name = format!("f{round}");
+        let old = "old".repeat(round);
+        write(&live.a(&name), &old);
+        assert_eq!(fs::metadata(live.b(&name)).expect("stat").len(), old.len() as u64);
+        let new = format!("a much longer line than before {round}");
+        write(&live.a(&name), &new);
+        assert_eq!(text(&live.b(&name)), new);
+        let mut open = File::open(live.b(&name)).expect("open");
+        write(&live.a(&name), "short");
+        drop(open);
+        open = File::open(live.b(&name)).expect("open");
+        assert_eq!(open.metadata().expect("stat").len(), 5);
+        drop(open);
+        // A directory that the other mount has replaced.
+        let dir = format!("d{round}");
+        fs::create_dir(live.a(&dir)).expect("mkdir");
+        assert_eq!(fs::read_dir(live.b(&dir)).expect("list").count(), 0);
+        fs::remove_dir(live.a(&dir)).expect("rmdir");
+        fs::create_dir(live.a(&dir)).expect("mkdir");
+        File::create(live.a(&dir).join("new")).expect("create");
+        assert_eq!(fs::read_dir(live.b(&dir)).expect("list").count(), 1);
+    }
+    live.end();
+}
+
+/// Symptom: appends in two mounts overwrote each other, even in turn. Cause: each kernel wrote where
+/// it thought that the file ended.
+#[test]
+fn appends_in_both_mounts_are_all_there() {
+    if !can_mount() {
+        return;
+    }
+    const LINES: usize = 400;
+    let live = LiveMounts::new(&[]);
+    write(&live.a("log"), "");
+    let append = |at: &Path, who: &str| {
+        let mut log = OpenOptions::new().append(true).open(at.join("log")).expect("open");
+        for line in 0..LINES {
+            log.write_all(format!("{who} {line}\n").as_bytes()).expect("append");
+            if line % 100 == 0 {
+                // Shells open anew for each line.
+                log = OpenOptions::new().append(true).open(at.join("log")).expect("open");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| append(&live.at[0], "a"));
+        append(&live.at[1], "b");
+    });
+    let log = text(&live.a("log"));
+    for who in ["a", "b"] {
+        let prefix = format!("{who} ");
+        let lines: Vec<_> = log.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
+        let expected: Vec<_> = (0..LINES).map(|line| line.to_string()).collect();
+        assert_eq!(lines, expected, "{who}");
+    }
+    live.end();
+}
+
+/// A program that syncs learns once, for each file, that a server which died may have lost changes.
+/// After that, and after a server that ended in order, syncs succeed.
+#[test]
+fn a_sync_fails_after_a_server_died_with_changes() {
+    if !can_mount() {
+        return;
+    }
+    let mut live = LiveMounts::new(&[]);
+    let log = File::create(live.a("log")).expect("create");
+    log.sync_all().expect("sync");
+    live.replace_server(false);
+    log.write_all_at(b"kept by a server that ends in order", 0).expect("write");
+    live.replace_server(false);
+    log.sync_all().expect("nothing is lost");
+    // The kernel may take a moment to have the write, so try until it was lost.
+    for _ in 0..20 {
+        log.write_all_at(&[7; 100_000], 0).expect("write");
+        live.replace_server(true);
+        if let Err(error) = log.sync_all() {
+            assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+            log.sync_all().expect("it was reported");
+            live.esker.ok(["commit".as_ref(), live.at[0].as_os_str(), "after".as_ref()]);
+            drop(log);
+            return live.end();
+        }
+    }
+    panic!("no change is ever lost");
 }

@@ -235,6 +235,17 @@ pub(crate) fn check_not_live(store: &dyn Store, set: SetId) -> Result<()> {
     Ok(())
 }
 
+impl Repository {
+    /// Fails if `set` is that of a live namespace, which nothing but its server may complete. Cost: a
+    /// listing.
+    ///
+    /// # Errors
+    /// `Conflict`, which names it; errors of the store.
+    pub fn check_not_live(&self, set: SetId) -> Result<()> {
+        check_not_live(&**self.store(), set)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

@@ -7,8 +7,8 @@ mod serve;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use esker_base::Result;
 use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
 use esker_fs::inode::timestamp;
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::repository::Repository;
@@ -128,7 +128,18 @@ impl LiveCommand {
             LiveAction::Remove { name, take_over } => {
                 let repository = context.repository()?;
                 let options = SessionSettings::for_few().options_to_resume(context, take_over);
-                repository.remove_live(&name, &options)?;
+                repository.remove_live(&name, &options).map_err(|error| {
+                    let servers = ServerAddress::all(&**repository.store(), &name);
+                    match servers.ok().and_then(|servers| servers.into_iter().next()) {
+                        Some(ServerAddress { pid, host, .. }) if error.kind() == Kind::Conflict => {
+                            let what = format!(
+                                "{name} is served by process {pid} on {host}: end that server first"
+                            );
+                            Error::new(Kind::Conflict, what).with_source(error)
+                        }
+                        _ => error,
+                    }
+                })?;
                 match context.out.is_json() {
                     true => context.out.json(json!({"removed": name})),
                     false => {

@@ -187,6 +187,7 @@ impl PublishCommand {
         set: SetId,
         name: &str,
     ) -> Result<()> {
+        repository.check_not_live(set)?;
         let options = self.settings.options_to_resume(context, self.take_over);
         let session = resume(repository, set, options)?;
         let message = self.message.property();

@@ -130,16 +130,7 @@ impl ClientSession<'_> {
         for position in positions {
             if window.is_done(position) {
                 metrics.repeated.inc();
-                match header.verb {
-                    verb @ (Verb::MakeNode | Verb::Link) => {
-                        let dir = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
-                        self.find_made(verb, &dir, &mut input, out)?;
-                    }
-                    verb => {
-                        skip_change(verb, &mut input)?;
-                        put_status(out, &Ok(()), 0);
-                    }
-                }
+                self.repeat_item(header.verb, id, &mut input, out)?;
                 continue;
             }
             let dir = match &dir {
@@ -287,6 +278,23 @@ impl ClientSession<'_> {
             self.open(dir, &NamedFile { id: inode.id, name })?;
         }
         Ok(ItemEffect::Made(Box::new(inode)))
+    }
+
+    /// Answers an item that was carried out before.
+    fn repeat_item(
+        &self,
+        verb: Verb,
+        id: DirId,
+        input: &mut WireInput,
+        out: &mut Vec<u8>,
+    ) -> Result<(), FrameRefusal> {
+        if matches!(verb, Verb::MakeNode | Verb::Link) {
+            let dir = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
+            return self.find_made(verb, &dir, input, out);
+        }
+        skip_change(verb, input)?;
+        put_status(out, &Ok(()), 0);
+        Ok(())
     }
 
     /// Answers the repetition of a request that made a name before a takeover.
