@@ -319,7 +319,8 @@ impl LiveConnection {
     fn count_change(&mut self, request: &PendingRequest, answer: Answer) -> Result<Answer> {
         if request.is_durable() {
             self.synced_changes = self.answered_changes;
-        } else if request.verb().is_change() {
+        } else if request.verb().is_change() && !matches!(request.verb(), Verb::Open | Verb::Close)
+        {
             self.answered_changes += 1;
         }
         if request.verb() == Verb::Sync && self.losses > self.reported_losses {

@@ -91,10 +91,14 @@ impl ClientWindow {
         self.nonce
     }
 
-    /// Returns the record if there is none yet. It must precede the client's first change.
-    pub fn first_record(&mut self) -> Option<RequestRecord> {
-        let is_first = !std::mem::replace(&mut self.is_recorded, true);
-        is_first.then(|| self.record())
+    /// True if a record has the nonce. One must precede the client's first change.
+    pub fn is_recorded(&self) -> bool {
+        self.is_recorded
+    }
+
+    /// Records that [`ClientWindow::record`] was put.
+    pub fn set_recorded(&mut self) {
+        self.is_recorded = true;
     }
 
     /// The window that an earlier server recorded.
@@ -227,8 +231,7 @@ mod tests {
         }
         let mut next = ClientWindow::of_record(&window.record()).expect("a record");
         assert_eq!((next.uid(), next.nonce()), (1000, 99));
-        assert!(window.first_record().is_some());
-        assert!(window.first_record().is_none() && next.first_record().is_none());
+        assert!(!window.is_recorded() && next.is_recorded());
         let done = [at(1, 0), at(2, 5), at(3, 0), at(3, 2)];
         let not_done = [at(3, 1), at(3, 3), at(4, 0)];
         assert!(done.into_iter().all(|position| next.is_done(position)));

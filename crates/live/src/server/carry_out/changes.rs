@@ -49,8 +49,9 @@ impl ClientSession<'_> {
             );
             return Err(Error::new(Kind::Unavailable, what));
         }
-        if let Some(record) = window.first_record() {
-            self.session.put_request(&record)?;
+        if !window.is_recorded() {
+            self.session.put_request(&window.record())?;
+            window.set_recorded();
         }
         start_frame(out);
         let mut answer = *header;
