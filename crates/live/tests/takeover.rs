@@ -232,3 +232,19 @@ fn a_request_under_way_fails_when_it_is_waited_for() -> Result<()> {
     tree.close()?;
     server.end()
 }
+
+/// Symptom: a server that was to take over and could not listen at its port ended the one before.
+/// Cause: it took the namespace over first.
+#[test]
+fn a_server_that_cannot_listen_leaves_the_one_before_alone() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let metrics = Some(taken.local_addr().expect("an address"));
+    let refused = live.serve_with(esker_live::LiveServerOptions { metrics, ..server_options() });
+    assert!(refused.is_err());
+    let mut tree = live.connect();
+    tree.change(Request::create(&LiveDir::root(), 0o644, &[b"f"]).durable())?;
+    tree.close()?;
+    server.end()
+}

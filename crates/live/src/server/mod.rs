@@ -109,6 +109,9 @@ impl LiveServer {
         mut options: LiveServerOptions,
     ) -> Result<Self> {
         options.connections = options.connections.min(connections_for_descriptors());
+        let instance = Random::from_system().next_u64();
+        // Before the set is taken over: a server that cannot listen leaves the one before alone.
+        let listeners = BoundListeners::bind(instance, &options)?;
         let clock = options.clock.clone();
         let store = &**repository.store();
         let live = LiveNamespace::load(store, name)?;
@@ -127,7 +130,6 @@ impl LiveServer {
         if may_live || options.session.take_over {
             std::thread::sleep(LEASE + LEASE / 10);
         }
-        let instance = Random::from_system().next_u64();
         let epoch = Manifest::load(store, live.set)?.epoch;
         let clients = read_clients(&session, &*clock)?;
         let metrics = ServerMetrics::default();
@@ -152,36 +154,28 @@ impl LiveServer {
             runtime: None,
             metrics: None,
         };
-        server.listen(&options)?;
+        server.listen(&options, listeners)?;
         server.address.put(store, name)?;
         Ok(server)
     }
 
-    /// Opens the sockets and begins to accept connections.
-    fn listen(&mut self, options: &LiveServerOptions) -> Result<()> {
+    /// Begins to accept connections.
+    fn listen(&mut self, options: &LiveServerOptions, listeners: BoundListeners) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(options.threads.max(1))
             .enable_all()
             .build()
             .map_err(|error| Error::io(error, "start the threads of the server"))?;
-        let unix = format!("esker-live-{}", self.address.instance);
-        let bound = UnixAddress::from_abstract_name(&unix)
-            .and_then(|address| UnixListener::bind_addr(&address))
-            .map_err(|error| Error::io(error, format!("listen at the Unix socket @{unix}")))?;
-        connection::accept_unix(&runtime, bound, self.served.clone())?;
-        self.address.unix = Some(unix);
-        if let Some(tcp) = options.tcp.filter(|_| options.secret.is_some()) {
-            let failed = |error| Error::io(error, format!("listen at {tcp}"));
-            let bound = TcpListener::bind(tcp).map_err(failed)?;
-            let port = bound.local_addr().map_err(failed)?.port();
-            connection::accept_tcp(&runtime, bound, self.served.clone())?;
-            self.address.tcp = Some(format!("{}:{port}", options.host));
+        let BoundListeners { unix: (name, unix), tcp, metrics } = listeners;
+        connection::accept_unix(&runtime, unix, self.served.clone())?;
+        self.address.unix = Some(name);
+        if let Some((address, tcp)) = tcp {
+            connection::accept_tcp(&runtime, tcp, self.served.clone())?;
+            self.address.tcp = Some(format!("{}:{}", options.host, address.port()));
         }
-        if let Some(address) = options.metrics {
-            let failed = |error| Error::io(error, format!("listen at {address} for metrics"));
-            let bound = TcpListener::bind(address).map_err(failed)?;
-            self.metrics = Some(bound.local_addr().map_err(failed)?);
-            answer_metrics(&runtime, bound, self.served.clone())?;
+        if let Some((address, metrics)) = metrics {
+            self.metrics = Some(address);
+            answer_metrics(&runtime, metrics, self.served.clone())?;
         }
         self.runtime = Some(runtime);
         Ok(())
@@ -251,6 +245,33 @@ fn connections_for_descriptors() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     limit.saturating_sub(STORE_DESCRIPTORS).max(limit / 4)
+}
+
+/// The sockets of a server, which nobody accepts connections from yet.
+struct BoundListeners {
+    unix: (String, UnixListener),
+    tcp: Option<(SocketAddr, TcpListener)>,
+    metrics: Option<(SocketAddr, TcpListener)>,
+}
+
+impl BoundListeners {
+    fn bind(instance: u64, options: &LiveServerOptions) -> Result<Self> {
+        let name = format!("esker-live-{instance:016x}");
+        let unix = UnixAddress::from_abstract_name(&name)
+            .and_then(|address| UnixListener::bind_addr(&address))
+            .map_err(|error| Error::io(error, format!("listen at the Unix socket @{name}")))?;
+        let bind = |address: SocketAddr, what: &str| {
+            let failed = |error| Error::io(error, format!("listen at {address}{what}"));
+            let bound = TcpListener::bind(address).map_err(failed)?;
+            Ok((bound.local_addr().map_err(failed)?, bound))
+        };
+        let tcp = options.tcp.filter(|_| options.secret.is_some());
+        Ok(Self {
+            unix: (name, unix),
+            tcp: tcp.map(|address| bind(address, "")).transpose()?,
+            metrics: options.metrics.map(|address| bind(address, " for metrics")).transpose()?,
+        })
+    }
 }
 
 fn address_of(instance: u64, host: &str, served: &ServedNamespace) -> ServerAddress {
