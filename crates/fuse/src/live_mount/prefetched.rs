@@ -15,8 +15,11 @@ use esker_live::wire::LiveAttributes;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-/// Look-ups in a directory within the time to live after which all its entries are read.
+/// Look-ups in a directory within the time to live after which all its entries are read, at first.
+/// Where changes made them invalid before they were of use, it takes more look-ups the next time.
 const LOOKUPS_MIN: u32 = 16;
+const LOOKUPS_GROWTH: u32 = 4;
+const LOOKUPS_MAX: u32 = 1 << 16;
 /// Directories with more entries are not read: a listing of this many takes some 3 ms.
 pub(super) const PREFETCHED_ENTRIES_MAX: usize = 8192;
 /// Directories whose entries, or look-ups, are kept.
@@ -38,6 +41,8 @@ struct LookedUpDirectory {
     /// Start of the time in which look-ups are counted, and their number.
     since_ns: u64,
     lookups: u32,
+    /// Look-ups after which all entries are read.
+    lookups_needed: u32,
     /// Time until which it counts as too large.
     large_until_ns: u64,
     entries: Option<ReadEntries>,
@@ -47,6 +52,8 @@ struct LookedUpDirectory {
 struct ReadEntries {
     read_ns: u64,
     changes: u64,
+    /// Look-ups that they saved.
+    uses: u32,
     by_name: HashMap<Vec<u8>, LiveAttributes>,
 }
 
@@ -83,16 +90,25 @@ impl PrefetchedEntries {
         let directory = directories.entry(number).or_insert(LookedUpDirectory {
             since_ns: now_ns,
             lookups: 0,
+            lookups_needed: LOOKUPS_MIN,
             large_until_ns: 0,
             entries: None,
         });
-        if let Some(entries) = &directory.entries {
+        if let Some(entries) = &mut directory.entries {
             let left_ns = (entries.read_ns + ttl_ns).saturating_sub(now_ns);
             if left_ns == 0 || entries.changes != changes {
+                let needed = &mut directory.lookups_needed;
+                let was_of_use = entries.uses >= *needed;
+                *needed = match was_of_use {
+                    true => LOOKUPS_MIN,
+                    false => (*needed * LOOKUPS_GROWTH).min(LOOKUPS_MAX),
+                };
+                // If look-ups go on as before, the next one reads all entries again.
+                directory.since_ns = now_ns;
+                directory.lookups = if was_of_use && left_ns == 0 { *needed } else { 0 };
                 directory.entries = None;
-                // Look-ups go on: the next one reads all entries again.
-                (directory.since_ns, directory.lookups) = (now_ns, LOOKUPS_MIN);
             } else if let Some(found) = entries.by_name.get(name) {
+                entries.uses += 1;
                 return LookupPlan::Known(found.clone(), Duration::from_nanos(left_ns));
             } else {
                 return LookupPlan::LookUp;
@@ -102,7 +118,7 @@ impl PrefetchedEntries {
             (directory.since_ns, directory.lookups) = (now_ns, 0);
         }
         directory.lookups += 1;
-        if directory.lookups <= LOOKUPS_MIN || now_ns < directory.large_until_ns {
+        if directory.lookups <= directory.lookups_needed || now_ns < directory.large_until_ns {
             return LookupPlan::LookUp;
         }
         // If that fails or takes long, not every look-up tries again.
@@ -125,7 +141,7 @@ impl PrefetchedEntries {
             Some(entries) => {
                 let entries = entries.into_iter().map(|entry| (entry.name, entry.attributes));
                 let by_name = entries.collect();
-                directory.entries = Some(ReadEntries { read_ns, changes, by_name });
+                directory.entries = Some(ReadEntries { read_ns, changes, uses: 0, by_name });
             }
         }
     }
@@ -176,10 +192,29 @@ mod tests {
         let left = |ms: u64| LookupPlan::Known(entry(b"f").attributes, Duration::from_millis(ms));
         assert_eq!(known(405), left(600));
         assert_eq!(entries.plan(9, b"absent", (405 * MS, TTL)), LookupPlan::LookUp);
-        assert_eq!(known(1004), left(1));
+        for _ in 0..LOOKUPS_MIN {
+            assert_eq!(known(1004), left(1));
+        }
         // Then they are read again, since look-ups go on.
         assert_eq!(known(1005), LookupPlan::ReadAll(0));
         assert_eq!(known(1006), LookupPlan::LookUp);
+    }
+
+    /// Symptom: a program that removed the files of a directory made the mount read all its entries
+    /// for each file. Cause: entries that a change had made invalid were read again at once.
+    #[test]
+    fn entries_are_read_rarely_where_each_look_up_is_followed_by_a_change() {
+        let entries = PrefetchedEntries::default();
+        let mut reads = 0;
+        for round in 0..10_000 {
+            let now_ns = round * MS / 10;
+            if let LookupPlan::ReadAll(changes) = entries.plan(9, b"f", (now_ns, TTL)) {
+                entries.keep(9, (now_ns, changes), Some(vec![entry(b"f")]));
+                reads += 1;
+            }
+            entries.invalidate();
+        }
+        assert!((1..10).contains(&reads), "{reads} reads");
     }
 
     #[test]
