@@ -106,11 +106,12 @@ impl LiveState {
         }
         let state = ContentState::of(&found);
         let is_same = self.count_open(&mut opens, state);
-        drop(opens);
         if node.shown.lock().replace(state) != Some(state) {
-            // Else the kernel would read up to the size that it remembers.
+            // Else the kernel would read up to the size that it remembers, or look that up again.
+            self.prefetched.invalidate();
             self.invalidate_attributes(number);
         }
+        drop(opens);
         if flags.contains(OFlags::APPEND) {
             // The kernel's pages would have the bytes where it thinks that the file ends.
             return Ok(FopenFlags::FOPEN_DIRECT_IO);

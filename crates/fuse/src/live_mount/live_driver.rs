@@ -293,6 +293,10 @@ impl Filesystem for LiveDriver {
             true => self.0.append(number.0, (data, drops_set_id)),
             false => self.0.write(number.0, offset, (data, drops_set_id)),
         };
+        // The kernel itself syncs what it writes through its pages.
+        let syncs = opened.contains(OFlags::APPEND) && opened.intersects(OFlags::DSYNC);
+        let written =
+            written.and_then(|()| if syncs { self.0.sync_file(number.0) } else { Ok(()) });
         match written {
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             Err(errno) => reply.error(errno),

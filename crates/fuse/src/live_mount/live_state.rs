@@ -116,7 +116,13 @@ impl LiveState {
         &self,
         requests: [Request; N],
     ) -> Result<[Result<Answer>; N], Errno> {
-        self.connection.call_all(requests).map_err(|error| self.errno(&error))
+        let may_change = requests.iter().any(Request::is_change);
+        let answers = self.connection.call_all(requests).map_err(|error| self.errno(&error));
+        if may_change {
+            // Also what was read while they were under way may be older.
+            self.prefetched.invalidate();
+        }
+        answers
     }
 
     /// Sends `request` and returns its answer.
@@ -138,7 +144,6 @@ impl LiveState {
 
     /// The change as it is sent: durable if the mount's changes are.
     pub(super) fn change(&self, request: Request) -> Request {
-        self.prefetched.invalidate();
         if self.is_durable { request.durable() } else { request }
     }
 
@@ -215,7 +220,11 @@ impl LiveState {
             let opens = node.opens.lock();
             if opens.count > 0 {
                 // A file whose name is gone was lost with the old server: programs get ESTALE.
-                let _ = self.connection.call(Request::open(&node.named().file()));
+                let opened = self.connection.call(Request::open(&node.named().file()));
+                if opened.is_err_and(|error| error.kind() == Kind::Unavailable) {
+                    // There is no server again; all are opened at the next one.
+                    return;
+                }
             }
         }
         *self.server.lock() = server;
@@ -278,6 +287,37 @@ impl LiveState {
     /// The attributes of the root that were last shown.
     pub(super) fn last_root(&self) -> Option<LiveAttributes> {
         self.root.lock().clone()
+    }
+
+    /// The node of a file that was made as `name` in `parent` by a request before which there were
+    /// `losses`.
+    pub(super) fn intern_made(
+        &self,
+        parent: &Arc<LiveNode>,
+        (name, made): (&[u8], &LiveAttributes),
+        losses: u64,
+    ) -> Arc<LiveNode> {
+        let node = self.intern(parent, name, made);
+        // It may be lost since.
+        node.losses.fetch_min(losses, Ordering::AcqRel);
+        node
+    }
+
+    /// Number of takeovers so far that may have lost changes.
+    pub(super) fn losses(&self) -> u64 {
+        self.connection.losses()
+    }
+
+    /// Opens the file of `node` again if another server has taken over from `server` since.
+    pub(super) fn open_again_since(&self, node: &LiveNode, server: &str) {
+        if *self.connection.server() != *server {
+            let _ = self.connection.call(Request::open(&node.named().file()));
+        }
+    }
+
+    /// The server of this mount now.
+    pub(super) fn server_now(&self) -> Arc<str> {
+        self.connection.server()
     }
 
     pub(super) fn forget(&self, number: u64, count: u64) {

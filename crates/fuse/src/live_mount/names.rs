@@ -62,10 +62,11 @@ impl LiveState {
     /// Makes `new` at `name` in `parent`; returns its attributes for the kernel.
     pub(super) fn make(&self, parent: u64, name: &[u8], new: &NewFile) -> Result<FileAttr, Errno> {
         let parent = self.directory(parent)?;
+        let losses = self.losses();
         let make = Request::make_node(&parent.dir(), name, (new, false));
         let [made] = self.call_all([self.change(make)])?;
         let made = self.attributes_in(made)?;
-        let node = self.intern(&parent, name, &made);
+        let node = self.intern_made(&parent, (name, &made), losses);
         Ok(self.shown(&node, &made))
     }
 
@@ -78,6 +79,7 @@ impl LiveState {
         (new, is_exclusive): (&NewFile, bool),
     ) -> Result<FileAttr, Errno> {
         let parent = self.directory(parent)?;
+        let (losses, server) = (self.losses(), self.server_now());
         let make = Request::make_node(&parent.dir(), name, (new, true));
         let [made] = self.call_all([self.change(make)])?;
         let made = self.attributes_in(made).map_err(|errno| {
@@ -86,8 +88,11 @@ impl LiveState {
             let is_there = i32::from(errno) == i32::from(Errno::EEXIST);
             if is_there && !is_exclusive { Errno::ESTALE } else { errno }
         })?;
-        let node = self.intern(&parent, name, &made);
-        self.count_open(&mut node.opens.lock(), ContentState::of(&made));
+        let node = self.intern_made(&parent, (name, &made), losses);
+        let mut opens = node.opens.lock();
+        self.count_open(&mut opens, ContentState::of(&made));
+        self.open_again_since(&node, &server);
+        drop(opens);
         Ok(self.shown(&node, &made))
     }
 
@@ -96,9 +101,10 @@ impl LiveState {
     pub(super) fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<FileAttr, Errno> {
         let (node, parent) = (self.node(number)?, self.directory(parent)?);
         let (old, dir) = (node.named(), parent.dir());
+        let losses = self.losses();
         let [linked] = self.call_all([self.change(Request::link(&old.file(), &dir, name))])?;
         let linked = self.attributes_in(linked)?;
-        let node = self.intern(&parent, name, &linked);
+        let node = self.intern_made(&parent, (name, &linked), losses);
         Ok(self.shown(&node, &linked))
     }
 

@@ -633,7 +633,7 @@ impl LiveConnection {
         self.sent = 0;
         let answered_below = self.oldest();
         for request in &mut self.pending {
-            request.reset_repeats();
+            request.move_to_new_connection();
             open_directories(request.dirs(), &mut self.send);
             request.put(&mut self.send, answered_below);
         }

@@ -362,6 +362,12 @@ impl Request {
         Self::new(Verb::Goodbye).item(|_| ())
     }
 
+    /// True if it may change what others see.
+    #[must_use]
+    pub fn is_change(&self) -> bool {
+        self.verb.is_change() && !matches!(self.verb, Verb::Open | Verb::Close)
+    }
+
     /// The number of its items.
     #[must_use]
     pub fn items(&self) -> u16 {
@@ -414,11 +420,13 @@ pub(super) struct PendingRequest {
     pub number: u64,
     request: Request,
     repeats: u32,
+    /// True once it was sent on an earlier connection.
+    is_repeated: bool,
 }
 
 impl PendingRequest {
     pub fn new(number: u64, request: Request) -> Self {
-        Self { number, request, repeats: 0 }
+        Self { number, request, repeats: 0, is_repeated: false }
     }
 
     /// The directories that the server must have open.
@@ -442,8 +450,9 @@ impl PendingRequest {
         self.request.verb != Verb::Snapshot
     }
 
-    /// Forgets repetitions: the connection is new.
-    pub fn reset_repeats(&mut self) {
+    /// The connection is new: forgets repetitions on the one before.
+    pub fn move_to_new_connection(&mut self) {
+        self.is_repeated = true;
         self.repeats = 0;
     }
 
@@ -459,6 +468,7 @@ impl PendingRequest {
         let window = self.number + 1 - answered_below;
         let mut header = FrameHeader::new(self.request.verb, self.number);
         header.flags.is_durable = self.request.is_durable;
+        header.flags.is_repeated = self.is_repeated;
         header.items = self.request.items;
         header.window = u32::try_from(window).expect("few requests are under way");
         finish_frame(out, at, &header);

@@ -138,6 +138,7 @@ impl SharedConnection {
             if let Err(error) = received
                 && !state.connection.has_answer(number)
             {
+                state.connection.drop_answer(number);
                 return Err(Error::new(error.kind(), error.to_string()));
             }
         }

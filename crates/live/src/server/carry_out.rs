@@ -42,6 +42,8 @@ pub(super) struct ClientSession<'a> {
     /// Changes that were not carried out, because they or earlier ones lack their directories.
     /// Later changes wait for them.
     lacking: BTreeSet<u64>,
+    /// True if the change under way was sent before, to this server or another.
+    is_repeated: bool,
     peer: String,
 }
 
@@ -105,7 +107,17 @@ impl<'a> ClientSession<'a> {
         let superuser = served.session_of(Identity::root());
         let directories = OpenDirectories::new(session.root().clone());
         let lacking = BTreeSet::new();
-        Self { served, session, superuser, client, directories, files, lacking, peer }
+        Self {
+            served,
+            session,
+            superuser,
+            client,
+            directories,
+            files,
+            lacking,
+            is_repeated: false,
+            peer,
+        }
     }
 
     /// Makes the next change carry the record of the client's requests.

@@ -121,8 +121,7 @@ impl LiveServer {
             hold.writer.is_writing
                 && !matches!(hold.state, HolderState::Ended | HolderState::Released)
         });
-        let follows_orderly_end =
-            hold.as_ref().is_some_and(|hold| hold.state == HolderState::Released);
+        let is_released = hold.as_ref().is_some_and(|hold| hold.state == HolderState::Released);
         let looked_ns = clock.monotonic_ns();
         let session = repository.resume(live.set, options.session.clone())?;
         // The process that made the namespace may have died before this step.
@@ -131,6 +130,8 @@ impl LiveServer {
             std::thread::sleep(LEASE + LEASE / 10);
         }
         let epoch = Manifest::load(store, live.set)?.epoch;
+        // No other server came between.
+        let follows_orderly_end = is_released && Some(epoch) == manifest.epoch.checked_add(1);
         let clients = read_clients(&session, &*clock)?;
         let metrics = ServerMetrics::default();
         let (commit, commit_thread) = GroupCommit::start(

@@ -33,6 +33,8 @@ const USER_LEFT_MAX: usize = 64;
 pub(super) struct KnownClient {
     pub window: ClientWindow,
     files: Arc<ClientFiles>,
+    /// True once it has connected to this server: those of the server before may yet come back.
+    has_connected: bool,
     connections: u32,
     left_ns: u64,
 }
@@ -66,7 +68,13 @@ pub(super) fn read_clients(session: &Session, clock: &dyn Clock) -> Result<Known
         let window = ClientWindow::of_record(&record)?;
         clients.insert(
             record.client,
-            KnownClient { window, files: Arc::default(), connections: 0, left_ns },
+            KnownClient {
+                window,
+                files: Arc::default(),
+                has_connected: false,
+                connections: 0,
+                left_ns,
+            },
         );
     }
     Ok(clients)
@@ -161,10 +169,11 @@ impl ServedNamespace {
         for known in forgotten {
             self.forget(&mut clients, known);
         }
-        self.bound_left_clients(&mut clients, identity.uid);
+        self.bound_left_clients(&mut clients, (client, identity.uid));
         let known = clients.entry(client).or_insert_with(|| KnownClient {
             window: ClientWindow::new(client, identity.uid, Random::from_system().next_u64()),
             files: Arc::default(),
+            has_connected: false,
             connections: 0,
             left_ns: now_ns,
         });
@@ -173,16 +182,19 @@ impl ServedNamespace {
             return Err(Error::new(Kind::Denied, what));
         }
         known.connections += 1;
+        known.has_connected = true;
         Ok(known.files.clone())
     }
 
     /// Forgets the client of `uid` that left first, if too many of that user have left. A user that
     /// connects again and again as another client takes a bounded part of the memory.
-    fn bound_left_clients(&self, clients: &mut KnownClients, uid: u32) {
+    fn bound_left_clients(&self, clients: &mut KnownClients, (coming, uid): (u64, u32)) {
         let own_uid = rustix::process::geteuid().as_raw();
         let left_max = if uid == own_uid { OWN_LEFT_MAX } else { USER_LEFT_MAX };
-        let has_left = |known: &KnownClient| known.connections == 0 && known.window.uid() == uid;
-        let left = clients.iter().filter(|(_, known)| has_left(known));
+        let has_left = |known: &KnownClient| {
+            known.has_connected && known.connections == 0 && known.window.uid() == uid
+        };
+        let left = clients.iter().filter(|(client, known)| **client != coming && has_left(known));
         if left.clone().count() > left_max
             && let Some((oldest, _)) = left.min_by_key(|(_, known)| known.left_ns)
         {

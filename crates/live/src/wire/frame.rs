@@ -31,6 +31,8 @@ pub struct FrameFlags {
     /// In an answer: the change was not carried out, because an earlier one of the client lacks its
     /// directory. The client repeats it after that one.
     pub follows_lack: bool,
+    /// In a request: it was sent before, on another connection.
+    pub is_repeated: bool,
 }
 
 /// A frame without its payload.
@@ -61,13 +63,15 @@ impl FrameFlags {
         u8::from(self.is_durable)
             | u8::from(self.lacks_directory) << 1
             | u8::from(self.follows_lack) << 2
+            | u8::from(self.is_repeated) << 3
     }
 
     fn of_code(code: u8) -> Option<Self> {
-        (code < 8).then_some(Self {
+        (code < 16).then_some(Self {
             is_durable: code & 1 != 0,
             lacks_directory: code & 2 != 0,
             follows_lack: code & 4 != 0,
+            is_repeated: code & 8 != 0,
         })
     }
 }

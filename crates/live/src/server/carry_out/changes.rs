@@ -49,6 +49,7 @@ impl ClientSession<'_> {
             );
             return Err(Error::new(Kind::Unavailable, what));
         }
+        self.is_repeated = header.flags.is_repeated;
         if !window.is_recorded() {
             self.session.put_request(&window.record())?;
             window.set_recorded();
@@ -306,8 +307,9 @@ impl ClientSession<'_> {
         input: &mut WireInput,
         out: &mut Vec<u8>,
     ) -> Result<(), FrameRefusal> {
+        let mut id = 0;
         let (dir, name, opens) = if verb == Verb::Link {
-            NamedFile::take(input)?;
+            id = NamedFile::take(input)?.id;
             let (target, name) = self.take_second_name(input)?;
             (target, name, false)
         } else {
@@ -320,6 +322,13 @@ impl ClientSession<'_> {
             .lookup(dir, name, false)
             .map_err(|error| error.within("made before a takeover, and moved or removed since"));
         let found = found.and_then(|inode| {
+            if id != 0 && inode.id != id {
+                return Err(Error::new(
+                    Kind::Conflict,
+                    "linked before a takeover, and moved since",
+                ));
+            }
+            self.directories.see(&inode);
             if opens {
                 self.open(dir, &NamedFile { id: inode.id, name })?;
             }

@@ -57,13 +57,6 @@ fn permitted(may: bool) -> Result<()> {
     if may { Ok(()) } else { Err(Error::new(Kind::Denied, "permission denied")) }
 }
 
-/// True if `file` ends at `offset`, or has `bytes` there: an append that was done before a takeover
-/// is repeated.
-fn is_end_or_there(file: &SessionFile, offset: u64, bytes: &[u8]) -> Result<bool> {
-    let size = file.stat()?.size;
-    Ok(size == offset || size > offset && file.read(offset, bytes.len())? == *bytes)
-}
-
 /// Removes the bits that a write by another user than the owner removes.
 fn drop_set_id(file: &SessionFile) -> Result<()> {
     let mode = file.stat()?.mode;
@@ -191,7 +184,13 @@ impl ClientSession<'_> {
         how: WriteMode,
     ) -> Result<ItemEffect> {
         self.change_content(dir, file, |file| {
-            if how.appends && !is_end_or_there(&file, offset, bytes)? {
+            let size = file.stat()?.size;
+            // An append that was done before a takeover is there.
+            let is_there = || {
+                let there = self.is_repeated && size > offset;
+                Ok::<_, Error>(there && file.read(offset, bytes.len())? == *bytes)
+            };
+            if how.appends && size != offset && !is_there()? {
                 return Err(Error::new(Kind::Conflict, "the file ends elsewhere by now"));
             }
             file.write(offset, bytes)?;

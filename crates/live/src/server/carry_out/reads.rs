@@ -7,6 +7,7 @@ use esker_base::wire::{WireInput, put_bytes, put_varint};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::{DirId, Inode};
 use esker_fs::stack::dir::Dir;
+use esker_fs::stack::identity::EXECUTE;
 use esker_fs::stack::list::DirCursor;
 use esker_fs::stack::namespace::FollowLinks;
 
@@ -202,6 +203,9 @@ impl ClientSession<'_> {
     fn list(&self, dir: &Dir, after: &[u8], limit: usize) -> Result<Vec<u8>> {
         let cursor = if after.is_empty() { DirCursor::default() } else { DirCursor::after(after) };
         let (mut entries, mut count, mut is_end) = (Vec::new(), 0u64, true);
+        let (uid, gid) = dir.owner();
+        // Who may only list a directory may not reach its files.
+        let may_search = self.session.identity().may(EXECUTE, dir.mode(), uid, gid, true);
         self.session.list(dir, &cursor, &mut |entry| {
             if count == limit as u64 || entries.len() > ANSWER_BYTES_MAX {
                 is_end = false;
@@ -209,7 +213,9 @@ impl ClientSession<'_> {
             }
             put_bytes(&mut entries, entry.name());
             let inode = entry.inode()?;
-            self.directories.see(&inode);
+            if may_search {
+                self.directories.see(&inode);
+            }
             put_attributes(&mut entries, &inode);
             count += 1;
             Ok(ControlFlow::Continue(()))
