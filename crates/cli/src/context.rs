@@ -12,6 +12,7 @@ use esker_base::store::identity::StoreIdentity;
 use esker_base::store::{SharedStore, concurrent, url};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_comm::Rank;
+use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::repository::Repository;
 use esker_fs::retention::read_lease::ReadLease;
 use esker_fs::stack::identity::Identity;
@@ -174,7 +175,20 @@ impl CommandContext {
         if let Some(set) = self.resolved.borrow().get(name) {
             return Ok(*set);
         }
-        let set = repository.resolve(name)?.set;
+        let resolved = repository.resolve(name).map_err(|error| {
+            let is_live = error.kind() == Kind::NotFound
+                && LiveNamespace::load(&**repository.store(), name).is_ok();
+            if !is_live {
+                return error;
+            }
+            let what = format!(
+                "{name} is a live namespace, and no snapshot: `esker live ls {name}:/` lists it, \
+                 `esker mount live:{name} DIR` shows it, and `esker live snapshot {name} NAME` \
+                 publishes its state"
+            );
+            Error::new(Kind::NotFound, what)
+        });
+        let set = resolved?.set;
         self.resolved.borrow_mut().insert(name.to_owned(), set);
         Ok(set)
     }

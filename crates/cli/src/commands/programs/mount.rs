@@ -300,6 +300,9 @@ impl MountCommand {
         if self.write_back || matches!(self.transport, RequestTransport::Uring) {
             usage::exit("a live namespace has no --write-back and no --transport uring");
         }
+        if self.take_over.is_given() {
+            usage::exit("`esker live serve --take-over` replaces the server of a live namespace");
+        }
         let options = LiveMountOptions {
             client: LiveClientOptions::default(),
             threads: self.threads,

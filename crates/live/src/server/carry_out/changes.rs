@@ -324,7 +324,7 @@ impl ClientSession<'_> {
         let found = found.and_then(|inode| {
             if id != 0 && inode.id != id {
                 return Err(Error::new(
-                    Kind::Conflict,
+                    Kind::NotFound,
                     "linked before a takeover, and moved since",
                 ));
             }
