@@ -424,7 +424,9 @@ fn commands_for_a_batch_script_publish_its_job() {
     if ways == 0 {
         return;
     }
-    let setting = format!("PATH={}:$PATH SLURM_NNODES=1 SLURM_JOB_ID=7", user.path("").display());
+    // As Slurm sets them in a batch script.
+    let slurm = "SLURM_NNODES=1 SLURM_JOB_ID=7 SLURM_TASKS_PER_NODE='1(x1)'";
+    let setting = format!("PATH={}:$PATH {slurm}", user.path("").display());
     user.does("./esker init");
     let explained = user.does(&format!("export {setting}; esker doctor -- srun --ntasks=1 ./text"));
     assert!(explained.contains("Paste into a batch script:"), "{explained}");
