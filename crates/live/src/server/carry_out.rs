@@ -21,6 +21,7 @@ use parking_lot::MutexGuard;
 
 use super::client_files::ClientFiles;
 use super::open_directories::OpenDirectories;
+use super::seen_links::SeenLinks;
 use super::served_namespace::{KnownClients, ServedNamespace};
 use crate::wire::{
     FRAME_BYTES_MAX, FrameHeader, NAME_BYTES_MAX, Verb, finish_frame, put_status, split_frame,
@@ -38,6 +39,7 @@ pub(super) struct ClientSession<'a> {
     superuser: Session,
     client: u64,
     directories: OpenDirectories,
+    seen_links: SeenLinks,
     files: Arc<ClientFiles>,
     /// Changes that were not carried out, because they or earlier ones lack their directories.
     /// Later changes wait for them.
@@ -113,6 +115,7 @@ impl<'a> ClientSession<'a> {
             superuser,
             client,
             directories,
+            seen_links: SeenLinks::new(),
             files,
             lacking,
             is_repeated: false,

@@ -74,14 +74,13 @@ impl ClientFiles {
         before.map_or(Ok(()), |before| session.close_file(before.file))
     }
 
-    /// Lets the client do with the open file `id` also what `now` allows: another program opens it
-    /// after its permissions have changed.
-    pub fn widen(&self, id: u128, now: &ClientFile) -> Result<()> {
-        if let Some(opened) = self.files.lock().get_mut(&id) {
+    /// Lets the client do with an open file also what `now` allows: another program opens it after
+    /// its permissions have changed.
+    pub fn widen(&self, now: &ClientFile) {
+        if let Some(opened) = self.files.lock().get_mut(&now.file.id()) {
             opened.may_read |= now.may_read;
             opened.may_write |= now.may_write;
         }
-        Ok(())
     }
 
     /// Closes the file `id`, if it is open.

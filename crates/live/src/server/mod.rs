@@ -22,6 +22,7 @@ mod metrics;
 mod metrics_endpoint;
 mod open_directories;
 mod peer_user;
+mod seen_links;
 mod served_namespace;
 
 use std::net::{SocketAddr, TcpListener};

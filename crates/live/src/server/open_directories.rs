@@ -5,42 +5,24 @@
 //! the directory open; after that the client opens the path again. The number of open directories
 //! is bounded for any behaviour of clients.
 
-use esker_fs::inode::{DirId, Inode};
+use esker_fs::inode::DirId;
 use esker_fs::stack::dir::Dir;
 use quick_cache::sync::Cache;
 
 /// Maximum number of directories that are kept open for a connection, some 300 bytes each.
 const DIRECTORIES_MAX: usize = 1 << 14;
 
-/// Maximum number of files with several names that are remembered for a connection.
-const SEEN_MAX: usize = 1 << 14;
-
-/// Directories that clients may name by identity, and files with several names that they may.
+/// Directories that clients may name by identity.
 #[derive(Debug)]
 pub(super) struct OpenDirectories {
     root: Dir,
     directories: Cache<DirId, Dir>,
-    /// Files with several names that the client has seen at one of them.
-    seen: Cache<u128, ()>,
 }
 
 impl OpenDirectories {
     /// Only `root` is open.
     pub fn new(root: Dir) -> Self {
-        Self { root, directories: Cache::new(DIRECTORIES_MAX), seen: Cache::new(SEEN_MAX) }
-    }
-
-    /// Remembers that the client has seen `inode` at a name, if it has further ones.
-    #[inline]
-    pub fn see(&self, inode: &Inode) {
-        if inode.nlink > 1 && !inode.is_directory() {
-            self.seen.insert(inode.id, ());
-        }
-    }
-
-    /// True if the client has seen the file `id` at one of several names.
-    pub fn has_seen(&self, id: u128) -> bool {
-        self.seen.get(&id).is_some()
+        Self { root, directories: Cache::new(DIRECTORIES_MAX) }
     }
 
     /// Returns the directory `id`, if it is open.

@@ -173,7 +173,7 @@ impl ClientSession<'_> {
             }
             put_status(out, &outcome, text_bytes_max);
             if let Ok(ItemEffect::Made(inode)) = &outcome {
-                self.directories.see(inode);
+                self.seen_links.add(inode);
                 put_attributes(out, inode);
             }
         }
@@ -264,18 +264,21 @@ impl ClientSession<'_> {
     ) -> Result<ItemEffect> {
         let session = &self.session;
         let is_root = session.identity().is_root();
-        match new.kind {
+        let inode = match new.kind {
             FileKind::Directory if is_root => {
-                session.make_dir(dir, name, new).map(|(_, made)| self.directories.keep(&made))?;
+                let (inode, made) = session.make_dir(dir, name, new)?;
+                self.directories.keep(&made);
+                inode
             }
             FileKind::Directory => {
-                session.mkdir(dir, name, new.mode).map(|made| self.directories.keep(&made))?;
+                let made = session.mkdir(dir, name, new.mode)?;
+                self.directories.keep(&made);
+                session.stat_dir(&made)?
             }
-            _ if is_root => session.make(dir, name, new).map(drop)?,
-            FileKind::Symlink => session.symlink(dir, name, new.target).map(drop)?,
-            kind => session.mknod(dir, name, kind, new.mode, new.rdev).map(drop)?,
-        }
-        let inode = session.lookup(dir, name, false)?;
+            _ if is_root => session.make(dir, name, new)?,
+            FileKind::Symlink => session.symlink(dir, name, new.target)?,
+            kind => session.mknod(dir, name, kind, new.mode, new.rdev)?,
+        };
         if opens && new.kind == FileKind::File {
             self.open(dir, &NamedFile { id: inode.id, name })?;
         }
@@ -328,7 +331,7 @@ impl ClientSession<'_> {
                     "linked before a takeover, and moved since",
                 ));
             }
-            self.directories.see(&inode);
+            self.seen_links.add(&inode);
             if opens {
                 self.open(dir, &NamedFile { id: inode.id, name })?;
             }

@@ -4,7 +4,7 @@
 //!
 //! A client learns a name and the file there at one moment and uses both later. With the identity,
 //! an item never reaches another file: it reaches the one that the client has open, or the one that
-//! is still at the name, or one that has further names. Otherwise it fails with `Conflict`, and the
+//! is still at the name, or one with further names that the client has seen at one of them. Otherwise it fails with `Conflict`, and the
 //! client looks the path up again.
 
 use std::sync::Arc;
@@ -37,8 +37,8 @@ enum FilePlace {
     Open(ClientFile),
     /// The directory of the item itself.
     Directory,
-    /// It is at the name of the item.
-    Named,
+    /// It is at the name of the item, without its strings.
+    Named(Box<Inode>),
     /// It is a file with several names, or had them, and is not at that of the item.
     Linked,
 }
@@ -51,6 +51,11 @@ impl<'b> NamedFile<'b> {
 
 fn moved() -> Error {
     Error::new(Kind::Conflict, "the file is not at this name any more: look the path up again")
+}
+
+/// Fails unless `file`, which has the empty name, is `dir` itself.
+fn check_directory(dir: &Dir, file: &NamedFile) -> Result<()> {
+    if file.id == 0 || file.id == dir.id().0 { Ok(()) } else { Err(moved()) }
 }
 
 fn permitted(may: bool) -> Result<()> {
@@ -76,18 +81,25 @@ impl ClientSession<'_> {
             return Ok(FilePlace::Open(opened));
         }
         if file.name.is_empty() {
-            let is_meant = file.id == 0 || file.id == dir.id().0;
-            return if is_meant { Ok(FilePlace::Directory) } else { Err(moved()) };
+            check_directory(dir, file)?;
+            return Ok(FilePlace::Directory);
         }
-        if file.id == 0 {
-            return Ok(FilePlace::Named);
+        match self.named(dir, file, false)? {
+            Some(inode) => Ok(FilePlace::Named(Box::new(inode))),
+            None => self.linked(file.id).map(|_| FilePlace::Linked),
         }
-        match self.session.lookup(dir, file.name, false) {
-            Ok(inode) if inode.id == file.id => Ok(FilePlace::Named),
+    }
+
+    /// The inode of `file` at its name, with its strings if `with_strings`; `None` if it can only be
+    /// one with further names.
+    fn named(&self, dir: &Dir, file: &NamedFile, with_strings: bool) -> Result<Option<Inode>> {
+        match self.session.lookup(dir, file.name, with_strings) {
+            found if file.id == 0 => found.map(Some),
+            Ok(inode) if inode.id == file.id => Ok(Some(inode)),
             Err(error) if error.kind() != Kind::NotFound => Err(error),
             // Only by a name does a client learn that it may reach a file.
-            _ if !self.directories.has_seen(file.id) => Err(moved()),
-            _ => self.linked(file.id).map(|_| FilePlace::Linked),
+            _ if !self.seen_links.has(file.id) => Err(moved()),
+            _ => Ok(None),
         }
     }
 
@@ -101,18 +113,21 @@ impl ClientSession<'_> {
         }
     }
 
-    /// The current attributes of `file`, with content and extended attributes.
-    pub(super) fn inode_of(&self, dir: &Dir, file: &NamedFile) -> Result<Inode> {
-        match self.find_file(dir, file)? {
-            FilePlace::Open(opened) => self.session.file(&opened.file).stat(),
-            FilePlace::Directory => self.session.stat_dir(dir),
-            FilePlace::Named => match self.session.lookup(dir, file.name, true)? {
-                // A change of another client came between.
-                inode if file.id != 0 && inode.id != file.id => Err(moved()),
-                inode => Ok(inode),
-            },
-            FilePlace::Linked => self.linked(file.id),
+    /// The current attributes of `file`; content and extended attributes only if `with_strings`.
+    pub(super) fn inode_of(
+        &self,
+        dir: &Dir,
+        file: &NamedFile,
+        with_strings: bool,
+    ) -> Result<Inode> {
+        if let Some(opened) = self.files.get(file.id) {
+            return self.session.file(&opened.file).stat();
         }
+        if file.name.is_empty() {
+            check_directory(dir, file)?;
+            return self.session.stat_dir(dir);
+        }
+        self.named(dir, file, with_strings)?.map_or_else(|| self.linked(file.id), Ok)
     }
 
     /// Opens a file that has several names, or had them, for a step whose permissions are checked.
@@ -126,16 +141,15 @@ impl ClientSession<'_> {
         let (opened, inode) = match self.find_file(dir, file)? {
             FilePlace::Open(opened) => {
                 let inode = session.file(&opened.file).stat()?;
-                let now = ClientFile::new(opened.file, session.identity(), &inode);
-                return now.map_or(Ok(()), |now| self.files.widen(file.id, &now));
+                if let Ok(now) = ClientFile::new(opened.file, session.identity(), &inode) {
+                    self.files.widen(&now);
+                }
+                return Ok(());
             }
             FilePlace::Directory => {
                 return Err(Error::new(Kind::IsADirectory, "a directory is not opened"));
             }
-            FilePlace::Named => {
-                let inode = session.lookup(dir, file.name, false)?;
-                (session.open_file(dir, file.name)?, inode)
-            }
+            FilePlace::Named(inode) => (session.open_file(dir, file.name)?, *inode),
             FilePlace::Linked => (self.open_linked(file.id)?, self.linked(file.id)?),
         };
         match ClientFile::new(opened.clone(), session.identity(), &inode) {
@@ -155,14 +169,14 @@ impl ClientSession<'_> {
             permitted(opened.may_read)?;
             return self.session.file(&opened.file).read(offset, bytes_max);
         }
-        let inode = self.inode_of(dir, file)?;
+        let inode = self.inode_of(dir, file, true)?;
         let session = if self.is_opener(file, &inode) { &self.superuser } else { &self.session };
         session.read(&inode, offset, bytes_max)
     }
 
     /// The target of the symbolic link `file`.
     pub(super) fn target_of(&self, dir: &Dir, file: &NamedFile) -> Result<Vec<u8>> {
-        let inode = self.inode_of(dir, file)?;
+        let inode = self.inode_of(dir, file, true)?;
         if inode.kind() != Some(FileKind::Symlink) {
             return Err(Error::new(Kind::Invalid, "not a symbolic link"));
         }
@@ -183,15 +197,13 @@ impl ClientSession<'_> {
         (offset, bytes): (u64, &[u8]),
         how: WriteMode,
     ) -> Result<ItemEffect> {
-        self.change_content(dir, file, |file| {
-            let size = file.stat()?.size;
-            // An append that was done before a takeover is there.
-            let is_there = || {
-                let there = self.is_repeated && size > offset;
-                Ok::<_, Error>(there && file.read(offset, bytes.len())? == *bytes)
-            };
-            if how.appends && size != offset && !is_there()? {
-                return Err(Error::new(Kind::Conflict, "the file ends elsewhere by now"));
+        self.change_content(dir, file, |file, opened| {
+            if how.appends && opened.size()? != offset {
+                // An append that was done before a takeover is there.
+                let may_be_there = self.is_repeated && opened.size()? > offset;
+                if !may_be_there || file.read(offset, bytes.len())? != *bytes {
+                    return Err(Error::new(Kind::Conflict, "the file ends elsewhere by now"));
+                }
             }
             file.write(offset, bytes)?;
             if how.drops_set_id { drop_set_id(&file) } else { Ok(()) }
@@ -209,7 +221,7 @@ impl ClientSession<'_> {
         let end = offset
             .checked_add(length)
             .ok_or_else(|| Error::new(Kind::FileTooLarge, "a range beyond any file"))?;
-        self.change_content(dir, file, |file| match zeroes {
+        self.change_content(dir, file, |file, _| match zeroes {
             true => file.punch(offset..end, keeps_size),
             false => file.allocate(offset..end, keeps_size),
         })
@@ -220,20 +232,19 @@ impl ClientSession<'_> {
         &self,
         dir: &Dir,
         file: &NamedFile,
-        change: impl FnOnce(SessionFile) -> Result<()>,
+        change: impl FnOnce(SessionFile, &OpenFile) -> Result<()>,
     ) -> Result<ItemEffect> {
         let session = &self.session;
         let opened = match self.find_file(dir, file)? {
             FilePlace::Open(opened) => {
                 permitted(opened.may_write)?;
-                change(session.file(&opened.file))?;
+                change(session.file(&opened.file), &opened.file)?;
                 return Ok(ItemEffect::InMemory);
             }
             FilePlace::Directory => {
                 return Err(Error::new(Kind::IsADirectory, "a directory has no bytes to write"));
             }
-            FilePlace::Named => {
-                let inode = session.lookup(dir, file.name, false)?;
+            FilePlace::Named(inode) => {
                 if !self.is_opener(file, &inode) {
                     session.identity().check(WRITE, &inode, file.name)?;
                 }
@@ -247,7 +258,7 @@ impl ClientSession<'_> {
                 self.open_linked(file.id)?
             }
         };
-        let changed = change(session.file(&opened));
+        let changed = change(session.file(&opened), &opened);
         let closed = session.close_file(opened);
         changed.and(closed).map(|()| ItemEffect::InTree)
     }
@@ -277,7 +288,11 @@ impl ClientSession<'_> {
         if *request != touch || self.session.identity().is_root() {
             return Ok(false);
         }
-        Ok(self.session.identity().check(WRITE, &self.inode_of(dir, file)?, file.name).is_ok())
+        Ok(self
+            .session
+            .identity()
+            .check(WRITE, &self.inode_of(dir, file, false)?, file.name)
+            .is_ok())
     }
 
     fn change_attributes(
@@ -292,7 +307,7 @@ impl ClientSession<'_> {
                 Some((parent, name)) => session.setattr(&parent, &name, changes).map(drop),
                 None => session.setattr_root(changes),
             },
-            FilePlace::Named => session.setattr(dir, file.name, changes).map(drop),
+            FilePlace::Named(_) => session.setattr(dir, file.name, changes).map(drop),
             FilePlace::Linked => {
                 let opened = self.open_linked(file.id)?;
                 let changed = session.file(&opened).setattr(changes).map(drop);
@@ -344,7 +359,7 @@ impl ClientSession<'_> {
 
     /// The value of an extended attribute of `file`.
     pub(super) fn xattr(&self, dir: &Dir, file: &NamedFile, attribute: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.inode_of(dir, file)?;
+        let inode = self.inode_of(dir, file, true)?;
         let identity = self.session.identity();
         if attribute.starts_with(b"user.") {
             identity.check(READ, &inode, file.name)?;
@@ -356,7 +371,7 @@ impl ClientSession<'_> {
 
     /// The names of the extended attributes of `file`, each followed by a zero byte.
     pub(super) fn xattr_names(&self, dir: &Dir, file: &NamedFile) -> Result<Vec<u8>> {
-        let inode = self.inode_of(dir, file)?;
+        let inode = self.inode_of(dir, file, true)?;
         let mut names = Vec::new();
         for name in self.session.xattrs(&inode)?.keys() {
             if self.session.identity().is_root() || !name.starts_with(b"trusted.") {
@@ -412,7 +427,7 @@ impl ClientSession<'_> {
                 self.session.file(&opened.file).record_location().ok_or_else(gone)?
             }
             FilePlace::Directory => dir.location().ok_or_else(gone)?,
-            FilePlace::Named => (dir.clone(), file.name.to_vec()),
+            FilePlace::Named(_) => (dir.clone(), file.name.to_vec()),
             FilePlace::Linked => (self.superuser.links().clone(), file.id.to_be_bytes().to_vec()),
         })
     }

@@ -106,7 +106,7 @@ impl ClientSession<'_> {
                 if let Ok(inode) = &found {
                     put_status(out, &found, 0);
                     put_attributes(out, inode);
-                    self.directories.see(inode);
+                    self.seen_links.add(inode);
                     self.keep_directory(dir, name, inode);
                     return Ok(false);
                 }
@@ -163,9 +163,9 @@ impl ClientSession<'_> {
                 self.read_file(dir, &file, (offset, bytes_max)).map(|bytes| encoded(&bytes))
             }
             Verb::ReadSymlink => self.target_of(dir, &file).map(|target| encoded(&target)),
-            Verb::Attributes => self.inode_of(dir, &file).map(|inode| {
+            Verb::Attributes => self.inode_of(dir, &file, false).map(|inode| {
                 let mut out = Vec::new();
-                self.directories.see(&inode);
+                self.seen_links.add(&inode);
                 put_attributes(&mut out, &inode);
                 out
             }),
@@ -193,7 +193,7 @@ impl ClientSession<'_> {
         let mut out = found.dir.id().0.to_le_bytes().to_vec();
         put_bytes(&mut out, &found.name);
         put_attributes(&mut out, &found.inode);
-        self.directories.see(&found.inode);
+        self.seen_links.add(&found.inode);
         if !found.name.is_empty() {
             self.keep_directory(&found.dir, &found.name, &found.inode);
         }
@@ -214,7 +214,7 @@ impl ClientSession<'_> {
             put_bytes(&mut entries, entry.name());
             let inode = entry.inode()?;
             if may_search {
-                self.directories.see(&inode);
+                self.seen_links.add(&inode);
             }
             put_attributes(&mut entries, &inode);
             count += 1;
