@@ -12,10 +12,10 @@ use std::sync::mpsc::Receiver;
 
 use esker_base::{Clock, Error, Kind, Result, shell_word};
 use esker_fs::session::view::NamespaceView;
-use fuser::{Config, MountOption, SessionACL};
+use fuser::{Config, Errno, MountOption, SessionACL};
 use serde_json::{Value, json};
 
-use crate::control::{ControlListener, ControlRequest};
+use crate::control::ControlListener;
 use crate::failed_change::expire_names;
 use crate::file::InPlacePolicy;
 use crate::mount_run::{MountContent, MountEnding, MountRun};
@@ -135,37 +135,27 @@ impl Mount {
 }
 
 impl MountContent for MountState {
-    fn answer(&self, request: &ControlRequest, directory: &MountedDirectory) -> Result<Value> {
-        match request {
-            ControlRequest::Commit(name) => {
-                let session = self.view.session().ok_or_else(|| {
-                    Error::new(Kind::ReadOnly, "a mounted snapshot has nothing to publish")
-                })?;
-                directory.write_pages();
-                let set = session.snapshot(name)?;
-                Ok(json!({"published": name, "set": set.to_string()}))
-            }
-            ControlRequest::Compact => {
-                let session = self.view.session().ok_or_else(|| {
-                    Error::new(Kind::ReadOnly, "compact a mounted snapshot by its name")
-                })?;
-                session.compact()?;
-                Ok(json!({"compacted": session.set().to_string()}))
-            }
-            ControlRequest::CheckWriter => {
-                // A sync looks for another writer, and stops this one if there is one.
-                self.view.session().map_or(Ok(()), |session| session.sync())?;
-                Ok(json!({"writes": true}))
-            }
-            ControlRequest::Statistics => {
-                let requests = self.requests().ok_or_else(|| {
-                    let what = "the mount does not count requests: mount with --statistics";
-                    Error::new(Kind::Invalid, what)
-                })?;
-                Ok(json!({"requests": requests}))
-            }
-            ControlRequest::End => unreachable!("the loop that runs the mount ends it"),
-        }
+    fn publish(&self, name: &str, directory: &MountedDirectory) -> Result<Value> {
+        let session = self.view.session().ok_or_else(|| {
+            Error::new(Kind::ReadOnly, "a mounted snapshot has nothing to publish")
+        })?;
+        directory.write_pages();
+        let set = session.snapshot(name)?;
+        Ok(json!({"published": name, "set": set.to_string()}))
+    }
+
+    fn compact(&self) -> Result<Value> {
+        let session = self
+            .view
+            .session()
+            .ok_or_else(|| Error::new(Kind::ReadOnly, "compact a mounted snapshot by its name"))?;
+        session.compact()?;
+        Ok(json!({"compacted": session.set().to_string()}))
+    }
+
+    /// A sync looks for another writer, and stops this one if there is one.
+    fn check_writer(&self) -> Result<()> {
+        self.view.session().map_or(Ok(()), |session| session.sync())
     }
 
     fn requests(&self) -> Option<Value> {
@@ -199,11 +189,8 @@ impl MountContent for MountState {
         prune_until(&self.nodes, device, known_max, end);
     }
 
-    fn close_all(&self) -> Result<()> {
-        self.close_files().map_err(|errno| {
-            let why = io::Error::from_raw_os_error(i32::from(errno));
-            Error::new(Kind::DeviceFailed, format!("close what was open: {why}"))
-        })
+    fn close_all(&self) -> Result<(), Errno> {
+        self.close_files()
     }
 }
 

@@ -10,10 +10,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use esker_base::{Error, Result};
+use esker_base::{Error, Kind, Result};
+use fuser::Errno;
 use parking_lot::Mutex;
 use rustix::mount::UnmountFlags;
-use serde_json::Value;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -22,8 +23,14 @@ use crate::mounted_directory::MountedDirectory;
 
 /// The content of a mount.
 pub(crate) trait MountContent: Send + Sync + 'static {
-    /// Carries out any request of a command but the end of the mount.
-    fn answer(&self, request: &ControlRequest, directory: &MountedDirectory) -> Result<Value>;
+    /// Publishes the current state as `name`.
+    fn publish(&self, name: &str, directory: &MountedDirectory) -> Result<Value>;
+
+    /// Merges tables and frees overwritten data.
+    fn compact(&self) -> Result<Value>;
+
+    /// Fails if another process writes what this mount wrote.
+    fn check_writer(&self) -> Result<()>;
 
     /// The number of requests by kind, if the mount counts them.
     fn requests(&self) -> Option<Value>;
@@ -39,7 +46,7 @@ pub(crate) trait MountContent: Send + Sync + 'static {
     fn prune_until(&self, device: &OwnedFd, known_max: usize, end: &Receiver<()>);
 
     /// Closes all files.
-    fn close_all(&self) -> Result<()>;
+    fn close_all(&self) -> Result<(), Errno>;
 }
 
 /// A mount that the threads of this process serve.
@@ -136,7 +143,10 @@ impl<C: MountContent> MountRun<C> {
         }
         // A panicking thread has already reported the panic.
         let _ = work.join();
-        let closed = shared.content.close_all();
+        let closed = shared.content.close_all().map_err(|errno| {
+            let why = io::Error::from_raw_os_error(i32::from(errno));
+            Error::new(Kind::DeviceFailed, format!("close what was open: {why}"))
+        });
         ran.map_err(|error| Error::io(error, "answer the kernel"))?;
         let requests = shared.content.requests();
         Ok(MountEnding { asker: shared.asker.lock().take(), closed, requests })
@@ -161,21 +171,41 @@ impl<C: MountContent> MountShared<C> {
 
     fn answer_requests(&self) {
         while let Ok((request, mut asker)) = self.listener.next() {
-            if request != ControlRequest::End {
-                asker.answer(&self.content.answer(&request, &self.directory));
-                continue;
-            }
-            if let Err(error) = self.content.write_before_end(&self.directory) {
-                asker.answer(&Err(error));
-                continue;
-            }
-            // Before the end, which may come at once.
-            *self.asker.lock() = Some(asker);
-            if let Err(error) = self.directory.unmount(UnmountFlags::empty())
-                && let Some(mut asker) = self.asker.lock().take()
-            {
-                asker.answer(&Err(error));
-            }
+            let content = &self.content;
+            let answer = match request {
+                ControlRequest::Commit(name) => content.publish(&name, &self.directory),
+                ControlRequest::Compact => content.compact(),
+                ControlRequest::CheckWriter => {
+                    content.check_writer().map(|()| json!({"writes": true}))
+                }
+                ControlRequest::Statistics => self.statistics(),
+                ControlRequest::End => {
+                    self.end_for(asker);
+                    continue;
+                }
+            };
+            asker.answer(&answer);
+        }
+    }
+
+    fn statistics(&self) -> Result<Value> {
+        let requests = self.content.requests().ok_or_else(|| {
+            Error::new(Kind::Invalid, "the mount does not count requests: mount with --statistics")
+        })?;
+        Ok(json!({"requests": requests}))
+    }
+
+    /// Ends the mount for `asker`, who gets an answer once everything is done, or why it goes on.
+    fn end_for(&self, mut asker: ControlClient) {
+        if let Err(error) = self.content.write_before_end(&self.directory) {
+            return asker.answer(&Err(error));
+        }
+        // Before the end, which may come at once.
+        *self.asker.lock() = Some(asker);
+        if let Err(error) = self.directory.unmount(UnmountFlags::empty())
+            && let Some(mut asker) = self.asker.lock().take()
+        {
+            asker.answer(&Err(error));
         }
     }
 }

@@ -25,10 +25,10 @@ impl LiveState {
     /// The current attributes of `number` for the kernel.
     pub(super) fn attributes(&self, number: u64) -> Result<FileAttr, Errno> {
         let node = self.node(number)?;
-        let [found] = self.call_all([Request::attributes(&node.named().file())])?;
+        let [found] = self.call_all([Request::attributes(&node.reference().file())])?;
         let found = match self.attributes_in(found) {
             // A mount without a server can be looked at by commands, and ended.
-            Err(errno) if number == ROOT => self.last_root().ok_or(errno)?,
+            Err(errno) if number == ROOT => self.root.lock().clone().ok_or(errno)?,
             found => found?,
         };
         Ok(self.shown(&node, &found))
@@ -62,7 +62,7 @@ impl LiveState {
         if wanted.size.is_some() && drops_set_id && changes.mode.is_none() {
             changes.mode = self.mode_without_set_id(&node);
         }
-        let file = node.named();
+        let file = node.reference();
         let change = self.change(Request::set_attributes(&file.file(), &changes));
         let [changed, found] = self.call_all([change, Request::attributes(&file.file())])?;
         self.done(changed)?;
@@ -86,7 +86,7 @@ impl LiveState {
     pub(super) fn open(&self, number: u64, flags: OFlags) -> Result<FopenFlags, Errno> {
         let node = self.node(number)?;
         let mut opens = node.opens.lock();
-        let file = node.named();
+        let file = node.reference();
         let name = file.file();
         let requests = [
             Request::open(&name),
@@ -134,11 +134,11 @@ impl LiveState {
     /// Closes the file of `node` at the server, with the next request or in a moment: no program
     /// waits for that.
     fn close_later(&self, node: &LiveNode) -> Result<(), Errno> {
-        self.call_later(Request::close(&node.named().file()))
+        self.call_later(Request::close(&node.reference().file()))
     }
 
     fn close(&self, node: &LiveNode) -> Result<(), Errno> {
-        let [closed] = self.call_all([Request::close(&node.named().file())])?;
+        let [closed] = self.call_all([Request::close(&node.reference().file())])?;
         self.done(closed)
     }
 
@@ -157,7 +157,7 @@ impl LiveState {
 
     /// Reads up to `size` bytes of the file `number` from `offset`.
     pub(super) fn read(&self, number: u64, offset: u64, size: usize) -> Result<Vec<u8>, Errno> {
-        let file = self.node(number)?.named();
+        let file = self.node(number)?.reference();
         let size = size.min(TRANSFER_BYTES_MAX);
         let answer = self.call(Request::read(&file.file(), offset, size))?;
         let bytes =
@@ -174,7 +174,7 @@ impl LiveState {
         (bytes, drops_set_id): (&[u8], bool),
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
-        let file = node.named();
+        let file = node.reference();
         let how = WriteMode { appends: false, drops_set_id };
         for (index, piece) in bytes.chunks(TRANSFER_BYTES_MAX).enumerate() {
             let at = offset + (index * TRANSFER_BYTES_MAX) as u64;
@@ -196,7 +196,7 @@ impl LiveState {
         (bytes, drops_set_id): (&[u8], bool),
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
-        let file = node.named();
+        let file = node.reference();
         let how = WriteMode { appends: true, drops_set_id };
         for piece in bytes.chunks(TRANSFER_BYTES_MAX) {
             loop {
@@ -223,7 +223,7 @@ impl LiveState {
         (mode, drops_set_id): (i32, bool),
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
-        let file = node.named();
+        let file = node.reference();
         let change = Request::allocate(&file.file(), range, range_change(mode)?);
         let [done] = self.call_all([self.change(change)])?;
         self.done(done)?;
@@ -233,7 +233,7 @@ impl LiveState {
     fn drop_set_id(&self, node: &Arc<LiveNode>) -> Result<(), Errno> {
         if let Some(mode) = self.mode_without_set_id(node) {
             let changes = AttributeRequest { mode: Some(mode), ..AttributeRequest::default() };
-            let change = Request::set_attributes(&node.named().file(), &changes);
+            let change = Request::set_attributes(&node.reference().file(), &changes);
             let [done] = self.call_all([self.change(change)])?;
             self.done(done)?;
         }

@@ -395,7 +395,7 @@ impl Filesystem for LiveDriver {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         self.0.count(RequestKind::StatFs);
-        statfs(reply, self.0.store());
+        statfs(reply, self.0.store.as_deref());
     }
 
     fn setxattr(

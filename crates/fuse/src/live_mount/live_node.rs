@@ -62,7 +62,7 @@ pub(super) struct ContentState {
 
 /// The file of a node as requests name it.
 #[derive(Debug)]
-pub(super) struct NodeFile {
+pub(super) struct FileReference {
     dir: LiveDir,
     name: Box<[u8]>,
     id: u128,
@@ -75,7 +75,7 @@ impl ContentState {
     }
 }
 
-impl NodeFile {
+impl FileReference {
     pub(super) fn file(&self) -> LiveFile<'_> {
         LiveFile { dir: &self.dir, name: &self.name, id: self.id }
     }
@@ -113,7 +113,7 @@ impl LiveNode {
     }
 
     /// The name and the directory of a file, for a look-up; `None` for the root.
-    pub(super) fn name(&self) -> Option<(LiveDir, Box<[u8]>)> {
+    pub(super) fn parent_and_name(&self) -> Option<(LiveDir, Box<[u8]>)> {
         let place = self.place.lock().clone();
         place.map(|place| (place.parent.dir(), place.name))
     }
@@ -129,14 +129,16 @@ impl LiveNode {
     }
 
     /// The file as requests name it: a directory by itself, other files by their directories.
-    pub(super) fn named(&self) -> NodeFile {
+    pub(super) fn reference(&self) -> FileReference {
         if self.kind == FileKind::Directory {
-            return NodeFile { dir: self.dir(), name: Box::default(), id: self.id };
+            return FileReference { dir: self.dir(), name: Box::default(), id: self.id };
         }
         let place = self.place.lock().clone();
         match place {
-            Some(NodePlace { parent, name }) => NodeFile { dir: parent.dir(), name, id: self.id },
-            None => NodeFile { dir: LiveDir::root(), name: Box::default(), id: self.id },
+            Some(NodePlace { parent, name }) => {
+                FileReference { dir: parent.dir(), name, id: self.id }
+            }
+            None => FileReference { dir: LiveDir::root(), name: Box::default(), id: self.id },
         }
     }
 

@@ -26,11 +26,11 @@ const SYNC_ATTEMPTS: u32 = 8;
 
 /// State of a mount of a live namespace.
 pub(crate) struct LiveState {
-    connection: SharedConnection,
+    pub(super) connection: SharedConnection,
     /// A second client, whose syncs do not hold up the answers to other requests.
     syncing: SharedConnection,
     /// The server that has the open files of this mount open.
-    server: Mutex<Arc<str>>,
+    server: AtomicU64,
     pub(super) nodes: NodeTable<LiveNode>,
     /// Entries of directories that were read ahead.
     pub(super) prefetched: PrefetchedEntries,
@@ -38,7 +38,7 @@ pub(crate) struct LiveState {
     /// Losses of changes that the mount's owner knows of.
     reported_losses: AtomicU64,
     /// The root as it was last shown: commands find a mount that has no server.
-    root: Mutex<Option<LiveAttributes>>,
+    pub(super) root: Mutex<Option<LiveAttributes>>,
     /// Number of files that programs have open.
     pub(super) open_files: AtomicUsize,
     listings: Mutex<HashMap<u64, Arc<LiveListing>>>,
@@ -52,7 +52,7 @@ pub(crate) struct LiveState {
     pub(super) status: Vec<u8>,
     pub(super) statistics: Option<RequestStatistics>,
     /// The store's directory, whose free space is the mount's.
-    store: Option<PathBuf>,
+    pub(super) store: Option<PathBuf>,
     /// Sends notifications to the kernel; set once the file system is mounted.
     pub(super) notifier: Mutex<Option<Notifier>>,
     report: Box<dyn Fn(&Error) + Send + Sync>,
@@ -84,7 +84,7 @@ impl LiveState {
         } = setup;
         let [connection, syncing] = connections;
         Self {
-            server: Mutex::new(connection.server()),
+            server: AtomicU64::new(connection.server()),
             connection,
             syncing,
             nodes: NodeTable::new(LiveNode::root()),
@@ -213,21 +213,21 @@ impl LiveState {
     /// After a takeover, opens at the new server what programs have open.
     pub(super) fn open_again_after_takeover(&self) {
         let server = self.connection.server();
-        if *self.server.lock() == server {
+        if self.server.load(Ordering::Relaxed) == server {
             return;
         }
         for node in self.nodes.filtered(|_| true) {
             let opens = node.opens.lock();
             if opens.count > 0 {
                 // A file whose name is gone was lost with the old server: programs get ESTALE.
-                let opened = self.connection.call(Request::open(&node.named().file()));
+                let opened = self.connection.call(Request::open(&node.reference().file()));
                 if opened.is_err_and(|error| error.kind() == Kind::Unavailable) {
                     // There is no server again; all are opened at the next one.
                     return;
                 }
             }
         }
-        *self.server.lock() = server;
+        self.server.store(server, Ordering::Relaxed);
     }
 
     /// The error number for the kernel; also reports errors that users cannot have caused.
@@ -284,11 +284,6 @@ impl LiveState {
         node
     }
 
-    /// The attributes of the root that were last shown.
-    pub(super) fn last_root(&self) -> Option<LiveAttributes> {
-        self.root.lock().clone()
-    }
-
     /// The node of a file that was made as `name` in `parent` by a request before which there were
     /// `losses`.
     pub(super) fn intern_made(
@@ -303,21 +298,11 @@ impl LiveState {
         node
     }
 
-    /// Number of takeovers so far that may have lost changes.
-    pub(super) fn losses(&self) -> u64 {
-        self.connection.losses()
-    }
-
     /// Opens the file of `node` again if another server has taken over from `server` since.
-    pub(super) fn open_again_since(&self, node: &LiveNode, server: &str) {
-        if *self.connection.server() != *server {
-            let _ = self.connection.call(Request::open(&node.named().file()));
+    pub(super) fn open_again_since(&self, node: &LiveNode, server: u64) {
+        if self.connection.server() != server {
+            let _ = self.connection.call(Request::open(&node.reference().file()));
         }
-    }
-
-    /// The server of this mount now.
-    pub(super) fn server_now(&self) -> Arc<str> {
-        self.connection.server()
     }
 
     pub(super) fn forget(&self, number: u64, count: u64) {
@@ -357,7 +342,7 @@ impl LiveState {
     /// again.
     pub(super) fn open_listing(&self, number: u64) -> Result<u64, Errno> {
         let node = self.node(number)?;
-        if let Some((dir, name)) = node.name() {
+        if let Some((dir, name)) = node.parent_and_name() {
             let [at_name] = self.call_all([Request::lookup(&dir, &[&name])])?;
             if !self.is_reachable(&node, at_name) {
                 return Err(Errno::ESTALE);
@@ -375,10 +360,5 @@ impl LiveState {
 
     pub(super) fn close_listing(&self, number: u64) {
         drop(self.listings.lock().remove(&number));
-    }
-
-    /// The directory of the store on this machine, if there is one.
-    pub(super) fn store(&self) -> Option<&std::path::Path> {
-        self.store.as_deref()
     }
 }

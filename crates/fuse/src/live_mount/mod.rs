@@ -27,11 +27,12 @@ use esker_base::{Clock, Error, Kind, Result};
 use esker_live::LiveConnection;
 use esker_live::client::{LiveClientOptions, SharedConnection};
 use esker_table::manifest::SetId;
+use fuser::Errno;
 use serde_json::{Value, json};
 
 use self::live_driver::LiveDriver;
 use self::live_state::{LiveSetup, LiveState};
-use crate::control::{ControlListener, ControlRequest, LIVE, SOURCE};
+use crate::control::{ControlListener, LIVE, SOURCE};
 use crate::mount::{failed, kernel_config};
 use crate::mount_run::{MountContent, MountEnding, MountRun};
 use crate::mounted_directory::MountedDirectory;
@@ -127,27 +128,20 @@ impl LiveMount {
 }
 
 impl MountContent for LiveState {
-    fn answer(&self, request: &ControlRequest, directory: &MountedDirectory) -> Result<Value> {
-        match request {
-            ControlRequest::Commit(name) => {
-                directory.write_pages();
-                let set = SetId(self.snapshot(name)?);
-                Ok(json!({"published": name, "set": set.to_string()}))
-            }
-            ControlRequest::Compact => {
-                let what = "the server of a live namespace compacts it";
-                Err(Error::new(Kind::Unsupported, what))
-            }
-            ControlRequest::CheckWriter => Ok(json!({"writes": true})),
-            ControlRequest::Statistics => {
-                let requests = self.requests().ok_or_else(|| {
-                    let what = "the mount does not count requests: mount with --statistics";
-                    Error::new(Kind::Invalid, what)
-                })?;
-                Ok(json!({"requests": requests}))
-            }
-            ControlRequest::End => unreachable!("the loop that runs the mount ends it"),
-        }
+    fn publish(&self, name: &str, directory: &MountedDirectory) -> Result<Value> {
+        directory.write_pages();
+        let set = SetId(self.snapshot(name)?);
+        Ok(json!({"published": name, "set": set.to_string()}))
+    }
+
+    fn compact(&self) -> Result<Value> {
+        let what = "the server of a live namespace compacts it";
+        Err(Error::new(Kind::Unsupported, what))
+    }
+
+    /// The server writes; takeovers are its own matter.
+    fn check_writer(&self) -> Result<()> {
+        Ok(())
     }
 
     fn requests(&self) -> Option<Value> {
@@ -178,11 +172,7 @@ impl MountContent for LiveState {
         prune_until(&self.nodes, device, known_max, end);
     }
 
-    fn close_all(&self) -> Result<()> {
-        let closed = self.close_files().and_then(|()| self.sync());
-        closed.map_err(|errno| {
-            let why = std::io::Error::from_raw_os_error(i32::from(errno));
-            Error::new(Kind::DeviceFailed, format!("close what was open: {why}"))
-        })
+    fn close_all(&self) -> Result<(), Errno> {
+        self.close_files().and_then(|()| self.sync())
     }
 }

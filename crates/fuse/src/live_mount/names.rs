@@ -62,7 +62,7 @@ impl LiveState {
     /// Makes `new` at `name` in `parent`; returns its attributes for the kernel.
     pub(super) fn make(&self, parent: u64, name: &[u8], new: &NewFile) -> Result<FileAttr, Errno> {
         let parent = self.directory(parent)?;
-        let losses = self.losses();
+        let losses = self.connection.losses();
         let make = Request::make_node(&parent.dir(), name, (new, false));
         let [made] = self.call_all([self.change(make)])?;
         let made = self.attributes_in(made)?;
@@ -79,7 +79,7 @@ impl LiveState {
         (new, is_exclusive): (&NewFile, bool),
     ) -> Result<FileAttr, Errno> {
         let parent = self.directory(parent)?;
-        let (losses, server) = (self.losses(), self.server_now());
+        let (losses, server) = (self.connection.losses(), self.connection.server());
         let make = Request::make_node(&parent.dir(), name, (new, true));
         let [made] = self.call_all([self.change(make)])?;
         let made = self.attributes_in(made).map_err(|errno| {
@@ -91,7 +91,7 @@ impl LiveState {
         let node = self.intern_made(&parent, (name, &made), losses);
         let mut opens = node.opens.lock();
         self.count_open(&mut opens, ContentState::of(&made));
-        self.open_again_since(&node, &server);
+        self.open_again_since(&node, server);
         drop(opens);
         Ok(self.shown(&node, &made))
     }
@@ -100,8 +100,8 @@ impl LiveState {
     /// kernel.
     pub(super) fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<FileAttr, Errno> {
         let (node, parent) = (self.node(number)?, self.directory(parent)?);
-        let (old, dir) = (node.named(), parent.dir());
-        let losses = self.losses();
+        let (old, dir) = (node.reference(), parent.dir());
+        let losses = self.connection.losses();
         let [linked] = self.call_all([self.change(Request::link(&old.file(), &dir, name))])?;
         let linked = self.attributes_in(linked)?;
         let node = self.intern_made(&parent, (name, &linked), losses);
@@ -162,7 +162,7 @@ impl LiveState {
 
     /// The target of a symbolic link.
     pub(super) fn target(&self, number: u64) -> Result<Vec<u8>, Errno> {
-        let file = self.node(number)?.named();
+        let file = self.node(number)?.reference();
         let answer = self.call(Request::read_symlink(&file.file()))?;
         let target = answer.only(|input| Ok(input.bytes(PATH_BYTES_MAX, "a target")?.to_vec()));
         target.map_err(|error| self.errno(&error))

@@ -22,7 +22,7 @@ impl LiveState {
         if !is_stored(attribute) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let file = self.node(number)?.named();
+        let file = self.node(number)?.reference();
         let answer = self.call(Request::xattr(&file.file(), attribute))?;
         let value =
             answer.only(|input| Ok(input.bytes(XATTR_VALUE_BYTES_MAX, "a value")?.to_vec()));
@@ -32,7 +32,7 @@ impl LiveState {
     /// The names of all attributes, each followed by a zero byte; those that only a superuser can
     /// read only for one.
     pub(super) fn xattr_names(&self, number: u64, is_superuser: bool) -> Result<Vec<u8>, Errno> {
-        let file = self.node(number)?.named();
+        let file = self.node(number)?.reference();
         let answer = self.call(Request::xattr_names(&file.file()))?;
         let names = answer.only(|input| Ok(input.bytes(XATTR_BYTES_MAX, "names")?.to_vec()));
         let names = names.map_err(|error| self.errno(&error))?;
@@ -49,7 +49,7 @@ impl LiveState {
         flags: i32,
     ) -> Result<(), Errno> {
         let condition: XattrSet = xattr_condition(attribute, flags)?;
-        let file = self.node(number)?.named();
+        let file = self.node(number)?.reference();
         let change = Request::set_xattr(&file.file(), (attribute, value), condition);
         let [done] = self.call_all([self.change(change)])?;
         match done.and_then(|answer| answer.outcome()) {
@@ -63,7 +63,7 @@ impl LiveState {
         if !is_stored(attribute) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let file = self.node(number)?.named();
+        let file = self.node(number)?.reference();
         let [done] =
             self.call_all([self.change(Request::remove_xattr(&file.file(), attribute))])?;
         self.done(done)

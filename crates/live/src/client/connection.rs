@@ -13,21 +13,21 @@ use std::time::Duration;
 
 use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
-use esker_base::wire::{WireDamage, WireInput};
+use esker_base::wire::WireInput;
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 
+use super::answer::Answer;
+use super::answered_changes::AnsweredChanges;
 use super::endpoint::{ClientIdentity, Endpoint};
 use super::pending::{LiveDir, PendingRequest, Request};
+use super::waiting_socket::{SocketState, WaitingSocket};
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
-use crate::wire::{
-    FRAME_BYTES_MAX, FrameHeader, PATH_BYTES_MAX, ServerWelcome, Verb, split_frame,
-    take_attributes, take_status,
-};
+use crate::wire::{FRAME_BYTES_MAX, FrameHeader, PATH_BYTES_MAX, Verb, split_frame, take_status};
 
 /// Bytes of requests that are gathered before they are sent.
 const SEND_BYTES: usize = 64 << 10;
@@ -37,8 +37,6 @@ const GATHERED_MIN: usize = 8;
 const GATHERED_SHARE: usize = 4;
 /// Bytes received at once.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// After this long without an answer, the client checks whether another server has taken over.
-const SILENCE: Duration = Duration::from_millis(500);
 /// Requests under way, at most.
 const WINDOW_MAX: u64 = 4096;
 /// Longest time for which a client tries to reach a server: servers remember clients for longer.
@@ -66,70 +64,6 @@ impl Default for LiveClientOptions {
     }
 }
 
-/// The answer to a request.
-#[derive(Debug)]
-pub struct Answer {
-    header: FrameHeader,
-    payload: Vec<u8>,
-}
-
-impl Answer {
-    /// Calls `take` for each item that succeeded, with the bytes that the item returned, in order;
-    /// returns the outcomes.
-    ///
-    /// # Errors
-    /// `Corrupt` for bytes that are no such answer.
-    pub fn items<T>(
-        &self,
-        mut take: impl FnMut(&mut WireInput) -> Result<T, WireDamage>,
-    ) -> Result<Vec<Result<T>>> {
-        let mut input = WireInput::new(&self.payload);
-        let mut outcomes = Vec::with_capacity(usize::from(self.header.items));
-        let mut each = || {
-            for _ in 0..self.header.items {
-                outcomes.push(match take_status(&mut input)? {
-                    Ok(()) => Ok(take(&mut input)?),
-                    Err(error) => Err(error),
-                });
-            }
-            input.end()
-        };
-        each().map_err(|damage| damage.of("an answer of a server", 0))?;
-        Ok(outcomes)
-    }
-
-    /// The outcome of the only item.
-    ///
-    /// # Errors
-    /// As the item failed; `Corrupt` for bytes that are no such answer.
-    pub fn only<T>(&self, take: impl FnMut(&mut WireInput) -> Result<T, WireDamage>) -> Result<T> {
-        match self.items(take)?.pop() {
-            Some(outcome) => outcome,
-            None => Err(Error::corrupt("an answer of a server", 0, "no item")),
-        }
-    }
-
-    /// The outcomes of items, without the attributes that some return.
-    ///
-    /// # Errors
-    /// `Corrupt` for bytes that are no such answer.
-    pub fn outcomes(&self) -> Result<Vec<Result<()>>> {
-        match self.header.verb {
-            Verb::MakeNode | Verb::Link => self.items(|input| take_attributes(input).map(drop)),
-            _ => self.items(|_| Ok(())),
-        }
-    }
-
-    /// The outcome of the only item, without the attributes that it may return.
-    ///
-    /// # Errors
-    /// As [`Answer::only`].
-    pub fn outcome(&self) -> Result<()> {
-        let none = || Error::corrupt("an answer of a server", 0, "no item");
-        self.outcomes()?.pop().unwrap_or_else(|| Err(none()))
-    }
-}
-
 /// A client's connection to the server that writes a live namespace, whichever process that is.
 /// Each thread opens its own connection.
 #[derive(Debug)]
@@ -140,7 +74,7 @@ pub struct LiveConnection {
     patience: Duration,
     endpoint: Option<Arc<Endpoint>>,
     /// The server, as its address names it.
-    instance: Arc<str>,
+    instance: String,
     next_number: u64,
     pending: VecDeque<PendingRequest>,
     /// Bytes to send; those before `sent` are sent already.
@@ -162,14 +96,7 @@ pub struct LiveConnection {
     is_unserved: bool,
     /// Time at which the connection broke, until an answer arrives.
     broke_ns: Option<u64>,
-    /// The server's greeting, once there is one.
-    welcome: Option<ServerWelcome>,
-    /// Changes without durability that were answered, and how many of them survive power loss.
-    answered_changes: u64,
-    synced_changes: u64,
-    /// Takeovers that may have lost answered changes, and how many of them a sync has reported.
-    losses: u64,
-    reported_losses: u64,
+    changes: AnsweredChanges,
     /// The next pause before an attempt to connect, while connections break before any answer.
     pause: Option<Duration>,
 }
@@ -191,7 +118,7 @@ impl LiveConnection {
             who: ClientIdentity { client, set: live.set, secret, identity },
             patience: patience.min(PATIENCE_MAX),
             endpoint: None,
-            instance: Arc::from(""),
+            instance: String::new(),
             next_number: 1,
             pending: VecDeque::new(),
             send: Vec::new(),
@@ -205,11 +132,7 @@ impl LiveConnection {
             heard_ns: SystemClock.monotonic_ns(),
             is_unserved: false,
             broke_ns: None,
-            welcome: None,
-            answered_changes: 0,
-            synced_changes: 0,
-            losses: 0,
-            reported_losses: 0,
+            changes: AnsweredChanges::default(),
             pause: None,
         };
         connection.reconnect(None)?;
@@ -292,9 +215,9 @@ impl LiveConnection {
         self.wait(number)
     }
 
-    /// The server to which the connection leads.
-    pub(super) fn server(&self) -> Arc<str> {
-        self.instance.clone()
+    /// The changes that were answered, and the server that answers.
+    pub(super) fn changes(&mut self) -> &mut AnsweredChanges {
+        &mut self.changes
     }
 
     /// Takes the answer to request `number`, if it has arrived.
@@ -312,52 +235,6 @@ impl LiveConnection {
     /// True if answers that are dropped have not arrived.
     pub(super) fn awaits_dropped(&self) -> bool {
         !self.dropped.is_empty()
-    }
-
-    /// Counts the changes that may be lost with the server. Returns the answer to `request`; for a
-    /// sync, an error if changes before it were lost.
-    fn count_change(&mut self, request: &PendingRequest, answer: Answer) -> Result<Answer> {
-        if request.is_durable() {
-            self.synced_changes = self.answered_changes;
-        } else if request.verb().is_change() && !matches!(request.verb(), Verb::Open | Verb::Close)
-        {
-            self.answered_changes += 1;
-        }
-        if request.verb() == Verb::Sync && self.losses > self.reported_losses {
-            self.reported_losses = self.losses;
-            let what = "changes that were answered and not synced may be lost: their server died";
-            return Err(Error::new(Kind::DeviceFailed, what));
-        }
-        Ok(answer)
-    }
-
-    /// Number of changes without durability that were answered.
-    pub(super) fn answered_changes(&self) -> u64 {
-        self.answered_changes
-    }
-
-    /// Records that the first `changes` of them survive power loss, as another client has learned.
-    pub(super) fn set_synced(&mut self, changes: u64) {
-        self.synced_changes = self.synced_changes.max(changes);
-    }
-
-    /// Number of takeovers that may have lost answered changes.
-    pub(super) fn losses(&self) -> u64 {
-        self.losses
-    }
-
-    /// Compares a server's greeting with that of the one before.
-    fn meet(&mut self, welcome: ServerWelcome) {
-        if let Some(before) = self.welcome.replace(welcome)
-            && before.instance != welcome.instance
-        {
-            let is_orderly =
-                welcome.follows_orderly_end && Some(welcome.epoch) == before.epoch.checked_add(1);
-            if !is_orderly && self.answered_changes > self.synced_changes {
-                self.losses += 1;
-            }
-            self.synced_changes = self.answered_changes;
-        }
     }
 
     fn put_answer(&mut self, number: u64, answer: Result<Answer>) {
@@ -381,12 +258,7 @@ impl LiveConnection {
 
     /// The socket, for a thread that waits for answers while others submit requests.
     pub(super) fn socket(&self) -> WaitingSocket {
-        let wanted = if self.sent < self.send.len() {
-            PollFlags::OUT | PollFlags::IN
-        } else {
-            PollFlags::IN
-        };
-        WaitingSocket { endpoint: self.endpoint.clone(), wanted }
+        WaitingSocket::new(self.endpoint.clone(), self.wanted())
     }
 
     /// Sends and receives what the socket allows, after a thread has waited for it.
@@ -418,7 +290,7 @@ impl LiveConnection {
 
     fn send_all(&mut self) -> Result<()> {
         while self.sent < self.send.len() {
-            self.exchange(PollFlags::OUT | PollFlags::IN)?;
+            self.exchange()?;
         }
         Ok(())
     }
@@ -427,25 +299,21 @@ impl LiveConnection {
     fn receive_some(&mut self) -> Result<()> {
         let before = self.answers.len();
         while self.answers.len() == before && !self.pending.is_empty() {
-            let wants_send = self.sent < self.send.len();
-            let wanted = if wants_send { PollFlags::OUT | PollFlags::IN } else { PollFlags::IN };
-            self.exchange(wanted)?;
+            self.exchange()?;
         }
         Ok(())
     }
 
-    /// Waits for the socket, and sends and receives as much as it allows. Connects again if it
-    /// broke.
-    fn exchange(&mut self, wanted: PollFlags) -> Result<()> {
-        match self.try_exchange(wanted) {
-            Err(error) if may_reconnect(&error) => self.reconnect(Some(error)),
-            exchanged => exchanged,
-        }
+    /// The events of the socket that the connection waits for.
+    fn wanted(&self) -> PollFlags {
+        if self.sent < self.send.len() { PollFlags::OUT | PollFlags::IN } else { PollFlags::IN }
     }
 
-    fn try_exchange(&mut self, wanted: PollFlags) -> Result<()> {
-        let ready = WaitingSocket { endpoint: self.endpoint.clone(), wanted }.wait();
-        self.exchange_ready(ready)
+    /// Waits for the socket, and sends and receives as much as it allows. Connects again if it
+    /// broke.
+    fn exchange(&mut self) -> Result<()> {
+        let ready = self.socket().wait();
+        self.receive_ready(ready)
     }
 
     fn exchange_ready(&mut self, ready: SocketState) -> Result<()> {
@@ -494,7 +362,7 @@ impl LiveConnection {
     fn check_server(&self) -> Result<()> {
         let newest = ServerAddress::all(&*self.store, &self.name)?.into_iter().next();
         match newest {
-            Some(newest) if *newest.instance != *self.instance => {
+            Some(newest) if newest.instance != self.instance => {
                 let what = format!("the server on {} has taken over", newest.host);
                 Err(Error::new(Kind::Unavailable, what))
             }
@@ -531,7 +399,8 @@ impl LiveConnection {
             self.pause = None;
             self.broke_ns = None;
             self.heard_ns = SystemClock.monotonic_ns();
-            let answer = self.count_change(&request, Answer { header, payload: bytes });
+            let answer = Answer::new(header, bytes);
+            let answer = self.changes.count(&request).map(|()| answer);
             self.put_answer(header.number, answer);
         }
         self.received.drain(..at);
@@ -547,10 +416,9 @@ impl LiveConnection {
         let mut input = WireInput::new(payload);
         let why = match take_status(&mut input) {
             Ok(Err(why)) => Err(why),
-            Ok(Ok(())) => Ok(Answer {
-                header: FrameHeader::new(Verb::Goodbye, number),
-                payload: payload.to_vec(),
-            }),
+            Ok(Ok(())) => {
+                Ok(Answer::new(FrameHeader::new(Verb::Goodbye, number), payload.to_vec()))
+            }
             Err(damage) => Err(damage.of("an answer of a server", 0)),
         };
         if let Ok(index) = self.pending.binary_search_by_key(&number, |request| request.number) {
@@ -604,9 +472,9 @@ impl LiveConnection {
                 match Endpoint::connect(&address, &self.who) {
                     Ok((endpoint, welcome)) => {
                         last = None;
-                        self.meet(welcome);
+                        self.changes.meet(welcome);
                         self.endpoint = Some(Arc::new(endpoint));
-                        self.instance = address.instance.into();
+                        self.instance = address.instance;
                         break;
                     }
                     Err(error) => last = Some(error),
@@ -671,42 +539,6 @@ impl LiveConnection {
             self.receive_some()?;
         }
         self.call(Request::goodbye()).map(drop)
-    }
-}
-
-/// The socket of a connection, without the connection.
-#[derive(Debug)]
-pub(super) struct WaitingSocket {
-    endpoint: Option<Arc<Endpoint>>,
-    wanted: PollFlags,
-}
-
-/// State of a socket after a wait.
-#[derive(Debug)]
-pub(super) enum SocketState {
-    /// Nothing has arrived for as long as a server may be silent without being checked.
-    Silent,
-    /// Bytes have arrived or may be sent, or the wait was interrupted.
-    Ready,
-    Broken(Error),
-}
-
-impl WaitingSocket {
-    /// Waits until the socket can be used, or for [`SILENCE`].
-    pub(super) fn wait(&self) -> SocketState {
-        let Some(endpoint) = &self.endpoint else {
-            return SocketState::Broken(Error::new(Kind::Unavailable, "not connected"));
-        };
-        let mut polled = [PollFd::new(&**endpoint, self.wanted)];
-        let silence = Timespec { tv_sec: 0, tv_nsec: SILENCE.subsec_nanos().into() };
-        match poll(&mut polled, Some(&silence)) {
-            Ok(0) => SocketState::Silent,
-            Ok(_) | Err(rustix::io::Errno::INTR) => SocketState::Ready,
-            Err(errno) => {
-                let what = "wait for the server of a live namespace";
-                SocketState::Broken(Error::io(errno.into(), what))
-            }
-        }
     }
 }
 

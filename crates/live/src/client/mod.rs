@@ -2,15 +2,19 @@
 //! Client: the programs' side of a live namespace.
 //!
 //! [`LiveConnection`] sends requests of many items and receives their answers in order, with any
-//! number of requests under way. [`LiveTree`] shows the namespace as a tree of paths on top.
+//! number of requests under way; [`SharedConnection`] does so for several threads. [`LiveTree`] shows the namespace as a tree of paths on top.
 
+mod answer;
+mod answered_changes;
 mod connection;
 mod endpoint;
 mod pending;
 mod shared_connection;
 mod tree;
+mod waiting_socket;
 
-pub use self::connection::{Answer, LiveClientOptions, LiveConnection};
+pub use self::answer::Answer;
+pub use self::connection::{LiveClientOptions, LiveConnection};
 pub use self::pending::{LiveDir, LiveFile, Request};
 pub use self::shared_connection::SharedConnection;
 pub use self::tree::{LiveEntry, LivePlace, LiveTree, take_entries};

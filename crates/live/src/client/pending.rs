@@ -440,6 +440,11 @@ impl PendingRequest {
         self.repeats
     }
 
+    /// As [`Request::is_change`].
+    pub fn is_change(&self) -> bool {
+        self.request.is_change()
+    }
+
     /// True if its answer waits until everything before survives power loss.
     pub fn is_durable(&self) -> bool {
         self.request.is_durable

@@ -6,12 +6,11 @@
 //! its own, another one of them becomes the receiver. A thread that is alone does everything itself,
 //! so it waits for no other thread.
 
-use std::sync::Arc;
-
 use esker_base::{Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::connection::{Answer, LiveConnection};
+use super::answer::Answer;
+use super::connection::LiveConnection;
 use super::pending::Request;
 
 /// A connection that threads share.
@@ -97,26 +96,26 @@ impl SharedConnection {
     /// The server that answered last. After a takeover it is another one, which has no file of this
     /// client open.
     #[must_use]
-    pub fn server(&self) -> Arc<str> {
-        self.state.lock().connection.server()
+    pub fn server(&self) -> u64 {
+        self.state.lock().connection.changes().server()
     }
 
     /// Number of changes without durability that were answered so far.
     #[must_use]
     pub fn answered_changes(&self) -> u64 {
-        self.state.lock().connection.answered_changes()
+        self.state.lock().connection.changes().answered()
     }
 
     /// Records that the first `changes` of them survive power loss: another client of the same server
     /// has synced.
     pub fn set_synced(&self, changes: u64) {
-        self.state.lock().connection.set_synced(changes);
+        self.state.lock().connection.changes().set_synced(changes);
     }
 
     /// Number of takeovers so far that may have lost changes which were answered and not synced.
     #[must_use]
     pub fn losses(&self) -> u64 {
-        self.state.lock().connection.losses()
+        self.state.lock().connection.changes().losses()
     }
 
     fn wait(&self, state: &mut MutexGuard<SharedState>, number: u64) -> Result<Answer> {
