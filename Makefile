@@ -86,7 +86,7 @@ compare-mount: build ## Run a null file system, ext4 and a mount in turn and pri
 	python3 scripts/compare_mount.py
 
 compare-live-mounts: build ## Run JuiceFS and mounts of a live namespace in turn and print the ratios
-	@scripts/setup.sh compare
+	@scripts/setup.sh compare-live-mounts
 	@$(MAKE) -C peers mounts juicefs
 	python3 scripts/compare_mount.py --systems juicefs,live --only metadata --core -1
 

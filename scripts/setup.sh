@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
-# usage: scripts/setup.sh [build|test|deny|mpi|c|slurm|soak|package|docs|compare|compare-workbench]...      (default: build test)
+# usage: scripts/setup.sh [build|test|deny|mpi|c|slurm|soak|package|docs|compare|compare-live-mounts|compare-workbench]...
+#            (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in
 #             mounts, Go and the S3 server that the tests start, PostgreSQL, LevelDB, Java and a
@@ -15,6 +16,7 @@
 #   package   what makes Debian packages
 #   docs      mdbook
 #   compare   Python, fio, ext4 tools; peers/Makefile installs what the rival engines need
+#   compare-live-mounts  what `compare` has, and Go, which builds JuiceFS
 #   compare-workbench  fio, bonnie++ and dbench; Debian has no mdtest and no md-workbench
 #
 # Needs a Debian machine with a Rust toolchain. Installs Debian packages as root or through sudo.
@@ -119,7 +121,7 @@ setup_test() {
         || missing optional "the MongoDB server of the tests (scripts/install-mongo-server.sh says why)"
     [ -f scripts/install-s3-server.sh ] || return 0
     need optional "builds the S3 server of the tests" golang-go go
-    need_recent_go
+    need_recent_go "the S3 server of the tests"
     bash scripts/install-s3-server.sh </dev/null \
         || missing optional "the S3 server of the tests (scripts/install-s3-server.sh says why)"
 }
@@ -193,9 +195,9 @@ need_recent_go() {
     module=golang.org/toolchain@v0.0.1-go$GO_FETCHED.$(go env GOOS)-$(go env GOARCH)
     root=$(go env GOMODCACHE)/$module
     if [ ! -x "$root/bin/go" ]; then
-        say "fetching Go $GO_FETCHED, since $(go env GOVERSION) is too old for the S3 server"
+        say "fetching Go $GO_FETCHED, since $(go env GOVERSION) is too old for $1"
         if ! (cd / && GO111MODULE=on go mod download "$module"); then
-            missing optional "Go $GO_FETCHED (builds the S3 server of the tests)"
+            missing optional "Go $GO_FETCHED (builds $1)"
             return
         fi
         # The module cache keeps no executable bits; bin/go last, since it is the test above.
@@ -267,6 +269,12 @@ setup_compare() {
     need required "makes the file system to compare mounts with" e2fsprogs mkfs.ext4
 }
 
+setup_compare_live_mounts() {
+    setup_compare
+    need required "builds JuiceFS" golang-go go
+    need_recent_go JuiceFS
+}
+
 setup_compare_workbench() {
     PATH="$PATH:/usr/sbin" # bonnie++ is there, also for those who are no superuser
     need required "runs the comparison" python3 python3
@@ -280,6 +288,7 @@ for part; do
     case $part in
         build | test | deny | mpi | c | slurm | soak | package | docs | compare) "setup_$part" ;;
         compare-workbench) setup_compare_workbench ;;
+        compare-live-mounts) setup_compare_live_mounts ;;
         *)
             sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2
             exit 2

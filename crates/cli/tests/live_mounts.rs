@@ -117,9 +117,7 @@ fn each_mount_shows_what_programs_do_in_the_other() {
     assert_eq!(shown, "1");
     run(&live.at[0], "mkfifo", &["d/p"]);
     std::thread::sleep(REFRESH);
-    let mut names: Vec<_> = fs::read_dir(live.b("d")).expect("list").collect();
-    assert_eq!(names.len(), 3);
-    names.clear();
+    assert_eq!(fs::read_dir(live.b("d")).expect("list").count(), 3);
     fs::set_permissions(live.b("d/g"), PermissionsExt::from_mode(0o600)).expect("chmod");
     std::thread::sleep(REFRESH);
     assert_eq!(fs::metadata(live.a("d/g")).expect("stat").mode() & 0o7777, 0o600);
@@ -195,7 +193,7 @@ fn an_exclusive_create_succeeds_once() {
     live.end();
 }
 
-/// What was synced survives servers that are killed, and programs go on with their open files.
+/// Synced changes survive servers that are killed, and programs go on with their open files.
 #[test]
 fn programs_go_on_while_servers_are_killed() {
     if !can_mount() {
@@ -310,7 +308,7 @@ fn fsx_finds_nothing_while_servers_are_killed() {
         servers += 1;
     }
     fsx.join().expect("fsx finds nothing");
-    assert!(servers > 0, "fsx ended before a server did");
+    assert!(servers > 1, "{servers} servers");
     assert!(fs::read(live.b("file")).expect("read") == fs::read(live.a("file")).expect("read"));
     live.end();
 }
@@ -493,7 +491,7 @@ fn a_sync_fails_after_a_server_died_with_changes() {
     log.write_all_at(b"kept by a server that ends in order", 0).expect("write");
     live.replace_server(false);
     log.sync_all().expect("nothing is lost");
-    // The kernel may take a moment to have the write, so try until it was lost.
+    // The server may have synced the write by itself, so try until it was lost.
     for _ in 0..20 {
         log.write_all_at(&[7; 100_000], 0).expect("write");
         live.replace_server(true);

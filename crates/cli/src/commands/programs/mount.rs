@@ -5,12 +5,13 @@
 //! standard output, and continues without a terminal; the parent passes on the confirmation, or the
 //! child's error.
 
+mod live;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use esker_base::clock::SystemClock;
@@ -22,16 +23,15 @@ use esker_fs::session::view::NamespaceView;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
 use esker_fuse::{
-    InPlacePolicy, KNOWN_FILES_MAX, LIVE, LiveMount, LiveMountOptions, Mount as Mounted,
-    MountEnding, MountOptions, SOURCE, Transport, TransportChoice, status_of,
+    InPlacePolicy, KNOWN_FILES_MAX, Mount as Mounted, MountEnding, MountOptions, SOURCE, Transport,
+    TransportChoice, status_of,
 };
-use esker_live::client::LiveClientOptions;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::{Value, json};
 
 use super::mount_directory::{detach, make_usable};
 use super::mount_log::MountLog;
-use crate::change::{DurabilityLevel, MessageArgument, SessionSettings, TakeOver, resume};
+use crate::change::{MessageArgument, SessionSettings, TakeOver, resume};
 use crate::context::CommandContext;
 use crate::location::StackArgument;
 use crate::mount_overlap;
@@ -149,7 +149,7 @@ pub struct MountCommand {
     transport: RequestTransport,
     /// Time after which names and attributes of a live namespace are read again from its server; 0
     /// for every time
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = refresh_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = live::refresh_seconds)]
     refresh: f64,
     /// Threads that serve the kernel's requests; with rings, those that serve slow requests, beside
     /// one thread for each processor
@@ -284,37 +284,6 @@ impl MountCommand {
                 "mount what, and where? Give a name and a directory: `esker mount --help` has examples",
             ),
         }
-    }
-
-    /// The name of the live namespace to mount, if it is one.
-    fn live_name(&self) -> Option<&str> {
-        self.what.first().filter(|_| self.what.len() == 2)?.strip_prefix(LIVE)
-    }
-
-    fn mount_live(
-        &self,
-        context: &CommandContext,
-        name: &str,
-        mountpoint: &Path,
-    ) -> Result<LiveMount> {
-        if self.write_back || matches!(self.transport, RequestTransport::Uring) {
-            usage::exit("a live namespace has no --write-back and no --transport uring");
-        }
-        if self.take_over.is_given() {
-            usage::exit("`esker live serve --take-over` replaces the server of a live namespace");
-        }
-        let options = LiveMountOptions {
-            client: LiveClientOptions::default(),
-            threads: self.threads,
-            allows_others: self.allow_other || rustix::process::geteuid().is_root(),
-            ttl: Duration::from_secs_f64(self.refresh),
-            is_durable: matches!(self.settings.durability, DurabilityLevel::Always),
-            counts_requests: self.statistics,
-            store: store_directory(context),
-            clock: Arc::new(SystemClock),
-            report: Box::new(report),
-        };
-        LiveMount::new(&context.store()?, name, mountpoint, options)
     }
 
     /// Opens the contents of the mount. The kernel checks permissions for each caller, so the
@@ -521,13 +490,6 @@ fn announce(
         })?;
     }
     context.out.flush()
-}
-
-fn refresh_seconds(text: &str) -> std::result::Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("give seconds, such as 0.5, at most a day".into()),
-    }
 }
 
 impl MountSubject {
