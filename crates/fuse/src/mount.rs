@@ -48,7 +48,7 @@ pub struct MountOptions {
     /// [`crate::KNOWN_FILES_MAX`], except in tests.
     pub known_files_max: usize,
     /// True if the mount counts requests by kind, for [`MountEnding::requests`] and
-    /// [`ControlRequest::Statistics`].
+    /// [`crate::control::ControlRequest::Statistics`].
     pub counts_requests: bool,
     /// The directory of the store, whose free space is the mount's.
     pub store: Option<PathBuf>,
