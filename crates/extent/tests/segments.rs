@@ -206,7 +206,7 @@ fn ranks_that_take_turns_stay_runs() {
         }
     }
     tree.compact().expect("compact");
-    let tables = tree.manifest().tables;
+    let tables = tree.manifest().tables.clone();
     assert_eq!(tables.iter().map(|table| table.rows).sum::<u64>(), ranks, "{tables:?}");
     let mut overlay = SegmentOverlay::new(7, 0..batches * 32 * ranks * 100);
     TreeExtents::of(&tree).read_segments(&mut overlay).expect("read");

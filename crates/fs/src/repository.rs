@@ -150,6 +150,10 @@ impl Repository {
         bases: &[SetId],
         options: SessionOptions,
     ) -> Result<Session> {
+        if options.own_identities && !(bases.is_empty() && job.is_none()) {
+            let what = "a session with its own identities builds on nothing, and is of no job";
+            return Err(Error::new(Kind::Invalid, what));
+        }
         let store = &**self.store();
         // Before the session can fill the store.
         store.keep_reserve();
@@ -160,6 +164,7 @@ impl Repository {
         markers.may_begin(&*self.clock);
         let mut manifest = Manifest::new(bases.to_vec(), self.clock.now_ns());
         manifest.job = job;
+        manifest.has_own_identities = options.own_identities;
         manifest.properties.clone_from(&options.properties);
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
         let create = || Tree::create(self.setup(&options, &data), set, manifest);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of file systems as a whole.
 
+mod bulk_insert;
 mod campaign;
 #[expect(dead_code, reason = "other fuzz targets use the rest")]
 #[path = "../../../fuzz/src/choices.rs"]

@@ -30,7 +30,10 @@ use crate::set_writer::{self, SetWriter};
 use crate::table::TABLE_DATA_BYTES_MAX;
 
 const MAGIC: [u8; 8] = *b"ESKERMNF";
+/// Version of most manifests, and of those of sets with their own identities: earlier readers take
+/// all others.
 const VERSION: u16 = 5;
+const VERSION_OF_OWN_IDENTITIES: u16 = 6;
 /// Maximum size of a manifest; readers refuse larger ones.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// Maximum number of entries of each kind that a manifest lists: bases, tables, properties and so
@@ -112,8 +115,8 @@ pub struct Manifest {
     /// Objects of this set that no snapshot from this one on needs; kept for readers of older
     /// snapshots until they are collected.
     pub obsolete: Vec<u64>,
-    /// Sets whose data logs its records refer to, although it neither builds on them nor shows a
-    /// table of theirs; ascending.
+    /// Sets whose data logs its records refer to, or may refer to once tables of theirs that it
+    /// shows are merged, although it does not build on them; ascending.
     pub data_sets: Vec<SetId>,
     /// Data logs of other sets to which its records refer, in order of the sets. The set needs
     /// nothing else of those sets.
@@ -126,6 +129,9 @@ pub struct Manifest {
     /// True if the session that wrote the set was given up: no process resumes or reopens it, and
     /// the set stays only for as long as names and other sets hold it.
     pub is_given_up: bool,
+    /// True if its records identify what they name by identities that no other set has, so that
+    /// another set may show its tables as its own.
+    pub has_own_identities: bool,
     /// Named texts about the set, for people.
     pub properties: BTreeMap<String, String>,
     /// The process that writes it, or wrote it last.
@@ -152,6 +158,7 @@ impl Manifest {
             job: None,
             has_unsealed_logs: false,
             is_given_up: false,
+            has_own_identities: false,
             properties: BTreeMap::new(),
             writer: None,
         }
@@ -204,7 +211,8 @@ impl Manifest {
     pub fn encode_unchecked(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256 + self.tables.len() * 128);
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        let version = if self.has_own_identities { VERSION_OF_OWN_IDENTITIES } else { VERSION };
+        out.extend_from_slice(&version.to_le_bytes());
         out.push(self.state as u8);
         for value in [
             self.number,
@@ -234,7 +242,8 @@ impl Manifest {
         }
         referenced_logs::encode(&self.referenced_logs, &mut out);
         job::encode_job(self.job, &mut out);
-        out.push(u8::from(self.has_unsealed_logs) | u8::from(self.is_given_up) << 1);
+        let flags = [self.has_unsealed_logs, self.is_given_up, self.has_own_identities];
+        out.push((0..).zip(flags).map(|(bit, is_set)| u8::from(is_set) << bit).sum());
         put_varint(&mut out, self.properties.len() as u64);
         for (name, value) in &self.properties {
             put_bytes(&mut out, name.as_bytes());
@@ -258,9 +267,14 @@ impl Manifest {
         if crc32c::crc32c(body) != u32::from_le_bytes(*checksum) {
             return Err(WireDamage { offset: body.len(), what: "a manifest's checksum" });
         }
-        if input.u16()? != VERSION {
-            return Err(WireDamage { offset: MAGIC.len(), what: "a manifest of format version 5" });
-        }
+        let has_own_identities = match input.u16()? {
+            VERSION => false,
+            VERSION_OF_OWN_IDENTITIES => true,
+            _ => {
+                let what = "a manifest of format version 5 or 6";
+                return Err(WireDamage { offset: MAGIC.len(), what });
+            }
+        };
         let state = match input.u8()? {
             0 => SetState::Open,
             1 => SetState::Sealed,
@@ -293,10 +307,11 @@ impl Manifest {
         manifest.referenced_logs = referenced_logs::decode(&mut input)?;
         manifest.job = job::decode_job(&mut input)?;
         let flags = input.u8()?;
-        if flags > 3 {
-            return Err(input.damage("whether logs are unsealed and the session was given up"));
+        if flags > 7 || (flags & 4 != 0) != has_own_identities {
+            return Err(input.damage("flags of the set's version"));
         }
         (manifest.has_unsealed_logs, manifest.is_given_up) = (flags & 1 != 0, flags & 2 != 0);
+        manifest.has_own_identities = has_own_identities;
         for _ in 0..input.varint_max(ENTRIES_MAX, "a number of properties")? {
             let name = decode_text(&mut input)?;
             let value = decode_text(&mut input)?;

@@ -59,7 +59,7 @@ impl RequestPace {
     /// Nanoseconds that a request costs, and that each of its bytes adds, by a least-squares fit.
     /// `None` until there were enough requests of different sizes.
     #[must_use]
-    pub fn costs(&self) -> Option<(f64, f64)> {
+    pub(crate) fn costs(&self) -> Option<(f64, f64)> {
         let RequestSums { requests, bytes, ns, bytes_squared, bytes_ns } = *self.sums.lock();
         let spread = requests * bytes_squared - bytes * bytes;
         // If sizes vary by less than a tenth of their mean, the cost of a byte is unknown.

@@ -129,7 +129,7 @@ fn a_commit_over_a_bound_changes_nothing() {
         let before = tree.manifest();
         let refused = tree.commit(edit).expect_err("over a bound");
         assert_eq!(refused.kind(), Kind::TooLarge, "edit {at}: {refused}");
-        assert_eq!(Manifest::load(&*store, SET).expect("load"), before, "edit {at}");
+        assert_eq!(Manifest::load(&*store, SET).expect("load"), *before, "edit {at}");
         put(&tree, b"other", b"value").expect("put");
         tree.commit(|_| {}).expect("the writer goes on");
     }

@@ -61,7 +61,7 @@ fn the_first_writer_is_fenced_at_flush_and_commit_however_far_the_second_went_on
             assert_eq!(flushed.kind(), Kind::Fenced, "flush after {puts} puts");
             let committed = first.commit(|_| {}).expect_err("fenced");
             assert_eq!(committed.kind(), Kind::Fenced, "commit after {puts} puts");
-            assert_eq!(Manifest::load(&*store, SET).expect("load"), second.manifest());
+            assert_eq!(Manifest::load(&*store, SET).expect("load"), *second.manifest());
         }
     }
 }

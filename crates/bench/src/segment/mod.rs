@@ -191,7 +191,7 @@ fn put<B>(
     let acknowledged_seconds = meter.seconds();
     tree.compact()?;
     let measured = meter.stop("segment", segments)?;
-    let tables = tree.manifest().tables;
+    let tables = tree.manifest().tables.clone();
     let table_bytes: u64 = tables.iter().map(|table| table.bytes).sum();
     Ok(SegmentReport {
         operation: "segment",

@@ -15,7 +15,7 @@ impl Session {
     /// Declares in the manifest that records may refer to unsealed logs, before one does. Cost: a
     /// commit, once per session.
     pub(super) fn declare_unsealed(&self) -> Result<()> {
-        if !self.tree().committed().has_unsealed_logs {
+        if !self.tree().manifest().has_unsealed_logs {
             self.tree().commit(|manifest| manifest.has_unsealed_logs = true)?;
         }
         Ok(())
@@ -29,7 +29,7 @@ impl Session {
     /// # Errors
     /// `NoSpace`, `Fenced`; other errors of the store.
     pub(crate) fn seal_taken_over(&self) -> Result<()> {
-        if !self.tree().committed().has_unsealed_logs {
+        if !self.tree().manifest().has_unsealed_logs {
             return Ok(());
         }
         // All records are in tables: the session has replayed its logs and is not in use yet.

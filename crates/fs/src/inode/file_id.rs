@@ -20,6 +20,9 @@ impl DirId {
     pub const LINKS: Self = Self(u128::MAX);
     /// Directory of the records of clients' requests (`request_record.rs`). No path leads to it.
     pub const REQUESTS: Self = Self(u128::MAX - 1);
+    /// Directory of the directories that were adopted from other sets and have no name yet, by set
+    /// (`ops/bulk_insert.rs`). No path leads to it.
+    pub const ADOPTED: Self = Self(u128::MAX - 2);
 
     /// Returns the identity of a directory made in `parent` at `name`, which was a directory
     /// `generation` times before.

@@ -2,6 +2,7 @@
 //! Operations of a session with POSIX semantics, one per file.
 
 mod adopt;
+mod bulk_insert;
 mod create;
 mod create_identified;
 mod indexed;

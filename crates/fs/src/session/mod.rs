@@ -28,7 +28,7 @@ use esker_table::schema::Key;
 use esker_table::set_writer::SetWriter;
 use esker_table::tree::{CurrentRow, Heartbeat, Tree, TreeOptions, TreeStatistics, WriteBatch};
 use hashbrown::HashSet;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use self::request_record::AttachedRecord;
 use self::set_ids::SetIds;
@@ -58,6 +58,9 @@ pub struct SessionOptions {
     pub heartbeat: Option<Heartbeat>,
     /// Takes a session over from a writer that is still alive, which is otherwise refused.
     pub take_over: bool,
+    /// Begins a session on no bases whose directories get identities that no other session's have.
+    /// Another session can then make its directories its own ([`Session::adopt_set`]).
+    pub own_identities: bool,
 }
 
 /// Attributes of the root directory of a new file system.
@@ -87,6 +90,7 @@ impl Default for SessionOptions {
                 rustix::process::geteuid().as_raw().to_string(),
             ))),
             take_over: false,
+            own_identities: false,
         }
     }
 }
@@ -129,6 +133,11 @@ struct SharedSession {
     reclaiming: Mutex<SharedLogs>,
     /// Files of branches whose content has become the session's own (`file/copy_up.rs`).
     copied_up: Mutex<HashSet<u128>>,
+    /// Held while another set is adopted, and while a snapshot lists the sets that it needs.
+    adopting: Mutex<()>,
+    /// The directory from which the identities of directories in the root are derived: the root,
+    /// unless the set has its own identities.
+    identity_root: DirId,
     /// Files without names whose content could not be released for lack of room; the next flush of
     /// files tries again. A leaf.
     unreleased: Mutex<Vec<u128>>,
@@ -151,6 +160,8 @@ impl Session {
     ) -> Self {
         let tree = namespace.layers().writer().expect("a session has a tree to write to");
         data.stop_on_failure(tree.stopper());
+        let has_own_identities = tree.manifest().has_own_identities;
+        let identity_root = if has_own_identities { DirId(tree.set().0) } else { DirId::ROOT };
         let shared = SharedSession {
             data,
             clock,
@@ -159,6 +170,8 @@ impl Session {
             content: ShardedLock::new(()),
             reclaiming: Mutex::default(),
             copied_up: Mutex::default(),
+            adopting: Mutex::default(),
+            identity_root,
             unreleased: Mutex::default(),
         };
         Self { namespace, shared: Arc::new(shared), attached: None }
@@ -243,6 +256,18 @@ impl Session {
         &self.shared.copied_up
     }
 
+    /// Takes the lock under which this session comes to need other sets.
+    pub(crate) fn adopting(&self) -> MutexGuard<'_, ()> {
+        self.shared.adopting.lock()
+    }
+
+    /// Returns the identity of a directory made in `dir` at `name`, which was a directory
+    /// `generation` times before.
+    fn new_dir_id(&self, dir: &DirNode, generation: u64, name: &[u8]) -> DirId {
+        let parent = if dir.id() == DirId::ROOT { self.shared.identity_root } else { dir.id() };
+        DirId::child(parent, generation, name)
+    }
+
     pub(crate) fn unreleased(&self) -> &Mutex<Vec<u128>> {
         &self.shared.unreleased
     }
@@ -320,7 +345,7 @@ impl Session {
         if below.inode.is_none() && below.next_generation == 0 && self.attached.is_none() {
             let key = key(dir.id(), name);
             inode.id = if inode.is_directory() {
-                DirId::child(dir.id(), 0, name).0
+                self.new_dir_id(dir, 0, name).0
             } else {
                 FileId::new(self.set(), 0).0
             };
@@ -361,7 +386,7 @@ impl Session {
             inode.generation = state.next_generation;
             inode.seq = batch.seq();
             inode.id = if inode.is_directory() {
-                DirId::child(dir.id(), inode.generation, name).0
+                self.new_dir_id(dir, inode.generation, name).0
             } else {
                 FileId::new(set, inode.seq).0
             };

@@ -48,7 +48,7 @@ impl Session {
             }
         };
         let known = match self.complete_if(check)? {
-            true => self.tree().committed(),
+            true => self.tree().manifest(),
             // It was complete before, and a collection may have condemned it.
             false => Arc::new(condemn::load_live(&*store, set)?),
         };
@@ -127,6 +127,7 @@ impl Session {
         let seen = names::see_free_for(&*store, &**self.clock(), name, snapshot)?;
         let shown = self.files().show();
         self.write_back_metadata()?;
+        let adopting = self.adopting();
         // Held before its tables are listed: a collector that finds one of them obsolete sees this
         // marker, and keeps them until the snapshot has a manifest, or cannot get one any more.
         let needed = dependency::of(snapshot, &self.tree().manifest());
@@ -134,7 +135,7 @@ impl Session {
         concurrent::try_map(&*store, &needed, hold)?;
         self.hold_own_set(snapshot)?;
         let own = self.tree().commit(|_| {})?;
-        drop(shown);
+        drop((shown, adopting));
         let mut manifest = Manifest::new(own.bases.clone(), self.clock().now_ns());
         manifest.state = SetState::Sealed;
         manifest.last_seq = own.last_seq;

@@ -6,6 +6,7 @@
 
 mod answer;
 mod answered_changes;
+mod bulk_insertion;
 mod connection;
 mod endpoint;
 mod pending;
@@ -14,6 +15,7 @@ mod tree;
 mod waiting_socket;
 
 pub use self::answer::Answer;
+pub use self::bulk_insertion::BulkInsertion;
 pub use self::connection::{LiveClientOptions, LiveConnection};
 pub use self::pending::{LiveDir, LiveFile, Request};
 pub use self::shared_connection::SharedConnection;

@@ -9,6 +9,7 @@ use esker_fs::inode::xattr::XATTR_VALUE_BYTES_MAX;
 use esker_fs::inode::{DirId, NameKind};
 use esker_fs::ops::{NewFile, RenameFlags, XattrSet};
 use esker_fs::stack::namespace::FollowLinks;
+use esker_table::manifest::SetId;
 
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader,
@@ -342,6 +343,25 @@ impl Request {
         Self::within(verb, file.dir).item(|item| {
             item.put_file(file);
             put(item);
+        })
+    }
+
+    /// Makes the directory `name` in the root of the complete set `set` part of the namespace,
+    /// without a name. Its answer is always durable.
+    #[must_use]
+    pub fn adopt_set(set: SetId, name: &[u8]) -> Self {
+        Self::new(Verb::AdoptSet).durable().item(|item| {
+            item.payload.extend_from_slice(&set.0.to_le_bytes());
+            item.put_name(name);
+        })
+    }
+
+    /// A name for the directory of the adopted set `set`.
+    #[must_use]
+    pub fn insert_adopted(dir: &LiveDir, name: &[u8], set: SetId) -> Self {
+        Self::within(Verb::InsertAdopted, dir).item(|item| {
+            item.payload.extend_from_slice(&set.0.to_le_bytes());
+            item.put_name(name);
         })
     }
 

@@ -144,7 +144,9 @@ impl<'a> ClientSession<'a> {
                 break;
             };
             outcome.consumed += payload.end;
-            outcome.awaits_commit |= header.flags.is_durable || header.verb == Verb::Sync;
+            // A client gives up the set that was adopted once it has the answer.
+            let is_synced = matches!(header.verb, Verb::Sync | Verb::AdoptSet);
+            outcome.awaits_commit |= header.flags.is_durable || is_synced;
             served.metrics().count_request(header.verb);
             let payload = &rest[payload];
             let at = out.len();

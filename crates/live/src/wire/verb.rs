@@ -63,12 +63,16 @@ pub enum Verb {
     Close = 45,
     /// Room or zeros in a range of a file.
     Allocate = 46,
+    /// A name for the directory of an adopted set.
+    InsertAdopted = 47,
     /// Waits until every change that was answered before survives power loss.
     Sync = 48,
     /// A snapshot of the current state, published under a name.
     Snapshot = 49,
     /// Counters of the server, as JSON.
     Status = 50,
+    /// Makes a directory of a complete set part of the namespace, without a name.
+    AdoptSet = 51,
 }
 
 /// Verbs by their codes.
@@ -84,7 +88,7 @@ const BY_CODE: [Option<Verb>; 64] = {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 34] = [
         Self::Hello,
         Self::Challenge,
         Self::Proof,
@@ -114,9 +118,11 @@ impl Verb {
         Self::Open,
         Self::Close,
         Self::Allocate,
+        Self::InsertAdopted,
         Self::Sync,
         Self::Snapshot,
         Self::Status,
+        Self::AdoptSet,
     ];
 
     /// Returns the verb of a byte on the wire.
@@ -158,9 +164,11 @@ impl Verb {
             Self::Open => "open",
             Self::Close => "close",
             Self::Allocate => "allocate",
+            Self::InsertAdopted => "insert_adopted",
             Self::Sync => "sync",
             Self::Snapshot => "snapshot",
             Self::Status => "status",
+            Self::AdoptSet => "adopt_set",
         }
     }
 

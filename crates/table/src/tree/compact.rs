@@ -156,14 +156,14 @@ impl TreeShared {
     /// Updates the tables that the set had when it was opened after a merge of the runs `merged`,
     /// newest first, so that the old tables can be closed.
     pub(super) fn inherit_merged(&self, merged: &[u64]) {
-        let Some(inherited) = &self.inherited else { return };
+        let Some(inherited) = self.inherited.get() else { return };
         let before = inherited.load();
         let is_inherited = |number: &u64| before.runs.iter().any(|run| run.number == *number);
         if !merged.iter().any(is_inherited) {
             return;
         }
-        // The runs that the set had when it was opened are older than all others, and a merged run
-        // is as new as the newest of its runs. It may have more keys than were inherited, which
+        // The runs that the set had when it was opened, or adopted, are older than all others, and a
+        // merged run is as new as the newest of its runs. It may have more keys than were inherited, which
         // only costs look-ups in it.
         let newest = before.runs.iter().map(|run| run.number).chain([merged[0]]).max();
         let mut runs = self.version.load().tables.runs.clone();

@@ -5,8 +5,8 @@
 //! A frozen memtable is searched directly until the flusher has added its keys to the presence
 //! filters, which is the first step of a flush. So filters are filled in the order of their lines,
 //! off the path of writers, and a memtable that is never frozen needs none. The tables that a set
-//! had when it was resumed answer by their own filters; the first operation that has to search a
-//! table that is not open yet reads that table's filters.
+//! had when it was resumed, and those that it adopted, answer by their own filters; the first
+//! operation that has to search a table that is not open yet reads that table's filters.
 //! Concurrency: the shard's lock guards its key history; filters change only under `flush`.
 
 use std::sync::Arc;
@@ -45,11 +45,11 @@ impl KeyHistory {
 }
 
 impl TreeShared {
-    /// Returns whether a table that the set had when it was opened may have a record of `key`;
-    /// never a false "no". One filter probe for each run of those tables.
+    /// Returns whether a table that the set had when it was opened, or has adopted since, may have a
+    /// record of `key`; never a false "no". One filter probe for each run of those tables.
     #[inline]
     pub(super) fn inherited_may_contain(&self, key: &Key) -> bool {
-        self.inherited.as_ref().is_some_and(|inherited| {
+        self.inherited.get().is_some_and(|inherited| {
             let wanted = LookupKey { digest: self.schema.digest(key), key: *key };
             inherited.load().may_contain(&wanted)
         })

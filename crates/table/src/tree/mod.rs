@@ -10,6 +10,7 @@
 //! reason given in `log.rs`.
 //! Source: DESIGN §4; MetaKV §III-A; DeltaFS thesis §4.3.
 
+mod adopt;
 mod background;
 mod backlog;
 mod commit;
@@ -118,9 +119,9 @@ struct TreeShared {
     /// Memory of the active memtable, in steps of its allocations.
     active_bytes: AtomicUsize,
     version: ArcSwap<TreeVersion>,
-    /// The tables that the set had when it was opened, or the tables that they were merged into;
-    /// the shards' presence filters lack their keys. `None` if there were none.
-    inherited: Option<ArcSwap<TableRuns>>,
+    /// The tables that the set had when it was opened or has adopted, or the tables that they were
+    /// merged into; the shards' presence filters lack their keys. Empty if there were none.
+    inherited: OnceLock<ArcSwap<TableRuns>>,
     /// The cost of several runs that point reads have paid.
     read_cost: ReadCost,
     log: Mutex<WriterLogs>,
@@ -279,16 +280,10 @@ impl Tree {
         self.inner.check_failure()
     }
 
-    /// Returns the last committed manifest, shared.
+    /// Returns the last committed manifest.
     #[must_use]
-    pub fn committed(&self) -> Arc<Manifest> {
+    pub fn manifest(&self) -> Arc<Manifest> {
         self.inner.committed.load_full()
-    }
-
-    /// Returns a copy of the last committed manifest.
-    #[must_use]
-    pub fn manifest(&self) -> Manifest {
-        Manifest::clone(&self.inner.committed.load())
     }
 
     /// Returns counts of the tree's work and content.

@@ -156,7 +156,10 @@ impl Tree {
     fn start(setup: TreeSetup, set: SetId, manifest: Manifest, log: WriterLogs) -> Result<Self> {
         let tables = TableRuns::new(&manifest.tables, setup.schema, &setup.source);
         let has_tables = !tables.runs.is_empty();
-        let inherited = has_tables.then(|| ArcSwap::from_pointee(tables.clone()));
+        let inherited = match has_tables {
+            true => OnceLock::from(ArcSwap::from_pointee(tables.clone())),
+            false => OnceLock::new(),
+        };
         let read_cost = ReadCost::new(&tables.runs);
         let family_tables = setup.family.tables().with_newer(&manifest.tables, &setup.source);
         let (frozen, compressed) = Default::default();

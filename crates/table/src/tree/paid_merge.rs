@@ -190,7 +190,7 @@ impl TreeShared {
     }
 
     /// Returns the merge that reads have paid for, unless the store has too many replaced tables.
-    fn next_paid_merge(&self, state: &mut FlushState) -> Result<Option<PaidMerge>> {
+    pub(super) fn next_paid_merge(&self, state: &mut FlushState) -> Result<Option<PaidMerge>> {
         let version = self.version.load();
         let runs = &version.tables.runs;
         let Some(window) = self.read_cost.paid_window(runs) else { return Ok(None) };
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(tree.statistics().runs, 1);
         assert_shows(&tree, &model)?;
         // Tables that the set had when it was resumed are not held for checks of new keys.
-        let inherited = tree.inner.inherited.as_ref().expect("it had tables").load();
+        let inherited = tree.inner.inherited.get().expect("it had tables").load();
         assert_eq!(inherited.references(), tree.tables().references());
         let is_inserted = |number: u64| {
             let key = key(number);

@@ -186,13 +186,21 @@ impl Repository {
     /// Like [`Repository::compact`], for a set and with several threads.
     ///
     /// # Errors
-    /// As [`Repository::compact`]; `Invalid` if the set is not sealed.
+    /// As [`Repository::compact`]; `Invalid` if the set is not sealed, or has its own identities:
+    /// a session that is about to adopt its tables relies on them.
     pub fn compact_set(&self, set: SetId, threads: usize) -> Result<SquashReport> {
         let store = &**self.store();
         let start_ns = self.clock().monotonic_ns();
         let mut manifest = condemn::load_live(store, set)?;
         if manifest.state != SetState::Sealed {
             let context = format!("change set {set} is open; its session compacts it");
+            return Err(Error::new(Kind::Invalid, context));
+        }
+        if manifest.has_own_identities {
+            let context = format!(
+                "@{set} was filled for a bulk insertion, and its tables stay as they are; `esker \
+                 squash @{set}` makes a compact copy"
+            );
             return Err(Error::new(Kind::Invalid, context));
         }
         if is_compact(set, &manifest) {

@@ -204,6 +204,10 @@ impl ClientSession<'_> {
                 let (new, opens) = take_new_file(input)?;
                 return Ok(self.make_node(dir, take_name(input)?, (&new, opens)));
             }
+            Verb::InsertAdopted => {
+                let set = SetId(input.u128()?);
+                session.insert_adopted(dir, take_name(input)?, set)
+            }
             Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
             Verb::RemoveDirectory => session.rmdir(dir, take_name(input)?).map(drop),
             Verb::Link => {
@@ -455,6 +459,9 @@ fn skip_change(verb: Verb, input: &mut WireInput) -> Result<(), WireDamage> {
         }
         Verb::Rename => {
             take_flags(input)?;
+        }
+        Verb::InsertAdopted => {
+            input.u128()?;
         }
         Verb::Unlink | Verb::RemoveDirectory => {}
         _ => {

@@ -10,6 +10,7 @@ use esker_fs::stack::dir::Dir;
 use esker_fs::stack::identity::EXECUTE;
 use esker_fs::stack::list::DirCursor;
 use esker_fs::stack::namespace::FollowLinks;
+use esker_table::manifest::SetId;
 
 use super::named_file::NamedFile;
 use super::{ANSWER_BYTES_MAX, ClientSession, FrameRefusal, check_goes_on, take_name};
@@ -130,6 +131,10 @@ impl ClientSession<'_> {
                 let name = input.bytes(NAME_BYTES_MAX, "a name")?;
                 self.snapshot(name)
             }
+            Verb::AdoptSet => {
+                let set = SetId(input.u128()?);
+                self.adopt_set(set, take_name(input)?)
+            }
             Verb::Status => Ok(encoded(self.served.status().to_string().as_bytes())),
             _ => return Err(input.damage("a request after the handshake").into()),
         };
@@ -226,13 +231,26 @@ impl ClientSession<'_> {
         Ok(out)
     }
 
-    /// Publishes the current state. Only the server's user and the superuser write names.
-    fn snapshot(&self, name: &[u8]) -> Result<Vec<u8>> {
+    /// Fails for clients of other users than the server's, who cannot write the store either, except
+    /// those of the superuser.
+    fn check_is_of_owner(&self, what: &str) -> Result<()> {
         let uid = self.session.identity().uid;
-        if uid != 0 && uid != self.served.session().identity().uid {
-            let what = "only the user of the server can publish snapshots of the namespace";
-            return Err(Error::new(Kind::NotPermitted, what));
+        if uid == 0 || uid == self.served.session().identity().uid {
+            return Ok(());
         }
+        let what = format!("only the user of the server can {what}");
+        Err(Error::new(Kind::NotPermitted, what))
+    }
+
+    /// Makes a directory of a complete set part of the namespace.
+    fn adopt_set(&self, set: SetId, name: &[u8]) -> Result<Vec<u8>> {
+        self.check_is_of_owner("insert directories that it has filled by itself")?;
+        self.served.session().adopt_set(set, name).map(|()| Vec::new())
+    }
+
+    /// Publishes the current state.
+    fn snapshot(&self, name: &[u8]) -> Result<Vec<u8>> {
+        self.check_is_of_owner("publish snapshots of the namespace")?;
         let name = std::str::from_utf8(name)
             .map_err(|_| Error::new(Kind::Invalid, "the name of a snapshot is text"))?;
         let set = self.served.session().snapshot(name)?;

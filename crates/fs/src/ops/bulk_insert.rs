@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bulk insertion: makes a directory that another session has filled part of this one, by
+//! reference to its tables, at a cost that does not depend on their size.
+//!
+//! ```text
+//! other set    /content/…, with identities of its own ([`SessionOptions::own_identities`])
+//!    │ adopt_set: its tables become the oldest runs of this set; nothing shows them
+//!    ▼
+//! this set     [`DirId::ADOPTED`]/<other set> → the directory
+//!    │ insert_adopted: one operation moves that entry to a name
+//!    ▼
+//! this set     /results/run-7/…
+//! ```
+//! A reader therefore sees either no part of the directory or all of it. The entry also tells a
+//! repeated call what was done: a directory stands there until it has a name, a tombstone from then
+//! on, so that no directory gets two names. Unlike IndexFS, whose server lends an existing
+//! directory for a time, there is no lease: the directory has no name while it is filled, so nobody
+//! else can reach it, and a client that dies leaves nothing behind but garbage.
+//! Source: IndexFS, thesis §2.4 (bulk insertion), §2.4.2 (column-style tables by reference).
+//!
+//! [`SessionOptions::own_identities`]: crate::session::SessionOptions::own_identities
+
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
+use esker_table::schema::{KEY_INTS_MAX, KeyBuffer, RowBuffer};
+use esker_table::table::LookupKey;
+use esker_table::tables::TableRuns;
+use hashbrown::HashSet;
+
+use crate::inode::{DirId, INODE, Inode, NameKind, key};
+use crate::retention::condemn;
+use crate::retention::dependency::{self, SetDependency};
+use crate::retention::marker::{self, MarkerHolder};
+use crate::session::{NameState, Session, exists, not_found, put};
+use crate::stack::dir::Dir;
+use crate::stack::path::{check_name, show};
+
+impl Session {
+    /// Makes the directory `name` in the root of `other`, a complete set whose directories have
+    /// identities of their own, part of this session, without a name;
+    /// [`Session::insert_adopted`] gives it one. Succeeds if that was done before. Once this
+    /// returns, the session needs `other`, whose tables survive with it; the entry without a name
+    /// survives as the session's durability promises. Cost: two commits at most, a marker and two
+    /// requests for each set that `other` shows, and the read of one record.
+    ///
+    /// # Errors
+    /// `Invalid` if `other` is not complete, builds on other sets, was squashed, or has not its own
+    /// identities; `Exists` if its directory has been inserted before; `NotFound`;
+    /// `NotADirectory`; errors of the store.
+    pub fn adopt_set(&self, other: SetId, name: &[u8]) -> Result<()> {
+        // Snapshots list what this session needs, and must not miss a set.
+        let _adopting = self.adopting();
+        let entry_name = other.to_string();
+        let key = key(DirId::ADOPTED, entry_name.as_bytes());
+        let below = self.layers().below(&key, false)?;
+        let mut row = RowBuffer::default();
+        let is_own = self.tree().get(&key, false, &mut row)?;
+        let own = is_own.then(|| Inode::of_buffer(&row)).transpose()?;
+        match own.as_ref().or(below.inode.as_ref()) {
+            Some(entry) if entry.is_directory() => return Ok(()),
+            Some(_) => return Err(inserted_before(other)),
+            None => {}
+        }
+        let manifest = self.hold_adoptable(other)?;
+        let inode = self.directory_of((other, &manifest), name)?;
+        if !self.tree().manifest().data_sets.contains(&other) {
+            let needed: HashSet<SetId> = needed_sets(other, &manifest).collect();
+            self.tree().adopt(&below_the_root(&manifest.tables), move |own| {
+                own.data_sets.extend(needed);
+                own.data_sets.sort_unstable();
+                own.data_sets.dedup();
+            })?;
+        }
+        self.update([key], |_, batch| {
+            put(batch, &key, &inode);
+            Ok(())
+        })
+    }
+
+    /// Gives the directory of `other`, which [`Session::adopt_set`] adopted, the name `name` in
+    /// `dir`, as one operation. It keeps its attributes; unless the session's identity is the
+    /// superuser, its owner is that user. What survives a crash: as [`Session::create`]. Cost: no
+    /// store request unless a layer below may have the name.
+    ///
+    /// # Errors
+    /// As [`Session::create`]; `NotFound` if `other` was not adopted, or its directory was inserted
+    /// before.
+    pub fn insert_adopted(&self, dir: &Dir, name: &[u8], other: SetId) -> Result<()> {
+        let _structure = self.read_structure();
+        check_name(name)?;
+        self.check_change(dir, name)?;
+        let entry_name = other.to_string();
+        let keys = [key(dir.id(), name), key(DirId::ADOPTED, entry_name.as_bytes())];
+        let below = self.below(dir, &keys[0])?;
+        let below_entry = self.layers().below(&keys[1], false)?;
+        let now_ns = self.now_ns();
+        self.update(keys, |[current, entry], batch| {
+            let state = NameState::of(current, &below)?;
+            if state.inode.is_some() {
+                return Err(exists(name));
+            }
+            let Some(mut inode) = NameState::of(entry, &below_entry)?.inode else {
+                let what = format!("@{other} was not adopted, or has been inserted before");
+                return Err(Error::new(Kind::NotFound, what));
+            };
+            let owner = self.identity().is_root().then_some((inode.uid, inode.gid));
+            self.own(dir, &mut inode, owner);
+            inode.generation = state.next_generation;
+            inode.ctime_ns = now_ns;
+            let gone = Inode::tombstone(0, now_ns);
+            batch.put(&mut [inode.row(&keys[0]), gone.row(&keys[1])]);
+            Ok(())
+        })?;
+        dir.touch(now_ns);
+        Ok(())
+    }
+
+    /// Holds everything that `other` needs, and returns its manifest if it can be adopted.
+    fn hold_adoptable(&self, other: SetId) -> Result<Manifest> {
+        let (store, set) = (&*self.layers().source().store, self.set());
+        let hold = |needed: SetId| {
+            let holder = MarkerHolder::Set(set);
+            // The marker first, and then the look whether a collection came before it.
+            marker::hold(store, needed, &holder)?;
+            condemn::load_live(store, needed)
+        };
+        let manifest = hold(other)?;
+        let refused = |why: &str| {
+            Err(Error::new(Kind::Invalid, format!("@{other} cannot be adopted: {why}")))
+        };
+        if manifest.state != SetState::Sealed {
+            return refused("its session has not completed it");
+        }
+        if !manifest.has_own_identities || !manifest.bases.is_empty() {
+            return refused("it was not begun for that, so its directories may exist here already");
+        }
+        if !manifest.referenced_logs.is_empty() {
+            return refused("it was squashed");
+        }
+        for needed in needed_sets(other, &manifest).filter(|needed| *needed != other) {
+            hold(needed)?;
+        }
+        Ok(manifest)
+    }
+
+    /// Returns the inode of the directory `name` in the root of `other`.
+    fn directory_of(&self, (other, manifest): (SetId, &Manifest), name: &[u8]) -> Result<Inode> {
+        let tables = TableRuns::new(&manifest.tables, &INODE, self.layers().source());
+        let key = key(DirId::ROOT, name);
+        let wanted = LookupKey { digest: INODE.digest(&key), key };
+        let mut row = RowBuffer::default();
+        let is_found = tables.get(&wanted, true, &mut row)?;
+        let inode = is_found.then(|| Inode::of_buffer(&row)).transpose()?;
+        let found = inode.filter(|inode| inode.entry != NameKind::Tombstone);
+        let inode = found.ok_or_else(|| not_found(name))?;
+        if !inode.is_directory() {
+            let what = format!("{} of @{other}: not a directory", show(name));
+            return Err(Error::new(Kind::NotADirectory, what));
+        }
+        Ok(inode)
+    }
+}
+
+/// Returns `set` and all sets that it needs, according to `manifest`.
+fn needed_sets(set: SetId, manifest: &Manifest) -> impl Iterator<Item = SetId> + use<> {
+    let needed = dependency::of(set, manifest);
+    std::iter::once(set).chain(needed.into_iter().map(|SetDependency { set, .. }| set))
+}
+
+/// Returns `tables` without the records of the root, which come first in the order of keys.
+fn below_the_root(tables: &[TableRef]) -> Vec<TableRef> {
+    let mut ints = [0; KEY_INTS_MAX];
+    ints[1] = 1;
+    let first = KeyBuffer { ints, string: Vec::new() };
+    let mut kept = tables.to_vec();
+    kept.retain_mut(|table| {
+        if table.schema != INODE.id || table.first.key() >= first.key() {
+            return true;
+        }
+        table.first = first.clone();
+        table.last.key() >= first.key()
+    });
+    kept
+}
+
+fn inserted_before(set: SetId) -> Error {
+    Error::new(Kind::Exists, format!("the directory of @{set} has been inserted before"))
+}

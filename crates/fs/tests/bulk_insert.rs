@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bulk insertion: directories that one session has filled become part of another by reference.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use esker_base::store::{CountedStore, FaultEffect, FaultStore, MemoryStore, SharedStore};
+use esker_base::{Kind, Result};
+use esker_fs::inode::DirId;
+use esker_fs::ops::{RenameFlags, XattrSet};
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::Namespace;
+use esker_table::manifest::SetId;
+
+use crate::gc::{eager, later, options, repository, write};
+use crate::squash::tree;
+use crate::verify::assert_sound;
+
+/// Large enough for a data log of its own.
+const LARGE_BYTES: usize = 3 << 20;
+
+fn own_identities() -> SessionOptions {
+    SessionOptions { own_identities: true, ..options() }
+}
+
+/// A complete set with `/content`: files of all sizes, directories, links, a file that was
+/// overwritten in part, and some of it in a second run of tables.
+fn filled(repository: &Repository) -> SetId {
+    let session = repository.begin(&[], own_identities()).expect("begin");
+    let content = session.mkdir(session.root(), b"content", 0o750).expect("mkdir");
+    session.mkdir(&content, b"deep", 0o755).expect("mkdir");
+    write(&session, "/content/small", b"small").expect("write");
+    write(&session, "/content/deep/large", &vec![b'l'; LARGE_BYTES]).expect("write");
+    session.flush().expect("flush");
+    for number in 0..200 {
+        session.create(&content, format!("empty-{number}").as_bytes(), 0o644).expect("create");
+    }
+    session.symlink(&content, b"symlink", b"deep/large").expect("symlink");
+    session.link(&content, b"small", &content, b"linked").expect("link");
+    let attribute = (&b"user.kind"[..], &b"test"[..]);
+    session.set_xattr(&content, b"small", attribute, XattrSet::Any).expect("set");
+    let deep = session.dir("/content/deep").expect("open");
+    let file = session.open_file(&deep, b"large").expect("open");
+    session.file(&file).write(1_000, &[b'w'; 700]).expect("write");
+    session.close_file(file).expect("close");
+    session.complete().expect("complete")
+}
+
+fn begin(repository: &Repository) -> Session {
+    let session = repository.begin(&[], options()).expect("begin");
+    write(&session, "/before", b"here before").expect("write");
+    session.mkdir(session.root(), b"content", 0o755).expect("mkdir");
+    write(&session, "/content/own", b"of this session").expect("write");
+    session
+}
+
+fn insert(session: &Session, set: SetId, path: &str) -> Result<()> {
+    session.adopt_set(set, b"content")?;
+    let (dir, name) = path.rsplit_once('/').expect("a path");
+    session.insert_adopted(&session.dir(dir)?, name.as_bytes(), set)
+}
+
+/// What is below `prefix`, without that.
+fn below(tree: &BTreeMap<Vec<u8>, String>, prefix: &str) -> BTreeMap<Vec<u8>, String> {
+    let cut = |(path, line): (&Vec<u8>, &String)| {
+        Some((path.strip_prefix(prefix.as_bytes())?.to_vec(), line.clone()))
+    };
+    let mut found: BTreeMap<Vec<u8>, String> = tree.iter().filter_map(cut).collect();
+    // The directory itself gets a new time.
+    found.remove(&b""[..]);
+    found
+}
+
+fn shown(repository: &Repository, set: SetId) -> BTreeMap<Vec<u8>, String> {
+    tree(&repository.open(&[set], Identity::root()).expect("open"))
+}
+
+#[test]
+fn a_directory_is_inserted_whole_and_changes_like_any_other() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let other = filled(&plain);
+    let expected = below(&shown(&plain, other), "/content");
+    assert_eq!(expected.len(), 205);
+    let session = begin(&plain);
+    let before = tree(&session);
+    session.adopt_set(other, b"content")?;
+    assert_eq!(tree(&session), before, "it has no name yet");
+    session.insert_adopted(&session.dir("/content")?, b"inserted", other)?;
+    assert_eq!(below(&tree(&session), "/content/inserted"), expected);
+    let parent = session.dir("/content")?;
+    assert_eq!(session.lookup(&parent, b"inserted", false)?.mode, 0o750);
+
+    // The set is needed from now on, whoever gives it up.
+    plain.give_up(other, &options())?;
+    plain.gc(&eager())?;
+    let inserted = session.dir("/content/inserted")?;
+    assert_eq!(session.create(&inserted, b"empty-7", 0o644).unwrap_err().kind(), Kind::Exists);
+    assert_eq!(session.mkdir(&inserted, b"deep", 0o755).unwrap_err().kind(), Kind::Exists);
+    let removed = session.rmdir(&session.dir("/content")?, b"inserted").unwrap_err();
+    assert_eq!(removed.kind(), Kind::NotEmpty);
+    session.unlink(&inserted, b"small")?;
+    assert_eq!(session.lookup(&inserted, b"linked", false)?.nlink, 1);
+    session.unlink(&inserted, b"empty-0")?;
+    session.create(&inserted, b"empty-0", 0o600)?;
+    let file = session.open_file(&session.dir("/content/inserted/deep")?, b"large")?;
+    session.file(&file).write(2_000_000, b"changed")?;
+    session.close_file(file)?;
+    session.rename((&inserted, b"deep"), (session.root(), b"moved"), RenameFlags::Replace)?;
+    let changed = tree(&session);
+    let set = session.publish("published")?;
+    assert_sound(&plain);
+    assert_eq!(shown(&plain, set), changed);
+    plain.gc(&eager())?;
+    later(&store).gc(&eager())?;
+    assert_eq!(shown(&repository(&store), set), changed);
+    assert_sound(&plain);
+
+    let (flat, _) = plain.squash(&[set], &Default::default())?;
+    plain.publish(flat, "flat")?;
+    plain.delete("published")?;
+    plain.gc(&eager())?;
+    assert_eq!(shown(&repository(&store), flat), changed);
+    assert_sound(&plain);
+    plain.delete("flat")?;
+    plain.gc(&eager())?;
+    later(&store).gc(&eager())?;
+    assert_eq!(crate::gc::objects(&store), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn a_compaction_keeps_what_was_inserted() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let session = begin(&plain);
+    for number in 0..3 {
+        let other = filled(&plain);
+        insert(&session, other, &format!("/inserted-{number}"))?;
+        plain.give_up(other, &options())?;
+    }
+    let before = tree(&session);
+    session.compact()?;
+    assert_eq!(session.statistics().runs, 1);
+    plain.gc(&eager())?;
+    assert_eq!(tree(&session), before);
+    assert_sound(&plain);
+    let set = session.set();
+    drop(session);
+    let session = plain.resume(set, options())?;
+    assert_eq!(tree(&session), before);
+    session.sync()
+}
+
+/// The cost that `adopt_set` and `insert_adopted` state.
+#[test]
+fn an_insertion_costs_the_same_for_any_number_of_files() -> Result<()> {
+    let cost = |count: usize| -> Result<u64> {
+        let store = Arc::new(CountedStore::new(Arc::new(MemoryStore::new())));
+        let shared: SharedStore = store.clone();
+        let plain = repository(&shared);
+        let filling = plain.begin(&[], own_identities())?;
+        let content = filling.mkdir(filling.root(), b"content", 0o755)?;
+        for number in 0..count {
+            filling.create(&content, number.to_string().as_bytes(), 0o644)?;
+        }
+        let other = filling.complete()?;
+        let session = begin(&plain);
+        let before = store.counts();
+        insert(&session, other, "/inserted")?;
+        let spent = store.counts();
+        assert!(session.find(b"/inserted/0", esker_fs::stack::namespace::FollowLinks::No).is_ok());
+        Ok((spent - before).rounds)
+    };
+    let (few, many) = (cost(10)?, cost(20_000)?);
+    assert_eq!(few, many);
+    assert!(few <= 14, "{few} requests");
+    Ok(())
+}
+
+#[test]
+fn a_directory_gets_one_name() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let other = filled(&plain);
+    let session = begin(&plain);
+    let root = session.root().clone();
+    assert_eq!(session.insert_adopted(&root, b"new", other).unwrap_err().kind(), Kind::NotFound);
+    session.adopt_set(other, b"content")?;
+    session.adopt_set(other, b"content")?;
+    assert_eq!(session.insert_adopted(&root, b"before", other).unwrap_err().kind(), Kind::Exists);
+    session.insert_adopted(&root, b"new", other)?;
+    assert_eq!(session.insert_adopted(&root, b"second", other).unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(session.adopt_set(other, b"content").unwrap_err().kind(), Kind::Exists);
+    let expected = tree(&session);
+    let set = session.publish("first")?;
+    // Nor in a session on top.
+    let above = plain.begin(&[set], options())?;
+    assert_eq!(above.adopt_set(other, b"content").unwrap_err().kind(), Kind::Exists);
+    assert_eq!(tree(&above), expected);
+    Ok(())
+}
+
+/// A snapshot between the two steps has the directory without a name; a session on top may name it.
+#[test]
+fn a_snapshot_keeps_what_was_adopted() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let other = filled(&plain);
+    let expected = below(&shown(&plain, other), "/content");
+    let session = begin(&plain);
+    session.adopt_set(other, b"content")?;
+    let snapshot = session.snapshot("between")?;
+    session.insert_adopted(session.root(), b"named", other)?;
+    let named = session.snapshot("named")?;
+    plain.give_up(other, &options())?;
+    let set = session.set();
+    drop(session);
+    plain.give_up(set, &options())?;
+    plain.gc(&eager())?;
+    later(&store).gc(&eager())?;
+    assert_sound(&plain);
+    assert_eq!(below(&shown(&plain, named), "/named"), expected);
+    let above = plain.begin(&[snapshot], options())?;
+    above.insert_adopted(above.root(), b"later", other)?;
+    assert_eq!(below(&tree(&above), "/later"), expected);
+    Ok(())
+}
+
+#[test]
+fn only_sets_that_were_begun_for_it_are_adopted() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let session = begin(&plain);
+    let refused = |set: SetId, name: &[u8]| session.adopt_set(set, name).unwrap_err().kind();
+
+    let ordinary = begin(&plain);
+    assert_eq!(refused(ordinary.complete()?, b"content"), Kind::Invalid);
+    let open = plain.begin(&[], own_identities())?;
+    open.mkdir(open.root(), b"content", 0o755)?;
+    write(&open, "/file", b"no directory")?;
+    assert_eq!(refused(open.set(), b"content"), Kind::Invalid);
+    let complete = open.complete()?;
+    assert_eq!(refused(complete, b"missing"), Kind::NotFound);
+    assert_eq!(refused(complete, b"file"), Kind::NotADirectory);
+    let (squashed, _) = plain.squash(&[filled(&plain)], &Default::default())?;
+    assert_eq!(refused(squashed, b"content"), Kind::Invalid);
+    assert_eq!(refused(SetId(5), b"content"), Kind::NotFound);
+
+    // Tables that are about to be adopted are never replaced.
+    assert_eq!(plain.compact_set(complete, 1).unwrap_err().kind(), Kind::Invalid);
+
+    let on_a_base = plain.begin(&[complete], own_identities());
+    assert_eq!(on_a_base.unwrap_err().kind(), Kind::Invalid);
+    Ok(())
+}
+
+/// Two sets may have a directory at the same path; those with their own identities never share one.
+#[test]
+fn own_identities_differ_from_all_others_and_outlast_a_resume() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let made = |session: &Session, name: &[u8]| -> Result<DirId> {
+        session.mkdir(session.root(), name, 0o755).map(|dir| dir.id())
+    };
+    let derived = |name: &[u8]| DirId::child(DirId::ROOT, 0, name);
+    let session = plain.begin(&[], own_identities())?;
+    let set = session.set();
+    let one = made(&session, b"one")?;
+    session.sync()?;
+    drop(session);
+    let session = plain.resume(set, options())?;
+    let two = made(&session, b"two")?;
+    assert_ne!(one, derived(b"one"));
+    assert_ne!(two, derived(b"two"));
+    session.rmdir(session.root(), b"one")?;
+    let again = made(&session, b"one")?;
+    assert!(again != one && again != derived(b"one"));
+    let other = plain.begin(&[], own_identities())?;
+    assert_ne!(made(&other, b"one")?, one);
+    Ok(())
+}
+
+/// The world stops at every store operation of an insertion: afterwards the directory is there with
+/// everything in it, or it is not there and can be inserted; no crash loses what was there before.
+#[test]
+fn a_crash_at_any_request_leaves_all_of_a_directory_or_none() -> Result<()> {
+    for power_loss in [false, true] {
+        for effect in [FaultEffect::None, FaultEffect::Partial, FaultEffect::Full] {
+            for stop in 1.. {
+                if !stopped_insertion(stop, effect, power_loss)? {
+                    assert!(stop > 8, "{stop} requests");
+                    break;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Stops an insertion at its request `stop`; false if it has fewer.
+fn stopped_insertion(stop: u64, effect: FaultEffect, power_loss: bool) -> Result<bool> {
+    let faulty = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), stop));
+    let store: SharedStore = faulty.clone();
+    let plain = repository(&store);
+    let other = filled(&plain);
+    let expected = below(&shown(&plain, other), "/content");
+    let session = begin(&plain);
+    session.sync()?;
+    let before = tree(&session);
+    let set = session.set();
+    faulty.stop_at(faulty.operations() + stop, effect);
+    let inserted = insert(&session, other, "/inserted").and_then(|()| session.sync());
+    if !faulty.is_stopped() {
+        return Ok(false);
+    }
+    drop((session, plain));
+    let store = match power_loss {
+        true => faulty.after_power_loss()?,
+        false => faulty.after_process_death()?,
+    };
+    let plain = repository(&store);
+    let session = plain.resume(set, options())?;
+    let found = tree(&session);
+    let is_there = found.contains_key(&b"/inserted"[..]);
+    assert!(is_there || inserted.is_err(), "an insertion that was synced is lost");
+    if !is_there {
+        assert_eq!(found, before);
+        // The set may have been adopted.
+        insert(&session, other, "/inserted")?;
+    }
+    assert_eq!(below(&tree(&session), "/inserted"), expected);
+    let all = tree(&session);
+    plain.give_up(other, &options())?;
+    plain.gc(&eager())?;
+    assert_eq!(tree(&session), all);
+    let published = session.publish("published")?;
+    plain.gc(&eager())?;
+    let view: Namespace = repository(&store).open(&[published], Identity::root())?;
+    assert_eq!(tree(&view), all);
+    assert_sound(&plain);
+    Ok(true)
+}
