@@ -7,6 +7,7 @@ mod create;
 pub mod curves;
 mod imd;
 pub mod live;
+pub mod live_insert;
 pub mod messages;
 pub mod particles;
 pub mod permutation;

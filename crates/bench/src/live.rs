@@ -136,7 +136,7 @@ pub fn live(tree: &mut LiveTree, operations: u64) -> Result<LiveReport> {
     Ok(LiveReport { operation: "live", rates })
 }
 
-fn file_name(number: u64) -> Vec<u8> {
+pub(crate) fn file_name(number: u64) -> Vec<u8> {
     format!("file.{number:09}").into_bytes()
 }
 
@@ -175,7 +175,7 @@ fn run(tree: &mut LiveTree, load: &Load) -> Result<LiveRate> {
 }
 
 /// Processor time that the server has used.
-fn processor_ns(tree: &mut LiveTree) -> Result<u64> {
+pub(crate) fn processor_ns(tree: &mut LiveTree) -> Result<u64> {
     let status = tree.status()?;
     status["processor_ns"].as_u64().ok_or_else(|| {
         Error::new(Kind::Unsupported, "the server does not say how much processor time it has used")

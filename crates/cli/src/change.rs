@@ -61,6 +61,11 @@ impl SessionSettings {
         Self { durability: DurabilityLevel::None, memory: 64 << 20 }
     }
 
+    /// The settings for a session of many changes, all of which are lost if it does not end.
+    pub fn for_many() -> Self {
+        Self { durability: DurabilityLevel::None, memory: 768 << 20 }
+    }
+
     /// The options of a session for the user of this process.
     pub fn options(&self, context: &CommandContext) -> SessionOptions {
         let durability = match self.durability {
@@ -75,7 +80,8 @@ impl SessionSettings {
         let identity = context.identity();
         let user = UserNames::of_machine().user(identity.uid);
         let heartbeat = Some(Heartbeat::of(SetWriter::of_process(user)));
-        SessionOptions { identity, tree, properties, new_root, heartbeat, take_over: false }
+        let own = SessionOptions::default();
+        SessionOptions { identity, tree, properties, new_root, heartbeat, ..own }
     }
 
     /// The options for resuming a session.

@@ -106,6 +106,48 @@ fn a_live_namespace_from_its_creation_to_its_removal() {
     assert_eq!(esker.ok(["cat", "run-1:/d/new"]), "newer\n");
 }
 
+/// A tree that is imported appears at once, with everything in it, and outlasts its server.
+#[test]
+fn a_tree_is_imported_as_a_new_directory() {
+    let esker = Esker::new();
+    let source = esker.path("source");
+    for number in 0..300 {
+        let dir = source.join(format!("d{}", number % 7));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        std::fs::write(dir.join(number.to_string()), vec![b'x'; number * 100]).expect("a file");
+    }
+    std::fs::hard_link(source.join("d0/0"), source.join("linked")).expect("a link");
+    std::os::unix::fs::symlink("d0/7", source.join("symlink")).expect("a symbolic link");
+    let source = source.to_str().expect("text");
+    esker.ok(["live", "create", "run"]);
+    let server = Server::start(serve(&esker, &["--durability", "async"]));
+    esker.fails(3, ["live", "import", source, "run:/results/missing"]);
+    esker.ok(["live", "mkdir", "run:/results"]);
+    esker.fails(3, ["live", "import", "missing", "run:/results/run7"]);
+    assert_eq!(esker.ok(["live", "ls", "run:/results"]), "");
+    let imported = &esker.json(["live", "import", source, "run:/results/run7"])[0];
+    assert_eq!((imported["files"].as_u64(), imported["links"].as_u64()), (Some(300), Some(1)));
+    let again = esker.fails(4, ["live", "import", source, "run:/results/run7"]);
+    assert!(again.contains("exists"), "{again}");
+    drop(server);
+    let server = Server::start(serve(&esker, &[]));
+    esker.pipe(["live", "put", "-", "run:/results/run7/new"], b"new\n");
+    assert_eq!(esker.ok(["live", "cat", "run:/results/run7/symlink"]).len(), 700);
+    esker.ok(["live", "rm", "run:/results/run7/new"]);
+    esker.ok(["live", "snapshot", "run", "run-1"]);
+    assert_eq!(server.end(), Some(0));
+    esker.ok(["live", "remove", "run"]);
+    esker.ok(["gc", "--grace", "0s"]);
+    esker.ok(["verify", "--data"]);
+    let exported = esker.path("exported");
+    let exported = exported.to_str().expect("text");
+    esker.ok(["export", "run-1:/results/run7", exported]);
+    let compared = Command::new("diff").args(["-r", source, exported]).status();
+    assert!(compared.expect("diff runs").success());
+    // What was interrupted or refused left nothing.
+    assert_eq!(esker.ok(["session", "list"]), "");
+}
+
 /// A standby serves once the server is killed, and clients find it.
 #[test]
 fn a_standby_takes_over_from_a_server_that_was_killed() {

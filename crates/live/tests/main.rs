@@ -2,6 +2,7 @@
 //! Tests of live namespaces: real servers and clients in one process, over Unix sockets and TCP.
 
 mod abuse;
+mod bulk_insertion;
 #[path = "../../fs/tests/campaign.rs"]
 mod campaign;
 mod histories;

@@ -3,6 +3,7 @@
 
 mod imd_queries;
 mod imd_write;
+mod live;
 mod ranks;
 mod segment;
 mod shared_file;
@@ -21,8 +22,6 @@ use esker_bench::{
 };
 use esker_imd::entry::IndexedEntry;
 use esker_imd::{DirectoryOptions, RecordLayout, ValueFormat};
-use esker_live::LiveTree;
-use esker_live::client::LiveClientOptions;
 use serde::Serialize;
 
 use crate::change::SessionSettings;
@@ -173,22 +172,8 @@ enum BenchWorkload {
         #[arg(long, default_value_t = 25, value_name = "PERCENT")]
         share: u32,
     },
-    /// Measure requests to a live namespace that `esker live serve` serves
-    ///
-    /// Works in a new directory of its root, which stays. Beside each rate is the processor time of
-    /// the server.
-    #[command(after_help = "\
-Example:
-  taskset -c 0 esker live serve run &
-  taskset -c 1 esker bench live run")]
-    Live {
-        /// The live namespace
-        name: String,
-        /// Operations with 64 requests in flight; single requests use a sixteenth of that, batches four
-        /// times that
-        #[arg(long, default_value_t = 400_000, value_name = "N")]
-        operations: u64,
-    },
+    Live(live::LiveBench),
+    LiveInsert(live::LiveInsertBench),
     Messages(ranks::MessagesCommand),
     Routing(ranks::RoutingCommand),
     Collective(ranks::CollectiveCommand),
@@ -247,6 +232,8 @@ impl BenchCommandLine {
             BenchWorkload::SharedFile(replay) => return replay.run(context),
             BenchWorkload::ImdWrite(write) => return write.run(context),
             BenchWorkload::ImdQueries(queries) => return queries.run(context),
+            BenchWorkload::Live(live) => return live.run(context),
+            BenchWorkload::LiveInsert(live) => return live.run(context),
             BenchWorkload::Create {
                 files,
                 directories,
@@ -279,13 +266,6 @@ impl BenchCommandLine {
             }
             BenchWorkload::ImdGet { target, operations, query } => {
                 imd_get_at(context, &target, operations, &query)?
-            }
-            BenchWorkload::Live { name, operations } => {
-                let options = LiveClientOptions::default();
-                let mut tree = LiveTree::connect(&context.store()?, &name, options)?;
-                let report = esker_bench::live::live(&mut tree, operations)?;
-                tree.close()?;
-                return show(context, &report);
             }
             BenchWorkload::ImdSpeedup { target, threads } => {
                 let (entry, _) = imd::open(context, &target, 0)?;

@@ -2,6 +2,7 @@
 //! `esker live`: live namespaces, which many clients change at once through a server.
 
 mod files;
+mod import;
 mod serve;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use esker_table::manifest::Manifest;
 use serde_json::json;
 
 use self::files::LiveFileAction;
+use self::import::LiveImportArguments;
 use self::serve::ServeArguments;
 use crate::change::{SessionSettings, TakeOver};
 use crate::context::CommandContext;
@@ -87,9 +89,15 @@ enum LiveAction {
     },
     #[command(flatten)]
     File(LiveFileAction),
+    Import(LiveImportArguments),
 }
 
 impl LiveCommand {
+    /// True if it writes the store by itself.
+    pub fn imports(&self) -> bool {
+        matches!(self.action, LiveAction::Import(_))
+    }
+
     /// Runs the action.
     pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         match self.action {
@@ -148,6 +156,7 @@ impl LiveCommand {
                 }
             }
             LiveAction::File(action) => action.run(context),
+            LiveAction::Import(arguments) => return arguments.run(context),
         }?;
         Ok(ExitCode::SUCCESS)
     }

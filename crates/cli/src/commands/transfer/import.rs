@@ -45,12 +45,8 @@ pub struct ImportCommand {
     /// Build on this snapshot, whoever published it; of several, earlier ones win
     #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser())]
     bases: Vec<StackArgument>,
-    /// Threads that read the tree; more help if the source is across a network
-    #[arg(long, default_value_t = 4, value_name = "N")]
-    threads: usize,
-    /// Stay on the file system of DIR
-    #[arg(long, short = 'x')]
-    one_file_system: bool,
+    #[command(flatten)]
+    reading: TreeReading,
     #[command(flatten)]
     message: MessageArgument,
     #[command(flatten)]
@@ -91,13 +87,30 @@ impl ImportCommand {
 
     fn import(&self, session: &Session, tally: &TransferTally) -> Result<()> {
         let target = make_dirs(session, &self.target.path, 0o755)?;
+        session.import(&self.source, &target, &self.reading.options(session), tally)
+    }
+}
+
+/// How a directory tree is read.
+#[derive(Args)]
+pub struct TreeReading {
+    /// Threads that read the tree; more help if the source is across a network
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    threads: usize,
+    /// Stay on the file system of DIR
+    #[arg(long, short = 'x')]
+    one_file_system: bool,
+}
+
+impl TreeReading {
+    /// The options of an import into `session`, which leaves out the store itself.
+    pub fn options(&self, session: &Session) -> ImportOptions {
         // Only a store in a directory can be inside the tree; one on S3 cannot.
         let store = std::fs::metadata(session.layers().source().store.url()).ok();
-        let options = ImportOptions {
+        ImportOptions {
             threads: self.threads,
             one_file_system: self.one_file_system,
             excluded: store.map(|metadata| (metadata.dev(), metadata.ino())),
-        };
-        session.import(&self.source, &target, &options, tally)
+        }
     }
 }

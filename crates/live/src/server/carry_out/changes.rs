@@ -205,8 +205,8 @@ impl ClientSession<'_> {
                 return Ok(self.make_node(dir, take_name(input)?, (&new, opens)));
             }
             Verb::InsertAdopted => {
-                let set = SetId(input.u128()?);
-                session.insert_adopted(dir, take_name(input)?, set)
+                let (set, name) = take_adopted(input)?;
+                session.insert_adopted(dir, name, set)
             }
             Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
             Verb::RemoveDirectory => session.rmdir(dir, take_name(input)?).map(drop),
@@ -242,21 +242,24 @@ impl ClientSession<'_> {
                 return Ok(self.write(dir, &file, (offset, bytes), how));
             }
             Verb::Allocate => {
-                let (file, offset) = (NamedFile::take(input)?, input.varint()?);
-                let (length, change) = (input.varint()?, RangeChange::take(input)?);
-                return Ok(self.allocate(dir, &file, (offset, length), change));
+                let file = NamedFile::take(input)?;
+                let range = (input.varint()?, input.varint()?);
+                return Ok(self.allocate(dir, &file, range, RangeChange::take(input)?));
             }
-            Verb::Open => {
-                let opened = self.open(dir, &NamedFile::take(input)?);
-                return Ok(opened.map(|()| ItemEffect::InMemory));
-            }
-            Verb::Close => {
-                let closed = self.files.close(session, NamedFile::take(input)?.id);
-                return Ok(closed.map(|()| ItemEffect::InMemory));
+            Verb::Open | Verb::Close => {
+                let done = self.open_or_close(verb, dir, &NamedFile::take(input)?);
+                return Ok(done.map(|()| ItemEffect::InMemory));
             }
             _ => return Err(input.damage("a change").into()),
         };
         Ok(changed.map(|()| ItemEffect::InTree))
+    }
+
+    fn open_or_close(&self, verb: Verb, dir: &Dir, file: &NamedFile) -> Result<()> {
+        match verb {
+            Verb::Open => self.open(dir, file),
+            _ => self.files.close(&self.session, file.id),
+        }
     }
 
     /// Makes a file of any kind, and opens it if asked to. Only the superuser makes files for others.
@@ -409,6 +412,11 @@ fn take_mode(input: &mut WireInput) -> Result<u32, WireDamage> {
     Ok(u32::try_from(mode).expect("checked"))
 }
 
+/// Reads an adopted set, and the name for its directory.
+fn take_adopted<'b>(input: &mut WireInput<'b>) -> Result<(SetId, &'b [u8]), WireDamage> {
+    Ok((SetId(input.u128()?), take_name(input)?))
+}
+
 fn take_flags(input: &mut WireInput) -> Result<RenameFlags, WireDamage> {
     match input.u8()? {
         0 => Ok(RenameFlags::Replace),
@@ -461,7 +469,8 @@ fn skip_change(verb: Verb, input: &mut WireInput) -> Result<(), WireDamage> {
             take_flags(input)?;
         }
         Verb::InsertAdopted => {
-            input.u128()?;
+            take_adopted(input)?;
+            return Ok(());
         }
         Verb::Unlink | Verb::RemoveDirectory => {}
         _ => {
