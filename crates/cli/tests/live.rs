@@ -138,7 +138,7 @@ fn a_tree_is_imported_as_a_new_directory() {
     assert_eq!(server.end(), Some(0));
     esker.ok(["live", "remove", "run"]);
     esker.ok(["gc", "--grace", "0s"]);
-    esker.ok(["verify", "--data"]);
+    esker.ok(["verify"]);
     let exported = esker.path("exported");
     let exported = exported.to_str().expect("text");
     esker.ok(["export", "run-1:/results/run7", exported]);
