@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use esker_base::store::MemoryStore;
 use esker_base::{Kind, Result};
-use esker_fs::inode::FileId;
+use esker_fs::inode::{FileId, FileKind};
 use esker_fs::maintenance::squash::SquashOptions;
+use esker_fs::ops::NewFile;
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_fs::session::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
@@ -95,6 +96,44 @@ fn a_repeated_create_finds_its_own_file() -> Result<()> {
     create(b"new", 9)?;
     assert_eq!(session.lookup(root, b"new", false)?.id, 9);
     session.publish("two")?;
+    check_sound(&repository);
+    Ok(())
+}
+
+#[test]
+fn a_repeated_make_finds_its_own_file_and_no_other() -> Result<()> {
+    let repository = repository();
+    let mut session = repository.begin(&[], SessionOptions::default())?;
+    let own = session.identity().clone();
+    let root = session.root().clone();
+    for (number, kind) in
+        [FileKind::File, FileKind::Fifo, FileKind::Symlink].into_iter().enumerate()
+    {
+        let name = format!("f{number}").into_bytes();
+        let new =
+            NewFile { kind, mode: 0o640, uid: own.uid, gid: own.gid, rdev: 0, target: b"target" };
+        let id = FileId(1 << 70 | number as u128);
+        session.attach_request(Some(&record(7, &name)))?;
+        let made = session.make_identified(&root, &name, &new, id)?;
+        assert_eq!((made.id, made.kind(), made.uid), (id.0, Some(kind), own.uid));
+        // Also by another of its names, at which only a link is.
+        session.link(&root, &name, &root, &[&name[..], b"-linked"].concat())?;
+        assert_eq!(session.make_identified(&root, &name, &new, id)?.nlink, 2);
+        let other = session.make_identified(&root, &name, &new, FileId(id.0 + 100));
+        assert_eq!(other.unwrap_err().kind(), Kind::Exists);
+        assert_eq!(session.requests()?, [record(7, &name)]);
+    }
+    let new = NewFile {
+        kind: FileKind::Directory,
+        mode: 0o755,
+        uid: own.uid,
+        gid: own.gid,
+        rdev: 0,
+        target: b"",
+    };
+    let made = session.make_identified(&root, b"d", &new, FileId(9));
+    assert_eq!(made.unwrap_err().kind(), Kind::Invalid);
+    session.publish("made")?;
     check_sound(&repository);
     Ok(())
 }

@@ -10,6 +10,8 @@ mod hostile;
 mod linearizability;
 mod metrics;
 mod open_files;
+mod raw_client;
+mod repeated_makes;
 mod requests;
 mod served;
 mod takeover;

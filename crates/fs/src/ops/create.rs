@@ -64,6 +64,18 @@ impl Session {
         mode: u32,
         rdev: u64,
     ) -> Result<Inode> {
+        let mut inode = self.new_node(dir, name, (kind, mode, rdev))?;
+        self.insert(dir, name, &mut inode)?;
+        Ok(inode)
+    }
+
+    /// The inode that [`Session::mknod`] puts.
+    pub(super) fn new_node(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        (kind, mode, rdev): (FileKind, u32, u64),
+    ) -> Result<Inode> {
         match kind {
             FileKind::Fifo | FileKind::Socket | FileKind::File => {}
             FileKind::CharDevice | FileKind::BlockDevice if self.identity().is_root() => {}
@@ -77,7 +89,6 @@ impl Session {
         }
         let mut inode = Inode::new(NameKind::Is(kind), mode & 0o7777, self.now_ns());
         inode.rdev = rdev;
-        self.insert(dir, name, &mut inode)?;
         Ok(inode)
     }
 
@@ -87,11 +98,17 @@ impl Session {
     /// As [`Session::create`]; `TooLarge`, `NotFound` (if empty) or `Invalid` for targets that
     /// cannot be paths.
     pub fn symlink(&self, dir: &Dir, name: &[u8], target: &[u8]) -> Result<Inode> {
+        let mut inode = self.new_symlink(target)?;
+        self.insert(dir, name, &mut inode)?;
+        Ok(inode)
+    }
+
+    /// The inode that [`Session::symlink`] puts.
+    pub(super) fn new_symlink(&self, target: &[u8]) -> Result<Inode> {
         check_target(target)?;
         let mut inode = Inode::new(NameKind::Is(FileKind::Symlink), 0o777, self.now_ns());
         inode.size = target.len() as u64;
         inode.content = target.to_vec();
-        self.insert(dir, name, &mut inode)?;
         Ok(inode)
     }
 }

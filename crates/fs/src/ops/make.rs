@@ -36,6 +36,14 @@ impl Session {
     /// the session is the superuser's.
     #[inline]
     pub fn make(&self, dir: &Dir, name: &[u8], new: &NewFile) -> Result<Inode> {
+        let mut inode = self.new_for_other(new)?;
+        self.insert_as(dir, name, &mut inode, Some((new.uid, new.gid)))?;
+        Ok(inode)
+    }
+
+    /// The inode that [`Session::make`] puts.
+    #[inline]
+    pub(super) fn new_for_other(&self, new: &NewFile) -> Result<Inode> {
         if !self.identity().is_root() {
             let context = "only a session of the superuser can make files for others";
             return Err(Error::new(Kind::NotPermitted, context));
@@ -54,7 +62,6 @@ impl Session {
             }
             _ => {}
         }
-        self.insert_as(dir, name, &mut inode, Some((new.uid, new.gid)))?;
         Ok(inode)
     }
 

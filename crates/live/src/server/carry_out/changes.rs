@@ -132,7 +132,8 @@ impl ClientSession<'_> {
         for position in positions {
             if window.is_done(position) {
                 metrics.repeated.inc();
-                self.repeat_item(header.verb, id, &mut input, out)?;
+                let of = (id, files.get(position.item));
+                self.repeat_item(header.verb, of, &mut input, out)?;
                 continue;
             }
             let dir = match &dir {
@@ -147,17 +148,18 @@ impl ClientSession<'_> {
             let outcome = match header.verb {
                 Verb::Create => {
                     let (mode, name) = (take_mode(&mut input)?, take_name(&mut input)?);
-                    let file = FileId(files.get(position.item));
+                    let file = files.get(position.item);
                     let created = self.session.create_identified(dir, name, mode, file);
                     created.map(|()| ItemEffect::InTree)
                 }
                 // Repeating these has the same effect again, or finds it.
                 verb if !carries_record(verb) => self
-                    .change_item(verb, dir, &mut input)
+                    .change_item(verb, (dir, files.get(position.item)), &mut input)
                     .inspect_err(|_| window.finish(position, false))?,
                 verb => {
                     self.attach_request(Some(&window.record()))?;
-                    let outcome = self.change_item(verb, dir, &mut input);
+                    let of = (dir, files.get(position.item));
+                    let outcome = self.change_item(verb, of, &mut input);
                     self.attach_request(None)?;
                     outcome.inspect_err(|_| window.finish(position, false))?
                 }
@@ -183,11 +185,11 @@ impl ClientSession<'_> {
         Ok(!carries_record(header.verb))
     }
 
-    /// Carries out one change other than a create.
+    /// Carries out one change other than a create. A file that it makes gets the identity `file`.
     fn change_item(
         &self,
         verb: Verb,
-        dir: &Dir,
+        (dir, file): (&Dir, FileId),
         input: &mut WireInput,
     ) -> Result<Result<ItemEffect>, FrameRefusal> {
         let session = &self.session;
@@ -202,7 +204,7 @@ impl ClientSession<'_> {
             }
             Verb::MakeNode => {
                 let (new, opens) = take_new_file(input)?;
-                return Ok(self.make_node(dir, take_name(input)?, (&new, opens)));
+                return Ok(self.make_node(dir, (take_name(input)?, file), (&new, opens)));
             }
             Verb::InsertAdopted => {
                 let (set, name) = take_adopted(input)?;
@@ -262,11 +264,12 @@ impl ClientSession<'_> {
         }
     }
 
-    /// Makes a file of any kind, and opens it if asked to. Only the superuser makes files for others.
+    /// Makes a file of any kind, with the identity `file` unless it is a directory, and opens it if
+    /// asked to. Only the superuser makes files for others.
     fn make_node(
         &self,
         dir: &Dir,
-        name: &[u8],
+        (name, file): (&[u8], FileId),
         (new, opens): (&NewFile, bool),
     ) -> Result<ItemEffect> {
         let session = &self.session;
@@ -282,9 +285,7 @@ impl ClientSession<'_> {
                 self.directories.keep(&made);
                 session.stat_dir(&made)?
             }
-            _ if is_root => session.make(dir, name, new)?,
-            FileKind::Symlink => session.symlink(dir, name, new.target)?,
-            kind => session.mknod(dir, name, kind, new.mode, new.rdev)?,
+            _ => session.make_identified(dir, name, new, file)?,
         };
         if opens && new.kind == FileKind::File {
             self.open(dir, &NamedFile { id: inode.id, name })?;
@@ -296,61 +297,75 @@ impl ClientSession<'_> {
     fn repeat_item(
         &self,
         verb: Verb,
-        id: DirId,
+        (id, file): (DirId, FileId),
         input: &mut WireInput,
         out: &mut Vec<u8>,
     ) -> Result<(), FrameRefusal> {
         if matches!(verb, Verb::MakeNode | Verb::Link) {
             let dir = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
-            return self.find_made(verb, &dir, input, out);
+            return self.find_made(verb, (&dir, file), input, out);
         }
         skip_change(verb, input)?;
         put_status(out, &Ok(()), 0);
         Ok(())
     }
 
-    /// Answers the repetition of a request that made a name before a takeover.
+    /// Answers the repetition of a request that made a name before a takeover. The answer says what
+    /// is at the name, and opens it, only if that is the file with the identity `file`, which the
+    /// request made: another one there is that of another client.
     fn find_made(
         &self,
         verb: Verb,
-        dir: &Dir,
+        (dir, file): (&Dir, FileId),
         input: &mut WireInput,
         out: &mut Vec<u8>,
     ) -> Result<(), FrameRefusal> {
-        let mut id = 0;
-        let (dir, name, opens) = if verb == Verb::Link {
-            id = NamedFile::take(input)?.id;
+        let found = if verb == Verb::Link {
+            let id = NamedFile::take(input)?.id;
             let (target, name) = self.take_second_name(input)?;
-            (target, name, false)
+            self.made_at(&target, name).and_then(|inode| match id == 0 || inode.id == id {
+                true => Ok(inode),
+                false => {
+                    let what = "linked before a takeover, and moved since";
+                    Err(Error::new(Kind::NotFound, what))
+                }
+            })
         } else {
             let (new, opens) = take_new_file(input)?;
-            (dir.clone(), take_name(input)?, opens && new.kind == FileKind::File)
+            let name = take_name(input)?;
+            self.made_at(dir, name).and_then(|inode| {
+                // A directory that was made at the name after it has the same use for the client.
+                let is_own = match new.kind {
+                    FileKind::Directory => inode.is_directory(),
+                    _ => inode.id == file.0,
+                };
+                if !is_own {
+                    let what = "made before a takeover, and replaced by another client since";
+                    return Err(Error::new(Kind::Exists, what));
+                }
+                if opens && new.kind == FileKind::File {
+                    self.open(dir, &NamedFile { id: inode.id, name })?;
+                }
+                self.keep_directory(dir, name, &inode);
+                Ok(inode)
+            })
         };
-        let dir = &dir;
-        let found = self
-            .session
-            .lookup(dir, name, false)
-            .map_err(|error| error.within("made before a takeover, and moved or removed since"));
-        let found = found.and_then(|inode| {
-            if id != 0 && inode.id != id {
-                return Err(Error::new(
-                    Kind::NotFound,
-                    "linked before a takeover, and moved since",
-                ));
-            }
-            self.seen_links.add(&inode);
-            if opens {
-                self.open(dir, &NamedFile { id: inode.id, name })?;
-            }
-            self.keep_directory(dir, name, &inode);
-            Ok(inode)
-        });
         put_status(out, &found, ANSWER_TEXT_BYTES_MAX);
         match found {
-            Ok(inode) => put_attributes(out, &inode),
+            Ok(inode) => {
+                self.seen_links.add(&inode);
+                put_attributes(out, &inode);
+            }
             Err(error) => check_goes_on(&error)?,
         }
         Ok(())
+    }
+
+    /// What is at a name that the client made before a takeover.
+    fn made_at(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
+        self.session
+            .lookup(dir, name, false)
+            .map_err(|error| error.within("made before a takeover, and moved or removed since"))
     }
 
     fn take_second_name<'b>(
@@ -381,7 +396,7 @@ fn carries_record(verb: Verb) -> bool {
     !matches!(verb, Create | SetAttributes | Write | Allocate | Open | Close)
 }
 
-/// Identities of the files that a request creates: hashes of what identifies the request, so that a
+/// Identities of the files that a request makes: hashes of what identifies the request, so that a
 /// repeated one finds its files, and no user can choose the identity of a file.
 struct FileIds {
     first: u128,
@@ -401,9 +416,9 @@ impl FileIds {
         Self { first: u128::from_le_bytes(*first) }
     }
 
-    /// The identity of the file that `item` creates.
-    fn get(&self, item: u16) -> u128 {
-        self.first.wrapping_add(u128::from(item))
+    /// The identity of the file that `item` makes.
+    fn get(&self, item: u16) -> FileId {
+        FileId(self.first.wrapping_add(u128::from(item)))
     }
 }
 
