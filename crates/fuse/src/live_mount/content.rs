@@ -64,9 +64,13 @@ impl LiveState {
         }
         let file = node.reference();
         let change = self.change(Request::set_attributes(&file.file(), &changes));
-        let [changed, found] = self.call_all([change, Request::attributes(&file.file())])?;
-        self.done(changed)?;
-        Ok(self.shown(&node, &self.attributes_in(found)?))
+        let requests = [change, Request::attributes(&file.file())];
+        let found = self.track_change(&[node.id], || {
+            let [changed, found] = self.call_all(requests)?;
+            self.done(changed)?;
+            self.attributes_in(found)
+        })?;
+        Ok(self.shown(&node, &found))
     }
 
     /// The mode of `node` without the set-id bits that a write by another user removes, if this
@@ -176,12 +180,15 @@ impl LiveState {
         let node = self.node(number)?;
         let file = node.reference();
         let how = WriteMode { appends: false, drops_set_id };
-        for (index, piece) in bytes.chunks(TRANSFER_BYTES_MAX).enumerate() {
-            let at = offset + (index * TRANSFER_BYTES_MAX) as u64;
-            let write = Request::write_as(&file.file(), (at, piece), how);
-            let [done] = self.call_all([self.change(write)])?;
-            self.done(done)?;
-        }
+        let mut pieces = bytes.chunks(TRANSFER_BYTES_MAX).enumerate();
+        self.track_change(&[node.id], || {
+            pieces.try_for_each(|(index, piece)| {
+                let at = offset + (index * TRANSFER_BYTES_MAX) as u64;
+                let write = Request::write_as(&file.file(), (at, piece), how);
+                let [done] = self.call_all([self.change(write)])?;
+                self.done(done)
+            })
+        })?;
         if drops_set_id && node.has_set_id() {
             self.invalidate_attributes(number);
         }
@@ -198,19 +205,20 @@ impl LiveState {
         let node = self.node(number)?;
         let file = node.reference();
         let how = WriteMode { appends: true, drops_set_id };
-        for piece in bytes.chunks(TRANSFER_BYTES_MAX) {
-            loop {
-                let [found] = self.call_all([Request::attributes(&file.file())])?;
-                let end = self.attributes_in(found)?.size;
-                let write = Request::write_as(&file.file(), (end, piece), how);
-                let [done] = self.call_all([self.change(write)])?;
-                match done.and_then(|answer| answer.outcome()) {
-                    // Another client has appended meanwhile.
-                    Err(error) if error.kind() == Kind::Conflict => {}
-                    done => break done.map_err(|error| self.errno(&error))?,
-                }
+        let append_piece = |piece: &[u8]| loop {
+            let [found] = self.call_all([Request::attributes(&file.file())])?;
+            let end = self.attributes_in(found)?.size;
+            let write = Request::write_as(&file.file(), (end, piece), how);
+            let [done] = self.call_all([self.change(write)])?;
+            match done.and_then(|answer| answer.outcome()) {
+                // Another client has appended meanwhile.
+                Err(error) if error.kind() == Kind::Conflict => {}
+                done => break done.map_err(|error| self.errno(&error)),
             }
-        }
+        };
+        self.track_change(&[node.id], || {
+            bytes.chunks(TRANSFER_BYTES_MAX).try_for_each(append_piece)
+        })?;
         self.invalidate_attributes(number);
         Ok(())
     }
@@ -224,9 +232,11 @@ impl LiveState {
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
         let file = node.reference();
-        let change = Request::allocate(&file.file(), range, range_change(mode)?);
-        let [done] = self.call_all([self.change(change)])?;
-        self.done(done)?;
+        let change = self.change(Request::allocate(&file.file(), range, range_change(mode)?));
+        self.track_change(&[node.id], || {
+            let [done] = self.call_all([change])?;
+            self.done(done)
+        })?;
         if drops_set_id && node.has_set_id() { self.drop_set_id(&node) } else { Ok(()) }
     }
 
@@ -234,8 +244,10 @@ impl LiveState {
         if let Some(mode) = self.mode_without_set_id(node) {
             let changes = AttributeRequest { mode: Some(mode), ..AttributeRequest::default() };
             let change = Request::set_attributes(&node.reference().file(), &changes);
-            let [done] = self.call_all([self.change(change)])?;
-            self.done(done)?;
+            self.track_change(&[node.id], || {
+                let [done] = self.call_all([self.change(change)])?;
+                self.done(done)
+            })?;
         }
         self.invalidate_attributes(node.number);
         Ok(())

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::live_listing::LiveListing;
 use super::live_node::{ContentState, LiveNode, NodeOpens};
 use super::prefetched::PrefetchedEntries;
+use super::unsynced_changes::UnsyncedChanges;
 use crate::attributes::ListedAttributes;
 use crate::mount_state::is_of_store;
 use crate::node_table::{NodeTable, ROOT};
@@ -34,6 +35,7 @@ pub(crate) struct LiveState {
     pub(super) nodes: NodeTable<LiveNode>,
     /// Entries of directories that were read ahead.
     pub(super) prefetched: PrefetchedEntries,
+    unsynced: UnsyncedChanges,
     pub(super) clock: Arc<dyn Clock>,
     /// Losses of changes that the mount's owner knows of.
     reported_losses: AtomicU64,
@@ -89,6 +91,7 @@ impl LiveState {
             syncing,
             nodes: NodeTable::new(LiveNode::root()),
             prefetched: PrefetchedEntries::default(),
+            unsynced: UnsyncedChanges::default(),
             clock,
             reported_losses: AtomicU64::new(0),
             root: Mutex::default(),
@@ -158,13 +161,36 @@ impl LiveState {
         found.map_err(|error| self.errno(&error))
     }
 
+    /// Runs `change`, which changes `files`, so that syncs of these report its loss.
+    pub(super) fn track_change<T>(
+        &self,
+        files: &[u128],
+        change: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let losses = self.connection.losses();
+        let changed = change();
+        // A change that failed may be done in part.
+        self.record_changes(files, losses);
+        changed
+    }
+
+    /// Records changes of `files` that were answered, and before which there were `losses`.
+    pub(super) fn record_changes(&self, files: &[u128], losses: u64) {
+        if !self.is_durable && self.unsynced.add(files, losses) {
+            // If it fails, the next change tries again.
+            let _ = self.sync();
+        }
+    }
+
     /// Returns once all completed changes survive power loss.
     pub(super) fn sync(&self) -> Result<(), Errno> {
         for _ in 0..SYNC_ATTEMPTS {
+            let number = self.unsynced.begin_sync();
             let changes = self.connection.answered_changes();
             self.done(self.syncing.call(Request::sync()))?;
             if self.connection.server() == self.syncing.server() {
                 self.connection.set_synced(changes);
+                self.unsynced.end_sync(number, self.connection.losses());
                 return Ok(());
             }
             // The client that makes changes has yet to learn of a takeover, and what was lost in it.
@@ -173,16 +199,16 @@ impl LiveState {
         Err(Errno::EIO)
     }
 
-    /// As [`LiveState::sync`], for a program that syncs the file `number`. Fails once for each file
-    /// after a takeover that may have lost changes.
+    /// As [`LiveState::sync`], for a program that syncs the file `number`. After a takeover that may
+    /// have lost changes, fails once for each file that the kernel knew, and for each whose changes
+    /// may be lost.
     pub(super) fn sync_file(&self, number: u64) -> Result<(), Errno> {
         self.sync()?;
         let losses = self.connection.losses();
         let node = self.node(number)?;
-        if node.losses.swap(losses, Ordering::AcqRel) < losses {
-            return Err(Errno::EIO);
-        }
-        Ok(())
+        let was_known = node.losses.swap(losses, Ordering::AcqRel) < losses;
+        let was_changed = self.unsynced.take_loss(node.id);
+        if was_known || was_changed { Err(Errno::EIO) } else { Ok(()) }
     }
 
     /// Reports a takeover that may have lost changes, if there was one since the last call.
@@ -292,10 +318,8 @@ impl LiveState {
         (name, made): (&[u8], &LiveAttributes),
         losses: u64,
     ) -> Arc<LiveNode> {
-        let node = self.intern(parent, name, made);
-        // It may be lost since.
-        node.losses.fetch_min(losses, Ordering::AcqRel);
-        node
+        self.record_changes(&[parent.id, made.id], losses);
+        self.intern(parent, name, made)
     }
 
     /// Opens the file of `node` again if another server has taken over from `server` since.

@@ -3,9 +3,10 @@
 //!
 //! `live_driver` answers the kernel by requests to the namespace's server (`esker_live`), with the
 //! nodes, open files and listings of `live_state`; `names`, `content`, `live_listing` and `xattrs`
-//! are the operations, and `prefetched` saves look-ups. A mount is one client of the server, shared by the threads that answer the
-//! kernel, and acts for its user; that of the superuser acts for all users of the machine, whose
-//! permissions the kernel checks. What other clients see, and when: docs/guide/live.md.
+//! are the operations; `prefetched` saves look-ups, and `unsynced_changes` are those whose loss syncs
+//! report. A mount is one client of the server, shared by the threads that answer the kernel, and acts
+//! for its user; that of the superuser acts for all users of the machine, whose permissions the kernel
+//! checks. What other clients see, and when: docs/guide/live.md.
 
 mod content;
 mod live_driver;
@@ -14,6 +15,9 @@ mod live_node;
 mod live_state;
 mod names;
 mod prefetched;
+#[cfg(test)]
+mod tests;
+mod unsynced_changes;
 mod xattrs;
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -109,12 +109,15 @@ impl LiveState {
     }
 
     pub(super) fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
-        let dir = self.directory(parent)?.dir();
-        let unlink = self.change(Request::unlink(&dir, &[name]));
-        let [found, done] = self.call_all([Request::lookup(&dir, &[name]), unlink])?;
-        self.done(done)?;
-        self.lost_name(found);
-        Ok(())
+        let parent = self.directory(parent)?;
+        let dir = parent.dir();
+        self.track_change(&[parent.id], || {
+            let unlink = self.change(Request::unlink(&dir, &[name]));
+            let [found, done] = self.call_all([Request::lookup(&dir, &[name]), unlink])?;
+            self.done(done)?;
+            self.lost_name(found);
+            Ok(())
+        })
     }
 
     /// Marks the node of a file that had the attributes in `found` before it lost a name to this
@@ -129,9 +132,12 @@ impl LiveState {
     }
 
     pub(super) fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
-        let dir = self.directory(parent)?.dir();
-        let [done] = self.call_all([self.change(Request::remove_directory(&dir, &[name]))])?;
-        self.done(done)
+        let parent = self.directory(parent)?;
+        let remove = self.change(Request::remove_directory(&parent.dir(), &[name]));
+        self.track_change(&[parent.id], || {
+            let [done] = self.call_all([remove])?;
+            self.done(done)
+        })
     }
 
     /// Renames `name` in `parent` to `new_name` in `new_parent`.
@@ -146,14 +152,16 @@ impl LiveState {
         let rename = self.change(Request::rename((&dir, name), (&new_dir, new_name), flags));
         let at_new = || Request::lookup(&new_dir, &[new_name]);
         let requests = [at_new(), rename, at_new(), Request::lookup(&dir, &[name])];
-        let [replaced, renamed, moved, other] = self.call_all(requests)?;
+        let losses = self.connection.losses();
+        let [replaced, renamed, moved, other] =
+            self.track_change(&[parent.id, new_parent.id], || self.call_all(requests))?;
         self.done(renamed)?;
         self.lost_name(replaced);
         // Nodes follow, if the kernel knows the files. The old name is there after an exchange.
         for (found, parent, name) in [(moved, &new_parent, new_name), (other, &parent, name)] {
-            if let Ok(found) = found.and_then(|answer| answer.only(take_attributes))
-                && let Some(node) = self.nodes.find(found.id, found.kind)
-            {
+            let Ok(found) = found.and_then(|answer| answer.only(take_attributes)) else { continue };
+            self.record_changes(&[found.id], losses);
+            if let Some(node) = self.nodes.find(found.id, found.kind) {
                 node.moved(parent, name);
             }
         }

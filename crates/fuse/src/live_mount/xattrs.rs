@@ -49,9 +49,10 @@ impl LiveState {
         flags: i32,
     ) -> Result<(), Errno> {
         let condition: XattrSet = xattr_condition(attribute, flags)?;
-        let file = self.node(number)?.reference();
-        let change = Request::set_xattr(&file.file(), (attribute, value), condition);
-        let [done] = self.call_all([self.change(change)])?;
+        let node = self.node(number)?;
+        let file = node.reference();
+        let change = self.change(Request::set_xattr(&file.file(), (attribute, value), condition));
+        let [done] = self.track_change(&[node.id], || self.call_all([change]))?;
         match done.and_then(|answer| answer.outcome()) {
             // Beyond the limit on a file's attributes, other file systems report a lack of space.
             Err(error) if error.kind() == Kind::TooLarge => Err(Errno::ENOSPC),
@@ -63,9 +64,11 @@ impl LiveState {
         if !is_stored(attribute) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let file = self.node(number)?.reference();
-        let [done] =
-            self.call_all([self.change(Request::remove_xattr(&file.file(), attribute))])?;
-        self.done(done)
+        let node = self.node(number)?;
+        let remove = Request::remove_xattr(&node.reference().file(), attribute);
+        self.track_change(&[node.id], || {
+            let [done] = self.call_all([self.change(remove)])?;
+            self.done(done)
+        })
     }
 }
