@@ -9,6 +9,7 @@ mod histories;
 mod hostile;
 mod linearizability;
 mod metrics;
+mod open_file_limits;
 mod open_files;
 mod raw_client;
 mod repeated_makes;

@@ -3,7 +3,8 @@
 //!
 //! An open file stays usable while other clients move and remove its names. It is open for the
 //! client, not for a connection, so a client that connects again finds it open. A server that takes
-//! over has none open: clients open theirs again, and files without names are lost.
+//! over has none open: clients open theirs again, and files without names are lost. How many files a
+//! client, a user and all users have open is bounded (`open_file_limits`).
 
 use std::sync::Arc;
 
@@ -15,8 +16,10 @@ use esker_fs::stack::identity::{EXECUTE, Identity, READ, WRITE};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
+use super::open_file_limits::{AdmittedFile, OpenFileLimits};
+
 /// Maximum number of files that a client may have open.
-const OPEN_FILES_MAX: usize = 1 << 16;
+pub(super) const CLIENT_FILES_MAX: usize = 1 << 16;
 
 /// A file that a client has open, and what the client may do with it.
 #[derive(Clone, Debug)]
@@ -27,9 +30,19 @@ pub(super) struct ClientFile {
 }
 
 /// The files that a client has open.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ClientFiles {
-    files: Mutex<HashMap<u128, ClientFile>>,
+    limits: Arc<OpenFileLimits>,
+    /// The user of the client.
+    uid: u32,
+    files: Mutex<HashMap<u128, KeptFile>>,
+}
+
+/// A file that is open, and counts as that.
+#[derive(Debug)]
+struct KeptFile {
+    opened: ClientFile,
+    _admitted: AdmittedFile,
 }
 
 impl ClientFile {
@@ -51,33 +64,48 @@ impl ClientFile {
 }
 
 impl ClientFiles {
-    /// Returns the file `id`, if it is open.
-    pub fn get(&self, id: u128) -> Option<ClientFile> {
-        self.files.lock().get(&id).cloned()
+    /// A client of the user `uid`, whose open files count within `limits`, and which has none.
+    pub fn new(limits: &Arc<OpenFileLimits>, uid: u32) -> Self {
+        Self { limits: limits.clone(), uid, files: Mutex::default() }
     }
 
-    /// Keeps `opened`, which `session` has just opened, until it is closed. Opening a file twice
-    /// does not count twice.
+    /// Returns the file `id`, if it is open.
+    pub fn get(&self, id: u128) -> Option<ClientFile> {
+        self.files.lock().get(&id).map(|kept| kept.opened.clone())
+    }
+
+    /// Admits one more open file. The client's changes come one after another, so there is room for
+    /// it until the next one.
     ///
     /// # Errors
-    /// `TooManyOpenFiles`; errors of closing a file that was open already.
-    pub fn keep(&self, session: &Session, opened: ClientFile) -> Result<()> {
-        let mut files = self.files.lock();
-        if files.len() >= OPEN_FILES_MAX && !files.contains_key(&opened.file.id()) {
-            drop(files);
-            session.close_file(opened.file)?;
-            let what = format!("the client has {OPEN_FILES_MAX} files open: close some");
+    /// `TooManyOpenFiles`.
+    pub fn admit(&self) -> Result<AdmittedFile> {
+        if self.files.lock().len() >= CLIENT_FILES_MAX {
+            let what = format!("the client has {CLIENT_FILES_MAX} files open: close some");
             return Err(Error::new(Kind::TooManyOpenFiles, what));
         }
-        let before = files.insert(opened.file.id(), opened);
-        drop(files);
-        before.map_or(Ok(()), |before| session.close_file(before.file))
+        self.limits.admit(self.uid)
+    }
+
+    /// Keeps `opened`, which `session` has just opened and which was `admitted`, until it is closed.
+    /// Opening a file twice does not count twice.
+    ///
+    /// # Errors
+    /// Those of closing a file that was open already.
+    pub fn keep(
+        &self,
+        session: &Session,
+        (opened, admitted): (ClientFile, AdmittedFile),
+    ) -> Result<()> {
+        let kept = KeptFile { opened, _admitted: admitted };
+        let before = self.files.lock().insert(kept.opened.file.id(), kept);
+        before.map_or(Ok(()), |before| session.close_file(before.opened.file))
     }
 
     /// Lets the client do with an open file also what `now` allows: another program opens it after
     /// its permissions have changed.
     pub fn widen(&self, now: &ClientFile) {
-        if let Some(opened) = self.files.lock().get_mut(&now.file.id()) {
+        if let Some(KeptFile { opened, .. }) = self.files.lock().get_mut(&now.file.id()) {
             opened.may_read |= now.may_read;
             opened.may_write |= now.may_write;
         }
@@ -89,14 +117,14 @@ impl ClientFiles {
     /// As `Session::close_file`; the file is closed even then.
     pub fn close(&self, session: &Session, id: u128) -> Result<()> {
         let closed = self.files.lock().remove(&id);
-        closed.map_or(Ok(()), |closed| session.close_file(closed.file))
+        closed.map_or(Ok(()), |closed| session.close_file(closed.opened.file))
     }
 
     /// Closes all files. The session writes what could not be written at its next sync.
     pub fn close_all(&self, session: &Session) {
         let files = std::mem::take(&mut *self.files.lock());
         for (_, closed) in files {
-            let _ = session.close_file(closed.file);
+            let _ = session.close_file(closed.opened.file);
         }
     }
 }

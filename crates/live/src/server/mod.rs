@@ -21,6 +21,7 @@ mod handshake;
 mod metrics;
 mod metrics_endpoint;
 mod open_directories;
+mod open_file_limits;
 mod peer_user;
 mod seen_links;
 mod served_namespace;
@@ -46,6 +47,7 @@ use self::group_commit::{GroupCommit, LEASE};
 pub use self::metrics::ServerCounters;
 use self::metrics::ServerMetrics;
 use self::metrics_endpoint::answer_metrics;
+use self::open_file_limits::OpenFileLimits;
 use self::served_namespace::{ServedNamespace, read_clients};
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
@@ -133,14 +135,15 @@ impl LiveServer {
         let epoch = Manifest::load(store, live.set)?.epoch;
         // No other server came between.
         let follows_orderly_end = is_released && Some(epoch) == manifest.epoch.checked_add(1);
-        let clients = read_clients(&session, &*clock)?;
+        let open_files = OpenFileLimits::new(rustix::process::geteuid().as_raw());
+        let clients = read_clients(&session, &*clock, &open_files)?;
         let metrics = ServerMetrics::default();
         let (commit, commit_thread) = GroupCommit::start(
             session.acting_as(session.identity().clone()),
             clock,
             (looked_ns, metrics.commits.clone()),
         )?;
-        let shown = (session, clients);
+        let shown = (session, clients, open_files);
         let served = ServedNamespace::new(
             shown,
             (instance, epoch, follows_orderly_end),

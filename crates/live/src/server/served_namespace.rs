@@ -17,6 +17,7 @@ use super::client_files::ClientFiles;
 use super::client_window::ClientWindow;
 use super::group_commit::GroupCommit;
 use super::metrics::{NamespaceGauges, ServerCounters, ServerMetrics};
+use super::open_file_limits::OpenFileLimits;
 use crate::wire::ServerWelcome;
 
 /// The server forgets a client that has not been connected for this long: such a client does not
@@ -53,15 +54,21 @@ pub(super) struct ServedNamespace {
     options: LiveServerOptions,
     clients: Mutex<KnownClients>,
     admission: Arc<ConnectionAdmission>,
+    open_files: Arc<OpenFileLimits>,
     commit: Arc<GroupCommit>,
     metrics: ServerMetrics,
 }
 
-/// Reads the clients of earlier servers from the records in `session`.
+/// Reads the clients of earlier servers from the records in `session`. The files that they open
+/// count within `open_files`.
 ///
 /// # Errors
 /// `Corrupt` for records that no server wrote; errors of the store.
-pub(super) fn read_clients(session: &Session, clock: &dyn Clock) -> Result<KnownClients> {
+pub(super) fn read_clients(
+    session: &Session,
+    clock: &dyn Clock,
+    open_files: &Arc<OpenFileLimits>,
+) -> Result<KnownClients> {
     let left_ns = clock.monotonic_ns();
     let mut clients = KnownClients::new();
     for record in session.requests()? {
@@ -69,8 +76,8 @@ pub(super) fn read_clients(session: &Session, clock: &dyn Clock) -> Result<Known
         clients.insert(
             record.client,
             KnownClient {
+                files: Arc::new(ClientFiles::new(open_files, window.uid())),
                 window,
-                files: Arc::default(),
                 has_connected: false,
                 connections: 0,
                 left_ns,
@@ -81,9 +88,10 @@ pub(super) fn read_clients(session: &Session, clock: &dyn Clock) -> Result<Known
 }
 
 impl ServedNamespace {
-    /// The state that serves `session` to its `clients`, and to new ones.
+    /// The state that serves `session` to its `clients`, and to new ones, within the limits of
+    /// `open_files`.
     pub fn new(
-        (session, clients): (Session, KnownClients),
+        (session, clients, open_files): (Session, KnownClients, Arc<OpenFileLimits>),
         identity: (u64, u64, bool),
         (commit, metrics): (Arc<GroupCommit>, ServerMetrics),
         options: LiveServerOptions,
@@ -95,6 +103,7 @@ impl ServedNamespace {
             session,
             began_ns: options.clock.now_ns(),
             admission: ConnectionAdmission::new(options.connections, own_uid),
+            open_files,
             options,
             clients: Mutex::new(clients),
             commit,
@@ -172,7 +181,7 @@ impl ServedNamespace {
         self.bound_left_clients(&mut clients, (client, identity.uid));
         let known = clients.entry(client).or_insert_with(|| KnownClient {
             window: ClientWindow::new(client, identity.uid, Random::from_system().next_u64()),
-            files: Arc::default(),
+            files: Arc::new(ClientFiles::new(&self.open_files, identity.uid)),
             has_connected: false,
             connections: 0,
             left_ns: now_ns,

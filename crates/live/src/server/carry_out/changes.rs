@@ -273,6 +273,11 @@ impl ClientSession<'_> {
         (new, opens): (&NewFile, bool),
     ) -> Result<ItemEffect> {
         let session = &self.session;
+        let opens = opens && new.kind == FileKind::File;
+        if opens {
+            // A file that cannot be opened is not made.
+            self.files.admit()?;
+        }
         let is_root = session.identity().is_root();
         let inode = match new.kind {
             FileKind::Directory if is_root => {
@@ -287,7 +292,7 @@ impl ClientSession<'_> {
             }
             _ => session.make_identified(dir, name, new, file)?,
         };
-        if opens && new.kind == FileKind::File {
+        if opens {
             self.open(dir, &NamedFile { id: inode.id, name })?;
         }
         Ok(ItemEffect::Made(Box::new(inode)))

@@ -152,9 +152,11 @@ impl ClientSession<'_> {
             FilePlace::Named(inode) => (session.open_file(dir, file.name)?, *inode),
             FilePlace::Linked => (self.open_linked(file.id)?, self.linked(file.id)?),
         };
-        match ClientFile::new(opened.clone(), session.identity(), &inode) {
-            Ok(opened) => self.files.keep(session, opened),
-            Err(denied) => session.close_file(opened).and(Err(denied)),
+        let kept = ClientFile::new(opened.clone(), session.identity(), &inode)
+            .and_then(|kept| Ok((kept, self.files.admit()?)));
+        match kept {
+            Ok(kept) => self.files.keep(session, kept),
+            Err(refused) => session.close_file(opened).and(Err(refused)),
         }
     }
 
