@@ -79,6 +79,18 @@ store() {
 ESKER_STORE=$(store) ESKER_DELTAFS_NAME=written "$top/deltafs" write
 ESKER_STORE=$top/work/store ESKER_DELTAFS_BASE=written ESKER_DELTAFS_NAME=read "$top/deltafs" read
 
+# Clients of a live namespace, whose server is a process of its own.
+cc -g -fsanitize=address,undefined "${c[@]}" "${cflags[@]}" "$programs/live.c" \
+    "$top/usr/lib/libesker.a" "${static_libs[@]}" -o "$top/live"
+live=$(store)
+"$top/live" "$live" create
+ESKER_STORE=$live "$esker" live serve run >/dev/null &
+server=$!
+"$top/live" "$live" use
+[ "$(ESKER_STORE=$live "$esker" ls monday:/run/inserted | wc -l)" = 3000 ]
+kill $server
+wait $server
+
 cc "${c[@]}" "${cflags[@]}" "$programs/ranks.c" "${libs[@]}" -lpthread -o "$top/ranks"
 "$top/ranks" "$(store)" 4
 ESKER_STORE=$(store) timeout 120 "$esker" run -n 3 -- "$top/ranks" "$top/work/store"

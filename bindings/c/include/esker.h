@@ -121,6 +121,7 @@ typedef struct esker_session esker_session;           /* a tree to write */
 typedef struct esker_dir esker_dir;                   /* an open directory of either */
 typedef struct esker_entries esker_entries;           /* a listing of a directory */
 typedef struct esker_file esker_file;                 /* an open file */
+typedef struct esker_live esker_live;                 /* a tree that many clients change */
 typedef struct esker_comm esker_comm;                 /* a rank of a job and its messages */
 typedef struct esker_imd_writer esker_imd_writer;     /* an indexed directory that is written */
 typedef struct esker_imd esker_imd;                   /* an indexed directory to read */
@@ -271,8 +272,10 @@ typedef struct esker_session_options {
     uint32_t rank;                 /* the rank of the part */
     uint32_t properties_count;     /* number of descriptions */
     const char *const *properties; /* descriptions for `esker show`: a key and a value each */
+    int32_t insertable;            /* 1: for esker_live_insert; without bases, and of no job */
+    int32_t reserved;              /* 0 */
 } esker_session_options;
-#define ESKER_SESSION_OPTIONS_INIT { sizeof(esker_session_options), NULL, 0, 0, 0, 0, NULL, 0, 0, NULL }
+#define ESKER_SESSION_OPTIONS_INIT { sizeof(esker_session_options), NULL, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, 0 }
 
 /* Begins a session. Cost: as esker_namespace_open, and two writes. */
 int esker_session_begin(esker_repository *repository, const esker_session_options *options,
@@ -477,6 +480,60 @@ int esker_file_sync(esker_file *file);
 /* Closes the file; its changes become an operation of the session. The handle is closed even if
  * this fails; the session's next sync or publish tries again. */
 int esker_file_close(esker_file *file);
+
+/* ---- Live namespaces: trees that many clients change at once ---------------------------------- */
+
+/* A server, `esker live serve NAME`, carries out the changes of all clients, and each sees those of
+ * the others at once. It acts for the user of this process. If it dies, calls wait up to half a
+ * minute for the next one and are carried out once; then they fail with ESKER_UNAVAILABLE. A change
+ * lasts as long as its server, and survives power loss after esker_live_sync. Paths begin at the
+ * root. Cost: a round trip or two for each call, however many files it has. */
+
+/* Makes a live namespace on top of snapshots, the uppermost first. Fails with ESKER_EXISTS if the
+ * name is taken; names of live namespaces are apart from those of snapshots. */
+int esker_live_create(esker_repository *repository, const char *name, const char *const *bases,
+                      size_t bases_count);
+/* Connects to its server. */
+int esker_live_open(esker_repository *repository, const char *name, esker_live **live);
+int esker_live_close(esker_live *live);
+
+/* Makes a directory with mode 0755. */
+int esker_live_mkdir(esker_live *live, const char *path);
+/* Makes a directory and those above it, as far as they are missing. */
+int esker_live_mkdir_all(esker_live *live, const char *path);
+/* Makes empty files with mode 0644 in a directory, and returns how many; `results` as of
+ * esker_create_many. Cost: a round trip for each 1,024. */
+int64_t esker_live_create_many(esker_live *live, const char *dir, const char *const *names,
+                               size_t names_count, int *results);
+/* Attributes; `flags` as of esker_stat. */
+int esker_live_stat(esker_live *live, const char *path, int flags, esker_stat_t *stat);
+/* Attributes of names in a directory, of symbolic links themselves; returns how many were found. */
+int64_t esker_live_stat_many(esker_live *live, const char *dir, const char *const *names,
+                             size_t names_count, esker_stat_t *stats, int *results);
+/* Reads a whole file, copies as much as there is room for and returns its size, which may exceed
+ * `buffer_bytes`. */
+int64_t esker_live_read_file(esker_live *live, const char *path, void *buffer, size_t buffer_bytes);
+/* Writes a whole file: creates it, or replaces its content, which others may see in part meanwhile. */
+int esker_live_write_file(esker_live *live, const char *path, const void *content,
+                          size_t content_bytes);
+/* Lists a directory, for esker_entries_next. */
+int esker_live_entries_open(esker_live *live, const char *path, esker_entries **entries);
+/* Renames; the target is replaced. */
+int esker_live_rename(esker_live *live, const char *from, const char *to);
+int esker_live_unlink(esker_live *live, const char *path);
+int esker_live_rmdir(esker_live *live, const char *path);
+/* Makes every change so far durable. Fails with ESKER_DEVICE_FAILED, once, if a server died with
+ * changes that it had answered and not synced: some may be lost. */
+int esker_live_sync(esker_live *live);
+/* Publishes the current state as the snapshot `name`. `id` may be NULL. Fails with
+ * ESKER_NOT_PERMITTED unless this is the server's user, or the superuser. */
+int esker_live_snapshot(esker_live *live, const char *name, char (*id)[ESKER_ID_BYTES]);
+/* Makes the directory `from` in the root of an insertable session the new directory `to`: others
+ * see nothing of it before, and all of it afterwards. It survives power loss once this has
+ * returned, and the session takes no more changes. One directory of a session can be inserted, once.
+ * Users as of esker_live_snapshot. Cost: a flush of the session, and some store requests of the
+ * server, for any number of files. */
+int esker_live_insert(esker_live *live, esker_session *session, const char *from, const char *to);
 
 /* ---- Communicators: ranks of a job ---------------------------------------------------------- */
 

@@ -384,6 +384,66 @@ struct session_options {
     std::string job;
     std::uint32_t rank = 0;
     bool take_over = false;
+    bool insertable = false;
+};
+
+/* A tree that many clients change at once, through its server. */
+class live : public handle<esker_live, esker_live_close> {
+public:
+    using handle::handle;
+
+    void make_dir(const std::string &path) const { check(esker_live_mkdir(get(), path.c_str())); }
+    void make_dirs(const std::string &path) const
+    {
+        check(esker_live_mkdir_all(get(), path.c_str()));
+    }
+    /* Makes empty files in a directory; the results are 0 or minus an errno. */
+    std::vector<int> create(const std::string &dir, const std::vector<std::string> &names) const
+    {
+        auto pointers = detail::pointers(names);
+        std::vector<int> results(names.size());
+        check(esker_live_create_many(get(), dir.c_str(), pointers.data(), pointers.size(),
+                                     results.data()));
+        return results;
+    }
+    esker_stat_t stat(const std::string &path, int flags = 0) const
+    {
+        esker_stat_t stat;
+        check(esker_live_stat(get(), path.c_str(), flags, &stat));
+        return stat;
+    }
+    std::string read(const std::string &path) const
+    {
+        std::string content;
+        auto size = check(esker_live_read_file(get(), path.c_str(), nullptr, 0));
+        do {
+            content.resize(static_cast<std::size_t>(size));
+            size = check(esker_live_read_file(get(), path.c_str(), content.data(), content.size()));
+        } while (static_cast<std::size_t>(size) > content.size());
+        content.resize(static_cast<std::size_t>(size));
+        return content;
+    }
+    void write(const std::string &path, bytes_view content) const
+    {
+        check(esker_live_write_file(get(), path.c_str(), content.data(), content.size()));
+    }
+    void rename(const std::string &from, const std::string &to) const
+    {
+        check(esker_live_rename(get(), from.c_str(), to.c_str()));
+    }
+    void remove(const std::string &path) const { check(esker_live_unlink(get(), path.c_str())); }
+    void remove_dir(const std::string &path) const { check(esker_live_rmdir(get(), path.c_str())); }
+    void sync() const { check(esker_live_sync(get())); }
+    esker::id snapshot(const std::string &name) const
+    {
+        char text[ESKER_ID_BYTES];
+        check(esker_live_snapshot(get(), name.c_str(), &text));
+        return detail::take_id(text);
+    }
+    void insert(const session &session, const std::string &from, const std::string &to) const
+    {
+        check(esker_live_insert(get(), session.get(), from.c_str(), to.c_str()));
+    }
 };
 
 /* Change sets and names in a store. */
@@ -414,6 +474,7 @@ public:
         options.job = given.job.empty() ? nullptr : given.job.c_str();
         options.rank = given.rank;
         options.take_over = given.take_over;
+        options.insertable = given.insertable;
         esker_session *begun;
         check(esker_session_begin(get(), &options, &begun));
         return esker::session(begun);
@@ -437,6 +498,13 @@ public:
     esker::snapshot snapshot(const std::string &name) const
     {
         return stack({ name });
+    }
+    /* Connects to the server of a live namespace. */
+    esker::live live(const std::string &name) const
+    {
+        esker_live *opened;
+        check(esker_live_open(get(), name.c_str(), &opened));
+        return esker::live(opened);
     }
     esker::id resolve(const std::string &name) const
     {

@@ -33,7 +33,7 @@ fn structs_are_those_of_the_header() {
     show!("esker_verify_report", CVerifyReport, warnings);
     show!("esker_name", CName, published_ns);
     show!("esker_transfer_counts", CTransferCounts, problems);
-    show!("esker_session_options", CSessionOptions, properties);
+    show!("esker_session_options", CSessionOptions, reserved);
     show!("esker_job_report", CJobReport, conflicts);
     show!("esker_stat_t", CStat, reserved);
     show!("esker_attributes", CAttributes, mtime_ns);

@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker::{AttributeChanges, Dir, FileKind, Metadata, Result, XattrSet};
+use esker::{AttributeChanges, Dir, FileKind, LiveAttributes, Metadata, Result, XattrSet};
 
 use crate::arguments::{bytes, bytes_mut, invalid, path, put, text};
 use crate::boundary::{call, count};
@@ -12,7 +12,7 @@ use crate::dir::copy_out;
 use crate::handle::Handle;
 
 /// `ESKER_NOFOLLOW`.
-const NOFOLLOW: c_int = 1;
+pub const NOFOLLOW: c_int = 1;
 
 /// `esker_stat_t`.
 #[repr(C)]
@@ -47,6 +47,23 @@ impl CStat {
             is_indexed: (kind == FileKind::Indexed).into(),
             reserved: [0; 7],
         })
+    }
+
+    pub fn of_live(attributes: &LiveAttributes) -> Self {
+        let kind = attributes.kind;
+        Self {
+            file_id: attributes.id.to_le_bytes(),
+            size: attributes.size,
+            atime_ns: attributes.atime_ns,
+            mtime_ns: attributes.mtime_ns,
+            ctime_ns: attributes.ctime_ns,
+            mode: type_bits(kind) | attributes.mode & !libc::S_IFMT,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            nlink: attributes.nlink,
+            is_indexed: (kind == FileKind::Indexed).into(),
+            reserved: [0; 7],
+        }
     }
 }
 

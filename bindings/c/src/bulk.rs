@@ -24,7 +24,7 @@ pub struct CFileContent {
 }
 
 /// Stores the outcome of one element; returns 1 for a success.
-fn keep(result: &mut i64, outcome: esker::Result<u64>) -> u64 {
+pub fn keep(result: &mut i64, outcome: esker::Result<u64>) -> u64 {
     match outcome {
         Ok(size) => {
             *result = i64::try_from(size).unwrap_or(i64::MAX);

@@ -4,7 +4,7 @@
 use std::ffi::{CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
-use esker::{Dir, DirEntries, DirEntry, Error, Result};
+use esker::{Dir, DirEntry, Error, Result};
 use parking_lot::Mutex;
 
 use crate::arguments::{path, put_new, slice_mut};
@@ -17,8 +17,11 @@ pub struct EntryCursor {
     entries: Mutex<EntryBatch>,
 }
 
+/// Names and attributes that are still to come.
+type RestOfEntries = Box<dyn Iterator<Item = Result<(CString, CStat)>> + Send>;
+
 struct EntryBatch {
-    rest: DirEntries,
+    rest: RestOfEntries,
     /// An error that followed the entries of the last batch.
     failure: Option<Error>,
     /// Names to which the entries of the last batch refer.
@@ -42,7 +45,7 @@ impl EntryBatch {
         }
         let mut filled = 0;
         for target in buffer {
-            match self.next() {
+            match self.rest.next() {
                 Some(Ok((name, stat))) => {
                     *target = CEntry { name: name.as_ptr(), stat };
                     self.lent.push(name);
@@ -58,15 +61,21 @@ impl EntryBatch {
         }
         Ok(filled)
     }
+}
 
-    fn next(&mut self) -> Option<Result<(CString, CStat)>> {
-        let encode = |entry: DirEntry| {
-            // Names have no zero bytes.
-            let name = CString::new(entry.name().as_bytes()).unwrap_or_default();
-            Ok((name, CStat::new(entry.metadata())?))
-        };
-        self.rest.next().map(|entry| entry.and_then(encode))
+impl EntryCursor {
+    /// Lists `entries`.
+    pub fn over(entries: impl Iterator<Item = Result<(CString, CStat)>> + Send + 'static) -> Self {
+        let batch = EntryBatch { rest: Box::new(entries), failure: None, lent: Vec::new() };
+        Self { entries: Mutex::new(batch) }
     }
+}
+
+fn encode(entry: Result<DirEntry>) -> Result<(CString, CStat)> {
+    let entry = entry?;
+    // Names have no zero bytes.
+    let name = CString::new(entry.name().as_bytes()).unwrap_or_default();
+    Ok((name, CStat::new(entry.metadata())?))
 }
 
 #[unsafe(no_mangle)]
@@ -86,8 +95,7 @@ pub unsafe extern "C" fn esker_entries_open(
                 let after: &OsStr = path(after, "after")?.as_os_str();
                 dir.entries_after(after)
             };
-            let batch = EntryBatch { rest, failure: None, lent: Vec::new() };
-            Ok(EntryCursor { entries: Mutex::new(batch) })
+            Ok(EntryCursor::over(rest.map(encode)))
         })
     })
 }

@@ -9,6 +9,7 @@
 //! | [`repository`], [`names`] | repositories, published names, garbage, verification |
 //! | [`session`], [`namespace`], [`job`] | trees to write, trees to read, parts of jobs |
 //! | [`dir`], [`attributes`], [`entries`], [`file`], [`bulk`] | what is in a tree |
+//! | [`live`] | trees that many clients change at once |
 //! | [`communicator`], [`message_functions`] | ranks and their messages |
 //! | [`indexed_writer`], [`indexed_reader`] | indexed directories |
 //! | [`shared`] | files that many ranks write |
@@ -37,6 +38,7 @@ mod handle;
 mod indexed_reader;
 mod indexed_writer;
 mod job;
+mod live;
 mod message_functions;
 mod names;
 mod namespace;

@@ -33,6 +33,8 @@ pub struct CSessionOptions {
     pub(crate) rank: u32,
     pub(crate) properties_count: u32,
     pub(crate) properties: *const *const c_char,
+    pub(crate) insertable: c_int,
+    pub(crate) reserved: c_int,
 }
 
 // SAFETY: integers and pointers, which may be null.
@@ -71,6 +73,9 @@ unsafe fn builder(repository: &Repository, options: &CSessionOptions) -> Result<
     }
     if options.memory_bytes != 0 {
         builder = builder.memory_bytes(usize::try_from(options.memory_bytes).unwrap_or(usize::MAX));
+    }
+    if options.insertable != 0 {
+        builder = builder.insertable();
     }
     if options.take_over != 0 {
         builder = builder.take_over();

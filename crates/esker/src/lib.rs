@@ -39,6 +39,7 @@
 //! | write one result with many ranks | [`Repository::job`], [`Job`] | `job_of_ranks` |
 //! | write one file with many ranks | [`Job::share_files`], [`SharedFile`] | `shared_file` |
 //! | find records by key | [`Session::draft_indexed`], [`IndexedDir`] | `indexed_directory` |
+//! | change one tree with many clients at once | [`Repository::live`], [`LiveNamespace`] | |
 //! | keep the objects elsewhere | [`backend`] | `own_store` |
 //! | use sorted records without files | the crate `esker-table` | `engine` |
 //!
@@ -91,6 +92,7 @@ mod file;
 pub mod guide;
 mod indexed;
 mod job;
+mod live;
 mod metadata;
 mod namespace;
 mod repository;
@@ -106,6 +108,7 @@ pub use entries::{DirEntries, DirEntry};
 pub use file::{File, FileStream, OpenOptions};
 pub use indexed::{IndexedDir, IndexedDraft};
 pub use job::Job;
+pub use live::LiveNamespace;
 pub use metadata::Metadata;
 pub use namespace::Namespace;
 pub use repository::{Repository, RepositoryOptions};
@@ -140,6 +143,8 @@ pub use esker_imd::{
     DirectoryOptions, DirectorySchema, DirectoryWriter, IndexedValue, RecordLayout,
     SessionDirectory, ValueFormat, WriteSummary,
 };
+pub use esker_live::client::LiveEntry;
+pub use esker_live::wire::LiveAttributes;
 pub use esker_shared::{AgreedAttributes, RemoteReads};
 pub use esker_table::manifest::SetId;
 pub use esker_table::tree::Durability;

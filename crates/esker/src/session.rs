@@ -146,6 +146,20 @@ impl Session {
         Ok(set)
     }
 
+    /// Ends the session for an insertion into a live namespace. Without one, it ends as if it was
+    /// dropped.
+    pub(crate) fn complete_to_insert(&self) -> Result<SetId> {
+        self.writer().complete()
+    }
+
+    /// Gives up the session's own hold of its set, which a live namespace holds by now.
+    pub(crate) fn forget_inserted(&self) {
+        // Best effort: a drop, or a collection, does it otherwise.
+        if self.tree.repository.abandon_session(self.writer()).is_ok() {
+            self.tree.keep();
+        }
+    }
+
     /// Ends a resumable session for now: another process can resume it at once. Survives power loss
     /// once it returns. Later changes fail with `Closed`. Returns the id with which it is resumed.
     ///

@@ -50,6 +50,7 @@ pub struct SessionBuilder {
     memory_bytes: Option<usize>,
     properties: BTreeMap<String, String>,
     takes_over: bool,
+    is_insertable: bool,
 }
 
 impl SessionBuilder {
@@ -63,6 +64,7 @@ impl SessionBuilder {
             memory_bytes: None,
             properties: BTreeMap::new(),
             takes_over: false,
+            is_insertable: false,
         }
     }
 
@@ -118,11 +120,18 @@ impl SessionBuilder {
         self
     }
 
+    /// Makes a session without bases, of no job, a directory of which can be inserted into a live
+    /// namespace ([`LiveNamespace::insert`](crate::LiveNamespace::insert)).
+    pub fn insertable(mut self) -> Self {
+        self.is_insertable = true;
+        self
+    }
+
     /// Begins the session. Cost: as [`Repository::snapshot`] for its bases, a marker for each of
     /// them and for the session, and a manifest.
     ///
     /// # Errors
-    /// `NotFound` if a base does not exist.
+    /// `NotFound` if a base does not exist; `Invalid` for an insertable session on bases.
     pub fn begin(self) -> Result<Session> {
         let bases = self.repository.resolve_all(self.bases.clone())?;
         let (sets, options) = (&self.repository.sets, self.options(self.durability));
@@ -160,6 +169,7 @@ impl SessionBuilder {
             tree,
             properties: self.properties.clone(),
             take_over: self.takes_over,
+            own_identities: self.is_insertable,
             ..SessionOptions::default()
         };
         if durability.is_none() { options.private() } else { options }

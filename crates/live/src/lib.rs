@@ -17,11 +17,13 @@
 
 pub mod client;
 pub mod proof;
+#[cfg(feature = "server")]
 pub mod server;
 pub mod server_address;
 pub mod wire;
 
 pub use self::client::{LiveConnection, LiveTree};
+#[cfg(feature = "server")]
 pub use self::server::{LiveServer, LiveServerOptions};
 
 /// The guide, whose example is tested.

@@ -116,6 +116,7 @@ impl UserSecret {
     }
 
     /// Returns the server's challenge to the client that sent `hello`: `nonce` and a proof.
+    #[cfg(any(feature = "server", test))]
     pub(crate) fn challenge(
         &self,
         hello: &ClientHello,
@@ -143,6 +144,7 @@ impl UserSecret {
 
     /// Returns the identity that a client claims with `answer`; `None` unless the answer proves
     /// that it knows the secret.
+    #[cfg(any(feature = "server", test))]
     pub(crate) fn claimed<'a>(
         &self,
         hello: &ClientHello,

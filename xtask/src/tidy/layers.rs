@@ -18,11 +18,19 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("esker-sim", &["esker-fs", "esker-table", "esker-base"]),
     ("esker-imd", &["esker-comm", "esker-fs", "esker-table", "esker-base"]),
     ("esker-shared", &["esker-comm", "esker-fs", "esker-extent", "esker-table", "esker-base"]),
+    ("esker-live", &["esker-fs", "esker-table", "esker-base"]),
     (
         "esker",
-        &["esker-shared", "esker-imd", "esker-comm", "esker-fs", "esker-table", "esker-base"],
+        &[
+            "esker-live",
+            "esker-shared",
+            "esker-imd",
+            "esker-comm",
+            "esker-fs",
+            "esker-table",
+            "esker-base",
+        ],
     ),
-    ("esker-live", &["esker-fs", "esker-table", "esker-base"]),
     ("esker-trap", &["esker-fs", "esker-table", "esker-base"]),
     ("esker-fuse-ring", &[]),
     (

@@ -15,7 +15,7 @@ int main(void)
     SHOW(esker_verify_report, warnings);
     SHOW(esker_name, published_ns);
     SHOW(esker_transfer_counts, problems);
-    SHOW(esker_session_options, properties);
+    SHOW(esker_session_options, reserved);
     SHOW(esker_job_report, conflicts);
     SHOW(esker_stat_t, reserved);
     SHOW(esker_attributes, mtime_ns);

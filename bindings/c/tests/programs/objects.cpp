@@ -94,6 +94,8 @@ int main(int argc, char **argv)
     repository.rename("first", "third");
     repository.remove_name("third");
     throws(ESKER_NOT_FOUND, [&] { repository.resolve("third"); });
+    throws(ESKER_NOT_FOUND, [&] { repository.live("none"); });
+    throws(ESKER_INVALID, [&] { esker::live().read("/none"); });
     repository.begin().abandon();
     std::puts("objects close themselves, and failures are exceptions");
     return 0;

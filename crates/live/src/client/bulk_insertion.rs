@@ -13,7 +13,7 @@ use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::dir::Dir;
 use esker_table::tree::Durability;
 
-use super::pending::{LiveDir, Request};
+use super::pending::LiveDir;
 use super::tree::LiveTree;
 
 /// Name of the directory in the client's set.
@@ -63,12 +63,10 @@ impl BulkInsertion {
     /// and at the server some store requests.
     ///
     /// # Errors
-    /// `Exists`, `Denied`, `Invalid` or `TooLarge` names; `NotPermitted` unless the client is of
-    /// the server's user, or the superuser; `Fenced` if `parent` was moved; errors of the store.
+    /// As [`LiveTree::insert_set`]; errors of the store.
     pub fn insert(&self, tree: &mut LiveTree, parent: &LiveDir, name: &[u8]) -> Result<()> {
         let set = self.session.complete()?;
-        tree.change(Request::adopt_set(set, CONTENT))?;
-        tree.change(Request::insert_adopted(parent, name, set).durable())
+        tree.insert_set((set, CONTENT), parent, name)
     }
 }
 

@@ -232,6 +232,24 @@ impl LiveTree {
         self.connection.call(Request::snapshot(name))?.only(|input| Ok(SetId(input.u128()?)))
     }
 
+    /// Makes the directory `source` in the root of `set`, a complete set with its own identities,
+    /// the new directory `name` in `parent`, durably: others see nothing of it before, and all of
+    /// it afterwards. The set has one such directory. Cost: two round trips, and some store
+    /// requests of the server.
+    ///
+    /// # Errors
+    /// `Exists`, `Denied`, `Invalid` or `TooLarge` names; `Invalid` for other sets; `NotPermitted`
+    /// unless the client is of the server's user, or the superuser; `Fenced` if `parent` was moved.
+    pub fn insert_set(
+        &mut self,
+        (set, source): (SetId, &[u8]),
+        parent: &LiveDir,
+        name: &[u8],
+    ) -> Result<()> {
+        self.change(Request::adopt_set(set, source))?;
+        self.change(Request::insert_adopted(parent, name, set).durable())
+    }
+
     /// Returns once everything that was answered before survives power loss.
     ///
     /// # Errors
