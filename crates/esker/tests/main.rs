@@ -6,12 +6,15 @@ mod ends;
 mod examples;
 mod files;
 mod jobs;
+mod live;
 mod paths;
 mod stores;
 mod surface;
 
 use esker::backend::MemoryStore;
-use esker::{Dir, File, IndexedDir, IndexedDraft, Job, Namespace, Repository, Session, Store};
+use esker::{
+    Dir, File, IndexedDir, IndexedDraft, Job, LiveNamespace, Namespace, Repository, Session, Store,
+};
 
 /// A repository in memory of its own.
 fn repository() -> Repository {
@@ -27,5 +30,5 @@ fn session() -> Session {
 const _: () = {
     const fn are_shared<T: Send + Sync>() {}
     are_shared::<(Store, Repository, Namespace, Session)>();
-    are_shared::<(Dir, File, Job, IndexedDir, IndexedDraft)>();
+    are_shared::<(Dir, File, Job, IndexedDir, IndexedDraft, LiveNamespace)>();
 };
