@@ -88,6 +88,8 @@ fn a_live_namespace_from_its_creation_to_its_removal() {
     assert!(status["counters"]["changes"].as_u64() > Some(5), "{status}");
     let listed = &esker.json(["live", "list"])[0];
     assert_eq!(listed["name"], "run");
+    assert!(esker.ok(["session", "list"]).contains("live namespace run"));
+    assert!(esker.ok(["log"]).contains("live namespace run"));
     // Only its removal gives it up.
     let set = format!("@{}", listed["set"].as_str().expect("a set"));
     assert_eq!(server.end(), Some(0));
@@ -146,6 +148,22 @@ fn a_tree_is_imported_as_a_new_directory() {
     assert!(compared.expect("diff runs").success());
     // What was interrupted or refused left nothing.
     assert_eq!(esker.ok(["session", "list"]), "");
+}
+
+/// Symptom: a command without a server said nothing for half a minute.
+#[test]
+fn a_command_that_waits_for_a_server_says_so() {
+    let esker = Esker::new();
+    esker.ok(["live", "create", "run"]);
+    let mut list = esker.command(["live", "ls", "run:/"]);
+    let mut list = list.stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let mut line = String::new();
+    let output = list.stderr.as_mut().expect("piped");
+    BufReader::new(output).read_line(&mut line).expect("readable");
+    assert!(line.contains("esker live serve run"), "{line}");
+    let server = Server::start(serve(&esker, &[]));
+    assert!(list.wait().expect("it ends").success());
+    assert_eq!(server.end(), Some(0));
 }
 
 /// A standby serves once the server is killed, and clients find it.

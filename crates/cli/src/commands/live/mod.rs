@@ -6,6 +6,9 @@ mod import;
 mod serve;
 
 use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use esker_base::store::SharedStore;
@@ -26,7 +29,11 @@ use self::serve::ServeArguments;
 use crate::change::{SessionSettings, TakeOver};
 use crate::context::CommandContext;
 use crate::location::StackArgument;
+use crate::output::notice;
 use crate::text;
+
+/// Time without a server after which a user is told what a command waits for.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// Serve one tree that many clients change at once
 ///
@@ -162,9 +169,24 @@ impl LiveCommand {
     }
 }
 
-/// Connects to the server of the live namespace `name`.
+/// Connects to the server of the live namespace `name`. Tells the user if there is none at once.
 pub fn connect(store: &SharedStore, name: &str) -> Result<LiveTree> {
-    LiveTree::connect(store, name, LiveClientOptions::default())
+    let options = LiveClientOptions::default();
+    let patience = options.patience;
+    let (done, waiting) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if waiting.recv_timeout(SILENCE_MAX) == Err(RecvTimeoutError::Timeout) {
+                notice(format!(
+                    "waiting up to {} s for a server of {name}: `esker live serve {name}` is one",
+                    patience.as_secs()
+                ));
+            }
+        });
+        let connected = LiveTree::connect(store, name, options);
+        drop(done);
+        connected
+    })
 }
 
 fn list(context: &CommandContext) -> Result<()> {

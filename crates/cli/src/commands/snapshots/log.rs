@@ -88,6 +88,9 @@ impl LogCommand {
 fn title(node: &GraphNode) -> String {
     let id = &node.set.to_string()[..DIGITS_SHOWN];
     let names = node.names.join(", ");
+    if let Some(name) = live_name(node) {
+        return format!("@{id}  live namespace {name}");
+    }
     match node.state() {
         Some(SetState::Open) if node.holders.iter().any(MarkerHolder::is_session) => {
             format!("@{id}  open session")
@@ -97,6 +100,14 @@ fn title(node: &GraphNode) -> String {
         Some(SetState::Sealed) if names.is_empty() => format!("@{id}  (no name)"),
         _ => format!("@{id}  {names}"),
     }
+}
+
+/// The name of the live namespace that the set is, if it is one.
+pub fn live_name(node: &GraphNode) -> Option<&str> {
+    node.holders.iter().find_map(|holder| match holder {
+        MarkerHolder::Live(name) => Some(&name[..]),
+        _ => None,
+    })
 }
 
 /// The publisher's message of the set.

@@ -243,6 +243,9 @@ pub fn line(session: &OpenSession, now_ns: u64) -> String {
     if let Some(JobMembership { job, rank: Some(rank) }) = manifest.job {
         line += &format!(", part {rank} of job {}", JobId(job));
     }
+    if let Some(name) = log::live_name(node) {
+        line += &format!(", live namespace {name}");
+    }
     if session.log_bytes > 0 {
         line += &format!(", {} not flushed", text::bytes(session.log_bytes));
     }
