@@ -272,7 +272,7 @@ typedef struct esker_session_options {
     uint32_t rank;                 /* the rank of the part */
     uint32_t properties_count;     /* number of descriptions */
     const char *const *properties; /* descriptions for `esker show`: a key and a value each */
-    int32_t insertable;            /* 1: for esker_live_insert; without bases, and of no job */
+    int32_t insertable;            /* 1: for esker_live_insert; without bases */
     int32_t reserved;              /* 0 */
 } esker_session_options;
 #define ESKER_SESSION_OPTIONS_INIT { sizeof(esker_session_options), NULL, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, 0 }
@@ -534,6 +534,10 @@ int esker_live_snapshot(esker_live *live, const char *name, char (*id)[ESKER_ID_
  * Users as of esker_live_snapshot. Cost: a flush of the session, and some store requests of the
  * server, for any number of files. */
 int esker_live_insert(esker_live *live, esker_session *session, const char *from, const char *to);
+/* The same for a directory in the root of a snapshot, which stays: the result of a job whose ranks
+ * each wrote a part of the directory, in insertable sessions. */
+int esker_live_insert_snapshot(esker_live *live, const char *snapshot, const char *from,
+                               const char *to);
 
 /* ---- Communicators: ranks of a job ---------------------------------------------------------- */
 

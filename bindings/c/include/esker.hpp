@@ -440,6 +440,10 @@ public:
         check(esker_live_snapshot(get(), name.c_str(), &text));
         return detail::take_id(text);
     }
+    void insert(const std::string &snapshot, const std::string &from, const std::string &to) const
+    {
+        check(esker_live_insert_snapshot(get(), snapshot.c_str(), from.c_str(), to.c_str()));
+    }
     void insert(const session &session, const std::string &from, const std::string &to) const
     {
         check(esker_live_insert(get(), session.get(), from.c_str(), to.c_str()));

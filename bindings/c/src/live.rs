@@ -260,3 +260,17 @@ pub unsafe extern "C" fn esker_live_insert(
         live.with(|live| session.with(|session| live.insert(session, from, to)))
     })
 }
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn esker_live_insert_snapshot(
+    live: Handle<LiveNamespace>,
+    snapshot: *const c_char,
+    from: *const c_char,
+    to: *const c_char,
+) -> c_int {
+    call(|| unsafe {
+        let (snapshot, from, to) =
+            (text(snapshot, "snapshot")?, path(from, "from")?, path(to, "to")?);
+        live.with(|live| live.insert_snapshot(snapshot, from, to))
+    })
+}

@@ -55,6 +55,7 @@ const FILE_MODE: u32 = 0o644;
 #[derive(Debug)]
 pub struct LiveNamespace {
     tree: Mutex<LiveTree>,
+    repository: Repository,
 }
 
 impl Repository {
@@ -83,7 +84,7 @@ impl Repository {
         let options =
             LiveClientOptions { identity: self.identity.clone(), ..LiveClientOptions::default() };
         let tree = LiveTree::connect(self.sets.store(), name, options)?;
-        Ok(LiveNamespace { tree: Mutex::new(tree) })
+        Ok(LiveNamespace { tree: Mutex::new(tree), repository: self.clone() })
     }
 }
 
@@ -282,21 +283,47 @@ impl LiveNamespace {
         from: impl AsRef<Path>,
         to: impl AsRef<Path>,
     ) -> Result<()> {
-        let from = bytes(from.as_ref());
-        let mut names = from.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-        let (Some(source), None) = (names.next(), names.next()) else {
-            let what = format!(
-                "{}: only a directory in the session's root can be inserted",
-                String::from_utf8_lossy(from)
-            );
-            return Err(Error::new(Kind::Invalid, what));
-        };
+        let source = name_in_root(from.as_ref())?;
         let set = session.complete_to_insert()?;
-        let mut tree = self.tree.lock();
-        let (parent, name) = tree.locate(bytes(to.as_ref()))?;
-        tree.insert_set((set, source), &parent, name)?;
+        self.insert_set((set, source), to.as_ref())?;
         session.forget_inserted();
         Ok(())
+    }
+
+    /// Makes the directory `from`, in the root of a snapshot, the new directory `to`, as
+    /// [`LiveNamespace::insert`] does: for the result of a job whose ranks each wrote a part of the
+    /// directory, in [insertable](crate::SessionBuilder::insertable) sessions. The snapshot stays.
+    /// One directory of a snapshot, or of a job, can be inserted, once.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such snapshot; as [`LiveNamespace::insert`].
+    pub fn insert_snapshot(
+        &self,
+        snapshot: impl Into<SnapshotRef>,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+    ) -> Result<()> {
+        let source = name_in_root(from.as_ref())?;
+        let set = self.repository.resolve(snapshot)?;
+        self.insert_set((set, source), to.as_ref())
+    }
+
+    fn insert_set(&self, (set, source): (SetId, &[u8]), to: &Path) -> Result<()> {
+        let mut tree = self.tree.lock();
+        let (parent, name) = tree.locate(bytes(to))?;
+        tree.insert_set((set, source), &parent, name)
+    }
+}
+
+/// Returns the name of `path`, which must be in the root.
+fn name_in_root(path: &Path) -> Result<&[u8]> {
+    let mut names = bytes(path).split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    match (names.next(), names.next()) {
+        (Some(name), None) => Ok(name),
+        _ => {
+            let what = format!("{}: only a directory in the root can be inserted", path.display());
+            Err(Error::new(Kind::Invalid, what))
+        }
     }
 }
 

@@ -120,8 +120,10 @@ impl SessionBuilder {
         self
     }
 
-    /// Makes a session without bases, of no job, a directory of which can be inserted into a live
-    /// namespace ([`LiveNamespace::insert`](crate::LiveNamespace::insert)).
+    /// Makes a session without bases, a directory of which can be inserted into a live namespace
+    /// ([`LiveNamespace::insert`](crate::LiveNamespace::insert)). If it is a part of a job, all parts
+    /// must be, and what they publish together can be inserted
+    /// ([`LiveNamespace::insert_snapshot`](crate::LiveNamespace::insert_snapshot)).
     pub fn insertable(mut self) -> Self {
         self.is_insertable = true;
         self

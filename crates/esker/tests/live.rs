@@ -96,3 +96,24 @@ fn a_directory_of_a_session_is_inserted_at_once() -> Result<()> {
     drop((live, other));
     server.end()
 }
+
+#[test]
+fn the_parts_of_a_job_are_inserted_as_one_directory() -> Result<()> {
+    let (repository, server) = served()?;
+    let live = repository.live("run")?;
+    let job = repository.job(esker::JobId::random());
+    for rank in 0..3 {
+        let part = job.part(rank).insertable().begin()?;
+        part.create_dir_all("/step/data")?;
+        part.write(format!("/step/data/{rank}"), "done")?;
+        part.complete()?;
+    }
+    assert_eq!(job.publish("step")?.conflicts.len(), 0);
+    live.insert_snapshot("step", "/step", "/inserted")?;
+    assert_eq!(live.entries("/inserted/data")?.len(), 3);
+    assert_eq!(repository.snapshot("step")?.entries("/step/data")?.count(), 3);
+    let again = live.insert_snapshot("step", "/step", "/again").unwrap_err();
+    assert_eq!(again.kind(), Kind::Exists);
+    drop(live);
+    server.end()
+}

@@ -150,8 +150,8 @@ impl Repository {
         bases: &[SetId],
         options: SessionOptions,
     ) -> Result<Session> {
-        if options.own_identities && !(bases.is_empty() && job.is_none()) {
-            let what = "a session with its own identities builds on nothing, and is of no job";
+        if options.own_identities && !bases.is_empty() {
+            let what = "a session with its own identities, to be inserted, builds on no snapshot";
             return Err(Error::new(Kind::Invalid, what));
         }
         let store = &**self.store();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use esker_base::store::{CountedStore, FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::inode::DirId;
+use esker_fs::job::JobId;
 use esker_fs::ops::{RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
@@ -57,9 +58,9 @@ fn begin(repository: &Repository) -> Session {
 }
 
 fn insert(session: &Session, set: SetId, path: &str) -> Result<()> {
-    session.adopt_set(set, b"content")?;
+    let adopted = session.adopt_set(set, b"content")?;
     let (dir, name) = path.rsplit_once('/').expect("a path");
-    session.insert_adopted(&session.dir(dir)?, name.as_bytes(), set)
+    session.insert_adopted(&session.dir(dir)?, name.as_bytes(), adopted)
 }
 
 /// What is below `prefix`, without that.
@@ -86,9 +87,9 @@ fn a_directory_is_inserted_whole_and_changes_like_any_other() -> Result<()> {
     assert_eq!(expected.len(), 205);
     let session = begin(&plain);
     let before = tree(&session);
-    session.adopt_set(other, b"content")?;
+    let adopted = session.adopt_set(other, b"content")?;
     assert_eq!(tree(&session), before, "it has no name yet");
-    session.insert_adopted(&session.dir("/content")?, b"inserted", other)?;
+    session.insert_adopted(&session.dir("/content")?, b"inserted", adopted)?;
     assert_eq!(below(&tree(&session), "/content/inserted"), expected);
     let parent = session.dir("/content")?;
     assert_eq!(session.lookup(&parent, b"inserted", false)?.mode, 0o750);
@@ -187,12 +188,13 @@ fn a_directory_gets_one_name() -> Result<()> {
     let other = filled(&plain);
     let session = begin(&plain);
     let root = session.root().clone();
-    assert_eq!(session.insert_adopted(&root, b"new", other).unwrap_err().kind(), Kind::NotFound);
-    session.adopt_set(other, b"content")?;
-    session.adopt_set(other, b"content")?;
-    assert_eq!(session.insert_adopted(&root, b"before", other).unwrap_err().kind(), Kind::Exists);
-    session.insert_adopted(&root, b"new", other)?;
-    assert_eq!(session.insert_adopted(&root, b"second", other).unwrap_err().kind(), Kind::NotFound);
+    let insert = |name: &[u8], adopted| session.insert_adopted(&root, name, adopted);
+    assert_eq!(insert(b"new", DirId(7)).unwrap_err().kind(), Kind::NotFound);
+    let adopted = session.adopt_set(other, b"content")?;
+    assert_eq!(session.adopt_set(other, b"content")?, adopted);
+    assert_eq!(insert(b"before", adopted).unwrap_err().kind(), Kind::Exists);
+    insert(b"new", adopted)?;
+    assert_eq!(insert(b"second", adopted).unwrap_err().kind(), Kind::NotFound);
     assert_eq!(session.adopt_set(other, b"content").unwrap_err().kind(), Kind::Exists);
     let expected = tree(&session);
     let set = session.publish("first")?;
@@ -211,9 +213,9 @@ fn a_snapshot_keeps_what_was_adopted() -> Result<()> {
     let other = filled(&plain);
     let expected = below(&shown(&plain, other), "/content");
     let session = begin(&plain);
-    session.adopt_set(other, b"content")?;
+    let adopted = session.adopt_set(other, b"content")?;
     let snapshot = session.snapshot("between")?;
-    session.insert_adopted(session.root(), b"named", other)?;
+    session.insert_adopted(session.root(), b"named", adopted)?;
     let named = session.snapshot("named")?;
     plain.give_up(other, &options())?;
     let set = session.set();
@@ -224,7 +226,8 @@ fn a_snapshot_keeps_what_was_adopted() -> Result<()> {
     assert_sound(&plain);
     assert_eq!(below(&shown(&plain, named), "/named"), expected);
     let above = plain.begin(&[snapshot], options())?;
-    above.insert_adopted(above.root(), b"later", other)?;
+    assert_eq!(above.adopt_set(other, b"content")?, adopted);
+    above.insert_adopted(above.root(), b"later", adopted)?;
     assert_eq!(below(&tree(&above), "/later"), expected);
     Ok(())
 }
@@ -280,6 +283,50 @@ fn own_identities_differ_from_all_others_and_outlast_a_resume() -> Result<()> {
     assert!(again != one && again != derived(b"one"));
     let other = plain.begin(&[], own_identities())?;
     assert_ne!(made(&other, b"one")?, one);
+    Ok(())
+}
+
+/// Parts of a job share their identities, so what they write into one directory is joined, and
+/// inserted as one. Another set of the same job has the same identities, and is refused.
+#[test]
+fn the_parts_of_a_job_are_inserted_together() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let job = JobId(77);
+    let part = |rank: u32| -> Result<SetId> {
+        let part = plain.begin_part(job, rank, &[], own_identities())?;
+        part.mkdir(part.root(), b"content", 0o755)?;
+        part.mkdir(&part.dir("/content")?, b"all", 0o755)?;
+        write(&part, &format!("/content/all/rank-{rank}"), &vec![b'r'; LARGE_BYTES])?;
+        write(&part, "/content/same", format!("of rank {rank}").as_bytes())?;
+        part.complete()
+    };
+    let parts = [part(0)?, part(1)?, part(2)?];
+    let report = plain.publish_job(&parts, "joined")?;
+    assert_eq!(report.conflicts.len(), 1, "{:?}", report.conflicts);
+    let expected = below(&shown(&plain, report.set), "/content");
+    assert_eq!(expected.len(), 1 + 3 + 1);
+    let session = begin(&plain);
+    insert(&session, report.set, "/inserted")?;
+    assert_eq!(below(&tree(&session), "/inserted"), expected);
+    plain.delete("joined")?;
+    plain.gc(&eager())?;
+    session.compact()?;
+    assert_eq!(below(&tree(&session), "/inserted"), expected);
+    let set = session.publish("with")?;
+    plain.gc(&eager())?;
+    later(&store).gc(&eager())?;
+    assert_eq!(below(&shown(&repository(&store), set), "/inserted"), expected);
+    assert_sound(&plain);
+
+    let above = plain.begin(&[set], options())?;
+    let again = plain.begin_part(job, 9, &[], own_identities())?;
+    again.mkdir(again.root(), b"content", 0o755)?;
+    assert_eq!(above.adopt_set(again.complete()?, b"content").unwrap_err().kind(), Kind::Exists);
+    let ordinary = plain.begin_part(JobId(78), 0, &[], options())?.complete()?;
+    let insertable = plain.begin_part(JobId(78), 1, &[], own_identities())?.complete()?;
+    let mixed = plain.publish_job(&[ordinary, insertable], "mixed");
+    assert_eq!(mixed.unwrap_err().kind(), Kind::Invalid);
     Ok(())
 }
 

@@ -86,6 +86,35 @@ static void insertion(esker_live *live, esker_live *other)
     OK(esker_session_close(ordinary));
 }
 
+/* Two ranks that each write a part of one directory. */
+static void insertion_of_a_job(esker_live *live)
+{
+    esker_session_options options = ESKER_SESSION_OPTIONS_INIT;
+    esker_session *part;
+    esker_dir *root;
+    char job[ESKER_ID_BYTES], path[32];
+
+    OK(esker_job_id(&job));
+    options.insertable = 1;
+    options.job = job;
+    for (options.rank = 0; options.rank < 2; options.rank++) {
+        OK(esker_session_begin(repository, &options, &part));
+        OK(esker_session_root(part, &root));
+        OK(esker_mkdir(root, "/step"));
+        snprintf(path, sizeof path, "/step/rank-%u", (unsigned)options.rank);
+        OK(esker_write_file(root, path, "done", 4));
+        OK(esker_session_complete(part, NULL));
+        OK(esker_dir_close(root));
+        OK(esker_session_close(part));
+    }
+    OK(esker_job_publish(repository, job, "step", NULL));
+    FAILS(esker_live_insert_snapshot(live, "none", "/step", "/run/step"), ESKER_NOT_FOUND, ENOENT);
+    OK(esker_live_insert_snapshot(live, "step", "/step", "/run/step"));
+    count_entries(live, "/run/step", 2);
+    CHECK(esker_live_read_file(live, "/run/step/rank-1", path, sizeof path) == 4);
+    FAILS(esker_live_insert_snapshot(live, "step", "/step", "/run/again"), ESKER_EXISTS, EEXIST);
+}
+
 static void use(void)
 {
     esker_live *live, *other, *closed, *wrong[3];
@@ -114,6 +143,7 @@ static void use(void)
     OK(esker_live_mkdir(live, "/run/empty"));
     OK(esker_live_rmdir(other, "/run/empty"));
     insertion(live, other);
+    insertion_of_a_job(live);
     OK(esker_live_sync(live));
     OK(esker_live_unlink(other, "/run/moved"));
     OK(esker_live_snapshot(other, "monday", &id));
@@ -143,6 +173,7 @@ static void use(void)
         FAILS(esker_live_sync(x), ESKER_INVALID, EINVAL);
         FAILS(esker_live_snapshot(x, "a", NULL), ESKER_INVALID, EINVAL);
         FAILS(esker_live_insert(x, NULL, "/a", "/b"), ESKER_INVALID, EINVAL);
+        FAILS(esker_live_insert_snapshot(x, "a", "/a", "/b"), ESKER_INVALID, EINVAL);
     }
     FAILS(esker_live_mkdir(live, NULL), ESKER_INVALID, EINVAL);
     FAILS(esker_live_stat(live, "/", 0, NULL), ESKER_INVALID, EINVAL);

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId};
 
 /// Identity of a directory: the first 128 bits of `BLAKE3(parent ‖ generation ‖ name)` of the place
 /// where it was made; 0 for the root. It does not change when the directory is renamed.
@@ -20,8 +20,8 @@ impl DirId {
     pub const LINKS: Self = Self(u128::MAX);
     /// Directory of the records of clients' requests (`request_record.rs`). No path leads to it.
     pub const REQUESTS: Self = Self(u128::MAX - 1);
-    /// Directory of the directories that were adopted from other sets and have no name yet, by set
-    /// (`ops/bulk_insert.rs`). No path leads to it.
+    /// Directory of the directories that were adopted from other sets and have no name yet, by what
+    /// [`identity_root`] returns for the set (`ops/bulk_insert.rs`). No path leads to it.
     pub const ADOPTED: Self = Self(u128::MAX - 2);
 
     /// Returns the identity of a directory made in `parent` at `name`, which was a directory
@@ -35,6 +35,17 @@ impl DirId {
         let digest = hasher.finalize();
         let first = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");
         Self(u128::from_le_bytes(*first))
+    }
+}
+
+/// Returns the identity that stands for the root's in those of directories made there: the root's
+/// own, unless the set has its own identities. Parts of a job that have them share them.
+pub(crate) fn identity_root(set: SetId, manifest: &Manifest) -> DirId {
+    match (manifest.has_own_identities, manifest.job) {
+        (false, _) => DirId::ROOT,
+        // No directory has an empty name, so none of another set has this identity.
+        (true, Some(membership)) => DirId::child(DirId(membership.job), 0, b""),
+        (true, None) => DirId::child(DirId(set.0), 0, b""),
     }
 }
 

@@ -20,6 +20,7 @@ use esker_table::block::DecodedBlock;
 use esker_table::manifest::SetId;
 use esker_table::schema::{Key, Row, RowBuffer};
 
+pub(crate) use self::file_id::identity_root;
 pub use self::file_id::{DirId, FileId};
 pub(crate) use self::schema::column;
 pub use self::schema::{INODE, key, name_hash};

@@ -58,6 +58,8 @@ pub(super) struct ChangedLinks {
 /// The changes of all parts that may need a decision.
 #[derive(Debug, Default)]
 pub(super) struct PartFindings {
+    /// Stands for the root's identity in those of directories made there.
+    identity_root: DirId,
     /// Keys that several parts have, in order, each with the version of every such part.
     pub(super) shared: Vec<(KeyBuffer, Vec<PartVersion>)>,
     /// Directories that parts moved and, until [`PartFindings::keep_moves`], those that parts changed
@@ -116,7 +118,11 @@ pub(super) fn inode_of(row: &Row) -> Result<Inode> {
 impl PartFindings {
     /// Merges the keys of all `parts`, which are the tables of `sets`. Skips blocks that only one
     /// part has and that contain only files it made.
-    pub(super) fn in_parts(parts: &[TableRuns], sets: &[SetId]) -> Result<Self> {
+    pub(super) fn in_parts(
+        parts: &[TableRuns],
+        sets: &[SetId],
+        identity_root: DirId,
+    ) -> Result<Self> {
         const LINK: u64 = NameKind::Link.number();
         let is_plain = |block: &DecodedBlock, set: SetId| {
             let entries = block.column(column::ENTRY);
@@ -127,7 +133,7 @@ impl PartFindings {
                 && block.column(column::GENERATION).all_are(0)
                 && block.column(column::ID_HIGH).all_are((set.0 >> 64) as u64)
         };
-        let mut found = Self::default();
+        let mut found = Self { identity_root, ..Self::default() };
         let (mut merge, part_of) = merge_of_parts(parts)?;
         let mut more = merge.advance()?;
         while more {
@@ -178,7 +184,11 @@ impl PartFindings {
         let inode = inode_of(row)?;
         self.add_removed_dir(part, &key, &inode);
         let is_root = dir_of(&key) == DirId::ROOT && key.string.is_empty();
-        if !is_root && inode.dir_id() != DirId::child(dir_of(&key), inode.generation, key.string) {
+        let parent = match dir_of(&key) {
+            DirId::ROOT => self.identity_root,
+            dir => dir,
+        };
+        if !is_root && inode.dir_id() != DirId::child(parent, inode.generation, key.string) {
             self.moved.push(MovedDir { part, key: key.into(), inode });
         }
         Ok(())

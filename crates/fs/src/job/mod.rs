@@ -47,7 +47,7 @@ use self::part_views::PartViews;
 pub use self::parts::JobPart;
 pub(crate) use self::parts::joined_job;
 use self::resolve::{JobLayers, PartResolution};
-use crate::inode::{INODE, Inode};
+use crate::inode::{INODE, Inode, identity_root};
 use crate::names;
 use crate::names::publication::check_part_stays;
 use crate::repository::{Repository, best_effort, complete_manifest};
@@ -197,7 +197,7 @@ impl Repository {
         let below = LayerStack::new(source.clone(), load_stack(source, &manifest.bases)?, None);
         let layers =
             JobLayers { parts, tables: &tables, below: &below, manifests: &manifests, source };
-        let mut found = PartFindings::in_parts(&tables, parts)?;
+        let mut found = PartFindings::in_parts(&tables, parts, identity_root(set, &manifest))?;
         let mut views = PartViews::new(&layers);
         found.keep_moves(&layers)?;
         found.forget_unseen(&mut views)?;
@@ -273,6 +273,17 @@ impl Repository {
         manifest.properties = common_properties(parts);
         let membership = parts.iter().find_map(|part| part.job);
         manifest.job = membership.map(|part| JobMembership { rank: None, ..part });
+        manifest.has_own_identities = parts.iter().any(|part| part.has_own_identities);
+        let is_alike = |part: &Manifest| {
+            let own = part.has_own_identities;
+            own == manifest.has_own_identities
+                && (!own || part.job.map(|own| own.job) == membership.map(|own| own.job))
+        };
+        if !parts.iter().all(is_alike) {
+            let what = "some parts were begun for an insertion, and others were not: begin all of \
+                        them alike";
+            return Err(Error::new(Kind::Invalid, what));
+        }
         Ok(manifest)
     }
 

@@ -6,7 +6,7 @@
 //! other set    /content/…, with identities of its own ([`SessionOptions::own_identities`])
 //!    │ adopt_set: its tables become the oldest runs of this set; nothing shows them
 //!    ▼
-//! this set     [`DirId::ADOPTED`]/<other set> → the directory
+//! this set     [`DirId::ADOPTED`]/<identity> → the directory
 //!    │ insert_adopted: one operation moves that entry to a name
 //!    ▼
 //! this set     /results/run-7/…
@@ -27,7 +27,7 @@ use esker_table::table::LookupKey;
 use esker_table::tables::TableRuns;
 use hashbrown::HashSet;
 
-use crate::inode::{DirId, INODE, Inode, NameKind, key};
+use crate::inode::{DirId, INODE, Inode, NameKind, identity_root, key};
 use crate::retention::condemn;
 use crate::retention::dependency::{self, SetDependency};
 use crate::retention::marker::{self, MarkerHolder};
@@ -38,32 +38,38 @@ use crate::stack::path::{check_name, show};
 impl Session {
     /// Makes the directory `name` in the root of `other`, a complete set whose directories have
     /// identities of their own, part of this session, without a name;
-    /// [`Session::insert_adopted`] gives it one. Succeeds if that was done before. Once this
-    /// returns, the session needs `other`, whose tables survive with it; the entry without a name
-    /// survives as the session's durability promises. Cost: two commits at most, a marker and two
-    /// requests for each set that `other` shows, and the read of one record.
+    /// [`Session::insert_adopted`], which takes the identity that this returns, gives it one.
+    /// Succeeds if that was done before. Once this returns, the session needs `other`, whose tables
+    /// survive with it; the entry without a name survives as the session's durability promises.
+    /// Cost: a commit, a marker and two requests for each set that `other` shows, and the read of
+    /// one record.
     ///
     /// # Errors
     /// `Invalid` if `other` is not complete, builds on other sets, was squashed, or has not its own
-    /// identities; `Exists` if its directory has been inserted before; `NotFound`;
-    /// `NotADirectory`; errors of the store.
-    pub fn adopt_set(&self, other: SetId, name: &[u8]) -> Result<()> {
+    /// identities; `Exists` if its directory has been inserted before; `Conflict` if that of another
+    /// set of the same job has been adopted; `NotFound`; `NotADirectory`; errors of the store.
+    pub fn adopt_set(&self, other: SetId, name: &[u8]) -> Result<DirId> {
         // Snapshots list what this session needs, and must not miss a set.
         let _adopting = self.adopting();
-        let entry_name = other.to_string();
+        let manifest = self.hold_adoptable(other)?;
+        let identity = identity_root(other, &manifest);
+        let entry_name = identity.to_string();
         let key = key(DirId::ADOPTED, entry_name.as_bytes());
         let below = self.layers().below(&key, false)?;
         let mut row = RowBuffer::default();
         let is_own = self.tree().get(&key, false, &mut row)?;
         let own = is_own.then(|| Inode::of_buffer(&row)).transpose()?;
         match own.as_ref().or(below.inode.as_ref()) {
-            Some(entry) if entry.is_directory() => return Ok(()),
-            Some(_) => return Err(inserted_before(other)),
+            Some(entry) if !entry.is_directory() => return Err(inserted_before(other)),
+            Some(_) if self.has_adopted(other) => return Ok(identity),
+            Some(_) => {
+                let what = format!("another set of the job of @{other} has been adopted");
+                return Err(Error::new(Kind::Conflict, what));
+            }
             None => {}
         }
-        let manifest = self.hold_adoptable(other)?;
         let inode = self.directory_of((other, &manifest), name)?;
-        if !self.tree().manifest().data_sets.contains(&other) {
+        if !self.has_adopted(other) {
             let needed: HashSet<SetId> = needed_sets(other, &manifest).collect();
             self.tree().adopt(&below_the_root(&manifest.tables), move |own| {
                 own.data_sets.extend(needed);
@@ -74,22 +80,30 @@ impl Session {
         self.update([key], |_, batch| {
             put(batch, &key, &inode);
             Ok(())
-        })
+        })?;
+        Ok(identity)
     }
 
-    /// Gives the directory of `other`, which [`Session::adopt_set`] adopted, the name `name` in
-    /// `dir`, as one operation. It keeps its attributes; unless the session's identity is the
+    /// True if this session, or one below it, shows tables of `other`, or did before they were
+    /// merged.
+    fn has_adopted(&self, other: SetId) -> bool {
+        let below = self.layers().bases().iter();
+        self.tree().manifest().data_sets.contains(&other)
+            || below.clone().any(|base| base.manifest.data_sets.contains(&other))
+    }
+
+    /// Gives the directory that [`Session::adopt_set`] adopted, and for which it returned
+    /// `identity`, the name `name` in `dir`, as one operation. It keeps its attributes; unless the session's identity is the
     /// superuser, its owner is that user. What survives a crash: as [`Session::create`]. Cost: no
     /// store request unless a layer below may have the name.
     ///
     /// # Errors
-    /// As [`Session::create`]; `NotFound` if `other` was not adopted, or its directory was inserted
-    /// before.
-    pub fn insert_adopted(&self, dir: &Dir, name: &[u8], other: SetId) -> Result<()> {
+    /// As [`Session::create`]; `NotFound` if it was not adopted, or was inserted before.
+    pub fn insert_adopted(&self, dir: &Dir, name: &[u8], identity: DirId) -> Result<()> {
         let _structure = self.read_structure();
         check_name(name)?;
         self.check_change(dir, name)?;
-        let entry_name = other.to_string();
+        let entry_name = identity.to_string();
         let keys = [key(dir.id(), name), key(DirId::ADOPTED, entry_name.as_bytes())];
         let below = self.below(dir, &keys[0])?;
         let below_entry = self.layers().below(&keys[1], false)?;
@@ -100,7 +114,7 @@ impl Session {
                 return Err(exists(name));
             }
             let Some(mut inode) = NameState::of(entry, &below_entry)?.inode else {
-                let what = format!("@{other} was not adopted, or has been inserted before");
+                let what = "the directory was not adopted, or has been inserted before";
                 return Err(Error::new(Kind::NotFound, what));
             };
             let owner = self.identity().is_root().then_some((inode.uid, inode.gid));

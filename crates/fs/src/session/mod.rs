@@ -35,7 +35,7 @@ use self::set_ids::SetIds;
 use crate::data::DataLogs;
 use crate::file::SharedLogs;
 use crate::inode::timestamp;
-use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, column, key};
+use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, column, identity_root, key};
 use crate::stack::dir::{Dir, DirNode};
 use crate::stack::identity::Identity;
 use crate::stack::layers::LowerRecords;
@@ -58,8 +58,9 @@ pub struct SessionOptions {
     pub heartbeat: Option<Heartbeat>,
     /// Takes a session over from a writer that is still alive, which is otherwise refused.
     pub take_over: bool,
-    /// Begins a session on no bases whose directories get identities that no other session's have.
-    /// Another session can then make its directories its own ([`Session::adopt_set`]).
+    /// Begins a session on no bases whose directories get identities that no other session's have,
+    /// except those of its job. Another session can then make a directory of it, or of the job, its
+    /// own ([`Session::adopt_set`]).
     pub own_identities: bool,
 }
 
@@ -135,8 +136,7 @@ struct SharedSession {
     copied_up: Mutex<HashSet<u128>>,
     /// Held while another set is adopted, and while a snapshot lists the sets that it needs.
     adopting: Mutex<()>,
-    /// The directory from which the identities of directories in the root are derived: the root,
-    /// unless the set has its own identities.
+    /// Stands for the root's identity in those of directories made there.
     identity_root: DirId,
     /// Files without names whose content could not be released for lack of room; the next flush of
     /// files tries again. A leaf.
@@ -160,8 +160,7 @@ impl Session {
     ) -> Self {
         let tree = namespace.layers().writer().expect("a session has a tree to write to");
         data.stop_on_failure(tree.stopper());
-        let has_own_identities = tree.manifest().has_own_identities;
-        let identity_root = if has_own_identities { DirId(tree.set().0) } else { DirId::ROOT };
+        let identity_root = identity_root(tree.set(), &tree.manifest());
         let shared = SharedSession {
             data,
             clock,

@@ -347,7 +347,7 @@ impl Request {
     }
 
     /// Makes the directory `name` in the root of the complete set `set` part of the namespace,
-    /// without a name. Its answer is always durable.
+    /// without a name. Its answer, the identity of the adopted directory, is always durable.
     #[must_use]
     pub fn adopt_set(set: SetId, name: &[u8]) -> Self {
         Self::new(Verb::AdoptSet).durable().item(|item| {
@@ -356,11 +356,11 @@ impl Request {
         })
     }
 
-    /// A name for the directory of the adopted set `set`.
+    /// A name for the adopted directory `identity`.
     #[must_use]
-    pub fn insert_adopted(dir: &LiveDir, name: &[u8], set: SetId) -> Self {
+    pub fn insert_adopted(dir: &LiveDir, name: &[u8], identity: DirId) -> Self {
         Self::within(Verb::InsertAdopted, dir).item(|item| {
-            item.payload.extend_from_slice(&set.0.to_le_bytes());
+            item.payload.extend_from_slice(&identity.0.to_le_bytes());
             item.put_name(name);
         })
     }

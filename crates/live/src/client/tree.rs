@@ -234,7 +234,7 @@ impl LiveTree {
 
     /// Makes the directory `source` in the root of `set`, a complete set with its own identities,
     /// the new directory `name` in `parent`, durably: others see nothing of it before, and all of
-    /// it afterwards. The set has one such directory. Cost: two round trips, and some store
+    /// it afterwards. One directory of a set, or of a job, can be inserted, once. Cost: two round trips, and some store
     /// requests of the server.
     ///
     /// # Errors
@@ -246,8 +246,9 @@ impl LiveTree {
         parent: &LiveDir,
         name: &[u8],
     ) -> Result<()> {
-        self.change(Request::adopt_set(set, source))?;
-        self.change(Request::insert_adopted(parent, name, set).durable())
+        let adopted = self.connection.call(Request::adopt_set(set, source))?;
+        let identity = adopted.only(|input| Ok(DirId(input.u128()?)))?;
+        self.change(Request::insert_adopted(parent, name, identity).durable())
     }
 
     /// Returns once everything that was answered before survives power loss.

@@ -13,9 +13,9 @@ use esker_live::wire::{LiveAttributes, TRANSFER_BYTES_MAX};
 use esker_live::{LiveTree, client::LivePlace};
 use serde_json::json;
 
-use super::connect;
+use super::{connect, live_name};
 use crate::context::CommandContext;
-use crate::location::{StackArgument, StackPath};
+use crate::location::StackPath;
 use crate::{text, usage};
 
 /// Operations on files of a live namespace.
@@ -114,10 +114,7 @@ fn in_tree(
     path: &StackPath,
     act: impl FnOnce(&mut LiveTree) -> Result<()>,
 ) -> Result<()> {
-    let StackArgument::Name(name) = &path.stack else {
-        usage::exit(format!("{path}: a live namespace has a name; `esker live list` shows them"))
-    };
-    let mut tree = connect(&context.store()?, name)?;
+    let mut tree = connect(&context.store()?, live_name(path))?;
     act(&mut tree).map_err(|error| path.in_error(error))?;
     tree.close()
 }

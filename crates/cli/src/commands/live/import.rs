@@ -10,12 +10,12 @@ use esker_base::{Error, Kind, Result};
 use esker_fs::traversal::tally::TransferTally;
 use esker_live::client::BulkInsertion;
 
-use super::connect;
+use super::{connect, live_name};
 use crate::change::SessionSettings;
 use crate::commands::transfer::import::TreeReading;
 use crate::commands::transfer::report::report;
 use crate::context::CommandContext;
-use crate::location::{StackArgument, StackPath};
+use crate::location::StackPath;
 use crate::{interrupt, progress, usage};
 
 /// Import a directory tree as a new directory of a live namespace, at once
@@ -42,14 +42,8 @@ pub struct LiveImportArguments {
 impl LiveImportArguments {
     /// Imports the tree.
     pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
-        let StackArgument::Name(name) = &self.target.stack else {
-            usage::exit(format!(
-                "{}: a live namespace has a name; `esker live list` shows them",
-                self.target
-            ))
-        };
         let repository = context.repository()?;
-        let mut tree = connect(repository.store(), name)?;
+        let mut tree = connect(repository.store(), live_name(&self.target))?;
         let place = |error: Error| self.target.in_error(error);
         let (parent, name) = tree.locate(&self.target.path).map_err(place)?;
         // Before the work rather than after it.
@@ -77,4 +71,19 @@ impl LiveImportArguments {
         tree.close()?;
         report(context, "imported", &tally, seconds)
     }
+}
+
+/// Makes the directory `from` of a snapshot the directory `to` of a live namespace.
+pub fn insert(context: &CommandContext, from: &StackPath, to: &StackPath) -> Result<()> {
+    let name = from.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    let [name] = &name.collect::<Vec<_>>()[..] else {
+        usage::exit(format!("{from}: only a directory in the root can be inserted"))
+    };
+    let repository = context.repository()?;
+    let sets = context.sets_of(&repository, std::slice::from_ref(&from.stack))?;
+    let mut tree = connect(repository.store(), live_name(to))?;
+    let (parent, target) = tree.locate(&to.path).map_err(|error| to.in_error(error))?;
+    let inserted = tree.insert_set((sets[0], name), &parent, target);
+    inserted.map_err(|error| to.in_error(error))?;
+    tree.close()
 }

@@ -28,9 +28,9 @@ use self::import::LiveImportArguments;
 use self::serve::ServeArguments;
 use crate::change::{SessionSettings, TakeOver};
 use crate::context::CommandContext;
-use crate::location::StackArgument;
+use crate::location::{StackArgument, StackPath};
 use crate::output::notice;
-use crate::text;
+use crate::{text, usage};
 
 /// Time without a server after which a user is told what a command waits for.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
@@ -97,6 +97,20 @@ enum LiveAction {
     #[command(flatten)]
     File(LiveFileAction),
     Import(LiveImportArguments),
+    /// Make a directory in the root of a snapshot a new directory of a live namespace, at once
+    ///
+    /// The snapshot must come from insertable sessions of a program, such as the parts of a job that
+    /// each wrote some files of the directory, and stays. One directory of a snapshot, or of a job,
+    /// can be inserted, once.
+    #[command(after_help = "Example:\n  esker live insert step-7:/step run:/results/step-7")]
+    Insert {
+        /// The directory
+        #[arg(value_name = "NAME:/dir", value_parser = StackPath::parser())]
+        from: StackPath,
+        /// The directory that it becomes, in one that exists
+        #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
+        to: StackPath,
+    },
 }
 
 impl LiveCommand {
@@ -164,6 +178,7 @@ impl LiveCommand {
             }
             LiveAction::File(action) => action.run(context),
             LiveAction::Import(arguments) => return arguments.run(context),
+            LiveAction::Insert { from, to } => import::insert(context, &from, &to),
         }?;
         Ok(ExitCode::SUCCESS)
     }
@@ -187,6 +202,16 @@ pub fn connect(store: &SharedStore, name: &str) -> Result<LiveTree> {
         drop(done);
         connected
     })
+}
+
+/// Returns the name of the live namespace in `path`.
+pub fn live_name(path: &StackPath) -> &str {
+    match &path.stack {
+        StackArgument::Name(name) => name,
+        _ => usage::exit(format!(
+            "{path}: a live namespace has a name; `esker live list` shows them"
+        )),
+    }
 }
 
 fn list(context: &CommandContext) -> Result<()> {

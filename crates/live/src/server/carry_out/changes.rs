@@ -207,8 +207,8 @@ impl ClientSession<'_> {
                 return Ok(self.make_node(dir, (take_name(input)?, file), (&new, opens)));
             }
             Verb::InsertAdopted => {
-                let (set, name) = take_adopted(input)?;
-                session.insert_adopted(dir, name, set)
+                let (identity, name) = take_adopted(input)?;
+                session.insert_adopted(dir, name, identity)
             }
             Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
             Verb::RemoveDirectory => session.rmdir(dir, take_name(input)?).map(drop),
@@ -432,9 +432,9 @@ fn take_mode(input: &mut WireInput) -> Result<u32, WireDamage> {
     Ok(u32::try_from(mode).expect("checked"))
 }
 
-/// Reads an adopted set, and the name for its directory.
-fn take_adopted<'b>(input: &mut WireInput<'b>) -> Result<(SetId, &'b [u8]), WireDamage> {
-    Ok((SetId(input.u128()?), take_name(input)?))
+/// Reads the identity of an adopted directory, and the name for it.
+fn take_adopted<'b>(input: &mut WireInput<'b>) -> Result<(DirId, &'b [u8]), WireDamage> {
+    Ok((DirId(input.u128()?), take_name(input)?))
 }
 
 fn take_flags(input: &mut WireInput) -> Result<RenameFlags, WireDamage> {

@@ -245,7 +245,8 @@ impl ClientSession<'_> {
     /// Makes a directory of a complete set part of the namespace.
     fn adopt_set(&self, set: SetId, name: &[u8]) -> Result<Vec<u8>> {
         self.check_is_of_owner("insert directories that it has filled by itself")?;
-        self.served.session().adopt_set(set, name).map(|()| Vec::new())
+        let identity = self.served.session().adopt_set(set, name)?;
+        Ok(identity.0.to_le_bytes().to_vec())
     }
 
     /// Publishes the current state.
