@@ -167,7 +167,7 @@ impl Repository {
         manifest.has_own_identities = options.own_identities;
         manifest.properties.clone_from(&options.properties);
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
-        let create = || Tree::create(self.setup(&options, &data), set, manifest);
+        let create = || Tree::create_drawn(self.setup(&options, &data), set, manifest);
         let (tree, ()) = concurrent::try_join(store, create, || self.warm_root(&stack))?;
         let session = self.session(stack, tree, data, &options)?;
         markers.keep();

@@ -35,6 +35,7 @@ mod join_program;
 mod joins;
 mod keeping;
 mod lineages;
+mod lost_answers;
 mod many_parts;
 mod model;
 mod open_names;

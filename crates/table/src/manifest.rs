@@ -170,12 +170,6 @@ impl Manifest {
         format!("set/{set}/manifest/")
     }
 
-    /// Returns the name of the object that holds this snapshot of `set`.
-    #[must_use]
-    pub fn object_of(&self, set: SetId) -> String {
-        Self::object(set, self.number)
-    }
-
     fn object(set: SetId, number: u64) -> String {
         format!("{}{number:016x}", Self::folder(set))
     }

@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
-use esker_base::{Error, Kind};
-use esker_table::manifest::Manifest;
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::{Manifest, SetId};
 use esker_table::tree::{Durability, Tree, TreeSetup};
 
 use crate::records::{SET, create, get, options, put, resume, setup};
@@ -109,6 +109,25 @@ fn a_commit_that_is_found_in_the_store_has_succeeded() {
         tree.flush().expect("flush");
         drop(tree);
         assert_is_in_tables(&store, at, FaultEffect::Full);
+    }
+}
+
+/// The same for the first commit of a set that no other process begins. Where others may, a manifest
+/// with the same bytes may be another's.
+#[test]
+fn a_set_whose_identity_was_drawn_begins_although_the_answer_was_lost() {
+    for kind in [Kind::Exists, Kind::Unavailable] {
+        let begin = |create: fn(TreeSetup, SetId, Manifest) -> Result<Tree>| {
+            let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+            store.fail_at_with(1, kind, FaultEffect::Full);
+            let setup = setup(&(store as SharedStore), options(Durability::Async, false));
+            create(setup, SET, Manifest::new(vec![], 0))
+        };
+        let tree = begin(Tree::create_drawn).expect("it is there");
+        put(&tree, b"key", b"value").expect("put");
+        tree.flush().expect("flush");
+        let refused = begin(Tree::create).map(drop).expect_err("somebody has begun it");
+        assert!(matches!(refused.kind(), Kind::Conflict | Kind::Unavailable), "{refused}");
     }
 }
 

@@ -211,7 +211,7 @@ impl Repository {
         let shown = manifest.tables.len();
         // Commit before anything is written to the set: from here on a manifest needs its markers,
         // its tables and those of the parts. If a collector swept the markers, this fails.
-        manifest.claim(store, set, self.clock().now_ns())?;
+        manifest.commit(store, set, self.clock().now_ns())?;
         // From here on the parts are parts because of this set, so no rank begins another one. One
         // that was given up before may have a successor.
         let stay = |part: &SetId| check_part_stays(*part, &condemn::load_live(store, *part)?);

@@ -124,7 +124,7 @@ impl Repository {
                     return Ok(());
                 }
                 session_marker::give_up(&mut manifest);
-                let commit = || manifest.claim(store, set, self.clock().now_ns());
+                let commit = || manifest.commit(store, set, self.clock().now_ns());
                 match self.with_reserve(commit) {
                     Err(error) if condemn::is_race(&error) => continue,
                     committed => committed?,
@@ -164,7 +164,7 @@ impl Repository {
         }
         manifest.epoch += 1;
         manifest.writer = manifest.writer.take().map(SetWriter::released);
-        manifest.claim(&**self.store(), set, self.clock().now_ns())
+        manifest.commit(&**self.store(), set, self.clock().now_ns())
     }
 
     /// Sets a property of a complete set. Cost: a commit.
@@ -180,7 +180,7 @@ impl Repository {
         }
         manifest.epoch += 1;
         manifest.properties.insert(property, value);
-        manifest.claim(&**self.store(), set, self.clock().now_ns())
+        manifest.commit(&**self.store(), set, self.clock().now_ns())
     }
 
     /// Restores a name to the set that lost it last. Cost: a listing of all markers, and a

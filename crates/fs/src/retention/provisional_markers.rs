@@ -69,7 +69,7 @@ impl<'a> ProvisionalMarkers<'a> {
         // A process that has taken it over has a higher epoch, and keeps it.
         if manifest.epoch == FIRST_EPOCH {
             session_marker::give_up(&mut manifest);
-            manifest.claim(store, set, now_ns)?;
+            manifest.commit(store, set, now_ns)?;
             session_marker::release_given_up(store, set)?;
         }
         Ok(false)

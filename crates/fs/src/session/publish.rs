@@ -145,7 +145,7 @@ impl Session {
         manifest.writer = own.writer.map(SetWriter::released);
         // Nothing else holds it: without its name it is garbage.
         marker::hold(&*store, snapshot, &MarkerHolder::Name(name.to_owned()))?;
-        manifest.claim(&*store, snapshot, self.clock().now_ns())?;
+        manifest.commit(&*store, snapshot, self.clock().now_ns())?;
         let publication = PendingPublication {
             set: snapshot,
             known: &manifest,

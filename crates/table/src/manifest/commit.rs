@@ -19,6 +19,11 @@ impl Manifest {
     /// `self.number` to its own. Durable once it returns. One write, one listing, and one delete of
     /// an old snapshot.
     ///
+    /// If the answer to the put is lost, an identical snapshot that rules counts as this one. So
+    /// call it where that is true: the writer has committed this epoch before, or has drawn the
+    /// identity of the set; or the caller wants only the effect, whoever commits it, and writes
+    /// nothing under this epoch.
+    ///
     /// # Errors
     /// `Fenced` if a writer of a higher epoch has committed; `Conflict` if another of the same
     /// epoch has. `NoSpace` if this snapshot is known to be absent, so that the caller may commit
@@ -28,12 +33,13 @@ impl Manifest {
         self.commit_as(store, set, now_ns, true)
     }
 
-    /// Commits this snapshot as [`Manifest::commit`] does, as the first commit of a writer: this
-    /// writer has not committed its epoch before.
+    /// Commits this snapshot as [`Manifest::commit`] does, as the first commit of a writer that
+    /// takes over a set for which others may compete: at most one of them succeeds.
     ///
     /// # Errors
-    /// As [`Manifest::commit`]. Two writers that claim one epoch at once may write identical
-    /// snapshots, so `Conflict` also if this writer's own put took effect and its answer was lost.
+    /// As [`Manifest::commit`]. Two writers that claim one epoch within one tick of the clock may
+    /// write identical snapshots, so `Conflict`, or the store's error, also if this writer's own put
+    /// took effect and its answer was lost.
     pub fn claim(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
         self.commit_as(store, set, now_ns, false)
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
-use esker_base::store::concurrent;
+use esker_base::store::{Store, concurrent};
 use esker_base::{Clock, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 
@@ -69,15 +69,34 @@ impl Tree {
     /// Begins change set `set` by committing `manifest`. One write.
     ///
     /// # Errors
-    /// `Conflict` or `Fenced` if the set exists.
-    pub fn create(setup: TreeSetup, set: SetId, mut manifest: Manifest) -> Result<Self> {
+    /// `Conflict` or `Fenced` if the set exists, also if its first manifest is this one and the
+    /// answer to its put was lost.
+    pub fn create(setup: TreeSetup, set: SetId, manifest: Manifest) -> Result<Self> {
+        Self::create_by(setup, set, manifest, Manifest::claim)
+    }
+
+    /// Begins change set `set` as [`Tree::create`] does. The caller has drawn the identity, which no
+    /// other process begins, so a lost answer to the put of the first manifest does no harm.
+    ///
+    /// # Errors
+    /// `Conflict` or `Fenced` if another process has committed to the set.
+    pub fn create_drawn(setup: TreeSetup, set: SetId, manifest: Manifest) -> Result<Self> {
+        Self::create_by(setup, set, manifest, Manifest::commit)
+    }
+
+    fn create_by(
+        setup: TreeSetup,
+        set: SetId,
+        mut manifest: Manifest,
+        commit: impl FnOnce(&mut Manifest, &dyn Store, SetId, u64) -> Result<()> + Send,
+    ) -> Result<Self> {
         setup.schema.check();
         let now_ns = setup.clock.now_ns();
         manifest.writer = setup.writer();
         let store = setup.source.store.clone();
         let mut log = WriterLogs::new(store.clone(), set, manifest.epoch << 32);
-        let claim = || manifest.claim(&*store, set, now_ns);
-        concurrent::try_join(&*store, claim, || log.begin(setup.options.durability))?;
+        let commit = || commit(&mut manifest, &*store, set, now_ns);
+        concurrent::try_join(&*store, commit, || log.begin(setup.options.durability))?;
         Self::start(setup, set, manifest, log)
     }
 

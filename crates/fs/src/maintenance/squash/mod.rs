@@ -135,7 +135,7 @@ impl Repository {
         manifest.properties.clone_from(&options.properties);
         let now_ns = self.clock().now_ns();
         manifest.writer = options.writer.as_ref().map(|writer| writer.beginning(now_ns));
-        manifest.claim(store, set, self.clock().now_ns())?;
+        manifest.commit(store, set, self.clock().now_ns())?;
         let layers: Vec<&TableRuns> = stack.bases().iter().map(|base| &base.tables).collect();
         let tree = DirTree::of(&layers, options.threads)?;
         let job = SquashJob {

@@ -173,11 +173,13 @@ impl GarbageCollection<'_> {
             self.release_markers_of(set, &needed)?;
             // Processes that have just listed an older manifest list again. The last one stays for
             // a writer that sleeps.
-            let last = manifest.object_of(set);
-            for older in manifests.iter().filter(|object| object.name != last) {
+            let (last, older): (Vec<_>, Vec<_>) = manifests.into_iter().partition(|object| {
+                Manifest::number_of(set, &object.name) == Some(manifest.number)
+            });
+            for older in &older {
                 store.delete(&older.name)?;
             }
-            manifests.retain(|object| object.name == last);
+            manifests = last;
         }
         let age_ns = self.now_ns.saturating_sub(manifest.written_ns);
         if age_ns >= ns(self.options.grace.max(SLEEP_MAX)) {
