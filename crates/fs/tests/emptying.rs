@@ -15,16 +15,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use esker_base::store::{
-    AppendLog, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store, url,
+    AppendLog, FaultEffect, FaultStore, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store,
+    url,
 };
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_fs::repository::Repository;
 use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::stack::identity::Identity;
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::gc::{eager, options, publish, repository, write};
 use crate::input::{Mounted, url_of};
+use crate::interrupted_store::Interrupted;
 use crate::verify::assert_sound;
 
 /// `EDQUOT`.
@@ -203,6 +205,58 @@ fn a_collection_without_a_reserve_frees_what_it_can() {
     quota.left.store(0, Ordering::SeqCst);
     assert_eq!(plain.gc(&eager()).expect_err("no room").kind(), Kind::NoSpace);
     assert!(plain.open(&[kept], Identity::root()).is_ok(), "it stays without its marker, too");
+}
+
+/// Condemns `set`, as a collection does that dies before it finds the set's marker.
+fn condemn(store: &SharedStore, set: SetId) {
+    let mut manifest = Manifest::load(&**store, set).expect("manifest");
+    (manifest.state, manifest.epoch) = (SetState::CondemnedSealed, manifest.epoch + 1);
+    manifest.claim(&**store, set, 1).expect("claim");
+}
+
+/// Symptom: in a full store a snapshot could not be opened while a collection examined it.
+/// Cause: a reader that finds its set condemned restores it, and failed for lack of room, although
+/// the collection was about to do so.
+/// Fix: it waits for the collection, as a reader without write permission does.
+#[test]
+fn a_reader_in_a_full_store_waits_for_the_collection_that_condemned_its_set() {
+    let memory: SharedStore = Arc::new(MemoryStore::new());
+    let set = publish(&repository(&memory), &[], "n").expect("publish");
+    condemn(&memory, set);
+    let full = Arc::new(FaultStore::new(memory.clone(), 1));
+    full.fill_at(1, FaultEffect::None);
+    let plain = memory.clone();
+    let collect = Box::new(move || drop(repository(&plain).gc(&eager()).expect("gc")));
+    // The reader has found the set condemned several times.
+    let interrupted = Interrupted::new(full, 20, collect);
+    let shared: SharedStore = interrupted.clone();
+    repository(&shared).open(&[set], Identity::root()).expect("open");
+    assert!(interrupted.has_happened());
+    assert_eq!(Manifest::load(&*memory, set).expect("manifest").state, SetState::Sealed);
+}
+
+/// As before, and the collection has died: the reader finally takes a part of the reserve, and the
+/// next collection still has the rest.
+#[test]
+fn a_reader_in_a_full_store_restores_its_set_with_the_reserve() {
+    let quota = QuotaStore::new();
+    let store: SharedStore = quota.clone();
+    let plain = repository(&store);
+    let kept = publish(&plain, &[], "kept").expect("publish");
+    publish(&plain, &[], "other").expect("publish");
+    condemn(&store, kept);
+    quota.is_full.store(true, Ordering::SeqCst);
+    quota.left.store(0, Ordering::SeqCst);
+    quota.reserved.store(0, Ordering::SeqCst);
+    let refused = plain.open(&[kept], Identity::root()).map(drop).expect_err("no reserve");
+    assert_eq!(refused.kind(), Kind::NoSpace);
+    assert!(refused.to_string().contains("esker gc"), "{refused}");
+    quota.reserved.store(RESERVED, Ordering::SeqCst);
+    plain.open(&[kept], Identity::root()).expect("open");
+    assert_eq!(quota.reserved.load(Ordering::SeqCst), RESERVED - 1);
+    plain.delete("other").expect("delete");
+    assert_eq!(plain.gc(&eager()).expect("gc").sets.len(), 1);
+    assert_sound(&plain);
 }
 
 /// Symptom: a file system of 12 MiB that an import had filled could not be emptied.

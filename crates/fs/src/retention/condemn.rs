@@ -42,7 +42,7 @@ use crate::retention::marker::{self, MarkerHolder};
 
 /// Maximum number of lost races in a row.
 pub(crate) const TRIES_MAX: usize = 8;
-/// Initial wait of a reader that cannot restore a set; it doubles each time.
+/// Initial wait of a process that cannot restore a set; it doubles each time.
 const WAIT: Duration = Duration::from_millis(5);
 
 /// State of a set's deletion.
@@ -96,6 +96,11 @@ fn commit(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64) -
     match manifest.claim(store, set, now_ns) {
         Ok(()) => Ok(true),
         Err(error) if is_race(&error) => Ok(false),
+        // There was no room, and now there is a manifest of that number, probably another process's.
+        Err(error) if error.kind() == Kind::Closed => match Manifest::newest_number(store, set) {
+            Ok(newest) if newest > manifest.number => Ok(false),
+            _ => Err(error),
+        },
         Err(error) => Err(error),
     }
 }
@@ -118,10 +123,12 @@ pub(crate) fn fence(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Re
 }
 
 /// Returns the newest manifest of `set`, which is live; restores it if it was condemned but is
-/// held.
+/// held. In a full store it waits for a collection to restore the set, and finally takes a part of
+/// the store's reserve.
 ///
 /// # Errors
-/// `NotFound` if the set is gone or being deleted; as [`Manifest::load`].
+/// `NotFound` if the set is gone or being deleted; `NoSpace` if it is condemned, and neither the
+/// store nor its reserve has room to restore it; as [`Manifest::load`].
 pub(crate) fn load_live(store: &dyn Store, set: SetId) -> Result<Manifest> {
     load_live_expecting(store, set, None)
 }
@@ -130,23 +137,58 @@ pub(crate) fn load_live(store: &dyn Store, set: SetId) -> Result<Manifest> {
 pub(crate) fn load_live_expecting(
     store: &dyn Store,
     set: SetId,
+    expected: Option<u64>,
+) -> Result<Manifest> {
+    load_or_restore(store, set, expected, WhenFull::Wait)
+}
+
+/// Like [`load_live`], for a collector: fails with `NoSpace` at once if there is no room to restore
+/// the set. The collector itself releases the reserve, and others wait for it.
+pub(crate) fn restore_held(store: &dyn Store, set: SetId) -> Result<Manifest> {
+    load_or_restore(store, set, None, WhenFull::Fail)
+}
+
+/// The course of a process that must restore a set in a full store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WhenFull {
+    /// It waits for a collector, and then takes the reserve.
+    Wait,
+    /// It fails.
+    Fail,
+}
+
+fn load_or_restore(
+    store: &dyn Store,
+    set: SetId,
     mut expected: Option<u64>,
+    when_full: WhenFull,
 ) -> Result<Manifest> {
     let mut wait = WAIT;
-    for _ in 0..TRIES_MAX {
+    for left in (0..TRIES_MAX).rev() {
         let manifest = Manifest::load_expecting(store, set, expected.take())?;
         match phase(&manifest) {
             DeletionPhase::Live => return Ok(manifest),
             DeletionPhase::Condemned
                 if marker::holders(store, set)?.iter().any(MarkerHolder::keeps_tables) =>
             {
-                match restore(store, set, manifest) {
-                    // A reader without write permission waits for the collector to see the marker.
-                    Err(error) if matches!(error.kind(), Kind::ReadOnly | Kind::Denied) => {
-                        std::thread::sleep(wait);
-                        wait *= 2;
-                    }
-                    restored => drop(restored?),
+                // Waiting did not help; one more attempt is left to read the result.
+                let takes_reserve = when_full == WhenFull::Wait && left == 1;
+                let restored = match takes_reserve {
+                    true => restore_with_reserve(store, set, &manifest),
+                    false => restore(store, set, manifest),
+                };
+                let waits = match restored.as_ref().map_err(Error::kind) {
+                    // A process without write permission waits for the collector to see the marker.
+                    Err(Kind::ReadOnly | Kind::Denied) => true,
+                    // So does one without room: deletions need the reserve more than it does.
+                    Err(Kind::NoSpace) => when_full == WhenFull::Wait && left > 1,
+                    _ => false,
+                };
+                if waits {
+                    std::thread::sleep(wait);
+                    wait *= 2;
+                } else {
+                    restored?;
                 }
             }
             DeletionPhase::Condemned | DeletionPhase::Doomed => {
@@ -162,6 +204,25 @@ pub(crate) fn load_live_expecting(
         }
     }
     Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
+}
+
+/// Restores a condemned set with as much of the store's reserve as that takes; false if another
+/// process committed first. The commit deletes an older manifest, so it frees room as well.
+fn restore_with_reserve(store: &dyn Store, set: SetId, manifest: &Manifest) -> Result<bool> {
+    loop {
+        match restore(store, set, manifest.clone()) {
+            Err(error) if error.kind() != Kind::NoSpace => return Err(error),
+            Err(_) if store.release_reserve() => {}
+            Err(error) => {
+                let what = format!(
+                    "restore change set {set}, which a collection condemned although it is needed: \
+                     make room, or run `esker gc`"
+                );
+                return Err(error.within(what));
+            }
+            restored => return restored,
+        }
+    }
 }
 
 /// Ensures that the data logs of `set`, on which the caller has put a [`MarkerHolder::Data`]

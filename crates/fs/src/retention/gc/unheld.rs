@@ -31,7 +31,7 @@ impl GarbageCollection<'_> {
             if self.options.dry_run {
                 continue;
             }
-            match condemn::load_live(self.store(), set) {
+            match condemn::restore_held(self.store(), set) {
                 Ok(manifest) => {
                     self.sets.insert(set, KnownSet::Manifest(Box::new(manifest)));
                 }
