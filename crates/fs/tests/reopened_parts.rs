@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
-use esker_base::{Kind, Result};
+use esker_base::{Error, Kind, Result};
 use esker_fs::job::JobId;
 use esker_fs::names::IfTaken;
 use esker_fs::repository::Repository;
@@ -22,6 +22,7 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::gc::{eager, options, publish, write};
 use crate::interrupted_store::Interrupted;
+use crate::verify::assert_sound;
 
 const JOB: JobId = JobId(9);
 
@@ -263,4 +264,105 @@ fn a_collection_removes_session_markers_of_parts_of_a_published_job() {
         let raised = Manifest::load(&*store, set).expect("manifest").epoch - before;
         assert_eq!(raised, u64::from(epoch == Some(5)), "{epoch:?}");
     }
+}
+
+/// The error of a publication that is refused because of its report.
+fn refused() -> Error {
+    Error::new(Kind::Conflict, "parts disagree")
+}
+
+/// A store with a complete part of [`JOB`], and the set that joined it and was given up.
+fn with_join_given_up() -> (SharedStore, SetId, SetId) {
+    let (store, part) = with_part();
+    let mut join = None;
+    let done = Repository::new(store.clone()).publish_job_as(None, &[part], "job", |report| {
+        join = Some(report.set);
+        Err(refused())
+    });
+    assert_eq!(done.expect_err("refused").kind(), Kind::Conflict);
+    (store, part, join.expect("it was joined"))
+}
+
+/// Symptom: parts of a job whose publication was refused, or whose joined set was dropped, could not
+/// be reopened, and a rank whose part was dropped could not begin another, until a collection ran.
+/// Cause: any complete join counted, also one that was given up.
+/// Fix: a process that needs the parts discards such a join, as a collection would.
+#[test]
+fn a_part_is_reopened_once_its_join_was_given_up() {
+    let (store, part, join) = with_join_given_up();
+    reopen(&store).expect("reopen");
+    change(&store, part).expect("change");
+    assert_eq!(Manifest::load(&*store, join).expect("manifest").state, SetState::Doomed);
+    let repository = Repository::new(store.clone());
+    assert_eq!(repository.publish(join, "late").expect_err("doomed").kind(), Kind::NotFound);
+    repository.resume(part, taking_over()).expect("resume").complete().expect("complete");
+    repository.publish_job(&[part], "job").expect("publish");
+    repository.gc(&eager()).expect("gc");
+    let holders = marker::holders(&*store, part).expect("list");
+    assert!(!holders.contains(&MarkerHolder::Set(join)), "{holders:?}");
+    assert_sound(&repository);
+}
+
+#[test]
+fn a_rank_begins_another_part_once_the_first_and_its_join_were_given_up() {
+    let (store, part, join) = with_join_given_up();
+    let repository = Repository::new(store.clone());
+    repository.give_up(part, &taking_over()).expect("drop");
+    let other = repository.begin_part(JOB, 0, &[], options()).expect("begin");
+    write(&other, "/g", &[3; 900]).expect("write");
+    let other = other.complete().expect("complete");
+    repository.publish_job(&[other], "job").expect("publish");
+    assert_eq!(repository.gc(&eager()).expect("gc").sets, [part]);
+    assert_eq!(Manifest::load(&*store, join).expect("manifest").state, SetState::Doomed);
+    assert_sound(&repository);
+}
+
+/// A join that was given up and is in use nevertheless keeps its parts as they are.
+#[test]
+fn a_join_that_was_given_up_and_is_in_use_stays() {
+    let (store, part, join) = with_join_given_up();
+    let repository = Repository::new(store.clone());
+    let reader = repository.hold_for_reading(&[join]).expect("hold");
+    assert_eq!(reopen(&store).expect_err("it is read").kind(), Kind::Invalid);
+    drop(reader);
+    repository.publish(join, "name").expect("it is still there");
+    assert_eq!(reopen(&store).expect_err("it is named").kind(), Kind::Invalid);
+    assert_eq!(repository.gc(&eager()).expect("gc").sets, []);
+    assert_sound(&repository);
+    repository.delete("name").expect("delete");
+    assert_eq!(reopen(&store).expect_err("it may be undeleted").kind(), Kind::Invalid);
+    repository.undelete("name").expect("undelete");
+    let parts = repository.parts(JOB).expect("parts");
+    assert!(parts.iter().all(|known| known.set == part && known.is_complete), "{parts:?}");
+}
+
+/// Before any request of a reopening, the join is named, or collected, and the other way round: a
+/// name never stands for a join of a part that is open, and a collection hinders nobody.
+#[test]
+fn a_join_that_was_given_up_is_named_or_its_parts_are_reopened() {
+    let reopen: Step = |store, _| reopen(store);
+    let collect: Step = |store, _| Repository::new(store.clone()).gc(&eager()).map(drop);
+    let (mut named, mut reopened) = (0, 0);
+    for (outer, inner, is_collected) in [
+        (reopen, name as Step, false),
+        (name, reopen, false),
+        (reopen, collect, true),
+        (collect, reopen, true),
+    ] {
+        for at in 0.. {
+            let (store, part, join) = with_join_given_up();
+            let nothing: Step = |_, _| Ok(());
+            let (done, beside, _) = nested(&store, join, (outer, at), (inner, u64::MAX), nothing);
+            let Some(beside) = beside else { break };
+            let case = format!("at {at}: {done:?}, {beside:?}");
+            let is_open = Manifest::load(&*store, part).expect("part").state == SetState::Open;
+            let is_named = Repository::new(store.clone()).resolve("name").is_ok();
+            assert!(is_open != is_named, "{case}");
+            assert!(!is_collected || (done.is_ok() && beside.is_ok()), "{case}");
+            (named, reopened) = (named + u32::from(is_named), reopened + u32::from(is_open));
+            Repository::new(store.clone()).gc(&eager()).expect("gc");
+            assert_sound(&Repository::new(store.clone()));
+        }
+    }
+    assert!(named > 10 && reopened > 20, "{named} {reopened}");
 }

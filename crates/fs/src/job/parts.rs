@@ -4,6 +4,8 @@
 //! A part has a claim, names its job and its rank in every manifest, and has a session's marker
 //! until the job is published. The set that joins the parts names the job and no rank.
 
+use std::collections::BTreeSet;
+
 use esker_base::store::{Store, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
@@ -14,8 +16,9 @@ use super::JobId;
 use super::claim::{self, PartClaim};
 use crate::names;
 use crate::repository::{Repository, best_effort, given_up};
-use crate::retention::condemn::{self, DeletionPhase, TRIES_MAX};
+use crate::retention::condemn::{self, CondemnVerdict, DeletionPhase, TRIES_MAX};
 use crate::retention::marker::{self, MarkerHolder};
+use crate::retention::session_marker;
 use crate::session::{Session, SessionOptions};
 
 /// A part of a job.
@@ -91,7 +94,7 @@ impl Repository {
     /// Begins the part of rank `rank` of job `job` on top of `bases`, without communicating with
     /// other ranks: a session whose set records its job and rank. End it with
     /// [`Session::complete`]. Cost: as [`Repository::begin`], a write and a listing, and some
-    /// requests for each earlier part of the rank that was given up.
+    /// requests for each earlier part of the rank that was given up, and for a join of it that was.
     ///
     /// # Errors
     /// `Exists` if the job has a part of the rank; as [`Repository::begin`], `Conflict` also if
@@ -140,11 +143,21 @@ impl Repository {
                 }
                 number => number.map(|_| true)?,
             };
-            if has_begun && let Some((part, holder)) = self.part_of(&other, &Joins::default())? {
-                return Err(taken(&other, &part, &holder));
+            while has_begun && let Some((part, holder)) = self.part_of(&other, &Joins::default())? {
+                if !self.is_discarded_join(&holder)? {
+                    return Err(taken(&other, &part, &holder));
+                }
             }
         }
         Ok(())
+    }
+
+    /// True if `holder` is a join that was given up, and that this call has discarded.
+    fn is_discarded_join(&self, holder: &MarkerHolder) -> Result<bool> {
+        let MarkerHolder::Set(join) = *holder else { return Ok(false) };
+        let is_given_up =
+            Manifest::load(&**self.store(), join).is_ok_and(|manifest| manifest.is_given_up);
+        Ok(is_given_up && self.discard_join(join)?)
     }
 
     /// Returns the parts of `job`, by rank, except those that were given up. Cost: a listing, and
@@ -233,7 +246,8 @@ impl Repository {
 
     /// Reopens the complete parts of `job`, whose ranks ended before the job was published, and
     /// returns all of its parts; continue them with [`Repository::resume`]. Discards the leftovers
-    /// of an unfinished join, and stops its writer if it is still running. Cost: as
+    /// of an unfinished join, and stops its writer if it is still running; also a join that was given
+    /// up, unless a name or a reader holds it. Cost: as
     /// [`Repository::parts`], and for each complete part a marker, two commits, two listings, and a
     /// put for each name that it has lost.
     ///
@@ -332,6 +346,10 @@ impl Repository {
                     PartUse::Joined => Some(format!(
                         "job {job} was joined as @{other}; publish that, or give it up"
                     )),
+                    PartUse::GivenUp => Some(format!(
+                        "job {job} was joined as @{other}, which was given up and is still in use, by \
+                         a name, by readers, or for the grace of a deleted name"
+                    )),
                     PartUse::Base => Some(format!("@{other} builds on part @{part} of job {job}")),
                 },
                 _ => None,
@@ -344,7 +362,7 @@ impl Repository {
     }
 
     /// Returns how `other`, which has put a marker on a part of `job`, uses it. Discards an
-    /// unfinished join and a set that has not begun.
+    /// unfinished join, one that was given up and is not in use, and a set that has not begun.
     fn use_of_part(&self, job: JobId, other: SetId) -> Result<PartUse> {
         let (store, now_ns) = (&**self.store(), self.clock().now_ns());
         for _ in 0..TRIES_MAX {
@@ -365,7 +383,11 @@ impl Repository {
                 return Ok(PartUse::Base);
             }
             if !matches!(manifest.state, SetState::Open | SetState::CondemnedOpen) {
-                return Ok(PartUse::Joined);
+                return Ok(match manifest.is_given_up {
+                    true if self.discard_join(other)? => PartUse::None,
+                    true => PartUse::GivenUp,
+                    false => PartUse::Joined,
+                });
             }
             // No process has used it but its writer, which is then fenced.
             if condemn::doom_now(&mut manifest, store, other, now_ns)? {
@@ -375,6 +397,36 @@ impl Repository {
         }
         Err(Error::new(Kind::Conflict, format!("change set {other} keeps changing; try again")))
     }
+
+    /// Dooms `join`, a complete join that was given up, as a collection does; false if it is in use.
+    fn discard_join(&self, join: SetId) -> Result<bool> {
+        let (store, clock) = (&**self.store(), &**self.clock());
+        // The process that gave it up may have died before it removed them.
+        session_marker::release_given_up(store, join)?;
+        let fence = |name: &str, _| names::fence_publications(store, clock, name, join);
+        for _ in 0..TRIES_MAX {
+            let (mut stale, mut is_in_use) = (BTreeSet::new(), false);
+            for holder in marker::holders(store, join)? {
+                match &holder {
+                    MarkerHolder::Name(name) if !names::stands_for(store, name, join)? => {
+                        stale.insert(holder);
+                    }
+                    _ => is_in_use |= holder.keeps_tables(),
+                }
+            }
+            if is_in_use {
+                return Ok(false);
+            }
+            match condemn::doom(store, join, &stale, &fence, clock.now_ns())? {
+                // It has come into use, or another process has committed to it.
+                CondemnVerdict::Kept => {}
+                CondemnVerdict::Doomed(_)
+                | CondemnVerdict::DataOnly { .. }
+                | CondemnVerdict::Gone => return Ok(true),
+            }
+        }
+        Err(Error::new(Kind::Conflict, format!("change set {join} keeps changing; try again")))
+    }
 }
 
 /// Use of a part by a set that has a marker on it.
@@ -383,6 +435,8 @@ enum PartUse {
     None,
     /// It joins the parts of the job.
     Joined,
+    /// It joins the parts of the job, was given up, and is kept nevertheless.
+    GivenUp,
     /// It shows the part or builds on it.
     Base,
 }
