@@ -472,6 +472,21 @@ fn what_a_part_removed_with_all_names_of_a_file_is_not_shown() {
     ]);
 }
 
+/// Checks that one of the two `paths` is shown, and that the part that lost still shows the other,
+/// also after a collection.
+fn assert_shown_by_loser(program: &str, ranks: &[&str], paths: [&str; 2]) {
+    let Joined { repository, report, .. } = join(program, ranks);
+    repository.gc(&eager()).expect("gc");
+    let [conflict] = &report.conflicts[..] else { panic!("{report:?}") };
+    let shows = |set: SetId| {
+        let shown = repository.open(&[set], Identity::root()).expect("open");
+        paths.map(|path| shown.find(path, FollowLinks::No).is_ok())
+    };
+    let [joined, lost] = [report.set, conflict.losers[0]].map(shows);
+    assert_eq!(joined.map(|is_shown| !is_shown), lost);
+    assert_ne!(joined[0], joined[1]);
+}
+
 /// Symptom: a conflict named a part whose change was not shown as the one that is.
 /// Cause: a later conflict of the same name replaced the winner.
 /// Fix: only a later decision does.
@@ -484,6 +499,7 @@ fn conflicts_name_the_part_that_is_shown() {
     let winner = usize::from(lines.iter().any(|line| line.starts_with("/b/g")));
     let expected = format!("/b SameName {winner} [{}]", 1 - winner);
     assert_eq!(conflicts(program, &ranks), [expected]);
+    assert_shown_by_loser(program, &ranks, ["/b/f", "/b/g"]);
     // The name that a file with several lost.
     let found = conflicts("make /d t", &["seg /c", "make /c other", "ln /d /c; rm /d"]);
     let lines = join("make /d t", &["seg /c", "make /c other", "ln /d /c; rm /d"]).lines;
