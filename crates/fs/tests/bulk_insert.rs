@@ -260,6 +260,126 @@ fn only_sets_that_were_begun_for_it_are_adopted() -> Result<()> {
     Ok(())
 }
 
+fn markers_of(store: &SharedStore, set: SetId) -> Vec<String> {
+    let objects = store.list("ref/").expect("list");
+    let suffix = format!("set-{set}");
+    objects.into_iter().map(|object| object.name).filter(|name| name.ends_with(&suffix)).collect()
+}
+
+/// Symptom: a set that was refused was held for as long as the session lived; one that adopted
+/// itself, for good.
+/// Cause: markers were put before anything was checked, and stayed.
+#[test]
+fn a_refused_set_is_not_held() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let session = plain.begin(&[], own_identities())?;
+    let other = filled(&plain);
+    let open = plain.begin(&[], own_identities())?;
+    for (set, name) in [
+        (session.set(), &b"content"[..]),
+        (open.set(), b"content"),
+        (SetId(5), b"content"),
+        (other, b"missing"),
+        (other, b""),
+        (other, b"a/b"),
+    ] {
+        assert!(session.adopt_set(set, name).is_err());
+        assert_eq!(markers_of(&store, session.set()), Vec::<String>::new(), "{name:?}");
+    }
+    // A set that is needed already stays held.
+    session.adopt_set(other, b"content")?;
+    let held = markers_of(&store, session.set());
+    assert_eq!(held.len(), 1);
+    assert!(session.adopt_set(other, b"missing").is_err());
+    assert_eq!(markers_of(&store, session.set()), held);
+    Ok(())
+}
+
+/// Symptom: adopting a set that a base had changed reverted the changes, or showed a directory at
+/// two names.
+/// Cause: adopted tables are in the session's own layer, above its bases; only the set itself was
+/// looked for.
+#[test]
+fn sets_that_are_known_already_are_not_adopted_again() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let conflict = |session: &Session, set: SetId| {
+        let before = tree(session);
+        let kind = session.adopt_set(set, b"content").unwrap_err().kind();
+        assert_eq!(tree(session), before);
+        kind
+    };
+    // A base, and a set on top that changed it.
+    let other = filled(&plain);
+    plain.publish(other, "other")?;
+    let changed = plain.begin(&[other], options())?;
+    changed.unlink(&changed.dir("/content")?, b"small")?;
+    let changed = changed.publish("changed")?;
+    for base in [other, changed] {
+        assert_eq!(conflict(&plain.begin(&[base], options())?, other), Kind::Conflict);
+    }
+    // A set that has adopted it.
+    let nested = plain.begin(&[], own_identities())?;
+    nested.mkdir(nested.root(), b"content", 0o755)?;
+    insert(&nested, other, "/content/sub")?;
+    let nested = nested.complete()?;
+    let session = begin(&plain);
+    insert(&session, other, "/first")?;
+    assert_eq!(conflict(&session, nested), Kind::Conflict);
+    let session = begin(&plain);
+    insert(&session, nested, "/first")?;
+    assert_eq!(conflict(&session, other), Kind::Exists);
+    // Also after a squash, without data logs that would tell.
+    let empty = plain.begin(&[], own_identities())?;
+    empty.create(&empty.mkdir(empty.root(), b"content", 0o755)?, b"file", 0o644)?;
+    let empty = empty.complete()?;
+    let session = begin(&plain);
+    insert(&session, empty, "/inserted")?;
+    session.unlink(&session.dir("/inserted")?, b"file")?;
+    let published = session.publish("published")?;
+    let (flat, _) = plain.squash(&[published], &Default::default())?;
+    assert_eq!(conflict(&plain.begin(&[flat], options())?, empty), Kind::Exists);
+    assert_sound(&plain);
+    Ok(())
+}
+
+/// A squash keeps a directory that was adopted and has no name yet.
+#[test]
+fn a_squash_keeps_what_was_adopted() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let other = filled(&plain);
+    let expected = below(&shown(&plain, other), "/content");
+    let session = begin(&plain);
+    let adopted = session.adopt_set(other, b"content")?;
+    let snapshot = session.publish("snapshot")?;
+    let (flat, _) = plain.squash(&[snapshot], &Default::default())?;
+    plain.publish(flat, "flat")?;
+    plain.delete("snapshot")?;
+    plain.give_up(other, &options())?;
+    plain.gc(&eager())?;
+    assert_sound(&plain);
+    let above = plain.begin(&[flat], options())?;
+    above.insert_adopted(above.root(), b"named", adopted)?;
+    assert_eq!(below(&tree(&above), "/named"), expected);
+    Ok(())
+}
+
+#[test]
+fn only_one_directory_of_a_set_is_adopted() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let two = plain.begin(&[], own_identities())?;
+    two.mkdir(two.root(), b"one", 0o755)?;
+    two.mkdir(two.root(), b"two", 0o755)?;
+    let two = two.complete()?;
+    let session = begin(&plain);
+    session.adopt_set(two, b"one")?;
+    assert_eq!(session.adopt_set(two, b"two").unwrap_err().kind(), Kind::Conflict);
+    Ok(())
+}
+
 /// Two sets may have a directory at the same path; those with their own identities never share one.
 #[test]
 fn own_identities_differ_from_all_others_and_outlast_a_resume() -> Result<()> {

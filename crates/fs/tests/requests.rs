@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use esker_base::store::MemoryStore;
+use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::inode::{FileId, FileKind};
 use esker_fs::maintenance::squash::SquashOptions;
@@ -14,6 +14,7 @@ use esker_fs::session::SessionOptions;
 use esker_fs::session::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
 use esker_fs::stack::identity::Identity;
 
+use crate::gc::options;
 use crate::model::check_sound;
 
 fn repository() -> Repository {
@@ -135,5 +136,47 @@ fn a_repeated_make_finds_its_own_file_and_no_other() -> Result<()> {
     assert_eq!(made.unwrap_err().kind(), Kind::Invalid);
     session.publish("made")?;
     check_sound(&repository);
+    Ok(())
+}
+
+/// Symptom: a regular file made with a device number had a record that nobody could read, so its
+/// directory could not be listed any more.
+/// Cause: in the records of regular files, the column of device numbers has flags.
+#[test]
+fn a_device_number_of_a_regular_file_does_not_count() -> Result<()> {
+    let session = Repository::new(Arc::new(MemoryStore::new())).begin(&[], options())?;
+    let root = session.root().clone();
+    session.mknod(&root, b"file", FileKind::File, 0o644, 5)?;
+    let file = NewFile { kind: FileKind::File, mode: 0o644, uid: 0, gid: 0, rdev: 5, target: &[] };
+    session.make_identified(&root, b"other", &file, FileId::hashed(session.set(), 1))?;
+    assert_eq!(session.lookup(&root, b"file", false)?.rdev, 0);
+    assert_eq!(session.read_dir(&root, &Default::default(), 10)?.len(), 2);
+    session.unlink(&root, b"file").map(drop)
+}
+
+/// Symptom: what files made through mounts of live namespaces took in the store stayed after they
+/// were removed.
+/// Cause: their identities, hashes of requests, did not say that the session had made them.
+#[test]
+fn files_with_hashed_identities_give_their_space_back() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let session = Repository::new(store.clone()).begin(&[], options())?;
+    let root = session.root().clone();
+    let new = NewFile { kind: FileKind::File, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: &[] };
+    for number in 0..20u32 {
+        let (name, id) = (number.to_string(), FileId::hashed(session.set(), number.into()));
+        session.make_identified(&root, name.as_bytes(), &new, id)?;
+        let file = session.open_file(&root, name.as_bytes())?;
+        for at in [0, 1 << 20, 1 << 19] {
+            session.file(&file).write(at, &vec![b'w'; 1 << 20])?;
+        }
+        session.close_file(file)?;
+        session.sync()?;
+        session.unlink(&root, name.as_bytes())?;
+    }
+    session.compact()?;
+    let data = format!("set/{}/data/", session.set());
+    let left: u64 = store.list(&data)?.iter().map(|object| object.bytes).sum();
+    assert!(left < 4 << 20, "{left} bytes of removed files stay");
     Ok(())
 }

@@ -3,13 +3,14 @@
 //! the tests of the command have processes of two users.
 
 use esker_base::{Kind, Result};
+use esker_fs::inode::DirId;
 use esker_fs::stack::identity::Identity;
-use esker_live::client::{LiveClientOptions, LiveDir, Request};
+use esker_live::client::{BulkInsertion, LiveClientOptions, LiveDir, Request};
 use esker_live::proof::UserSecret;
 use esker_live::wire::AttributeRequest;
 use esker_live::{LiveTree, client};
 
-use crate::served::{LiveStore, NAME, tcp_options};
+use crate::served::{LiveStore, NAME, session_options, tcp_options};
 
 /// A user without groups of its own.
 fn user(uid: u32) -> Identity {
@@ -58,5 +59,14 @@ fn permissions_are_those_of_each_user() -> Result<()> {
     let denied = bob.set_attributes(&top, b"private", &own).unwrap_err().kind();
     assert_eq!(denied, Kind::NotPermitted);
     assert_eq!(bob.snapshot("mine").unwrap_err().kind(), Kind::NotPermitted);
+    // Only the server's user inserts directories, and names what was adopted.
+    let filled = BulkInsertion::begin(&live.repository, 0o700, session_options())?;
+    assert_eq!(filled.insert(&mut bob, &top, b"bobs").unwrap_err().kind(), Kind::NotPermitted);
+    let set = filled.session().complete()?;
+    let adopted = root.connection().call(Request::adopt_set(set, b"content"))?;
+    let adopted = adopted.only(|input| Ok(DirId(input.u128()?)))?;
+    let stolen = bob.change(Request::insert_adopted(&top, b"bobs", adopted));
+    assert_eq!(stolen.unwrap_err().kind(), Kind::NotPermitted);
+    filled.insert(&mut root, &top, b"roots")?;
     Ok(())
 }

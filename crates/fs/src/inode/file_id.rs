@@ -55,9 +55,15 @@ impl fmt::Display for DirId {
     }
 }
 
-/// Identity of a file: the set that made it (high half) and the operation that did.
+/// Identity of a file: the set that made it (high half) and the operation that did; or the upper 48
+/// bits of the set's id and, with the bit [`HASHED`], a hash of what asked for the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u128);
+
+/// Set in identities that are hashes; numbers of operations are lower.
+const HASHED: u128 = 1 << 63;
+/// Bits of such identities that do not come from the set.
+const HASH_BITS: u32 = 80;
 
 impl FileId {
     /// Returns the identity of the file that operation `seq` of `set` makes.
@@ -82,10 +88,18 @@ impl FileId {
         Self(u128::from_le_bytes(*first))
     }
 
+    /// Returns the identity of a file of `set` that is known before an operation makes it; no other
+    /// file may have the same `hash`.
+    #[must_use]
+    pub fn hashed(set: SetId, hash: u128) -> Self {
+        Self(set.0 >> HASH_BITS << HASH_BITS | hash & ((1 << HASH_BITS) - 1) | HASHED)
+    }
+
     /// True if `set` made the file.
     #[must_use]
     pub fn is_of(self, set: SetId) -> bool {
-        self.0 >> 64 == set.0 >> 64
+        let is_hashed = self.0 & HASHED != 0;
+        self.0 >> 64 == set.0 >> 64 || (is_hashed && self.0 >> HASH_BITS == set.0 >> HASH_BITS)
     }
 
     /// Returns a 64-bit inode number for interfaces limited to that size. Numbers may collide, as
@@ -106,5 +120,16 @@ mod tests {
         assert_eq!(a, DirId::child(DirId::ROOT, 0, b"a"));
         assert_ne!(a, DirId::child(DirId::ROOT, 1, b"a"));
         assert_ne!(a, DirId::child(a, 0, b"a"));
+    }
+
+    #[test]
+    fn files_are_of_the_set_that_made_them() {
+        let (set, other) = (SetId(u128::MAX / 3), SetId(u128::MAX / 5));
+        for file in [FileId::new(set, 7), FileId::hashed(set, u128::MAX), FileId::hashed(set, 0)] {
+            assert!(file.is_of(set) && !file.is_of(other));
+            assert_eq!(file.of_branch(set), file);
+            assert_ne!(file.of_branch(other), file);
+        }
+        assert_ne!(FileId::hashed(set, 1), FileId::hashed(set, 1 << 79));
     }
 }

@@ -12,24 +12,26 @@
 //! this set     /results/run-7/…
 //! ```
 //! A reader therefore sees either no part of the directory or all of it. The entry also tells a
-//! repeated call what was done: a directory stands there until it has a name, a tombstone from then
-//! on, so that no directory gets two names. Unlike IndexFS, whose server lends an existing
-//! directory for a time, there is no lease: the directory has no name while it is filled, so nobody
-//! else can reach it, and a client that dies leaves nothing behind but garbage.
+//! repeated call what was done: a directory stands there until it has a name, a mark from then on,
+//! so that no directory gets two names. Unlike IndexFS, whose server lends an existing directory for
+//! a time, there is no lease: the directory has no name while it is filled, so nobody else can reach
+//! it, and a client that dies leaves nothing behind but garbage.
+//! Invariant: no layer of the session has records of the sets whose tables it adopts, so that these
+//! hide nothing.
 //! Source: IndexFS, thesis §2.4 (bulk insertion), §2.4.2 (column-style tables by reference).
 //!
 //! [`SessionOptions::own_identities`]: crate::session::SessionOptions::own_identities
 
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
-use esker_table::schema::{KEY_INTS_MAX, KeyBuffer, RowBuffer};
+use esker_table::schema::{KEY_INTS_MAX, Key, KeyBuffer, RowBuffer};
 use esker_table::table::LookupKey;
 use esker_table::tables::TableRuns;
 use hashbrown::HashSet;
 
-use crate::inode::{DirId, INODE, Inode, NameKind, identity_root, key};
+use crate::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, identity_root, key};
 use crate::retention::condemn;
-use crate::retention::dependency::{self, SetDependency};
+use crate::retention::dependency;
 use crate::retention::marker::{self, MarkerHolder};
 use crate::session::{NameState, Session, exists, not_found, put};
 use crate::stack::dir::Dir;
@@ -46,50 +48,77 @@ impl Session {
     ///
     /// # Errors
     /// `Invalid` if `other` is not complete, builds on other sets, was squashed, or has not its own
-    /// identities; `Exists` if its directory has been inserted before; `Conflict` if that of another
-    /// set of the same job has been adopted; `NotFound`; `NotADirectory`; errors of the store.
+    /// identities; `Exists` if its directory has been inserted before; `Conflict` if another one of
+    /// it, or of its job, has been adopted, or if this namespace shows a set that it shows;
+    /// `NotFound`; `NotADirectory`; errors of the store. Nothing of a set that is refused is held.
     pub fn adopt_set(&self, other: SetId, name: &[u8]) -> Result<DirId> {
         // Snapshots list what this session needs, and must not miss a set.
         let _adopting = self.adopting();
-        let manifest = self.hold_adoptable(other)?;
+        let known = self.known_sets();
+        let manifest = self.hold_adoptable(other, &known)?;
         let identity = identity_root(other, &manifest);
         let entry_name = identity.to_string();
         let key = key(DirId::ADOPTED, entry_name.as_bytes());
-        let below = self.layers().below(&key, false)?;
+        let adopted = self.adopt_directory((other, &manifest), (name, &key), &known);
+        if adopted.is_err() && !self.tree().manifest().data_sets.contains(&other) {
+            self.release_needed((other, &manifest), &known);
+        }
+        adopted.map(|()| identity)
+    }
+
+    fn adopt_directory(
+        &self,
+        (other, manifest): (SetId, &Manifest),
+        (name, key): (&[u8], &Key),
+        known: &HashSet<SetId>,
+    ) -> Result<()> {
+        let inode = self.directory_of((other, manifest), name)?;
+        let below = self.layers().below(key, false)?;
         let mut row = RowBuffer::default();
-        let is_own = self.tree().get(&key, false, &mut row)?;
+        let is_own = self.tree().get(key, false, &mut row)?;
         let own = is_own.then(|| Inode::of_buffer(&row)).transpose()?;
         match own.as_ref().or(below.inode.as_ref()) {
-            Some(entry) if !entry.is_directory() => return Err(inserted_before(other)),
-            Some(_) if self.has_adopted(other) => return Ok(identity),
+            Some(entry) if !entry.is_directory() => {
+                let what = format!("the directory of @{other} has been inserted before");
+                return Err(Error::new(Kind::Exists, what));
+            }
+            Some(entry) if known.contains(&other) && entry.id == inode.id => return Ok(()),
             Some(_) => {
-                let what = format!("another set of the job of @{other} has been adopted");
+                let what = format!("another directory of @{other}, or of its job, was adopted");
                 return Err(Error::new(Kind::Conflict, what));
             }
             None => {}
         }
-        let inode = self.directory_of((other, &manifest), name)?;
-        if !self.has_adopted(other) {
-            let needed: HashSet<SetId> = needed_sets(other, &manifest).collect();
+        if !self.tree().manifest().data_sets.contains(&other) {
+            let mut needed = needed_sets(other, manifest);
+            if let Some(shown) = needed.iter().find(|needed| known.contains(*needed)) {
+                // Its records would hide newer ones, or show a directory at two names.
+                let what = format!(
+                    "@{other} cannot be adopted: @{shown}, which it shows, is part of the \
+                     namespace already"
+                );
+                return Err(Error::new(Kind::Conflict, what));
+            }
             self.tree().adopt(&below_the_root(&manifest.tables), move |own| {
-                own.data_sets.extend(needed);
+                own.data_sets.append(&mut needed);
                 own.data_sets.sort_unstable();
                 own.data_sets.dedup();
             })?;
         }
-        self.update([key], |_, batch| {
-            put(batch, &key, &inode);
+        self.update([*key], |_, batch| {
+            put(batch, key, &inode);
             Ok(())
-        })?;
-        Ok(identity)
+        })
     }
 
-    /// True if this session, or one below it, shows tables of `other`, or did before they were
-    /// merged.
-    fn has_adopted(&self, other: SetId) -> bool {
-        let below = self.layers().bases().iter();
-        self.tree().manifest().data_sets.contains(&other)
-            || below.clone().any(|base| base.manifest.data_sets.contains(&other))
+    /// Returns all sets whose records this namespace shows, or has shown.
+    fn known_sets(&self) -> HashSet<SetId> {
+        let own = (self.set(), self.tree().manifest());
+        let mut known: HashSet<SetId> = needed_sets(own.0, &own.1).into_iter().collect();
+        for base in self.layers().bases() {
+            known.extend(needed_sets(base.set, &base.manifest));
+        }
+        known
     }
 
     /// Gives the directory that [`Session::adopt_set`] adopted, and for which it returned
@@ -113,7 +142,8 @@ impl Session {
             if state.inode.is_some() {
                 return Err(exists(name));
             }
-            let Some(mut inode) = NameState::of(entry, &below_entry)?.inode else {
+            let entry = NameState::of(entry, &below_entry)?.inode;
+            let Some(mut inode) = entry.filter(Inode::is_directory) else {
                 let what = "the directory was not adopted, or has been inserted before";
                 return Err(Error::new(Kind::NotFound, what));
             };
@@ -121,8 +151,10 @@ impl Session {
             self.own(dir, &mut inode, owner);
             inode.generation = state.next_generation;
             inode.ctime_ns = now_ns;
-            let gone = Inode::tombstone(0, now_ns);
-            batch.put(&mut [inode.row(&keys[0]), gone.row(&keys[1])]);
+            // A squash would drop a tombstone.
+            let mut mark = Inode::new(NameKind::Is(FileKind::File), 0, now_ns);
+            mark.id = FileId::new(self.set(), batch.seq()).0;
+            batch.put(&mut [inode.row(&keys[0]), mark.row(&keys[1])]);
             Ok(())
         })?;
         dir.touch(now_ns);
@@ -130,18 +162,13 @@ impl Session {
     }
 
     /// Holds everything that `other` needs, and returns its manifest if it can be adopted.
-    fn hold_adoptable(&self, other: SetId) -> Result<Manifest> {
-        let (store, set) = (&*self.layers().source().store, self.set());
-        let hold = |needed: SetId| {
-            let holder = MarkerHolder::Set(set);
-            // The marker first, and then the look whether a collection came before it.
-            marker::hold(store, needed, &holder)?;
-            condemn::load_live(store, needed)
-        };
-        let manifest = hold(other)?;
+    fn hold_adoptable(&self, other: SetId, known: &HashSet<SetId>) -> Result<Manifest> {
+        let store = &*self.layers().source().store;
         let refused = |why: &str| {
             Err(Error::new(Kind::Invalid, format!("@{other} cannot be adopted: {why}")))
         };
+        // Before it is held: nothing that was refused stays.
+        let manifest = Manifest::load(store, other)?;
         if manifest.state != SetState::Sealed {
             return refused("its session has not completed it");
         }
@@ -151,14 +178,34 @@ impl Session {
         if !manifest.referenced_logs.is_empty() {
             return refused("it was squashed");
         }
-        for needed in needed_sets(other, &manifest).filter(|needed| *needed != other) {
-            hold(needed)?;
+        let needed = needed_sets(other, &manifest);
+        let hold = |needed: &SetId| -> Result<()> {
+            // The marker first, and then the look whether a collection came before it.
+            marker::hold(store, *needed, &MarkerHolder::Set(self.set()))?;
+            condemn::load_live(store, *needed).map(drop)
+        };
+        if let Err(error) = needed.iter().try_for_each(hold) {
+            self.release_needed((other, &manifest), known);
+            return Err(error);
         }
         Ok(manifest)
     }
 
+    /// Removes the markers on what `other` needs, except for sets that this namespace needs, too.
+    fn release_needed(&self, (other, manifest): (SetId, &Manifest), known: &HashSet<SetId>) {
+        let store = &*self.layers().source().store;
+        for needed in needed_sets(other, manifest) {
+            if !known.contains(&needed) {
+                // One that stays keeps garbage for as long as this set lives.
+                let _ = marker::release(store, needed, &MarkerHolder::Set(self.set()));
+            }
+        }
+    }
+
     /// Returns the inode of the directory `name` in the root of `other`.
     fn directory_of(&self, (other, manifest): (SetId, &Manifest), name: &[u8]) -> Result<Inode> {
+        // The empty name is that of the root's own record.
+        check_name(name)?;
         let tables = TableRuns::new(&manifest.tables, &INODE, self.layers().source());
         let key = key(DirId::ROOT, name);
         let wanted = LookupKey { digest: INODE.digest(&key), key };
@@ -176,9 +223,10 @@ impl Session {
 }
 
 /// Returns `set` and all sets that it needs, according to `manifest`.
-fn needed_sets(set: SetId, manifest: &Manifest) -> impl Iterator<Item = SetId> + use<> {
-    let needed = dependency::of(set, manifest);
-    std::iter::once(set).chain(needed.into_iter().map(|SetDependency { set, .. }| set))
+fn needed_sets(set: SetId, manifest: &Manifest) -> Vec<SetId> {
+    let mut needed = vec![set];
+    needed.extend(dependency::of(set, manifest).into_iter().map(|needed| needed.set));
+    needed
 }
 
 /// Returns `tables` without the records of the root, which come first in the order of keys.
@@ -195,8 +243,4 @@ fn below_the_root(tables: &[TableRef]) -> Vec<TableRef> {
         table.last.key() >= first.key()
     });
     kept
-}
-
-fn inserted_before(set: SetId) -> Error {
-    Error::new(Kind::Exists, format!("the directory of @{set} has been inserted before"))
 }

@@ -88,7 +88,10 @@ impl Session {
             }
         }
         let mut inode = Inode::new(NameKind::Is(kind), mode & 0o7777, self.now_ns());
-        inode.rdev = rdev;
+        // In the record of a regular file, this column has its flags.
+        if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            inode.rdev = rdev;
+        }
         Ok(inode)
     }
 

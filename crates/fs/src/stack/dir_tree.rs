@@ -80,8 +80,9 @@ impl DirTree {
             }
         }
         let mut tree = Self::default();
-        tree.live.extend([DirId::ROOT, DirId::LINKS]);
-        let mut waiting = VecDeque::from([DirId::ROOT]);
+        // What was adopted gets a path later, and marks of what has one stay.
+        tree.live.extend([DirId::ROOT, DirId::LINKS, DirId::ADOPTED]);
+        let mut waiting = VecDeque::from([DirId::ROOT, DirId::ADOPTED]);
         while let Some(dir) = waiting.pop_front() {
             for dentry in below.remove(&dir).unwrap_or_default() {
                 if tree.live.insert(dentry.id) {

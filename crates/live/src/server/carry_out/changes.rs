@@ -208,7 +208,7 @@ impl ClientSession<'_> {
             }
             Verb::InsertAdopted => {
                 let (identity, name) = take_adopted(input)?;
-                session.insert_adopted(dir, name, identity)
+                self.check_may_insert().and_then(|()| session.insert_adopted(dir, name, identity))
             }
             Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
             Verb::RemoveDirectory => session.rmdir(dir, take_name(input)?).map(drop),
@@ -404,6 +404,7 @@ fn carries_record(verb: Verb) -> bool {
 /// Identities of the files that a request makes: hashes of what identifies the request, so that a
 /// repeated one finds its files, and no user can choose the identity of a file.
 struct FileIds {
+    set: SetId,
     first: u128,
 }
 
@@ -418,12 +419,12 @@ impl FileIds {
         hasher.update(&client.to_le_bytes()).update(&number.to_le_bytes());
         let digest = hasher.finalize();
         let first = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");
-        Self { first: u128::from_le_bytes(*first) }
+        Self { set, first: u128::from_le_bytes(*first) }
     }
 
     /// The identity of the file that `item` makes.
     fn get(&self, item: u16) -> FileId {
-        FileId(self.first.wrapping_add(u128::from(item)))
+        FileId::hashed(self.set, self.first.wrapping_add(u128::from(item)))
     }
 }
 

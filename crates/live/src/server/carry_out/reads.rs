@@ -242,9 +242,14 @@ impl ClientSession<'_> {
         Err(Error::new(Kind::NotPermitted, what))
     }
 
+    /// Fails for clients that may not insert directories by reference.
+    pub(super) fn check_may_insert(&self) -> Result<()> {
+        self.check_is_of_owner("insert directories that were filled without it")
+    }
+
     /// Makes a directory of a complete set part of the namespace.
     fn adopt_set(&self, set: SetId, name: &[u8]) -> Result<Vec<u8>> {
-        self.check_is_of_owner("insert directories that it has filled by itself")?;
+        self.check_may_insert()?;
         let identity = self.served.session().adopt_set(set, name)?;
         Ok(identity.0.to_le_bytes().to_vec())
     }
