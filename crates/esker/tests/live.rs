@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use esker::{FileKind, Kind, Repository, Result, Store};
-use esker_base::clock::SystemClock;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::repository::Repository as SetRepository;
 use esker_fs::session::SessionOptions;
@@ -15,18 +14,8 @@ fn served() -> Result<(Repository, LiveServer)> {
     let objects: SharedStore = Arc::new(MemoryStore::new());
     let repository = esker::RepositoryOptions::new().open_in(Store::of_shared(objects.clone()));
     repository.create_live("run", ["base"; 0])?;
-    let options = LiveServerOptions {
-        session: SessionOptions { heartbeat: None, ..SessionOptions::default() },
-        tcp: None,
-        metrics: None,
-        host: "localhost".to_owned(),
-        secret: None,
-        allow_other: false,
-        always_durable: false,
-        threads: 2,
-        connections: 16,
-        clock: Arc::new(SystemClock),
-    };
+    let session = SessionOptions { heartbeat: None, ..SessionOptions::default() };
+    let options = LiveServerOptions::local(session);
     let server = LiveServer::start(&SetRepository::new(objects), "run", options)?;
     Ok((repository, server))
 }

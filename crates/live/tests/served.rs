@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::Result;
-use esker_base::clock::SystemClock;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
@@ -63,18 +62,7 @@ pub fn session_options() -> SessionOptions {
 }
 
 pub fn server_options() -> LiveServerOptions {
-    LiveServerOptions {
-        session: session_options(),
-        tcp: None,
-        metrics: None,
-        host: "localhost".to_owned(),
-        secret: None,
-        allow_other: false,
-        always_durable: false,
-        threads: 2,
-        connections: 64,
-        clock: Arc::new(SystemClock),
-    }
+    LiveServerOptions::local(session_options())
 }
 
 /// Settings of a server that accepts TCP connections of clients that know `secret`.

@@ -136,13 +136,19 @@ impl Repository {
     /// ending that session, and two writes.
     ///
     /// # Errors
-    /// `Exists`, `Invalid` or `TooLarge` names; as [`Repository::begin`].
+    /// `Exists`, `Invalid` or `TooLarge` names; `Invalid` for a set with its own identities; as
+    /// [`Repository::begin`].
     pub fn create_live(
         &self,
         name: &str,
         bases: &[SetId],
         options: SessionOptions,
     ) -> Result<LiveNamespace> {
+        if options.own_identities {
+            // Its records of requests would become another namespace's with its tables.
+            let what = "a live namespace cannot be inserted into another one";
+            return Err(Error::new(Kind::Invalid, what));
+        }
         let store = &**self.store();
         match LiveNamespace::load(store, name) {
             Ok(_) => return Err(taken(name)),
@@ -279,6 +285,9 @@ mod tests {
     #[test]
     fn a_live_namespace_is_made_once_and_given_up_only_by_its_removal() -> Result<()> {
         let repository = Repository::new(Arc::new(MemoryStore::new()));
+        let insertable = SessionOptions { own_identities: true, ..options() };
+        let refused = repository.create_live("run", &[], insertable).unwrap_err();
+        assert_eq!(refused.kind(), Kind::Invalid);
         let live = repository.create_live("run", &[], options())?;
         let again = repository.create_live("run", &[], options()).unwrap_err();
         assert_eq!(again.kind(), Kind::Exists);

@@ -36,19 +36,7 @@ fn session_options() -> SessionOptions {
 }
 
 fn serve(repository: &Repository, session: SessionOptions) -> LiveServer {
-    let options = LiveServerOptions {
-        session,
-        tcp: None,
-        metrics: None,
-        host: "localhost".to_owned(),
-        secret: None,
-        allow_other: false,
-        always_durable: false,
-        threads: 1,
-        connections: 8,
-        clock: Arc::new(SystemClock),
-    };
-    LiveServer::start(repository, NAME, options).expect("a server")
+    LiveServer::start(repository, NAME, LiveServerOptions::local(session)).expect("a server")
 }
 
 fn new_file(kind: FileKind) -> NewFile<'static> {

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use esker_base::clock::SystemClock;
 use esker_base::process::ProcessIdentity;
 use esker_base::{Clock, Error, Random, Result};
 use esker_fs::names::live_namespace::LiveNamespace;
@@ -83,6 +84,25 @@ pub struct LiveServerOptions {
     pub connections: usize,
     /// Times leases.
     pub clock: Arc<dyn Clock>,
+}
+
+impl LiveServerOptions {
+    /// The options of a small server for clients of this machine and user.
+    #[must_use]
+    pub fn local(session: SessionOptions) -> Self {
+        Self {
+            session,
+            tcp: None,
+            host: "localhost".to_owned(),
+            secret: None,
+            allow_other: false,
+            always_durable: false,
+            metrics: None,
+            threads: 2,
+            connections: 64,
+            clock: Arc::new(SystemClock),
+        }
+    }
 }
 
 /// A running server.
