@@ -13,7 +13,7 @@ use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::Namespace;
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId};
 
 use crate::gc::{eager, later, options, repository, write};
 use crate::squash::tree;
@@ -462,6 +462,47 @@ fn a_crash_at_any_request_leaves_all_of_a_directory_or_none() -> Result<()> {
                     break;
                 }
             }
+        }
+    }
+    Ok(())
+}
+
+/// Any request of an insertion fails, with its effect or without: what the session's newest
+/// manifest lists is held, and a retry succeeds, in the session or in one that resumes it.
+#[test]
+fn a_failed_request_leaves_nothing_that_is_listed_unheld() -> Result<()> {
+    for effect in [FaultEffect::None, FaultEffect::Full] {
+        for at in 1.. {
+            let faulty = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), at));
+            let store: SharedStore = faulty.clone();
+            let plain = repository(&store);
+            let other = filled(&plain);
+            let expected = below(&shown(&plain, other), "/content");
+            let session = begin(&plain);
+            session.sync()?;
+            let (set, first) = (session.set(), faulty.operations());
+            faulty.fail_at_with(first + at, Kind::Unavailable, effect);
+            let inserted = insert(&session, other, "/inserted");
+            if faulty.operations() < first + at {
+                assert!(at > 6, "{at} requests");
+                break;
+            }
+            let listed = Manifest::load(&*store, set)?.data_sets.contains(&other);
+            assert!(!listed || !markers_of(&store, set).is_empty(), "{effect:?} at {at}");
+            plain.give_up(other, &options())?;
+            plain.gc(&eager())?;
+            drop(session);
+            let session = plain.resume(set, options())?;
+            if listed {
+                // Without a sync, the name may be lost.
+                if !tree(&session).contains_key(&b"/inserted"[..]) {
+                    insert(&session, other, "/inserted")?;
+                }
+                assert!(below(&tree(&session), "/inserted") == expected, "{effect:?} at {at}");
+                session.compact()?;
+            }
+            assert!(listed || inserted.is_err(), "{effect:?} at {at}");
+            assert_sound(&plain);
         }
     }
     Ok(())

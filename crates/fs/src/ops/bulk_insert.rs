@@ -59,56 +59,72 @@ impl Session {
         let identity = identity_root(other, &manifest);
         let entry_name = identity.to_string();
         let key = key(DirId::ADOPTED, entry_name.as_bytes());
-        let adopted = self.adopt_directory((other, &manifest), (name, &key), &known);
-        if adopted.is_err() && !self.tree().manifest().data_sets.contains(&other) {
-            self.release_needed((other, &manifest), &known);
-        }
-        adopted.map(|()| identity)
-    }
-
-    fn adopt_directory(
-        &self,
-        (other, manifest): (SetId, &Manifest),
-        (name, key): (&[u8], &Key),
-        known: &HashSet<SetId>,
-    ) -> Result<()> {
-        let inode = self.directory_of((other, manifest), name)?;
-        let below = self.layers().below(key, false)?;
-        let mut row = RowBuffer::default();
-        let is_own = self.tree().get(key, false, &mut row)?;
-        let own = is_own.then(|| Inode::of_buffer(&row)).transpose()?;
-        match own.as_ref().or(below.inode.as_ref()) {
-            Some(entry) if !entry.is_directory() => {
-                let what = format!("the directory of @{other} has been inserted before");
-                return Err(Error::new(Kind::Exists, what));
+        let inode = match self.check_adoptable((other, &manifest), (name, &key), &known) {
+            Ok(Some(inode)) => inode,
+            Ok(None) => return Ok(identity),
+            Err(refused) => {
+                self.release_needed((other, &manifest), &known);
+                return Err(refused);
             }
-            Some(entry) if known.contains(&other) && entry.id == inode.id => return Ok(()),
-            Some(_) => {
-                let what = format!("another directory of @{other}, or of its job, was adopted");
-                return Err(Error::new(Kind::Conflict, what));
-            }
-            None => {}
-        }
-        if !self.tree().manifest().data_sets.contains(&other) {
-            let mut needed = needed_sets(other, manifest);
-            if let Some(shown) = needed.iter().find(|needed| known.contains(*needed)) {
-                // Its records would hide newer ones, or show a directory at two names.
-                let what = format!(
-                    "@{other} cannot be adopted: @{shown}, which it shows, is part of the \
-                     namespace already"
-                );
-                return Err(Error::new(Kind::Conflict, what));
-            }
+        };
+        // From here on the markers stay, even after an error: the commit may have taken effect.
+        if !self.has_adopted(other) {
+            let mut needed = needed_sets(other, &manifest);
             self.tree().adopt(&below_the_root(&manifest.tables), move |own| {
                 own.data_sets.append(&mut needed);
                 own.data_sets.sort_unstable();
                 own.data_sets.dedup();
             })?;
         }
-        self.update([*key], |_, batch| {
-            put(batch, key, &inode);
+        self.update([key], |_, batch| {
+            put(batch, &key, &inode);
             Ok(())
-        })
+        })?;
+        Ok(identity)
+    }
+
+    /// Returns the directory `name` of `other`, to be put at `key`; `None` if it is there.
+    fn check_adoptable(
+        &self,
+        (other, manifest): (SetId, &Manifest),
+        (name, key): (&[u8], &Key),
+        known: &HashSet<SetId>,
+    ) -> Result<Option<Inode>> {
+        let inode = self.directory_of((other, manifest), name)?;
+        let below = self.layers().below(key, false)?;
+        let mut row = RowBuffer::default();
+        let is_own = self.tree().get(key, false, &mut row)?;
+        let own = is_own.then(|| Inode::of_buffer(&row)).transpose()?;
+        let refused = |kind, what: String| Err(Error::new(kind, what));
+        match own.as_ref().or(below.inode.as_ref()) {
+            Some(entry) if !entry.is_directory() => {
+                let what = format!("the directory of @{other} has been inserted before");
+                return refused(Kind::Exists, what);
+            }
+            Some(entry) if known.contains(&other) && entry.id == inode.id => return Ok(None),
+            Some(_) => {
+                let what = format!("another directory of @{other}, or of its job, was adopted");
+                return refused(Kind::Conflict, what);
+            }
+            None if self.has_adopted(other) => return Ok(Some(inode)),
+            None => {}
+        }
+        match needed_sets(other, manifest).iter().find(|needed| known.contains(*needed)) {
+            None => Ok(Some(inode)),
+            // Its records would hide newer ones, or show a directory at two names.
+            Some(shown) => {
+                let what = format!(
+                    "@{other} cannot be adopted: @{shown}, which it shows, is part of the \
+                     namespace already"
+                );
+                refused(Kind::Conflict, what)
+            }
+        }
+    }
+
+    /// True if the tables of `other` were adopted by this session's own set.
+    fn has_adopted(&self, other: SetId) -> bool {
+        self.tree().manifest().data_sets.contains(&other)
     }
 
     /// Returns all sets whose records this namespace shows, or has shown.
@@ -122,9 +138,9 @@ impl Session {
     }
 
     /// Gives the directory that [`Session::adopt_set`] adopted, and for which it returned
-    /// `identity`, the name `name` in `dir`, as one operation. It keeps its attributes; unless the session's identity is the
-    /// superuser, its owner is that user. What survives a crash: as [`Session::create`]. Cost: no
-    /// store request unless a layer below may have the name.
+    /// `identity`, the name `name` in `dir`, as one operation. It keeps its attributes; unless the
+    /// session's identity is the superuser, its owner is that user. What survives a crash: as
+    /// [`Session::create`]. Cost: no store request unless a layer below may have the name.
     ///
     /// # Errors
     /// As [`Session::create`]; `NotFound` if it was not adopted, or was inserted before.
