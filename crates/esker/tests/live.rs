@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use esker::{FileKind, Kind, Repository, Result, Store};
+use esker_base::clock::SystemClock;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::repository::Repository as SetRepository;
 use esker_fs::session::SessionOptions;
@@ -15,7 +16,7 @@ fn served() -> Result<(Repository, LiveServer)> {
     let repository = esker::RepositoryOptions::new().open_in(Store::of_shared(objects.clone()));
     repository.create_live("run", ["base"; 0])?;
     let session = SessionOptions { heartbeat: None, ..SessionOptions::default() };
-    let options = LiveServerOptions::local(session);
+    let options = LiveServerOptions::local(session, Arc::new(SystemClock));
     let server = LiveServer::start(&SetRepository::new(objects), "run", options)?;
     Ok((repository, server))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::Result;
+use esker_base::clock::SystemClock;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
@@ -62,7 +63,7 @@ pub fn session_options() -> SessionOptions {
 }
 
 pub fn server_options() -> LiveServerOptions {
-    LiveServerOptions::local(session_options())
+    LiveServerOptions::local(session_options(), Arc::new(SystemClock))
 }
 
 /// Settings of a server that accepts TCP connections of clients that know `secret`.

@@ -36,7 +36,8 @@ fn session_options() -> SessionOptions {
 }
 
 fn serve(repository: &Repository, session: SessionOptions) -> LiveServer {
-    LiveServer::start(repository, NAME, LiveServerOptions::local(session)).expect("a server")
+    LiveServer::start(repository, NAME, LiveServerOptions::local(session, Arc::new(SystemClock)))
+        .expect("a server")
 }
 
 fn new_file(kind: FileKind) -> NewFile<'static> {

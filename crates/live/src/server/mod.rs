@@ -33,7 +33,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use esker_base::clock::SystemClock;
 use esker_base::process::ProcessIdentity;
 use esker_base::{Clock, Error, Random, Result};
 use esker_fs::names::live_namespace::LiveNamespace;
@@ -89,7 +88,7 @@ pub struct LiveServerOptions {
 impl LiveServerOptions {
     /// The options of a small server for clients of this machine and user.
     #[must_use]
-    pub fn local(session: SessionOptions) -> Self {
+    pub fn local(session: SessionOptions, clock: Arc<dyn Clock>) -> Self {
         Self {
             session,
             tcp: None,
@@ -100,7 +99,7 @@ impl LiveServerOptions {
             metrics: None,
             threads: 2,
             connections: 64,
-            clock: Arc::new(SystemClock),
+            clock,
         }
     }
 }
