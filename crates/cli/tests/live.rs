@@ -146,6 +146,8 @@ fn a_tree_is_imported_as_a_new_directory() {
     esker.ok(["export", "run-1:/results/run7", exported]);
     let compared = Command::new("diff").args(["-r", source, exported]).status();
     assert!(compared.expect("diff runs").success());
+    esker.fails(5, ["live", "import", "/etc/hostname", "run:/results/file"]);
+    esker.fails(2, ["live", "import", source, "run:/"]);
     // What was interrupted or refused left nothing.
     assert_eq!(esker.ok(["session", "list"]), "");
 }

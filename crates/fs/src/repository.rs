@@ -151,7 +151,7 @@ impl Repository {
         options: SessionOptions,
     ) -> Result<Session> {
         if options.own_identities && !bases.is_empty() {
-            let what = "a session with its own identities, to be inserted, builds on no snapshot";
+            let what = "an insertable session cannot have bases";
             return Err(Error::new(Kind::Invalid, what));
         }
         let store = &**self.store();

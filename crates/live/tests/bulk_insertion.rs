@@ -91,8 +91,12 @@ fn a_directory_that_was_not_inserted_leaves_nothing() -> Result<()> {
     tree.create(&root, b"taken", 0o644)?;
     let insertion = filled(&live, 10)?;
     let set = insertion.session().set();
+    tree.check_may_insert()?;
     let refused = insertion.insert(&mut tree, &root, b"taken").unwrap_err();
     assert_eq!(refused.kind(), Kind::Exists);
+    let markers = live.store.list(&format!("ref/{set}/"))?;
+    let holds = |name: &str| name.contains("/set-");
+    assert!(!markers.iter().any(|marker| holds(&marker.name)), "it holds what it refused");
     // It can have another name, and only one.
     insertion.insert(&mut tree, &root, b"other")?;
     assert_whole(&mut tree, "/other", 10)?;

@@ -60,6 +60,8 @@ fn permissions_are_those_of_each_user() -> Result<()> {
     assert_eq!(denied, Kind::NotPermitted);
     assert_eq!(bob.snapshot("mine").unwrap_err().kind(), Kind::NotPermitted);
     // Only the server's user inserts directories, and names what was adopted.
+    assert_eq!(bob.check_may_insert().unwrap_err().kind(), Kind::NotPermitted);
+    root.check_may_insert()?;
     let filled = BulkInsertion::begin(&live.repository, 0o700, session_options())?;
     assert_eq!(filled.insert(&mut bob, &top, b"bobs").unwrap_err().kind(), Kind::NotPermitted);
     let set = filled.session().complete()?;

@@ -280,7 +280,7 @@ impl Repository {
                 && (!own || part.job.map(|own| own.job) == membership.map(|own| own.job))
         };
         if !parts.iter().all(is_alike) {
-            let what = "some parts were begun for an insertion, and others were not: begin all of \
+            let what = "some parts are insertable, and others are not: begin all of \
                         them alike";
             return Err(Error::new(Kind::Invalid, what));
         }

@@ -33,7 +33,7 @@ use crate::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, identity_roo
 use crate::retention::condemn;
 use crate::retention::dependency;
 use crate::retention::marker::{self, MarkerHolder};
-use crate::session::{NameState, Session, exists, not_found, put};
+use crate::session::{NameState, Session, exists, put};
 use crate::stack::dir::Dir;
 use crate::stack::path::{check_name, show};
 
@@ -98,12 +98,13 @@ impl Session {
         let refused = |kind, what: String| Err(Error::new(kind, what));
         match own.as_ref().or(below.inode.as_ref()) {
             Some(entry) if !entry.is_directory() => {
-                let what = format!("the directory of @{other} has been inserted before");
+                let what = format!("the directory of @{other} has been inserted here before");
                 return refused(Kind::Exists, what);
             }
             Some(entry) if known.contains(&other) && entry.id == inode.id => return Ok(None),
             Some(_) => {
-                let what = format!("another directory of @{other}, or of its job, was adopted");
+                let what =
+                    format!("another directory of @{other}, or of its job, was inserted here");
                 return refused(Kind::Conflict, what);
             }
             None if self.has_adopted(other) => return Ok(Some(inode)),
@@ -114,7 +115,7 @@ impl Session {
             // Its records would hide newer ones, or show a directory at two names.
             Some(shown) => {
                 let what = format!(
-                    "@{other} cannot be adopted: @{shown}, which it shows, is part of the \
+                    "@{other} cannot be inserted: @{shown}, which it shows, is part of the \
                      namespace already"
                 );
                 refused(Kind::Conflict, what)
@@ -181,7 +182,7 @@ impl Session {
     fn hold_adoptable(&self, other: SetId, known: &HashSet<SetId>) -> Result<Manifest> {
         let store = &*self.layers().source().store;
         let refused = |why: &str| {
-            Err(Error::new(Kind::Invalid, format!("@{other} cannot be adopted: {why}")))
+            Err(Error::new(Kind::Invalid, format!("@{other} cannot be inserted: {why}")))
         };
         // Before it is held: nothing that was refused stays.
         let manifest = Manifest::load(store, other)?;
@@ -189,7 +190,10 @@ impl Session {
             return refused("its session has not completed it");
         }
         if !manifest.has_own_identities || !manifest.bases.is_empty() {
-            return refused("it was not begun for that, so its directories may exist here already");
+            return refused(
+                "its session was not insertable, so its directories may exist here already; import \
+                 a copy of them instead",
+            );
         }
         if !manifest.referenced_logs.is_empty() {
             return refused("it was squashed");
@@ -229,9 +233,12 @@ impl Session {
         let is_found = tables.get(&wanted, true, &mut row)?;
         let inode = is_found.then(|| Inode::of_buffer(&row)).transpose()?;
         let found = inode.filter(|inode| inode.entry != NameKind::Tombstone);
-        let inode = found.ok_or_else(|| not_found(name))?;
+        let inode = found.ok_or_else(|| {
+            let what = format!("/{} of @{other}: no such directory", show(name));
+            Error::new(Kind::NotFound, what)
+        })?;
         if !inode.is_directory() {
-            let what = format!("{} of @{other}: not a directory", show(name));
+            let what = format!("/{} of @{other}: not a directory", show(name));
             return Err(Error::new(Kind::NotADirectory, what));
         }
         Ok(inode)

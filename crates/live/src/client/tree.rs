@@ -232,10 +232,23 @@ impl LiveTree {
         self.connection.call(Request::snapshot(name))?.only(|input| Ok(SetId(input.u128()?)))
     }
 
+    /// Fails unless this client may insert directories ([`LiveTree::insert_set`]). Cost: a round
+    /// trip.
+    ///
+    /// # Errors
+    /// `NotPermitted`.
+    pub fn check_may_insert(&mut self) -> Result<()> {
+        // No set has this identity.
+        match self.change(Request::adopt_set(SetId::default(), b"none")) {
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            checked => checked,
+        }
+    }
+
     /// Makes the directory `source` in the root of `set`, a complete set with its own identities,
     /// the new directory `name` in `parent`, durably: others see nothing of it before, and all of
-    /// it afterwards. One directory of a set, or of a job, can be inserted, once. Cost: two round trips, and some store
-    /// requests of the server.
+    /// it afterwards. One directory of a set, or of a job, can be inserted, once. Cost: three round trips, and some
+    /// store requests of the server.
     ///
     /// # Errors
     /// `Exists`, `Denied`, `Invalid` or `TooLarge` names; `Invalid` for other sets; `NotPermitted`
@@ -246,6 +259,15 @@ impl LiveTree {
         parent: &LiveDir,
         name: &[u8],
     ) -> Result<()> {
+        // What is adopted and gets no name stays with the namespace.
+        match self.lookup(parent, name) {
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Ok(_) => {
+                let what = format!("{}: exists already", String::from_utf8_lossy(name));
+                return Err(Error::new(Kind::Exists, what));
+            }
+            Err(error) => return Err(error),
+        }
         let adopted = self.connection.call(Request::adopt_set(set, source))?;
         let identity = adopted.only(|input| Ok(DirId(input.u128()?)))?;
         self.change(Request::insert_adopted(parent, name, identity).durable())

@@ -9,6 +9,7 @@ use clap::Args;
 use esker_base::{Error, Kind, Result};
 use esker_fs::traversal::tally::TransferTally;
 use esker_live::client::BulkInsertion;
+use serde_json::json;
 
 use super::{connect, live_name};
 use crate::change::SessionSettings;
@@ -22,8 +23,9 @@ use crate::{interrupt, progress, usage};
 ///
 /// The command writes the tree into the store by itself, as fast as `esker import`, and the server
 /// then makes it part of the namespace in a moment, whatever its size. Others see nothing of the
-/// directory before, and all of it afterwards. It needs a user who can write the store: the
-/// server's. Other users copy into a mount.
+/// directory before, and all of it afterwards. Unreadable files are left out and reported, and the
+/// exit code says so. It needs a user who can write the store: the server's. Other users copy into
+/// a mount.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -42,8 +44,22 @@ pub struct LiveImportArguments {
 impl LiveImportArguments {
     /// Imports the tree.
     pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
+        let source = std::fs::metadata(&self.source);
+        let source =
+            source.map_err(|error| Error::io(error, format!("open {}", self.source.display())))?;
+        if !source.is_dir() {
+            let what = format!(
+                "{}: not a directory; `esker live put` copies one file",
+                self.source.display()
+            );
+            return Err(Error::new(Kind::NotADirectory, what));
+        }
+        if self.target.path.iter().all(|byte| *byte == b'/') {
+            usage::exit(format!("{}: give a new directory, as in run:/results", self.target))
+        }
         let repository = context.repository()?;
         let mut tree = connect(repository.store(), live_name(&self.target))?;
+        tree.check_may_insert()?;
         let place = |error: Error| self.target.in_error(error);
         let (parent, name) = tree.locate(&self.target.path).map_err(place)?;
         // Before the work rather than after it.
@@ -85,5 +101,12 @@ pub fn insert(context: &CommandContext, from: &StackPath, to: &StackPath) -> Res
     let (parent, target) = tree.locate(&to.path).map_err(|error| to.in_error(error))?;
     let inserted = tree.insert_set((sets[0], name), &parent, target);
     inserted.map_err(|error| to.in_error(error))?;
-    tree.close()
+    tree.close()?;
+    match context.out.is_json() {
+        true => {
+            let (to, set) = (to.to_string(), sets[0].to_string());
+            context.out.json(json!({"inserted": to, "set": set}))
+        }
+        false => context.out.line(format!("inserted {from} as {to}")),
+    }
 }

@@ -11,7 +11,7 @@ use esker_table::manifest::SetId;
 use serde_json::json;
 
 use crate::change::SessionSettings;
-use crate::commands::snapshots::session;
+use crate::commands::snapshots::{log, session};
 use crate::context::CommandContext;
 use crate::output::notice;
 use crate::quantity::age_seconds;
@@ -72,7 +72,9 @@ impl GcCommand {
             })?;
             Ok((sessions, report))
         })?;
-        let LeftSessions { given_up: dropped, kept: left } = sessions;
+        let LeftSessions { given_up: dropped, kept: mut left } = sessions;
+        // A live namespace without a server waits for the next one.
+        left.retain(|session| log::live_name(&session.node).is_none());
         if context.out.is_json() {
             let ids = |sets: &[SetId]| sets.iter().map(ToString::to_string).collect::<Vec<_>>();
             let (sets, data_only_sets) = (ids(&report.sets), ids(&report.data_only_sets));

@@ -244,7 +244,9 @@ impl ClientSession<'_> {
 
     /// Fails for clients that may not insert directories by reference.
     pub(super) fn check_may_insert(&self) -> Result<()> {
-        self.check_is_of_owner("insert directories that were filled without it")
+        self.check_is_of_owner(
+            "insert whole directories; copy into a mount of the namespace instead",
+        )
     }
 
     /// Makes a directory of a complete set part of the namespace.
