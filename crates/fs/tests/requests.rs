@@ -13,9 +13,11 @@ use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_fs::session::request_record::{REQUEST_RECORD_BYTES_MAX, RequestRecord};
 use esker_fs::stack::identity::Identity;
+use esker_table::manifest::SetId;
 
 use crate::gc::options;
 use crate::model::check_sound;
+use crate::squash::tree;
 
 fn repository() -> Repository {
     Repository::new(Arc::new(MemoryStore::new()))
@@ -178,5 +180,32 @@ fn files_with_hashed_identities_give_their_space_back() -> Result<()> {
     let data = format!("set/{}/data/", session.set());
     let left: u64 = store.list(&data)?.iter().map(|object| object.bytes).sum();
     assert!(left < 4 << 20, "{left} bytes of removed files stay");
+    Ok(())
+}
+
+/// A stack of branches shows such a file under the identity that a squash of the stack gives it.
+#[test]
+fn a_squash_of_branches_keeps_hashed_identities() -> Result<()> {
+    let repository = repository();
+    let branch = |name: &str| -> Result<SetId> {
+        let session = repository.begin(&[], options())?;
+        let root = session.root().clone();
+        let own =
+            NewFile { kind: FileKind::File, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: &[] };
+        let id = FileId::hashed(session.set(), 7);
+        session.make_identified(&root, name.as_bytes(), &own, id)?;
+        let file = session.open_file(&root, name.as_bytes())?;
+        for at in [0, 1 << 20, 1 << 19] {
+            session.file(&file).write(at, &vec![name.as_bytes()[0]; 1 << 20])?;
+        }
+        session.close_file(file)?;
+        session.publish(name)
+    };
+    let branches = [branch("one")?, branch("two")?];
+    let stack = repository.open(&branches, Identity::root())?;
+    let (flat, _) = repository.squash(&branches, &SquashOptions::default())?;
+    let flat = repository.open(&[flat], Identity::root())?;
+    assert!(tree(&stack).len() == 2 && tree(&stack) == tree(&flat));
+    check_sound(&repository);
     Ok(())
 }

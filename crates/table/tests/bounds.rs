@@ -146,3 +146,24 @@ fn a_manifest_lists_a_million_sets_of_data() {
     assert_eq!(manifest.encode().expect_err("out of order").kind(), Kind::Invalid);
     assert!(Manifest::decode(&manifest.encode_unchecked()).is_err());
 }
+
+/// Earlier readers take the manifests of all sets but those with their own identities, which have a
+/// version that they refuse.
+#[test]
+fn only_sets_with_their_own_identities_have_the_newer_version() {
+    let mut manifest = Manifest::new(Vec::new(), 1);
+    let older = manifest.encode().expect("within bounds");
+    manifest.has_own_identities = true;
+    let newer = manifest.encode().expect("within bounds");
+    let version = |bytes: &[u8]| u16::from_le_bytes([bytes[8], bytes[9]]);
+    assert_eq!((version(&older), version(&newer)), (5, 6));
+    assert_eq!(Manifest::decode(&newer), Ok(manifest));
+    // The flag and the version say the same.
+    for (bytes, wrong) in [(older, 6u16), (newer, 5)] {
+        let mut body = bytes[..bytes.len() - 4].to_vec();
+        body[8..10].copy_from_slice(&wrong.to_le_bytes());
+        let checksum = crc32c::crc32c(&body);
+        body.extend_from_slice(&checksum.to_le_bytes());
+        assert!(Manifest::decode(&body).is_err());
+    }
+}

@@ -224,8 +224,7 @@ impl SquashWorker<'_> {
             return true;
         }
         let made_by = block.column(column::ID_HIGH);
-        let made_here = u128::from(made_by.at(0)) << 64;
-        let is_of_layer = made_by.all_are(made_by.at(0)) && self.is_of_layer(made_here, layer);
+        let is_of_layer = made_by.all_are(made_by.at(0)) && self.is_of_layer(made_by.at(0), layer);
         if self.is_branch(layer) && !is_of_layer {
             return false;
         }
@@ -289,11 +288,11 @@ impl SquashWorker<'_> {
         RecordFate::Kept
     }
 
-    /// True if the set of `layer` made the file `id`. Such files keep their identity even in a
-    /// branch.
-    fn is_of_layer(&self, id: u128, layer: usize) -> bool {
+    /// True if the set of `layer` made the file with these upper bits of an identity. Such files
+    /// keep their identity even in a branch.
+    fn is_of_layer(&self, id_high: u64, layer: usize) -> bool {
         let set = self.job.squash.map(|squash| squash.stack.bases()[layer].set);
-        set.is_some_and(|set| FileId(id).is_of(set))
+        set.is_some_and(|set| FileId(u128::from(id_high) << 64).is_of(set))
     }
 
     fn is_branch(&self, layer: usize) -> bool {
@@ -315,7 +314,9 @@ impl SquashWorker<'_> {
     /// shows, and moves or registers its content.
     fn move_content(&mut self, row: &mut Row, layer: usize) -> Result<()> {
         let is_mapped = row.ints[column::ENTRY] == FILE && row.ints[column::RDEV] == MAPPED;
-        if is_mapped || self.is_branch(layer) {
+        if is_mapped
+            || (self.is_branch(layer) && !self.is_of_layer(row.ints[column::ID_HIGH], layer))
+        {
             let mut ints = row.ints;
             INODE.restore(&mut ints);
             let stored = u128::from(ints[column::ID_HIGH]) << 64 | u128::from(ints[column::ID_LOW]);

@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use esker_base::store::Store;
 use esker_base::{Kind, Result};
 use esker_extent::ExtentFamily;
-use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::manifest::{Manifest, NUMBER_MAX, SetId, SetState};
 use esker_table::{LogId, decode_log};
 
 use super::{Finding, Severity, Verification, VerifyTargets, name_object};
 use crate::inode::INODE;
+use crate::maintenance::graph::is_of_manifest;
 use crate::names;
 use crate::names::name_table::{self, ListedPart};
 use crate::retention::condemn::{self, DeletionPhase};
@@ -170,7 +171,7 @@ impl Verification<'_> {
             return Ok(None);
         }
         self.check_logs(set, &manifest)?;
-        self.check_numbers(set, &manifest);
+        self.check_numbers(set, &manifest)?;
         Ok(Some(manifest))
     }
 
@@ -231,12 +232,17 @@ impl Verification<'_> {
         Ok(())
     }
 
-    fn check_numbers(&mut self, set: SetId, manifest: &Manifest) {
+    fn check_numbers(&mut self, set: SetId, manifest: &Manifest) -> Result<()> {
         let object = format!("manifest of {set}");
+        let own = manifest.tables.iter().filter(|table| table.set == set);
+        let highest = own.map(|table| table.seq_max).max().unwrap_or(0);
+        let last_seq = match highest > manifest.last_seq {
+            true => manifest.last_seq.max(self.last_seq_of_data(manifest)?),
+            false => manifest.last_seq,
+        };
         for table in manifest.tables.iter().filter(|table| table.set == set) {
-            // Records of adopted tables keep their numbers when those are merged.
-            if table.seq_max > manifest.last_seq && manifest.data_sets.is_empty() {
-                let expected = format!("sequence numbers up to {}", manifest.last_seq);
+            if table.seq_max > last_seq {
+                let expected = format!("sequence numbers up to {last_seq}");
                 let got = format!("{} in {}", table.seq_max, table.name());
                 self.find(Finding::new(Severity::Error, &*object, expected, got));
             }
@@ -245,6 +251,22 @@ impl Verification<'_> {
                 self.find(Finding::new(Severity::Error, &*object, expected, table.name()));
             }
         }
+        Ok(())
+    }
+
+    /// Returns the highest sequence number of the sets whose tables the set may have merged, in
+    /// which records keep their numbers; the highest possible one if a set cannot be read, which is
+    /// reported as such. Cost: two requests for each.
+    fn last_seq_of_data(&self, manifest: &Manifest) -> Result<u64> {
+        let mut last_seq = 0;
+        for other in &manifest.data_sets {
+            match Manifest::load(&*self.source.store, *other) {
+                Ok(other) => last_seq = last_seq.max(other.last_seq),
+                Err(error) if is_of_manifest(error.kind()) => return Ok(NUMBER_MAX),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(last_seq)
     }
 
     /// Checks that everything each set needs exists, is complete and is held by the set.
