@@ -74,8 +74,7 @@ impl ClientFiles {
         self.files.lock().get(&id).map(|kept| kept.opened.clone())
     }
 
-    /// Admits one more open file. The client's changes come one after another, so there is room for
-    /// it until the next one.
+    /// Admits one more open file, which counts as long as the result.
     ///
     /// # Errors
     /// `TooManyOpenFiles`.

@@ -273,11 +273,9 @@ impl ClientSession<'_> {
         (new, opens): (&NewFile, bool),
     ) -> Result<ItemEffect> {
         let session = &self.session;
+        // A file that cannot be opened is not made.
         let opens = opens && new.kind == FileKind::File;
-        if opens {
-            // A file that cannot be opened is not made.
-            self.files.admit()?;
-        }
+        let admitted = opens.then(|| self.files.admit()).transpose()?;
         let is_root = session.identity().is_root();
         let inode = match new.kind {
             FileKind::Directory if is_root => {
@@ -292,8 +290,8 @@ impl ClientSession<'_> {
             }
             _ => session.make_identified(dir, name, new, file)?,
         };
-        if opens {
-            self.open(dir, &NamedFile { id: inode.id, name })?;
+        if admitted.is_some() {
+            self.open_admitted(dir, &NamedFile { id: inode.id, name }, admitted)?;
         }
         Ok(ItemEffect::Made(Box::new(inode)))
     }
@@ -366,7 +364,7 @@ impl ClientSession<'_> {
         Ok(())
     }
 
-    /// What is at a name that the client made before a takeover.
+    /// Returns the inode at a name that the client made before a takeover.
     fn made_at(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         self.session
             .lookup(dir, name, false)

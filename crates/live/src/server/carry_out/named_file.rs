@@ -22,6 +22,7 @@ use esker_fs::session::Session;
 use super::changes::ItemEffect;
 use super::{ClientSession, take_name};
 use crate::server::client_files::ClientFile;
+use crate::server::open_file_limits::AdmittedFile;
 use crate::wire::{AttributeRequest, RangeChange, WriteMode};
 
 /// The file of an item: identity, or 0 for any, and name.
@@ -137,6 +138,16 @@ impl ClientSession<'_> {
 
     /// Opens `file`, a regular file, for this client.
     pub(super) fn open(&self, dir: &Dir, file: &NamedFile) -> Result<()> {
+        self.open_admitted(dir, file, None)
+    }
+
+    /// Opens a file as [`ClientSession::open`] does, which may have been `admitted` already.
+    pub(super) fn open_admitted(
+        &self,
+        dir: &Dir,
+        file: &NamedFile,
+        admitted: Option<AdmittedFile>,
+    ) -> Result<()> {
         let session = &self.session;
         let (opened, inode) = match self.find_file(dir, file)? {
             FilePlace::Open(opened) => {
@@ -152,8 +163,9 @@ impl ClientSession<'_> {
             FilePlace::Named(inode) => (session.open_file(dir, file.name)?, *inode),
             FilePlace::Linked => (self.open_linked(file.id)?, self.linked(file.id)?),
         };
+        let admit = || admitted.map_or_else(|| self.files.admit(), Ok);
         let kept = ClientFile::new(opened.clone(), session.identity(), &inode)
-            .and_then(|kept| Ok((kept, self.files.admit()?)));
+            .and_then(|kept| Ok((kept, admit()?)));
         match kept {
             Ok(kept) => self.files.keep(session, kept),
             Err(refused) => session.close_file(opened).and(Err(refused)),

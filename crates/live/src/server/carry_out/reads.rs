@@ -11,6 +11,7 @@ use esker_fs::stack::identity::EXECUTE;
 use esker_fs::stack::list::DirCursor;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
+use tokio::task::block_in_place;
 
 use super::named_file::NamedFile;
 use super::{ANSWER_BYTES_MAX, ClientSession, FrameRefusal, check_goes_on, take_name};
@@ -129,11 +130,13 @@ impl ClientSession<'_> {
             verb if verb.is_of_file() => self.read_named(verb, dir, input)?,
             Verb::Snapshot => {
                 let name = input.bytes(NAME_BYTES_MAX, "a name")?;
-                self.snapshot(name)
+                block_in_place(|| self.snapshot(name))
             }
             Verb::AdoptSet => {
                 let set = SetId(input.u128()?);
-                self.adopt_set(set, take_name(input)?)
+                let name = take_name(input)?;
+                // These two wait for a flush, which must not hold up other connections.
+                block_in_place(|| self.adopt_set(set, name))
             }
             Verb::Status => Ok(encoded(self.served.status().to_string().as_bytes())),
             _ => return Err(input.damage("a request after the handshake").into()),
