@@ -148,7 +148,7 @@ fn a_tree_is_imported_as_a_new_directory() {
     assert!(compared.expect("diff runs").success());
     esker.fails(5, ["live", "import", "/etc/hostname", "run:/results/file"]);
     esker.fails(2, ["live", "import", source, "run:/"]);
-    // What was interrupted or refused left nothing.
+    // Commands that were refused left nothing.
     assert_eq!(esker.ok(["session", "list"]), "");
 }
 

@@ -139,7 +139,7 @@ impl LiveNamespace {
     /// `NotFound`, `IsADirectory`, `Denied`.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let mut tree = self.tree.lock();
-        let (dir, name) = file_at(&mut tree, bytes(path.as_ref()))?;
+        let (dir, name) = tree.locate_file(bytes(path.as_ref()))?;
         tree.read(&dir, &name)
     }
 
@@ -150,7 +150,7 @@ impl LiveNamespace {
     /// `NotFound`, `IsADirectory`, `Denied`.
     pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
         let (mut tree, path) = (self.tree.lock(), bytes(path.as_ref()));
-        let (dir, name) = match file_at(&mut tree, path) {
+        let (dir, name) = match tree.locate_file(path) {
             Ok((dir, name)) => {
                 let empty = AttributeRequest { size: Some(0), ..AttributeRequest::default() };
                 tree.set_attributes(&dir, &name, &empty)?;
@@ -325,15 +325,4 @@ fn name_in_root(path: &Path) -> Result<&[u8]> {
             Err(Error::new(Kind::Invalid, what))
         }
     }
-}
-
-/// Returns the directory and name of the file to which `path` leads, following symbolic links.
-fn file_at(tree: &mut LiveTree, path: &[u8]) -> Result<(LiveDir, Vec<u8>)> {
-    let place = tree.resolve(path, FollowLinks::Yes)?;
-    if place.name.is_empty() {
-        return Err(Error::new(Kind::IsADirectory, "/: is a directory"));
-    }
-    // The server has opened the directory for this connection, wherever links have led.
-    let located = tree.locate(path)?.0;
-    Ok((LiveDir { id: place.dir, path: located.path }, place.name))
 }

@@ -63,7 +63,7 @@ fn insert(session: &Session, set: SetId, path: &str) -> Result<()> {
     session.insert_adopted(&session.dir(dir)?, name.as_bytes(), adopted)
 }
 
-/// What is below `prefix`, without that.
+/// Returns the entries below `prefix`, by their paths there.
 fn below(tree: &BTreeMap<Vec<u8>, String>, prefix: &str) -> BTreeMap<Vec<u8>, String> {
     let cut = |(path, line): (&Vec<u8>, &String)| {
         Some((path.strip_prefix(prefix.as_bytes())?.to_vec(), line.clone()))

@@ -18,7 +18,7 @@
 //! it, and a client that dies leaves nothing behind but garbage.
 //! Invariant: no layer of the session has records of the sets whose tables it adopts, so that these
 //! hide nothing.
-//! Source: IndexFS, thesis §2.4 (bulk insertion), §2.4.2 (column-style tables by reference).
+//! Source: IndexFS, thesis §2.2 (bulk insertion protocol).
 //!
 //! [`SessionOptions::own_identities`]: crate::session::SessionOptions::own_identities
 

@@ -80,7 +80,7 @@ impl DirTree {
             }
         }
         let mut tree = Self::default();
-        // What was adopted gets a path later, and marks of what has one stay.
+        // An adopted directory gets a path later, and the mark of one that has its path stays.
         tree.live.extend([DirId::ROOT, DirId::LINKS, DirId::ADOPTED]);
         let mut waiting = VecDeque::from([DirId::ROOT, DirId::ADOPTED]);
         while let Some(dir) = waiting.pop_front() {

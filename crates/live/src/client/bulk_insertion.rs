@@ -5,7 +5,7 @@
 //! The client writes a change set of its own into the store, without the server. The server then
 //! shows the set's tables as its own, by reference. Its work is a few store requests whatever the
 //! number of files.
-//! Source: IndexFS, thesis §2.4 (bulk insertion).
+//! Source: IndexFS, thesis §2.2 (bulk insertion protocol).
 
 use esker_base::Result;
 use esker_fs::repository::Repository;

@@ -107,6 +107,21 @@ impl LiveTree {
         Ok((self.dir(parent)?, name))
     }
 
+    /// Returns the directory and name of the file to which `path` leads, following symbolic links.
+    /// Cost: two round trips.
+    ///
+    /// # Errors
+    /// As [`LiveTree::resolve`]; `IsADirectory` for the root.
+    pub fn locate_file(&mut self, path: &[u8]) -> Result<(LiveDir, Vec<u8>)> {
+        let place = self.resolve(path, FollowLinks::Yes)?;
+        if place.name.is_empty() {
+            return Err(Error::new(Kind::IsADirectory, "/: is a directory"));
+        }
+        // The server has opened the directory for this connection, wherever links have led.
+        let located = self.locate(path)?.0;
+        Ok((LiveDir { id: place.dir, path: located.path }, place.name))
+    }
+
     /// Creates the empty file `name`. Cost: a round trip.
     ///
     /// # Errors
@@ -259,7 +274,7 @@ impl LiveTree {
         parent: &LiveDir,
         name: &[u8],
     ) -> Result<()> {
-        // What is adopted and gets no name stays with the namespace.
+        // A directory that is adopted and gets no name stays with the namespace.
         match self.lookup(parent, name) {
             Err(error) if error.kind() == Kind::NotFound => {}
             Ok(_) => {

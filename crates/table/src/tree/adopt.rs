@@ -10,7 +10,7 @@
 //! Large adopted runs are at the bottom, where the policy of compaction expects large runs. The
 //! presence filters of creates lack the adopted keys, so the adopted tables answer for themselves
 //! from then on (`key_history.rs`).
-//! Source: IndexFS, thesis §2.4 (bulk insertion of tables that a client has written).
+//! Source: IndexFS, thesis §2.2 (bulk insertion protocol: tables that a client has written).
 
 use arc_swap::ArcSwap;
 use esker_base::Result;

@@ -173,20 +173,9 @@ fn object(name: &[u8], attributes: &LiveAttributes) -> serde_json::Value {
 }
 
 fn cat(context: &CommandContext, tree: &mut LiveTree, path: &StackPath) -> Result<()> {
-    let place = tree.resolve(&path.path, FollowLinks::Yes)?;
-    let dir = match place.name.is_empty() {
-        true => LiveDir::root(),
-        false => containing_dir(tree, path, &place)?,
-    };
-    let content = tree.read(&dir, &place.name)?;
+    let (dir, name) = tree.locate_file(&path.path)?;
+    let content = tree.read(&dir, &name)?;
     context.out.raw(&content)
-}
-
-/// The directory of a place, which a symbolic link at the end of `path` may have led elsewhere. The
-/// server opened it for this connection.
-fn containing_dir(tree: &mut LiveTree, path: &StackPath, place: &LivePlace) -> Result<LiveDir> {
-    let located = tree.locate(&path.path)?.0;
-    Ok(LiveDir { id: place.dir, path: located.path })
 }
 
 fn put(
