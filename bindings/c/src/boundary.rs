@@ -123,6 +123,7 @@ fn name_of(kind: Kind) -> &'static std::ffi::CStr {
         Kind::Unsupported => c"unsupported",
         Kind::DeviceFailed => c"device failed",
         Kind::TooManyOpenFiles => c"too many open files",
+        Kind::CrossDevice => c"cross-device",
         _ => c"unknown",
     }
 }

@@ -57,11 +57,13 @@ pub enum Kind {
     DeviceFailed,
     /// The process, or the machine, has reached its limit of open files.
     TooManyOpenFiles,
+    /// The two places are parts of the namespace between which nothing is linked or moved; copy.
+    CrossDevice,
 }
 
 impl Kind {
     /// All kinds, in the order of their exit codes.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::NotFound,
         Self::Exists,
         Self::NotADirectory,
@@ -85,6 +87,7 @@ impl Kind {
         Self::Unsupported,
         Self::DeviceFailed,
         Self::TooManyOpenFiles,
+        Self::CrossDevice,
     ];
 
     /// Returns the errno of a POSIX front end for this kind.
@@ -114,6 +117,7 @@ impl Kind {
             Self::Unsupported => 95,      // EOPNOTSUPP
             Self::DeviceFailed => 5,      // EIO
             Self::TooManyOpenFiles => 24, // EMFILE
+            Self::CrossDevice => 18,      // EXDEV
         }
     }
 
@@ -150,6 +154,7 @@ impl Kind {
             Self::Unsupported => 23,
             Self::DeviceFailed => 24,
             Self::TooManyOpenFiles => 25,
+            Self::CrossDevice => 26,
         }
     }
 
@@ -178,6 +183,7 @@ impl Kind {
             Io::FileTooLarge => Self::FileTooLarge,
             Io::TooManyLinks => Self::TooManyLinks,
             Io::Unsupported => Self::Unsupported,
+            Io::CrossesDevices => Self::CrossDevice,
             Io::UnexpectedEof | Io::InvalidData => Self::Corrupt,
             _ => Self::Unavailable,
         }

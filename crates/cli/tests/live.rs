@@ -108,6 +108,58 @@ fn a_live_namespace_from_its_creation_to_its_removal() {
     assert_eq!(esker.ok(["cat", "run-1:/d/new"]), "newer\n");
 }
 
+/// Two processes serve the seats of one namespace; one of them is killed.
+#[test]
+fn a_live_namespace_of_several_servers() {
+    let esker = Esker::new();
+    esker.fails(13, ["live", "create", "run", "--seats", "0"]);
+    let made = &esker.json(["live", "create", "run", "--seats", "3"])[0];
+    assert_eq!(made["seats"].as_array().map(Vec::len), Some(3));
+    esker.fails(3, ["live", "serve", "run", "--seats", "3"]);
+    let first = Server::start(serve(&esker, &["--seats", "0"]));
+    let second = Server::start(serve(&esker, &["--seats", "1,2"]));
+    for number in 0..12 {
+        let path = format!("run:/d{number}");
+        esker.ok(["live", "mkdir", &path]);
+        esker.pipe(["live", "put", "-", &format!("{path}/file")], path.as_bytes());
+    }
+    let listed = esker.ok(["live", "list"]);
+    assert!(listed.contains("3 seats") && !listed.contains("no server"), "{listed}");
+    let status = esker.ok(["live", "status", "run"]);
+    assert!(status.contains("seat 2: "), "{status}");
+    // A client waits only in directories whose server is gone; another one takes over.
+    drop(second);
+    assert!(esker.ok(["live", "ls", "run:/"]).contains("d11"));
+    assert!(esker.ok(["live", "list"]).contains("seat 1: no server"));
+    let second = Server::start(serve(&esker, &["--seats", "1,2"]));
+    for number in 0..12 {
+        let path = format!("run:/d{number}");
+        assert_eq!(esker.ok(["live", "cat", &format!("{path}/file")]), path);
+    }
+    let failed = (1..12).filter(|number| {
+        let moved = format!("run:/d{number}/moved");
+        let moved = esker.run(["live", "mv", "run:/d0/file", &moved]);
+        let code = moved.status.code();
+        assert!([Some(0), Some(26)].contains(&code), "{moved:?}");
+        if code == Some(0) {
+            esker.ok(["live", "mv", &format!("run:/d{number}/moved"), "run:/d0/file"]);
+        }
+        code != Some(0)
+    });
+    assert!(failed.count() > 0, "one of twelve directories is at another seat");
+    esker.ok(["live", "snapshot", "run", "all"]);
+    esker.fails(9, ["live", "remove", "run"]);
+    assert_eq!((first.end(), second.end()), (Some(0), Some(0)));
+    esker.ok(["gc", "--grace", "0s"]);
+    esker.ok(["verify"]);
+    assert_eq!(esker.ok(["cat", "all:/d7/file"]), "run:/d7");
+    assert_eq!(esker.ok(["find", "all:/", "--type", "f"]).lines().count(), 12);
+    esker.ok(["live", "remove", "run"]);
+    esker.ok(["gc", "--grace", "0s"]);
+    esker.ok(["verify"]);
+    assert_eq!(esker.ok(["cat", "all:/d11/file"]), "run:/d11");
+}
+
 /// A tree that is imported appears at once, with everything in it, and outlasts its server.
 #[test]
 fn a_tree_is_imported_as_a_new_directory() {

@@ -29,8 +29,12 @@ struct LiveMounts {
 
 impl LiveMounts {
     fn new(options: &[&str]) -> Self {
+        Self::of_seats("1", options)
+    }
+
+    fn of_seats(seats: &str, options: &[&str]) -> Self {
         let esker = Esker::new();
-        esker.ok(["live", "create", "run"]);
+        esker.ok(["live", "create", "run", "--seats", seats]);
         let server = Some(Server::start(serve(&esker, &[])));
         let at = ["a", "b"].map(|name| esker.path(name));
         for at in &at {
@@ -504,4 +508,70 @@ fn a_sync_fails_after_a_server_died_with_changes() {
         }
     }
     panic!("no change is ever lost");
+}
+
+/// Directories are spread over three servers, all of which die once.
+#[test]
+fn programs_work_in_mounts_of_a_namespace_of_several_servers() {
+    if !can_mount() {
+        return;
+    }
+    let mut mounts = LiveMounts::of_seats("3", &["--refresh", "0"]);
+    for number in 0..40 {
+        let dir = mounts.a(&format!("d{}/e{number}", number % 8));
+        fs::create_dir_all(&dir).expect("directories");
+        fs::write(dir.join("file"), number.to_string()).expect("a file");
+    }
+    for number in 0..40 {
+        let dir = mounts.b(&format!("d{}/e{number}", number % 8));
+        assert_eq!(fs::read(dir.join("file")).expect("a file"), number.to_string().into_bytes());
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o701)).expect("chmod");
+        let shown = fs::metadata(mounts.a(&format!("d{}/e{number}", number % 8)));
+        assert_eq!(shown.expect("stat").permissions().mode() & 0o777, 0o701);
+    }
+    // Files that are open outlive all servers.
+    let kept: Vec<File> = (0..40)
+        .map(|number| {
+            let path = mounts.a(&format!("d{}/e{number}/kept", number % 8));
+            let file = File::options().create_new(true).read(true).write(true).open(path);
+            file.expect("a file")
+        })
+        .collect();
+    kept.iter().for_each(|file| file.sync_all().expect("fsync"));
+    mounts.replace_server(true);
+    for (number, mut file) in kept.iter().enumerate() {
+        write!(file, "{number}").expect("a write");
+        file.sync_all().expect("fsync");
+        let path = mounts.b(&format!("d{}/e{number}/kept", number % 8));
+        assert_eq!(fs::read(path).expect("a file"), number.to_string().into_bytes());
+    }
+    drop(kept);
+    // `mv` copies between seats, and `cp`, `find` and `rm` see one tree.
+    let [here, there] = mounts.at.clone();
+    run(&here, "mv", &["d1", "d0/moved"]);
+    run(&there, "cp", &["-a", "d0", "copy"]);
+    let found = run(&here, "find", &["copy", "-name", "kept"]);
+    assert_eq!(found.lines().count(), 10, "{found}");
+    mounts.esker.ok(["commit", here.to_str().expect("UTF-8"), "all"]);
+    let found = mounts.esker.ok(["find", "all:/copy", "--name", "kept"]);
+    assert_eq!(found.lines().count(), 10, "{found}");
+    for name in ["copy", "d0", "d2"] {
+        run(&there, "rm", &["-rf", name]);
+        assert!(!mounts.a(name).exists());
+    }
+    let repository = mounts.a("repository");
+    let git = |arguments: &[&str]| run(&repository, "git", arguments);
+    fs::create_dir(&repository).expect("mkdir");
+    git(&["init", "-q"]);
+    for number in 0..20 {
+        let dir = repository.join(format!("src/{number}"));
+        fs::create_dir_all(&dir).expect("directories");
+        fs::write(dir.join("file"), number.to_string()).expect("a file");
+    }
+    git(&["add", "."]);
+    git(&["commit", "-q", "-m", "all"]);
+    git(&["gc", "-q"]);
+    git(&["fsck", "--strict"]);
+    run(&there, "git", &["clone", "-q", "repository", "clone"]);
+    assert_eq!(fs::read(mounts.b("clone/src/7/file")).expect("a file"), b"7");
 }

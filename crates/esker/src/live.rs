@@ -9,7 +9,7 @@ use esker_fs::session::SessionOptions;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_live::LiveTree;
 use esker_live::client::{LiveClientOptions, LiveDir, LiveEntry, Request};
-use esker_live::wire::{AttributeRequest, LiveAttributes, take_attributes};
+use esker_live::wire::{AttributeRequest, LiveAttributes};
 use esker_table::manifest::SetId;
 use parking_lot::Mutex;
 
@@ -72,7 +72,7 @@ impl Repository {
         let bases = self.resolve_all(bases)?;
         let identity = self.identity.clone();
         let options = SessionOptions { identity, ..SessionOptions::default() };
-        self.sets.create_live(name, &bases, options).map(drop)
+        self.sets.create_live(name, &bases, 1, options).map(drop)
     }
 
     /// Connects to the server of the live namespace `name`.
@@ -127,7 +127,7 @@ impl LiveNamespace {
         let dir = tree.dir(bytes(dir.as_ref()))?;
         let mut outcomes = Vec::with_capacity(names.len());
         for batch in names.chunks(BATCH) {
-            let created = tree.connection().call(Request::create(&dir, FILE_MODE, batch))?;
+            let created = tree.call(Request::create(&dir, FILE_MODE, batch))?;
             outcomes.extend(created.outcomes()?);
         }
         Ok(outcomes)
@@ -200,8 +200,7 @@ impl LiveNamespace {
         let dir = tree.dir(bytes(dir.as_ref()))?;
         let mut found = Vec::with_capacity(names.len());
         for batch in names.chunks(BATCH) {
-            let answer = tree.connection().call(Request::lookup(&dir, batch))?;
-            found.extend(answer.items(take_attributes)?);
+            found.extend(tree.lookup_all(&dir, batch)?);
         }
         Ok(found)
     }

@@ -17,7 +17,7 @@ fn served() -> Result<(Repository, LiveServer)> {
     repository.create_live("run", ["base"; 0])?;
     let session = SessionOptions { heartbeat: None, ..SessionOptions::default() };
     let options = LiveServerOptions::local(session, Arc::new(SystemClock));
-    let server = LiveServer::start(&SetRepository::new(objects), "run", options)?;
+    let server = LiveServer::start(&SetRepository::new(objects), ("run", 0), options)?;
     Ok((repository, server))
 }
 

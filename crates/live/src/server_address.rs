@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Server address: the place at which a server of a live namespace accepts connections. Layout:
+//! Server address: the place at which a server of a seat of a live namespace accepts connections. Layout:
 //! docs/format/live.md.
 //!
 //! It is only a hint: the newest manifest of the set has the actual writer. A server whose address
@@ -38,20 +38,16 @@ pub struct ServerAddress {
 }
 
 impl ServerAddress {
-    fn folder(name: &str) -> String {
-        format!("{}server/", LiveNamespace::folder(name))
-    }
-
-    /// Puts the address of a server of the live namespace `name`, and removes those of earlier
+    /// Puts the address of a server of `seat` of the live namespace `name`, and removes those of earlier
     /// servers, which it has fenced. Cost: a write, a listing, a deletion for each.
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn put(&self, store: &dyn Store, name: &str) -> Result<()> {
-        let folder = Self::folder(name);
+    pub fn put(&self, store: &dyn Store, (name, seat): (&str, u16)) -> Result<()> {
+        let folder = LiveNamespace::server_folder(name, seat);
         let bytes = serde_json::to_vec(self).expect("an address is plain JSON");
         store.put_if_absent(&format!("{folder}{}", self.instance), &bytes)?;
-        for (object, address) in Self::list(store, name)? {
+        for (object, address) in Self::list(store, (name, seat))? {
             // A server that was fenced before this point must not remove its successor's address.
             if address.is_none_or(|address| address.epoch < self.epoch) {
                 store.delete(&object)?;
@@ -64,27 +60,28 @@ impl ServerAddress {
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn remove(&self, store: &dyn Store, name: &str) -> Result<()> {
-        store.delete(&format!("{}{}", Self::folder(name), self.instance))
+    pub fn remove(&self, store: &dyn Store, (name, seat): (&str, u16)) -> Result<()> {
+        let folder = LiveNamespace::server_folder(name, seat);
+        store.delete(&format!("{folder}{}", self.instance))
     }
 
-    /// Returns the addresses of servers of the live namespace `name`, that of the newest writer
+    /// Returns the addresses of servers of `seat` of the live namespace `name`, that of the newest writer
     /// first. Cost: a listing, and a request for each.
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn all(store: &dyn Store, name: &str) -> Result<Vec<Self>> {
+    pub fn all(store: &dyn Store, (name, seat): (&str, u16)) -> Result<Vec<Self>> {
         // Hints that cannot be read are left out.
-        let read = Self::list(store, name)?.into_iter().filter_map(|(_, address)| address);
+        let read = Self::list(store, (name, seat))?.into_iter().filter_map(|(_, address)| address);
         let mut addresses: Vec<Self> = read.collect();
         addresses.sort_by_key(|address| std::cmp::Reverse((address.epoch, address.began_ns)));
         Ok(addresses)
     }
 
     /// Returns all address objects, each with its content if that can be read.
-    fn list(store: &dyn Store, name: &str) -> Result<Vec<(String, Option<Self>)>> {
+    fn list(store: &dyn Store, (name, seat): (&str, u16)) -> Result<Vec<(String, Option<Self>)>> {
         let mut found = Vec::new();
-        for object in store.list(&Self::folder(name))? {
+        for object in store.list(&LiveNamespace::server_folder(name, seat))? {
             match store.get(&object.name, ADDRESS_BYTES_MAX) {
                 Ok(bytes) => found.push((object.name, serde_json::from_slice(&bytes).ok())),
                 Err(error) if error.kind() == Kind::NotFound => {}
@@ -115,19 +112,20 @@ mod tests {
             tcp: Some("node7:4000".into()),
             unix: None,
         };
-        address("a", 1).put(&store, "run")?;
-        address("c", 1).put(&store, "other")?;
+        address("a", 1).put(&store, ("run", 0))?;
+        address("c", 1).put(&store, ("other", 0))?;
+        address("d", 1).put(&store, ("run", 1))?;
         store.put_if_absent("live/run/server/noise", b"{")?;
-        assert_eq!(ServerAddress::all(&store, "run")?, [address("a", 1)]);
-        address("b", 2).put(&store, "run")?;
-        assert_eq!(ServerAddress::all(&store, "run")?, [address("b", 2)]);
+        assert_eq!(ServerAddress::all(&store, ("run", 0))?, [address("a", 1)]);
+        address("b", 2).put(&store, ("run", 0))?;
+        assert_eq!(ServerAddress::all(&store, ("run", 0))?, [address("b", 2)]);
         // Fenced, and late.
-        address("late", 1).put(&store, "run")?;
-        assert_eq!(ServerAddress::all(&store, "run")?[0], address("b", 2));
-        address("late", 1).remove(&store, "run")?;
-        address("b", 2).remove(&store, "run")?;
-        assert_eq!(ServerAddress::all(&store, "run")?, []);
-        assert_eq!(ServerAddress::all(&store, "other")?.len(), 1);
+        address("late", 1).put(&store, ("run", 0))?;
+        assert_eq!(ServerAddress::all(&store, ("run", 0))?[0], address("b", 2));
+        address("late", 1).remove(&store, ("run", 0))?;
+        address("b", 2).remove(&store, ("run", 0))?;
+        assert_eq!(ServerAddress::all(&store, ("run", 0))?, []);
+        assert_eq!(ServerAddress::all(&store, ("other", 0))?.len(), 1);
         Ok(())
     }
 }

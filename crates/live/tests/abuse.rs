@@ -198,7 +198,7 @@ fn a_server_that_was_fenced_before_it_put_its_address() {
     let first = live.serve();
     let second = live.serve();
     // The last step of LiveServer::start, for a process that was stopped before it.
-    first.address().put(&*live.store, NAME).expect("no failure");
+    first.address().put(&*live.store, (NAME, 0)).expect("no failure");
     drop(first);
     assert!(second.failure().is_none());
     let options = esker_live::client::LiveClientOptions {
@@ -225,7 +225,7 @@ fn a_user_cannot_take_the_identity_of_a_file() {
         .setattr_root(&esker_fs::ops::AttributeChanges { mode: Some(0o1777), ..Default::default() })
         .expect("no failure");
     let base = session.publish("base").expect("no failure");
-    repository.create_live(NAME, &[base], session_options()).expect("no failure");
+    repository.create_live(NAME, &[base], 1, session_options()).expect("no failure");
     let live = Arc::new(LiveStore::in_store(store));
     let server = Arc::new(
         live.serve_with(esker_live::LiveServerOptions { allow_other: true, ..server_options() })
@@ -456,7 +456,7 @@ fn a_hostile_server_does_not_stop_a_client() {
         tcp: None,
         unix: Some(name),
     };
-    address.put(&*live.store, NAME).expect("no failure");
+    address.put(&*live.store, (NAME, 0)).expect("no failure");
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("no failure");
         receive(&mut stream);
@@ -470,7 +470,7 @@ fn a_hostile_server_does_not_stop_a_client() {
     });
     let mut tree = live.connect();
     let done = std::thread::spawn(move || {
-        let dir = LiveDir { id: esker_fs::inode::DirId(7), path: Arc::from(&b"/x"[..]) };
+        let dir = LiveDir::below_root(esker_fs::inode::DirId(7), b"x");
         tree.create(&dir, b"f", 0o644).map_err(|e| e.kind())
     })
     .join();

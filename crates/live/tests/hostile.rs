@@ -45,7 +45,7 @@ fn hello(set: SetId, client: u64) -> Vec<u8> {
 fn greeted(live: &LiveStore, server: &LiveServer, client: u64) -> UnixStream {
     let set = esker_fs::names::live_namespace::LiveNamespace::load(&*live.store, NAME)
         .expect("a layout")
-        .set;
+        .seats[0];
     let mut stream = connect(server);
     stream.write_all(&hello(set, client)).expect("sent");
     let mut welcome = [0; 24 + 17];

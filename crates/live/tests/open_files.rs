@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_base::{Kind, Result};
-use esker_fs::inode::FileKind;
+use esker_fs::inode::{DirId, FileKind};
 use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::ops::{NewFile, XattrSet};
 use esker_fs::stack::identity::Identity;
@@ -230,7 +230,7 @@ fn threads_share_a_client_while_servers_come_and_go() {
     const RECORDS: u64 = 4000;
     let live = LiveStore::new();
     let mut server = live.serve();
-    let connection = esker_live::LiveConnection::connect(&live.store, NAME, client_options());
+    let connection = esker_live::LiveConnection::connect(&live.store, (NAME, 0), client_options());
     let shared = SharedConnection::new(connection.expect("a connection"));
     let root = LiveDir::root();
     let is_done = AtomicBool::new(false);
@@ -322,7 +322,10 @@ fn reads_stay_behind_changes_that_wait_for_their_directory() -> Result<()> {
     let connection = tree.connection();
     let made = connection.submit(Request::create(&dir, 0o600, &[b"f"]))?;
     // The root is open, the directory is not.
-    let found = connection.submit(Request::resolve(b"/d/f", FollowLinks::No))?;
+    let found = connection.submit(Request::resolve(
+        &LiveDir::below_root(DirId::ROOT, b"/d/f").place,
+        FollowLinks::No,
+    ))?;
     let listed = connection.submit(Request::lookup(&dir, &[b"f"]))?;
     connection.wait(made)?.outcome()?;
     connection.wait(found)?.only(|input| {

@@ -37,7 +37,7 @@ pub fn open(server: &LiveServer) -> UnixStream {
 pub fn hello(live: &LiveStore, client: u64) -> Vec<u8> {
     let set = esker_fs::names::live_namespace::LiveNamespace::load(&*live.store, NAME)
         .expect("no failure")
-        .set;
+        .seats[0];
     let hello = ClientHello { method: HelloMethod::PeerCredentials, client, set, nonce: [0; 16] };
     frame(&FrameHeader::new(Verb::Hello, 0), &hello.encode())
 }

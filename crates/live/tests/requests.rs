@@ -129,7 +129,7 @@ fn a_client_over_tcp_proves_its_user() -> Result<()> {
     live.store.delete(&format!("{folder}{}", address.instance))?;
     address.unix = None;
     address.instance = "0".repeat(16);
-    address.put(&*live.store, NAME)?;
+    address.put(&*live.store, (NAME, 0))?;
     let connect = |secret: Option<esker_live::proof::UserSecret>| {
         let options = esker_live::client::LiveClientOptions {
             secret,

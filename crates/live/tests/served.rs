@@ -34,7 +34,7 @@ impl LiveStore {
     pub fn in_store(store: SharedStore) -> Self {
         let repository = Repository::new(store.clone());
         let live = Self { store, repository };
-        match live.repository.create_live(NAME, &[], session_options()) {
+        match live.repository.create_live(NAME, &[], 1, session_options()) {
             Err(error) if error.kind() == esker_base::Kind::Exists => {}
             made => drop(made.expect("a live namespace")),
         }
@@ -47,7 +47,7 @@ impl LiveStore {
     }
 
     pub fn serve_with(&self, options: LiveServerOptions) -> Result<LiveServer> {
-        LiveServer::start(&self.repository, NAME, options)
+        LiveServer::start(&self.repository, (NAME, 0), options)
     }
 
     /// A client.

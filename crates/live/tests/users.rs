@@ -31,7 +31,7 @@ fn permissions_are_those_of_each_user() -> Result<()> {
     let mut address = server.address().clone();
     (address.unix, address.instance) = (None, "0".repeat(16));
     live.store.delete(&format!("live/{NAME}/server/{}", server.address().instance))?;
-    address.put(&*live.store, NAME)?;
+    address.put(&*live.store, (NAME, 0))?;
     let connect = |identity: Identity| {
         let secret = Some(secret.clone());
         let options = LiveClientOptions { identity, secret, ..crate::served::client_options() };
@@ -48,7 +48,7 @@ fn permissions_are_those_of_each_user() -> Result<()> {
     alice.create(&inner, b"f", 0o666)?;
     assert_eq!(alice.lookup(&private, b"inner")?.uid, 1000);
     // The identity of a directory does not help a user who may not follow its path.
-    let guessed = LiveDir { id: inner.id, path: inner.path.clone() };
+    let guessed = LiveDir::below_root(inner.id, &inner.path);
     assert_eq!(bob.create(&guessed, b"g", 0o644).unwrap_err().kind(), Kind::Fenced);
     assert_eq!(bob.dir(b"/private/inner").unwrap_err().kind(), Kind::Denied);
     assert_eq!(
@@ -65,7 +65,7 @@ fn permissions_are_those_of_each_user() -> Result<()> {
     let filled = BulkInsertion::begin(&live.repository, 0o700, session_options())?;
     assert_eq!(filled.insert(&mut bob, &top, b"bobs").unwrap_err().kind(), Kind::NotPermitted);
     let set = filled.session().complete()?;
-    let adopted = root.connection().call(Request::adopt_set(set, b"content"))?;
+    let adopted = root.connection().call(Request::adopt_set(0, set, b"content"))?;
     let adopted = adopted.only(|input| Ok(DirId(input.u128()?)))?;
     let stolen = bob.change(Request::insert_adopted(&top, b"bobs", adopted));
     assert_eq!(stolen.unwrap_err().kind(), Kind::NotPermitted);

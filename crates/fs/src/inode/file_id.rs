@@ -24,6 +24,16 @@ impl DirId {
     /// [`identity_root`] returns for the set (`ops/bulk_insert.rs`). No path leads to it.
     pub const ADOPTED: Self = Self(u128::MAX - 2);
 
+    /// Directory of the seat roots: directories whose names are in directories of other seats of a
+    /// live namespace, by [`DirId::seat_root_name`] (`ops/seat_root.rs`). No path leads to it.
+    pub const SEAT_ROOTS: Self = Self(u128::MAX - 3);
+
+    /// Returns the name of the seat root with this identity in [`DirId::SEAT_ROOTS`].
+    #[must_use]
+    pub fn seat_root_name(self) -> String {
+        self.to_string()
+    }
+
     /// Returns the identity of a directory made in `parent` at `name`, which was a directory
     /// `generation` times before.
     #[must_use]

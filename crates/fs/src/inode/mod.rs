@@ -253,6 +253,19 @@ impl Inode {
         self.entry == NameKind::Is(FileKind::Directory)
     }
 
+    /// Returns the seat that has the directory, if its record is only the name of a directory at
+    /// another seat of a live namespace; the other attributes are then those that it was made with.
+    #[must_use]
+    pub fn seat(&self) -> Option<u16> {
+        let number = self.rdev.checked_sub(1).filter(|_| self.is_directory())?;
+        u16::try_from(number).ok()
+    }
+
+    /// Makes the record the name of a directory at `seat`.
+    pub(crate) fn set_seat(&mut self, seat: u16) {
+        self.rdev = u64::from(seat) + 1;
+    }
+
     /// Returns the identity as a directory's.
     #[must_use]
     pub fn dir_id(&self) -> DirId {

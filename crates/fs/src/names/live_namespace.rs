@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Live namespaces: open change sets with a name, which servers write for many clients.
 //!
-//! `live/<name>/layout` says which set a name stands for. The set has a marker by which collections
+//! A live namespace has one or more *seats*: change sets, each with a server of its own. The root
+//! is at seat 0; a directory and the names in it are at one seat (`ops/seat_root.rs`).
+//! `live/<name>/layout` says which sets a name stands for. Each has a marker by which collections
 //! and commands recognize it; the marker counts only while the layout names the set, so a crash
 //! between the two leaves a session like any other. Layout: docs/format/live.md.
 
@@ -14,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::names;
 use crate::repository::Repository;
 use crate::retention::marker::{self, MarkerHolder};
-use crate::session::SessionOptions;
+use crate::session::{Session, SessionOptions};
 
 /// Prefix of the names of all objects of live namespaces.
 const FOLDER: &str = "live/";
@@ -22,14 +24,16 @@ const FOLDER: &str = "live/";
 const FORMAT: u32 = 1;
 /// Maximum bytes of a layout object.
 const LAYOUT_BYTES_MAX: u64 = 64 << 10;
+/// Maximum number of seats.
+pub const SEATS_MAX: usize = 256;
 
 /// A live namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveNamespace {
     /// Its name.
     pub name: String,
-    /// The change set that its server writes.
-    pub set: SetId,
+    /// The change set of each seat. The first one has the root.
+    pub seats: Vec<SetId>,
     /// When it was made, in nanoseconds since the Unix epoch.
     pub created_ns: u64,
 }
@@ -43,18 +47,38 @@ struct LayoutObject {
 }
 
 impl LiveNamespace {
-    /// Returns the folder of the objects of the live namespace `name`.
+    /// Returns the folder of the addresses of servers of `seat` of the live namespace `name`.
     #[must_use]
-    pub fn folder(name: &str) -> String {
-        format!("{FOLDER}{name}/")
+    pub fn server_folder(name: &str, seat: u16) -> String {
+        match seat {
+            0 => format!("{FOLDER}{name}/server/"),
+            seat => format!("{FOLDER}{name}/server.{seat}/"),
+        }
+    }
+
+    /// Returns the change set of `seat`.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such seat.
+    pub fn seat(&self, seat: u16) -> Result<SetId> {
+        self.seats.get(usize::from(seat)).copied().ok_or_else(|| {
+            let what =
+                format!("{}: seat {seat}, and its seats are 0 to {}", self.name, self.last_seat());
+            Error::new(Kind::NotFound, what)
+        })
+    }
+
+    fn last_seat(&self) -> usize {
+        self.seats.len() - 1
     }
 
     fn layout_name(name: &str) -> String {
-        format!("{}layout", Self::folder(name))
+        format!("{FOLDER}{name}/layout")
     }
 
     fn encode(&self) -> Vec<u8> {
-        let (sets, created_ns) = (vec![self.set.to_string()], self.created_ns);
+        let sets = self.seats.iter().map(SetId::to_string).collect();
+        let created_ns = self.created_ns;
         let layout = LayoutObject { format: FORMAT, sets, created_ns };
         serde_json::to_vec(&layout).expect("a layout is plain JSON")
     }
@@ -68,11 +92,14 @@ impl LiveNamespace {
             let what = format!("{object}: format {}; this is Esker for {FORMAT}", layout.format);
             return Err(Error::new(Kind::Invalid, what));
         }
-        let [set] = &layout.sets[..] else {
-            return Err(damaged(format!("{} change sets, one expected", layout.sets.len())));
-        };
-        let set = set.parse().map_err(|_| damaged(format!("{set:?} is no change set")))?;
-        Ok(Self { name: name.to_owned(), set, created_ns: layout.created_ns })
+        if !(1..=SEATS_MAX).contains(&layout.sets.len()) {
+            let what = format!("{} change sets, 1 to {SEATS_MAX} expected", layout.sets.len());
+            return Err(damaged(what));
+        }
+        let parse =
+            |set: &String| set.parse().map_err(|_| damaged(format!("{set:?} is no change set")));
+        let seats = layout.sets.iter().map(parse).collect::<Result<Vec<SetId>>>()?;
+        Ok(Self { name: name.to_owned(), seats, created_ns: layout.created_ns })
     }
 
     /// Returns the live namespace `name` of `store`. Cost: one request.
@@ -99,10 +126,10 @@ impl LiveNamespace {
         Self::each(store, |_, loaded| loaded)
     }
 
-    /// Returns the set of each live namespace, by name; `None` for one whose layout cannot be read.
-    pub(crate) fn sets(store: &dyn Store) -> Result<HashMap<String, Option<SetId>>> {
+    /// Returns the sets of each live namespace, by name; `None` for one whose layout cannot be read.
+    pub(crate) fn sets(store: &dyn Store) -> Result<HashMap<String, Option<Vec<SetId>>>> {
         let set = |name: String, loaded: Result<Self>| match loaded {
-            Ok(live) => Ok((name, Some(live.set))),
+            Ok(live) => Ok((name, Some(live.seats))),
             Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Invalid) => Ok((name, None)),
             Err(error) => Err(error),
         };
@@ -131,22 +158,28 @@ impl LiveNamespace {
 }
 
 impl Repository {
-    /// Makes the live namespace `name` on top of `bases`, of which earlier ones win. It is an open
-    /// session that no process writes until a server begins. Cost: as [`Repository::begin`] and
-    /// ending that session, and two writes.
+    /// Makes the live namespace `name` with `seats` seats. Its root and the directories of `bases`,
+    /// of which earlier ones win, are at seat 0. Each seat is an open session that no process writes
+    /// until a server begins. Cost: for each seat that of [`Repository::begin`] and of ending the
+    /// session, and a write; and a write.
     ///
     /// # Errors
-    /// `Exists`, `Invalid` or `TooLarge` names; `Invalid` for a set with its own identities; as
-    /// [`Repository::begin`].
+    /// `Exists`, `Invalid` or `TooLarge` names; `Invalid` for a set with its own identities, and
+    /// for numbers of seats other than 1 to [`SEATS_MAX`]; as [`Repository::begin`].
     pub fn create_live(
         &self,
         name: &str,
         bases: &[SetId],
+        seats: usize,
         options: SessionOptions,
     ) -> Result<LiveNamespace> {
         if options.own_identities {
             // Its records of requests would become another namespace's with its tables.
             let what = "a live namespace cannot be inserted into another one";
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        if !(1..=SEATS_MAX).contains(&seats) {
+            let what = format!("{seats} seats; a live namespace has 1 to {SEATS_MAX}");
             return Err(Error::new(Kind::Invalid, what));
         }
         let store = &**self.store();
@@ -155,34 +188,23 @@ impl Repository {
             Err(error) if error.kind() == Kind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let give_up = options.clone();
-        let session = self.begin(bases, options.private())?;
-        let set = session.set();
-        let live = LiveNamespace { name: name.to_owned(), set, created_ns: self.clock().now_ns() };
-        let holder = MarkerHolder::Live(name.to_owned());
-        let make = || {
-            session.flush()?;
-            marker::hold(store, set, &holder)?;
-            match store.put_if_absent(&LiveNamespace::layout_name(name), &live.encode()) {
-                Err(error) if error.kind() == Kind::Exists => {
-                    // A repeated put whose first answer was lost finds its own object.
-                    match LiveNamespace::load(store, name) {
-                        Ok(found) if found.set == set => Ok(()),
-                        _ => Err(taken(name)),
-                    }
-                }
-                put => put,
-            }?;
-            // A collection that checked before the layout existed may have removed it.
-            marker::hold(store, set, &holder)?;
-            // Until here it has a writer, so no other process gives it up.
-            session.end()
-        };
-        if let Err(error) = make() {
+        let mut sessions = Vec::new();
+        let made = (0..seats).try_for_each(|seat| {
+            let bases = if seat == 0 { bases } else { &[] };
+            sessions.push(self.begin(bases, options.clone().private())?);
+            Ok(())
+        });
+        let sets = sessions.iter().map(Session::set).collect();
+        let live =
+            LiveNamespace { name: name.to_owned(), seats: sets, created_ns: self.clock().now_ns() };
+        if let Err(error) = made.and_then(|()| live.make(store, &sessions)) {
+            drop(sessions);
             // Otherwise a collection does it.
-            if LiveNamespace::load(store, name).is_ok_and(|found| found.set != set) {
-                let _ = self.give_up(set, &give_up);
-                let _ = marker::release(store, set, &holder);
+            if !LiveNamespace::load(store, name).is_ok_and(|found| found.seats == live.seats) {
+                for set in live.seats {
+                    let _ = self.give_up(set, &options);
+                    let _ = marker::release(store, set, &MarkerHolder::Live(name.to_owned()));
+                }
             }
             return Err(error);
         }
@@ -190,28 +212,63 @@ impl Repository {
     }
 
     /// Removes the live namespace `name` with everything in it that no snapshot shows. Servers are
-    /// fenced. Cost: as [`Repository::give_up`], a listing and some deletions.
+    /// fenced. Cost: for each seat that of [`Repository::give_up`]; a listing and some deletions.
     ///
     /// # Errors
     /// `NotFound`; `Conflict` if a server writes it, unless `options` allow a takeover.
     pub fn remove_live(&self, name: &str, options: &SessionOptions) -> Result<()> {
         let store = &**self.store();
         let live = LiveNamespace::load(store, name)?;
-        let manifest = crate::retention::condemn::load_live(store, live.set);
-        if let Ok(manifest) = &manifest {
-            self.check_not_held(live.set, manifest, options)?;
+        for set in &live.seats {
+            if let Ok(manifest) = crate::retention::condemn::load_live(store, *set) {
+                self.check_not_held(*set, &manifest, options)?;
+            }
         }
         // Before the layout: after it, another namespace of this name may be made.
-        for object in store.list(&format!("{}server/", LiveNamespace::folder(name)))? {
-            store.delete(&object.name)?;
+        for seat in 0..live.seats.len() {
+            let seat = u16::try_from(seat).expect("at most the maximum");
+            for object in store.list(&LiveNamespace::server_folder(name, seat))? {
+                store.delete(&object.name)?;
+            }
         }
         store.delete(&LiveNamespace::layout_name(name))?;
-        match self.give_up(live.set, options) {
-            // It was given up before this call was repeated.
-            Err(error) if error.kind() == Kind::NotFound => {}
-            done => done?,
+        for set in live.seats {
+            match self.give_up(set, options) {
+                // It was given up before this call was repeated.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                done => done?,
+            }
+            marker::release(store, set, &MarkerHolder::Live(name.to_owned()))?;
         }
-        marker::release(store, live.set, &MarkerHolder::Live(name.to_owned()))
+        Ok(())
+    }
+}
+
+impl LiveNamespace {
+    /// Ends the `sessions`, those of the seats, and puts the layout.
+    fn make(&self, store: &dyn Store, sessions: &[Session]) -> Result<()> {
+        let holder = MarkerHolder::Live(self.name.clone());
+        for session in sessions {
+            session.flush()?;
+            marker::hold(store, session.set(), &holder)?;
+        }
+        match store.put_if_absent(&Self::layout_name(&self.name), &self.encode()) {
+            Err(error) if error.kind() == Kind::Exists => {
+                // A repeated put whose first answer was lost finds its own object.
+                match Self::load(store, &self.name) {
+                    Ok(found) if found.seats == self.seats => Ok(()),
+                    _ => Err(taken(&self.name)),
+                }
+            }
+            put => put,
+        }?;
+        for session in sessions {
+            // A collection that checked before the layout existed may have removed it.
+            marker::hold(store, session.set(), &holder)?;
+            // Until here it has a writer, so no other process gives it up.
+            session.end()?;
+        }
+        Ok(())
     }
 }
 
@@ -228,9 +285,9 @@ pub(crate) fn check_not_live(store: &dyn Store, set: SetId) -> Result<()> {
     for holder in marker::holders(store, set)? {
         let MarkerHolder::Live(name) = holder else { continue };
         match LiveNamespace::load(store, &name) {
-            Ok(live) if live.set == set => {
+            Ok(live) if live.seats.contains(&set) => {
                 let what = format!(
-                    "@{set} is the live namespace {name}: `esker live remove {name}` removes it"
+                    "@{set} is part of the live namespace {name}: `esker live remove {name}` removes it"
                 );
                 return Err(Error::new(Kind::Conflict, what));
             }
@@ -267,10 +324,14 @@ mod tests {
     /// The bytes of docs/format/live.md.
     #[test]
     fn golden() {
-        let live = LiveNamespace { name: "run".into(), set: SetId(5), created_ns: 7 };
+        let live = LiveNamespace { name: "run".into(), seats: vec![SetId(5)], created_ns: 7 };
         let text = r#"{"format":1,"sets":["00000000000000000000000000000005"],"created_ns":7}"#;
         assert_eq!(live.encode(), text.as_bytes());
         assert_eq!(LiveNamespace::decode("run", text.as_bytes()).expect("whole"), live);
+        let two = LiveNamespace { seats: vec![SetId(5), SetId(6)], ..live };
+        assert_eq!(LiveNamespace::decode("run", &two.encode()).expect("whole"), two);
+        assert_eq!(two.seat(1).expect("the last one"), SetId(6));
+        assert_eq!(two.seat(2).unwrap_err().kind(), Kind::NotFound);
         for bad in ["", "{}", r#"{"format":1,"sets":[],"created_ns":7}"#] {
             let error = LiveNamespace::decode("run", bad.as_bytes()).unwrap_err();
             assert_eq!(error.kind(), Kind::Corrupt, "{bad}");
@@ -286,21 +347,26 @@ mod tests {
     fn a_live_namespace_is_made_once_and_given_up_only_by_its_removal() -> Result<()> {
         let repository = Repository::new(Arc::new(MemoryStore::new()));
         let insertable = SessionOptions { own_identities: true, ..options() };
-        let refused = repository.create_live("run", &[], insertable).unwrap_err();
+        let refused = repository.create_live("run", &[], 1, insertable).unwrap_err();
         assert_eq!(refused.kind(), Kind::Invalid);
-        let live = repository.create_live("run", &[], options())?;
-        let again = repository.create_live("run", &[], options()).unwrap_err();
+        let live = repository.create_live("run", &[], 2, options())?;
+        let again = repository.create_live("run", &[], 2, options()).unwrap_err();
         assert_eq!(again.kind(), Kind::Exists);
         assert_eq!(LiveNamespace::all(&**repository.store())?, std::slice::from_ref(&live));
-        assert_eq!(repository.give_up(live.set, &options()).unwrap_err().kind(), Kind::Conflict);
+        for set in &live.seats {
+            let refused = repository.give_up(*set, &options()).unwrap_err();
+            assert_eq!(refused.kind(), Kind::Conflict);
+        }
         let left = repository.give_up_left(Some(std::time::Duration::ZERO), false, &options())?;
         assert!(left.given_up.is_empty());
-        let session = repository.resume(live.set, options())?;
+        let session = repository.resume(live.seats[0], options())?;
         session.create(session.root(), b"f", 0o644)?;
         session.end()?;
         repository.remove_live("run", &options())?;
         assert_eq!(LiveNamespace::all(&**repository.store())?, []);
-        assert_eq!(repository.resume(live.set, options()).unwrap_err().kind(), Kind::NotFound);
+        for set in live.seats {
+            assert_eq!(repository.resume(set, options()).unwrap_err().kind(), Kind::NotFound);
+        }
         let gone = repository.remove_live("run", &options()).unwrap_err();
         assert_eq!(gone.kind(), Kind::NotFound);
         Ok(())

@@ -253,7 +253,7 @@ fn needed_sets(set: SetId, manifest: &Manifest) -> Vec<SetId> {
 }
 
 /// Returns `tables` without the records of the root, which come first in the order of keys.
-fn below_the_root(tables: &[TableRef]) -> Vec<TableRef> {
+pub(crate) fn below_the_root(tables: &[TableRef]) -> Vec<TableRef> {
     let mut ints = [0; KEY_INTS_MAX];
     ints[1] = 1;
     let first = KeyBuffer { ints, string: Vec::new() };

@@ -10,10 +10,12 @@ mod link;
 mod make;
 mod remove;
 mod rename;
+mod seat_root;
 pub(crate) mod setattr;
 pub(crate) mod write;
 
 pub(crate) use adopt::FillBuffer;
+pub(crate) use bulk_insert::below_the_root;
 pub use make::NewFile;
 pub use rename::{RenameFlags, RenameOutcome};
 pub use setattr::{AttributeChanges, XattrSet};

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use crate::names::name_table::SeenPart;
 use crate::names::publication::{PendingPublication, publish_held};
 use crate::names::{self, IfTaken};
+use crate::ops::below_the_root;
 use crate::repository::{best_effort, complete_manifest};
 use crate::retention::condemn;
 use crate::retention::dependency::{self, SetDependency};
@@ -122,9 +123,51 @@ impl Session {
     /// `Exists` if the name is taken; `Fenced`, also if a concurrent collection had a grace period
     /// shorter than this took (take the snapshot again); errors of the store.
     pub fn snapshot(&self, name: &str) -> Result<SetId> {
+        self.snapshot_with(name, |_, own| Ok(vec![own()?]))
+    }
+
+    /// Like [`Session::snapshot`], of several sessions whose records have different keys, those of
+    /// the seats of a live namespace. `take` gets the snapshot's set and a function that takes the
+    /// part of this session; it returns this part and those that other sessions have taken
+    /// ([`Session::snapshot_part`]), this one first.
+    ///
+    /// # Errors
+    /// As [`Session::snapshot`]; errors of `take`.
+    pub fn snapshot_with(
+        &self,
+        name: &str,
+        take: impl FnOnce(SetId, &dyn Fn() -> Result<Manifest>) -> Result<Vec<Manifest>>,
+    ) -> Result<SetId> {
         let store = self.layers().source().store.clone();
         let snapshot = self.draw_set_id();
         let seen = names::see_free_for(&*store, &**self.clock(), name, snapshot)?;
+        let mut parts = take(snapshot, &|| self.snapshot_part(snapshot))?;
+        let mut manifest = parts.remove(0);
+        for part in parts {
+            add_part(&mut manifest, part);
+        }
+        // Nothing else holds it: without its name it is garbage.
+        marker::hold(&*store, snapshot, &MarkerHolder::Name(name.to_owned()))?;
+        manifest.commit(&*store, snapshot, self.clock().now_ns())?;
+        let publication = PendingPublication {
+            set: snapshot,
+            known: &manifest,
+            name,
+            if_taken: IfTaken::Refuse,
+            seen,
+            was_session: false,
+        };
+        publish_held(&*store, &**self.clock(), publication)?;
+        Ok(snapshot)
+    }
+
+    /// Returns the manifest of a set `snapshot` that shows everything written so far, and holds what
+    /// it needs. Cost: a flush, a commit, and a marker for each set that it needs.
+    ///
+    /// # Errors
+    /// `Fenced`; errors of the store.
+    pub fn snapshot_part(&self, snapshot: SetId) -> Result<Manifest> {
+        let store = self.layers().source().store.clone();
         let shown = self.files().show();
         self.write_back_metadata()?;
         let adopting = self.adopting();
@@ -142,21 +185,9 @@ impl Session {
         manifest.tables.clone_from(&own.tables);
         manifest.data_sets.clone_from(&own.data_sets);
         manifest.properties.clone_from(&own.properties);
-        manifest.writer = own.writer.map(SetWriter::released);
-        // Nothing else holds it: without its name it is garbage.
-        marker::hold(&*store, snapshot, &MarkerHolder::Name(name.to_owned()))?;
-        manifest.commit(&*store, snapshot, self.clock().now_ns())?;
-        let publication = PendingPublication {
-            set: snapshot,
-            known: &manifest,
-            name,
-            if_taken: IfTaken::Refuse,
-            seen,
-            was_session: false,
-        };
-        publish_held(&*store, &**self.clock(), publication)?;
+        manifest.writer = own.writer.clone().map(SetWriter::released);
         self.keep_logs_of(snapshot);
-        Ok(snapshot)
+        Ok(manifest)
     }
 
     /// Marks the session's set as shown by `snapshot`: its data logs stay from now on, and its
@@ -165,4 +196,20 @@ impl Session {
         let _content = self.pin_data_logs();
         marker::hold(&*self.layers().source().store, self.set(), &MarkerHolder::Set(snapshot))
     }
+}
+
+/// Makes the set of `manifest` show what `part` shows, too, except for records of its root. Their
+/// records have different keys.
+fn add_part(manifest: &mut Manifest, part: Manifest) {
+    let mut tables = below_the_root(&part.tables);
+    // Runs are in the order of their numbers, newest first.
+    let first_run = tables.iter().map(|table| table.run + 1).max().unwrap_or(0);
+    for table in &mut manifest.tables {
+        table.run += first_run;
+    }
+    manifest.tables.append(&mut tables);
+    manifest.last_seq = manifest.last_seq.max(part.last_seq);
+    manifest.data_sets.extend(part.data_sets);
+    manifest.data_sets.sort_unstable();
+    manifest.data_sets.dedup();
 }

@@ -43,6 +43,8 @@ pub(crate) struct DirTree {
     dentries: HashMap<DirId, Dentry>,
     /// Further names of directories that were already found.
     pub(crate) doubles: Vec<Dentry>,
+    /// Directories to which no path leads but one from a seat root, and these.
+    below_seat_roots: HashSet<DirId>,
 }
 
 /// Meaning of a name over all layers.
@@ -81,7 +83,8 @@ impl DirTree {
         }
         let mut tree = Self::default();
         // An adopted directory gets a path later, and the mark of one that has its path stays.
-        tree.live.extend([DirId::ROOT, DirId::LINKS, DirId::ADOPTED]);
+        tree.live.extend([DirId::ROOT, DirId::LINKS, DirId::ADOPTED, DirId::SEAT_ROOTS]);
+        let seat_roots = below.remove(&DirId::SEAT_ROOTS).unwrap_or_default();
         let mut waiting = VecDeque::from([DirId::ROOT, DirId::ADOPTED]);
         while let Some(dir) = waiting.pop_front() {
             for dentry in below.remove(&dir).unwrap_or_default() {
@@ -91,6 +94,12 @@ impl DirTree {
                 } else {
                     tree.doubles.push(dentry);
                 }
+            }
+        }
+        waiting.extend(seat_roots.iter().map(|dentry| dentry.id));
+        while let Some(dir) = waiting.pop_front() {
+            if !tree.live.contains(&dir) && tree.below_seat_roots.insert(dir) {
+                waiting.extend(below.remove(&dir).into_iter().flatten().map(|dentry| dentry.id));
             }
         }
         for (parent, file) in links {
@@ -104,6 +113,12 @@ impl DirTree {
     /// True if a path leads to the directory.
     pub(crate) fn is_live(&self, dir: DirId) -> bool {
         self.live.contains(&dir)
+    }
+
+    /// True if no path leads to the directory, but one from a seat root does: its name may be in the
+    /// set of another seat.
+    pub(crate) fn is_below_seat_root(&self, dir: DirId) -> bool {
+        self.below_seat_roots.contains(&dir)
     }
 
     /// Returns how many names in live directories stand for a file by a link.

@@ -19,6 +19,9 @@ use crate::stack::layers::{DirCursors, LayerIndex, dir_of};
 use crate::stack::namespace::Namespace;
 use crate::stack::path::check_name;
 
+/// Number of the records of directories.
+const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
+
 /// Number of rows of the active memtable read at once.
 const PAGE_ROWS: usize = 8192;
 
@@ -109,9 +112,11 @@ impl<'a> EntryView<'a> {
     /// names.
     #[inline]
     pub fn inode(&self) -> Result<Inode> {
-        let is_link = self.block.int(column::ENTRY, self.row) == NameKind::Link.number();
+        let entry = self.block.int(column::ENTRY, self.row);
+        let is_elsewhere = entry == NameKind::Link.number()
+            || entry == DIRECTORY && self.block.int(column::RDEV, self.row) != 0;
         let files = self.namespace.files();
-        if !is_link
+        if !is_elsewhere
             && !self.namespace.layers().is_branch(self.layer)
             && files.is_empty()
             && files.flushes() == self.flushes
@@ -138,6 +143,7 @@ impl<'a> EntryView<'a> {
             if inode.entry == NameKind::Link {
                 *inode = namespace.linked(inode.id, true)?;
             }
+            namespace.show_seat_root(&mut inode)?;
             let is_file = inode.entry == NameKind::Is(FileKind::File);
             if !is_file || namespace.files().overlay(&mut inode, flushes) {
                 return Ok(inode);

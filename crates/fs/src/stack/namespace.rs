@@ -40,6 +40,7 @@ struct SharedNamespace {
     touched: Arc<TouchedDirs>,
     files: OpenFiles,
     links: Dir,
+    seat_roots: Dir,
     read_ahead: ReadAhead,
 }
 
@@ -74,11 +75,16 @@ impl Namespace {
         let root = DirNode::new(&inode, None, false, &touched);
         let nodes = Mutex::default();
         let files = OpenFiles::default();
-        let mut inode = Inode::new(NameKind::Is(FileKind::Directory), 0o700, 0);
-        inode.id = DirId::LINKS.0;
-        let links = DirNode::new(&inode, None, false, &touched);
+        let hidden = |id: DirId, mode| {
+            let mut inode = Inode::new(NameKind::Is(FileKind::Directory), mode, 0);
+            inode.id = id.0;
+            DirNode::new(&inode, None, false, &touched)
+        };
+        let links = hidden(DirId::LINKS, 0o700);
+        let seat_roots = hidden(DirId::SEAT_ROOTS, 0o711);
         let read_ahead = ReadAhead::default();
-        let shared = SharedNamespace { layers, root, nodes, touched, files, links, read_ahead };
+        let shared =
+            SharedNamespace { layers, root, nodes, touched, files, links, seat_roots, read_ahead };
         Ok(Self { shared: Arc::new(shared), identity })
     }
 
@@ -124,6 +130,30 @@ impl Namespace {
         &self.shared.links
     }
 
+    /// The directory of seat roots, by [`DirId::seat_root_name`]. Whoever knows a name there can use
+    /// it; only the superuser changes it.
+    #[must_use]
+    pub fn seat_roots(&self) -> &Dir {
+        &self.shared.seat_roots
+    }
+
+    /// If `inode` is only the name of a directory at another seat, and this namespace has that seat's
+    /// record, gives it the attributes of that record.
+    pub(crate) fn show_seat_root(&self, inode: &mut Inode) -> Result<()> {
+        if inode.seat().is_some()
+            && let Some(root) = self.seat_root(inode.dir_id())?
+        {
+            // The generation belongs to the name.
+            *inode = Inode { generation: inode.generation, ..root };
+        }
+        Ok(())
+    }
+
+    /// Returns the record of a seat root, if this namespace has it.
+    pub(crate) fn seat_root(&self, id: DirId) -> Result<Option<Inode>> {
+        self.record(&key(DirId::SEAT_ROOTS, id.seat_root_name().as_bytes()), false, true)
+    }
+
     /// Returns the record of `name` in `dir`, without following a link to its inode; `None` for a
     /// tombstone. Content and extended attributes only if `with_strings`.
     #[inline]
@@ -133,7 +163,11 @@ impl Namespace {
         name: &[u8],
         with_strings: bool,
     ) -> Result<Option<Inode>> {
-        self.record(&key(dir.id(), name), dir.is_absent_below(), with_strings)
+        let mut entry = self.record(&key(dir.id(), name), dir.is_absent_below(), with_strings)?;
+        if let Some(inode) = &mut entry {
+            self.show_seat_root(inode)?;
+        }
+        Ok(entry)
     }
 
     /// Returns the record of `key`; `None` if there is none or a tombstone.
@@ -223,7 +257,10 @@ impl Namespace {
         };
         match inode.entry {
             NameKind::Link => inode = self.linked(inode.id, with_strings)?,
-            NameKind::Is(FileKind::Directory) => self.overlay_times(&mut inode),
+            NameKind::Is(FileKind::Directory) => {
+                self.show_seat_root(&mut inode)?;
+                self.overlay_times(&mut inode);
+            }
             _ => {}
         }
         let is_current = self.shared.files.overlay(&mut inode, flushes);

@@ -87,7 +87,7 @@ impl LiveState {
             // A cookie that this handle did not give out is one at the end.
             let Some(page) = self.page(node, state, number)? else { return Ok(()) };
             while let Some(entry) = page.entries.get(index) {
-                if !self.pass(node, cookie_of(number, index), entry, sink) {
+                if !self.pass(node, cookie_of(number, index), entry, sink)? {
                     return Ok(());
                 }
                 index += 1;
@@ -105,18 +105,19 @@ impl LiveState {
         cookie: u64,
         entry: &LiveEntry,
         sink: &mut S,
-    ) -> bool {
+    ) -> Result<bool, Errno> {
         let found = &entry.attributes;
         if !S::WITH_ATTRIBUTES {
             let number = self.nodes.number(found.id, found.kind);
-            return sink.put(cookie, &entry.name, ShownEntry::Kind(number, found.kind));
+            return Ok(sink.put(cookie, &entry.name, ShownEntry::Kind(number, found.kind)));
         }
+        let found = &self.at_own_seat(&parent.dir(), &entry.name, found.clone())?;
         let node = self.intern(parent, &entry.name, found);
         let has_room = sink.put(cookie, &entry.name, ShownEntry::All(self.shown(&node, found)));
         if !has_room {
             self.forget(node.number, 1);
         }
-        has_room
+        Ok(has_room)
     }
 
     /// The page `number` of the listing, read if it is not the current one; `None` beyond the end.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use esker_fs::inode::{DirId, FileKind};
-use esker_live::client::{LiveDir, LiveFile};
+use esker_live::client::{LiveDir, LiveFile, SeatPlace};
 use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX};
 use parking_lot::Mutex;
 
@@ -23,6 +23,8 @@ pub(super) struct LiveNode {
     /// Its identity.
     pub(super) id: u128,
     pub(super) kind: FileKind,
+    /// Its seat, if it is a directory at another seat than its name.
+    seat: Option<u16>,
     /// The permission bits that the kernel was last told.
     pub(super) mode: AtomicU32,
     /// The state of the content that the kernel was last told.
@@ -83,23 +85,28 @@ impl FileReference {
 
 impl LiveNode {
     pub(super) fn root() -> Self {
-        Self::new(ROOT, (DirId::ROOT.0, FileKind::Directory), None)
+        Self::new(ROOT, ((DirId::ROOT.0, FileKind::Directory), None), None)
     }
 
-    /// The node of a file that was found as `name` in `parent`.
+    /// The node of a file that was found as `name` in `parent`: identity and kind, and its seat if it
+    /// is a directory at another one.
     pub(super) fn at(
         number: u64,
-        of: (u128, FileKind),
+        of: ((u128, FileKind), Option<u16>),
         (parent, name): (&Arc<Self>, &[u8]),
     ) -> Self {
         Self::new(number, of, Some(NodePlace { parent: parent.clone(), name: name.into() }))
     }
 
-    fn new(number: u64, (id, kind): (u128, FileKind), place: Option<NodePlace>) -> Self {
+    fn new(
+        number: u64,
+        ((id, kind), seat): ((u128, FileKind), Option<u16>),
+        place: Option<NodePlace>,
+    ) -> Self {
         let (place, opens) = (Mutex::new(place), Mutex::default());
         let (mode, is_unnamed) = (AtomicU32::new(0), AtomicBool::new(false));
         let (shown, losses) = (Mutex::default(), AtomicU64::new(0));
-        Self { number, id, kind, mode, shown, losses, is_unnamed, place, opens }
+        Self { number, id, kind, seat, mode, shown, losses, is_unnamed, place, opens }
     }
 
     /// Records that the file is now `name` in `parent`.
@@ -125,7 +132,25 @@ impl LiveNode {
 
     /// The directory of a node that is one.
     pub(super) fn dir(&self) -> LiveDir {
-        LiveDir { id: DirId(self.id), path: self.path().into() }
+        let (mut seat, mut names, mut bytes) = (self.seat, Vec::new(), 0);
+        // Ends once the path is too long for any server: after moves by other clients the nodes may
+        // even form a loop.
+        let mut top = (DirId(self.id), self.place.lock().clone());
+        while let (None, Some(NodePlace { parent, name })) = (seat, &top.1) {
+            bytes += name.len() + 1;
+            names.push(name.clone());
+            if bytes > PATH_BYTES_MAX {
+                break;
+            }
+            seat = parent.seat;
+            let above = (DirId(parent.id), parent.place.lock().clone());
+            top = above;
+        }
+        names.reverse();
+        let path: Arc<[u8]> = names.join(&b'/').into();
+        let (seat, top) = seat.map_or((0, DirId::ROOT), |seat| (seat, top.0));
+        let place = SeatPlace { seat, top, path: path.clone() };
+        LiveDir { id: DirId(self.id), path, place }
     }
 
     /// The file as requests name it: a directory by itself, other files by their directories.
@@ -140,31 +165,6 @@ impl LiveNode {
             }
             None => FileReference { dir: LiveDir::root(), name: Box::default(), id: self.id },
         }
-    }
-
-    /// The path by which the kernel last reached the node. Ends once it is too long for any server:
-    /// after moves by other clients the nodes may even form a loop.
-    fn path(&self) -> Vec<u8> {
-        let mut names = Vec::new();
-        let mut bytes = 0;
-        let mut place = self.place.lock().clone();
-        while let Some(NodePlace { parent, name }) = place {
-            bytes += name.len() + 1;
-            names.push(name);
-            if bytes > PATH_BYTES_MAX {
-                break;
-            }
-            place = parent.place.lock().clone();
-        }
-        let mut path = Vec::with_capacity(bytes + 1);
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        if path.is_empty() {
-            path.push(b'/');
-        }
-        path
     }
 
     /// True if a write by somebody else than the superuser removes permission bits.
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn child(parent: &Arc<LiveNode>, number: u64, name: &[u8]) -> Arc<LiveNode> {
-        let of = (u128::from(number), FileKind::Directory);
+        let of = ((u128::from(number), FileKind::Directory), None);
         Arc::new(LiveNode::at(number, of, (parent, name)))
     }
 
@@ -211,13 +211,25 @@ mod tests {
         let root = Arc::new(LiveNode::root());
         let a = child(&root, 2, b"a");
         let b = child(&a, 3, b"b");
-        assert_eq!((&*root.dir().path, &*b.dir().path), (&b"/"[..], &b"/a/b"[..]));
+        assert_eq!((&*root.dir().path, &*b.dir().path), (&b""[..], &b"a/b"[..]));
         a.moved(&root, b"c");
-        assert_eq!(&*b.dir().path, b"/c/b");
+        assert_eq!(&*b.dir().path, b"c/b");
         a.moved(&b, b"a");
         assert!(b.dir().path.len() > PATH_BYTES_MAX);
         // Break the loop, which would leak.
         a.moved(&root, b"a");
+    }
+
+    #[test]
+    fn paths_begin_at_the_directory_that_is_at_another_seat() {
+        let root = Arc::new(LiveNode::root());
+        let of = ((7, FileKind::Directory), Some(3));
+        let far = Arc::new(LiveNode::at(2, of, (&root, b"far")));
+        let below = child(&far, 8, b"below");
+        let places = [far.dir(), below.dir()].map(|dir| dir.place);
+        assert_eq!((places[0].seat, places[0].top, &*places[0].path), (3, DirId(7), &b""[..]));
+        assert_eq!((places[1].seat, places[1].top, &*places[1].path), (3, DirId(7), &b"below"[..]));
+        assert_eq!(far.parent_and_name().expect("it has a name").0.place.seat, 0);
     }
 
     #[test]

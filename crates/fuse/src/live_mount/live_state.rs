@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::live_listing::LiveListing;
 use super::live_node::{ContentState, LiveNode, NodeOpens};
 use super::prefetched::PrefetchedEntries;
+use super::seat_clients::SeatClients;
 use super::unsynced_changes::UnsyncedChanges;
 use crate::attributes::ListedAttributes;
 use crate::mount_state::is_of_store;
@@ -27,11 +28,7 @@ const SYNC_ATTEMPTS: u32 = 8;
 
 /// State of a mount of a live namespace.
 pub(crate) struct LiveState {
-    pub(super) connection: SharedConnection,
-    /// A second client, whose syncs do not hold up the answers to other requests.
-    syncing: SharedConnection,
-    /// The server that has the open files of this mount open.
-    server: AtomicU64,
+    pub(super) seats: SeatClients,
     pub(super) nodes: NodeTable<LiveNode>,
     /// Entries of directories that were read ahead.
     pub(super) prefetched: PrefetchedEntries,
@@ -62,7 +59,7 @@ pub(crate) struct LiveState {
 
 /// Everything that makes up the state besides the nodes.
 pub(super) struct LiveSetup {
-    pub(super) connections: [SharedConnection; 2],
+    pub(super) seats: SeatClients,
     pub(super) status: Vec<u8>,
     pub(super) ttl: Duration,
     pub(super) is_durable: bool,
@@ -74,21 +71,10 @@ pub(super) struct LiveSetup {
 
 impl LiveState {
     pub(super) fn new(setup: LiveSetup) -> Self {
-        let LiveSetup {
-            connections,
-            status,
-            ttl,
-            is_durable,
-            counts_requests,
-            store,
-            clock,
-            report,
-        } = setup;
-        let [connection, syncing] = connections;
+        let LiveSetup { seats, status, ttl, is_durable, counts_requests, store, clock, report } =
+            setup;
         Self {
-            server: AtomicU64::new(connection.server()),
-            connection,
-            syncing,
+            seats,
             nodes: NodeTable::new(LiveNode::root()),
             prefetched: PrefetchedEntries::default(),
             unsynced: UnsyncedChanges::default(),
@@ -120,7 +106,7 @@ impl LiveState {
         requests: [Request; N],
     ) -> Result<[Result<Answer>; N], Errno> {
         let may_change = requests.iter().any(Request::is_change);
-        let answers = self.connection.call_all(requests).map_err(|error| self.errno(&error));
+        let answers = self.seats.call_all(requests).map_err(|error| self.errno(&error));
         if may_change {
             // Also what was read while they were under way may be older.
             self.prefetched.invalidate();
@@ -136,13 +122,16 @@ impl LiveState {
 
     /// Sends `request` with the next one, or in a moment; its answer is lost.
     pub(super) fn call_later(&self, request: Request) -> Result<(), Errno> {
-        self.connection.submit_unanswered(request).map_err(|error| self.errno(&error))
+        let sent = self.seats.of(&request).and_then(|seat| seat.submit_unanswered(request));
+        sent.map_err(|error| self.errno(&error))
     }
 
     /// Sends what was to be sent later.
     pub(super) fn send_rest(&self) {
-        // Requests of programs get the same error.
-        let _ = self.connection.finish_unanswered();
+        for (_, seat) in self.seats.all() {
+            // Requests of programs get the same error.
+            let _ = seat.connection.finish_unanswered();
+        }
     }
 
     /// The change as it is sent: durable if the mount's changes are.
@@ -167,7 +156,7 @@ impl LiveState {
         files: &[u128],
         change: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let losses = self.connection.losses();
+        let losses = self.seats.losses();
         let changed = change();
         // A change that failed may be done in part.
         self.record_changes(files, losses);
@@ -186,15 +175,23 @@ impl LiveState {
     pub(super) fn sync(&self) -> Result<(), Errno> {
         for _ in 0..SYNC_ATTEMPTS {
             let number = self.unsynced.begin_sync();
-            let changes = self.connection.answered_changes();
-            self.done(self.syncing.call(Request::sync()))?;
-            if self.connection.server() == self.syncing.server() {
-                self.connection.set_synced(changes);
-                self.unsynced.end_sync(number, self.connection.losses());
+            let mut has_synced = true;
+            for (seat, client) in self.seats.all() {
+                let changes = client.connection.answered_changes();
+                self.done(client.syncing.call(Request::sync().for_seat(seat)))?;
+                if client.connection.server() == client.syncing.server() {
+                    client.connection.set_synced(changes);
+                } else {
+                    // The client that makes changes has yet to learn of a takeover, and what was
+                    // lost in it.
+                    has_synced = false;
+                    self.call(Request::null().for_seat(seat))?;
+                }
+            }
+            if has_synced {
+                self.unsynced.end_sync(number, self.seats.losses());
                 return Ok(());
             }
-            // The client that makes changes has yet to learn of a takeover, and what was lost in it.
-            self.call(Request::null())?;
         }
         Err(Errno::EIO)
     }
@@ -204,7 +201,7 @@ impl LiveState {
     /// may be lost.
     pub(super) fn sync_file(&self, number: u64) -> Result<(), Errno> {
         self.sync()?;
-        let losses = self.connection.losses();
+        let losses = self.seats.losses();
         let node = self.node(number)?;
         let was_known = node.losses.swap(losses, Ordering::AcqRel) < losses;
         let was_changed = self.unsynced.take_loss(node.id);
@@ -213,7 +210,7 @@ impl LiveState {
 
     /// Reports a takeover that may have lost changes, if there was one since the last call.
     pub(super) fn report_losses(&self) {
-        let losses = self.connection.losses();
+        let losses = self.seats.losses();
         if self.reported_losses.swap(losses, Ordering::AcqRel) < losses {
             let what = "the server died: changes that it had answered and not synced may be lost; \
                         programs learn that when they sync";
@@ -224,36 +221,46 @@ impl LiveState {
     /// Publishes the current state as the snapshot `name`; returns its set.
     pub(super) fn snapshot(&self, name: &str) -> Result<u128> {
         // A snapshot is not repeated, so find the server first.
-        self.syncing.call(Request::null())?;
-        self.syncing.call(Request::snapshot(name))?.only(|input| input.u128())
+        let syncing = &self.seats.root().syncing;
+        syncing.call(Request::null())?;
+        syncing.call(Request::snapshot(name))?.only(|input| input.u128())
     }
 
     /// Sends a request that does nothing, if files are open, so that a takeover is noticed.
     pub(super) fn notice_takeover(&self) {
         if self.open_files.load(Ordering::Relaxed) > 0 {
-            // Requests of programs get the same error.
-            let _ = self.connection.call(Request::null());
+            for (seat, client) in self.seats.all() {
+                // Requests of programs get the same error.
+                let _ = client.connection.call(Request::null().for_seat(seat));
+            }
         }
     }
 
     /// After a takeover, opens at the new server what programs have open.
     pub(super) fn open_again_after_takeover(&self) {
-        let server = self.connection.server();
-        if self.server.load(Ordering::Relaxed) == server {
-            return;
+        for (seat, client) in self.seats.all().filter(|(_, client)| client.has_new_server()) {
+            let server = client.connection.server();
+            if self.open_all(seat, &client.connection) {
+                client.set_opened(server);
+            }
         }
+    }
+
+    /// Opens the files of `seat` that programs have open; false if there is no server again.
+    fn open_all(&self, seat: u16, connection: &SharedConnection) -> bool {
         for node in self.nodes.filtered(|_| true) {
             let opens = node.opens.lock();
-            if opens.count > 0 {
+            let open = || Request::open(&node.reference().file());
+            if let Some(open) = (opens.count > 0).then(open).filter(|open| open.seat() == seat) {
                 // A file whose name is gone was lost with the old server: programs get ESTALE.
-                let opened = self.connection.call(Request::open(&node.reference().file()));
+                let opened = connection.call(open);
                 if opened.is_err_and(|error| error.kind() == Kind::Unavailable) {
-                    // There is no server again; all are opened at the next one.
-                    return;
+                    // All are opened at the next one.
+                    return false;
                 }
             }
         }
-        self.server.store(server, Ordering::Relaxed);
+        true
     }
 
     /// The error number for the kernel; also reports errors that users cannot have caused.
@@ -302,8 +309,8 @@ impl LiveState {
     ) -> Arc<LiveNode> {
         let of = (found.id, found.kind);
         let node = self.nodes.intern_id(of.0, of.1, |number| {
-            let node = LiveNode::at(number, of, (parent, name));
-            node.losses.store(self.connection.losses(), Ordering::Relaxed);
+            let node = LiveNode::at(number, (of, found.seat), (parent, name));
+            node.losses.store(self.seats.losses(), Ordering::Relaxed);
             node
         });
         node.moved(parent, name);
@@ -324,8 +331,11 @@ impl LiveState {
 
     /// Opens the file of `node` again if another server has taken over from `server` since.
     pub(super) fn open_again_since(&self, node: &LiveNode, server: u64) {
-        if self.connection.server() != server {
-            let _ = self.connection.call(Request::open(&node.reference().file()));
+        let open = Request::open(&node.reference().file());
+        if let Ok(connection) = self.seats.of(&open)
+            && connection.server() != server
+        {
+            let _ = connection.call(open);
         }
     }
 

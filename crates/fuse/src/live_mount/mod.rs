@@ -15,6 +15,7 @@ mod live_node;
 mod live_state;
 mod names;
 mod prefetched;
+mod seat_clients;
 #[cfg(test)]
 mod tests;
 mod unsynced_changes;
@@ -28,14 +29,14 @@ use std::time::Duration;
 
 use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Result};
-use esker_live::LiveConnection;
-use esker_live::client::{LiveClientOptions, SharedConnection};
+use esker_live::client::LiveClientOptions;
 use esker_table::manifest::SetId;
 use fuser::Errno;
 use serde_json::{Value, json};
 
 use self::live_driver::LiveDriver;
 use self::live_state::{LiveSetup, LiveState};
+use self::seat_clients::SeatClients;
 use crate::control::{ControlListener, LIVE, SOURCE};
 use crate::mount::{failed, kernel_config};
 use crate::mount_run::{MountContent, MountEnding, MountRun};
@@ -80,7 +81,7 @@ pub struct LiveMount {
 
 impl LiveMount {
     /// Mounts the live namespace `name` of `store` at `mountpoint`. Requests wait until
-    /// [`LiveMount::run`]. Cost: that of two connections.
+    /// [`LiveMount::run`]. Cost: that of two connections to each seat.
     ///
     /// # Errors
     /// `Invalid` if `mountpoint` is not a directory; `NotFound`, `Unavailable` and `Denied` as
@@ -96,15 +97,12 @@ impl LiveMount {
             mountpoint.canonicalize().map_err(|error| io("find the directory", error))?;
         let listener =
             ControlListener::new().map_err(|error| io("listen for requests to", error))?;
-        let connect = || {
-            let connection = LiveConnection::connect(store, name, options.client.clone())?;
-            Ok(SharedConnection::new(connection))
-        };
+        let seats = SeatClients::connect(store, name, &options.client)?;
         let shown = format!("{LIVE}{name}");
         let config =
             kernel_config(&format!("{SOURCE}{shown}"), options.allows_others, options.threads);
         let setup = LiveSetup {
-            connections: [connect()?, connect()?],
+            seats,
             status: listener.status(&shown, None),
             ttl: options.ttl,
             is_durable: options.is_durable,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use esker_base::Result;
+use esker_base::{Kind, Result};
 use esker_fs::inode::FileKind;
 use esker_fs::ops::{NewFile, RenameFlags};
-use esker_live::client::{Answer, Request, take_entries};
-use esker_live::wire::{PATH_BYTES_MAX, take_attributes};
+use esker_live::client::{Answer, LiveDir, LiveFile, Request, take_entries};
+use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX, take_attributes};
 use fuser::{Errno, FileAttr};
 
 use super::live_node::{ContentState, LiveNode};
@@ -44,8 +44,28 @@ impl LiveState {
                 (found, self.ttl)
             }
         };
+        let found = self.at_own_seat(&parent.dir(), name, found)?;
         let node = self.intern(&parent, name, &found);
         Ok((self.shown(&node, &found), ttl))
+    }
+
+    /// Returns the current attributes of what was found as `name` in `dir`: those of a directory at
+    /// another seat are there.
+    pub(super) fn at_own_seat(
+        &self,
+        dir: &LiveDir,
+        name: &[u8],
+        found: LiveAttributes,
+    ) -> Result<LiveAttributes, Errno> {
+        let Some(seat) = found.seat else { return Ok(found) };
+        let own = dir.child(name, &found);
+        let [answer] = self.call_all([Request::attributes(&LiveFile::at(&own, b""))])?;
+        match answer.and_then(|answer| answer.only(take_attributes)) {
+            Ok(attributes) => Ok(LiveAttributes { seat: Some(seat), ..attributes }),
+            // Its server died before the name was gone: an empty directory, to be removed.
+            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Fenced) => Ok(found),
+            Err(error) => Err(self.errno(&error)),
+        }
     }
 
     /// Reads all entries of `parent` for later look-ups.
@@ -62,7 +82,7 @@ impl LiveState {
     /// Makes `new` at `name` in `parent`; returns its attributes for the kernel.
     pub(super) fn make(&self, parent: u64, name: &[u8], new: &NewFile) -> Result<FileAttr, Errno> {
         let parent = self.directory(parent)?;
-        let losses = self.connection.losses();
+        let losses = self.seats.losses();
         let make = Request::make_node(&parent.dir(), name, (new, false));
         let [made] = self.call_all([self.change(make)])?;
         let made = self.attributes_in(made)?;
@@ -79,8 +99,9 @@ impl LiveState {
         (new, is_exclusive): (&NewFile, bool),
     ) -> Result<FileAttr, Errno> {
         let parent = self.directory(parent)?;
-        let (losses, server) = (self.connection.losses(), self.connection.server());
         let make = Request::make_node(&parent.dir(), name, (new, true));
+        let server = self.seats.server_of(&make).map_err(|error| self.errno(&error))?;
+        let losses = self.seats.losses();
         let [made] = self.call_all([self.change(make)])?;
         let made = self.attributes_in(made).map_err(|errno| {
             // Without O_EXCL, the kernel looks up the file that another client made, and checks
@@ -101,7 +122,7 @@ impl LiveState {
     pub(super) fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<FileAttr, Errno> {
         let (node, parent) = (self.node(number)?, self.directory(parent)?);
         let (old, dir) = (node.reference(), parent.dir());
-        let losses = self.connection.losses();
+        let losses = self.seats.losses();
         let [linked] = self.call_all([self.change(Request::link(&old.file(), &dir, name))])?;
         let linked = self.attributes_in(linked)?;
         let node = self.intern_made(&parent, (name, &linked), losses);
@@ -151,8 +172,11 @@ impl LiveState {
         let (dir, new_dir) = (parent.dir(), new_parent.dir());
         let rename = self.change(Request::rename((&dir, name), (&new_dir, new_name), flags));
         let at_new = || Request::lookup(&new_dir, &[new_name]);
+        if dir.place.seat != new_dir.place.seat {
+            return Err(Errno::EXDEV);
+        }
         let requests = [at_new(), rename, at_new(), Request::lookup(&dir, &[name])];
-        let losses = self.connection.losses();
+        let losses = self.seats.losses();
         let [replaced, renamed, moved, other] =
             self.track_change(&[parent.id, new_parent.id], || self.call_all(requests))?;
         self.done(renamed)?;

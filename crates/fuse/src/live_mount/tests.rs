@@ -13,12 +13,13 @@ use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_fs::stack::identity::Identity;
 use esker_fuse_ring::AttrChanges;
-use esker_live::client::{LiveClientOptions, SharedConnection};
-use esker_live::{LiveConnection, LiveServer, LiveServerOptions};
+use esker_live::client::LiveClientOptions;
+use esker_live::{LiveServer, LiveServerOptions};
 use esker_table::tree::{Durability, TreeOptions};
 use fuser::Errno;
 
 use super::live_state::{LiveSetup, LiveState};
+use super::seat_clients::SeatClients;
 use crate::node_table::ROOT;
 
 const NAME: &str = "run";
@@ -36,8 +37,8 @@ fn session_options() -> SessionOptions {
 }
 
 fn serve(repository: &Repository, session: SessionOptions) -> LiveServer {
-    LiveServer::start(repository, NAME, LiveServerOptions::local(session, Arc::new(SystemClock)))
-        .expect("a server")
+    let options = LiveServerOptions::local(session, Arc::new(SystemClock));
+    LiveServer::start(repository, (NAME, 0), options).expect("a server")
 }
 
 fn new_file(kind: FileKind) -> NewFile<'static> {
@@ -49,18 +50,16 @@ impl TestMount {
     fn new(is_durable: bool) -> Self {
         let store: SharedStore = Arc::new(MemoryStore::new());
         let repository = Repository::new(store.clone());
-        drop(repository.create_live(NAME, &[], session_options()).expect("a namespace"));
+        drop(repository.create_live(NAME, &[], 1, session_options()).expect("a namespace"));
         let server = Some(serve(&repository, session_options()));
-        let connect = || {
-            let options = LiveClientOptions {
-                identity: Identity::of_process(),
-                secret: None,
-                patience: Duration::from_secs(20),
-            };
-            SharedConnection::new(LiveConnection::connect(&store, NAME, options).expect("served"))
+        let options = LiveClientOptions {
+            identity: Identity::of_process(),
+            secret: None,
+            patience: Duration::from_secs(20),
         };
+        let seats = SeatClients::connect(&store, NAME, &options).expect("served");
         let state = LiveState::new(LiveSetup {
-            connections: [connect(), connect()],
+            seats,
             status: Vec::new(),
             ttl: Duration::ZERO,
             is_durable,

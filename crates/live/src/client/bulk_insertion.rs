@@ -13,7 +13,7 @@ use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::dir::Dir;
 use esker_table::tree::Durability;
 
-use super::pending::LiveDir;
+use super::live_dir::LiveDir;
 use super::tree::LiveTree;
 
 /// Name of the directory in the client's set.

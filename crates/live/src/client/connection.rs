@@ -15,6 +15,7 @@ use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
 use esker_base::wire::WireInput;
 use esker_base::{Clock, Error, Kind, Random, Result};
+use esker_fs::inode::DirId;
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
@@ -23,7 +24,8 @@ use rustix::event::PollFlags;
 use super::answer::Answer;
 use super::answered_changes::AnsweredChanges;
 use super::endpoint::{ClientIdentity, Endpoint};
-use super::pending::{LiveDir, PendingRequest, Request};
+use super::live_dir::LiveDir;
+use super::pending::{PendingRequest, Request};
 use super::waiting_socket::{SocketState, WaitingSocket};
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
@@ -70,6 +72,7 @@ impl Default for LiveClientOptions {
 pub struct LiveConnection {
     store: SharedStore,
     name: String,
+    seat: u16,
     who: ClientIdentity,
     patience: Duration,
     endpoint: Option<Arc<Endpoint>>,
@@ -102,20 +105,25 @@ pub struct LiveConnection {
 }
 
 impl LiveConnection {
-    /// Connects to the server of the live namespace `name` in `store`. Cost: three store requests
-    /// and two round trips.
+    /// Connects to the server of `seat` of the live namespace `name` in `store`. Cost: three store
+    /// requests and two round trips.
     ///
     /// # Errors
     /// `NotFound`; `Unavailable` if no server can be reached for as long as the options say;
     /// `Denied` if it does not accept this user.
-    pub fn connect(store: &SharedStore, name: &str, options: LiveClientOptions) -> Result<Self> {
-        let live = LiveNamespace::load(&**store, name)?;
+    pub fn connect(
+        store: &SharedStore,
+        (name, seat): (&str, u16),
+        options: LiveClientOptions,
+    ) -> Result<Self> {
+        let set = LiveNamespace::load(&**store, name)?.seat(seat)?;
         let LiveClientOptions { identity, secret, patience } = options;
         let client = Random::from_system().next_u64();
         let mut connection = Self {
             store: store.clone(),
             name: name.to_owned(),
-            who: ClientIdentity { client, set: live.set, secret, identity },
+            seat,
+            who: ClientIdentity { client, set, secret, identity },
             patience: patience.min(PATIENCE_MAX),
             endpoint: None,
             instance: String::new(),
@@ -140,6 +148,12 @@ impl LiveConnection {
         Ok(connection)
     }
 
+    /// The seat whose server it is connected to.
+    #[must_use]
+    pub fn seat(&self) -> u16 {
+        self.seat
+    }
+
     /// Number of times that the client has connected again.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
@@ -155,6 +169,7 @@ impl LiveConnection {
     /// and no server can be reached for them.
     pub fn submit(&mut self, request: Request) -> Result<u64> {
         request.check()?;
+        debug_assert_eq!(request.seat(), self.seat);
         while self.next_number - self.oldest() >= WINDOW_MAX {
             self.receive_some()?;
         }
@@ -360,7 +375,7 @@ impl LiveConnection {
 
     /// Fails if another server has taken over from the silent one, which may be stopped or cut off.
     fn check_server(&self) -> Result<()> {
-        let newest = ServerAddress::all(&*self.store, &self.name)?.into_iter().next();
+        let newest = ServerAddress::all(&*self.store, (&self.name, self.seat))?.into_iter().next();
         match newest {
             Some(newest) if newest.instance != self.instance => {
                 let what = format!("the server on {} has taken over", newest.host);
@@ -460,10 +475,16 @@ impl LiveConnection {
         self.fail_what_is_not_repeated();
         let endpoint = loop {
             if let Some(pause) = self.pause {
+                // A server that accepts connections and ends them without an answer is none.
+                if clock.monotonic_ns() >= deadline_ns {
+                    let error = unserved((&self.name, self.seat), last);
+                    self.fail_pending(&error);
+                    return Err(error);
+                }
                 std::thread::sleep(pause);
             }
             self.pause = Some(self.pause.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX)));
-            let addresses = ServerAddress::all(&*self.store, &self.name);
+            let addresses = ServerAddress::all(&*self.store, (&self.name, self.seat));
             let addresses = addresses.unwrap_or_else(|error| {
                 last = Some(error);
                 Vec::new()
@@ -486,7 +507,7 @@ impl LiveConnection {
             // A server that refused the client will do so again.
             let is_refused = last.as_ref().is_some_and(|error| !may_reconnect(error));
             if is_refused || clock.monotonic_ns() >= deadline_ns {
-                let error = unserved(&self.name, last);
+                let error = unserved((&self.name, self.seat), last);
                 self.fail_pending(&error);
                 return Err(error);
             }
@@ -538,7 +559,7 @@ impl LiveConnection {
         while !self.pending.is_empty() {
             self.receive_some()?;
         }
-        self.call(Request::goodbye()).map(drop)
+        self.call(Request::goodbye().for_seat(self.seat)).map(drop)
     }
 }
 
@@ -548,8 +569,9 @@ const REPEATS_MAX: u32 = 3;
 /// Appends requests that have a server open `dirs`. Their answers have number 0, which no pending
 /// request has.
 fn open_directories(dirs: &[LiveDir], out: &mut Vec<u8>) {
-    for dir in dirs.iter().filter(|dir| (2..PATH_BYTES_MAX).contains(&dir.path.len())) {
-        PendingRequest::new(0, Request::resolve(&dir.path, FollowLinks::Yes)).put(out, 0);
+    let is_root = |dir: &LiveDir| dir.id == DirId::ROOT;
+    for dir in dirs.iter().filter(|dir| !is_root(dir) && dir.place.path.len() < PATH_BYTES_MAX) {
+        PendingRequest::new(0, Request::resolve(&dir.place, FollowLinks::Yes)).put(out, 0);
     }
 }
 
@@ -569,14 +591,15 @@ fn may_reconnect(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unavailable | Kind::Corrupt)
 }
 
-fn unserved(name: &str, last: Option<Error>) -> Error {
+fn unserved((name, seat): (&str, u16), last: Option<Error>) -> Error {
+    let of = if seat == 0 { name.to_owned() } else { format!("seat {seat} of {name}") };
     let advice = format!("`esker live serve {name}` serves it");
     match last {
         Some(error) if !may_reconnect(&error) => error,
         Some(error) => {
-            let what = format!("no server of {name} can be reached ({error}); {advice}");
+            let what = format!("no server of {of} can be reached ({error}); {advice}");
             Error::new(Kind::Unavailable, what)
         }
-        None => Error::new(Kind::Unavailable, format!("{name} has no server; {advice}")),
+        None => Error::new(Kind::Unavailable, format!("{of} has no server; {advice}")),
     }
 }

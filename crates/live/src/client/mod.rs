@@ -2,14 +2,17 @@
 //! Client: the programs' side of a live namespace.
 //!
 //! [`LiveConnection`] sends requests of many items and receives their answers in order, with any
-//! number of requests under way; [`SharedConnection`] does so for several threads. [`LiveTree`] shows the namespace as a tree of paths on top.
+//! number of requests under way; [`SharedConnection`] does so for several threads. [`LiveTree`] shows
+//! the namespace as a tree of paths on top, over the connections to all of its seats.
 
 mod answer;
 mod answered_changes;
 mod bulk_insertion;
 mod connection;
 mod endpoint;
+mod live_dir;
 mod pending;
+mod seat_walk;
 mod shared_connection;
 mod tree;
 mod waiting_socket;
@@ -17,6 +20,7 @@ mod waiting_socket;
 pub use self::answer::Answer;
 pub use self::bulk_insertion::BulkInsertion;
 pub use self::connection::{LiveClientOptions, LiveConnection};
-pub use self::pending::{LiveDir, LiveFile, Request};
+pub use self::live_dir::{LiveDir, LiveFile, SeatPlace};
+pub use self::pending::Request;
 pub use self::shared_connection::SharedConnection;
 pub use self::tree::{LiveEntry, LivePlace, LiveTree, take_entries};

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pending requests: the requests of a client that have no answer yet.
 
-use std::sync::Arc;
-
 use esker_base::wire::{put_bytes, put_varint};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::xattr::XATTR_VALUE_BYTES_MAX;
@@ -11,56 +9,12 @@ use esker_fs::ops::{NewFile, RenameFlags, XattrSet};
 use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 
+use super::live_dir::{LiveDir, LiveFile, SeatPlace};
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader,
     MAKE_OPENS, NAME_BYTES_MAX, PATH_BYTES_MAX, RangeChange, Verb, WriteMode, finish_frame,
     start_frame,
 };
-
-/// A directory of a live namespace, as a client names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveDir {
-    /// Its identity, which it keeps wherever it is moved.
-    pub id: DirId,
-    /// The path by which it was opened; servers that do not have it open follow it again.
-    pub path: Arc<[u8]>,
-}
-
-impl LiveDir {
-    /// The root directory.
-    #[must_use]
-    pub fn root() -> Self {
-        Self { id: DirId::ROOT, path: Arc::from(&b"/"[..]) }
-    }
-
-    /// The path of `name` in the directory.
-    #[must_use]
-    pub fn join(&self, name: &[u8]) -> Vec<u8> {
-        let slash: &[u8] = if self.path.ends_with(b"/") { b"" } else { b"/" };
-        [&self.path, slash, name].concat()
-    }
-}
-
-/// A file of a live namespace, as a client names it: by its name in a directory, and by its
-/// identity if that is known. With an identity, requests never reach another file that has the name
-/// by then. The empty name stands for the directory itself.
-#[derive(Clone, Copy, Debug)]
-pub struct LiveFile<'a> {
-    /// The directory.
-    pub dir: &'a LiveDir,
-    /// The name.
-    pub name: &'a [u8],
-    /// The identity; 0 if any file at the name is meant.
-    pub id: u128,
-}
-
-impl<'a> LiveFile<'a> {
-    /// Whichever file is at `name` in `dir`.
-    #[must_use]
-    pub fn at(dir: &'a LiveDir, name: &'a [u8]) -> Self {
-        Self { dir, name, id: 0 }
-    }
-}
 
 /// A request of one or several items.
 ///
@@ -71,6 +25,8 @@ pub struct Request {
     verb: Verb,
     items: u16,
     is_durable: bool,
+    /// The seat whose server carries it out.
+    seat: u16,
     dirs: Vec<LiveDir>,
     payload: Vec<u8>,
     /// Items that are too long for any server.
@@ -80,13 +36,26 @@ pub struct Request {
 impl Request {
     fn new(verb: Verb) -> Self {
         let (dirs, payload) = (Vec::new(), Vec::new());
-        Self { verb, items: 0, is_durable: false, dirs, payload, too_long: None }
+        Self { verb, items: 0, is_durable: false, seat: 0, dirs, payload, too_long: None }
     }
 
     fn within(verb: Verb, dir: &LiveDir) -> Self {
         let payload = dir.id.0.to_le_bytes().to_vec();
-        let dirs = vec![dir.clone()];
-        Self { verb, items: 0, is_durable: false, dirs, payload, too_long: None }
+        let (seat, dirs) = (dir.place.seat, vec![dir.clone()]);
+        Self { verb, items: 0, is_durable: false, seat, dirs, payload, too_long: None }
+    }
+
+    /// The seat whose server carries the request out: that of its directory, or 0.
+    #[must_use]
+    pub fn seat(&self) -> u16 {
+        self.seat
+    }
+
+    /// Sends the request, which has no directory, to the server of `seat`.
+    #[must_use]
+    pub fn for_seat(mut self, seat: u16) -> Self {
+        self.seat = seat;
+        self
     }
 
     fn item(mut self, put: impl FnOnce(&mut Self)) -> Self {
@@ -121,13 +90,15 @@ impl Request {
         Self::new(Verb::Sync).item(|_| ()).durable()
     }
 
-    /// The place to which `path` leads.
+    /// The place to which the path of `place` leads, as far as it is at its seat.
     #[must_use]
-    pub fn resolve(path: &[u8], follow: FollowLinks) -> Self {
-        Self::new(Verb::Resolve).item(|item| {
+    pub fn resolve(place: &SeatPlace, follow: FollowLinks) -> Self {
+        let request = Self::new(Verb::Resolve).item(|item| {
+            item.payload.extend_from_slice(&place.top.0.to_le_bytes());
             item.payload.push(u8::from(follow == FollowLinks::Yes));
-            item.put_path(path);
-        })
+            item.put_path(&place.path);
+        });
+        request.for_seat(place.seat)
     }
 
     /// The attributes of `names` in `dir`.
@@ -349,8 +320,8 @@ impl Request {
     /// Makes the directory `name` in the root of the complete set `set` part of the namespace,
     /// without a name. Its answer, the identity of the adopted directory, is always durable.
     #[must_use]
-    pub fn adopt_set(set: SetId, name: &[u8]) -> Self {
-        Self::new(Verb::AdoptSet).durable().item(|item| {
+    pub fn adopt_set(seat: u16, set: SetId, name: &[u8]) -> Self {
+        Self::new(Verb::AdoptSet).for_seat(seat).durable().item(|item| {
             item.payload.extend_from_slice(&set.0.to_le_bytes());
             item.put_name(name);
         })
@@ -369,6 +340,26 @@ impl Request {
     #[must_use]
     pub fn snapshot(name: &str) -> Self {
         Self::new(Verb::Snapshot).named(&[name.as_bytes()])
+    }
+
+    /// No change is carried out at the seat until [`Request::thaw`], or until this client has
+    /// disconnected.
+    #[must_use]
+    pub(crate) fn freeze() -> Self {
+        Self::new(Verb::Freeze).item(|_| ())
+    }
+
+    /// The end of [`Request::freeze`].
+    #[must_use]
+    pub(crate) fn thaw() -> Self {
+        Self::new(Verb::Thaw).item(|_| ())
+    }
+
+    /// The part of the snapshot `set` that the seat has.
+    #[must_use]
+    pub(crate) fn snapshot_part(set: SetId) -> Self {
+        let request = Self::new(Verb::SnapshotPart);
+        request.item(|item| item.payload.extend_from_slice(&set.0.to_le_bytes()))
     }
 
     /// The server's counters.
@@ -397,6 +388,9 @@ impl Request {
     /// Fails for a request that no server accepts.
     pub(super) fn check(&self) -> Result<()> {
         let too_large = |what: String| Err(Error::new(Kind::TooLarge, what));
+        if self.dirs.iter().any(|dir| dir.place.seat != self.seat) {
+            return Err(Error::new(Kind::CrossDevice, "these directories are at different seats"));
+        }
         if let Some(what) = self.too_long {
             return too_large(format!("a {what} that is longer than any"));
         }

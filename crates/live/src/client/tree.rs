@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tree: a live namespace by paths, one request at a time.
 
-use std::sync::Arc;
-
 use esker_base::store::SharedStore;
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::DirId;
+use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::ops::RenameFlags;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 
+use super::answer::Answer;
 use super::connection::{LiveClientOptions, LiveConnection};
-use super::pending::{LiveDir, LiveFile, Request};
+use super::live_dir::{LiveDir, LiveFile};
+use super::pending::Request;
+use super::seat_walk::SeatWalk;
 use crate::wire::{
-    AttributeRequest, LiveAttributes, NAME_BYTES_MAX, TRANSFER_BYTES_MAX, take_attributes,
+    AttributeRequest, LiveAttributes, NAME_BYTES_MAX, SeatPath, TRANSFER_BYTES_MAX, take_attributes,
 };
 
 /// Entries of one request of a listing.
@@ -34,9 +36,10 @@ pub struct LiveEntry {
 /// The place to which a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LivePlace {
-    /// The directory that contains it; for the root, the root.
-    pub dir: DirId,
-    /// Its name there; empty for the root.
+    /// The directory that contains it; for the root, and for a directory that is at another seat
+    /// than its name, that directory itself.
+    pub dir: LiveDir,
+    /// Its name there; empty for these.
     pub name: Vec<u8>,
     /// Its attributes.
     pub attributes: LiveAttributes,
@@ -45,50 +48,92 @@ pub struct LivePlace {
 /// A live namespace by paths.
 #[derive(Debug)]
 pub struct LiveTree {
-    connection: LiveConnection,
+    store: SharedStore,
+    name: String,
+    options: LiveClientOptions,
+    /// Connections by seat, made when they are first needed.
+    connections: Vec<Option<LiveConnection>>,
 }
 
 impl LiveTree {
-    /// Connects to the server of the live namespace `name` in `store`.
+    /// Connects to the server of the root of the live namespace `name` in `store`.
     ///
     /// # Errors
     /// As [`LiveConnection::connect`].
     pub fn connect(store: &SharedStore, name: &str, options: LiveClientOptions) -> Result<Self> {
-        LiveConnection::connect(store, name, options).map(|connection| Self { connection })
+        let seats = LiveNamespace::load(&**store, name)?.seats.len();
+        let connections = (0..seats).map(|_| None).collect();
+        let mut tree = Self { store: store.clone(), name: name.to_owned(), options, connections };
+        tree.connection_to(0)?;
+        Ok(tree)
     }
 
-    /// The connection, for requests of many items.
+    /// The connection to the server of the root, for requests of many items.
+    ///
+    /// # Panics
+    /// Never: it was made first.
     pub fn connection(&mut self) -> &mut LiveConnection {
-        &mut self.connection
+        self.connections[0].as_mut().expect("connected first")
     }
 
-    /// Returns the place to which `path` leads. Cost: a round trip.
+    /// The connection to the server of `seat`, for requests of many items.
+    ///
+    /// # Errors
+    /// As [`LiveConnection::connect`].
+    pub fn connection_to(&mut self, seat: u16) -> Result<&mut LiveConnection> {
+        let Some(connection) = self.connections.get_mut(usize::from(seat)) else {
+            let what = format!("a directory at seat {seat}, and {} has fewer", self.name);
+            return Err(Error::new(Kind::Corrupt, what));
+        };
+        if connection.is_none() {
+            let of = (&self.name[..], seat);
+            *connection = Some(LiveConnection::connect(&self.store, of, self.options.clone())?);
+        }
+        Ok(connection.as_mut().expect("connected above"))
+    }
+
+    /// Number of seats.
+    #[must_use]
+    pub fn seats(&self) -> u16 {
+        u16::try_from(self.connections.len()).expect("at most SEATS_MAX")
+    }
+
+    /// Sends `request` to the server of its seat, and returns the answer. Cost: a round trip.
+    ///
+    /// # Errors
+    /// As [`LiveConnection::connect`] and [`LiveConnection::wait`].
+    pub fn call(&mut self, request: Request) -> Result<Answer> {
+        self.connection_to(request.seat())?.call(request)
+    }
+
+    /// Returns the place to which `path` leads. Cost: a round trip to each seat that it crosses.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Denied`, `Loop`, `TooLarge`.
     pub fn resolve(&mut self, path: &[u8], follow: FollowLinks) -> Result<LivePlace> {
-        let answer = self.connection.call(Request::resolve(path, follow))?;
-        answer.only(|input| {
-            let dir = DirId(input.u128()?);
-            let name = input.bytes(NAME_BYTES_MAX, "a name")?.to_vec();
-            Ok(LivePlace { dir, name, attributes: take_attributes(input)? })
-        })
+        let mut walk = SeatWalk::new(path);
+        loop {
+            let answer = self.call(walk.request(follow))?;
+            if let Some(place) = walk.take(answer.only(SeatPath::take)?)? {
+                return Ok(place);
+            }
+        }
     }
 
-    /// Opens the directory at `path`. Cost: a round trip.
+    /// Opens the directory at `path`. Cost: as [`LiveTree::resolve`].
     ///
     /// # Errors
     /// As [`LiveTree::resolve`]; `NotADirectory`.
     pub fn dir(&mut self, path: &[u8]) -> Result<LiveDir> {
         let place = self.resolve(path, FollowLinks::Yes)?;
         if place.name.is_empty() {
-            return Ok(LiveDir::root());
+            return Ok(place.dir);
         }
         if place.attributes.kind != esker_fs::inode::FileKind::Directory {
             let what = format!("{}: not a directory", String::from_utf8_lossy(path));
             return Err(Error::new(Kind::NotADirectory, what));
         }
-        Ok(LiveDir { id: DirId(place.attributes.id), path: Arc::from(path) })
+        Ok(place.dir.child(&place.name, &place.attributes))
     }
 
     /// Opens the directory that contains the last component of `path`, which need not exist, and
@@ -108,18 +153,17 @@ impl LiveTree {
     }
 
     /// Returns the directory and name of the file to which `path` leads, following symbolic links.
-    /// Cost: two round trips.
+    /// Cost: as [`LiveTree::resolve`].
     ///
     /// # Errors
     /// As [`LiveTree::resolve`]; `IsADirectory` for the root.
     pub fn locate_file(&mut self, path: &[u8]) -> Result<(LiveDir, Vec<u8>)> {
         let place = self.resolve(path, FollowLinks::Yes)?;
         if place.name.is_empty() {
-            return Err(Error::new(Kind::IsADirectory, "/: is a directory"));
+            let what = format!("{}: is a directory", String::from_utf8_lossy(path));
+            return Err(Error::new(Kind::IsADirectory, what));
         }
-        // The server has opened the directory for this connection, wherever links have led.
-        let located = self.locate(path)?.0;
-        Ok((LiveDir { id: place.dir, path: located.path }, place.name))
+        Ok((place.dir, place.name))
     }
 
     /// Creates the empty file `name`. Cost: a round trip.
@@ -135,11 +179,12 @@ impl LiveTree {
     /// # Errors
     /// As [`LiveTree::create`].
     pub fn make_directory(&mut self, dir: &LiveDir, name: &[u8], mode: u32) -> Result<LiveDir> {
-        let made = self.connection.submit(Request::make_directory(dir, mode, &[name]))?;
-        let found = self.connection.submit(Request::lookup(dir, &[name]))?;
-        self.connection.wait(made)?.only(|_| Ok(()))?;
-        let attributes = self.connection.wait(found)?.only(take_attributes)?;
-        Ok(LiveDir { id: DirId(attributes.id), path: dir.join(name).into() })
+        let connection = self.connection_to(dir.place.seat)?;
+        let made = connection.submit(Request::make_directory(dir, mode, &[name]))?;
+        let found = connection.submit(Request::lookup(dir, &[name]))?;
+        connection.wait(made)?.only(|_| Ok(()))?;
+        let attributes = connection.wait(found)?.only(take_attributes)?;
+        Ok(dir.child(name, &attributes))
     }
 
     /// Carries out a change of one item.
@@ -147,7 +192,7 @@ impl LiveTree {
     /// # Errors
     /// As the item fails.
     pub fn change(&mut self, request: Request) -> Result<()> {
-        self.connection.call(request)?.outcome()
+        self.call(request)?.outcome()
     }
 
     /// Renames `old` to `name`, in another directory or the same. Cost: a round trip.
@@ -158,16 +203,68 @@ impl LiveTree {
         self.change(Request::rename(old, new, RenameFlags::Replace))
     }
 
-    /// Returns the attributes of `name`. Cost: a round trip.
+    /// Returns the attributes of `name`. Cost: a round trip; another one for a directory at another
+    /// seat.
     ///
     /// # Errors
     /// `NotFound`, `Denied`.
     pub fn lookup(&mut self, dir: &LiveDir, name: &[u8]) -> Result<LiveAttributes> {
-        self.connection.call(Request::lookup(dir, &[name]))?.only(take_attributes)
+        let none = || Error::corrupt("an answer of a server", 0, "no item");
+        self.lookup_all(dir, &[name])?.pop().ok_or_else(none)?
+    }
+
+    /// Returns the attributes of `names`, or why each has none. Cost: as [`LiveTree::lookup`].
+    ///
+    /// # Errors
+    /// As [`LiveConnection::wait`].
+    pub fn lookup_all(
+        &mut self,
+        dir: &LiveDir,
+        names: &[&[u8]],
+    ) -> Result<Vec<Result<LiveAttributes>>> {
+        let mut found = self.call(Request::lookup(dir, names))?.items(take_attributes)?;
+        let found_names = names.iter().zip(&mut found);
+        let shown = found_names.filter_map(|(name, found)| Some((*name, found.as_mut().ok()?)));
+        self.show_seat_roots(dir, shown)?;
+        Ok(found)
+    }
+
+    /// Replaces the attributes of those `entries` of `dir` that are directories at other seats by
+    /// their current ones. One that is gone there keeps those that it was made with.
+    fn show_seat_roots<'a>(
+        &mut self,
+        dir: &LiveDir,
+        entries: impl Iterator<Item = (&'a [u8], &'a mut LiveAttributes)>,
+    ) -> Result<()> {
+        let mut under_way = Vec::new();
+        for (name, attributes) in entries {
+            let Some(seat) = attributes.seat else { continue };
+            let own = dir.child(name, attributes);
+            let request = Request::attributes(&LiveFile::at(&own, b""));
+            under_way.push((seat, self.connection_to(seat)?.submit(request)?, attributes));
+        }
+        for (seat, number, attributes) in under_way {
+            let answer = self.connection_to(seat)?.wait(number);
+            match answer.and_then(|answer| answer.only(take_attributes)) {
+                Ok(own) => *attributes = LiveAttributes { seat: Some(seat), ..own },
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Fenced) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the attributes of an open directory. Cost: a round trip.
+    ///
+    /// # Errors
+    /// `NotFound` once it was removed.
+    pub fn attributes_of(&mut self, dir: &LiveDir) -> Result<LiveAttributes> {
+        self.call(Request::attributes(&LiveFile::at(dir, b"")))?.only(take_attributes)
     }
 
     /// Returns all entries of `dir`, in the order of the hashes of their names. Entries that come
-    /// and go meanwhile may or may not be among them. Cost: a round trip for each 4,096.
+    /// and go meanwhile may or may not be among them. Cost: a round trip for each 4,096, and one to
+    /// each seat that has directories among them.
     ///
     /// # Errors
     /// `Denied`; `NotFound` once the directory was removed.
@@ -175,14 +272,17 @@ impl LiveTree {
         let mut entries: Vec<LiveEntry> = Vec::new();
         loop {
             let after = entries.last().map_or(&b""[..], |entry| &entry.name);
-            let answer = self.connection.call(Request::list(dir, after, LIST_ENTRIES))?;
+            let answer = self.call(Request::list(dir, after, LIST_ENTRIES))?;
             let (is_end, page) = answer.only(take_entries)?;
             let is_stuck = page.is_empty();
             entries.extend(page);
             if is_end || is_stuck {
-                return Ok(entries);
+                break;
             }
         }
+        let shown = entries.iter_mut().map(|entry| (&entry.name[..], &mut entry.attributes));
+        self.show_seat_roots(dir, shown)?;
+        Ok(entries)
     }
 
     /// Returns all bytes of the file `name`. Cost: a round trip for each megabyte.
@@ -195,7 +295,6 @@ impl LiveTree {
             let offset = content.len() as u64;
             let request = Request::read(&LiveFile::at(dir, name), offset, TRANSFER_BYTES_MAX);
             let piece = self
-                .connection
                 .call(request)?
                 .only(|input| Ok(input.bytes(TRANSFER_BYTES_MAX, "bytes of a file")?.to_vec()))?;
             if piece.is_empty() {
@@ -222,7 +321,7 @@ impl LiveTree {
     /// # Errors
     /// `NotFound`; `Invalid` if it is none.
     pub fn read_symlink(&mut self, dir: &LiveDir, name: &[u8]) -> Result<Vec<u8>> {
-        let answer = self.connection.call(Request::read_symlink(&LiveFile::at(dir, name)))?;
+        let answer = self.call(Request::read_symlink(&LiveFile::at(dir, name)))?;
         answer.only(|input| Ok(input.bytes(crate::wire::PATH_BYTES_MAX, "a target")?.to_vec()))
     }
 
@@ -244,7 +343,7 @@ impl LiveTree {
     /// # Errors
     /// `Exists`; `NotPermitted` unless the client is of the server's user, or the superuser.
     pub fn snapshot(&mut self, name: &str) -> Result<SetId> {
-        self.connection.call(Request::snapshot(name))?.only(|input| Ok(SetId(input.u128()?)))
+        self.call(Request::snapshot(name))?.only(|input| Ok(SetId(input.u128()?)))
     }
 
     /// Fails unless this client may insert directories ([`LiveTree::insert_set`]). Cost: a round
@@ -254,7 +353,7 @@ impl LiveTree {
     /// `NotPermitted`.
     pub fn check_may_insert(&mut self) -> Result<()> {
         // No set has this identity.
-        match self.change(Request::adopt_set(SetId::default(), b"none")) {
+        match self.change(Request::adopt_set(0, SetId::default(), b"none")) {
             Err(error) if error.kind() == Kind::NotFound => Ok(()),
             checked => checked,
         }
@@ -283,7 +382,7 @@ impl LiveTree {
             }
             Err(error) => return Err(error),
         }
-        let adopted = self.connection.call(Request::adopt_set(set, source))?;
+        let adopted = self.call(Request::adopt_set(parent.place.seat, set, source))?;
         let identity = adopted.only(|input| Ok(DirId(input.u128()?)))?;
         self.change(Request::insert_adopted(parent, name, identity).durable())
     }
@@ -294,26 +393,37 @@ impl LiveTree {
     /// `DeviceFailed`, once, if a server died that had answered changes which were not durable; as
     /// [`LiveConnection::wait`].
     pub fn sync(&mut self) -> Result<()> {
-        self.change(Request::sync())
+        for connection in self.connections.iter_mut().flatten() {
+            connection.call(Request::sync().for_seat(connection.seat()))?.outcome()?;
+        }
+        Ok(())
     }
 
-    /// Returns the server's state, as JSON.
+    /// Returns the state of the server of the root, as JSON.
     ///
     /// # Errors
     /// As [`LiveConnection::wait`].
     pub fn status(&mut self) -> Result<serde_json::Value> {
-        let answer = self.connection.call(Request::status())?;
+        self.status_of(0)
+    }
+
+    /// Returns the state of the server of `seat`, as JSON.
+    ///
+    /// # Errors
+    /// As [`LiveConnection::wait`].
+    pub fn status_of(&mut self, seat: u16) -> Result<serde_json::Value> {
+        let answer = self.call(Request::status().for_seat(seat))?;
         let text = answer.only(|input| Ok(input.bytes(STATUS_BYTES_MAX, "a status")?.to_vec()))?;
         serde_json::from_slice(&text)
             .map_err(|error| Error::corrupt("the status of a server", 0, error.to_string()))
     }
 
-    /// Ends the client: the server forgets its requests.
+    /// Ends the client: the servers forget its requests.
     ///
     /// # Errors
     /// As [`LiveConnection::wait`].
     pub fn close(self) -> Result<()> {
-        self.connection.close()
+        self.connections.into_iter().flatten().try_for_each(LiveConnection::close)
     }
 }
 

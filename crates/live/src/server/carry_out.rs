@@ -8,17 +8,20 @@
 mod changes;
 mod named_file;
 mod reads;
+mod seat_directories;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use esker_base::wire::{WireDamage, WireInput};
 use esker_base::{Error, Kind, Result};
+use esker_fs::inode::DirId;
 use esker_fs::session::Session;
 use esker_fs::session::request_record::RequestRecord;
 use esker_fs::stack::identity::Identity;
 use parking_lot::MutexGuard;
 
+use self::seat_directories::SeatPreparation;
 use super::client_files::ClientFiles;
 use super::open_directories::OpenDirectories;
 use super::seen_links::SeenLinks;
@@ -46,6 +49,12 @@ pub(super) struct ClientSession<'a> {
     lacking: BTreeSet<u64>,
     /// True if the change under way was sent before, to this server or another.
     is_repeated: bool,
+    /// Identifies the freezes of this connection.
+    freeze: u64,
+    /// What other seats have done for the items of the change under way.
+    prepared: BTreeMap<u16, SeatPreparation>,
+    /// Directories at other seats that got no name.
+    unnamed: Vec<(u16, DirId)>,
     peer: String,
 }
 
@@ -58,6 +67,8 @@ pub(super) struct BatchOutcome {
     pub awaits_commit: bool,
     /// The client ends, and repeats nothing.
     pub is_goodbye: bool,
+    /// The next frame is a change, and changes have to wait.
+    pub is_frozen: bool,
 }
 
 /// The changes of a batch, under way.
@@ -107,7 +118,8 @@ impl<'a> ClientSession<'a> {
     ) -> Self {
         let session = served.session_of(identity);
         let superuser = served.session_of(Identity::root());
-        let directories = OpenDirectories::new(session.root().clone());
+        let directories =
+            OpenDirectories::new(session.root().clone(), session.seat_roots().clone());
         let lacking = BTreeSet::new();
         Self {
             served,
@@ -119,6 +131,9 @@ impl<'a> ClientSession<'a> {
             files,
             lacking,
             is_repeated: false,
+            freeze: served.draw_freeze(),
+            prepared: BTreeMap::new(),
+            unnamed: Vec::new(),
             peer,
         }
     }
@@ -143,20 +158,36 @@ impl<'a> ClientSession<'a> {
             let Some((header, payload)) = split_frame(rest, FRAME_BYTES_MAX, &self.peer)? else {
                 break;
             };
-            outcome.consumed += payload.end;
+            let (consumed, payload) = (payload.end, &rest[payload]);
+            let at = out.len();
+            if self.needs_preparation(header.verb) {
+                self.finish(batch.take())?;
+                if served.freeze().is_frozen(served.clock()) {
+                    outcome.is_frozen = true;
+                    break;
+                }
+                self.prepare(&header, payload);
+            }
+            if header.verb.is_change() && batch.is_none() {
+                batch = self.begin_batch();
+                if batch.is_none() {
+                    self.end_preparation();
+                    outcome.is_frozen = true;
+                    break;
+                }
+            }
+            outcome.consumed += consumed;
             // A client gives up the set that was adopted once it has the answer.
             let is_synced = matches!(header.verb, Verb::Sync | Verb::AdoptSet);
             outcome.awaits_commit |= header.flags.is_durable || is_synced;
             served.metrics().count_request(header.verb);
-            let payload = &rest[payload];
-            let at = out.len();
-            let done = if header.verb.is_change() {
+            let done = if let Some(batch) = batch.as_mut().filter(|_| header.verb.is_change()) {
                 outcome.awaits_commit |= served.options().always_durable;
-                let batch = batch.get_or_insert_with(|| ChangeBatch {
-                    clients: served.clients().lock(),
-                    lacks_record: false,
-                });
-                self.change(&header, payload, batch, out)
+                let changed = self.change(&header, payload, batch, out);
+                // A name that came back after a crash would have no directory.
+                outcome.awaits_commit |= self.has_removed_elsewhere();
+                self.end_preparation();
+                changed
             } else {
                 self.finish(batch.take())?;
                 outcome.is_goodbye = header.verb == Verb::Goodbye;
@@ -173,6 +204,14 @@ impl<'a> ClientSession<'a> {
         Ok(outcome)
     }
 
+    /// Takes the lock under which changes are carried out; `None` while they have to wait.
+    fn begin_batch(&self) -> Option<ChangeBatch<'a>> {
+        let clients = self.served.clients().lock();
+        // After the lock: who freezes takes it once, so no change is under way from then on.
+        let is_frozen = self.served.freeze().is_frozen(self.served.clock());
+        (!is_frozen).then_some(ChangeBatch { clients, lacks_record: false })
+    }
+
     /// Records the changes of a batch that carried no record, and lets the changes of other
     /// connections begin.
     fn finish(&self, batch: Option<ChangeBatch>) -> Result<()> {
@@ -183,6 +222,13 @@ impl<'a> ClientSession<'a> {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Drop for ClientSession<'_> {
+    /// Changes do not wait for a client that has gone.
+    fn drop(&mut self) {
+        self.served.freeze().end(self.freeze);
     }
 }
 

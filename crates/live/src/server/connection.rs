@@ -209,6 +209,13 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 }
             };
             answers.send(out, outcome.awaits_commit).await?;
+            if outcome.is_frozen {
+                received.drain(..outcome.consumed);
+                tokio::select! {
+                    () = served.freeze().thawed(served.clock()) => continue,
+                    () = served.commit().failed() => return Ok(false),
+                }
+            }
             if outcome.is_goodbye {
                 answers.finish().await;
                 return Ok(true);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Server: accepts connections to a live namespace, carries out their requests on the session of
-//! its change set, and answers.
+//! Server: accepts connections to a seat of a live namespace, carries out their requests on the
+//! session of its change set, and answers.
 //!
 //! ```text
 //! connection (a task) → carry_out → session → answers → connection
@@ -16,13 +16,16 @@ mod carry_out;
 mod client_files;
 mod client_window;
 mod connection;
+mod freeze;
 mod group_commit;
 mod handshake;
 mod metrics;
 mod metrics_endpoint;
 mod open_directories;
 mod open_file_limits;
+mod other_seats;
 mod peer_user;
+mod seat_snapshot;
 mod seen_links;
 mod served_namespace;
 
@@ -48,6 +51,7 @@ pub use self::metrics::ServerCounters;
 use self::metrics::ServerMetrics;
 use self::metrics_endpoint::answer_metrics;
 use self::open_file_limits::OpenFileLimits;
+use self::other_seats::OtherSeats;
 use self::served_namespace::{ServedNamespace, read_clients};
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
@@ -111,6 +115,7 @@ pub struct LiveServer {
     address: ServerAddress,
     repository: Repository,
     name: String,
+    seat: u16,
     commit_thread: Option<JoinHandle<()>>,
     /// Address that answers requests for metrics.
     metrics: Option<SocketAddr>,
@@ -118,7 +123,7 @@ pub struct LiveServer {
 }
 
 impl LiveServer {
-    /// Serves the live namespace `name` of `repository` until [`LiveServer::end`]. If its last
+    /// Serves `seat` of the live namespace `name` of `repository` until [`LiveServer::end`]. If its last
     /// server may be alive, waits for a second after the takeover, so that no client of that
     /// server reads anything older. Cost: that of resuming the session, a write and a listing.
     ///
@@ -127,7 +132,7 @@ impl LiveServer {
     /// errors of the store and of opening sockets.
     pub fn start(
         repository: &Repository,
-        name: &str,
+        (name, seat): (&str, u16),
         mut options: LiveServerOptions,
     ) -> Result<Self> {
         options.connections = options.connections.min(connections_for_descriptors());
@@ -137,21 +142,22 @@ impl LiveServer {
         let clock = options.clock.clone();
         let store = &**repository.store();
         let live = LiveNamespace::load(store, name)?;
-        let manifest = Manifest::load(store, live.set)?;
-        let hold = repository.hold(live.set, &manifest)?;
+        let set = live.seat(seat)?;
+        let manifest = Manifest::load(store, set)?;
+        let hold = repository.hold(set, &manifest)?;
         let may_live = hold.as_ref().is_some_and(|hold| {
             hold.writer.is_writing
                 && !matches!(hold.state, HolderState::Ended | HolderState::Released)
         });
         let is_released = hold.as_ref().is_some_and(|hold| hold.state == HolderState::Released);
         let looked_ns = clock.monotonic_ns();
-        let session = repository.resume(live.set, options.session.clone())?;
+        let session = repository.resume(set, options.session.clone())?;
         // The process that made the namespace may have died before this step.
-        marker::hold(store, live.set, &MarkerHolder::Live(name.to_owned()))?;
+        marker::hold(store, set, &MarkerHolder::Live(name.to_owned()))?;
         if may_live || options.session.take_over {
             std::thread::sleep(LEASE + LEASE / 10);
         }
-        let epoch = Manifest::load(store, live.set)?.epoch;
+        let epoch = Manifest::load(store, set)?.epoch;
         // No other server came between.
         let follows_orderly_end = is_released && Some(epoch) == manifest.epoch.checked_add(1);
         let open_files = OpenFileLimits::new(rustix::process::geteuid().as_raw());
@@ -162,9 +168,13 @@ impl LiveServer {
             clock,
             (looked_ns, metrics.commits.clone()),
         )?;
+        let secret = options.secret.clone();
+        let own = (seat, live.seats.len());
+        let seats = OtherSeats::new(repository.store().clone(), name, own, secret);
         let shown = (session, clients, open_files);
         let served = ServedNamespace::new(
             shown,
+            (seat, seats),
             (instance, epoch, follows_orderly_end),
             (commit, metrics),
             options.clone(),
@@ -174,12 +184,13 @@ impl LiveServer {
             served: Arc::new(served),
             repository: repository.clone(),
             name: name.to_owned(),
+            seat,
             commit_thread: Some(commit_thread),
             runtime: None,
             metrics: None,
         };
         server.listen(&options, listeners)?;
-        server.address.put(store, name)?;
+        server.address.put(store, (name, seat))?;
         Ok(server)
     }
 
@@ -240,7 +251,7 @@ impl LiveServer {
             return Err(failure);
         }
         self.served.end()?;
-        self.address.remove(&**self.repository.store(), &self.name)
+        self.address.remove(&**self.repository.store(), (&self.name, self.seat))
     }
 
     /// Stops the threads; returns the reason if they had stopped before.

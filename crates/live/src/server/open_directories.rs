@@ -16,20 +16,23 @@ const DIRECTORIES_MAX: usize = 1 << 14;
 #[derive(Debug)]
 pub(super) struct OpenDirectories {
     root: Dir,
+    seat_roots: Dir,
     directories: Cache<DirId, Dir>,
 }
 
 impl OpenDirectories {
-    /// Only `root` is open.
-    pub fn new(root: Dir) -> Self {
-        Self { root, directories: Cache::new(DIRECTORIES_MAX) }
+    /// Only `root` and `seat_roots` are open.
+    pub fn new(root: Dir, seat_roots: Dir) -> Self {
+        Self { root, seat_roots, directories: Cache::new(DIRECTORIES_MAX) }
     }
 
     /// Returns the directory `id`, if it is open.
     #[inline]
     pub fn get(&self, id: DirId) -> Option<Dir> {
-        if id == DirId::ROOT {
-            return Some(self.root.clone());
+        match id {
+            DirId::ROOT => return Some(self.root.clone()),
+            DirId::SEAT_ROOTS => return Some(self.seat_roots.clone()),
+            _ => {}
         }
         self.directories.get(&id)
     }

@@ -2,6 +2,7 @@
 //! Served namespace: the state that all connections of a server share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_fs::session::Session;
@@ -15,9 +16,11 @@ use super::LiveServerOptions;
 use super::admission::ConnectionAdmission;
 use super::client_files::ClientFiles;
 use super::client_window::ClientWindow;
+use super::freeze::Freeze;
 use super::group_commit::GroupCommit;
 use super::metrics::{NamespaceGauges, ServerCounters, ServerMetrics};
 use super::open_file_limits::OpenFileLimits;
+use super::other_seats::OtherSeats;
 use crate::wire::ServerWelcome;
 
 /// The server forgets a client that has not been connected for this long: such a client does not
@@ -48,6 +51,12 @@ pub(super) type KnownClients = HashMap<u64, KnownClient>;
 pub(super) struct ServedNamespace {
     session: Session,
     set: SetId,
+    /// The seat of the set.
+    seat: u16,
+    seats: OtherSeats,
+    freeze: Freeze,
+    /// Number of freezes so far, which identifies them.
+    freezes: AtomicU64,
     /// Instance and epoch, and whether the server before ended in order.
     identity: (u64, u64, bool),
     began_ns: u64,
@@ -92,6 +101,7 @@ impl ServedNamespace {
     /// `open_files`.
     pub fn new(
         (session, clients, open_files): (Session, KnownClients, Arc<OpenFileLimits>),
+        (seat, seats): (u16, OtherSeats),
         identity: (u64, u64, bool),
         (commit, metrics): (Arc<GroupCommit>, ServerMetrics),
         options: LiveServerOptions,
@@ -99,6 +109,10 @@ impl ServedNamespace {
         let own_uid = rustix::process::geteuid().as_raw();
         Self {
             identity,
+            seat,
+            seats,
+            freeze: Freeze::default(),
+            freezes: AtomicU64::new(1),
             set: session.set(),
             session,
             began_ns: options.clock.now_ns(),
@@ -143,6 +157,35 @@ impl ServedNamespace {
 
     pub fn set(&self) -> SetId {
         self.set
+    }
+
+    /// The seat that the server serves.
+    pub fn seat(&self) -> u16 {
+        self.seat
+    }
+
+    pub fn seats(&self) -> &OtherSeats {
+        &self.seats
+    }
+
+    pub fn freeze(&self) -> &Freeze {
+        &self.freeze
+    }
+
+    /// Returns a number for a new freeze.
+    pub fn draw_freeze(&self) -> u64 {
+        self.freezes.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns an identity for a new directory at another seat.
+    pub fn draw_identity(&self) -> u128 {
+        let mut random = Random::from_system();
+        u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())
+    }
+
+    /// About how many entries the seat has.
+    pub fn entries(&self) -> u64 {
+        self.session.statistics().table_rows
     }
 
     pub fn began_ns(&self) -> u64 {
@@ -257,6 +300,7 @@ impl ServedNamespace {
         let statistics = self.session.statistics();
         json!({
             "set": self.set.to_string(),
+            "seat": self.seat,
             "instance": format!("{:016x}", self.identity.0),
             "epoch": self.identity.1,
             "began_ns": self.began_ns,
@@ -264,6 +308,7 @@ impl ServedNamespace {
             "clients": self.clients.lock().len(),
             "counters": self.counters(),
             "session": {
+                "entries": self.entries(),
                 "log_bytes": statistics.log_bytes,
                 "table_bytes": statistics.table_bytes,
                 "table_rows": statistics.table_rows,

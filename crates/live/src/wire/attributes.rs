@@ -29,6 +29,9 @@ pub struct LiveAttributes {
     pub ctime_ns: i64,
     /// Identity of the file or directory.
     pub id: u128,
+    /// The seat that has the directory, if its name is at another one; the attributes are then
+    /// those that it was made with.
+    pub seat: Option<u16>,
 }
 
 /// Appends the attributes of `inode`, which is neither a tombstone nor a link.
@@ -65,8 +68,26 @@ pub fn take_attributes(input: &mut WireInput) -> Result<LiveAttributes, WireDama
         u32::try_from(field).map_err(|_| input.damage("a number of 32 bits"))
     };
     let (mode, uid, gid, nlink) = (small()?, small()?, small()?, small()?);
-    let (rdev, size) = (input.varint()?, input.varint()?);
+    let (mut rdev, size) = (input.varint()?, input.varint()?);
+    let mut seat = None;
+    if kind == FileKind::Directory && rdev != 0 {
+        let number = u16::try_from(rdev - 1).map_err(|_| input.damage("a seat"))?;
+        (rdev, seat) = (0, Some(number));
+    }
     let mut time = || input.u64().map(u64::cast_signed);
     let (mtime_ns, ctime_ns, atime_ns) = (time()?, time()?, time()?);
-    Ok(LiveAttributes { kind, mode, uid, gid, nlink, rdev, size, atime_ns, mtime_ns, ctime_ns, id })
+    Ok(LiveAttributes {
+        kind,
+        mode,
+        uid,
+        gid,
+        nlink,
+        rdev,
+        size,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+        id,
+        seat,
+    })
 }

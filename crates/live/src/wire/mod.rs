@@ -5,6 +5,7 @@ mod attributes;
 mod frame;
 mod hello;
 mod request;
+mod seat_path;
 mod verb;
 
 pub use self::attributes::{LiveAttributes, put_attributes, take_attributes};
@@ -20,4 +21,5 @@ pub use self::request::{
     ANSWER_TEXT_BYTES_MAX, AttributeRequest, CHANGE_ITEMS_MAX, MAKE_OPENS, NAME_BYTES_MAX,
     PATH_BYTES_MAX, RangeChange, TRANSFER_BYTES_MAX, WriteMode, put_status, take_status,
 };
+pub use self::seat_path::SeatPath;
 pub use self::verb::Verb;

@@ -73,6 +73,12 @@ pub enum Verb {
     Status = 50,
     /// Makes a directory of a complete set part of the namespace, without a name.
     AdoptSet = 51,
+    /// No change is carried out until the thaw, or the end of the connection.
+    Freeze = 52,
+    /// The end of a freeze.
+    Thaw = 53,
+    /// The part of a snapshot that the seat has.
+    SnapshotPart = 54,
 }
 
 /// Verbs by their codes.
@@ -88,7 +94,7 @@ const BY_CODE: [Option<Verb>; 64] = {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 37] = [
         Self::Hello,
         Self::Challenge,
         Self::Proof,
@@ -123,6 +129,9 @@ impl Verb {
         Self::Snapshot,
         Self::Status,
         Self::AdoptSet,
+        Self::Freeze,
+        Self::Thaw,
+        Self::SnapshotPart,
     ];
 
     /// Returns the verb of a byte on the wire.
@@ -169,6 +178,9 @@ impl Verb {
             Self::Snapshot => "snapshot",
             Self::Status => "status",
             Self::AdoptSet => "adopt_set",
+            Self::Freeze => "freeze",
+            Self::Thaw => "thaw",
+            Self::SnapshotPart => "snapshot_part",
         }
     }
 

@@ -32,6 +32,7 @@ pub const MEANINGS: &[(Kind, &str)] = &[
     (Kind::Unsupported, "the operation is not supported"),
     (Kind::DeviceFailed, "the device under the store failed"),
     (Kind::TooManyOpenFiles, "too many files are open: raise `ulimit -n`"),
+    (Kind::CrossDevice, "nothing is moved or linked between these places: copy instead"),
 ];
 
 /// Exit codes that are not kinds of errors.

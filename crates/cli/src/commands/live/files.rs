@@ -8,9 +8,9 @@ use clap::Subcommand;
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::FileKind;
 use esker_fs::stack::namespace::FollowLinks;
-use esker_live::client::{LiveDir, LiveEntry, Request};
+use esker_live::LiveTree;
+use esker_live::client::{LiveEntry, Request};
 use esker_live::wire::{LiveAttributes, TRANSFER_BYTES_MAX};
-use esker_live::{LiveTree, client::LivePlace};
 use serde_json::json;
 
 use super::{connect, live_name};
@@ -86,8 +86,10 @@ impl LiveFileAction {
             }),
             Self::Rm { paths } => each(context, &paths, |tree, path| {
                 let place = tree.resolve(&path.path, FollowLinks::No)?;
-                let dir = parent(tree, path, &place)?;
-                let name = &place.name[..];
+                let (dir, name) = tree.locate(&path.path).map_err(|error| match error.kind() {
+                    Kind::Invalid => Error::new(Kind::Invalid, "the root cannot be removed"),
+                    _ => error,
+                })?;
                 tree.change(match place.attributes.kind {
                     FileKind::Directory => Request::remove_directory(&dir, &[name]).durable(),
                     _ => Request::unlink(&dir, &[name]).durable(),
@@ -126,14 +128,6 @@ fn each(
     act: impl Fn(&mut LiveTree, &StackPath) -> Result<()>,
 ) -> Result<()> {
     paths.iter().try_for_each(|path| in_tree(context, path, |tree| act(tree, path)))
-}
-
-/// Opens the directory of `place`, to which `path` leads.
-fn parent(tree: &mut LiveTree, path: &StackPath, place: &LivePlace) -> Result<LiveDir> {
-    if place.name.is_empty() {
-        return Err(Error::new(Kind::Invalid, "the root cannot be removed"));
-    }
-    Ok(tree.locate(&path.path)?.0)
 }
 
 fn ls(context: &CommandContext, tree: &mut LiveTree, path: &StackPath) -> Result<()> {

@@ -20,7 +20,7 @@ use esker_fs::session::hold::HolderState;
 use esker_live::LiveTree;
 use esker_live::client::LiveClientOptions;
 use esker_live::server_address::ServerAddress;
-use esker_table::manifest::Manifest;
+use esker_table::manifest::{Manifest, SetId};
 use serde_json::json;
 
 use self::files::LiveFileAction;
@@ -57,13 +57,22 @@ pub struct LiveCommand {
 #[derive(Subcommand)]
 enum LiveAction {
     /// Make a live namespace, which a server can then serve
-    #[command(after_help = "Example:\n  esker live create run --base headers")]
+    ///
+    /// Its directories are spread over its seats: change sets, each of which one server at a time
+    /// writes. One seat is enough for a million changes a second.
+    #[command(after_help = "\
+Examples:
+  esker live create run --base headers
+  esker live create run --seats 4         up to four servers, on one machine or on several")]
     Create {
         /// Its name; those of snapshots are apart
         name: String,
         /// Begin with this snapshot; of several, earlier ones win
         #[arg(long = "base", value_name = "NAME", value_parser = StackArgument::parser())]
         bases: Vec<StackArgument>,
+        /// Number of seats, which stays; the directories of --base are at the first one
+        #[arg(long, default_value_t = 1, value_name = "N")]
+        seats: usize,
         #[command(flatten)]
         settings: SessionSettings,
     },
@@ -122,15 +131,16 @@ impl LiveCommand {
     /// Runs the action.
     pub fn run(self, context: &CommandContext) -> Result<ExitCode> {
         match self.action {
-            LiveAction::Create { name, bases, settings } => {
+            LiveAction::Create { name, bases, seats, settings } => {
                 let repository = context.repository()?;
                 let bases = context.sets_of(&repository, &bases)?;
-                let live = repository.create_live(&name, &bases, settings.options(context))?;
+                let live =
+                    repository.create_live(&name, &bases, seats, settings.options(context))?;
                 match context.out.is_json() {
-                    true => context.out.json(object(&live, None)),
+                    true => context.out.json(object(&live, &vec![None; live.seats.len()])),
                     false => context.out.line(format!(
                         "made {name} (@{}); `esker live serve {name}` serves it",
-                        live.set
+                        live.seats[0]
                     )),
                 }
             }
@@ -138,12 +148,13 @@ impl LiveCommand {
             LiveAction::List => list(context),
             LiveAction::Status { name } => {
                 let mut tree = connect(&context.store()?, &name)?;
-                let status = tree.status()?;
+                let states = (0..tree.seats()).map(|seat| tree.status_of(seat));
+                let states = states.collect::<Result<Vec<_>>>()?;
                 tree.close()?;
-                match context.out.is_json() {
-                    true => context.out.json(status),
-                    false => show_status(context, &status),
-                }
+                states.iter().try_for_each(|status| match context.out.is_json() {
+                    true => context.out.json(status.clone()),
+                    false => show_status(context, (status, states.len())),
+                })
             }
             LiveAction::Snapshot { name, snapshot } => {
                 let mut tree = connect(&context.store()?, &name)?;
@@ -158,8 +169,9 @@ impl LiveCommand {
                 let repository = context.repository()?;
                 let options = SessionSettings::for_few().options_to_resume(context, take_over);
                 repository.remove_live(&name, &options).map_err(|error| {
-                    let servers = ServerAddress::all(&**repository.store(), &name);
-                    match servers.ok().and_then(|servers| servers.into_iter().next()) {
+                    let live = LiveNamespace::load(&**repository.store(), &name).ok();
+                    let served = live.and_then(|live| served_seats(&repository, &live).ok());
+                    match served.and_then(|seats| seats.into_iter().flatten().next()) {
                         Some(ServerAddress { pid, host, .. }) if error.kind() == Kind::Conflict => {
                             let what = format!(
                                 "{name} is served by process {pid} on {host}: end that server first"
@@ -218,29 +230,51 @@ fn list(context: &CommandContext) -> Result<()> {
     let repository = context.repository()?;
     let store = &**repository.store();
     for live in LiveNamespace::all(store)? {
-        let servers = ServerAddress::all(store, &live.name)?;
-        let server = servers.first().filter(|_| is_served(&repository, &live));
+        let servers = served_seats(&repository, &live)?;
         if context.out.is_json() {
-            context.out.json(object(&live, server))?;
+            context.out.json(object(&live, &servers))?;
             continue;
         }
         let made = text::minute(timestamp::of_clock(live.created_ns));
-        let server = match server {
-            Some(server) => {
-                let place = server.tcp.as_deref().unwrap_or("this machine only");
-                format!("server on {} (process {}; {place})", server.host, server.pid)
-            }
-            None => "no server".to_owned(),
+        let server = match &servers[..] {
+            [server] => server_text(server.as_ref()),
+            servers => format!("{} seats", servers.len()),
         };
-        context.out.line(format!("{}  @{}  {made}  {server}", live.name, live.set))?;
+        context.out.line(format!("{}  @{}  {made}  {server}", live.name, live.seats[0]))?;
+        for (seat, server) in servers.iter().enumerate().filter(|_| servers.len() > 1) {
+            context.out.line(format!("  seat {seat}: {}", server_text(server.as_ref())))?;
+        }
     }
     Ok(())
 }
 
-/// False if the last server of `live` is known to be gone: it left its address.
-fn is_served(repository: &Repository, live: &LiveNamespace) -> bool {
-    let manifest = Manifest::load(&**repository.store(), live.set);
-    let hold = manifest.and_then(|manifest| repository.hold(live.set, &manifest));
+fn server_text(server: Option<&ServerAddress>) -> String {
+    match server {
+        Some(server) => {
+            let place = server.tcp.as_deref().unwrap_or("this machine only");
+            format!("server on {} (process {}; {place})", server.host, server.pid)
+        }
+        None => "no server".to_owned(),
+    }
+}
+
+/// Returns the server of each seat of `live`; `None` where the last one is known to be gone.
+fn served_seats(
+    repository: &Repository,
+    live: &LiveNamespace,
+) -> Result<Vec<Option<ServerAddress>>> {
+    let store = &**repository.store();
+    let server = |(seat, set): (u16, &SetId)| {
+        let newest = ServerAddress::all(store, (&live.name, seat))?.into_iter().next();
+        Ok(newest.filter(|_| is_served(repository, *set)))
+    };
+    (0..).zip(&live.seats).map(server).collect()
+}
+
+/// False if the last server of `set` is known to be gone: it left its address.
+fn is_served(repository: &Repository, set: SetId) -> bool {
+    let manifest = Manifest::load(&**repository.store(), set);
+    let hold = manifest.and_then(|manifest| repository.hold(set, &manifest));
     match hold {
         Ok(Some(hold)) => !matches!(hold.state, HolderState::Ended | HolderState::Released),
         _ => true,
@@ -248,16 +282,27 @@ fn is_served(repository: &Repository, live: &LiveNamespace) -> bool {
 }
 
 /// A live namespace as JSON; docs/guide/command.md describes it.
-fn object(live: &LiveNamespace, server: Option<&ServerAddress>) -> serde_json::Value {
+fn object(live: &LiveNamespace, servers: &[Option<ServerAddress>]) -> serde_json::Value {
+    let seats = live.seats.iter().zip(servers);
+    let seats = seats.map(|(set, server)| json!({"set": set.to_string(), "server": server}));
     json!({
         "name": live.name,
-        "set": live.set.to_string(),
+        "set": live.seats[0].to_string(),
         "created_ns": live.created_ns,
-        "server": server,
+        "server": servers[0],
+        "seats": seats.collect::<Vec<_>>(),
     })
 }
 
-fn show_status(context: &CommandContext, status: &serde_json::Value) -> Result<()> {
+fn show_status(
+    context: &CommandContext,
+    (status, seats): (&serde_json::Value, usize),
+) -> Result<()> {
+    if seats > 1 {
+        let entries = status["session"]["entries"].as_u64().unwrap_or(0);
+        let entries = text::counted(entries, "record");
+        context.out.line(format!("seat {}: {entries} in tables", status["seat"]))?;
+    }
     let counters = &status["counters"];
     let of = |counter: &str| counters[counter].as_u64().unwrap_or(0);
     context.out.line(format!(

@@ -4,14 +4,18 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use esker_base::clock::SystemClock;
 use esker_base::process::ProcessIdentity;
 use esker_base::{Error, Kind, Result};
+use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::repository::Repository;
 use esker_live::proof::UserSecret;
+use esker_live::server_address::ServerAddress;
 use esker_live::{LiveServer, LiveServerOptions};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -49,11 +53,15 @@ enum AnswerDurability {
 Examples:
   esker live serve run                          for clients of this machine and user
   esker live serve run --listen 0.0.0.0:4200    for clients of other machines, too
-  esker live serve run --standby                take over when the server is gone")]
+  esker live serve run --standby                take over when the server is gone
+  esker live serve run --seats 0,1              two of its seats; others on another machine")]
 pub struct ServeArguments {
     /// The live namespace
     name: String,
-    /// Accept TCP connections here; port 0 stands for any
+    /// Serve these seats, separated by commas; all unless given
+    #[arg(long, value_name = "SEATS", value_delimiter = ',')]
+    seats: Vec<u16>,
+    /// Accept TCP connections here; port 0 stands for any. The port of seat K is higher by K
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
     /// Host name under which others reach this machine; its own name unless given
@@ -76,7 +84,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Answer requests for metrics here, for Prometheus: GET /metrics over HTTP. Whoever reaches the
-    /// port can read them; they name no file and no user
+    /// port can read them; they name no file and no user. The port of seat K is higher by K
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<String>,
     /// Connections at once, at most; a user other than the server's gets at most a quarter
@@ -89,38 +97,73 @@ pub struct ServeArguments {
     take_over: TakeOver,
 }
 
+/// What the threads of the seats report.
+enum SeatEvent {
+    Serving { seat: u16, address: Box<ServerAddress>, metrics: Option<String> },
+    Ended { seat: u16, outcome: Result<()> },
+}
+
 impl ServeArguments {
-    /// Serves until a signal arrives, or the server fails.
+    /// Serves until a signal arrives, or a server fails.
     pub fn run(self, context: &CommandContext) -> Result<()> {
         let failed = |error| Error::io(error, "wait for signals");
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
         let repository = context.repository()?;
-        let options = self.options(context)?;
-        let Some(server) = self.start(&repository, &options, &mut signals)? else { return Ok(()) };
-        let address = server.address();
-        let place = match (&address.tcp, &self.listen) {
-            (Some(tcp), _) => format!("at {tcp} and on this machine"),
-            (None, _) => "on this machine".to_owned(),
-        };
-        let metrics = server.metrics_address().map(|address| format!("http://{address}/metrics"));
-        if context.out.is_json() {
-            let serving = json!({"serving": self.name, "address": address, "metrics": metrics});
-            context.out.json(serving)?;
-        } else {
-            context.out.line(format!("serving {} {place}; Ctrl-C ends it", self.name))?;
-            metrics.map_or(Ok(()), |metrics| context.out.line(format!("metrics: {metrics}")))?;
+        let live = LiveNamespace::load(&**repository.store(), &self.name)?;
+        let all = 0..u16::try_from(live.seats.len()).expect("at most SEATS_MAX");
+        let seats = if self.seats.is_empty() { all.collect() } else { self.seats.clone() };
+        for seat in &seats {
+            live.seat(*seat)?;
         }
-        context.out.flush()?;
+        let options = self.options(context, seats.len())?;
+        let (events, reports) = mpsc::channel();
+        let is_ending = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seat in &seats {
+                let (events, options, is_ending) = (events.clone(), &options, &is_ending);
+                let (this, repository) = (&self, &repository);
+                scope.spawn(move || {
+                    let outcome = this.serve_seat(repository, *seat, options, (&events, is_ending));
+                    let _ = events.send(SeatEvent::Ended { seat: *seat, outcome });
+                });
+            }
+            drop(events);
+            let reported = self.report(context, (&live, &mut signals), (&reports, &is_ending));
+            is_ending.store(true, Ordering::Relaxed);
+            reported
+        })
+    }
+
+    /// Tells the user of the servers until all have ended. The end of one is that of all.
+    fn report(
+        &self,
+        context: &CommandContext,
+        (live, signals): (&LiveNamespace, &mut Signals),
+        (reports, is_ending): (&Receiver<SeatEvent>, &AtomicBool),
+    ) -> Result<()> {
+        let mut failure = None;
         loop {
-            if let Some(failure) = server.failure() {
-                return Err(failure.within(format!("the server of {} ends", self.name)));
-            }
             if signals.pending().next().is_some() {
-                break;
+                is_ending.store(true, Ordering::Relaxed);
             }
-            std::thread::sleep(LOOK);
+            match reports.recv_timeout(LOOK) {
+                Ok(SeatEvent::Serving { seat, address, metrics }) => {
+                    self.show_serving(context, (live, seat), (&address, metrics.as_deref()))?;
+                }
+                Ok(SeatEvent::Ended { seat, outcome }) => {
+                    is_ending.store(true, Ordering::Relaxed);
+                    if let Err(error) = outcome {
+                        let what = format!("the server of {} ends", self.seat_text(live, seat));
+                        failure.get_or_insert(error.within(what));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
         }
-        server.end()?;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
         if context.out.is_json() {
             return context.out.json(json!({"ended": self.name}));
         }
@@ -130,9 +173,71 @@ impl ServeArguments {
         ))
     }
 
-    fn options(&self, context: &CommandContext) -> Result<LiveServerOptions> {
+    fn seat_text(&self, live: &LiveNamespace, seat: u16) -> String {
+        match live.seats.len() {
+            1 => self.name.clone(),
+            _ => format!("seat {seat} of {}", self.name),
+        }
+    }
+
+    fn show_serving(
+        &self,
+        context: &CommandContext,
+        (live, seat): (&LiveNamespace, u16),
+        (address, metrics): (&ServerAddress, Option<&str>),
+    ) -> Result<()> {
+        if context.out.is_json() {
+            context.out.json(json!({
+                "serving": self.name,
+                "seat": seat,
+                "address": address,
+                "metrics": metrics,
+            }))?;
+        } else {
+            let place = match &address.tcp {
+                Some(tcp) => format!("at {tcp} and on this machine"),
+                None => "on this machine".to_owned(),
+            };
+            let of = self.seat_text(live, seat);
+            context.out.line(format!("serving {of} {place}; Ctrl-C ends it"))?;
+            metrics.map_or(Ok(()), |metrics| context.out.line(format!("metrics: {metrics}")))?;
+        }
+        context.out.flush()
+    }
+
+    /// Serves `seat` until all are to end.
+    fn serve_seat(
+        &self,
+        repository: &Repository,
+        seat: u16,
+        options: &LiveServerOptions,
+        (events, is_ending): (&Sender<SeatEvent>, &AtomicBool),
+    ) -> Result<()> {
+        let options = LiveServerOptions {
+            tcp: options.tcp.map(|address| port_of_seat(address, seat)),
+            metrics: options.metrics.map(|address| port_of_seat(address, seat)),
+            ..options.clone()
+        };
+        let Some(server) = self.start((repository, seat), &options, is_ending)? else {
+            return Ok(());
+        };
+        let address = Box::new(server.address().clone());
+        let metrics = server.metrics_address().map(|address| format!("http://{address}/metrics"));
+        let _ = events.send(SeatEvent::Serving { seat, address, metrics });
+        while !is_ending.load(Ordering::Relaxed) {
+            if let Some(failure) = server.failure() {
+                return Err(failure);
+            }
+            std::thread::sleep(LOOK);
+        }
+        server.end()
+    }
+
+    /// The options of each of `servers`, which share memory, threads and connections.
+    fn options(&self, context: &CommandContext, servers: usize) -> Result<LiveServerOptions> {
         let durability = DurabilityLevel::Async;
-        let settings = SessionSettings { durability, memory: self.memory };
+        let memory = self.memory / servers as u64;
+        let settings = SessionSettings { durability, memory };
         let tcp = self.listen.as_deref().map(socket_address).transpose()?;
         let secret = match tcp {
             None => None,
@@ -153,23 +258,24 @@ impl ServeArguments {
             secret,
             allow_other: self.allow_other,
             always_durable: self.durability == AnswerDurability::Always,
-            threads: self.threads.unwrap_or(processors),
-            connections: self.connections,
+            threads: self.threads.unwrap_or(processors).div_ceil(servers),
+            connections: self.connections.div_ceil(servers),
             metrics: self.metrics.as_deref().map(socket_address).transpose()?,
             clock: Arc::new(SystemClock),
         })
     }
 
-    /// Starts the server; as a standby, once no other runs. Returns `None` if a signal arrives first.
+    /// Starts the server of `seat`; as a standby, once no other runs. Returns `None` if all are to
+    /// end first.
     fn start(
         &self,
-        repository: &Repository,
+        (repository, seat): (&Repository, u16),
         options: &LiveServerOptions,
-        signals: &mut Signals,
+        is_ending: &AtomicBool,
     ) -> Result<Option<LiveServer>> {
         let mut has_told = false;
         loop {
-            match LiveServer::start(repository, &self.name, options.clone()) {
+            match LiveServer::start(repository, (&self.name, seat), options.clone()) {
                 Err(error) if self.standby && error.kind() == Kind::Conflict => {
                     if !has_told {
                         notice(format!("standing by: {error}"));
@@ -178,12 +284,20 @@ impl ServeArguments {
                 }
                 started => return started.map(Some),
             }
-            if signals.pending().next().is_some() {
+            if is_ending.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             std::thread::sleep(STANDBY_LOOK);
         }
     }
+}
+
+/// The port of the server of `seat`: those of seats follow each other. Port 0 stands for any.
+fn port_of_seat(mut address: SocketAddr, seat: u16) -> SocketAddr {
+    if address.port() != 0 {
+        address.set_port(address.port().saturating_add(seat));
+    }
+    address
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr> {

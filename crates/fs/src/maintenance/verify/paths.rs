@@ -106,7 +106,8 @@ impl Verification<'_> {
         names.dedup();
         generations::check((&object, self.options.threads), &tables, &names, &mut limited)?;
         self.report.findings.extend(limited.finish(&object));
-        let unreachable = |(dir, _): &(&DirId, &u64)| !tree.is_live(**dir);
+        let unreachable =
+            |(dir, _): &(&DirId, &u64)| !tree.is_live(**dir) && !tree.is_below_seat_root(**dir);
         let own = seen.dirs.get(&root).into_iter().flatten();
         let lost: Vec<_> = own.filter(unreachable).collect();
         if let Some((dir, _)) = lost.first() {

@@ -64,9 +64,11 @@ impl GarbageCollection<'_> {
         matches!(self.sets.get(&set), Some(KnownSet::Manifest(manifest)) if manifest.is_given_up)
     }
 
-    /// True if the live namespace `name` may be `set`.
+    /// True if `set` may be a seat of the live namespace `name`.
     fn is_live(&self, name: &str, set: SetId) -> bool {
-        self.live.get(name).is_some_and(|live| live.is_none_or(|live| live == set))
+        let is_seat =
+            |seats: &Option<Vec<SetId>>| seats.as_ref().is_none_or(|seats| seats.contains(&set));
+        self.live.get(name).is_some_and(is_seat)
     }
 
     /// True if `other`, by which `holder` holds `set`, is complete and does not need it: it died

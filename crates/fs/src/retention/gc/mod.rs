@@ -229,8 +229,8 @@ struct GarbageCollection<'a> {
     names: BTreeMap<String, SetId>,
     /// Parts of the name table that cannot be read.
     damaged_names: NameSurvey,
-    /// The set of each live namespace; `None` for one that cannot be read.
-    live: HashMap<String, Option<SetId>>,
+    /// The sets of each live namespace; `None` for one that cannot be read.
+    live: HashMap<String, Option<Vec<SetId>>>,
     sets: BTreeMap<SetId, KnownSet>,
     /// Claims of parts that were not examined yet, each with the time when it was put.
     claims: Vec<(PartClaim, u64)>,

@@ -143,22 +143,25 @@ impl ClientSession<'_> {
                     &*dir.insert(found)
                 }
             };
+            let of = (dir, position.item, files.get(position.item));
             // The record that the change carries must already count it as done.
             window.finish(position, true);
             let outcome = match header.verb {
                 Verb::Create => {
                     let (mode, name) = (take_mode(&mut input)?, take_name(&mut input)?);
                     let file = files.get(position.item);
-                    let created = self.session.create_identified(dir, name, mode, file);
+                    let created = match dir.id() {
+                        DirId::SEAT_ROOTS => Err(not_of_clients()),
+                        _ => self.session.create_identified(dir, name, mode, file),
+                    };
                     created.map(|()| ItemEffect::InTree)
                 }
                 // Repeating these has the same effect again, or finds it.
                 verb if !carries_record(verb) => self
-                    .change_item(verb, (dir, files.get(position.item)), &mut input)
+                    .change_item(verb, of, &mut input)
                     .inspect_err(|_| window.finish(position, false))?,
                 verb => {
                     self.attach_request(Some(&window.record()))?;
-                    let of = (dir, files.get(position.item));
                     let outcome = self.change_item(verb, of, &mut input);
                     self.attach_request(None)?;
                     outcome.inspect_err(|_| window.finish(position, false))?
@@ -187,31 +190,48 @@ impl ClientSession<'_> {
 
     /// Carries out one change other than a create. A file that it makes gets the identity `file`.
     fn change_item(
-        &self,
+        &mut self,
         verb: Verb,
-        (dir, file): (&Dir, FileId),
+        (dir, item, file): (&Dir, u16, FileId),
         input: &mut WireInput,
     ) -> Result<Result<ItemEffect>, FrameRefusal> {
+        if dir.id() == DirId::SEAT_ROOTS {
+            return self.change_seat_root(verb, input);
+        }
+        if verb == Verb::MakeDirectory {
+            let (mode, name) = (take_mode(input)?, take_name(input)?);
+            let made = match self.name_prepared(item, (dir, name)) {
+                Some(named) => named.map(drop),
+                None => {
+                    let made = self.session.mkdir(dir, name, mode);
+                    made.map(|made| self.directories.keep(&made))
+                }
+            };
+            return Ok(made.map(|()| ItemEffect::InTree));
+        }
+        if verb == Verb::RemoveDirectory {
+            let removed = self.remove_prepared(item, (dir, take_name(input)?));
+            return Ok(removed.map(|()| ItemEffect::InTree));
+        }
+        if verb == Verb::MakeNode {
+            let (new, opens) = take_new_file(input)?;
+            let name = take_name(input)?;
+            return Ok(match self.name_prepared(item, (dir, name)) {
+                Some(named) => named.map(|inode| ItemEffect::Made(Box::new(inode))),
+                None => self.make_node(dir, (name, file), (&new, opens)),
+            });
+        }
         let session = &self.session;
         let changed = match verb {
-            Verb::MakeDirectory => {
-                let (mode, name) = (take_mode(input)?, take_name(input)?);
-                session.mkdir(dir, name, mode).map(|made| self.directories.keep(&made))
-            }
             Verb::MakeSymlink => {
                 let target = input.bytes(PATH_BYTES_MAX, "a target")?;
                 session.symlink(dir, take_name(input)?, target).map(drop)
-            }
-            Verb::MakeNode => {
-                let (new, opens) = take_new_file(input)?;
-                return Ok(self.make_node(dir, (take_name(input)?, file), (&new, opens)));
             }
             Verb::InsertAdopted => {
                 let (identity, name) = take_adopted(input)?;
                 self.check_may_insert().and_then(|()| session.insert_adopted(dir, name, identity))
             }
             Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
-            Verb::RemoveDirectory => session.rmdir(dir, take_name(input)?).map(drop),
             Verb::Link => {
                 let old = NamedFile::take(input)?;
                 let (target, new) = self.take_second_name(input)?;
@@ -221,7 +241,9 @@ impl ClientSession<'_> {
             Verb::Rename => {
                 let (flags, old) = (take_flags(input)?, take_name(input)?);
                 let (target, new) = self.take_second_name(input)?;
-                session.rename((dir, old), (&target, new), flags).map(drop)
+                let places = ((dir, old), (&target, new));
+                self.check_rename(places.0, places.1, flags)
+                    .and_then(|()| session.rename(places.0, places.1, flags).map(drop))
             }
             Verb::SetAttributes => {
                 let file = NamedFile::take(input)?;
@@ -255,6 +277,42 @@ impl ClientSession<'_> {
             _ => return Err(input.damage("a change").into()),
         };
         Ok(changed.map(|()| ItemEffect::InTree))
+    }
+
+    /// Carries out a change of the directory of seat roots, for the server of another seat, or of the
+    /// attributes of a directory there.
+    fn change_seat_root(
+        &self,
+        verb: Verb,
+        input: &mut WireInput,
+    ) -> Result<Result<ItemEffect>, FrameRefusal> {
+        let identity = |name: &[u8]| {
+            let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 32);
+            let id = text.and_then(|text| u128::from_str_radix(text, 16).ok());
+            let id = id.map(DirId).filter(|id| *id != DirId::ROOT && *id < DirId::SEAT_ROOTS);
+            id.ok_or_else(|| Error::new(Kind::Invalid, "no identity of a directory"))
+        };
+        let check = || self.check_is_of_owner("make directories whose names are at other seats");
+        let done = match verb {
+            Verb::MakeNode => {
+                let (new, _) = take_new_file(input)?;
+                let id = identity(take_name(input)?);
+                let made = check().and(id).and_then(|id| {
+                    self.superuser.make_seat_root(id, &new)?;
+                    self.superuser.stat_dir(&self.superuser.open_seat_root(id)?)
+                });
+                return Ok(made.map(|inode| ItemEffect::Made(Box::new(inode))));
+            }
+            Verb::RemoveDirectory => {
+                let id = identity(take_name(input)?);
+                check().and(id).and_then(|id| self.superuser.remove_seat_root(id))
+            }
+            _ => {
+                skip_change(verb, input)?;
+                Err(not_of_clients())
+            }
+        };
+        Ok(done.map(|()| ItemEffect::InTree))
     }
 
     fn open_or_close(&self, verb: Verb, dir: &Dir, file: &NamedFile) -> Result<()> {
@@ -376,7 +434,8 @@ impl ClientSession<'_> {
         input: &mut WireInput<'b>,
     ) -> Result<(Dir, &'b [u8]), FrameRefusal> {
         let id = DirId(input.u128()?);
-        let target = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
+        let target = self.directories.get(id).filter(|dir| dir.id() != DirId::SEAT_ROOTS);
+        let target = target.ok_or(FrameRefusal::LacksDirectory)?;
         Ok((target, take_name(input)?))
     }
 }
@@ -426,7 +485,7 @@ impl FileIds {
     }
 }
 
-fn take_mode(input: &mut WireInput) -> Result<u32, WireDamage> {
+pub(super) fn take_mode(input: &mut WireInput) -> Result<u32, WireDamage> {
     let mode = input.varint_max(0o7777, "permission bits")?;
     Ok(u32::try_from(mode).expect("checked"))
 }
@@ -434,6 +493,10 @@ fn take_mode(input: &mut WireInput) -> Result<u32, WireDamage> {
 /// Reads the identity of an adopted directory, and the name for it.
 fn take_adopted<'b>(input: &mut WireInput<'b>) -> Result<(DirId, &'b [u8]), WireDamage> {
     Ok((DirId(input.u128()?), take_name(input)?))
+}
+
+fn not_of_clients() -> Error {
+    Error::new(Kind::NotPermitted, "only servers change names of directories at other seats")
 }
 
 fn take_flags(input: &mut WireInput) -> Result<RenameFlags, WireDamage> {
@@ -455,7 +518,9 @@ fn take_condition(input: &mut WireInput) -> Result<XattrSet, WireDamage> {
 }
 
 /// Reads a file to make, and whether to open it.
-fn take_new_file<'b>(input: &mut WireInput<'b>) -> Result<(NewFile<'b>, bool), WireDamage> {
+pub(super) fn take_new_file<'b>(
+    input: &mut WireInput<'b>,
+) -> Result<(NewFile<'b>, bool), WireDamage> {
     let code = input.u8()?;
     let kind = match NameKind::of_number((code & !MAKE_OPENS).into()) {
         Some(NameKind::Is(kind)) => kind,

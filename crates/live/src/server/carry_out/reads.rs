@@ -10,14 +10,16 @@ use esker_fs::stack::dir::Dir;
 use esker_fs::stack::identity::EXECUTE;
 use esker_fs::stack::list::DirCursor;
 use esker_fs::stack::namespace::FollowLinks;
+use esker_fs::stack::seat_search::{SeatSearch, path_at_seat};
 use esker_table::manifest::SetId;
 use tokio::task::block_in_place;
 
 use super::named_file::NamedFile;
 use super::{ANSWER_BYTES_MAX, ClientSession, FrameRefusal, check_goes_on, take_name};
+use crate::server::seat_snapshot::{freeze, snapshot_seats};
 use crate::wire::{
     ANSWER_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader, NAME_BYTES_MAX,
-    PATH_BYTES_MAX, TRANSFER_BYTES_MAX, Verb, finish_frame, put_attributes, put_status,
+    PATH_BYTES_MAX, SeatPath, TRANSFER_BYTES_MAX, Verb, finish_frame, put_attributes, put_status,
     start_frame,
 };
 
@@ -115,12 +117,13 @@ impl ClientSession<'_> {
                 found.map(|_| Vec::new())
             }
             Verb::Resolve => {
+                let top = DirId(input.u128()?);
                 let follow = match input.u8()? {
                     0 => FollowLinks::No,
                     1 => FollowLinks::Yes,
                     _ => return Err(input.damage("whether to follow links").into()),
                 };
-                self.resolve(input.bytes(PATH_BYTES_MAX, "a path")?, follow)
+                self.resolve(top, input.bytes(PATH_BYTES_MAX, "a path")?, follow)
             }
             Verb::List => {
                 let after = input.bytes(NAME_BYTES_MAX, "a name")?;
@@ -137,6 +140,17 @@ impl ClientSession<'_> {
                 let name = take_name(input)?;
                 // These two wait for a flush, which must not hold up other connections.
                 block_in_place(|| self.adopt_set(set, name))
+            }
+            // Of the server of another seat.
+            Verb::Freeze => block_in_place(|| self.freeze()),
+            Verb::Thaw => {
+                let held = self.served.freeze().check(self.freeze, self.served.clock());
+                self.served.freeze().end(self.freeze);
+                held.map(|()| Vec::new())
+            }
+            Verb::SnapshotPart => {
+                let set = SetId(input.u128()?);
+                block_in_place(|| self.snapshot_part(set))
             }
             Verb::Status => Ok(encoded(self.served.status().to_string().as_bytes())),
             _ => return Err(input.damage("a request after the handshake").into()),
@@ -188,22 +202,41 @@ impl ClientSession<'_> {
 
     /// Keeps a directory that was looked up open, so that the client can name it by its identity.
     pub(super) fn keep_directory(&self, parent: &Dir, name: &[u8], inode: &Inode) {
+        // A directory at another seat is opened by its own server only.
         if inode.is_directory()
+            && inode.seat().is_none()
             && let Ok(dir) = self.session.open_dir(parent, name, inode)
         {
             self.directories.keep(&dir);
         }
     }
 
-    fn resolve(&self, path: &[u8], follow: FollowLinks) -> Result<Vec<u8>> {
-        let found = self.session.find(path, follow)?;
-        self.directories.keep(&found.dir);
-        let mut out = found.dir.id().0.to_le_bytes().to_vec();
-        put_bytes(&mut out, &found.name);
-        put_attributes(&mut out, &found.inode);
-        self.seen_links.add(&found.inode);
-        if !found.name.is_empty() {
-            self.keep_directory(&found.dir, &found.name, &found.inode);
+    fn resolve(&self, top: DirId, path: &[u8], follow: FollowLinks) -> Result<Vec<u8>> {
+        let session = &self.session;
+        let top = match top {
+            DirId::ROOT => session.root().clone(),
+            id => session.open_seat_root(id)?,
+        };
+        let mut out = Vec::new();
+        match session.search_seat(&top, path, follow)? {
+            SeatSearch::Found(found) => {
+                self.directories.keep(&found.dir);
+                let dir = (found.dir.id(), &path_at_seat(&found.dir)[..]);
+                SeatPath::put_found(&mut out, dir, (&found.name, &found.inode));
+                self.seen_links.add(&found.inode);
+                if !found.name.is_empty() {
+                    self.keep_directory(&found.dir, &found.name, &found.inode);
+                }
+            }
+            SeatSearch::Elsewhere { seat, id, name: (dir, name), rest } => {
+                let mut path = path_at_seat(&dir);
+                if !path.is_empty() {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(&name);
+                SeatPath::put_elsewhere(&mut out, (seat, id), &path, &rest);
+            }
+            SeatSearch::Above { rest } => SeatPath::put_above(&mut out, &rest),
         }
         Ok(out)
     }
@@ -220,9 +253,12 @@ impl ClientSession<'_> {
                 return Ok(ControlFlow::Break(()));
             }
             put_bytes(&mut entries, entry.name());
-            let inode = entry.inode()?;
+            let mut inode = entry.inode()?;
             if may_search {
                 self.seen_links.add(&inode);
+            } else if inode.seat().is_some() {
+                // Whoever knows the identity can use the directory.
+                inode.id = 0;
             }
             put_attributes(&mut entries, &inode);
             count += 1;
@@ -236,7 +272,7 @@ impl ClientSession<'_> {
 
     /// Fails for clients of other users than the server's, who cannot write the store either, except
     /// those of the superuser.
-    fn check_is_of_owner(&self, what: &str) -> Result<()> {
+    pub(super) fn check_is_of_owner(&self, what: &str) -> Result<()> {
         let uid = self.session.identity().uid;
         if uid == 0 || uid == self.served.session().identity().uid {
             return Ok(());
@@ -259,13 +295,31 @@ impl ClientSession<'_> {
         Ok(identity.0.to_le_bytes().to_vec())
     }
 
-    /// Publishes the current state.
+    /// Publishes the current state of all seats.
     fn snapshot(&self, name: &[u8]) -> Result<Vec<u8>> {
         self.check_is_of_owner("publish snapshots of the namespace")?;
         let name = std::str::from_utf8(name)
             .map_err(|_| Error::new(Kind::Invalid, "the name of a snapshot is text"))?;
-        let set = self.served.session().snapshot(name)?;
+        let set = match self.served.seats().has_others() {
+            true => snapshot_seats(self.served, name)?,
+            false => self.served.session().snapshot(name)?,
+        };
         Ok(set.0.to_le_bytes().to_vec())
+    }
+
+    /// Holds up changes at this seat for the snapshot of another one's server.
+    fn freeze(&self) -> Result<Vec<u8>> {
+        self.check_is_of_owner("hold up changes")?;
+        freeze(self.served, self.freeze)?;
+        Ok(Vec::new())
+    }
+
+    /// Takes this seat's part of a snapshot.
+    fn snapshot_part(&self, set: SetId) -> Result<Vec<u8>> {
+        self.check_is_of_owner("publish snapshots of the namespace")?;
+        self.served.freeze().check(self.freeze, self.served.clock())?;
+        let part = self.served.session().snapshot_part(set)?;
+        Ok(encoded(&part.encode()?))
     }
 }
 

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Live directory: the directories and files of a live namespace as clients name them in requests.
+
+use std::sync::Arc;
+
+use esker_fs::inode::DirId;
+
+use crate::wire::LiveAttributes;
+
+/// A directory of a live namespace, as a client names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveDir {
+    /// Its identity, which it keeps wherever it is moved.
+    pub id: DirId,
+    /// The path by which it was opened.
+    pub path: Arc<[u8]>,
+    /// The place where its seat finds it.
+    pub place: SeatPlace,
+}
+
+/// A place at a seat. A server that does not have it open follows the path again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeatPlace {
+    /// The seat.
+    pub seat: u16,
+    /// The directory from which the path leads: the root, or one whose name is at another seat.
+    pub top: DirId,
+    /// The path from there.
+    pub path: Arc<[u8]>,
+}
+
+impl LiveDir {
+    /// The root directory.
+    #[must_use]
+    pub fn root() -> Self {
+        let place = SeatPlace { seat: 0, top: DirId::ROOT, path: Arc::from(&b""[..]) };
+        Self { id: DirId::ROOT, path: Arc::from(&b"/"[..]), place }
+    }
+
+    /// The directory `id` at seat 0, which has the root.
+    #[must_use]
+    pub fn below_root(id: DirId, path: &[u8]) -> Self {
+        let path: Arc<[u8]> = Arc::from(path);
+        let place = SeatPlace { seat: 0, top: DirId::ROOT, path: path.clone() };
+        Self { id, path, place }
+    }
+
+    /// The directory `id`, which is at another seat than its name.
+    #[must_use]
+    pub fn seat_root(seat: u16, id: DirId, path: &[u8]) -> Self {
+        let place = SeatPlace { seat, top: id, path: Arc::from(&b""[..]) };
+        Self { id, path: Arc::from(path), place }
+    }
+
+    /// The directory `name` in this one, with the attributes that a look-up returned.
+    #[must_use]
+    pub fn child(&self, name: &[u8], attributes: &LiveAttributes) -> Self {
+        let (id, path) = (DirId(attributes.id), self.join(name));
+        match attributes.seat {
+            Some(seat) => Self::seat_root(seat, id, &path),
+            None => {
+                let place = SeatPlace { path: joined(&self.place.path, name).into(), ..self.place };
+                Self { id, path: path.into(), place }
+            }
+        }
+    }
+
+    /// The path of `name` in the directory.
+    #[must_use]
+    pub fn join(&self, name: &[u8]) -> Vec<u8> {
+        joined(&self.path, name)
+    }
+}
+
+/// A file of a live namespace, as a client names it: by its name in a directory, and by its
+/// identity if that is known. With an identity, requests never reach another file that has the name
+/// by then. The empty name stands for the directory itself.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveFile<'a> {
+    /// The directory.
+    pub dir: &'a LiveDir,
+    /// The name.
+    pub name: &'a [u8],
+    /// The identity; 0 if any file at the name is meant.
+    pub id: u128,
+}
+
+impl<'a> LiveFile<'a> {
+    /// Whichever file is at `name` in `dir`.
+    #[must_use]
+    pub fn at(dir: &'a LiveDir, name: &'a [u8]) -> Self {
+        Self { dir, name, id: 0 }
+    }
+}
+
+/// Returns the path of `name` in the directory at `path`. The empty path leads to where it starts.
+pub(super) fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if path.is_empty() || path.ends_with(b"/") { b"" } else { b"/" };
+    [path, slash, name].concat()
+}

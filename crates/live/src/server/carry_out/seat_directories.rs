@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Seat directories: the part of changes that other seats carry out, before the changes themselves.
+//!
+//! A new directory may be at another seat than its name; a directory at another seat is removed there
+//! first. That needs requests to other servers, which must not be made under the lock of the known
+//! clients: two servers would wait for each other. So it is prepared before the lock is taken, and
+//! the change finds out whether what was prepared still holds.
+
+use std::collections::BTreeMap;
+
+use esker_base::wire::WireInput;
+use esker_base::{Error, Kind, Result};
+use esker_fs::inode::{DirId, FileKind, Inode};
+use esker_fs::ops::{NewFile, RenameFlags};
+use esker_fs::stack::dir::Dir;
+use esker_fs::stack::seat_search::top_of;
+use tokio::task::block_in_place;
+
+use super::changes::{take_mode, take_new_file};
+use super::{ClientSession, FrameRefusal, take_name};
+use crate::client::{LiveDir, Request};
+use crate::server::client_window::ItemPosition;
+use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, Verb};
+
+/// What another seat has done for an item.
+#[derive(Debug)]
+pub(super) enum SeatPreparation {
+    /// Made a directory, which gets its name now.
+    Made { seat: u16, id: DirId, planned: Box<Inode> },
+    /// Removed a directory, whose name goes now.
+    Removed(DirId),
+    /// Refused.
+    Refused(Error),
+}
+
+/// A step of a change at another seat.
+struct SeatStep {
+    seat: u16,
+    id: DirId,
+    /// What it is once it is done.
+    done: SeatPreparation,
+}
+
+impl SeatStep {
+    fn request(&self) -> Request {
+        let name = self.id.seat_root_name();
+        match &self.done {
+            SeatPreparation::Made { planned, .. } => {
+                let new = NewFile {
+                    kind: FileKind::Directory,
+                    mode: planned.mode,
+                    uid: planned.uid,
+                    gid: planned.gid,
+                    rdev: 0,
+                    target: &[],
+                };
+                Request::make_node(&seat_roots(self.seat), name.as_bytes(), (&new, false))
+            }
+            _ => Request::remove_directory(&seat_roots(self.seat), &[name.as_bytes()]),
+        }
+    }
+}
+
+/// The directory of the seat roots, to a server of its seat.
+fn seat_roots(seat: u16) -> LiveDir {
+    let mut dir = LiveDir::seat_root(seat, DirId::SEAT_ROOTS, b"");
+    dir.place.top = DirId::ROOT;
+    dir
+}
+
+impl ClientSession<'_> {
+    /// True if `verb` may need another seat.
+    pub(super) fn needs_preparation(&self, verb: Verb) -> bool {
+        use Verb::{MakeDirectory, MakeNode, RemoveDirectory};
+        self.served.seats().has_others()
+            && matches!(verb, MakeDirectory | MakeNode | RemoveDirectory)
+    }
+
+    /// Has other seats do their part of the items of a change that are not done yet. What is wrong
+    /// with the request shows when it is carried out.
+    pub(super) fn prepare(&mut self, header: &FrameHeader, payload: &[u8]) {
+        if header.items > CHANGE_ITEMS_MAX {
+            return;
+        }
+        block_in_place(|| {
+            self.discard_unnamed();
+            let waiting = self.items_to_do(header);
+            if let Ok(steps) = self.plan_items(header.verb, payload, &waiting) {
+                self.prepared = self.carry_out_elsewhere(steps);
+            }
+        });
+    }
+
+    /// The items of a request that are not done.
+    fn items_to_do(&self, header: &FrameHeader) -> Vec<bool> {
+        let clients = self.served.clients().lock();
+        let known = clients.get(&self.client).expect("known while it is connected");
+        let is_answered = known.window.answer(header.number).is_some();
+        let is_done = |item| known.window.is_done(ItemPosition { number: header.number, item });
+        (0..header.items).map(|item| !is_answered && !is_done(item)).collect()
+    }
+
+    /// Decides what other seats do for the `waiting` items of a request, before any of them does it.
+    fn plan_items(
+        &self,
+        verb: Verb,
+        payload: &[u8],
+        waiting: &[bool],
+    ) -> Result<Vec<(u16, SeatStep)>, FrameRefusal> {
+        let mut names = Vec::new();
+        let mut input = WireInput::new(payload);
+        let dir = self.directories.get(DirId(input.u128()?)).ok_or(FrameRefusal::LacksDirectory)?;
+        let is_root = self.session.identity().is_root();
+        for (item, is_waiting) in (0..).zip(waiting) {
+            let (new, name) = match verb {
+                Verb::MakeDirectory => {
+                    let (mode, name) = (take_mode(&mut input)?, take_name(&mut input)?);
+                    (Some((mode, None)), name)
+                }
+                Verb::MakeNode => {
+                    let (new, _) = take_new_file(&mut input)?;
+                    let name = take_name(&mut input)?;
+                    if new.kind != FileKind::Directory {
+                        continue;
+                    }
+                    (Some((new.mode, is_root.then_some((new.uid, new.gid)))), name)
+                }
+                _ => (None, take_name(&mut input)?),
+            };
+            if *is_waiting && dir.id() != DirId::SEAT_ROOTS {
+                names.push((item, new, name));
+            }
+        }
+        let plan = |(item, new, name)| {
+            let step = match new {
+                Some(attributes) => self.plan_directory(&dir, name, attributes),
+                None => self.plan_removal(&dir, name),
+            };
+            step.map(|step| (item, step))
+        };
+        Ok(names.into_iter().filter_map(plan).collect())
+    }
+
+    /// Chooses a seat for a new directory; `None` for this one.
+    fn plan_directory(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        (mode, owner): (u32, Option<(u32, u32)>),
+    ) -> Option<SeatStep> {
+        // A directory that cannot be made is refused with its change.
+        let planned = self.session.plan_directory(dir, name, mode, owner).ok()?;
+        let seat = self.served.seats().choose(self.served.entries(), self.served.clock());
+        let id = DirId(self.served.draw_identity());
+        let made = SeatPreparation::Made { seat, id, planned: Box::new(planned) };
+        (seat != self.served.seat()).then_some(SeatStep { seat, id, done: made })
+    }
+
+    /// Finds the seat of the directory `name` of `dir`; `None` if that is this one.
+    fn plan_removal(&self, dir: &Dir, name: &[u8]) -> Option<SeatStep> {
+        // What is at this seat is removed, or refused, with its change.
+        let (seat, id) = self.session.seat_root_to_remove(dir, name).ok()??;
+        Some(SeatStep { seat, id, done: SeatPreparation::Removed(id) })
+    }
+
+    /// Has other seats carry out `steps`, those of one seat together. Returns what they did, by item.
+    fn carry_out_elsewhere(&self, steps: Vec<(u16, SeatStep)>) -> BTreeMap<u16, SeatPreparation> {
+        let seats = self.served.seats();
+        let (mut prepared, mut by_seat) = (BTreeMap::new(), BTreeMap::<u16, Vec<_>>::new());
+        for (item, step) in steps {
+            let is_removal = matches!(step.done, SeatPreparation::Removed(_));
+            if is_removal && !seats.closing().insert(step.id) {
+                prepared.insert(item, SeatPreparation::Refused(changing()));
+            } else {
+                by_seat.entry(step.seat).or_default().push((item, step));
+            }
+        }
+        for (seat, steps) in by_seat {
+            let requests = steps.iter().map(|(_, step)| step.request().durable()).collect();
+            let answers = seats.call(seat, requests);
+            let answers: Vec<Result<()>> = match answers {
+                Ok(answers) => answers.into_iter().map(|answer| answer.outcome()).collect(),
+                Err(error) => {
+                    let refused = || Err(Error::new(error.kind(), error.to_string()));
+                    steps.iter().map(|_| refused()).collect()
+                }
+            };
+            for ((item, step), outcome) in steps.into_iter().zip(answers) {
+                if let Some(step) = self.conclude(step, outcome) {
+                    prepared.insert(item, step);
+                }
+            }
+        }
+        prepared
+    }
+
+    /// What the change has to know of `step`, which had this outcome at the other seat.
+    fn conclude(&self, step: SeatStep, outcome: Result<()>) -> Option<SeatPreparation> {
+        match (&step.done, outcome) {
+            (_, Ok(())) => Some(step.done),
+            // It is gone, maybe since before a crash.
+            (SeatPreparation::Removed(_), Err(error)) if error.kind() == Kind::NotFound => {
+                Some(step.done)
+            }
+            (SeatPreparation::Removed(id), Err(error)) => {
+                self.served.seats().closing().remove(id);
+                Some(SeatPreparation::Refused(error))
+            }
+            // The directory is made at this seat instead.
+            (_, Err(_)) => None,
+        }
+    }
+
+    /// True if another seat has removed a directory for the change under way.
+    pub(super) fn has_removed_elsewhere(&self) -> bool {
+        self.prepared.values().any(|step| matches!(step, SeatPreparation::Removed(_)))
+    }
+
+    /// Ends the preparation of a change, which was carried out.
+    pub(super) fn end_preparation(&mut self) {
+        for (_, step) in std::mem::take(&mut self.prepared) {
+            match step {
+                SeatPreparation::Made { seat, id, .. } => self.unnamed.push((seat, id)),
+                SeatPreparation::Removed(id) => {
+                    self.served.seats().closing().remove(&id);
+                }
+                SeatPreparation::Refused(_) => {}
+            }
+        }
+    }
+
+    /// Removes directories at other seats that got no name. One that stays is garbage.
+    pub(super) fn discard_unnamed(&mut self) {
+        for (seat, id) in std::mem::take(&mut self.unnamed) {
+            let root = id.seat_root_name();
+            let request = Request::remove_directory(&seat_roots(seat), &[root.as_bytes()]);
+            let _ = self.served.seats().call(seat, vec![request]);
+        }
+    }
+
+    /// Makes the directory `name`, at the seat where it was prepared. Returns its inode if that is
+    /// another one.
+    pub(super) fn name_prepared(
+        &mut self,
+        item: u16,
+        (dir, name): (&Dir, &[u8]),
+    ) -> Option<Result<Inode>> {
+        let Some(SeatPreparation::Made { seat, id, planned }) = self.prepared.get(&item) else {
+            return None;
+        };
+        let named = self.session.name_seat_root(dir, name, (*seat, *id), planned);
+        if named.is_ok() {
+            self.prepared.remove(&item);
+        }
+        Some(named)
+    }
+
+    /// Removes the directory `name`, which is at this seat or was removed at its own.
+    pub(super) fn remove_prepared(&mut self, item: u16, (dir, name): (&Dir, &[u8])) -> Result<()> {
+        match self.prepared.get(&item) {
+            Some(SeatPreparation::Removed(id)) => self.session.unname_seat_root(dir, name, *id),
+            Some(SeatPreparation::Refused(error)) => {
+                Err(Error::new(error.kind(), error.to_string()))
+            }
+            _ if self.served.seats().has_others()
+                && self.session.seat_root_to_remove(dir, name)?.is_some() =>
+            {
+                Err(changing())
+            }
+            _ => self.session.rmdir(dir, name).map(drop),
+        }
+    }
+
+    /// Fails for a rename that this seat cannot carry out alone.
+    pub(super) fn check_rename(
+        &self,
+        (dir, old): (&Dir, &[u8]),
+        (target, new): (&Dir, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if !self.served.seats().has_others() {
+            return Ok(());
+        }
+        let is_closing = |inode: &Inode| self.served.seats().closing().contains(&inode.dir_id());
+        let across = |what: &str| Err(Error::new(Kind::CrossDevice, what));
+        let (Ok(moved), replaced) =
+            (self.session.lookup(dir, old, false), self.session.lookup(target, new, false).ok())
+        else {
+            // The rename itself says why.
+            return Ok(());
+        };
+        let exchanged = replaced.as_ref().filter(|_| flags == RenameFlags::Exchange);
+        let directories = [Some(&moved), exchanged].into_iter().flatten();
+        for directory in directories.filter(|inode| inode.is_directory()) {
+            if is_closing(directory) {
+                return Err(changing());
+            }
+            // The directories above these two are at other seats, so only those that do not change
+            // them cannot make a loop.
+            if top_of(dir) != top_of(target) {
+                return across("directories are not moved between directories at different seats");
+            }
+        }
+        let is_replaced = flags == RenameFlags::Replace && moved.is_directory();
+        if is_replaced && replaced.is_some_and(|inode| inode.seat().is_some()) {
+            return across("a directory at another seat is not replaced: remove it first");
+        }
+        Ok(())
+    }
+}
+
+fn changing() -> Error {
+    Error::new(Kind::Conflict, "the directory is being removed or was just made; try again")
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Other seats: the servers of the other seats of a live namespace, as clients see them.
+//!
+//! A server asks them to make and remove directories whose names it has, and for their parts of
+//! snapshots. It never does so while it carries out changes, so two servers do not wait for each
+//! other.
+//! Source: IndexFS, thesis §2.1 (each new directory on the one of two random servers that has fewer
+//! entries; servers know these numbers approximately).
+
+use std::time::Duration;
+
+use esker_base::store::SharedStore;
+use esker_base::{Clock, Error, Kind, Random, Result};
+use esker_fs::inode::DirId;
+use esker_fs::stack::identity::Identity;
+use hashbrown::HashSet;
+use parking_lot::{Mutex, MutexGuard};
+use serde_json::Value;
+
+use crate::client::{Answer, LiveClientOptions, LiveConnection, Request};
+use crate::proof::UserSecret;
+
+/// Time for which a server tries to reach another one. Its client waits meanwhile.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Age of the known number of entries of a seat from which it is asked again.
+const ENTRIES_AGE_MAX: Duration = Duration::from_secs(5);
+/// Maximum bytes of the state of a server.
+const STATUS_BYTES_MAX: usize = 1 << 20;
+
+/// The seats of a live namespace, from the server of one of them.
+#[derive(Debug)]
+pub(super) struct OtherSeats {
+    store: SharedStore,
+    name: String,
+    own: u16,
+    secret: Option<UserSecret>,
+    changes: Vec<SeatConnection>,
+    /// Other connections, since a change may wait for the end of a snapshot.
+    snapshots: Vec<SeatConnection>,
+    /// What is known of each seat.
+    loads: Mutex<Vec<SeatLoad>>,
+    /// Directories at other seats that are being removed.
+    closing: Mutex<HashSet<DirId>>,
+}
+
+/// The connection to a seat, made when it is first needed.
+type SeatConnection = Mutex<Option<LiveConnection>>;
+
+/// Approximately how many entries a seat has.
+#[derive(Clone, Copy, Debug, Default)]
+struct SeatLoad {
+    entries: u64,
+    asked_ns: u64,
+}
+
+impl OtherSeats {
+    /// The seats of the live namespace `name`, which has `seats`, from the server of `own`.
+    pub fn new(
+        store: SharedStore,
+        name: &str,
+        (own, seats): (u16, usize),
+        secret: Option<UserSecret>,
+    ) -> Self {
+        Self {
+            store,
+            name: name.to_owned(),
+            own,
+            secret,
+            changes: (0..seats).map(|_| Mutex::default()).collect(),
+            snapshots: (0..seats).map(|_| Mutex::default()).collect(),
+            loads: Mutex::new(vec![SeatLoad::default(); seats]),
+            closing: Mutex::default(),
+        }
+    }
+
+    /// True if there are any.
+    pub fn has_others(&self) -> bool {
+        self.changes.len() > 1
+    }
+
+    /// The numbers of all other seats.
+    pub fn numbers(&self) -> impl Iterator<Item = u16> {
+        let seats = u16::try_from(self.changes.len()).expect("at most SEATS_MAX");
+        (0..seats).filter(|seat| *seat != self.own)
+    }
+
+    /// The directories at other seats that are being removed.
+    pub fn closing(&self) -> MutexGuard<'_, HashSet<DirId>> {
+        self.closing.lock()
+    }
+
+    /// Chooses the seat of a new directory: the one of two random seats that has fewer entries.
+    /// Counts the directory for it. `own_entries` are those of this seat.
+    pub fn choose(&self, own_entries: u64, clock: &dyn Clock) -> u16 {
+        let mut random = Random::from_system();
+        let mut draw = |below: usize| {
+            let below = u64::try_from(below).expect("a number of seats");
+            u16::try_from(random.next_u64() % below).expect("a seat")
+        };
+        let first = draw(self.changes.len());
+        let mut second = draw(self.changes.len() - 1);
+        second += u16::from(second >= first);
+        for seat in [first, second] {
+            self.refresh(seat, own_entries, clock);
+        }
+        let mut loads = self.loads.lock();
+        let entries = |seat: u16| loads[usize::from(seat)].entries;
+        let chosen = if entries(second) < entries(first) { second } else { first };
+        loads[usize::from(chosen)].entries += 1;
+        chosen
+    }
+
+    /// Sends `requests` to the server of `seat`, and returns their answers in order.
+    ///
+    /// # Errors
+    /// `Unavailable` if it cannot be reached; `Denied`. Which requests were carried out is unknown.
+    pub fn call(&self, seat: u16, requests: Vec<Request>) -> Result<Vec<Answer>> {
+        self.call_by(&self.changes, seat, requests)
+    }
+
+    /// Like [`OtherSeats::call`], for requests that hold up changes, or take a part of a snapshot.
+    ///
+    /// # Errors
+    /// As [`OtherSeats::call`].
+    pub fn call_for_snapshot(&self, seat: u16, requests: Vec<Request>) -> Result<Vec<Answer>> {
+        self.call_by(&self.snapshots, seat, requests)
+    }
+
+    fn call_by(
+        &self,
+        connections: &[SeatConnection],
+        seat: u16,
+        requests: Vec<Request>,
+    ) -> Result<Vec<Answer>> {
+        let place = connections.get(usize::from(seat)).filter(|_| seat != self.own);
+        let place = place.ok_or_else(|| {
+            Error::new(Kind::Corrupt, format!("a directory at seat {seat} of {}", self.name))
+        })?;
+        let mut connection = place.lock();
+        let connection = match &mut *connection {
+            Some(connection) => connection,
+            absent => absent.insert(self.connect(seat)?),
+        };
+        let mut numbers = Vec::with_capacity(requests.len());
+        for request in requests {
+            numbers.push(connection.submit(request.for_seat(seat))?);
+        }
+        numbers.into_iter().map(|number| connection.wait(number)).collect()
+    }
+
+    fn connect(&self, seat: u16) -> Result<LiveConnection> {
+        let options = LiveClientOptions {
+            identity: Identity::of_process(),
+            secret: self.secret.clone(),
+            patience: PATIENCE,
+        };
+        LiveConnection::connect(&self.store, (&self.name, seat), options)
+    }
+
+    /// Asks for the number of entries of `seat` if the known one is old. Without an answer, the seat
+    /// counts as full.
+    fn refresh(&self, seat: u16, own_entries: u64, clock: &dyn Clock) {
+        let now_ns = clock.monotonic_ns().max(1);
+        let asked_ns = self.loads.lock()[usize::from(seat)].asked_ns;
+        let age_ns = u128::from(now_ns.saturating_sub(asked_ns));
+        if asked_ns != 0 && age_ns <= ENTRIES_AGE_MAX.as_nanos() {
+            return;
+        }
+        let entries = if seat == self.own { Some(own_entries) } else { self.entries_of(seat) };
+        let load = SeatLoad { entries: entries.unwrap_or(u64::MAX / 2), asked_ns: now_ns };
+        self.loads.lock()[usize::from(seat)] = load;
+    }
+
+    fn entries_of(&self, seat: u16) -> Option<u64> {
+        let [answer] = self.call(seat, vec![Request::status()]).ok()?.try_into().ok()?;
+        let text = answer.only(|input| Ok(input.bytes(STATUS_BYTES_MAX, "a status")?.to_vec()));
+        let status: Value = serde_json::from_slice(&text.ok()?).ok()?;
+        status["session"]["entries"].as_u64()
+    }
+}

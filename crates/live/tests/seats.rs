@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Seats: a live namespace whose directories are spread over several servers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
+use esker_base::{Kind, Random, Result};
+use esker_fs::inode::FileKind;
+use esker_fs::maintenance::verify::VerifyOptions;
+use esker_fs::repository::Repository;
+use esker_fs::retention::gc::GcOptions;
+use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
+use esker_live::client::{LiveClientOptions, LiveDir, LiveFile, Request};
+use esker_live::wire::AttributeRequest;
+use esker_live::{LiveServer, LiveTree};
+use esker_table::manifest::SetId;
+
+use crate::campaign;
+use crate::served::{NAME, client_options, server_options, session_options};
+
+/// A store with a live namespace of several seats.
+struct SeatedStore {
+    store: SharedStore,
+    repository: Repository,
+    seats: u16,
+}
+
+impl SeatedStore {
+    fn new(seats: u16) -> Self {
+        Self::in_store(Arc::new(MemoryStore::new()), seats)
+    }
+
+    fn in_store(store: SharedStore, seats: u16) -> Self {
+        let repository = Repository::new(store.clone());
+        let made = repository.create_live(NAME, &[], seats.into(), session_options());
+        drop(made.expect("a live namespace"));
+        Self { store, repository, seats }
+    }
+
+    /// The server of `seat`, which takes over from any other.
+    fn serve(&self, seat: u16) -> LiveServer {
+        LiveServer::start(&self.repository, (NAME, seat), server_options()).expect("a server")
+    }
+
+    fn serve_all(&self) -> Vec<LiveServer> {
+        (0..self.seats).map(|seat| self.serve(seat)).collect()
+    }
+
+    fn connect(&self) -> LiveTree {
+        LiveTree::connect(&self.store, NAME, client_options()).expect("a connection")
+    }
+
+    fn assert_sound(&self) -> Result<()> {
+        let report = self.repository.verify(&VerifyOptions::default())?;
+        assert!(report.is_sound(), "{:#?}", report.findings);
+        Ok(())
+    }
+}
+
+/// Makes `count` directories in each other's and the root's, with a file in each; returns them.
+fn grow(tree: &mut LiveTree, count: usize, seed: u64) -> Result<Vec<LiveDir>> {
+    let mut random = Random::from_seed(seed);
+    let mut dirs = vec![LiveDir::root()];
+    for number in 0..count {
+        let parent = dirs[random.below(dirs.len() as u64) as usize].clone();
+        let dir = tree.make_directory(&parent, format!("d{number}").as_bytes(), 0o755)?;
+        tree.create(&dir, b"file", 0o644)?;
+        tree.write(&dir, b"file", 0, &dir.path)?;
+        dirs.push(dir);
+    }
+    Ok(dirs)
+}
+
+/// All paths below `dir`, with the content of files.
+fn all_paths(tree: &mut LiveTree, dir: &LiveDir) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![dir.clone()];
+    while let Some(dir) = waiting.pop() {
+        for entry in tree.list(&dir)? {
+            let path = dir.join(&entry.name);
+            let mut content = Vec::new();
+            match entry.attributes.kind {
+                FileKind::Directory => waiting.push(dir.child(&entry.name, &entry.attributes)),
+                FileKind::File => content = tree.read(&dir, &entry.name)?,
+                _ => {}
+            }
+            found.insert(path, content);
+        }
+    }
+    Ok(found)
+}
+
+/// The same of a snapshot.
+fn all_paths_of(repository: &Repository, set: SetId) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let view = repository.open(&[set], Identity::root())?;
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![(view.root().clone(), Vec::new())];
+    while let Some((dir, path)) = waiting.pop() {
+        let mut names = Vec::new();
+        view.list(&dir, &Default::default(), &mut |entry| {
+            names.push((entry.name().to_vec(), entry.inode()?));
+            Ok(std::ops::ControlFlow::Continue(()))
+        })?;
+        for (name, inode) in names {
+            let path = [&path[..], b"/", &name].concat();
+            let mut content = Vec::new();
+            if inode.is_directory() {
+                waiting.push((view.open_dir(&dir, &name, &inode)?, path.clone()));
+            } else {
+                content = view.read(&inode, 0, 1 << 20)?.to_vec();
+            }
+            found.insert(path, content);
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn directories_are_spread_and_paths_cross_their_seats() -> Result<()> {
+    let live = SeatedStore::new(3);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = grow(&mut tree, 60, 1)?;
+    let mut used = [0; 3];
+    dirs.iter().for_each(|dir| used[usize::from(dir.place.seat)] += 1);
+    assert!(used.iter().all(|used| *used >= 8), "{used:?}");
+    let crossing = |dir: &&LiveDir| dir.path.iter().filter(|&&byte| byte == b'/').count() > 2;
+    assert!(dirs.iter().filter(crossing).count() > 10);
+
+    // Another client finds all of it, also by links and by `..`.
+    let mut other = live.connect();
+    for dir in &dirs[1..] {
+        let found = other.dir(&dir.path)?;
+        assert_eq!((found.id, &found.path, found.place.seat), (dir.id, &dir.path, dir.place.seat));
+        assert_eq!(other.read(&found, b"file")?, &*dir.path);
+        let (parent, name) = other.locate(&dir.path)?;
+        let shown = other.lookup(&parent, name)?;
+        assert_eq!(shown.id, dir.id.0);
+        let up = [&dir.path, &b"/.."[..]].concat();
+        assert_eq!(other.dir(&up)?.id, parent.id, "{}", String::from_utf8_lossy(&up));
+        let around = [&dir.path, &b"/../"[..], name, b"/./file"].concat();
+        assert_eq!(other.locate_file(&around)?.0.id, dir.id);
+        other.change(Request::make_symlink(dir, &[&dir.path, &b"/file"[..]].concat(), b"abs"))?;
+        other.change(Request::make_symlink(dir, &[b"../", name, b"/file"].concat(), b"rel"))?;
+        for link in [&b"abs"[..], b"rel"] {
+            let (at, name) = other.locate_file(&dir.join(link))?;
+            assert_eq!((at.id, &name[..]), (dir.id, &b"file"[..]));
+        }
+    }
+    let all = all_paths(&mut tree, &LiveDir::root())?;
+    assert_eq!(all.len(), 60 * 4);
+
+    // A loop of links over seats ends.
+    let far = dirs.iter().find(|dir| dir.place.seat == 1).expect("one of sixty");
+    other.change(Request::make_symlink(far, &far.join(b"round"), b"round"))?;
+    assert_eq!(other.dir(&far.join(b"round")).unwrap_err().kind(), Kind::Loop);
+    for server in servers {
+        server.end()?;
+    }
+    live.assert_sound()
+}
+
+#[test]
+fn a_directory_at_another_seat_changes_like_any_other() -> Result<()> {
+    let live = SeatedStore::new(2);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let root = LiveDir::root();
+    let mut made = Vec::new();
+    for number in 0.. {
+        let name = format!("d{number}").into_bytes();
+        let dir = tree.make_directory(&root, &name, 0o750)?;
+        made.push((name, dir));
+        if [0, 1].iter().all(|seat| made.iter().any(|(_, dir)| dir.place.seat == *seat)) {
+            break;
+        }
+    }
+    let of_seat = |seat| made.iter().find(|(_, dir)| dir.place.seat == seat).expect("made");
+    let ((near_name, near), (name, far)) = (of_seat(0), of_seat(1));
+    let shown = tree.lookup(&root, name)?;
+    assert_eq!((shown.mode, shown.kind), (0o750, FileKind::Directory));
+    let mode = AttributeRequest { mode: Some(0o711), ..AttributeRequest::default() };
+    tree.change(Request::set_attributes(&LiveFile::at(far, b""), &mode))?;
+    assert_eq!(tree.lookup(&root, name)?.mode, 0o711);
+    // By its name it cannot be changed: that is at the other seat.
+    let refused = tree.set_attributes(&root, name, &mode).unwrap_err();
+    assert_eq!(refused.kind(), Kind::CrossDevice);
+
+    tree.create(far, b"file", 0o644)?;
+    tree.create(near, b"near", 0o644)?;
+    let remove = || Request::remove_directory(&root, &[name]);
+    assert_eq!(tree.change(remove()).unwrap_err().kind(), Kind::NotEmpty);
+    let across = tree.rename((far, b"file"), (near, b"file")).unwrap_err();
+    assert_eq!(across.kind(), Kind::CrossDevice);
+    let link = Request::link(&LiveFile::at(far, b"file"), near, b"link");
+    assert_eq!(tree.change(link).unwrap_err().kind(), Kind::CrossDevice);
+    // Within its own seat it moves, with all that is in it.
+    tree.rename((&root, name), (&root, b"moved"))?;
+    assert_eq!(tree.dir(b"/moved")?.id, far.id);
+    let over = tree.rename((&root, near_name), (&root, b"moved")).unwrap_err();
+    assert_eq!(over.kind(), Kind::CrossDevice);
+    // A directory is not moved below one that it may contain.
+    let below = loop {
+        let name = format!("below{}", tree.list(far)?.len());
+        let below = tree.make_directory(far, name.as_bytes(), 0o755)?;
+        if below.place.seat == 0 {
+            break below;
+        }
+    };
+    let looped = tree.rename((&root, near_name), (&below, b"inside")).unwrap_err();
+    assert_eq!(looped.kind(), Kind::CrossDevice);
+    tree.create(&below, b"file", 0o644)?;
+    tree.rename((&below, b"file"), (&root, b"file"))?;
+
+    for entry in tree.list(far)? {
+        let name = [&entry.name[..]];
+        tree.change(match entry.attributes.kind {
+            FileKind::Directory => Request::remove_directory(far, &name),
+            _ => Request::unlink(far, &name),
+        })?;
+    }
+    tree.change(Request::remove_directory(&root, &[b"moved"]).durable())?;
+    assert_eq!(tree.dir(b"/moved").unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(tree.create(far, b"late", 0o644).unwrap_err().kind(), Kind::NotFound);
+    let again = tree.make_directory(&root, b"moved", 0o755)?;
+    assert_ne!(again.id, far.id);
+    assert_eq!(tree.list(&again)?, []);
+    for server in servers {
+        server.end()?;
+    }
+    live.assert_sound()
+}
+
+#[test]
+fn a_snapshot_shows_all_seats_and_takes_changes_on_top() -> Result<()> {
+    let live = SeatedStore::new(3);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = grow(&mut tree, 40, 2)?;
+    let far = dirs.iter().find(|dir| dir.place.seat == 2).expect("one of forty");
+    let mode = AttributeRequest { mode: Some(0o701), ..AttributeRequest::default() };
+    tree.change(Request::set_attributes(&LiveFile::at(far, b""), &mode))?;
+    let all = all_paths(&mut tree, &LiveDir::root())?;
+    let set = tree.snapshot("snapshot")?;
+    tree.create(far, b"later", 0o644)?;
+    assert_eq!(tree.snapshot("snapshot").unwrap_err().kind(), Kind::Exists);
+    for server in servers {
+        server.end()?;
+    }
+    live.repository.gc(&GcOptions { grace: Duration::ZERO, ..Default::default() })?;
+    assert_eq!(all_paths_of(&live.repository, set)?, all);
+    let view = live.repository.open(&[set], Identity::root())?;
+    let shown = view.stat(&far.path, FollowLinks::No)?;
+    assert_eq!((shown.mode, shown.seat()), (0o701, None));
+
+    // A session on top has one directory like any other.
+    let session = live.repository.begin(&[set], session_options())?;
+    let (parent, name) = session.locate(&far.path)?;
+    let changes = esker_fs::ops::AttributeChanges { mode: Some(0o755), ..Default::default() };
+    session.setattr(&parent, name, &changes)?;
+    assert_eq!(session.stat(&far.path, FollowLinks::No)?.mode, 0o755);
+    let dir = session.dir(&far.path)?;
+    session.create(&dir, b"new", 0o644)?;
+    session.rename(
+        (&parent, name),
+        (session.root(), b"moved"),
+        esker_fs::ops::RenameFlags::Replace,
+    )?;
+    assert_eq!(session.stat(b"/moved", FollowLinks::No)?.mode, 0o755);
+    assert_eq!(session.rmdir(session.root(), b"moved").unwrap_err().kind(), Kind::NotEmpty);
+    session.remove_tree(session.root(), b"moved")?;
+    let top = session.publish("top")?;
+    let prefix = [&far.path, &b"/"[..]].concat();
+    let is_left = |path: &Vec<u8>| path[..] != *far.path && !path.starts_with(&prefix);
+    let left = all.iter().filter(|(path, _)| is_left(path)).map(|(path, _)| path.clone());
+    let shown: Vec<_> = all_paths_of(&live.repository, top)?.into_keys().collect();
+    assert_eq!(shown, left.collect::<Vec<_>>());
+    live.assert_sound()?;
+
+    // So has a squash.
+    let (squashed, _) = live.repository.squash(&[set], &Default::default())?;
+    live.repository.delete("snapshot")?;
+    live.repository.delete("top")?;
+    live.repository.remove_live(NAME, &session_options())?;
+    live.repository.gc(&GcOptions { grace: Duration::ZERO, ..Default::default() })?;
+    assert_eq!(all_paths_of(&live.repository, squashed)?, all);
+    live.assert_sound()
+}
+
+/// Clients make a file at one seat, and then one at another; no snapshot has the second without the
+/// first. Snapshots go on while servers come and go.
+#[test]
+fn a_snapshot_has_no_change_without_those_before_it() -> Result<()> {
+    let live = SeatedStore::new(3);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = grow(&mut tree, 30, 3)?;
+    let at = |seat| dirs.iter().find(|dir| dir.place.seat == seat).expect("one of thirty");
+    let places: Vec<LiveDir> = (0..3).map(|seat| at(seat).clone()).collect();
+    let (is_done, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let sets = std::thread::scope(|scope| -> Result<Vec<SetId>> {
+        for client in 0..2 {
+            let (live, places, is_done, made) = (&live, &places, &is_done, &made);
+            scope.spawn(move || -> Result<()> {
+                let mut tree = live.connect();
+                let mut number = 0u32;
+                while !is_done.load(Ordering::Relaxed) {
+                    let dir = &places[(number as usize + client) % 3];
+                    let name = format!("c{client}-{number:08}");
+                    tree.create(dir, name.as_bytes(), 0o644)?;
+                    number += 1;
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            });
+        }
+        let mut sets = Vec::new();
+        while sets.len() < 12 {
+            std::thread::sleep(Duration::from_millis(10));
+            sets.push(tree.snapshot(&format!("s{}", sets.len()))?);
+        }
+        is_done.store(true, Ordering::Relaxed);
+        Ok(sets)
+    })?;
+    let mut last = 0;
+    for set in sets {
+        let paths = all_paths_of(&live.repository, set)?;
+        let mut counted = 0;
+        for client in 0..2 {
+            let prefix = format!("c{client}-");
+            let mut numbers: Vec<u32> = paths
+                .keys()
+                .filter_map(|path| {
+                    let name = path.rsplit(|&byte| byte == b'/').next()?;
+                    std::str::from_utf8(name).ok()?.strip_prefix(&prefix)?.parse().ok()
+                })
+                .collect();
+            numbers.sort_unstable();
+            let expected: Vec<u32> = (0..numbers.len() as u32).collect();
+            assert_eq!(numbers, expected, "client {client}: a gap");
+            counted += numbers.len();
+        }
+        assert!(counted >= last, "snapshots go forward");
+        last = counted;
+    }
+    assert!(last > 100, "{last} files of {} in the last snapshot", made.load(Ordering::Relaxed));
+    for server in servers {
+        server.end()?;
+    }
+    live.assert_sound()
+}
+
+/// Every server dies, ends or is fenced at any time, while clients make and remove directories at all
+/// seats; every change is carried out once.
+#[test]
+fn each_directory_is_made_and_removed_once_while_servers_come_and_go() {
+    campaign::quick(5..6, |seed| {
+        let servers = servers_come_and_go(seed, 60).expect("all requests succeed");
+        assert!(servers > 5, "{servers} servers");
+    });
+}
+
+#[test]
+#[ignore = "long: see scripts/soak.sh"]
+fn soak_each_directory_is_made_and_removed_once_while_servers_come_and_go() {
+    campaign::soak(|seed| {
+        servers_come_and_go(seed, 200).expect("all requests succeed");
+    });
+}
+
+/// One client's rounds. All requests are durable, so none is lost.
+fn work(live: &SeatedStore, client: usize, rounds: usize) -> Result<()> {
+    let mut tree = live.connect();
+    let own = format!("client-{client}").into_bytes();
+    let mkdir = |dir: &LiveDir, name: &[u8]| Request::make_directory(dir, 0o755, &[name]).durable();
+    let root = LiveDir::root();
+    tree.change(mkdir(&root, &own))?;
+    let base = tree.dir(&root.join(&own))?;
+    for round in 0..rounds {
+        let name = format!("r{round}").into_bytes();
+        tree.change(mkdir(&base, &name))?;
+        let dir = tree.dir(&base.join(&name))?;
+        tree.change(mkdir(&dir, b"below"))?;
+        let below = tree.dir(&dir.join(b"below"))?;
+        tree.change(Request::create(&below, 0o644, &[b"f"]).durable())?;
+        let refused = tree.change(Request::remove_directory(&dir, &[b"below"]).durable());
+        assert_eq!(refused.unwrap_err().kind(), Kind::NotEmpty);
+        if round % 3 != 0 {
+            tree.change(Request::unlink(&below, &[b"f"]).durable())?;
+            tree.change(Request::remove_directory(&dir, &[b"below"]).durable())?;
+            assert_eq!(tree.list(&dir)?, []);
+            if round % 3 == 1 {
+                tree.change(Request::remove_directory(&base, &[&name]).durable())?;
+            }
+        }
+    }
+    tree.close()
+}
+
+fn servers_come_and_go(seed: u64, rounds: usize) -> Result<u64> {
+    const CLIENTS: usize = 2;
+    let live = SeatedStore::new(3);
+    let mut servers: Vec<Option<LiveServer>> = live.serve_all().into_iter().map(Some).collect();
+    let is_done = AtomicBool::new(false);
+    let count = std::thread::scope(|scope| -> Result<u64> {
+        let workers: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let live = &live;
+                scope.spawn(move || work(live, client, rounds))
+            })
+            .collect();
+        let replaced = scope.spawn(|| {
+            let (mut random, mut count) = (Random::from_seed(seed), 0);
+            while !is_done.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(5 + random.below(60)));
+                let seat = random.below(3) as u16;
+                let server = &mut servers[usize::from(seat)];
+                match random.below(3) {
+                    0 => server.take().map_or(Ok(()), |server| server.end()).expect("an end"),
+                    1 => drop(server.take()),
+                    _ => {}
+                }
+                drop(server.replace(live.serve(seat)));
+                count += 1;
+            }
+            count
+        });
+        let worked: Result<Vec<()>> =
+            workers.into_iter().map(|worker| worker.join().expect("no panic")).collect();
+        is_done.store(true, Ordering::Relaxed);
+        let count = replaced.join().expect("no panic");
+        worked.map(|_| count)
+    })?;
+    let mut tree = live.connect();
+    for client in 0..CLIENTS {
+        let base = tree.dir(format!("/client-{client}").as_bytes())?;
+        let names = tree.list(&base)?.len();
+        assert_eq!(names, (0..rounds).filter(|round| round % 3 != 1).count(), "client {client}");
+        for round in (0..rounds).filter(|round| round % 3 != 1) {
+            let dir = tree.dir(&base.join(format!("r{round}").as_bytes()))?;
+            let expected = usize::from(round % 3 == 0);
+            assert_eq!(tree.list(&dir)?.len(), expected, "client {client} round {round}");
+            if expected == 1 {
+                let below = tree.dir(&dir.join(b"below"))?;
+                assert_eq!(tree.list(&below)?.len(), 1);
+            }
+        }
+    }
+    let all = all_paths(&mut tree, &LiveDir::root())?;
+    let set = tree.snapshot("end")?;
+    assert_eq!(all_paths_of(&live.repository, set)?, all);
+    for server in servers.into_iter().flatten() {
+        server.end()?;
+    }
+    live.assert_sound()?;
+    Ok(count)
+}
+
+/// The store stops at each request of both servers while directories at both seats are made and
+/// removed: afterwards each is there whole, or not at all, or empty and to be removed.
+#[test]
+fn a_stop_at_any_store_request_leaves_no_directory_half_made() -> Result<()> {
+    // Most of the time goes into waiting for servers that are gone.
+    const AT_ONCE: u64 = 24;
+    let mut begin = 0;
+    loop {
+        let done: Vec<bool> = std::thread::scope(|scope| {
+            let stops = begin..begin + AT_ONCE;
+            let run = |stop| scope.spawn(move || is_done_before_stop(stop).expect("no failure"));
+            let runs: Vec<_> = stops.map(run).collect();
+            runs.into_iter().map(|run| run.join().expect("no panic")).collect()
+        });
+        if let Some(first) = done.iter().position(|is_done| *is_done) {
+            assert!(begin + first as u64 > 10, "{first} store requests");
+            return Ok(());
+        }
+        begin += AT_ONCE;
+    }
+}
+
+/// Stops the store at request `stop` from when clients begin; true if they were done before.
+fn is_done_before_stop(stop: u64) -> Result<bool> {
+    let live = SeatedStore::new(2);
+    let faults = Arc::new(FaultStore::new(live.store.clone(), stop));
+    let store: SharedStore = faults.clone();
+    let faulty = SeatedStore { repository: Repository::new(store.clone()), store, seats: 2 };
+    let servers = faulty.serve_all();
+    let options = LiveClientOptions { patience: Duration::from_millis(300), ..client_options() };
+    let mut tree = LiveTree::connect(&live.store, NAME, options)?;
+    faults.stop_at(faults.operations() + stop, FaultEffect::None);
+    let removed = make_and_remove(&mut tree);
+    let is_done = removed.len() == DIRECTORIES;
+    drop((servers, tree));
+
+    let store = faults.after_process_death()?;
+    let live = SeatedStore { repository: Repository::new(store.clone()), store, seats: 2 };
+    let servers = live.serve_all();
+    let (mut tree, root) = (live.connect(), LiveDir::root());
+    for name in removed {
+        assert_eq!(tree.lookup(&root, &name).unwrap_err().kind(), Kind::NotFound, "stop {stop}");
+    }
+    for entry in tree.list(&root)? {
+        let dir = tree.dir(&root.join(&entry.name));
+        match dir.and_then(|dir| tree.list(&dir).map(|entries| (dir, entries))) {
+            Ok((dir, entries)) => {
+                for file in entries {
+                    tree.change(Request::unlink(&dir, &[&file.name]))?;
+                }
+            }
+            // Its removal had begun.
+            Err(error) => {
+                assert!(
+                    [Kind::NotFound, Kind::Fenced].contains(&error.kind()),
+                    "stop {stop}: {error}"
+                );
+            }
+        }
+        tree.change(Request::remove_directory(&root, &[&entry.name]))?;
+    }
+    drop(tree);
+    for server in servers {
+        server.end()?;
+    }
+    live.assert_sound()?;
+    Ok(is_done)
+}
+
+const DIRECTORIES: usize = 4;
+
+/// Makes and removes directories, durably, until a request fails; returns those that were removed.
+fn make_and_remove(tree: &mut LiveTree) -> Vec<Vec<u8>> {
+    let root = LiveDir::root();
+    let mut step = |name: &[u8]| -> Result<()> {
+        tree.change(Request::make_directory(&root, 0o755, &[name]).durable())?;
+        let dir = tree.dir(&root.join(name))?;
+        tree.change(Request::create(&dir, 0o644, &[b"file"]).durable())?;
+        tree.change(Request::unlink(&dir, &[b"file"]).durable())?;
+        tree.change(Request::remove_directory(&root, &[name]).durable())
+    };
+    let names = (0..DIRECTORIES).map(|number| format!("d{number}").into_bytes());
+    names.take_while(|name| step(name).is_ok()).collect()
+}
