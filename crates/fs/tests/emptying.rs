@@ -22,6 +22,7 @@ use esker_base::{Bytes, Error, Kind, Result};
 use esker_fs::repository::Repository;
 use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::stack::identity::Identity;
+use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::gc::{eager, options, publish, repository, write};
@@ -257,6 +258,33 @@ fn a_reader_in_a_full_store_restores_its_set_with_the_reserve() {
     plain.delete("other").expect("delete");
     assert_eq!(plain.gc(&eager()).expect("gc").sets.len(), 1);
     assert_sound(&plain);
+}
+
+/// Symptom: `esker mount` and `esker run` could not show a snapshot of a full store.
+/// Cause: the reader's marker had no room, and its failure was that of the reader.
+/// Fix: the reader begins without the marker, and renewals put it once there is room.
+#[test]
+fn a_snapshot_of_a_full_store_is_opened_without_markers_until_there_is_room() {
+    let quota = QuotaStore::new();
+    let store: SharedStore = quota.clone();
+    let plain = repository(&store);
+    let set = publish(&plain, &[], "n").expect("publish");
+    quota.is_full.store(true, Ordering::SeqCst);
+    quota.left.store(0, Ordering::SeqCst);
+    let (namespace, markers) = plain.open_held(&[set], Identity::root()).expect("open");
+    namespace.stat(b"/", FollowLinks::Yes).expect("readable");
+    let mut markers = markers.expect("markers to be renewed");
+    assert_eq!(markers.renew().expect_err("still full").kind(), Kind::NoSpace);
+    let is_held = || {
+        let holders = marker::holders(&*store, set).expect("holders");
+        holders.iter().any(|holder| matches!(holder, MarkerHolder::Reader { .. }))
+    };
+    assert!(!is_held());
+    quota.is_full.store(false, Ordering::SeqCst);
+    markers.renew().expect("room");
+    assert!(is_held());
+    drop(markers);
+    assert!(!is_held());
 }
 
 /// Symptom: a file system of 12 MiB that an import had filled could not be emptied.

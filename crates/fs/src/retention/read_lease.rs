@@ -49,14 +49,20 @@ impl ReaderMarkers {
     /// write for each set.
     ///
     /// # Errors
-    /// `ReadOnly` and `Denied` if the reader may not write to the store; other errors of the store.
+    /// `ReadOnly` and `Denied` if the reader may not write to the store; `NoSpace`; other errors of
+    /// the store.
     pub fn put(repository: &Repository, sets: &[SetId]) -> Result<Self> {
+        let mut markers = Self::unput(repository, sets);
+        markers.renew()?;
+        Ok(markers)
+    }
+
+    /// Markers on `sets` of which none has been put yet.
+    fn unput(repository: &Repository, sets: &[SetId]) -> Self {
         let store = repository.store().clone();
         // Half of a newly drawn identity, which no other reader has.
         let id = repository.draw_set_id().0 as u64;
-        let mut markers = Self { store, sets: sets.to_vec(), id, count: 0 };
-        markers.renew()?;
-        Ok(markers)
+        Self { store, sets: sets.to_vec(), id, count: 0 }
     }
 
     /// Puts the next markers, on all sets even if one fails. Cost: a write for each set, and a
@@ -142,7 +148,8 @@ impl ReadLease {
 
     /// Like [`ReadLease::keep`] for sets that are already being read, starting after
     /// [`LEASE_DELAY`]: a reader that ends earlier makes no store request. A reader that may not
-    /// write to the store relies on the collections' grace period.
+    /// write to the store relies on the collections' grace period, as does a reader of a full store
+    /// until a renewal finds room.
     ///
     /// # Errors
     /// As [`ReadLease::keep`].
@@ -155,10 +162,10 @@ impl ReadLease {
             if !wait(LEASE_DELAY) {
                 return;
             }
-            let mut markers = match ReaderMarkers::put(&repository, &sets) {
-                Err(error) if is_refused(&error) => return,
+            let mut markers = match repository.hold_for_reading(&sets) {
                 Err(error) => return report(error),
-                Ok(markers) => markers,
+                Ok(None) => return,
+                Ok(Some(markers)) => markers,
             };
             loop {
                 if let Err(error) = markers.check_live() {
@@ -202,8 +209,9 @@ fn is_refused(error: &Error) -> bool {
 
 impl Repository {
     /// Like [`Repository::open`], with markers on `bases` from before they are opened: nothing that
-    /// the namespace reads is collected while they are renewed. No markers if the caller may not
-    /// write to the store. Cost: also two writes in all for each base.
+    /// the namespace reads is collected while they are renewed, unless the store is full: see
+    /// [`Repository::hold_for_reading`]. No markers if the caller may not write to the store. Cost:
+    /// also two writes in all for each base.
     ///
     /// # Errors
     /// As [`Repository::open`].
@@ -216,14 +224,19 @@ impl Repository {
         Ok((Arc::new(self.open(bases, identity)?), markers))
     }
 
-    /// Puts a reader's markers on `sets`; `None` if the caller may not write to the store.
+    /// Puts a reader's markers on `sets`; `None` if the caller may not write to the store. In a full
+    /// store the sets without a marker rely on the collections' grace period until a renewal finds
+    /// room.
     ///
     /// # Errors
     /// Errors of the store.
     pub fn hold_for_reading(&self, sets: &[SetId]) -> Result<Option<ReaderMarkers>> {
-        match ReaderMarkers::put(self, sets) {
+        let mut markers = ReaderMarkers::unput(self, sets);
+        match markers.renew() {
             Err(error) if is_refused(&error) => Ok(None),
-            held => held.map(Some),
+            // Reading needs no room, and a full store may be read in order to empty it.
+            Err(error) if error.kind() != Kind::NoSpace => Err(error),
+            _ => Ok(Some(markers)),
         }
     }
 }
