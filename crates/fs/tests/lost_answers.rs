@@ -17,9 +17,12 @@ use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_table::manifest::{Manifest, SetId};
+use esker_table::set_writer::SetWriter;
+use esker_table::tree::Heartbeat;
 
 use crate::gc::{eager, options, publish, repository, write};
 use crate::hooked::{HookedStore, Request, When};
+use crate::verify::assert_sound;
 
 const JOB: JobId = JobId(5);
 
@@ -118,18 +121,50 @@ fn a_snapshot_is_taken_although_an_answer_was_lost() {
 }
 
 /// Of several processes that begin to write under one epoch, at most one goes on, even if they would
-/// commit the same bytes: a takeover takes no manifest for its own.
+/// commit the same bytes: a takeover that finds its own manifest fences it.
+///
+/// Symptom: a takeover, a compaction and a collection failed with `Conflict`, or a server of a live
+/// namespace was refused because of itself, if the answer to their first commit was lost.
+/// Cause: they took the manifest for that of another process, whose writer was alive.
+/// Fix: they claim the next epoch over it.
 #[test]
-fn a_takeover_whose_answer_was_lost_is_repeated_under_another_epoch() {
-    let memory: SharedStore = Arc::new(MemoryStore::new());
-    let open = prepare(&memory).open;
-    let before = Manifest::load(&*memory, open).expect("manifest").epoch;
-    let hooked = HookedStore::new(memory.clone());
-    lose_answer(&hooked, Kind::Exists);
-    let shared: SharedStore = Arc::new(hooked.clone());
-    let session = repository(&shared).resume(open, options()).expect("resume");
-    assert!(hooked.has_acted());
-    assert_eq!(Manifest::load(&*memory, open).expect("manifest").epoch, before + 2);
-    session.end().expect("end");
-    assert_eq!(repository(&memory).gc(&eager()).expect("gc").sets, []);
+fn a_claim_whose_answer_was_lost_is_repeated_under_another_epoch() {
+    for kind in [Kind::Exists, Kind::Unavailable] {
+        let writer = SetWriter::of_process("ada");
+        let heartbeat = Some(Heartbeat { interval: None, ..Heartbeat::of(writer) });
+        let options = SessionOptions { heartbeat, ..options() };
+        let memory: SharedStore = Arc::new(MemoryStore::new());
+        let open = prepare(&memory).open;
+        let before = Manifest::load(&*memory, open).expect("manifest").epoch;
+        let hooked = HookedStore::new(memory.clone());
+        lose_answer(&hooked, kind);
+        let shared: SharedStore = Arc::new(hooked.clone());
+        let session = repository(&shared).resume(open, options);
+        let session = session.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        assert!(hooked.has_acted());
+        assert_eq!(Manifest::load(&*memory, open).expect("manifest").epoch, before + 2);
+        write(&session, "/f", &[1; 900]).expect("write");
+        session.end().expect("end");
+        assert_eq!(repository(&memory).gc(&eager()).expect("gc").sets, []);
+    }
+}
+
+#[test]
+fn a_compaction_whose_answer_was_lost_goes_on() {
+    for kind in [Kind::Exists, Kind::Unavailable] {
+        let memory: SharedStore = Arc::new(MemoryStore::new());
+        let session = repository(&memory).begin(&[], options()).expect("begin");
+        for name in ["/a", "/b"] {
+            write(&session, name, &[1; 900]).expect("write");
+            session.flush().expect("flush");
+        }
+        let set = session.publish("n").expect("publish");
+        let hooked = HookedStore::new(memory.clone());
+        lose_answer(&hooked, kind);
+        let shared: SharedStore = Arc::new(hooked.clone());
+        let compacted = repository(&shared).compact_set(set, 1);
+        compacted.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        assert!(hooked.has_acted());
+        assert_sound(&repository(&memory));
+    }
 }

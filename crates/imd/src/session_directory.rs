@@ -7,7 +7,7 @@
 //! adopt → the same for logs that were written elsewhere in the store
 //! ```
 
-use esker_base::store::SharedStore;
+use esker_base::store::{SharedStore, put_own};
 use esker_base::{Error, Kind, Random, Result};
 use esker_fs::inode::Inode;
 use esker_fs::inode::indexed;
@@ -146,7 +146,7 @@ impl SessionDirectory {
                 copied += bytes;
             }
         }
-        store.put_if_absent(&to, &root)?;
+        put_own(&**store, &to, &root)?;
         Ok(copied)
     }
 

@@ -5,7 +5,7 @@
 //! It is only a hint: the newest manifest of the set has the actual writer. A server whose address
 //! is out of date refuses connections, does not answer, or says that it was fenced.
 
-use esker_base::store::Store;
+use esker_base::store::{Store, put_own};
 use esker_base::{Kind, Result};
 use esker_fs::names::live_namespace::LiveNamespace;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ impl ServerAddress {
     pub fn put(&self, store: &dyn Store, (name, seat): (&str, u16)) -> Result<()> {
         let folder = LiveNamespace::server_folder(name, seat);
         let bytes = serde_json::to_vec(self).expect("an address is plain JSON");
-        store.put_if_absent(&format!("{folder}{}", self.instance), &bytes)?;
+        put_own(store, &format!("{folder}{}", self.instance), &bytes)?;
         for (object, address) in Self::list(store, (name, seat))? {
             // A server that was fenced before this point must not remove its successor's address.
             if address.is_none_or(|address| address.epoch < self.epoch) {
@@ -94,14 +94,12 @@ impl ServerAddress {
 
 #[cfg(test)]
 mod tests {
-    use esker_base::store::MemoryStore;
+    use esker_base::store::{FaultEffect, FaultStore, MemoryStore};
 
     use super::*;
 
-    #[test]
-    fn a_server_replaces_the_addresses_of_earlier_ones() -> Result<()> {
-        let store = MemoryStore::new();
-        let address = |instance: &str, began_ns| ServerAddress {
+    fn address(instance: &str, began_ns: u64) -> ServerAddress {
+        ServerAddress {
             instance: instance.to_owned(),
             epoch: began_ns,
             host: "node7".into(),
@@ -111,7 +109,25 @@ mod tests {
             began_ns,
             tcp: Some("node7:4000".into()),
             unix: None,
-        };
+        }
+    }
+
+    /// Symptom: a server ended because the answer to the put of its address was lost.
+    /// Cause: it took its own address for that of another server.
+    /// Fix: nobody else puts these bytes there, so they are its own.
+    #[test]
+    fn an_address_is_recognized_although_the_answer_was_lost() -> Result<()> {
+        let memory = std::sync::Arc::new(MemoryStore::new());
+        let store = FaultStore::new(memory.clone(), 1);
+        store.fail_at_with(1, Kind::Unavailable, FaultEffect::Full);
+        address("a", 1).put(&store, ("run", 0))?;
+        assert_eq!(ServerAddress::all(&*memory, ("run", 0))?, [address("a", 1)]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_server_replaces_the_addresses_of_earlier_ones() -> Result<()> {
+        let store = MemoryStore::new();
         address("a", 1).put(&store, ("run", 0))?;
         address("c", 1).put(&store, ("other", 0))?;
         address("d", 1).put(&store, ("run", 1))?;

@@ -115,7 +115,8 @@ fn the_first_writer_is_fenced_at_a_put_that_is_to_be_durable() {
 /// Symptom: two writers owned one change set.
 /// Cause: both committed the same snapshot, to the nanosecond of a coarse clock. The one whose put
 /// found the name taken mistook the other's snapshot for its own, acknowledged late.
-/// Fix: a writer never recognizes a snapshot that claims an epoch as its own.
+/// Fix: a writer that begins a set never recognizes a snapshot as its own, and one that takes a set
+/// over fences the snapshot that it finds.
 #[test]
 fn a_set_that_is_begun_twice_in_one_nanosecond_has_one_writer() {
     let store = store();

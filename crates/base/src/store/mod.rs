@@ -14,6 +14,7 @@ mod fault;
 pub mod identity;
 mod memory;
 pub mod name;
+mod own_object;
 mod posix;
 #[cfg(feature = "s3")]
 mod s3;
@@ -30,6 +31,7 @@ pub use self::coalesce::{RUN_BYTES_MAX, runs};
 pub use self::counted::{CountedStore, RequestCounts};
 pub use self::fault::{FaultEffect, FaultStore};
 pub use self::memory::MemoryStore;
+pub use self::own_object::put_own;
 pub use self::posix::{PosixStore, StoreSharing};
 #[cfg(feature = "s3")]
 pub use self::s3::S3Store;

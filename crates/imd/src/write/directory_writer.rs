@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use esker_base::store::SharedStore;
+use esker_base::store::{SharedStore, put_own};
 use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Result};
 use esker_comm::{Channel, Rank, Router, RouterOptions, Transport, router};
@@ -412,7 +412,7 @@ impl<T: Transport> DirectoryWriter<T> {
             let (head, schema, steps) = (self.head, self.schema, self.steps);
             let directory = DirectoryIndex { head, schema, steps, partitions: Vec::new(), bounds };
             let root = gather(&mut transport, directory)?;
-            self.store.put_if_absent(&names::root(&self.prefix), &root.encode())?;
+            put_own(&*self.store, &names::root(&self.prefix), &root.encode())?;
         }
         transport.barrier()?;
         let pairs = self.local.pairs_peak as u64 * PAIR_MEMORY_BYTES;

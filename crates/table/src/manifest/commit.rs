@@ -13,6 +13,8 @@ use crate::set_writer::SetWriter;
 
 /// Times a writer looks for its commit if the store did not report the outcome.
 const LOOKS_MAX: usize = 3;
+/// Maximum number of epochs that a claim tries while it finds its own snapshot at each.
+const CLAIMS_MAX: usize = 4;
 
 impl Manifest {
     /// Commits this snapshot as the next one of `set`, after number `self.number`, and advances
@@ -34,16 +36,40 @@ impl Manifest {
     }
 
     /// Commits this snapshot as [`Manifest::commit`] does, as the first commit of a writer that
-    /// takes over a set for which others may compete: at most one of them succeeds.
+    /// takes over a set for which others may compete: at most one of them goes on.
+    ///
+    /// Two writers that claim one epoch within one tick of the clock may write identical snapshots.
+    /// So a writer that finds a snapshot like its own, which it may have put although the answer was
+    /// lost, fences it: it claims the next epoch, and advances `self.epoch` to that.
     ///
     /// # Errors
-    /// As [`Manifest::commit`]. Two writers that claim one epoch within one tick of the clock may
-    /// write identical snapshots, so `Conflict`, or the store's error, also if this writer's own put
-    /// took effect and its answer was lost.
+    /// As [`Manifest::commit`].
     pub fn claim(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
-        self.commit_as(store, set, now_ns, false)
+        for left in (0..CLAIMS_MAX).rev() {
+            match self.commit_as(store, set, now_ns, false) {
+                Err(error) if error.kind() == Kind::Exists && left > 0 => {
+                    self.number += 1;
+                    self.epoch += 1;
+                }
+                claimed => return claimed.map_err(|error| without_exists(error, set)),
+            }
+        }
+        unreachable!("the last attempt returns")
     }
 
+    /// Commits this snapshot as the first one of `set`, whose identity other writers may use, too:
+    /// at most one of them succeeds.
+    ///
+    /// # Errors
+    /// As [`Manifest::commit`], and `Conflict`, or the store's error, also if this writer's own put
+    /// took effect and its answer was lost.
+    pub(crate) fn claim_new(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
+        let claimed = self.commit_as(store, set, now_ns, false);
+        claimed.map_err(|error| without_exists(error, set))
+    }
+
+    /// Commits this snapshot. `Exists` if it is there after its put failed, and `owns_epoch` does not
+    /// say that nobody else can have put it.
     fn commit_as(
         &mut self,
         store: &dyn Store,
@@ -97,7 +123,9 @@ impl Manifest {
         match (&put, &found) {
             // The snapshot is absent, or its state is unknown: the put's own error says most.
             (Err(error), Err(looked))
-                if error.kind() != Kind::Exists && !(owns_epoch && is_race(looked)) =>
+                if error.kind() != Kind::Exists
+                    && looked.kind() != Kind::Exists
+                    && !(owns_epoch && is_race(looked)) =>
             {
                 put
             }
@@ -124,11 +152,12 @@ impl Manifest {
 
     /// Checks that the newest snapshot is this one, after its put failed: the put may have taken
     /// effect although its answer was lost. A claim cannot tell its own put from that of another
-    /// claimant.
+    /// claimant: `Exists`.
     fn recognize(&self, store: &dyn Store, set: SetId, owns_epoch: bool) -> Result<()> {
         let newest = Self::load(store, set)?;
-        if owns_epoch && newest == *self {
-            return Ok(());
+        if newest == *self {
+            let what = || format!("{} is there", Self::object(set, self.number));
+            return owns_epoch.then_some(()).ok_or_else(|| Error::new(Kind::Exists, what()));
         }
         if newest.number < self.number {
             let what = format!("{} is not there", Self::object(set, self.number));
@@ -163,8 +192,17 @@ impl Manifest {
                 ),
             );
         }
-        Error::new(Kind::Conflict, format!("change set {set} was changed by another writer; retry"))
+        changed(set)
     }
+}
+
+fn changed(set: SetId) -> Error {
+    Error::new(Kind::Conflict, format!("change set {set} was changed by another writer; retry"))
+}
+
+/// Returns the error to report for a claim that found its own snapshot and did not go on.
+fn without_exists(error: Error, set: SetId) -> Error {
+    if error.kind() == Kind::Exists { changed(set).with_source(error) } else { error }
 }
 
 fn is_race(error: &Error) -> bool {

@@ -72,7 +72,7 @@ impl Tree {
     /// `Conflict` or `Fenced` if the set exists, also if its first manifest is this one and the
     /// answer to its put was lost.
     pub fn create(setup: TreeSetup, set: SetId, manifest: Manifest) -> Result<Self> {
-        Self::create_by(setup, set, manifest, Manifest::claim)
+        Self::create_by(setup, set, manifest, Manifest::claim_new)
     }
 
     /// Begins change set `set` as [`Tree::create`] does. The caller has drawn the identity, which no
@@ -125,8 +125,7 @@ impl Tree {
     /// that the caller fences no writer that it has not seen in the manifest.
     ///
     /// # Errors
-    /// `Conflict` if it is not the newest, or if this takeover's own commit took effect and its
-    /// answer was lost; otherwise as [`Tree::resume`].
+    /// `Conflict` if it is not the newest; otherwise as [`Tree::resume`].
     pub fn resume_from(
         setup: TreeSetup,
         set: SetId,
