@@ -8,16 +8,17 @@ use esker_base::store::{CountedStore, FaultEffect, FaultStore, MemoryStore, Shar
 use esker_base::{Kind, Result};
 use esker_fs::inode::DirId;
 use esker_fs::job::JobId;
+use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::ops::{RenameFlags, XattrSet};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
-use esker_fs::stack::namespace::Namespace;
+use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::{Manifest, SetId};
 
 use crate::gc::{eager, later, options, repository, write};
 use crate::squash::tree;
-use crate::verify::assert_sound;
+use crate::verify::{assert_sound, with};
 
 /// Large enough for a data log of its own.
 const LARGE_BYTES: usize = 3 << 20;
@@ -156,6 +157,49 @@ fn a_compaction_keeps_what_was_inserted() -> Result<()> {
 }
 
 /// The cost that `adopt_set` and `insert_adopted` state.
+/// Symptom: a damaged table of an inserted directory stopped the whole namespace at the first merge
+/// that reached it.
+/// Cause: a failed merge failed the flush before it, and with that the writer.
+/// Fix: such a table stays out of merges. Reads of it, and verification, report the damage.
+#[test]
+fn damage_of_an_inserted_directory_stops_nothing_else() -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let other = filled(&repository(&store));
+    let session = begin(&repository(&store));
+    insert(&session, other, "/content/inserted")?;
+    let set = session.set();
+    session.end()?;
+    let tables = Manifest::load(&*store, other)?.tables;
+    assert!(tables.iter().any(|table| table.schema != tables[0].schema));
+    for table in &tables {
+        let mut bytes = store.get(&table.name(), u64::MAX)?.to_vec();
+        let at = (bytes.len() - usize::try_from(table.tail_bytes).expect("small")) / 2;
+        bytes[at] ^= 1;
+        let damaged = with(&store, &table.name(), Some(bytes));
+        let plain = repository(&damaged);
+        let session = plain.resume(set, options())?;
+        for round in 0..20 {
+            // Records of files, and of parts of files.
+            let name = format!("file-{round}");
+            session.create(session.root(), name.as_bytes(), 0o644)?;
+            let file = session.open_file(session.root(), name.as_bytes())?;
+            session.file(&file).write(0, &[b'x'; 100_000])?;
+            session.flush()?;
+            session.file(&file).write(round * 1_000, &[b'y'; 500])?;
+            session.close_file(file)?;
+            session.flush()?;
+        }
+        assert!(session.stat(b"/content/own", FollowLinks::Yes).is_ok());
+        let published = session.publish("published")?;
+        let shown = Manifest::load(&*damaged, published)?.tables;
+        assert!(shown.iter().any(|shown| shown.name() == table.name()), "it was merged away");
+        let report = plain.verify(&VerifyOptions::default())?;
+        let is_reported = report.findings.iter().any(|found| found.object == table.name());
+        assert!(is_reported, "{:?}", report.findings);
+    }
+    Ok(())
+}
+
 #[test]
 fn an_insertion_costs_the_same_for_any_number_of_files() -> Result<()> {
     let cost = |count: usize| -> Result<u64> {

@@ -57,7 +57,7 @@ fn progress_counts_bytes_of_data() {
 }
 
 /// Returns a copy of `store` in which the object `name` has other bytes, or is missing.
-fn with(store: &SharedStore, name: &str, bytes: Option<Vec<u8>>) -> SharedStore {
+pub fn with(store: &SharedStore, name: &str, bytes: Option<Vec<u8>>) -> SharedStore {
     let copy = MemoryStore::new();
     for object in store.list("").expect("list") {
         let old = store.get(&object.name, u64::MAX).expect("get");

@@ -4,6 +4,7 @@
 mod bounds;
 mod concurrency;
 mod damage;
+mod damaged_tables;
 mod failures;
 mod family;
 mod fencing;

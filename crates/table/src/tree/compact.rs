@@ -3,6 +3,8 @@
 //!
 //! Readers that hold an older version continue to read the replaced tables. Their objects stay,
 //! listed as obsolete in the manifest, until garbage is collected.
+//! A merge by policy that meets a damaged table leaves the table's run as it is, and merges the
+//! others (`damaged_tables.rs`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -50,23 +52,28 @@ impl TreeShared {
 
     fn compact_crowded(&self, state: &mut FlushState) -> Result<()> {
         let family_runs = self.version.load().family_tables.runs().len();
-        if self.options.compaction != Compaction::Deferred && family_runs >= TIER_RUNS_MAX {
-            self.compact_family(state)?;
+        if self.options.compaction != Compaction::Deferred
+            && family_runs >= TIER_RUNS_MAX
+            && !state.damaged.has_any_beside(&state.manifest.tables, self.schema.id)
+        {
+            let merged = self.compact_family(state);
+            self.leave_out_damaged(state, merged)?;
         }
         loop {
             let version = self.version.load();
-            let runs = &version.tables.runs;
-            let (start, end) = match self.options.compaction {
-                Compaction::Deferred => return Ok(()),
-                Compaction::Full if runs.len() < 2 => return Ok(()),
-                Compaction::Full => (0, runs.len()),
-                Compaction::Tiered => match crowded_tier(runs) {
-                    None => return Ok(()),
-                    Some(tier) => tier,
-                },
+            let stretches = state.damaged.sound_stretches(&version.tables.runs);
+            let window = match self.options.compaction {
+                Compaction::Deferred => None,
+                Compaction::Full => stretches.into_iter().find(|stretch| stretch.len() > 1),
+                Compaction::Tiered => stretches.into_iter().find_map(|stretch| {
+                    let (start, end) = crowded_tier(&version.tables.runs[stretch.clone()])?;
+                    Some(stretch.start + start..stretch.start + end)
+                }),
             };
             drop(version);
-            self.compact_runs(state, start, end)?;
+            let Some(window) = window else { return Ok(()) };
+            let merged = self.compact_runs(state, window.start, window.end);
+            self.leave_out_damaged(state, merged)?;
         }
     }
 

@@ -15,6 +15,7 @@ mod background;
 mod backlog;
 mod commit;
 mod compact;
+mod damaged_tables;
 mod family;
 mod flush;
 mod heartbeat;
@@ -61,6 +62,7 @@ use crate::schema::Schema;
 use crate::tables::{SortedRun, TableRuns, TableSource};
 use crate::wal::ShardLog;
 use backlog::FlushBacklog;
+use damaged_tables::DamagedTables;
 use key_history::KeyHistory;
 use last_commit::LastCommit;
 use log::WriterLogs;
@@ -180,6 +182,8 @@ struct FlushState {
     compressed_mark: Option<FlushMark>,
     /// No manifest names tables with this number or a higher one.
     committed_tables: u64,
+    /// Tables that merges could not read.
+    damaged: DamagedTables,
     /// Monotonic time from which tables may be merged again, after there was no room for that.
     compaction_due_ns: u64,
     /// The edit that the commit which leaves nothing in memory also applies.

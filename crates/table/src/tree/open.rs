@@ -11,6 +11,7 @@ use esker_base::{Clock, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 
 use super::background::BackgroundThreads;
+use super::damaged_tables::DamagedTables;
 use super::log::WriterLogs;
 use super::prefetch::PrefetchTargets;
 use super::read_cost::ReadCost;
@@ -192,6 +193,7 @@ impl Tree {
             next_run,
             compressed_mark: None,
             committed_tables: first_table,
+            damaged: DamagedTables::default(),
             compaction_due_ns: 0,
             last: None,
         };

@@ -149,7 +149,9 @@ impl TreeShared {
         let is_due = self.pending.lock().paid_merge.is_some() || self.read_cost.is_paid();
         self.pending.lock().seq_seen = self.next_seq.load(Ordering::Relaxed);
         let merged = self.merge_pieces(state);
-        if merged.is_err() {
+        if let Err(error) = &merged {
+            let FlushState { damaged, manifest, .. } = &mut **state;
+            damaged.add_named(error, &manifest.tables);
             // Tables that stay are collected with those that writers of earlier epochs left.
             let _ = self.delete_uncommitted(state);
             // Otherwise the thread would read an unreadable table, or fill a full store, again and
@@ -195,6 +197,9 @@ impl TreeShared {
         let runs = &version.tables.runs;
         let Some(window) = self.read_cost.paid_window(runs) else { return Ok(None) };
         let runs = &runs[window];
+        if state.damaged.has_run_of(runs) {
+            return Ok(None);
+        }
         if !self.may_replace(state, runs.iter().map(SortedRun::bytes).sum())? {
             return Ok(None);
         }
