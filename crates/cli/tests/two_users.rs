@@ -64,6 +64,43 @@ fn assert_modes(store: &Path, directory: u32, file: u32) {
     }
 }
 
+/// Symptom: after the superuser had written to a user's store, the user's `gc`, `delete` and imports
+/// failed with "permission denied".
+/// Cause: objects and folders that the superuser made belonged to the superuser.
+/// Fix: they belong to the owner of the store's folder.
+#[test]
+fn the_superuser_leaves_the_owner_of_a_store_in_charge() {
+    if skipped() {
+        return;
+    }
+    let ann = User::new(ANN, vec![], "077");
+    ann.does("mkdir -p tree/d && echo ann >tree/d/f");
+    // The folder may be made for her, and then be made a store by the superuser.
+    ann.does("mkdir store");
+    let root = User::of_suite("077").with_store(ann.store());
+    root.ok(["init"]);
+    root.does("mkdir more && echo root >more/g");
+    root.ok(["import", "more", "first"]);
+    ann.ok(["import", "tree", "ann"]);
+    root.ok(["put", "more/g", "ann:/d/g", "--as", "both"]);
+    root.ok(["delete", "first"]);
+    let open = root.ok(["session", "begin"]);
+    for path in walk(ann.store()) {
+        let metadata = fs::symlink_metadata(&path).expect("there");
+        let owner = (metadata.uid(), metadata.gid());
+        assert_eq!(owner, (ANN, ANN), "{}", path.display());
+    }
+    // What is in the tree belongs to whoever put it there.
+    ann.fails(8, ["cat", "both:/d/g"]);
+    ann.ok(["session", "drop", open.trim()]);
+    ann.ok(["delete", "both"]);
+    ann.ok(["gc", "--grace", "0s"]);
+    ann.ok(["import", "tree", "again"]);
+    ann.ok(["verify"]);
+    root.ok(["gc", "--grace", "0s"]);
+    ann.ok(["gc", "--grace", "0s"]);
+}
+
 /// Symptom: in a store of several users, nobody else could read what a user with umask 077 wrote:
 /// `names`, `verify` and `gc` failed for all.
 /// Cause: the umask of each writer determined the modes of objects.

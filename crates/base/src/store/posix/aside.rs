@@ -52,10 +52,8 @@ impl AsideFiles {
                 Ok(file) => {
                     let directories = Arc::clone(&self.directories);
                     let aside = AsideFile { directories, name, file, moved: false };
-                    if let Some(shared) = self.directories.shared() {
-                        let given = shared.give_to_file(&aside.file);
-                        given.map_err(|errno| failed("share", &aside.path(), errno))?;
-                    }
+                    let given = self.directories.access().give_to_file(&aside.file);
+                    given.map_err(|errno| failed("share", &aside.path(), errno))?;
                     return Ok(aside);
                 }
                 // A forked child shares its parent's random state.
@@ -180,7 +178,7 @@ pub(super) fn sweep(directories: &DirectoryCache, before_ns: u64, dry_run: bool)
                 continue;
             }
             FileType::RegularFile => AtFlags::empty(),
-            // A directory of a shared store before it is moved.
+            // A directory before it is moved.
             FileType::Directory => AtFlags::REMOVEDIR,
             _ => continue,
         };

@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quick_cache::sync::Cache;
-use rustix::fs::{AtFlags, Mode, OFlags, fsync, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::beneath;
 use super::failure::failed;
-use super::sharing::SharedModes;
+use super::sharing::EntryAccess;
 use crate::Result;
 
 /// Maximum directories kept open: writers use few (one of each kind in a change set).
@@ -32,7 +32,7 @@ const ATTEMPTS_MAX: u32 = 100;
 pub(super) struct DirectoryCache {
     path: PathBuf,
     root: Arc<OwnedFd>,
-    shared: Option<SharedModes>,
+    access: EntryAccess,
     /// Directories that exist and are durable, by path below the root.
     durable: Cache<String, Arc<OwnedFd>>,
 }
@@ -43,9 +43,9 @@ impl DirectoryCache {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()))
             .map_err(|errno| failed("open", &path, errno))?;
-        let shared =
-            SharedModes::of_store(root.as_fd()).map_err(|errno| failed("open", &path, errno))?;
-        Ok(Self { path, root: Arc::new(root), shared, durable: Cache::new(OPEN_MAX) })
+        let access =
+            EntryAccess::of_store(root.as_fd()).map_err(|errno| failed("open", &path, errno))?;
+        Ok(Self { path, root: Arc::new(root), access, durable: Cache::new(OPEN_MAX) })
     }
 
     /// The root's descriptor.
@@ -58,9 +58,9 @@ impl DirectoryCache {
         &self.path
     }
 
-    /// The modes of new files and directories if the store is shared; otherwise umasks decide.
-    pub(super) fn shared(&self) -> Option<SharedModes> {
-        self.shared
+    /// The modes and the owner of new files and directories.
+    pub(super) fn access(&self) -> EntryAccess {
+        self.access
     }
 
     /// The path of an object, for messages.
@@ -113,11 +113,7 @@ impl DirectoryCache {
         }
         let (above, leaf) = split(directory);
         let above = self.durable(above)?;
-        let made = match self.shared {
-            Some(shared) => shared.make_directory(self.root(), above.as_fd(), leaf),
-            None => retry_on_intr(|| mkdirat(&above, leaf, Mode::from_raw_mode(0o777))),
-        };
-        match made {
+        match self.access.make_directory(self.root(), above.as_fd(), leaf) {
             // The process that created it may not have synced it yet.
             Ok(()) | Err(Errno::EXIST) => retry_on_intr(|| fsync(&above))?,
             Err(errno) => return Err(errno),

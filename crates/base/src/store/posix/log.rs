@@ -139,8 +139,8 @@ fn make<T>(
         Ok((file, Arc::clone(fd)))
     });
     let done = made.and_then(|(file, parent)| {
-        let shared = directories.shared().map_or(Ok(()), |shared| shared.give_to_file(&file));
-        shared.and_then(|()| done(file, Arc::clone(&parent))).inspect_err(|_| {
+        let given = directories.access().give_to_file(&file);
+        given.and_then(|()| done(file, Arc::clone(&parent))).inspect_err(|_| {
             // A file that stays behind is collected.
             let _ = unlinkat(&parent, leaf, AtFlags::empty());
         })

@@ -20,6 +20,7 @@ mod directories;
 mod failure;
 mod log;
 mod open_files;
+mod owner;
 mod requirements;
 mod reserve;
 mod sharing;

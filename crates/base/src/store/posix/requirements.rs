@@ -28,8 +28,7 @@ const REQUIREMENTS: &[Requirement] = &[
 ];
 
 /// Fails unless the file system of the directory `store` has everything that a store needs. Leaves
-/// nothing behind but an empty directory for unfinished objects. Some thirty requests and five
-/// syncs.
+/// nothing behind. Some thirty requests and five syncs.
 ///
 /// # Errors
 /// `Unsupported`, listing everything that is missing; `Denied`, `NoSpace` and the like if no file
@@ -47,6 +46,8 @@ pub(in crate::store) fn check(store: &Path) -> Result<()> {
     let missing = missing(&attempt);
     // Best effort: otherwise a collection removes it.
     let _ = fs::remove_dir_all(&attempt);
+    // The store makes it anew, with the mode and owner of its directories.
+    let _ = fs::remove_dir(&unfinished);
     let missing = missing?;
     if missing.is_empty() {
         return Ok(());
@@ -171,7 +172,7 @@ mod tests {
     fn a_local_file_system_has_all_and_keeps_nothing() {
         let root = tempfile::tempdir().expect("temporary directory");
         check(root.path()).expect("all that is needed");
-        let left = fs::read_dir(root.path().join(UNFINISHED)).expect("list").count();
+        let left = fs::read_dir(root.path()).expect("list").count();
         assert_eq!(left, 0);
         // Leftovers of another process of the same kind do not matter.
         check(root.path()).expect("again");

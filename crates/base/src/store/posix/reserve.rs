@@ -6,7 +6,8 @@
 //! tmp/reserve-<uid>-<n>    files of bytes that do not compress, and differ from file to file
 //! ```
 //! Each user has a reserve of their own, since quotas are per user: freeing another user's files
-//! gives no room back. A user creates and removes only files with their own number. The files have
+//! gives no room back. A user creates and removes only files with their own number; the superuser
+//! writes on account of the store's owner (`owner.rs`), and uses that user's. The files have
 //! the modes of the store's objects, so that anyone who may copy the store can copy them. Their
 //! bytes are derived from user and number; a file system that deduplicates equal blocks would
 //! otherwise keep only one file's.
@@ -34,8 +35,8 @@ const FREE_SHARE_MIN: u64 = 16;
 /// Prefix of the names of its files.
 pub(super) const PREFIX: &str = "reserve-";
 
-fn file_name(number: u32) -> String {
-    format!("{PREFIX}{}-{number}", rustix::process::geteuid().as_raw())
+fn file_name(directories: &DirectoryCache, number: u32) -> String {
+    format!("{PREFIX}{}-{number}", directories.access().uid().as_raw())
 }
 
 /// Makes this user's reserve unless it exists, smaller if there is little room, or none if there is
@@ -43,7 +44,7 @@ fn file_name(number: u32) -> String {
 pub(super) fn keep(directories: &DirectoryCache, free_bytes: Option<u64>) {
     let made = directories.with(UNFINISHED, |tmp| {
         // File 0 is made last and removed first.
-        match statat(tmp.as_fd(), file_name(0), AtFlags::SYMLINK_NOFOLLOW) {
+        match statat(tmp.as_fd(), file_name(directories, 0), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {}
             found => return found.map(drop),
         }
@@ -67,13 +68,14 @@ fn make(
     file_bytes: usize,
 ) -> Result<(), Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = match openat(tmp, file_name(number), flags, Mode::from_raw_mode(0o666)) {
+    let file = match openat(tmp, file_name(directories, number), flags, Mode::from_raw_mode(0o666))
+    {
         Err(Errno::EXIST) => return Ok(()),
         file => file?,
     };
     let filled = fill(directories, &file, number, file_bytes);
     if filled.is_err() {
-        let _ = unlinkat(tmp, file_name(number), AtFlags::empty());
+        let _ = unlinkat(tmp, file_name(directories, number), AtFlags::empty());
     }
     filled
 }
@@ -84,10 +86,8 @@ fn fill(
     number: u32,
     file_bytes: usize,
 ) -> Result<(), Errno> {
-    if let Some(shared) = directories.shared() {
-        shared.give_to_file(file)?;
-    }
-    let uid = u64::from(rustix::process::geteuid().as_raw());
+    directories.access().give_to_file(file)?;
+    let uid = u64::from(directories.access().uid().as_raw());
     let mut bytes = vec![0; file_bytes];
     Random::from_seed(uid << 32 | u64::from(number)).fill(&mut bytes);
     let mut rest = &bytes[..];
@@ -102,7 +102,7 @@ fn fill(
 /// attempts, and for the collection that follows.
 pub(super) fn release(directories: &DirectoryCache) -> bool {
     let remove = |number| {
-        let path = format!("{UNFINISHED}/{}", file_name(number));
+        let path = format!("{UNFINISHED}/{}", file_name(directories, number));
         unlinkat(directories.root(), path, AtFlags::empty()).is_ok()
     };
     (0..FILES).any(remove)

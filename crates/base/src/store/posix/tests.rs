@@ -314,6 +314,82 @@ fn a_shared_store_gives_everything_the_modes_of_its_directory() {
     assert_eq!(error.expect_err("no directory").kind(), Kind::Invalid);
 }
 
+/// The owner of a store that is not the superuser's.
+const OWNER: u32 = 65_530;
+
+/// Symptom: after a command of the superuser, the owner of a store could neither collect garbage nor
+/// publish: directories in it belonged to the superuser.
+/// Cause: everything that was made belonged to the user who made it.
+/// Fix: what the superuser makes belongs to the owner of the store's directory.
+#[test]
+fn what_the_superuser_makes_belongs_to_the_owner_of_the_store() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("what_the_superuser_makes_belongs_to_the_owner_of_the_store: skipped, not root");
+        return;
+    }
+    for sharing in [None, Some(StoreSharing::Group)] {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("store");
+        std::fs::create_dir(&path).expect("mkdir");
+        std::os::unix::fs::chown(&path, Some(OWNER), Some(OWNER)).expect("chown");
+        let url = path.to_str().expect("UTF-8");
+        let store = match sharing {
+            None => url::init(url),
+            Some(sharing) => url::init_shared(url, sharing),
+        };
+        let store = store.expect("init");
+        store.put_if_absent("a/b/object", b"x").expect("put");
+        store.append_log("a/c/log").expect("log").append(b"x").expect("append");
+        store.log_in_place("a/d/log").expect("log").expect("a file");
+        let mut writer = store.create("e/written").expect("create");
+        writer.write(b"x").expect("write");
+        writer.finish().expect("finish");
+        store.keep_reserve();
+        let mut left = vec![path.clone()];
+        let mut found = 0;
+        while let Some(path) = left.pop() {
+            let metadata = std::fs::symlink_metadata(&path).expect("stat");
+            let name = path.display();
+            assert_eq!((metadata.uid(), metadata.gid()), (OWNER, OWNER), "{name}");
+            found += 1;
+            if metadata.is_dir() {
+                assert!(sharing.is_none() || metadata.mode() & 0o7777 == 0o2770, "{name}");
+                let entries = std::fs::read_dir(&path).expect("list");
+                left.extend(entries.map(|entry| entry.expect("an entry").path()));
+            }
+        }
+        assert!(found > 12, "{found}");
+        // The reserve is the owner's.
+        assert!(path.join(format!("tmp/reserve-{OWNER}-0")).exists());
+        assert!(store.release_reserve());
+    }
+}
+
+/// The owner of a store may move what the superuser has just made in it.
+#[test]
+fn only_new_directories_are_given_away() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only_new_directories_are_given_away: skipped, not root");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let [store, used, theirs] = ["store", "used", "theirs"].map(|name| directory.path().join(name));
+    for path in [&store, &used, &theirs] {
+        std::fs::create_dir(path).expect("mkdir");
+    }
+    std::fs::write(used.join("file"), b"x").expect("write");
+    for path in [&store, &theirs] {
+        std::os::unix::fs::chown(path, Some(OWNER), Some(OWNER)).expect("chown");
+    }
+    let open = |path| std::fs::File::open(path).expect("open");
+    let owner = super::owner::StoreOwner::of_store(std::os::fd::AsFd::as_fd(&open(&store)));
+    let owner = owner.expect("stat").expect("another user's");
+    for path in [&used, &theirs] {
+        assert_eq!(owner.give_directory(open(path)), Err(Errno::PERM), "{}", path.display());
+    }
+    assert_eq!(std::fs::metadata(&used).expect("stat").uid(), 0);
+}
+
 /// Two writers that make the same directories concurrently both find them whole.
 #[test]
 fn directories_of_a_shared_store_are_made_once_by_many() {
