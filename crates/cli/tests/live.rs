@@ -204,6 +204,35 @@ fn a_tree_is_imported_as_a_new_directory() {
     assert_eq!(esker.ok(["session", "list"]), "");
 }
 
+/// Symptom: a tree of a live namespace could not be removed by one command.
+#[test]
+fn a_whole_tree_is_removed() {
+    let esker = Esker::new();
+    esker.publish("base", &[("d/old", "old\n"), ("kept/file", "kept\n")]);
+    esker.ok(["live", "create", "run", "--base", "base"]);
+    let server = Server::start(serve(&esker, &[]));
+    let source = esker.path("source");
+    for number in 0..5_000 {
+        let dir = source.join(format!("a{}/b{}/c", number % 3, number % 5));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        std::fs::write(dir.join(number.to_string()), b"x").expect("a file");
+    }
+    std::fs::create_dir(source.join("empty")).expect("a directory");
+    std::os::unix::fs::symlink("/", source.join("root")).expect("a symbolic link");
+    esker.ok(["live", "import", source.to_str().expect("text"), "run:/d/new"]);
+    let refused = esker.fails(7, ["live", "rm", "run:/d"]);
+    assert!(refused.contains("-r"), "{refused}");
+    esker.ok(["live", "rm", "-r", "run:/d"]);
+    assert_eq!(esker.ok(["live", "ls", "run:/"]), "kept\n");
+    esker.fails(3, ["live", "rm", "-r", "run:/d"]);
+    esker.ok(["live", "rm", "-r", "run:/kept/file"]);
+    assert_eq!(esker.ok(["live", "ls", "run:/kept"]), "");
+    drop(server);
+    let server = Server::start(serve(&esker, &[]));
+    assert_eq!(esker.ok(["live", "ls", "run:/"]), "kept\n");
+    assert_eq!(server.end(), Some(0));
+}
+
 /// Symptom: a command without a server said nothing for half a minute.
 #[test]
 fn a_command_that_waits_for_a_server_says_so() {

@@ -12,6 +12,7 @@ mod connection;
 mod endpoint;
 mod live_dir;
 mod pending;
+mod remove_tree;
 mod seat_walk;
 mod shared_connection;
 mod tree;

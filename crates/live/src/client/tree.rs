@@ -20,7 +20,7 @@ use crate::wire::{
 };
 
 /// Entries of one request of a listing.
-const LIST_ENTRIES: usize = 4096;
+pub(super) const LIST_ENTRIES: usize = 4096;
 /// Largest text of a server's status.
 const STATUS_BYTES_MAX: usize = 1 << 20;
 

@@ -51,9 +51,15 @@ pub enum LiveFileAction {
         #[arg(value_name = "NAME:/path", value_parser = StackPath::parser())]
         path: StackPath,
     },
-    /// Remove files and empty directories of a live namespace
-    #[command(after_help = "Example:\n  esker live rm run:/results/date run:/results")]
+    /// Remove files and directories of a live namespace
+    #[command(after_help = "\
+Examples:
+  esker live rm run:/results/date run:/results
+  esker live rm -r run:/results")]
     Rm {
+        /// Remove directories and everything in them; without it they must be empty
+        #[arg(short, long)]
+        recursive: bool,
         /// The files and directories, in order
         #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
         paths: Vec<StackPath>,
@@ -84,16 +90,19 @@ impl LiveFileAction {
                 let mode = 0o777 & !context.umask;
                 tree.change(Request::make_directory(&dir, mode, &[name]).durable())
             }),
-            Self::Rm { paths } => each(context, &paths, |tree, path| {
+            Self::Rm { recursive, paths } => each(context, &paths, |tree, path| {
                 let place = tree.resolve(&path.path, FollowLinks::No)?;
                 let (dir, name) = tree.locate(&path.path).map_err(|error| match error.kind() {
                     Kind::Invalid => Error::new(Kind::Invalid, "the root cannot be removed"),
                     _ => error,
                 })?;
-                tree.change(match place.attributes.kind {
-                    FileKind::Directory => Request::remove_directory(&dir, &[name]).durable(),
-                    _ => Request::unlink(&dir, &[name]).durable(),
-                })
+                match place.attributes.kind {
+                    FileKind::Directory if recursive => tree.remove_tree(&dir, name),
+                    FileKind::Directory => tree
+                        .change(Request::remove_directory(&dir, &[name]).durable())
+                        .map_err(advise_recursion),
+                    _ => tree.change(Request::unlink(&dir, &[name]).durable()),
+                }
             }),
             Self::Mv { from, to } => {
                 if from.stack != to.stack {
@@ -128,6 +137,16 @@ fn each(
     act: impl Fn(&mut LiveTree, &StackPath) -> Result<()>,
 ) -> Result<()> {
     paths.iter().try_for_each(|path| in_tree(context, path, |tree| act(tree, path)))
+}
+
+fn advise_recursion(error: Error) -> Error {
+    match error.kind() {
+        Kind::NotEmpty => {
+            let what = format!("{}: add -r to remove all that is in it", error.context());
+            Error::new(Kind::NotEmpty, what)
+        }
+        _ => error,
+    }
 }
 
 fn ls(context: &CommandContext, tree: &mut LiveTree, path: &StackPath) -> Result<()> {

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Recursive removal: removes a directory of a live namespace and everything in it, by requests of
+//! many names.
+//!
+//! Unlike a session's removal of a tree, which is one operation that hides everything below, each
+//! name is removed for itself: permissions apply at each level, and other clients keep the files
+//! that they have open. Directories are emptied depth first. A removal is not waited for, since a
+//! server keeps the order of a client's requests, except before that of a directory at another seat:
+//! what was in it is removed by another server.
+
+use std::collections::VecDeque;
+
+use esker_base::{Kind, Result};
+use esker_fs::inode::FileKind;
+
+use super::live_dir::LiveDir;
+use super::pending::Request;
+use super::tree::{LIST_ENTRIES, LiveTree, take_entries};
+
+/// Names of one request.
+const NAMES: usize = 1024;
+/// Requests under way, at most.
+const UNDER_WAY_MAX: usize = 64;
+
+/// A directory that is being removed.
+#[derive(Debug)]
+struct DoomedDirectory {
+    parent: LiveDir,
+    name: Vec<u8>,
+    dir: LiveDir,
+    is_emptied: bool,
+}
+
+impl LiveTree {
+    /// Removes the directory `name` of `dir` and everything in it, durably. What is made in it
+    /// meanwhile may keep it from being removed, and what was removed before a failure stays so.
+    /// Cost: a round trip for each 4,096 entries, and some for each directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `Denied`, `NotPermitted`; `NotEmpty` if another client makes
+    /// files in it.
+    pub fn remove_tree(&mut self, dir: &LiveDir, name: &[u8]) -> Result<()> {
+        let top = self.lookup(dir, name)?;
+        if top.kind == FileKind::Directory {
+            remove_content(self, &dir.child(name, &top))?;
+        }
+        let removed = self.call(Request::remove_directory(dir, &[name]).durable())?;
+        removed.outcome()
+    }
+}
+
+/// Removes everything in `top`.
+fn remove_content(tree: &mut LiveTree, top: &LiveDir) -> Result<()> {
+    let mut removals = Removals { tree, under_way: VecDeque::new() };
+    let mut left: Vec<DoomedDirectory> = removals.remove_files(top)?;
+    while let Some(directory) = left.last_mut() {
+        if directory.is_emptied {
+            let DoomedDirectory { parent, name, dir, .. } = left.pop().expect("the last one");
+            if dir.place.seat != parent.place.seat {
+                removals.wait_until(0)?;
+            }
+            removals.submit(Request::remove_directory(&parent, &[&name]))?;
+        } else {
+            directory.is_emptied = true;
+            let dir = directory.dir.clone();
+            left.extend(removals.remove_files(&dir)?);
+        }
+    }
+    removals.wait_until(0)
+}
+
+/// Removals under way.
+struct Removals<'a> {
+    tree: &'a mut LiveTree,
+    /// The seats and numbers of the requests.
+    under_way: VecDeque<(u16, u64)>,
+}
+
+impl Removals<'_> {
+    /// Removes the files in `dir`; returns the directories in it.
+    fn remove_files(&mut self, dir: &LiveDir) -> Result<Vec<DoomedDirectory>> {
+        let mut directories = Vec::new();
+        let mut last = Vec::new();
+        loop {
+            let answer = self.tree.call(Request::list(dir, &last, LIST_ENTRIES));
+            let (is_end, page) = match answer.and_then(|answer| answer.only(take_entries)) {
+                // Another client has removed it.
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Fenced) => {
+                    return Ok(directories);
+                }
+                taken => taken?,
+            };
+            let Some(end) = page.last() else { return Ok(directories) };
+            last.clone_from(&end.name);
+            let (inner, files): (Vec<_>, Vec<_>) =
+                page.into_iter().partition(|entry| entry.attributes.kind == FileKind::Directory);
+            for batch in files.chunks(NAMES) {
+                let names: Vec<&[u8]> = batch.iter().map(|entry| &entry.name[..]).collect();
+                self.submit(Request::unlink(dir, &names))?;
+            }
+            directories.extend(inner.into_iter().map(|entry| DoomedDirectory {
+                parent: dir.clone(),
+                dir: dir.child(&entry.name, &entry.attributes),
+                name: entry.name,
+                is_emptied: false,
+            }));
+            if is_end {
+                return Ok(directories);
+            }
+        }
+    }
+
+    fn submit(&mut self, request: Request) -> Result<()> {
+        let seat = request.seat();
+        let number = self.tree.connection_to(seat)?.submit(request)?;
+        self.under_way.push_back((seat, number));
+        self.wait_until(UNDER_WAY_MAX)
+    }
+
+    /// Waits until at most `count` requests are under way.
+    fn wait_until(&mut self, count: usize) -> Result<()> {
+        while self.under_way.len() > count {
+            let Some((seat, number)) = self.under_way.pop_front() else { break };
+            for outcome in self.tree.connection_to(seat)?.wait(number)?.outcomes()? {
+                match outcome {
+                    // Another client came first.
+                    Err(error) if error.kind() == Kind::NotFound => {}
+                    removed => removed?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
