@@ -13,7 +13,7 @@ use esker_fs::stack::namespace::FollowLinks;
 use esker_live::LiveTree;
 use esker_live::client::{LiveDir, LiveFile, Request, SharedConnection};
 use esker_live::wire::{
-    AttributeRequest, LiveAttributes, TRANSFER_BYTES_MAX, WriteMode, take_attributes,
+    AttributeRequest, LiveAttributes, SeatPath, TRANSFER_BYTES_MAX, WriteMode, take_attributes,
 };
 
 use crate::served::{LiveStore, NAME, client_options};
@@ -328,11 +328,8 @@ fn reads_stay_behind_changes_that_wait_for_their_directory() -> Result<()> {
     ))?;
     let listed = connection.submit(Request::lookup(&dir, &[b"f"]))?;
     connection.wait(made)?.outcome()?;
-    connection.wait(found)?.only(|input| {
-        input.u128()?;
-        input.bytes(9, "a name")?;
-        take_attributes(input)
-    })?;
+    let found = connection.wait(found)?.only(SeatPath::take)?;
+    assert!(matches!(found, SeatPath::Found { name, .. } if name == b"f"));
     connection.wait(listed)?.only(take_attributes).map(drop)
 }
 

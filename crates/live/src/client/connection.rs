@@ -102,6 +102,8 @@ pub struct LiveConnection {
     changes: AnsweredChanges,
     /// The next pause before an attempt to connect, while connections break before any answer.
     pause: Option<Duration>,
+    /// True after the client has connected, until an answer arrives.
+    awaits_first_answer: bool,
 }
 
 impl LiveConnection {
@@ -142,6 +144,7 @@ impl LiveConnection {
             broke_ns: None,
             changes: AnsweredChanges::default(),
             pause: None,
+            awaits_first_answer: false,
         };
         connection.reconnect(None)?;
         connection.reconnects = 0;
@@ -412,6 +415,7 @@ impl LiveConnection {
             }
             let request = self.pending.remove(index).expect("found");
             self.pause = None;
+            self.awaits_first_answer = false;
             self.broke_ns = None;
             self.heard_ns = SystemClock.monotonic_ns();
             let answer = Answer::new(header, bytes);
@@ -474,13 +478,15 @@ impl LiveConnection {
         let mut last = why;
         self.fail_what_is_not_repeated();
         let endpoint = loop {
+            // A server that accepts connections and ends them without an answer is none.
+            if std::mem::take(&mut self.awaits_first_answer)
+                && clock.monotonic_ns() >= deadline_ns
+            {
+                let error = unserved((&self.name, self.seat), last);
+                self.fail_pending(&error);
+                return Err(error);
+            }
             if let Some(pause) = self.pause {
-                // A server that accepts connections and ends them without an answer is none.
-                if clock.monotonic_ns() >= deadline_ns {
-                    let error = unserved((&self.name, self.seat), last);
-                    self.fail_pending(&error);
-                    return Err(error);
-                }
                 std::thread::sleep(pause);
             }
             self.pause = Some(self.pause.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX)));
@@ -513,6 +519,7 @@ impl LiveConnection {
             }
         };
         self.endpoint = Some(endpoint);
+        self.awaits_first_answer = true;
         if self.is_unserved {
             self.is_unserved = false;
             self.heard_ns = clock.monotonic_ns();
