@@ -73,6 +73,12 @@ fn an_open_file_stays_usable_while_others_move_and_remove_its_names() -> Result<
     Ok(())
 }
 
+/// The names of extended attributes, each followed by a zero byte.
+fn names_of(tree: &mut LiveTree, file: &LiveFile) -> Result<Vec<u8>> {
+    let names = tree.connection().call(Request::xattr_names(file))?;
+    names.only(|input| Ok(input.bytes(100, "names")?.to_vec()))
+}
+
 #[test]
 fn a_request_never_reaches_another_file_that_has_the_name() -> Result<()> {
     let live = LiveStore::new();
@@ -101,6 +107,64 @@ fn a_request_never_reaches_another_file_that_has_the_name() -> Result<()> {
     assert_eq!(read(&mut tree, &file).unwrap_err().kind(), Kind::Conflict);
     assert_eq!(other.read(&root, b"f")?, b"another");
     assert_eq!(other.lookup(&root, b"f")?.mode, 0o644);
+    Ok(())
+}
+
+/// Symptom: `setxattr` of a file that a program had open failed with `ENOENT` once another client had
+/// removed its name.
+/// Cause: the attribute was changed under a name of the file.
+/// Fix: it is changed in the open file, like its other attributes.
+#[test]
+fn extended_attributes_of_an_open_file_outlast_its_name() -> Result<()> {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let (mut tree, mut other) = (live.connect(), live.connect());
+    let root = LiveDir::root();
+    let id = create(&mut tree, b"f", b"text")?;
+    let file = LiveFile { dir: &root, name: b"f", id };
+    let set = |name: &'static [u8]| Request::set_xattr(&file, (name, b"1"), XattrSet::Create);
+    tree.change(Request::open(&file))?;
+    tree.change(Request::write(&file, 4, b" more"))?;
+    tree.change(set(b"user.named"))?;
+    assert_eq!(names_of(&mut other, &LiveFile::at(&root, b"f"))?, b"user.named\0");
+    other.change(Request::unlink(&root, &[b"f"]))?;
+    create(&mut other, b"f", b"another")?;
+    tree.change(set(b"user.a"))?;
+    assert_eq!(failure(&mut tree, set(b"user.a")), Kind::Exists);
+    tree.change(Request::remove_xattr(&file, b"user.named"))?;
+    assert_eq!(names_of(&mut tree, &file)?, b"user.a\0");
+    assert_eq!(read(&mut tree, &file)?, b"text more");
+    assert_eq!(names_of(&mut other, &LiveFile::at(&root, b"f"))?, b"");
+    tree.change(Request::close(&file))?;
+    assert_eq!(failure(&mut tree, set(b"user.b")), Kind::Conflict);
+    server.end()
+}
+
+/// Symptom: changes of attributes of a directory that a client had open reached the file which
+/// another client had put in its place.
+/// Cause: the server changed the directory by the last name that it had.
+/// Fix: a directory that was removed is not changed any more.
+#[test]
+fn a_request_never_reaches_what_has_the_name_of_a_removed_directory() -> Result<()> {
+    let live = LiveStore::new();
+    let _server = live.serve();
+    let (mut tree, mut other) = (live.connect(), live.connect());
+    let root = LiveDir::root();
+    let dir = tree.make_directory(&root, b"d", 0o755)?;
+    let itself = LiveFile { dir: &dir, name: b"", id: dir.id.0 };
+    assert_eq!(attributes(&mut tree, &itself)?.mode, 0o755);
+    other.change(Request::remove_directory(&root, &[b"d"]))?;
+    create(&mut other, b"d", b"another")?;
+    let mode = AttributeRequest { mode: Some(0), ..Default::default() };
+    for request in [
+        Request::set_attributes(&itself, &mode),
+        Request::set_xattr(&itself, (b"user.a", b"1"), XattrSet::Any),
+        Request::remove_xattr(&itself, b"user.a"),
+    ] {
+        let kind = failure(&mut tree, request);
+        assert!(matches!(kind, Kind::Conflict | Kind::Fenced), "{kind:?}");
+    }
+    assert_eq!(other.lookup(&root, b"d")?.mode, 0o644);
     Ok(())
 }
 
@@ -141,8 +205,7 @@ fn a_file_with_several_names_is_reached_after_the_known_one_is_gone() -> Result<
     assert_eq!(other.read(&root, b"g")?, b"text more");
     let shown = other.lookup(&root, b"h")?;
     assert_eq!((shown.id, shown.nlink, shown.mode), (id, 2, 0o600));
-    let names = tree.connection().call(Request::xattr_names(&file))?;
-    assert_eq!(names.only(|input| Ok(input.bytes(100, "names")?.to_vec()))?, b"user.a\0");
+    assert_eq!(names_of(&mut tree, &file)?, b"user.a\0");
     Ok(())
 }
 

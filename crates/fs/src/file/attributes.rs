@@ -8,8 +8,10 @@ use esker_extent::Segment;
 
 use super::{InPlaceFile, OpenFile, OpenFileState, RecordLocation, SessionFile};
 use crate::file::space::check_end;
+use crate::inode::xattr::Xattrs;
 use crate::inode::{DirId, FileId, Inode};
-use crate::ops::setattr::{AttributeChanges, content_changed};
+use crate::ops::XattrSet;
+use crate::ops::setattr::{AttributeChanges, content_changed, insert_xattr, take_xattr};
 use crate::session::Session;
 use crate::stack::dir::Dir;
 use crate::stack::identity::WRITE;
@@ -95,6 +97,42 @@ impl SessionFile<'_> {
         let mut inode = state.inode.clone();
         state.overlay(&mut inode);
         Ok(inode)
+    }
+
+    /// Sets an extended attribute of the file, as [`Session::set_xattr`] does for a name. Also works
+    /// after the last name is gone.
+    ///
+    /// # Errors
+    /// As [`Session::set_xattr`].
+    pub fn set_xattr(&self, (attribute, value): (&[u8], &[u8]), how: XattrSet) -> Result<()> {
+        self.change_xattrs(attribute, |xattrs| insert_xattr(xattrs, (attribute, value), how))
+    }
+
+    /// Removes an extended attribute of the file, as [`Session::remove_xattr`] does for a name. Also
+    /// works after the last name is gone.
+    ///
+    /// # Errors
+    /// As [`Session::remove_xattr`].
+    pub fn remove_xattr(&self, attribute: &[u8]) -> Result<()> {
+        self.change_xattrs(attribute, |xattrs| take_xattr(xattrs, attribute))
+    }
+
+    fn change_xattrs(
+        &self,
+        attribute: &[u8],
+        mut change: impl FnMut(&mut Xattrs) -> Result<()>,
+    ) -> Result<()> {
+        let Self { session, file } = *self;
+        session.check_open()?;
+        let mut state = file.state.write();
+        let mut change =
+            |inode: &mut Inode| session.change_xattrs(inode, b"file", attribute, &mut change);
+        match session.update_file_inode(file, &mut change)? {
+            // The state may have content that the record lacks.
+            Some(record) => state.inode.xattrs = record.xattrs,
+            None => change(&mut state.inode)?,
+        }
+        Ok(())
     }
 
     /// Stores the content that the file has in memory and writes its record, which then survives as

@@ -156,7 +156,9 @@ impl Session {
         (attribute, value): (&[u8], &[u8]),
         how: XattrSet,
     ) -> Result<()> {
-        self.update_xattrs(dir, name, attribute, |xattrs| set(xattrs, (attribute, value), how))
+        self.update_xattrs(dir, name, attribute, |xattrs| {
+            insert_xattr(xattrs, (attribute, value), how)
+        })
     }
 
     /// Sets an extended attribute of the root directory.
@@ -167,7 +169,7 @@ impl Session {
         let _structure = self.read_structure();
         self.update_root(|inode| {
             self.change_xattrs(inode, b"/", attribute, |xattrs| {
-                set(xattrs, (attribute, value), how)
+                insert_xattr(xattrs, (attribute, value), how)
             })
         })
     }
@@ -179,7 +181,7 @@ impl Session {
     pub fn remove_xattr_root(&self, attribute: &[u8]) -> Result<()> {
         let _structure = self.read_structure();
         self.update_root(|inode| {
-            self.change_xattrs(inode, b"/", attribute, |xattrs| remove(xattrs, attribute))
+            self.change_xattrs(inode, b"/", attribute, |xattrs| take_xattr(xattrs, attribute))
         })
     }
 
@@ -188,7 +190,7 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`, `NotPermitted`, `NoAttribute`.
     pub fn remove_xattr(&self, dir: &Dir, name: &[u8], attribute: &[u8]) -> Result<()> {
-        self.update_xattrs(dir, name, attribute, |xattrs| remove(xattrs, attribute))
+        self.update_xattrs(dir, name, attribute, |xattrs| take_xattr(xattrs, attribute))
     }
 
     /// Fails unless the caller may change `user.` attributes: write permission on a file or
@@ -219,7 +221,7 @@ impl Session {
         Ok(())
     }
 
-    fn change_xattrs(
+    pub(crate) fn change_xattrs(
         &self,
         inode: &mut Inode,
         name: &[u8],
@@ -239,7 +241,8 @@ impl Session {
     }
 }
 
-fn set(
+/// Sets an attribute among those of a file.
+pub(crate) fn insert_xattr(
     xattrs: &mut xattr::Xattrs,
     (attribute, value): (&[u8], &[u8]),
     how: XattrSet,
@@ -257,7 +260,8 @@ fn set(
     }
 }
 
-fn remove(xattrs: &mut xattr::Xattrs, attribute: &[u8]) -> Result<()> {
+/// Removes an attribute from those of a file.
+pub(crate) fn take_xattr(xattrs: &mut xattr::Xattrs, attribute: &[u8]) -> Result<()> {
     xattrs.remove(attribute).map(drop).ok_or_else(|| no_attribute(attribute))
 }
 

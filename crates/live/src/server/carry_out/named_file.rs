@@ -54,9 +54,11 @@ fn moved() -> Error {
     Error::new(Kind::Conflict, "the file is not at this name any more: look the path up again")
 }
 
-/// Fails unless `file`, which has the empty name, is `dir` itself.
+/// Fails unless `file`, which has the empty name, is `dir` itself, and `dir` was not removed: another
+/// file may have its name.
 fn check_directory(dir: &Dir, file: &NamedFile) -> Result<()> {
-    if file.id == 0 || file.id == dir.id().0 { Ok(()) } else { Err(moved()) }
+    let is_it = file.id == 0 || file.id == dir.id().0;
+    if is_it && !dir.is_removed() { Ok(()) } else { Err(moved()) }
 }
 
 fn permitted(may: bool) -> Result<()> {
@@ -404,12 +406,23 @@ impl ClientSession<'_> {
         (attribute, value): (&[u8], Option<(&[u8], XattrSet)>),
     ) -> Result<()> {
         let session = &self.session;
-        let is_directory = matches!(self.find_file(dir, file)?, FilePlace::Directory);
-        if is_directory && dir.location().is_none() {
-            return match value {
-                Some((value, condition)) => session.set_xattr_root((attribute, value), condition),
-                None => session.remove_xattr_root(attribute),
-            };
+        match self.find_file(dir, file)? {
+            FilePlace::Open(opened) => {
+                let file = session.file(&opened.file);
+                return match value {
+                    Some((value, condition)) => file.set_xattr((attribute, value), condition),
+                    None => file.remove_xattr(attribute),
+                };
+            }
+            FilePlace::Directory if dir.location().is_none() => {
+                return match value {
+                    Some((value, condition)) => {
+                        session.set_xattr_root((attribute, value), condition)
+                    }
+                    None => session.remove_xattr_root(attribute),
+                };
+            }
+            _ => {}
         }
         let (dir, name) = self.name_of(dir, file)?;
         let session = match dir.id() == DirId::LINKS {
