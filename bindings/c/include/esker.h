@@ -493,8 +493,12 @@ int esker_file_close(esker_file *file);
  * name is taken; names of live namespaces are apart from those of snapshots. */
 int esker_live_create(esker_repository *repository, const char *name, const char *const *bases,
                       size_t bases_count);
-/* Connects to its server. */
+/* Connects to its server. Waits half a minute for one, then fails with ESKER_UNAVAILABLE. */
 int esker_live_open(esker_repository *repository, const char *name, esker_live **live);
+/* Connects as esker_live_open does, but waits only so many milliseconds for a server, now and in
+ * later calls: 0 to try once, 300,000 at most. */
+int esker_live_open_within(esker_repository *repository, const char *name, uint64_t patience_ms,
+                           esker_live **live);
 int esker_live_close(esker_live *live);
 
 /* Makes a directory with mode 0755. */

@@ -510,6 +510,13 @@ public:
         check(esker_live_open(get(), name.c_str(), &opened));
         return esker::live(opened);
     }
+    /* Connects likewise, but waits only so many milliseconds for a server, now and in later calls. */
+    esker::live live_within(const std::string &name, std::uint64_t patience_ms) const
+    {
+        esker_live *opened;
+        check(esker_live_open_within(get(), name.c_str(), patience_ms, &opened));
+        return esker::live(opened);
+    }
     esker::id resolve(const std::string &name) const
     {
         char text[ESKER_ID_BYTES];

@@ -2,6 +2,7 @@
 //! Live namespaces: trees that many clients change at once, through a server.
 
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::time::Duration;
 
 use esker::{LiveNamespace, Repository, Result, Session};
 
@@ -53,6 +54,21 @@ pub unsafe extern "C" fn esker_live_open(
         put_new(live, || {
             let name = text(name, "name")?;
             repository.with(|repository| repository.live(name))
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn esker_live_open_within(
+    repository: Handle<Repository>,
+    name: *const c_char,
+    patience_ms: u64,
+    live: *mut Handle<LiveNamespace>,
+) -> c_int {
+    call(|| unsafe {
+        put_new(live, || {
+            let (name, patience) = (text(name, "name")?, Duration::from_millis(patience_ms));
+            repository.with(|repository| repository.live_within(name, patience))
         })
     })
 }

@@ -188,6 +188,10 @@ fn a_tree_is_imported_as_a_new_directory() {
     esker.pipe(["live", "put", "-", "run:/results/run7/new"], b"new\n");
     assert_eq!(esker.ok(["live", "cat", "run:/results/run7/symlink"]).len(), 700);
     esker.ok(["live", "rm", "run:/results/run7/new"]);
+    // Symptom: the set of the directory had no description.
+    let log = esker.ok(["log"]);
+    assert!(log.contains("directory inserted into live namespace run"), "{log}");
+    assert!(!log.contains("(no name)"), "{log}");
     esker.ok(["live", "snapshot", "run", "run-1"]);
     assert_eq!(server.end(), Some(0));
     esker.ok(["live", "remove", "run"]);

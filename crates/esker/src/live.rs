@@ -2,6 +2,7 @@
 //! Live namespace: one tree that many clients change at once, as a client of its server.
 
 use std::path::Path;
+use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
 use esker_fs::ops::RenameFlags;
@@ -75,14 +76,24 @@ impl Repository {
         self.sets.create_live(name, &bases, 1, options).map(drop)
     }
 
-    /// Connects to the server of the live namespace `name`.
+    /// Connects to the server of the live namespace `name`. Waits half a minute for one, as later
+    /// calls do.
     ///
     /// # Errors
-    /// `NotFound` if there is no such namespace; `Unavailable` if no server answers for half a
-    /// minute; `Denied` if it does not serve this user.
+    /// `NotFound` if there is no such namespace; `Unavailable` if no server answers in that time;
+    /// `Denied` if it does not serve this user.
     pub fn live(&self, name: &str) -> Result<LiveNamespace> {
-        let options =
-            LiveClientOptions { identity: self.identity.clone(), ..LiveClientOptions::default() };
+        self.live_within(name, LiveClientOptions::default().patience)
+    }
+
+    /// Connects as [`Repository::live`] does, but waits only `patience` for a server, now and in
+    /// later calls: 0 to try once, 300 s at most.
+    ///
+    /// # Errors
+    /// As [`Repository::live`].
+    pub fn live_within(&self, name: &str, patience: Duration) -> Result<LiveNamespace> {
+        let identity = self.identity.clone();
+        let options = LiveClientOptions { identity, patience, ..LiveClientOptions::default() };
         let tree = LiveTree::connect(self.sets.store(), name, options)?;
         Ok(LiveNamespace { tree: Mutex::new(tree), repository: self.clone() })
     }

@@ -203,6 +203,39 @@ fn a_fenced_server_answers_nothing_and_says_so() -> Result<()> {
     second.end()
 }
 
+/// Symptom: the error of a client without a server named a socket, and gave the system's error twice.
+/// Cause: the socket's name stood for the server, and the error's text and source were the same.
+/// Fix: the error names the namespace, the host and process of its last server, and the next step.
+#[test]
+fn an_error_without_a_server_names_the_last_one_and_the_next_step() -> Result<()> {
+    let live = LiveStore::new();
+    let patience = std::time::Duration::ZERO;
+    let connect = || {
+        let options = esker_live::client::LiveClientOptions { patience, ..client_options() };
+        LiveTree::connect(&live.store, NAME, options).unwrap_err().to_string()
+    };
+    assert_eq!(connect(), "run has no server: `esker live serve run` runs one");
+    let dead = esker_live::server_address::ServerAddress {
+        instance: "dead".into(),
+        epoch: 1,
+        host: "node7".into(),
+        boot: esker_base::process::ProcessIdentity::current().boot,
+        pid: 12,
+        uid: 1000,
+        began_ns: 1,
+        tcp: None,
+        unix: Some(format!("esker-live-test-{}", std::process::id())),
+    };
+    dead.put(&*live.store, NAME)?;
+    let error = connect();
+    for part in ["server of run ", "the server on node7 (process 12)", "`esker live serve run`"] {
+        assert_eq!(error.matches(part).count(), 1, "{part}: {error}");
+    }
+    assert_eq!(error.matches("efused").count(), 1, "{error}");
+    assert!(!error.contains('@'), "{error}");
+    Ok(())
+}
+
 /// Symptom: `submit` failed although the request stayed under way, so that a caller who submitted
 /// it again had it carried out twice. Cause: sending the gathered requests failed after the request
 /// had got its number. Fix: once a request has a number, only `wait` reports its failure.

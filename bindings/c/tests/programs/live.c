@@ -125,6 +125,12 @@ static void use(void)
     OK(esker_live_open(repository, "run", &other));
     FAILS(esker_live_open(repository, "absent", &closed), ESKER_NOT_FOUND, ENOENT);
     CHECK(closed == NULL);
+    /* Nobody serves it. */
+    OK(esker_live_create(repository, "unserved", NULL, 0));
+    FAILS(esker_live_open_within(repository, "unserved", 0, &closed), ESKER_UNAVAILABLE, EIO);
+    CHECK(strstr(esker_error_message(), "esker live serve unserved") != NULL);
+    OK(esker_live_open_within(repository, "run", 10000, &closed));
+    OK(esker_live_close(closed));
     OK(esker_live_mkdir(live, "/run"));
     FAILS(esker_live_mkdir(other, "/run"), ESKER_EXISTS, EEXIST);
     OK(esker_live_mkdir_all(other, "run//many"));

@@ -95,6 +95,7 @@ int main(int argc, char **argv)
     repository.remove_name("third");
     throws(ESKER_NOT_FOUND, [&] { repository.resolve("third"); });
     throws(ESKER_NOT_FOUND, [&] { repository.live("none"); });
+    throws(ESKER_NOT_FOUND, [&] { repository.live_within("none", 0); });
     throws(ESKER_INVALID, [&] { esker::live().read("/none"); });
     repository.begin().abandon();
     std::puts("objects close themselves, and failures are exceptions");

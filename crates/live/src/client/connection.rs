@@ -600,13 +600,13 @@ fn may_reconnect(error: &Error) -> bool {
 
 fn unserved((name, seat): (&str, u16), last: Option<Error>) -> Error {
     let of = if seat == 0 { name.to_owned() } else { format!("seat {seat} of {name}") };
-    let advice = format!("`esker live serve {name}` serves it");
+    let advice = format!("`esker live serve {name}` runs one");
     match last {
         Some(error) if !may_reconnect(&error) => error,
         Some(error) => {
-            let what = format!("no server of {of} can be reached ({error}); {advice}");
+            let what = format!("no server of {of} can be reached: {error}; {advice}");
             Error::new(Kind::Unavailable, what)
         }
-        None => Error::new(Kind::Unavailable, format!("{of} has no server; {advice}")),
+        None => Error::new(Kind::Unavailable, format!("{of} has no server: {advice}")),
     }
 }

@@ -55,7 +55,7 @@ impl Endpoint {
     /// refuses the client.
     pub fn connect(address: &ServerAddress, who: &ClientIdentity) -> Result<(Self, ServerWelcome)> {
         let (stream, method) = Self::open(address, who)?;
-        let peer = format!("the server on {}", address.host);
+        let peer = server_at(address);
         let mut nonce = [0; CONNECTION_NONCE_BYTES];
         Random::from_system().fill(&mut nonce);
         let hello = ClientHello { method, client: who.client, set: who.set, nonce };
@@ -79,7 +79,7 @@ impl Endpoint {
     fn open(address: &ServerAddress, who: &ClientIdentity) -> Result<(Self, HelloMethod)> {
         let is_here = address.boot == ProcessIdentity::current().boot;
         if let Some(name) = address.unix.as_ref().filter(|_| is_here) {
-            match Self::open_unix(name, address.uid) {
+            match Self::open_unix(name, address) {
                 Ok(stream) => return Ok((Self::Unix(stream), HelloMethod::PeerCredentials)),
                 // The server may be in another network namespace of the machine.
                 Err(error) if address.tcp.is_none() => return Err(error),
@@ -88,9 +88,8 @@ impl Endpoint {
         }
         let Some(tcp) = &address.tcp else {
             let what = format!(
-                "the server on {} accepts connections only of its own machine; it was begun \
-                 without --listen",
-                address.host
+                "{} accepts connections only of its own machine; it was begun without --listen",
+                server_at(address)
             );
             return Err(Error::new(Kind::Unavailable, what));
         };
@@ -98,7 +97,7 @@ impl Endpoint {
             let what = "a server on another machine asks for this user's secret, and there is none";
             return Err(Error::new(Kind::Denied, what));
         }
-        let failed = |error| unreachable(error, tcp);
+        let failed = |error| unreachable(error, &format!("{} at {tcp}", server_at(address)));
         let mut connected = Err(io::ErrorKind::NotFound.into());
         for place in tcp.to_socket_addrs().map_err(failed)? {
             connected = TcpStream::connect_timeout(&place, CONNECT_PATIENCE);
@@ -114,14 +113,19 @@ impl Endpoint {
         Ok((Self::Tcp(stream), HelloMethod::Secret))
     }
 
-    fn open_unix(name: &str, uid: u32) -> Result<UnixStream> {
-        let failed = |error| unreachable(error, &format!("@{name}"));
-        let address = UnixAddress::from_abstract_name(name).map_err(failed)?;
-        let stream = UnixStream::connect_addr(&address).map_err(failed)?;
+    fn open_unix(name: &str, address: &ServerAddress) -> Result<UnixStream> {
+        let failed = |error| unreachable(error, &server_at(address));
+        let socket = UnixAddress::from_abstract_name(name).map_err(failed)?;
+        let stream = UnixStream::connect_addr(&socket).map_err(failed)?;
         // Anybody may listen at such a name once its server is gone.
         let server = socket_peercred(&stream).map_err(|errno| failed(errno.into()))?;
-        if server.uid.as_raw() != uid {
-            let what = format!("user {} listens at @{name}, not {uid}", server.uid.as_raw());
+        if server.uid.as_raw() != address.uid {
+            let what = format!(
+                "user {} listens in place of {}, which user {} ran",
+                server.uid.as_raw(),
+                server_at(address),
+                address.uid
+            );
             return Err(Error::new(Kind::Denied, what));
         }
         stream.set_read_timeout(Some(STEP_PATIENCE)).map_err(failed)?;
@@ -176,8 +180,13 @@ fn refusal(payload: &[u8], peer: &str) -> Error {
     }
 }
 
-fn unreachable(error: io::Error, place: &str) -> Error {
-    Error::new(Kind::Unavailable, format!("{place}: {error}")).with_source(error)
+/// The server at `address`, in words.
+fn server_at(address: &ServerAddress) -> String {
+    format!("the server on {} (process {})", address.host, address.pid)
+}
+
+fn unreachable(error: io::Error, peer: &str) -> Error {
+    Error::new(Kind::Unavailable, format!("{peer} does not answer")).with_source(error)
 }
 
 /// Through a reference, so that a thread can wait for the socket while others send.

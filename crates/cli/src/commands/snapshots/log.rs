@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `esker log`: stacks as a graph.
 
+use std::collections::HashMap;
+
 use clap::Args;
 use esker_base::Result;
 use esker_fs::inode::timestamp;
 use esker_fs::job::JobId;
 use esker_fs::maintenance::graph::GraphNode;
 use esker_fs::retention::marker::MarkerHolder;
-use esker_table::manifest::{Manifest, SetState};
+use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
 use crate::change::MESSAGE;
@@ -60,6 +62,8 @@ impl LogCommand {
         }
         let pen = if self.ascii { ASCII } else { BOXES };
         let mut lines = GraphLines::new(pen);
+        let live_names: HashMap<SetId, String> =
+            nodes.iter().filter_map(|node| Some((node.set, live_name(node)?.to_owned()))).collect();
         for node in nodes.iter().take(self.limit) {
             let mark = match (node.state(), self.ascii) {
                 (Some(SetState::Sealed), false) => '●',
@@ -75,7 +79,11 @@ impl LogCommand {
             // The second line of a node shares the first connecting line, if there is one.
             let margin = drawn.below.first().cloned().unwrap_or_else(|| lines.margin());
             let width = drawn.node.chars().count().max(margin.chars().count());
-            context.out.line(format!("{:width$} {}", drawn.node, title(node) + &message(node)))?;
+            context.out.line(format!(
+                "{:width$} {}",
+                drawn.node,
+                title(node, &live_names) + &message(node)
+            ))?;
             context.out.line(format!("{margin:width$} {}", detail(node)))?;
             for line in drawn.below.iter().skip(1) {
                 context.out.line(line.trim_end())?;
@@ -85,7 +93,8 @@ impl LogCommand {
     }
 }
 
-fn title(node: &GraphNode) -> String {
+/// The first line of a node; `live_names` has the live namespaces among the nodes.
+fn title(node: &GraphNode, live_names: &HashMap<SetId, String>) -> String {
     let id = &node.set.to_string()[..DIGITS_SHOWN];
     let names = node.names.join(", ");
     if let Some(name) = live_name(node) {
@@ -97,8 +106,25 @@ fn title(node: &GraphNode) -> String {
         }
         Some(SetState::Open) => format!("@{id}  given up"),
         Some(SetState::DataOnly) => format!("@{id}  deleted; squashes keep data"),
-        Some(SetState::Sealed) if names.is_empty() => format!("@{id}  (no name)"),
+        Some(SetState::Sealed) if names.is_empty() => {
+            format!("@{id}  {}", unnamed(node, live_names))
+        }
         _ => format!("@{id}  {names}"),
+    }
+}
+
+/// What a complete set without a name is.
+fn unnamed(node: &GraphNode, live_names: &HashMap<SetId, String>) -> String {
+    if !node.manifest.as_ref().is_ok_and(|manifest| manifest.has_own_identities) {
+        return "(no name)".to_owned();
+    }
+    let inserted = node.holders.iter().find_map(|holder| match holder {
+        MarkerHolder::Set(set) => live_names.get(set),
+        _ => None,
+    });
+    match inserted {
+        Some(name) => format!("directory inserted into live namespace {name}"),
+        None => "directory for a bulk insertion (no name)".to_owned(),
     }
 }
 
