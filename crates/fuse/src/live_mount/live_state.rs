@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use esker_base::{Clock, Error, Kind, Result};
-use esker_live::client::{Answer, Request, SharedConnection};
+use esker_live::client::{Answer, Request, SharedConnection, SyncPoint};
 use esker_live::wire::{LiveAttributes, take_attributes};
 use fuser::{Errno, FileAttr, INodeNo, Notifier};
 use hashbrown::HashMap;
@@ -171,17 +171,17 @@ impl LiveState {
         }
     }
 
-    /// Returns once all completed changes survive power loss.
-    pub(super) fn sync(&self) -> Result<(), Errno> {
+    /// Returns once all completed changes survive power loss, with the number of losses of changes
+    /// before.
+    pub(super) fn sync(&self) -> Result<u64, Errno> {
         for _ in 0..SYNC_ATTEMPTS {
-            let number = self.unsynced.begin_sync();
+            let (number, points) = self.begin_sync();
             let mut has_synced = true;
-            for (seat, client) in self.seats.all() {
-                let changes = client.connection.answered_changes();
+            for ((seat, client), point) in self.seats.all().zip(&points) {
+                let server = client.syncing.server();
                 self.done(client.syncing.call(Request::sync().for_seat(seat)))?;
-                if client.connection.server() == client.syncing.server() {
-                    client.connection.set_synced(changes);
-                } else {
+                // Only a server that answered the changes has them to sync.
+                if [server, client.syncing.server()] != [point.server; 2] {
                     // The client that makes changes has yet to learn of a takeover, and what was
                     // lost in it.
                     has_synced = false;
@@ -189,21 +189,36 @@ impl LiveState {
                 }
             }
             if has_synced {
-                self.unsynced.end_sync(number, self.seats.losses());
-                return Ok(());
+                return Ok(self.end_sync(number, &points));
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// The number of a sync that begins, and the moments up to which it covers changes, by seat.
+    pub(super) fn begin_sync(&self) -> (u64, Vec<SyncPoint>) {
+        let points = self.seats.all().map(|(_, client)| client.connection.sync_point());
+        (self.unsynced.begin_sync(), points.collect())
+    }
+
+    /// Records that the sync `number` has succeeded, for the changes up to `points`; returns the
+    /// number of losses before that. Takeovers since then lost nothing of what it covers.
+    pub(super) fn end_sync(&self, number: u64, points: &[SyncPoint]) -> u64 {
+        for ((_, client), point) in self.seats.all().zip(points) {
+            client.connection.set_synced(*point);
+        }
+        let losses = points.iter().map(|point| point.losses).sum();
+        self.unsynced.end_sync(number, losses);
+        losses
     }
 
     /// As [`LiveState::sync`], for a program that syncs the file `number`. After a takeover that may
     /// have lost changes, fails once for each file that the kernel knew, and for each whose changes
     /// may be lost.
     pub(super) fn sync_file(&self, number: u64) -> Result<(), Errno> {
-        self.sync()?;
-        let losses = self.seats.losses();
+        let losses = self.sync()?;
         let node = self.node(number)?;
-        let was_known = node.losses.swap(losses, Ordering::AcqRel) < losses;
+        let was_known = node.losses.fetch_max(losses, Ordering::AcqRel) < losses;
         let was_changed = self.unsynced.take_loss(node.id);
         if was_known || was_changed { Err(Errno::EIO) } else { Ok(()) }
     }

@@ -175,6 +175,6 @@ impl MountContent for LiveState {
     }
 
     fn close_all(&self) -> Result<(), Errno> {
-        self.close_files().and_then(|()| self.sync())
+        self.close_files().and_then(|()| self.sync().map(drop))
     }
 }

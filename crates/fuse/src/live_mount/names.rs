@@ -136,15 +136,15 @@ impl LiveState {
             let unlink = self.change(Request::unlink(&dir, &[name]));
             let [found, done] = self.call_all([Request::lookup(&dir, &[name]), unlink])?;
             self.done(done)?;
-            self.lost_name(found);
+            self.lost_name(found_in(found));
             Ok(())
         })
     }
 
     /// Marks the node of a file that had the attributes in `found` before it lost a name to this
     /// mount, if that was its last one.
-    fn lost_name(&self, found: Result<Answer>) {
-        if let Ok(found) = found.and_then(|answer| answer.only(take_attributes))
+    fn lost_name(&self, found: Option<LiveAttributes>) {
+        if let Some(found) = found
             && found.nlink <= 1
             && let Some(node) = self.nodes.find(found.id, found.kind)
         {
@@ -171,20 +171,24 @@ impl LiveState {
         let (parent, new_parent) = (self.directory(parent)?, self.directory(new_parent)?);
         let (dir, new_dir) = (parent.dir(), new_parent.dir());
         let rename = self.change(Request::rename((&dir, name), (&new_dir, new_name), flags));
+        let at_old = || Request::lookup(&dir, &[name]);
         let at_new = || Request::lookup(&new_dir, &[new_name]);
         if dir.place.seat != new_dir.place.seat {
             return Err(Errno::EXDEV);
         }
-        let requests = [at_new(), rename, at_new(), Request::lookup(&dir, &[name])];
+        let requests = [at_old(), at_new(), rename, at_new(), at_old()];
         let losses = self.seats.losses();
-        let [replaced, renamed, moved, other] =
+        let [source, replaced, renamed, moved, other] =
             self.track_change(&[parent.id, new_parent.id], || self.call_all(requests))?;
         self.done(renamed)?;
+        let [source, replaced, moved, other] = [source, replaced, moved, other].map(found_in);
+        let id = |found: &Option<LiveAttributes>| found.as_ref().map(|found| found.id);
+        let changed = changed_by_rename([&source, &replaced].map(id), [&moved, &other].map(id));
+        self.record_changes(&changed, losses);
         self.lost_name(replaced);
         // Nodes follow, if the kernel knows the files. The old name is there after an exchange.
         for (found, parent, name) in [(moved, &new_parent, new_name), (other, &parent, name)] {
-            let Ok(found) = found.and_then(|answer| answer.only(take_attributes)) else { continue };
-            self.record_changes(&[found.id], losses);
+            let Some(found) = found else { continue };
             if let Some(node) = self.nodes.find(found.id, found.kind) {
                 node.moved(parent, name);
             }
@@ -198,5 +202,42 @@ impl LiveState {
         let answer = self.call(Request::read_symlink(&file.file()))?;
         let target = answer.only(|input| Ok(input.bytes(PATH_BYTES_MAX, "a target")?.to_vec()));
         target.map_err(|error| self.errno(&error))
+    }
+}
+
+/// The attributes that a look-up has found.
+fn found_in(answer: Result<Answer>) -> Option<LiveAttributes> {
+    answer.and_then(|answer| answer.only(take_attributes)).ok()
+}
+
+/// The files that a rename has changed. `before` were at the old and at the new name before it,
+/// `after` at the new and at the old one after it, as far as look-ups found them: other clients may
+/// have moved them meanwhile. A file at the new name that is nowhere after it was replaced.
+fn changed_by_rename(before: [Option<u128>; 2], after: [Option<u128>; 2]) -> Vec<u128> {
+    let [source, target] = before;
+    let target = target.filter(|target| after.contains(&Some(*target)));
+    let mut changed: Vec<u128> = [source, target].into_iter().chain(after).flatten().collect();
+    changed.sort_unstable();
+    changed.dedup();
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Symptom: after its server had died, a sync of a file that was renamed did not fail if the
+    /// look-up after the rename had not found the file.
+    /// Cause: only files that this look-up found were recorded as changed.
+    /// Fix: so is the one that was at the old name before.
+    #[test]
+    fn a_file_that_is_not_found_after_its_rename_has_changed() {
+        assert_eq!(changed_by_rename([Some(1), None], [None, None]), [1]);
+        assert_eq!(changed_by_rename([Some(1), None], [Some(1), None]), [1]);
+        assert_eq!(changed_by_rename([None, None], [Some(1), None]), [1]);
+        // The file at the new name was replaced; another client has replaced the one that moved.
+        assert_eq!(changed_by_rename([Some(1), Some(2)], [Some(3), None]), [1, 3]);
+        // An exchange.
+        assert_eq!(changed_by_rename([Some(1), Some(2)], [Some(1), Some(2)]), [1, 2]);
     }
 }

@@ -58,8 +58,8 @@ impl UnsyncedChanges {
         state.syncs
     }
 
-    /// Records that the sync `number` has succeeded, by whose end there were `losses`: it covers
-    /// the changes that were answered before it began and that no loss followed.
+    /// Records that the sync `number` has succeeded, before which there were `losses`: it covers
+    /// the changes that were answered before it began and that none of these followed.
     pub(super) fn end_sync(&self, number: u64, losses: u64) {
         let ChangedFiles { unsynced, lost, .. } = &mut *self.0.lock();
         unsynced.retain(|file, changed| {

@@ -11,6 +11,18 @@ use esker_base::{Error, Kind, Result};
 use super::pending::PendingRequest;
 use crate::wire::{ServerWelcome, Verb};
 
+/// A moment in the history of one client's changes, from which another client of the same server
+/// syncs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncPoint {
+    /// The server that answered last.
+    pub server: u64,
+    /// Changes without durability that were answered.
+    pub answered: u64,
+    /// Takeovers that may have lost answered changes.
+    pub losses: u64,
+}
+
 /// The changes of one client that were answered, and what may have become of them.
 #[derive(Debug, Default)]
 pub(super) struct AnsweredChanges {
@@ -62,9 +74,9 @@ impl AnsweredChanges {
         self.welcome.map_or(0, |welcome| welcome.instance)
     }
 
-    /// Number of changes without durability that were answered.
-    pub fn answered(&self) -> u64 {
-        self.answered
+    /// The current moment.
+    pub fn sync_point(&self) -> SyncPoint {
+        SyncPoint { server: self.server(), answered: self.answered, losses: self.losses }
     }
 
     /// Records that the first `changes` of them survive power loss, as another client has learned.

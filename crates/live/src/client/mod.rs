@@ -19,6 +19,7 @@ mod tree;
 mod waiting_socket;
 
 pub use self::answer::Answer;
+pub use self::answered_changes::SyncPoint;
 pub use self::bulk_insertion::BulkInsertion;
 pub use self::connection::{LiveClientOptions, LiveConnection};
 pub use self::live_dir::{LiveDir, LiveFile, SeatPlace};

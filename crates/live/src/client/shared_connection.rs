@@ -10,6 +10,7 @@ use esker_base::{Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::answer::Answer;
+use super::answered_changes::SyncPoint;
 use super::connection::LiveConnection;
 use super::pending::Request;
 
@@ -100,16 +101,17 @@ impl SharedConnection {
         self.state.lock().connection.changes().server()
     }
 
-    /// Number of changes without durability that were answered so far.
+    /// The moment up to which another client can sync the changes of this one, by a sync that the
+    /// same server answers: [`SharedConnection::set_synced`].
     #[must_use]
-    pub fn answered_changes(&self) -> u64 {
-        self.state.lock().connection.changes().answered()
+    pub fn sync_point(&self) -> SyncPoint {
+        self.state.lock().connection.changes().sync_point()
     }
 
-    /// Records that the first `changes` of them survive power loss: another client of the same server
-    /// has synced.
-    pub fn set_synced(&self, changes: u64) {
-        self.state.lock().connection.changes().set_synced(changes);
+    /// Records that the changes that were answered before `point` survive power loss, except for
+    /// those that earlier takeovers lost: its server has answered another client's sync since.
+    pub fn set_synced(&self, point: SyncPoint) {
+        self.state.lock().connection.changes().set_synced(point.answered);
     }
 
     /// Number of takeovers so far that may have lost changes which were answered and not synced.
