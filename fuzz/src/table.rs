@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_table::manifest::{SetId, TableRef};
-use esker_table::merge::{RecordCursor, RecordMerge};
 use esker_table::schema::{Key, KeyBuffer, RowBuffer, Schema};
-use esker_table::internals::{FOOTER_BYTES, TableWriter};
-use esker_table::table::{LookupKey, Table};
-use esker_table::tables::{SortedRun, TableHandle, TableRuns, TableSource};
+use esker_table::internals::{FOOTER_BYTES, Table, TableWriter};
+use esker_table::table::LookupKey;
+use esker_table::tables::{TableRuns, TableSource};
 
 use crate::block;
 use crate::choices::Choices;
@@ -29,9 +28,9 @@ pub fn run(bytes: &[u8]) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     store.put_if_absent(&reference.name(), &object).expect("put");
     let source = TableSource::new(store, 1 << 20);
-    let handle = TableHandle::new(reference, schema, source);
-    let found = scan(schema, &handle);
-    let gets = get(schema, &handle, &rows, &mut choices);
+    let tables = TableRuns::new(&[reference], schema, &source);
+    let found = scan(schema, &tables);
+    let gets = get(schema, &tables, &rows, &mut choices);
     if !changed {
         let found = found.expect("a table of ours");
         assert!(found.len() == rows.len());
@@ -138,9 +137,8 @@ fn block_place(
 }
 
 /// All records, in stored form.
-fn scan(schema: &'static Schema, handle: &Arc<TableHandle>) -> Option<Vec<RowBuffer>> {
-    let cursor = RecordCursor::over_tables(schema, vec![handle.clone()], &Key::FIRST, &Key::LAST);
-    let mut merge = RecordMerge::new(vec![cursor], &Key::FIRST).ok()?;
+fn scan(schema: &'static Schema, tables: &TableRuns) -> Option<Vec<RowBuffer>> {
+    let mut merge = tables.runs[0].merge(schema, &Key::FIRST, &Key::LAST).ok()?;
     let mut found = Vec::new();
     while merge.advance().ok()? {
         let mut row = RowBuffer::default();
@@ -153,7 +151,7 @@ fn scan(schema: &'static Schema, handle: &Arc<TableHandle>) -> Option<Vec<RowBuf
 /// The number of `rows` found by their keys.
 fn get(
     schema: &'static Schema,
-    handle: &Arc<TableHandle>,
+    tables: &TableRuns,
     rows: &[RowBuffer],
     choices: &mut Choices,
 ) -> Option<usize> {
@@ -162,9 +160,8 @@ fn get(
         .iter()
         .map(|row| records::key_of(schema, row).into())
         .chain([other])
-        .filter(|key: &KeyBuffer| handle.reference().shows(&key.key()))
+        .filter(|key: &KeyBuffer| tables.runs[0].tables[0].reference.shows(&key.key()))
         .collect();
-    let tables = TableRuns { runs: vec![SortedRun { number: 0, tables: vec![handle.clone()] }] };
     let mut found = 0;
     for key in &keys {
         let mut row = RowBuffer::default();

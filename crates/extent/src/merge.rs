@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::vec;
 
 use esker_base::Result;
-use esker_table::merge::RecordCursor;
+use esker_table::merge::RecordMerge;
 use esker_table::schema::Key;
 
 use super::{IntervalIndex, RunTables, SEGMENT, Segment, SegmentSource};
@@ -36,8 +36,15 @@ struct MergeSource {
 /// Segments of one source in order.
 #[derive(Debug)]
 enum SegmentStream {
-    Rows(Box<RecordCursor>),
-    Runs { runs: Arc<RunTables>, files: vec::IntoIter<u128>, of_file: Option<OfFile> },
+    Rows(Box<RecordMerge>),
+    /// Segments in memory.
+    #[cfg(test)]
+    List(vec::IntoIter<Segment>),
+    Runs {
+        runs: Arc<RunTables>,
+        files: vec::IntoIter<u128>,
+        of_file: Option<OfFile>,
+    },
 }
 
 /// Segments of one file of a table of runs.
@@ -51,12 +58,12 @@ struct OfFile {
 impl SegmentStream {
     fn next(&mut self) -> Result<Option<Segment>> {
         match self {
-            Self::Rows(cursor) if !cursor.is_valid() => Ok(None),
-            Self::Rows(cursor) => {
-                let segment = Segment::of_row(&cursor.row())?;
-                cursor.advance()?;
-                Ok(Some(segment))
-            }
+            Self::Rows(rows) => match rows.advance()? {
+                true => Segment::of_row(&rows.row()).map(Some),
+                false => Ok(None),
+            },
+            #[cfg(test)]
+            Self::List(segments) => Ok(segments.next()),
             Self::Runs { runs, files, of_file } => loop {
                 if let Some(own) = of_file {
                     if own.chunk.len() == 0 {
@@ -107,9 +114,7 @@ impl SegmentMerge {
         for source in sources {
             let stream = match source {
                 SegmentSource::Rows(run) => {
-                    let mut cursor = run.cursor(&SEGMENT, &Key::FIRST, &Key::LAST);
-                    cursor.start(&Key::FIRST)?;
-                    SegmentStream::Rows(Box::new(cursor))
+                    SegmentStream::Rows(Box::new(run.merge(&SEGMENT, &Key::FIRST, &Key::LAST)?))
                 }
                 SegmentSource::Runs(runs) => {
                     let mut files = runs.files()?;
@@ -126,15 +131,12 @@ impl SegmentMerge {
         Self::of_streams(merged)
     }
 
-    /// Merges segments in memory; earlier cursors are newer.
+    /// Merges segments in memory; earlier lists are newer.
     #[cfg(test)]
-    pub(super) fn of_cursors(cursors: Vec<RecordCursor>) -> Result<Self> {
-        let mut streams = Vec::new();
-        for mut cursor in cursors {
-            cursor.start(&Key::FIRST)?;
-            streams.push(SegmentStream::Rows(Box::new(cursor)));
-        }
-        Self::of_streams(streams)
+    pub(super) fn of_lists(lists: Vec<Vec<Segment>>) -> Result<Self> {
+        Self::of_streams(
+            lists.into_iter().map(|all| SegmentStream::List(all.into_iter())).collect(),
+        )
     }
 
     fn of_streams(streams: Vec<SegmentStream>) -> Result<Self> {

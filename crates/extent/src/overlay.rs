@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use esker_base::Result;
-use esker_table::merge::RecordCursor;
+use esker_table::merge::RecordMerge;
 
 use super::{SEGMENT, Segment, SegmentSource, SegmentTables, seek_key};
 
@@ -92,7 +92,7 @@ impl SegmentOverlay {
         for source in tables.sources() {
             match source {
                 _ if self.is_covered() => break,
-                SegmentSource::Rows(run) => self.add_cursor(run.cursor(&SEGMENT, &from, &to))?,
+                SegmentSource::Rows(run) => self.add_rows(run.merge(&SEGMENT, &from, &to)?)?,
                 SegmentSource::Runs(runs) => {
                     let intervals = runs.interval_index(self.file)?;
                     self.add(intervals.overlapping(&self.range).into_iter());
@@ -102,11 +102,10 @@ impl SegmentOverlay {
         Ok(())
     }
 
-    fn add_cursor(&mut self, mut cursor: RecordCursor) -> Result<()> {
+    fn add_rows(&mut self, mut rows: RecordMerge) -> Result<()> {
         let mut found: Vec<Segment> = Vec::new();
-        cursor.start(&seek_key(self.file, self.range.start))?;
-        while cursor.is_valid() {
-            let segment = Segment::of_row(&cursor.row())?;
+        while rows.advance()? {
+            let segment = Segment::of_row(&rows.row())?;
             if segment.file != self.file || segment.offset >= self.range.end {
                 break;
             }
@@ -115,7 +114,6 @@ impl SegmentOverlay {
             if start < segment.end() {
                 found.push(segment.part(start, segment.end()));
             }
-            cursor.advance()?;
         }
         self.add(found.into_iter());
         Ok(())

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::TableRef;
-use esker_table::merge::RecordCursor;
 use esker_table::schema::{Key, Schema};
 use esker_table::tables::{SortedRun, TableRuns, TableSource};
 use hashbrown::HashMap;
@@ -58,16 +57,14 @@ impl RunTables {
             return Ok(intervals.clone());
         }
         let from = seek_key(file, 0);
-        let mut cursor = self.tables.cursor(&RUN, &from, &RUN.group_last(&from));
-        cursor.start(&from)?;
+        let mut rows = self.tables.merge(&RUN, &from, &RUN.group_last(&from))?;
         let mut nested_runs = Vec::new();
-        while cursor.is_valid() {
-            let nested = NestedRun::of_row(&cursor.row())?;
+        while rows.advance()? {
+            let nested = NestedRun::of_row(&rows.row())?;
             if nested.run.first.file != file {
                 break;
             }
             nested_runs.push(nested);
-            cursor.advance()?;
         }
         let intervals = IntervalIndex::of_disjoint(&nested_runs).ok_or_else(|| {
             let what = format!("runs of segments of file {file:032x} overlap; run `esker verify`");
@@ -96,12 +93,11 @@ fn files(tables: &SortedRun, schema: &'static Schema) -> Result<Vec<u128>> {
     let mut files = Vec::new();
     let mut from = Key::FIRST;
     loop {
-        let mut cursor = tables.cursor(schema, &from, &Key::LAST);
-        cursor.start(&from)?;
-        if !cursor.is_valid() {
+        let mut rows = tables.merge(schema, &from, &Key::LAST)?;
+        if !rows.advance()? {
             return Ok(files);
         }
-        let ints = cursor.key().ints;
+        let ints = rows.key().ints;
         let file = u128::from(ints[0]) << 64 | u128::from(ints[1]);
         files.push(file);
         let Some(next) = file.checked_add(1) else { return Ok(files) };
@@ -119,7 +115,7 @@ impl SegmentSource {
     /// The number of records in its tables.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        self.tables().tables.iter().map(|table| table.reference().rows).sum()
+        self.tables().tables.iter().map(|table| table.reference.rows).sum()
     }
 
     /// The schema of its tables.
@@ -184,10 +180,8 @@ impl SegmentSource {
     /// Errors of the store.
     pub fn has(&self, file: u128) -> Result<bool> {
         let from = seek_key(file, 0);
-        let mut cursor: RecordCursor =
-            self.tables().cursor(self.schema(), &from, &RUN.group_last(&from));
-        cursor.start(&from)?;
-        Ok(cursor.is_valid() && cursor.key().ints[..2] == from.ints[..2])
+        let mut rows = self.tables().merge(self.schema(), &from, &RUN.group_last(&from))?;
+        Ok(rows.advance()? && rows.key().ints[..2] == from.ints[..2])
     }
 }
 
@@ -197,16 +191,14 @@ impl SegmentSource {
     /// # Errors
     /// `Corrupt`, and errors of the store.
     pub fn visit_places(&self, visit: &mut dyn FnMut(LogPlace)) -> Result<()> {
-        let mut cursor = self.tables().cursor(self.schema(), &Key::FIRST, &Key::LAST);
-        cursor.start(&Key::FIRST)?;
-        while cursor.is_valid() {
-            let row = cursor.row();
+        let mut rows = self.tables().merge(self.schema(), &Key::FIRST, &Key::LAST)?;
+        while rows.advance()? {
+            let row = rows.row();
             let first = match self {
                 Self::Rows(_) => Segment::of_row(&row)?,
                 Self::Runs(_) => NestedRun::of_row(&row)?.run.first,
             };
             first.place.into_iter().for_each(&mut *visit);
-            cursor.advance()?;
         }
         Ok(())
     }

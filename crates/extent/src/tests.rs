@@ -2,8 +2,6 @@
 //! Segments compared with the bytes of a small file, each of which records its log and offset.
 
 use esker_base::wire::WireInput;
-use esker_table::block::DecodedBlock;
-use esker_table::merge::RecordCursor;
 use proptest::prelude::*;
 
 use super::log_run_builder::RunPart;
@@ -55,12 +53,6 @@ fn map_of(segments: &[Segment]) -> SegmentMap {
     let mut map = SegmentMap::default();
     segments.iter().for_each(|segment| map.insert(*segment));
     map
-}
-
-fn cursor(map: &SegmentMap) -> RecordCursor {
-    let mut rows = DecodedBlock::default();
-    map.iter().for_each(|segment| rows.push(&SEGMENT, &segment.row()));
-    RecordCursor::over_decoded(&SEGMENT, rows)
 }
 
 /// Symptom: a listing of a hostile file took time in proportion to the square of its lines.
@@ -119,7 +111,7 @@ proptest! {
         let maps = [map_of(&all[high..]), map_of(&all[low..high]), map_of(&all[..low])];
 
         let merged = {
-            let mut merge = SegmentMerge::of_cursors(maps.iter().map(cursor).collect()).expect("merge");
+            let mut merge = SegmentMerge::of_lists(maps.iter().map(|map| map.iter().collect()).collect()).expect("merge");
             let mut merged = Vec::new();
             while let Some(segment) = merge.read().expect("our own segments") {
                 merged.push(segment);

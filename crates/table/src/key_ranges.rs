@@ -45,7 +45,7 @@ pub fn split_keys(layers: &[&TableRuns], threads: usize) -> Result<Vec<KeyRange>
         for handle in handles() {
             let index = handle.open()?.index();
             let firsts = (0..index.blocks()).step_by(stride).map(|block| index.first(block));
-            samples.extend(firsts.filter(|first| handle.reference().shows(&first.key())));
+            samples.extend(firsts.filter(|first| handle.reference.shows(&first.key())));
         }
         samples.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
         samples.dedup();

@@ -38,9 +38,12 @@ pub use wal::{LOG_MAGIC, LogContent, LogId, decode_log};
 #[doc(hidden)]
 pub mod internals {
     pub use crate::block::builder::BlockBuilder;
+    pub use crate::block::decoded::decoded_block;
+    pub use crate::block::parsed::Block;
     pub use crate::column::{ParsedInts, StringsBuilder};
     pub use crate::memtable::SHARDS;
     pub use crate::table::footer::{FOOTER_BYTES, TableFooter};
+    pub use crate::table::reader::Table;
     pub use crate::table::writer::TableWriter;
     pub use crate::wal::{ChunkOrigin, LogBlock, ShardLog, prefix_end};
 }

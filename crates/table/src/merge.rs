@@ -15,7 +15,7 @@ use crate::schema::{KEY_INTS_MAX, Key, KeyBuffer, Row, Schema};
 use crate::table::READ_AHEAD_BLOCKS;
 use crate::tables::TableHandle;
 
-/// Reads the records of one sorted source.
+/// The records of one sorted source, for a [`RecordMerge`].
 #[derive(Debug)]
 pub struct RecordCursor {
     schema: &'static Schema,
@@ -58,7 +58,7 @@ const _: () = assert!(CACHED_BLOCKS <= READ_AHEAD_BLOCKS);
 impl RecordCursor {
     /// Makes a cursor over `decoded` alone.
     #[must_use]
-    pub fn over_decoded(schema: &'static Schema, decoded: DecodedBlock) -> Self {
+    pub(crate) fn over_decoded(schema: &'static Schema, decoded: DecodedBlock) -> Self {
         let rows = decoded.rows();
         Self { schema, source: RecordSource::Decoded, decoded, encoded: None, row: 0, rows }
     }
@@ -73,7 +73,7 @@ impl RecordCursor {
     /// Makes a cursor over sorted tables, each within its visible range, from `from` on and not
     /// much beyond `to`.
     #[must_use]
-    pub fn over_tables(
+    pub(crate) fn over_tables(
         schema: &'static Schema,
         tables: Vec<Arc<TableHandle>>,
         from: &Key,
@@ -97,7 +97,7 @@ impl RecordCursor {
     }
 
     /// Moves to the first record at or after `from`; call once, before reading.
-    pub fn start(&mut self, from: &Key) -> Result<()> {
+    pub(crate) fn start(&mut self, from: &Key) -> Result<()> {
         if self.rows == 0 {
             self.next_block()?;
         }
@@ -115,14 +115,14 @@ impl RecordCursor {
     /// Returns whether the cursor is at a record.
     #[inline]
     #[must_use]
-    pub fn is_valid(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         self.row < self.rows
     }
 
     /// The key of the record.
     #[inline]
     #[must_use]
-    pub fn key(&self) -> Key<'_> {
+    pub(crate) fn key(&self) -> Key<'_> {
         self.decoded.key(self.schema, self.row)
     }
 
@@ -134,13 +134,13 @@ impl RecordCursor {
     /// The record, in stored form.
     #[inline]
     #[must_use]
-    pub fn row(&self) -> Row<'_> {
+    pub(crate) fn row(&self) -> Row<'_> {
         self.decoded.row(self.row)
     }
 
     /// Moves to the next record.
     #[inline]
-    pub fn advance(&mut self) -> Result<()> {
+    pub(crate) fn advance(&mut self) -> Result<()> {
         self.row += 1;
         if self.row < self.rows { Ok(()) } else { self.next_block() }
     }
@@ -176,8 +176,7 @@ impl RecordCursor {
                 while let Some((block, table)) = source.next()? {
                     self.decoded.clear();
                     block.decode(&mut self.decoded);
-                    let (first, last) =
-                        (table.reference().first.key(), table.reference().last.key());
+                    let (first, last) = (table.reference.first.key(), table.reference.last.key());
                     // Rows outside the visible range must not be shown.
                     self.row = self.decoded.lower_bound(self.schema, &first);
                     self.rows = self.decoded.lower_bound(self.schema, &last);
@@ -205,14 +204,14 @@ impl TablesSource {
                     return Ok(None);
                 };
                 let index = handle.open()?.index();
-                let first = self.from.key().max(handle.reference().first.key());
+                let first = self.from.key().max(handle.reference.first.key());
                 self.block = index.block_of(&first);
-                let last = self.to.key().min(handle.reference().last.key());
+                let last = self.to.key().min(handle.reference.last.key());
                 self.blocks_end = index.block_of(&last) + 1;
                 if self.block >= self.blocks_end {
                     return Err(Error::new(
                         Kind::Corrupt,
-                        format!("{}: visible range outside it", handle.reference().name()),
+                        format!("{}: visible range outside it", handle.reference.name()),
                     ));
                 }
                 self.table = Some(handle);
@@ -221,7 +220,7 @@ impl TablesSource {
             let handle = self.table.as_ref().expect("set with the block range");
             let table = handle.open()?;
             if let Some(bytes) = self.ahead.next() {
-                let block = table.parse_scanned(self.block, bytes)?;
+                let block = table.parse_block(self.block, bytes)?;
                 self.block += 1;
                 return Ok(Some((block, handle.clone())));
             }
@@ -243,6 +242,17 @@ impl TablesSource {
 struct MergeHead {
     ints: [u64; KEY_INTS_MAX],
     cursor: usize,
+}
+
+/// A block of one source of a merge, in whose range no other source has a key.
+#[derive(Debug)]
+pub struct LoneBlock<'a> {
+    /// The index of the source.
+    pub source: usize,
+    /// The block as its table has it.
+    pub encoded: &'a Bytes,
+    /// Its records, in stored form.
+    pub records: &'a DecodedBlock,
 }
 
 /// Records of several cursors in key order.
@@ -423,22 +433,41 @@ impl RecordMerge {
         self.cursors[source].row()
     }
 
+    /// Moves to the next key as [`RecordMerge::advance`] does, but past whole blocks in which only
+    /// one source has keys, and which `is_passed` accepts.
+    ///
+    /// # Errors
+    /// Errors of `is_passed`; as [`RecordMerge::advance`].
+    pub fn advance_past(
+        &mut self,
+        mut is_passed: impl FnMut(&LoneBlock) -> Result<bool>,
+    ) -> Result<bool> {
+        let mut more = self.advance()?;
+        while more
+            && let Some(block) = self.lone_block()
+            && is_passed(&block)?
+        {
+            more = self.skip_block()?;
+        }
+        Ok(more)
+    }
+
     /// The current block of the only source of the current key, if no other source has a key in its
     /// range: the caller can pass it on without encoding it again.
     #[must_use]
-    pub fn lone_block(&self) -> Option<(&Bytes, &DecodedBlock)> {
-        let [only] = self.current[..] else {
+    fn lone_block(&self) -> Option<LoneBlock<'_>> {
+        let [source] = self.current[..] else {
             return None;
         };
-        let cursor = &self.cursors[only];
-        let block = cursor.whole_block()?;
+        let cursor = &self.cursors[source];
+        let (encoded, records) = cursor.whole_block()?;
         let last = cursor.block_last();
         let alone = self.heap.first().is_none_or(|next| self.cursors[next.cursor].key() > last);
-        alone.then_some(block)
+        alone.then_some(LoneBlock { source, encoded, records })
     }
 
     /// Moves past the block of [`RecordMerge::lone_block`]; false at the end.
-    pub fn skip_block(&mut self) -> Result<bool> {
+    fn skip_block(&mut self) -> Result<bool> {
         let only = self.current.pop().expect("a lone block is current");
         self.current.clear();
         self.cursors[only].next_block()?;

@@ -12,8 +12,8 @@ use esker_base::store::SharedStore;
 use crate::block::Block;
 use crate::cache::BlockCache;
 use crate::manifest::TableRef;
-use crate::merge::RecordCursor;
-use crate::schema::{Key, RowBuffer, Schema};
+use crate::merge::{RecordCursor, RecordMerge};
+use crate::schema::{Key, Row, RowBuffer, Schema};
 use crate::table::{LookupKey, ReadCounters, Table, TableProbe};
 
 /// Maximum runs in which a point read seeks its key together, so that their cache misses overlap.
@@ -41,32 +41,67 @@ impl TableSource {
 /// A table of a manifest, opened when first needed.
 #[derive(Debug)]
 pub struct TableHandle {
-    reference: TableRef,
+    /// The manifest's reference to the table.
+    pub reference: TableRef,
     schema: &'static Schema,
     source: TableSource,
     open: OnceLock<Arc<Table>>,
 }
 
 impl TableHandle {
-    /// Makes a handle for the table that `reference` names.
-    #[must_use]
-    pub fn new(reference: TableRef, schema: &'static Schema, source: TableSource) -> Arc<Self> {
+    pub(crate) fn new(
+        reference: TableRef,
+        schema: &'static Schema,
+        source: TableSource,
+    ) -> Arc<Self> {
         Arc::new(Self { reference, schema, source, open: OnceLock::new() })
-    }
-
-    /// The manifest's reference to the table.
-    #[must_use]
-    pub fn reference(&self) -> &TableRef {
-        &self.reference
     }
 
     /// Returns the open table. One store request the first time.
     #[inline]
-    pub fn open(&self) -> Result<&Arc<Table>> {
+    pub(crate) fn open(&self) -> Result<&Arc<Table>> {
         match self.open.get() {
             Some(table) => Ok(table),
             None => self.open_now(),
         }
+    }
+
+    /// Visits the visible records in whose integer `column` there is, in stored form, a value that
+    /// `is_wanted`: each with its key and in readable form. Skips blocks in which no value is
+    /// wanted where their encoding shows that. Cost: all blocks, read ahead around the cache.
+    ///
+    /// # Errors
+    /// `Corrupt`, and errors of the store.
+    pub fn visit_where(
+        &self,
+        column: usize,
+        is_wanted: &dyn Fn(u64) -> bool,
+        visit: &mut dyn FnMut(&Key, &Row),
+    ) -> Result<()> {
+        let table = self.open()?;
+        let (mut values, mut row_buffer) = (Vec::new(), RowBuffer::default());
+        let mut number = table.index().block_of(&self.reference.first.key());
+        let end = table.index().block_of(&self.reference.last.key()) + 1;
+        while number < end {
+            for bytes in table.read_ahead(number, end)? {
+                let block = table.parse_block(number, bytes)?;
+                number += 1;
+                if block.constant(column).is_some_and(|value| !is_wanted(value)) {
+                    continue;
+                }
+                values.clear();
+                block.column(column, &mut values);
+                for row in (0..values.len()).filter(|&row| is_wanted(values[row])) {
+                    block.read(row, true, &mut row_buffer);
+                    let row = row_buffer.row();
+                    let key = self.schema.key(&row);
+                    if self.reference.shows(&key) {
+                        visit(&key, &row);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns approximately the visible part of `whole`, a size of the table; all of it if the
@@ -213,9 +248,17 @@ impl SortedRun {
         Ok(())
     }
 
+    /// Returns the records from `from` on, as a merge of this run alone; it may stop after `to`.
+    ///
+    /// # Errors
+    /// `Corrupt`, and errors of the store.
+    pub fn merge(&self, schema: &'static Schema, from: &Key, to: &Key) -> Result<RecordMerge> {
+        RecordMerge::new(vec![self.cursor(schema, from, to)], from)
+    }
+
     /// Returns a cursor over records from `from` on; it may stop after `to`.
     #[must_use]
-    pub fn cursor(&self, schema: &'static Schema, from: &Key, to: &Key) -> RecordCursor {
+    pub(crate) fn cursor(&self, schema: &'static Schema, from: &Key, to: &Key) -> RecordCursor {
         let start = self.table_of(from);
         let count =
             self.tables[start..].partition_point(|table| table.reference.first.key() <= *to);

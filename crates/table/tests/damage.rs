@@ -11,12 +11,11 @@ use std::sync::Arc;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, TableRef};
-use esker_table::merge::{RecordCursor, RecordMerge};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{Key, RowBuffer};
 use esker_table::table::LookupKey;
-use esker_table::tables::{TableHandle, TableSource};
+use esker_table::tables::{TableRuns, TableSource};
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::records::{SET, create, key_of, options, put, resume, scan};
@@ -58,9 +57,8 @@ fn written(records: &Records) -> (Vec<u8>, TableRef) {
 /// Reads all records by a scan, and each by its key.
 fn read(bytes: &[u8], reference: &TableRef) -> Result<(Records, Records)> {
     let source = TableSource::new(store_of(&reference.name(), bytes), 1 << 20);
-    let handle = TableHandle::new(reference.clone(), &RECORD, source);
-    let cursor = RecordCursor::over_tables(&RECORD, vec![handle.clone()], &Key::FIRST, &Key::LAST);
-    let mut merge = RecordMerge::new(vec![cursor], &Key::FIRST)?;
+    let tables = TableRuns::new(std::slice::from_ref(reference), &RECORD, &source);
+    let mut merge = tables.runs[0].merge(&RECORD, &Key::FIRST, &Key::LAST)?;
     let mut scanned = Vec::new();
     while merge.advance()? {
         let row = merge.row();
@@ -71,7 +69,7 @@ fn read(bytes: &[u8], reference: &TableRef) -> Result<(Records, Records)> {
         let key = record::key(key);
         let mut row = RowBuffer::default();
         let wanted = LookupKey { key, digest: RECORD.digest(&key) };
-        if handle.open()?.get(&wanted, true, &mut row)? {
+        if tables.get(&wanted, true, &mut row)? {
             got.push((key_of(&row.row()), row.strings[record::VALUE].clone()));
         }
     }

@@ -108,12 +108,10 @@ impl FamilyTables for TotalTables {
 impl TotalTables {
     fn add_to(&self, sums: &mut Sums) -> Result<()> {
         for run in &self.0 {
-            let mut cursor = run.cursor(&TOTAL, &Key::FIRST, &Key::LAST);
-            cursor.start(&Key::FIRST)?;
-            while cursor.is_valid() {
-                let [key, _, total, ..] = cursor.row().ints;
+            let mut rows = run.merge(&TOTAL, &Key::FIRST, &Key::LAST)?;
+            while rows.advance()? {
+                let [key, _, total, ..] = rows.row().ints;
                 *sums.entry(key).or_default() += total;
-                cursor.advance()?;
             }
         }
         Ok(())

@@ -9,17 +9,16 @@ use std::sync::Arc;
 use esker_base::Kind;
 use esker_base::clock::{Clock, SystemClock};
 use esker_base::store::{MemoryStore, SharedStore};
-use esker_table::block::DecodedBlock;
 use esker_table::family::NoFamily;
-use esker_table::internals::BlockBuilder;
+use esker_table::internals::{BlockBuilder, Table, decoded_block};
 use esker_table::internals::{ChunkOrigin, LogBlock, ShardLog};
 use esker_table::internals::{TableFooter, TableWriter};
 use esker_table::manifest::{Manifest, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, ROW_TEXT_BYTES_MAX, RowBuffer};
-use esker_table::table::{LookupKey, Table};
-use esker_table::tables::{TableHandle, TableSource};
+use esker_table::table::LookupKey;
+use esker_table::tables::{TableRuns, TableSource};
 use esker_table::tree::Durability;
 use esker_table::{LOG_MAGIC, LogContent, LogId, decode_log};
 
@@ -53,27 +52,25 @@ fn a_run_of_long_keys_with_one_head_can_be_read() {
         let key = long_key(number);
         let mut row = record::row(&key, b"");
         RECORD.store(&mut row.ints);
-        let (mut block, mut decoded) = (BlockBuilder::new(&RECORD), DecodedBlock::default());
+        let mut block = BlockBuilder::new(&RECORD);
         block.push(&row);
-        decoded.push(&RECORD, &row);
         let mut encoded = Vec::new();
         block.finish(&mut encoded);
-        writer.push_block(&encoded, &decoded).expect("push");
+        writer.push_block(&encoded, &decoded_block(&RECORD, &[row])).expect("push");
     }
     let references = writer.finish().expect("finish");
     assert!(references.len() > 1);
     let started = SystemClock.monotonic_ns();
     let mut found = 0;
     for reference in references {
-        let handle = TableHandle::new(reference, &RECORD, source(&store));
-        let table = handle.open().expect("open");
+        let tables = TableRuns::new(std::slice::from_ref(&reference), &RECORD, &source(&store));
         for number in 0..blocks {
             let key = long_key(number);
             let key = record::key(&key);
-            if handle.reference().shows(&key) {
+            if reference.shows(&key) {
                 let wanted = LookupKey { key, digest: RECORD.digest(&key) };
                 let mut row = RowBuffer::default();
-                found += u64::from(table.get(&wanted, true, &mut row).expect("get"));
+                found += u64::from(tables.get(&wanted, true, &mut row).expect("get"));
             }
         }
     }

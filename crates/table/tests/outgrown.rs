@@ -13,7 +13,7 @@ use esker_table::manifest::TableRef;
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::{IntColumn, Key, Row, RowBuffer, Schema};
 use esker_table::table::LookupKey;
-use esker_table::tables::{TableHandle, TableRuns, TableSource};
+use esker_table::tables::{TableRuns, TableSource};
 
 use crate::records::SET;
 
@@ -66,7 +66,7 @@ fn write_run<'a>(
 struct Outgrown {
     _directory: tempfile::TempDir,
     object: File,
-    handle: Arc<TableHandle>,
+    tables: TableRuns,
     source: TableSource,
     /// Names and their hashes, in order.
     names: Vec<(u64, String)>,
@@ -86,8 +86,8 @@ impl Outgrown {
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("chmod");
         let object = OpenOptions::new().read(true).write(true).open(&path).expect("the object");
         let source = TableSource::new(store, CACHE_BYTES);
-        let handle = TableHandle::new(reference, &NAMED, source.clone());
-        Self { _directory: directory, object, handle, source, names }
+        let tables = TableRuns::new(&[reference], &NAMED, &source);
+        Self { _directory: directory, object, tables, source, names }
     }
 
     /// The time of a file; `None` if there is none.
@@ -95,7 +95,7 @@ impl Outgrown {
         let key = Key { ints: [GROUP, hash(name.as_bytes()), 0], string: name.as_bytes() };
         let wanted = LookupKey { key, digest: NAMED.digest(&key) };
         let mut row = RowBuffer::default();
-        let found = self.handle.open()?.get(&wanted, true, &mut row)?;
+        let found = self.tables.get(&wanted, true, &mut row)?;
         assert!(!found || row.strings[0] == name.as_bytes());
         Ok(found.then_some(row.ints[3]))
     }
@@ -140,7 +140,8 @@ fn blocks_that_the_cache_does_not_hold_are_fetched_once() {
 #[test]
 fn damage_that_comes_later_is_corrupt_or_not_used() {
     let outgrown = Outgrown::outlined();
-    let bytes = outgrown.handle.reference().bytes - outgrown.handle.reference().tail_bytes;
+    let reference = &outgrown.tables.runs[0].tables[0].reference;
+    let bytes = reference.bytes - reference.tail_bytes;
     let mut refused = 0;
     for at in (0..bytes).step_by(41) {
         let mut byte = [0];

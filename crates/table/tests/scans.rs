@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_table::manifest::TableRef;
-use esker_table::merge::{RecordCursor, RecordMerge};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::Key;
 use esker_table::schema::record::{self, RECORD};
-use esker_table::tables::{TableHandle, TableSource};
+use esker_table::tables::{TableRuns, TableSource};
 
 use crate::records::SET;
 
@@ -37,12 +36,11 @@ fn a_scan_of_a_hundred_tables_reads_every_record() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let source = TableSource::new(store.clone(), 1 << 20);
     let rows = BLOCKS * BLOCK_ROWS;
-    let tables: Vec<_> = (0..100)
-        .map(|number| write(&store, number, number * rows, BLOCKS))
-        .map(|reference| TableHandle::new(reference, &RECORD, source.clone()))
-        .collect();
-    let cursor = RecordCursor::over_tables(&RECORD, tables, &Key::FIRST, &Key::LAST);
-    let mut merge = RecordMerge::new(vec![cursor], &Key::FIRST).expect("start");
+    let references: Vec<TableRef> =
+        (0..100).map(|number| write(&store, number, number * rows, BLOCKS)).collect();
+    let runs = TableRuns::new(&references, &RECORD, &source).runs;
+    assert_eq!(runs.len(), 1);
+    let mut merge = runs[0].merge(&RECORD, &Key::FIRST, &Key::LAST).expect("start");
     let mut read = 0;
     while merge.advance().expect("advance") {
         assert_eq!(merge.row().ints[record::HEAD], read);

@@ -38,7 +38,7 @@ use esker_extent::{LogPlace, Segment, SegmentMerge, SegmentOverlay, SegmentTable
 use esker_table::manifest::{LogNumbers, SetId, SetState};
 use esker_table::merge::RecordMerge;
 use esker_table::schema::Key;
-use esker_table::tables::{SortedRun, TableRuns};
+use esker_table::tables::TableRuns;
 use hashbrown::HashMap;
 
 use crate::data::{
@@ -140,9 +140,9 @@ impl Namespace {
     #[cold]
     pub(super) fn find_moved(&self, inode: &Inode) -> Result<Option<Inode>> {
         let Some(tree) = self.layers().writer() else { return Ok(None) };
-        let tables = tree.tables();
-        let cursor = |run: &SortedRun| run.cursor(&INODE, &Key::FIRST, &Key::LAST);
-        let mut merge = RecordMerge::new(tables.runs.iter().map(cursor).collect(), &Key::FIRST)?;
+        let mut cursors = Vec::new();
+        tree.tables().cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
+        let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
         while merge.advance()? {
             let mut row = merge.row();
             INODE.restore(&mut row.ints);
@@ -348,7 +348,7 @@ impl Session {
             Ok(())
         })?;
         if scope.with_records {
-            self.visit_extents(&tables.runs, &mut |_, inode| {
+            self.visit_extents(&tables, &mut |_, inode| {
                 let extent = inode.extent.expect("only those with one are visited");
                 *shown.entry(extent.log).or_default() += extent.length;
                 Ok(())
@@ -375,14 +375,15 @@ impl Session {
         Ok(())
     }
 
-    /// Visits records of `runs` whose content is an extent in a log of this session.
+    /// Visits records of `tables` whose content is an extent in a log of this session.
     pub(super) fn visit_extents(
         &self,
-        runs: &[SortedRun],
+        tables: &TableRuns,
         visit: &mut dyn FnMut(&Key, &Inode) -> Result<()>,
     ) -> Result<()> {
-        let cursor = |run: &SortedRun| run.cursor(&INODE, &Key::FIRST, &Key::LAST);
-        let mut merge = RecordMerge::new(runs.iter().map(cursor).collect(), &Key::FIRST)?;
+        let mut cursors = Vec::new();
+        tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
+        let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
         while merge.advance()? {
             let mut row = merge.row();
             let key = INODE.key(&row);
@@ -420,7 +421,7 @@ impl Session {
         })?;
         self.move_segments(&batch)?;
         if scope.with_records {
-            self.visit_extents(&tables.runs, &mut |key, inode| match &inode.extent {
+            self.visit_extents(&tables, &mut |key, inode| match &inode.extent {
                 Some(extent) if sparse.contains_key(&extent.log) => {
                     self.move_extent(key, inode, extent)
                 }
@@ -560,8 +561,8 @@ impl Session {
             }
         }
         if scope.with_records {
-            for run in &tables.runs {
-                self.visit_extents(std::slice::from_ref(run), &mut |_, inode| {
+            for run in tables.runs {
+                self.visit_extents(&TableRuns { runs: vec![run] }, &mut |_, inode| {
                     referenced.extend(inode.extent.map(|extent| extent.log));
                     Ok(())
                 })?;

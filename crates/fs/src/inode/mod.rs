@@ -462,6 +462,8 @@ fn owned(bytes: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use esker_table::internals::decoded_block;
+
     use super::*;
 
     #[test]
@@ -488,28 +490,36 @@ mod tests {
         assert_eq!(Inode::of_row(&row).expect_err("no such entry").kind(), Kind::Corrupt);
     }
 
+    /// Adds `row` to `rows`, and returns all of them as a block.
+    fn with_row(rows: &mut Vec<RowBuffer>, row: &Row) -> DecodedBlock {
+        let mut buffer = RowBuffer::default();
+        buffer.set(row);
+        rows.push(buffer);
+        decoded_block(&INODE, &rows.iter().map(RowBuffer::row).collect::<Vec<Row>>())
+    }
+
     #[test]
     fn a_plain_block_says_what_any_block_says() {
         let mut inode = Inode::new(NameKind::Is(FileKind::File), 0o640, 1_000);
         (inode.uid, inode.gid, inode.id, inode.content) = (7, 8, 9 << 64, b"x".to_vec());
-        let mut block = DecodedBlock::default();
+        let mut rows: Vec<RowBuffer> = Vec::new();
         for at in 0..3 {
             (inode.seq, inode.size, inode.id) = (at, 5 * at + 1, inode.id + u128::from(at));
             (inode.mtime_ns, inode.ctime_ns) = (1_000 + at as i64, 1_000 + at as i64);
             let mut row = inode.row(&key(DirId(u128::from(at)), b"name"));
             INODE.store(&mut row.ints);
-            block.push(&INODE, &row);
+            let block = with_row(&mut rows, &row);
             let inode = Inode::of_plain_block(&block, at as usize);
             // Access times do not follow from the second row on: their column then varies.
             assert_eq!(inode.is_some(), at == 0);
         }
-        block.clear();
+        rows.clear();
         inode.atime_ns = inode.mtime_ns;
         for at in 0..3 {
             (inode.seq, inode.id, inode.size) = (at, 9 << 64 | u128::from(at), 5 * at + 1);
             let mut row = inode.row(&key(DirId(u128::from(at)), b"name"));
             INODE.store(&mut row.ints);
-            block.push(&INODE, &row);
+            let block = with_row(&mut rows, &row);
             let plain = Inode::of_plain_block(&block, at as usize).expect("a plain block");
             assert_eq!(plain.expect("our own record"), inode);
             assert_eq!(Inode::of_block(&block, at as usize).expect("our own record"), inode);

@@ -87,6 +87,8 @@ impl<const VARYING: u32> InodeColumns for StoredInode<'_, VARYING> {
 
 #[cfg(test)]
 mod tests {
+    use esker_table::internals::decoded_block;
+
     use super::*;
     use crate::inode::INODE;
 
@@ -94,9 +96,7 @@ mod tests {
     fn a_column_alone_is_what_restoring_all_makes_of_it() {
         let ints = std::array::from_fn(|column| esker_table::schema::mix(column as u64));
         let mut row = Row { ints, ..Row::default() };
-        let mut block = DecodedBlock::default();
-        block.push(&INODE, &Row::default());
-        block.push(&INODE, &row);
+        let block = decoded_block(&INODE, &[Row::default(), row]);
         INODE.restore(&mut row.ints);
         let stored = StoredInode::<{ !0 }> { block: &block, row: 1 };
         for column in 0..INODE.ints.len() {

@@ -5,7 +5,7 @@
 use esker_base::Result;
 use esker_table::block::DecodedBlock;
 use esker_table::manifest::SetId;
-use esker_table::merge::RecordMerge;
+use esker_table::merge::{LoneBlock, RecordMerge};
 use esker_table::schema::{Key, KeyBuffer, Row};
 use esker_table::tables::TableRuns;
 use hashbrown::HashSet;
@@ -135,14 +135,9 @@ impl PartFindings {
         };
         let mut found = Self { identity_root, ..Self::default() };
         let (mut merge, part_of) = merge_of_parts(parts)?;
-        let mut more = merge.advance()?;
-        while more {
-            if let Some((_, block)) = merge.lone_block()
-                && is_plain(block, sets[part_of[merge.versions()[0]]])
-            {
-                more = merge.skip_block()?;
-                continue;
-            }
+        let is_passed =
+            |block: &LoneBlock| Ok(is_plain(block.records, sets[part_of[block.source]]));
+        while merge.advance_past(is_passed)? {
             let versions = merge.versions();
             let first = part_of[versions[0]];
             if versions.iter().any(|&source| part_of[source] != first) {
@@ -161,7 +156,6 @@ impl PartFindings {
                 }
                 last = Some(part);
             }
-            more = merge.advance()?;
         }
         Ok(found)
     }

@@ -84,19 +84,13 @@ fn parents_in(part: usize, layers: &JobLayers) -> Result<HashMap<DirId, Vec<DirI
     let mut cursors = Vec::new();
     layers.tables[part].cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
     let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
-    let mut more = merge.advance()?;
-    while more {
-        if merge.lone_block().is_some_and(|(_, block)| is_of_files(block)) {
-            more = merge.skip_block()?;
-            continue;
-        }
+    while merge.advance_past(|block| Ok(is_of_files(block.records)))? {
         let row = merge.row();
         // The root's own record has the empty name.
         if row.ints[column::ENTRY] == DIRECTORY && !merge.key().string.is_empty() {
             let inode = inode_of(&row)?;
             parents.entry(inode.dir_id()).or_default().push(dir_of(&merge.key()));
         }
-        more = merge.advance()?;
     }
     Ok(parents)
 }

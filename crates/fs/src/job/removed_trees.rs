@@ -160,12 +160,7 @@ impl RemovedTrees {
     fn find_changes(&mut self, layers: &JobLayers) -> Result<()> {
         let mut changes: HashSet<(usize, usize)> = HashSet::new();
         let (mut merge, part_of) = merge_of_parts(layers.tables)?;
-        let mut more = merge.advance()?;
-        while more {
-            if merge.lone_block().is_some_and(|(_, block)| self.is_elsewhere(block)) {
-                more = merge.skip_block()?;
-                continue;
-            }
+        while merge.advance_past(|block| Ok(self.is_elsewhere(block.records)))? {
             let mut last = None;
             for &source in merge.versions() {
                 let part = part_of[source];
@@ -178,7 +173,6 @@ impl RemovedTrees {
                     changes.extend(changed.into_iter().map(|tree| (tree, part)));
                 }
             }
-            more = merge.advance()?;
         }
         changes.into_iter().for_each(|(tree, part)| self.add_change(tree, part));
         Ok(())

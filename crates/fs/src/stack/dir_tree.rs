@@ -189,11 +189,11 @@ pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128
     const DIRECTORY: u64 = NameKind::Is(FileKind::Directory).number();
     const LINK: u64 = NameKind::Link.number();
     let is_name = |entry| [DIRECTORY, LINK].contains(&entry);
-    visit_records(handle, column::ENTRY, &is_name, &mut |key, ints| {
+    handle.visit_where(column::ENTRY, &is_name, &mut |key, row| {
         // The root's own record has the empty name.
         if !key.string.is_empty() {
-            let high = u128::from(ints[column::ID_HIGH]) << 64;
-            visit(key, high | u128::from(ints[column::ID_LOW]));
+            let high = u128::from(row.ints[column::ID_HIGH]) << 64;
+            visit(key, high | u128::from(row.ints[column::ID_LOW]));
         }
     })
 }
@@ -201,41 +201,8 @@ pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128
 /// Visits the keys under which a table has something else, or nothing, where a directory was.
 pub(crate) fn visit_removed_dirs(handle: &TableHandle, visit: &mut dyn FnMut(&Key)) -> Result<()> {
     // Every directory at a name raises the generation of the next record.
-    visit_records(handle, column::GENERATION, &|generation| generation > 0, &mut |key, _| {
-        visit(key)
-    })
-}
-
-/// Visits the records of a table with a value of the integer `column` that `is_wanted`: key and integers.
-fn visit_records(
-    handle: &TableHandle,
-    column: usize,
-    is_wanted: &dyn Fn(u64) -> bool,
-    visit: &mut dyn FnMut(&Key, &[u64]),
-) -> Result<()> {
-    let table = handle.open()?;
-    let (mut values, mut row_buffer) = (Vec::new(), RowBuffer::default());
-    let mut block = table.index().block_of(&handle.reference().first.key());
-    let end = table.index().block_of(&handle.reference().last.key()) + 1;
-    while block < end {
-        for bytes in table.read_ahead(block, end)? {
-            let parsed = table.parse_scanned(block, bytes)?;
-            block += 1;
-            if parsed.constant(column).is_some_and(|value| !is_wanted(value)) {
-                continue;
-            }
-            values.clear();
-            parsed.column(column, &mut values);
-            for row in (0..values.len()).filter(|&row| is_wanted(values[row])) {
-                parsed.read(row, true, &mut row_buffer);
-                let key = INODE.key(&row_buffer.row());
-                if handle.reference().shows(&key) {
-                    visit(&key, &row_buffer.ints);
-                }
-            }
-        }
-    }
-    Ok(())
+    let had_directory = |generation| generation > 0;
+    handle.visit_where(column::GENERATION, &had_directory, &mut |key, _| visit(key))
 }
 
 /// Returns the entry that `layers` show under `key`, if it is a directory or a link.

@@ -67,7 +67,7 @@ pub(super) struct DecodedStrings {
 
 impl DecodedBlock {
     /// Removes all records but keeps the memory.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         (self.rows, self.varies) = (0, 0);
         self.ints.iter_mut().for_each(Vec::clear);
         for texts in &mut self.strings {
@@ -77,7 +77,7 @@ impl DecodedBlock {
     }
 
     /// Adds a record in stored form.
-    pub fn push(&mut self, schema: &Schema, row: &Row) {
+    pub(crate) fn push(&mut self, schema: &Schema, row: &Row) {
         self.ints.resize(schema.ints.len(), Vec::new());
         if self.rows == 0 {
             self.constants = row.ints;
@@ -189,7 +189,7 @@ impl DecodedBlock {
 
     /// The first row whose key is at least `key`.
     #[must_use]
-    pub fn lower_bound(&self, schema: &Schema, key: &Key) -> usize {
+    pub(crate) fn lower_bound(&self, schema: &Schema, key: &Key) -> usize {
         let (mut low, mut high) = (0, self.rows);
         while low < high {
             let middle = (low + high) / 2;
@@ -201,4 +201,13 @@ impl DecodedBlock {
         }
         low
     }
+}
+
+/// Returns `rows`, sorted records in stored form, as a decoded block.
+#[cfg(feature = "internals")]
+#[must_use]
+pub fn decoded_block(schema: &Schema, rows: &[Row]) -> DecodedBlock {
+    let mut block = DecodedBlock::default();
+    rows.iter().for_each(|row| block.push(schema, row));
+    block
 }

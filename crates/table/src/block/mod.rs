@@ -7,17 +7,17 @@
 //! Source: MetaKV §III-A (columns compressed apart); PAX, Ailamaki et al. 2001.
 
 pub(crate) mod builder;
-mod decoded;
+pub(crate) mod decoded;
 mod order_search;
 mod outline;
-mod parsed;
+pub(crate) mod parsed;
 
 use crate::schema::ROW_TEXT_BYTES_MAX;
 
 pub(crate) use builder::BlockBuilder;
 pub use decoded::{ColumnValues, DecodedBlock};
 pub(crate) use outline::{Outline, OutlineForm, PartsBuffer};
-pub use parsed::Block;
+pub(crate) use parsed::Block;
 
 /// Maximum rows of a block: a point read decodes only some of them, and fetches some kilobytes.
 pub const BLOCK_ROWS_MAX: usize = 256;

@@ -11,17 +11,19 @@ mod index;
 mod outlines;
 mod pinned_blocks;
 mod queue;
-mod reader;
+pub(crate) mod reader;
+mod scan;
 pub(crate) mod writer;
 
 use crate::block::BLOCK_BYTES_MAX;
 
 #[cfg(test)]
 pub(crate) use group_blocks::GroupBlocks;
-pub use group_blocks::NearBlocks;
-pub use index::BlockIndex;
+pub(crate) use group_blocks::NearBlocks;
 pub(crate) use reader::READ_AHEAD_BLOCKS;
-pub use reader::{LookupKey, ReadCounters, Table, TableProbe};
+pub use reader::{LookupKey, ReadCounters};
+pub(crate) use reader::{Table, TableProbe};
+pub use scan::{ScannedBlock, TableScan};
 pub(crate) use writer::TableWriter;
 
 /// Bytes of blocks at which a table is closed: large enough for a store's bandwidth, small enough

@@ -306,7 +306,7 @@ impl Table {
 
     /// Returns the footer.
     #[must_use]
-    pub fn footer(&self) -> &TableFooter {
+    pub(crate) fn footer(&self) -> &TableFooter {
         &self.footer
     }
 
@@ -319,7 +319,7 @@ impl Table {
     /// Returns whether block `block` may hold a key of `digest`.
     #[inline]
     #[must_use]
-    pub fn may_contain(&self, block: usize, digest: u64) -> bool {
+    pub(crate) fn may_contain(&self, block: usize, digest: u64) -> bool {
         filter::may_contain(self.filter_of(block), digest)
     }
 
@@ -468,7 +468,8 @@ impl Table {
         Ok(block)
     }
 
-    fn parse_block(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
+    /// Parses the bytes that [`Table::read_ahead`] returned for block `number`.
+    pub(crate) fn parse_block(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
         self.counters.block_reads.fetch_add(1, Ordering::Relaxed);
         let base = self.index.block_range(number).start;
         let block =
@@ -497,7 +498,7 @@ impl Table {
 
     /// Reads the encoded bytes of consecutive blocks from `number` on, at most `READ_AHEAD_BLOCKS`
     /// and only before `end`, in one request; for scans, which bypass the cache.
-    pub fn read_ahead(&self, number: usize, end: usize) -> Result<Vec<Bytes>> {
+    pub(crate) fn read_ahead(&self, number: usize, end: usize) -> Result<Vec<Bytes>> {
         let end = end.min(self.index.blocks()).min(number + READ_AHEAD_BLOCKS);
         let base = self.index.block_range(number).start;
         let stop = self.index.block_range(end - 1).end;
@@ -508,10 +509,5 @@ impl Table {
                 bytes.slice((range.start - base) as usize..(range.end - base) as usize)
             })
             .collect())
-    }
-
-    /// Parses the bytes that [`Table::read_ahead`] returned for block `number`.
-    pub fn parse_scanned(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
-        self.parse_block(number, bytes)
     }
 }

@@ -86,7 +86,7 @@ fn with_older(own: &TableRuns, older: &TableRuns, run_count: u64) -> TableRuns {
         let renumbered = run
             .tables
             .iter()
-            .map(|table| table.with_visible(TableRef { run: number, ..table.reference().clone() }));
+            .map(|table| table.with_visible(TableRef { run: number, ..table.reference.clone() }));
         SortedRun { number, tables: renumbered.collect() }
     });
     TableRuns { runs: own.chain(older.runs.iter().cloned()).collect() }

@@ -17,7 +17,7 @@ use super::{
 use crate::block::{Block, BlockBuilder};
 use crate::manifest::{Manifest, TableRef};
 use crate::memtable::{FrozenMemtable, FrozenRows, Shard, SortedMemtable};
-use crate::merge::{RecordCursor, RecordMerge};
+use crate::merge::{LoneBlock, RecordCursor, RecordMerge};
 use crate::run::{CompressedRun, SAMPLE_BLOCKS, SHRINK_MIN};
 use crate::run_writer::RunWriter;
 use crate::schema::{Key, KeyBuffer, Row, Schema};
@@ -433,15 +433,11 @@ impl TreeShared {
         let cursors: Vec<RecordCursor> = runs.iter().map(|run| run.cursor(&Key::FIRST)).collect();
         let tables = self.write_run(state, self.schema, |writer| {
             let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
-            let mut more = merge.advance()?;
-            while more {
-                if let Some((encoded, decoded)) = merge.lone_block() {
-                    writer.push_block(encoded, decoded)?;
-                    more = merge.skip_block()?;
-                } else {
-                    writer.push(&merge.row())?;
-                    more = merge.advance()?;
-                }
+            let push = |writer: &mut RunWriter, block: &LoneBlock| {
+                writer.push_block(block.encoded, block.records).map(|()| true)
+            };
+            while merge.advance_past(|block| push(writer, block))? {
+                writer.push(&merge.row())?;
             }
             Ok(())
         })?;

@@ -252,12 +252,12 @@ impl TreeShared {
         self.replace_tables(state, rest, tables, |version| {
             for run in &mut version.tables.runs {
                 let rest =
-                    |table: &Arc<TableHandle>| Some(table.with_visible(rest(table.reference())?));
+                    |table: &Arc<TableHandle>| Some(table.with_visible(rest(&table.reference)?));
                 run.tables = run.tables.iter().filter_map(rest).collect();
                 if run.number == merge.runs[0] {
                     run.tables.extend(fresh.runs.iter().flat_map(|run| run.tables.iter().cloned()));
                     run.tables
-                        .sort_by(|a, b| a.reference().first.key().cmp(&b.reference().first.key()));
+                        .sort_by(|a, b| a.reference.first.key().cmp(&b.reference.first.key()));
                 }
             }
             version.tables.runs.retain(|run: &SortedRun| !run.tables.is_empty());

@@ -9,7 +9,7 @@ use esker_base::store::SharedStore;
 use esker_table::block::DecodedBlock;
 use esker_table::key_ranges::{KeyRange, RANGES_MAX};
 use esker_table::manifest::{SetId, TableRef};
-use esker_table::merge::RecordMerge;
+use esker_table::merge::{LoneBlock, RecordMerge};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::{Key, Row};
 use esker_table::tables::TableRuns;
@@ -159,19 +159,14 @@ impl SquashWorker<'_> {
             layer_of.resize(cursors.len(), layer);
         }
         let mut merge = RecordMerge::new(cursors, &from)?;
-        let mut more = merge.advance()?;
-        while more {
-            let layer = layer_of[merge.versions()[0]];
-            if let Some((encoded, decoded)) = merge.lone_block()
-                && self.passes(decoded, layer, to.as_ref())
-            {
-                self.refer_to_data_of(decoded);
-                self.counts.read += decoded.rows() as u64;
-                self.counts.written += decoded.rows() as u64;
-                writer.push_block(encoded, decoded)?;
-                more = merge.skip_block()?;
-                continue;
+        while merge.advance_past(|block| {
+            let passes = self.passes(block.records, layer_of[block.source], to.as_ref());
+            if passes {
+                self.copy_block(block, writer)?;
             }
+            Ok(passes)
+        })? {
+            let layer = layer_of[merge.versions()[0]];
             let earlier;
             let mut row = merge.row();
             if to.is_some_and(|to| INODE.key(&row) >= to) {
@@ -206,9 +201,16 @@ impl SquashWorker<'_> {
                 RecordFate::Unreachable => self.counts.unreachable += 1,
                 RecordFate::Hidden => self.counts.tombstones += 1,
             }
-            more = merge.advance()?;
         }
         Ok(())
+    }
+
+    /// Copies a block that [`SquashWorker::passes`].
+    fn copy_block(&mut self, block: &LoneBlock, writer: &mut RunWriter) -> Result<()> {
+        self.refer_to_data_of(block.records);
+        self.counts.read += block.records.rows() as u64;
+        self.counts.written += block.records.rows() as u64;
+        writer.push_block(block.encoded, block.records)
     }
 
     /// True if a block of `layer`, the only source of its keys, can be copied as it is.

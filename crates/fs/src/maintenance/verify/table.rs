@@ -2,14 +2,13 @@
 //! One table: checks its tail, every block and record, and the manifests' statements about it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use esker_base::{Bytes, Kind, Result};
+use esker_base::Result;
 use esker_extent::{NestedRun, RUN, SEGMENT, Segment};
-use esker_table::block::{Block, DecodedBlock};
+use esker_table::block::DecodedBlock;
 use esker_table::manifest::{SetId, TableRef};
 use esker_table::schema::{Key, KeyBuffer, Row, Schema};
-use esker_table::table::Table;
+use esker_table::table::{ScannedBlock, TableScan};
 use esker_table::tables::TableSource;
 use hashbrown::HashMap;
 
@@ -126,94 +125,33 @@ impl TableCheck<'_> {
             self.find(Finding::new(Severity::Warning, &*self.name, expected, got));
             return Ok(());
         };
-        let table = Table::open(
-            source.store.clone(),
-            self.name.clone(),
-            schema,
-            (reference.bytes, reference.tail_bytes),
-            source.cache.clone(),
-            source.counters.clone(),
-        )?;
-        let blocks = table.index().blocks();
-        let mut decoded = DecodedBlock::default();
-        let mut number = 0;
-        while number < blocks {
-            let end = blocks.min(number + 64);
-            for (at, bytes) in self.read(&table, number, end)? {
-                if let Some(block) = self.parse(&table, at, bytes)? {
-                    decoded.clear();
-                    block.decode(&mut decoded);
-                    self.check_block(&table, schema, at, &decoded);
-                } else {
+        let mut scan = TableScan::open(reference, schema, source)?;
+        let last = scan.last.clone();
+        while let Some(block) = scan.next_block() {
+            match block.records {
+                Ok(records) => self.check_block(&block, schema, records),
+                Err(error) => {
                     self.is_whole = false;
+                    let mut finding = Finding::of_error(&self.name, error)?;
+                    finding.offset.get_or_insert(block.offset);
+                    let keys = (block.first, block.next.unwrap_or_else(|| last.clone()));
+                    self.unreadable.push((self.shown[0].1.clone(), keys, finding.clone()));
+                    self.find(finding);
                 }
             }
-            number = end;
         }
-        self.check_totals(&table);
+        self.check_totals(&scan);
         Ok(())
-    }
-
-    /// Reads blocks together, or one by one if that fails.
-    fn read(&mut self, table: &Table, from: usize, end: usize) -> Result<Vec<(usize, Bytes)>> {
-        match table.read_ahead(from, end) {
-            // A request may return fewer; the caller's step is that of one request.
-            Ok(read) if read.len() == end - from => Ok((from..end).zip(read).collect()),
-            Ok(_) | Err(_) => {
-                let mut blocks = Vec::new();
-                for number in from..end {
-                    match table.read_ahead(number, number + 1) {
-                        Ok(read) => blocks.extend(read.into_iter().map(|bytes| (number, bytes))),
-                        Err(error) => {
-                            self.is_whole = false;
-                            let offset = table.index().block_range(number).start;
-                            let finding = Finding::of_error(&self.name, error)?.at(offset);
-                            self.lose_block(table, number, &finding);
-                            self.find(finding);
-                        }
-                    }
-                }
-                Ok(blocks)
-            }
-        }
-    }
-
-    /// Records that `finding` is about all records of a block.
-    fn lose_block(&mut self, table: &Table, number: usize, finding: &Finding) {
-        let next = number + 1;
-        let end = if next < table.index().blocks() {
-            table.index().first(next)
-        } else {
-            table.index().last().into()
-        };
-        let keys = (table.index().first(number), end);
-        self.unreadable.push((self.shown[0].1.clone(), keys, finding.clone()));
-    }
-
-    fn parse(&mut self, table: &Table, number: usize, bytes: Bytes) -> Result<Option<Arc<Block>>> {
-        match table.parse_scanned(number, bytes) {
-            Ok(block) => Ok(Some(block)),
-            Err(error) if error.kind() == Kind::Corrupt => {
-                let finding = Finding::of_error(&self.name, error)?;
-                self.lose_block(table, number, &finding);
-                self.find(finding);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
     }
 
     fn check_block(
         &mut self,
-        table: &Table,
+        scanned: &ScannedBlock,
         schema: &'static Schema,
-        number: usize,
         block: &DecodedBlock,
     ) {
-        let offset = table.index().block_range(number).start;
-        let from = table.index().first(number);
-        let to = (number + 1 < table.index().blocks()).then(|| table.index().first(number + 1));
-        if block.key(schema, 0) < from.key() {
+        let offset = scanned.offset;
+        if block.key(schema, 0) < scanned.first.key() {
             self.wrong(offset, "no key before the index's of the block", "one");
         }
         for row in 0..block.rows() {
@@ -229,10 +167,10 @@ impl TableCheck<'_> {
             last.ints = key.ints;
             last.string.clear();
             last.string.extend_from_slice(key.string);
-            if to.as_ref().is_some_and(|to| key >= to.key()) {
+            if scanned.next.as_ref().is_some_and(|next| key >= next.key()) {
                 self.wrong(offset, "keys before the next block's", format!("row {row} after it"));
             }
-            if !table.may_contain(number, schema.digest(&key)) {
+            if !scanned.filter_may_contain(&key) {
                 self.wrong(offset, "a filter that has every key", format!("row {row} not in it"));
             }
             let mut readable = block.row(row);
@@ -330,30 +268,27 @@ impl TableCheck<'_> {
         Ok(())
     }
 
-    fn check_totals(&mut self, table: &Table) {
-        let footer = table.footer();
+    fn check_totals(&mut self, scan: &TableScan) {
         let end = self.shown[0].1.bytes;
-        let index_last: KeyBuffer = table.index().last().into();
         if self.is_whole {
-            if self.rows != footer.rows {
-                self.wrong(end, format!("{} records", footer.rows), self.rows.to_string());
+            if self.rows != scan.rows {
+                self.wrong(end, format!("{} records", scan.rows), self.rows.to_string());
             }
-            if self.seq_max != footer.seq_max {
-                let expected = format!("sequence numbers up to {}", footer.seq_max);
+            if self.seq_max != scan.seq_max {
+                let expected = format!("sequence numbers up to {}", scan.seq_max);
                 self.wrong(end, expected, self.seq_max.to_string());
             }
-            if self.last.as_ref() != Some(&index_last) {
+            if self.last.as_ref() != Some(&scan.last) {
                 self.wrong(end, "the last key that the index gives", "another");
             }
         }
         let mut said: BTreeMap<String, &'static str> = BTreeMap::new();
         for (set, reference) in self.shown {
             let object = format!("manifest of {set}");
-            if (reference.rows, reference.seq_max) != (footer.rows, footer.seq_max) {
+            if (reference.rows, reference.seq_max) != (scan.rows, scan.seq_max) {
                 said.insert(object.clone(), "the table's records and sequence numbers");
             }
-            let first = table.index().first(0);
-            if reference.first.key() < first.key() || reference.last.key() > index_last.key() {
+            if reference.first < scan.first || reference.last > scan.last {
                 said.insert(object, "a visible range within the table");
             }
         }

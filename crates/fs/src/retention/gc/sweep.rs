@@ -11,7 +11,6 @@ use esker_base::store::ObjectInfo;
 use esker_base::{Kind, Result};
 use esker_extent::SegmentTables;
 use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
-use esker_table::merge::RecordMerge;
 use esker_table::schema::Key;
 use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
@@ -398,8 +397,7 @@ impl GarbageCollection<'_> {
         let tables = TableRuns::new(&manifest.tables, &INODE, self.repository.source());
         let (high, low) = ((set.0 >> 64) as u64, set.0 as u64);
         for run in &tables.runs {
-            let cursor = run.cursor(&INODE, &Key::FIRST, &Key::LAST);
-            let mut merge = RecordMerge::new(vec![cursor], &Key::FIRST)?;
+            let mut merge = run.merge(&INODE, &Key::FIRST, &Key::LAST)?;
             while merge.advance()? {
                 let row = merge.row();
                 let ints = row.ints;

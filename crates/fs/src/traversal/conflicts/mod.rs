@@ -158,12 +158,7 @@ impl ComposedBases {
         }
         let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
         let mut batch = Vec::new();
-        let mut more = merge.advance()?;
-        while more {
-            if merge.lone_block().is_some() {
-                more = merge.skip_block()?;
-                continue;
-            }
+        while merge.advance_past(|_| Ok(true))? {
             let found: Vec<usize> = merge.versions().iter().map(|at| layer_of[*at]).collect();
             if found.iter().any(|one| found.iter().any(|other| is_apart[*one][*other])) {
                 let key: KeyBuffer = merge.key().into();
@@ -175,7 +170,6 @@ impl ComposedBases {
             if batch.len() == BATCH {
                 self.show_batch(std::mem::take(&mut batch), show)?;
             }
-            more = merge.advance()?;
         }
         self.show_batch(batch, show)?;
         let inside = self.conflicts_in_removed_dirs(&is_apart, &memberships)?;
