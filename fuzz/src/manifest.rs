@@ -7,6 +7,7 @@ use std::sync::Arc;
 use esker_base::clock::ManualClock;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_extent::ExtentFamily;
+use esker_table::internals::{decode_manifest, encode_manifest, encode_manifest_unchecked};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState, TableRef};
 use esker_table::schema::RowBuffer;
 use esker_table::schema::record::{self, RECORD};
@@ -23,16 +24,16 @@ pub fn run(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
     let ours = !choices.u8().is_multiple_of(4);
     let made = made(&mut choices);
-    let mut encoded = if ours { made.encode_unchecked() } else { choices.rest().to_vec() };
+    let mut encoded = if ours { encode_manifest_unchecked(&made) } else { choices.rest().to_vec() };
     // The checksum is not mutated but recomputed.
     let body = encoded.len() - encoded.len().min(4);
     encoded.truncate(body);
     let changed = choices.mutate(&mut encoded) || !ours;
     encoded.extend_from_slice(&crc32c::crc32c(&encoded).to_le_bytes());
-    let decoded = Manifest::decode(&encoded);
+    let decoded = decode_manifest(&encoded);
     if let Ok(manifest) = &decoded {
         assert_eq!(
-            Manifest::decode(&manifest.encode().expect("what was read")).as_ref(),
+            decode_manifest(&encode_manifest(&manifest).expect("what was read")).as_ref(),
             Ok(manifest)
         );
         take_over(manifest, &encoded);
@@ -118,7 +119,7 @@ pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
         sync_dependencies: Arc::new(|| Ok(())),
         heartbeat: None,
     };
-    Tree::resume(setup, SET, &mut |_| Ok(true))
+    Tree::resume(setup, SET, None, &mut |_| Ok(true))
 }
 
 /// Reads and writes. The store's tables may be missing, which must only be an error.
@@ -127,7 +128,7 @@ pub fn use_tree(tree: &Tree) {
     let key = record::key(b"key");
     let _found = tree.get(&key, true, &mut row);
     let _other = tree.get(&record::key(b"other"), true, &mut row);
-    let _put = tree.update([key], |_, batch| {
+    let _put = tree.update([key], None, |_, batch| {
         batch.put(&mut [record::row(b"key", b"value")]);
         Ok(())
     });

@@ -33,7 +33,6 @@ fn hash_of(name: &[u8]) -> u64 {
 }
 
 pub fn schema(choices: &mut Choices) -> &'static Schema {
-    NAMED.check();
     if choices.u8().is_multiple_of(2) { &RECORD } else { &NAMED }
 }
 

@@ -14,7 +14,6 @@ use esker_fs::stack::identity::Identity;
 use esker_fs::stack::list::DirCursor;
 use esker_fs::stack::namespace::Namespace;
 use esker_table::tables::TableRuns;
-use esker_table::tree::Tree;
 
 use crate::create::durability_name;
 use crate::permutation::{Permutation, SEED_REMOVE, SEED_STAT, SEED_WARM};
@@ -62,7 +61,8 @@ impl CreatedNamespace {
     fn tables(&self) -> Vec<TableRuns> {
         let layers = self.namespace().layers();
         let bases = layers.bases().iter().map(|base| base.tables.clone());
-        layers.writer().map(Tree::tables).into_iter().chain(bases).collect()
+        let own = layers.writer().map(|tree| tree.older_sources().rows().clone());
+        own.into_iter().chain(bases).collect()
     }
 
     fn runs(&self) -> usize {

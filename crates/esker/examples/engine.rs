@@ -31,7 +31,7 @@ fn setup(store: &SharedStore) -> TreeSetup {
 
 /// Adds `amount` to the counter `name`, in one step.
 fn add(tree: &Tree, name: &[u8], amount: u64) -> esker::Result<u64> {
-    tree.update([record::key(name)], |[old], batch| {
+    tree.update([record::key(name)], None, |[old], batch| {
         let old = old.map_or(0, |row| number(row.strings[record::VALUE]));
         batch.put(&mut [record::row(name, &(old + amount).to_le_bytes())]);
         Ok(old + amount)
@@ -59,7 +59,7 @@ pub(crate) fn main() -> esker::Result<()> {
     // A drop is like a crash. At durability `Always` everything acknowledged is in the log.
     drop(tree);
 
-    let tree = Tree::resume(setup(&store), SET, &mut |_| Ok(true))?;
+    let tree = Tree::resume(setup(&store), SET, None, &mut |_| Ok(true))?;
     assert_eq!(get(&tree, b"after the flush")?, Some(1));
     assert_eq!(get(&tree, b"absent")?, None);
 

@@ -83,7 +83,7 @@ impl FamilyMemtable for SegmentMemtable {
 
     fn flush(&self, writer: &mut FamilyWriter) -> Result<Vec<TableRef>> {
         let parts = self.buffer.for_tables()?;
-        writer.start_flush(parts.row_count());
+        writer.start(parts.row_count());
         write_tables(
             writer,
             &mut |rows| parts.rows(&mut |segment| rows.push(&segment.row())),
@@ -112,8 +112,8 @@ impl FamilyTables for SegmentTables {
             return Ok(None);
         }
         let interval_indexes = files_of_runs_alone(sources)?;
-        writer.start_merge(sources.iter().map(SegmentSource::rows).sum());
-        let bottom = writer.is_bottom();
+        writer.start(sources.iter().map(SegmentSource::rows).sum());
+        let bottom = writer.is_bottom;
         let mut push_rows = |rows: &mut RunWriter| {
             let mut merge =
                 SegmentMerge::new(sources, &|file| interval_indexes.contains_key(&file))?;

@@ -166,7 +166,7 @@ fn run(seed: u64) {
             store = Arc::new(FaultStore::new(left, seed));
             let shared: SharedStore = store.clone();
             let accepts = &mut |_: esker_table::LogContent| Ok(true);
-            tree = Tree::resume(setup(&shared, durability), SET, accepts).expect("resume");
+            tree = Tree::resume(setup(&shared, durability), SET, None, accepts).expect("resume");
             check(&tree, &model, &context);
         }
     }
@@ -249,7 +249,7 @@ fn batches_find_single_segments_by_regions() {
         let mut setup = setup(&shared, Durability::None);
         setup.source = TableSource::new(shared.clone(), cache_bytes);
         let counters = setup.source.counters.clone();
-        let tree = Tree::resume(setup, SET, &mut |_| Ok(true)).expect("resume");
+        let tree = Tree::resume(setup, SET, None, &mut |_| Ok(true)).expect("resume");
         for round in 0..2 {
             let blocks_before = counters.block_reads.load(Ordering::Relaxed);
             let reads_before = store.counts().reads;
@@ -352,7 +352,7 @@ fn a_put_of_very_many_segments_is_complete() {
     assert_eq!((runs[0].first.seq, runs[19].first.seq), (last - 2, last));
     tree.sync().expect("sync");
     drop(tree);
-    let tree = Tree::resume(setup(), SET, &mut |_| Ok(true)).expect("resume");
+    let tree = Tree::resume(setup(), SET, None, &mut |_| Ok(true)).expect("resume");
     let found = TreeExtents::of(&tree).segment_runs(7).expect("runs");
     assert_eq!(found.iter().map(|run| run.count).sum::<u64>(), 20 * many);
 }

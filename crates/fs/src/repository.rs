@@ -251,7 +251,7 @@ impl Repository {
             _ => Ok(true),
         };
         let epoch = manifest.epoch + 1;
-        let tree = Tree::resume_from(self.setup(options, &data), set, manifest, &mut has_all);
+        let tree = Tree::resume(self.setup(options, &data), set, Some(manifest), &mut has_all);
         let tree = tree.map_err(|error| fenced_or(error, store, set, epoch))?;
         data.number_from(tree.manifest().epoch << 32);
         let session = self.session(stack, tree, data, options)?;

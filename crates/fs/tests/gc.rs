@@ -14,6 +14,7 @@ use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
+use esker_table::internals::encode_manifest_unchecked;
 use esker_table::manifest::{EPOCH_MAX, Manifest, SetId, SetState};
 use esker_table::tree::{Durability, TreeOptions};
 
@@ -439,7 +440,7 @@ fn a_hostile_set_does_not_keep_others_from_being_collected() {
     let put = |set: SetId, name: &str, state: SetState, number: u64| {
         let manifest = Manifest { number, epoch: EPOCH_MAX, state, ..Manifest::new(vec![], 1) };
         let object = format!("{}{name}", Manifest::folder(set));
-        store.put_if_absent(&object, &manifest.encode_unchecked()).expect("put");
+        store.put_if_absent(&object, &encode_manifest_unchecked(&manifest)).expect("put");
     };
     // One set without markers, one with an unlisted table of its epoch, and one with a malformed
     // manifest name.

@@ -41,6 +41,9 @@ pub mod internals {
     pub use crate::block::decoded::decoded_block;
     pub use crate::block::parsed::Block;
     pub use crate::column::{ParsedInts, StringsBuilder};
+    pub use crate::manifest::encoding::{
+        decode_manifest, encode_manifest, encode_manifest_unchecked,
+    };
     pub use crate::memtable::SHARDS;
     pub use crate::table::footer::{FOOTER_BYTES, TableFooter};
     pub use crate::table::reader::Table;

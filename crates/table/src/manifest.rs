@@ -2,12 +2,13 @@
 //! Manifest: lists everything that a change set consists of. Manifests are numbered snapshots; the
 //! highest number rules.
 //!
-//! Layout: docs/format/manifest.md. This module is its only encoder and decoder.
+//! Layout: docs/format/manifest.md; `encoding.rs` is its encoder and decoder.
 //! Invariants: (1) `put_if_absent` of the next number is the only commit; (2) epochs never
 //! decrease; (3) within one run, tables' key ranges ascend and do not overlap.
 //! Source: DeltaFS thesis §4.3 (manifest objects); DESIGN §1.3 (references carry key ranges).
 
 mod commit;
+pub(crate) mod encoding;
 mod job;
 mod referenced_logs;
 mod set_id;
@@ -16,24 +17,19 @@ mod table_ref;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use esker_base::store::{Store, concurrent};
-use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
+use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 
+use encoding::decode_manifest;
 pub use job::JobMembership;
 pub use referenced_logs::{LogNumbers, ReferencedLogs};
 pub use set_id::SetId;
 pub use table_ref::TableRef;
 
 use crate::block::BLOCK_ROWS_MAX;
-use crate::set_writer::{self, SetWriter};
+use crate::set_writer::SetWriter;
 use crate::table::TABLE_DATA_BYTES_MAX;
 
-const MAGIC: [u8; 8] = *b"ESKERMNF";
-/// Version of most manifests, and of those of sets with their own identities: earlier readers take
-/// all others.
-const VERSION: u16 = 5;
-const VERSION_OF_OWN_IDENTITIES: u16 = 6;
 /// Maximum size of a manifest; readers refuse larger ones.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// Maximum number of entries of each kind that a manifest lists: bases, tables, properties and so
@@ -174,155 +170,8 @@ impl Manifest {
         format!("{}{number:016x}", Self::folder(set))
     }
 
-    /// Encodes the snapshot.
-    ///
-    /// # Errors
-    /// `TooLarge` if readers would refuse it because an entry is too long or a list too large;
-    /// `Invalid` if entries are out of order.
-    pub fn encode(&self) -> Result<Vec<u8>> {
-        let refused = |kind, expected: &str| {
-            let context =
-                format!("manifest {} is not written: readers expect {expected}", self.number);
-            Err(Error::new(kind, context))
-        };
-        if let Err(expected) = self.check_bounds() {
-            return refused(Kind::TooLarge, expected);
-        }
-        if let Err(expected) = self.check_order() {
-            return refused(Kind::Invalid, expected);
-        }
-        let bytes = self.encode_unchecked();
-        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
-            return refused(Kind::TooLarge, "at most 256 MiB");
-        }
-        Ok(bytes)
-    }
-
-    /// Encodes as [`Manifest::encode`] does, including snapshots that readers refuse: for tests of
-    /// readers.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn encode_unchecked(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(256 + self.tables.len() * 128);
-        out.extend_from_slice(&MAGIC);
-        let version = if self.has_own_identities { VERSION_OF_OWN_IDENTITIES } else { VERSION };
-        out.extend_from_slice(&version.to_le_bytes());
-        out.push(self.state as u8);
-        for value in [
-            self.number,
-            self.epoch,
-            self.created_ns,
-            self.written_ns,
-            self.last_seq,
-            self.log_floor,
-        ] {
-            put_varint(&mut out, value);
-        }
-        put_varint(&mut out, self.bases.len() as u64);
-        for base in &self.bases {
-            out.extend_from_slice(&base.0.to_le_bytes());
-        }
-        put_varint(&mut out, self.tables.len() as u64);
-        for table in &self.tables {
-            table_ref::encode_table(table, &mut out);
-        }
-        put_varint(&mut out, self.obsolete.len() as u64);
-        for number in &self.obsolete {
-            put_varint(&mut out, *number);
-        }
-        put_varint(&mut out, self.data_sets.len() as u64);
-        for set in &self.data_sets {
-            out.extend_from_slice(&set.0.to_le_bytes());
-        }
-        referenced_logs::encode(&self.referenced_logs, &mut out);
-        job::encode_job(self.job, &mut out);
-        let flags = [self.has_unsealed_logs, self.is_given_up, self.has_own_identities];
-        out.push((0..).zip(flags).map(|(bit, is_set)| u8::from(is_set) << bit).sum());
-        put_varint(&mut out, self.properties.len() as u64);
-        for (name, value) in &self.properties {
-            put_bytes(&mut out, name.as_bytes());
-            put_bytes(&mut out, value.as_bytes());
-        }
-        set_writer::encode(self.writer.as_ref(), &mut out);
-        let checksum = crc32c::crc32c(&out);
-        out.extend_from_slice(&checksum.to_le_bytes());
-        out
-    }
-
-    /// Decodes a snapshot.
-    pub fn decode(bytes: &[u8]) -> Result<Self, WireDamage> {
-        let Some((body, checksum)) = bytes.split_last_chunk::<4>() else {
-            return Err(WireDamage { offset: 0, what: "a manifest" });
-        };
-        let mut input = WireInput::new(body);
-        if input.take(MAGIC.len())? != MAGIC {
-            return Err(WireDamage { offset: 0, what: "a manifest" });
-        }
-        if crc32c::crc32c(body) != u32::from_le_bytes(*checksum) {
-            return Err(WireDamage { offset: body.len(), what: "a manifest's checksum" });
-        }
-        let has_own_identities = match input.u16()? {
-            VERSION => false,
-            VERSION_OF_OWN_IDENTITIES => true,
-            _ => {
-                let what = "a manifest of format version 5 or 6";
-                return Err(WireDamage { offset: MAGIC.len(), what });
-            }
-        };
-        let state = match input.u8()? {
-            0 => SetState::Open,
-            1 => SetState::Sealed,
-            2 => SetState::CondemnedOpen,
-            3 => SetState::CondemnedSealed,
-            4 => SetState::Doomed,
-            5 => SetState::DataOnly,
-            _ => return Err(input.damage("a known state")),
-        };
-        let mut manifest = Self::new(Vec::new(), 0);
-        manifest.state = state;
-        manifest.number = input.varint()?;
-        manifest.epoch = input.varint()?;
-        manifest.created_ns = input.varint()?;
-        manifest.written_ns = input.varint()?;
-        manifest.last_seq = input.varint()?;
-        manifest.log_floor = input.varint()?;
-        for _ in 0..input.varint_max(ENTRIES_MAX, "a number of bases")? {
-            manifest.bases.push(SetId(input.u128()?));
-        }
-        for _ in 0..input.varint_max(ENTRIES_MAX, "a number of tables")? {
-            manifest.tables.push(table_ref::decode_table(&mut input)?);
-        }
-        for _ in 0..input.varint_max(ENTRIES_MAX, "a number of obsolete tables")? {
-            manifest.obsolete.push(input.varint()?);
-        }
-        for _ in 0..input.varint_max(ENTRIES_MAX, "a number of sets of data")? {
-            manifest.data_sets.push(SetId(input.u128()?));
-        }
-        manifest.referenced_logs = referenced_logs::decode(&mut input)?;
-        manifest.job = job::decode_job(&mut input)?;
-        let flags = input.u8()?;
-        if flags > 7 || (flags & 4 != 0) != has_own_identities {
-            return Err(input.damage("flags of the set's version"));
-        }
-        (manifest.has_unsealed_logs, manifest.is_given_up) = (flags & 1 != 0, flags & 2 != 0);
-        manifest.has_own_identities = has_own_identities;
-        for _ in 0..input.varint_max(ENTRIES_MAX, "a number of properties")? {
-            let name = decode_text(&mut input)?;
-            let value = decode_text(&mut input)?;
-            if manifest.properties.last_key_value().is_some_and(|(last, _)| *last >= name) {
-                return Err(input.damage("properties in order of their names"));
-            }
-            manifest.properties.insert(name, value);
-        }
-        manifest.writer = set_writer::decode(&mut input)?;
-        input.end()?;
-        let sound = manifest.check_bounds().and_then(|()| manifest.check_order());
-        sound.map_err(|what| input.damage(what))?;
-        Ok(manifest)
-    }
-
     /// Fails with the bound that readers expect if an entry or a list is too large.
-    fn check_bounds(&self) -> Result<(), &'static str> {
+    pub(crate) fn check_bounds(&self) -> Result<(), &'static str> {
         let Self { bases, tables, obsolete, data_sets, properties, .. } = self;
         let counts = [bases.len(), tables.len(), obsolete.len(), data_sets.len(), properties.len()];
         let numbers = [self.number, self.last_seq, self.log_floor];
@@ -345,7 +194,7 @@ impl Manifest {
     }
 
     /// Fails with the order that readers expect if entries are out of order.
-    fn check_order(&self) -> Result<(), &'static str> {
+    pub(crate) fn check_order(&self) -> Result<(), &'static str> {
         let ascend = self.tables.windows(2).all(|pair| {
             pair[0].run > pair[1].run
                 || (pair[0].run == pair[1].run && pair[0].last.key() < pair[1].first.key())
@@ -403,41 +252,14 @@ impl Manifest {
         Err(Error::new(Kind::Conflict, format!("the manifests of {set} keep changing; try again")))
     }
 
-    /// Loads the newest manifest as [`Manifest::load`] does, given that number `expected` was the
-    /// newest a moment ago. On a far store it is read while numbers are listed.
-    ///
-    /// # Errors
-    /// As [`Manifest::load`].
-    pub fn load_expecting(store: &dyn Store, set: SetId, expected: Option<u64>) -> Result<Self> {
-        let Some(expected) = expected.filter(|_| store.requests_at_once() > 1) else {
-            return Self::load(store, set);
-        };
-        let newest = || Self::newest_number(store, set);
-        let read = || Ok(Self::load_number(store, set, expected));
-        match concurrent::try_join(store, newest, read)? {
-            (newest, read) if newest == expected && !is_missing(&read) => read,
-            // A newer manifest rules by now.
-            _ => Self::load(store, set),
-        }
-    }
-
     /// Loads manifest `number` of `set`.
     pub fn load_number(store: &dyn Store, set: SetId, number: u64) -> Result<Self> {
         let name = Self::object(set, number);
         let bytes = store.get(&name, MANIFEST_BYTES_MAX)?;
-        let manifest = Self::decode(&bytes).map_err(|damage| damage.of(&name, 0))?;
+        let manifest = decode_manifest(&bytes).map_err(|damage| damage.of(&name, 0))?;
         if manifest.number != number {
             return Err(Error::corrupt(&name, 0, format!("holds manifest {}", manifest.number)));
         }
         Ok(manifest)
     }
-}
-
-fn is_missing<T>(read: &Result<T>) -> bool {
-    read.as_ref().is_err_and(|error| error.kind() == Kind::NotFound)
-}
-
-fn decode_text(input: &mut WireInput) -> Result<String, WireDamage> {
-    let bytes = input.bytes(PROPERTY_BYTES_MAX, "a property within bounds")?;
-    String::from_utf8(bytes.to_vec()).map_err(|_| input.damage("UTF-8 text"))
 }

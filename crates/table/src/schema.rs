@@ -285,7 +285,7 @@ impl Schema {
     ///
     /// # Panics
     /// If the schema breaks a rule, which is a bug in the crate that defines it.
-    pub fn check(&self) {
+    pub(crate) fn check(&self) {
         assert!(self.ints.len() <= INTS_MAX && self.strings.len() <= STRINGS_MAX);
         assert!(
             (1..=KEY_INTS_MAX).contains(&self.key_ints) && self.group_ints + 1 == self.key_ints

@@ -40,7 +40,7 @@ fn raise(tree: &Tree, key: &[u8], noise: &mut Random) -> Result<u64> {
     let mut tail = [0u8; 24];
     noise.fill(&mut tail);
     let tail = &tail[..noise.below(24) as usize];
-    tree.update([record::key(key)], |[old], batch| {
+    tree.update([record::key(key)], None, |[old], batch| {
         let before = old.map_or(0, |old| count_of(old.strings[record::VALUE]));
         let value = [&(before + 1).to_le_bytes()[..], tail].concat();
         batch.put(&mut [record::row(key, &value)]);
@@ -248,7 +248,7 @@ fn make(tree: &Tree, key: &[u8], value: &[u8]) -> Result<bool> {
     if tree.insert(&mut row, |_, _| {})?.is_some() {
         return Ok(true);
     }
-    tree.update([record::key(key)], |[old], batch| {
+    tree.update([record::key(key)], None, |[old], batch| {
         if old.is_none() {
             batch.put(&mut [record::row(key, value)]);
         }

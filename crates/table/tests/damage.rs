@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
+use esker_table::internals::encode_manifest;
 use esker_table::manifest::{Manifest, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
@@ -108,7 +109,10 @@ fn manifest() -> (String, Vec<u8>) {
     manifest.number = 9;
     manifest.tables = vec![written(&sample()).1];
     manifest.properties.insert("job".into(), "7".into());
-    (format!("{}{:016x}", Manifest::folder(SET), 9), manifest.encode().expect("within bounds"))
+    (
+        format!("{}{:016x}", Manifest::folder(SET), 9),
+        encode_manifest(&manifest).expect("within bounds"),
+    )
 }
 
 #[test]

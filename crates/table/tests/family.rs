@@ -119,7 +119,7 @@ impl TotalTables {
 }
 
 fn write_sums(sums: &Sums, writer: &mut FamilyWriter) -> Result<Vec<TableRef>> {
-    writer.start_flush(sums.len() as u64);
+    writer.start(sums.len() as u64);
     writer.write_run(&TOTAL, |run| {
         sums.iter().try_for_each(|(key, total)| {
             let mut row = Row::default();
@@ -185,7 +185,7 @@ fn rows_and_family_recover_to_one_moment() {
             drop(tree);
             fault = Arc::new(FaultStore::new(fault.after_power_loss().expect("image"), seed));
             let store: SharedStore = fault.clone();
-            tree = Tree::resume(hosting(&store), SET, &mut |_| Ok(true)).expect("resume");
+            tree = Tree::resume(hosting(&store), SET, None, &mut |_| Ok(true)).expect("resume");
             let rows = get(&tree, b"added").expect("get").map_or(0, |value| {
                 usize::from_le_bytes(value[..].try_into().expect("eight bytes"))
             });
@@ -210,6 +210,6 @@ fn a_log_of_a_family_needs_that_family() {
     drop(tree);
     let refused = resume(&store, options(Durability::Async, false)).expect_err("rows alone");
     assert_eq!(refused.kind(), Kind::Corrupt, "{refused}");
-    let tree = Tree::resume(hosting(&store), SET, &mut |_| Ok(true)).expect("resume");
+    let tree = Tree::resume(hosting(&store), SET, None, &mut |_| Ok(true)).expect("resume");
     assert_eq!(sums_of(&tree), Sums::from([(1, 2)]));
 }

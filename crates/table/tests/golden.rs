@@ -12,6 +12,7 @@ use esker_base::store::identity::StoreIdentity;
 use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_base::{ProcessIdentity, Random};
 use esker_table::internals::BlockBuilder;
+use esker_table::internals::encode_manifest;
 use esker_table::internals::{ChunkOrigin, LogBlock, ShardLog};
 use esker_table::internals::{ParsedInts, StringsBuilder};
 use esker_table::manifest::{JobMembership, LogNumbers, Manifest, ReferencedLogs, SetId, TableRef};
@@ -194,7 +195,11 @@ fn manifest() {
     let (is_writing, is_private) = (true, false);
     manifest.writer =
         Some(SetWriter { process, user, command, began_ns: 1_000, is_writing, is_private });
-    assert_documented("manifest.md", "manifest", &manifest.encode().expect("within bounds"));
+    assert_documented(
+        "manifest.md",
+        "manifest",
+        &encode_manifest(&manifest).expect("within bounds"),
+    );
 }
 
 /// Filters hold digests, so digests are part of the format.

@@ -41,7 +41,7 @@ fn create(store: &SharedStore, heartbeat: Heartbeat) -> Tree {
 }
 
 fn resume(store: &SharedStore, heartbeat: Heartbeat) -> Tree {
-    Tree::resume(with(store, heartbeat), SET, &mut |_| Ok(true)).expect("resume")
+    Tree::resume(with(store, heartbeat), SET, None, &mut |_| Ok(true)).expect("resume")
 }
 
 fn writer(store: &SharedStore) -> SetWriter {

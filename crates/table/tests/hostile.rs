@@ -10,6 +10,7 @@ use esker_base::Kind;
 use esker_base::clock::{Clock, SystemClock};
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_table::family::NoFamily;
+use esker_table::internals::encode_manifest_unchecked;
 use esker_table::internals::{BlockBuilder, Table, decoded_block};
 use esker_table::internals::{ChunkOrigin, LogBlock, ShardLog};
 use esker_table::internals::{TableFooter, TableWriter};
@@ -160,7 +161,7 @@ fn manifests_with_numbers_at_the_end_of_their_range_are_refused() {
         edit(&mut manifest);
         let store = store();
         let name = format!("{}{:016x}", Manifest::folder(SET), manifest.number);
-        store.put_if_absent(&name, &manifest.encode_unchecked()).expect("put");
+        store.put_if_absent(&name, &encode_manifest_unchecked(&manifest)).expect("put");
         let resumed = resume(&store, options(Durability::None, false));
         assert_eq!(resumed.expect_err("hostile").kind(), Kind::Corrupt, "edit {at}");
     }

@@ -33,7 +33,7 @@ fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
 }
 
 fn put(tree: &Tree, key: &[u8], value: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
-    tree.update([record::key(key)], |[old], batch| {
+    tree.update([record::key(key)], None, |[old], batch| {
         let mut row = record::row(key, value.unwrap_or_default());
         row.ints[record::TOMBSTONE] = u64::from(value.is_none());
         batch.put(&mut [row]);
@@ -138,7 +138,7 @@ fn run(seed: u64, steps: usize) {
                 tree.sync().expect("sync");
                 drop(tree);
                 settings = options(&mut random);
-                tree = Tree::resume(setup(&store, settings.clone()), set, &mut |_| Ok(true))
+                tree = Tree::resume(setup(&store, settings.clone()), set, None, &mut |_| Ok(true))
                     .expect("resume");
             }
         }
@@ -214,7 +214,7 @@ fn workload(
 fn crash_at(options: &TreeOptions, stop: u64, effect: FaultEffect) {
     let (_, (durable, fault)) = workload(options, Some((stop, effect)));
     let store = fault.after_power_loss().expect("an image");
-    let resume = || Tree::resume(setup(&store, options.clone()), SetId(7), &mut |_| Ok(true));
+    let resume = || Tree::resume(setup(&store, options.clone()), SetId(7), None, &mut |_| Ok(true));
     let tree = match resume() {
         Ok(tree) => tree,
         Err(error) => {

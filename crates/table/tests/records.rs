@@ -46,12 +46,12 @@ pub fn create(store: &SharedStore, options: TreeOptions) -> Result<Tree> {
 }
 
 pub fn resume(store: &SharedStore, options: TreeOptions) -> Result<Tree> {
-    Tree::resume(setup(store, options), SET, &mut |_| Ok(true))
+    Tree::resume(setup(store, options), SET, None, &mut |_| Ok(true))
 }
 
 /// Binds `key` to `value`; returns its previous value.
 pub fn put(tree: &Tree, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>> {
-    tree.update([record::key(key)], |[old], batch| {
+    tree.update([record::key(key)], None, |[old], batch| {
         batch.put(&mut [record::row(key, value)]);
         Ok(old.map(|old| old.strings[record::VALUE].to_vec()))
     })

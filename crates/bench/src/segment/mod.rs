@@ -139,7 +139,7 @@ fn setup(store: &SharedStore, options: &TreeOptions) -> TreeSetup {
 
 /// Opens the set like a process that has read nothing of it.
 fn reopened(store: &SharedStore, options: &TreeOptions, set: SetId) -> Result<Tree> {
-    Tree::resume(setup(store, options), set, &mut |_| Ok(true))
+    Tree::resume(setup(store, options), set, None, &mut |_| Ok(true))
 }
 
 /// Bytes written to the store.

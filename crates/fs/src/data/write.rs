@@ -414,7 +414,7 @@ impl DataLogs {
     fn poison(&self, state: &mut DataLogState, error: &Error) {
         state.failure.get_or_insert_with(|| error.to_string());
         if let Some(writer) = self.writer.get() {
-            writer.stop(format!("file data could not be written: {error}; resume the session"));
+            writer(&format!("file data could not be written: {error}; resume the session"));
         }
     }
 }

@@ -141,7 +141,7 @@ impl Namespace {
     pub(super) fn find_moved(&self, inode: &Inode) -> Result<Option<Inode>> {
         let Some(tree) = self.layers().writer() else { return Ok(None) };
         let mut cursors = Vec::new();
-        tree.tables().cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
+        tree.older_sources().rows().cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
         let mut merge = RecordMerge::new(cursors, &Key::FIRST)?;
         while merge.advance()? {
             let mut row = merge.row();

@@ -33,7 +33,7 @@ impl Session {
             return Ok(());
         }
         // All records are in tables: the session has replayed its logs and is not in use yet.
-        self.visit_extents(&self.tree().tables(), &mut |key, inode| {
+        self.visit_extents(self.tree().older_sources().rows(), &mut |key, inode| {
             let Some(extent) = inode.extent.filter(|extent| !extent.is_checked()) else {
                 return Ok(());
             };

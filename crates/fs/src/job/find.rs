@@ -105,7 +105,7 @@ pub(super) fn merge_of_parts(parts: &[TableRuns]) -> Result<(RecordMerge, Vec<us
 
 /// True if a block has no record of a directory.
 pub(super) fn is_of_files(block: &DecodedBlock) -> bool {
-    !block.column(column::ENTRY).contains(DIRECTORY)
+    !block.values(column::ENTRY).contains(&DIRECTORY)
 }
 
 /// Returns the inode of a stored row.
@@ -125,13 +125,13 @@ impl PartFindings {
     ) -> Result<Self> {
         const LINK: u64 = NameKind::Link.number();
         let is_plain = |block: &DecodedBlock, set: SetId| {
-            let entries = block.column(column::ENTRY);
+            let all_are = |column, value| block.values(column).iter().all(|own| *own == value);
             // The links directory sorts last.
             dir_of(&block.key(&INODE, block.rows() - 1)) != DirId::LINKS
                 && is_of_files(block)
-                && !entries.contains(LINK)
-                && block.column(column::GENERATION).all_are(0)
-                && block.column(column::ID_HIGH).all_are((set.0 >> 64) as u64)
+                && !block.values(column::ENTRY).contains(&LINK)
+                && all_are(column::GENERATION, 0)
+                && all_are(column::ID_HIGH, (set.0 >> 64) as u64)
         };
         let mut found = Self { identity_root, ..Self::default() };
         let (mut merge, part_of) = merge_of_parts(parts)?;

@@ -110,7 +110,7 @@ impl Session {
         let key = key(dir.id(), name);
         let below = self.below(dir, &key)?;
         let now_ns = self.now_ns();
-        self.tree().update([key], |[own], batch| {
+        self.tree().update([key], None, |[own], batch| {
             let state = NameState::of(own, &below)?;
             if state.inode.is_some() {
                 return Err(exists(name));

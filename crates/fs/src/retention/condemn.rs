@@ -33,7 +33,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use esker_base::store::Store;
+use esker_base::store::{Store, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{EPOCH_MAX, Manifest, NUMBER_MAX, SetId, SetState};
 
@@ -157,6 +157,22 @@ enum WhenFull {
     Fail,
 }
 
+/// Loads the newest manifest, given that number `expected` was the newest a moment ago. On a far
+/// store it is read while numbers are listed.
+fn load_expecting(store: &dyn Store, set: SetId, expected: Option<u64>) -> Result<Manifest> {
+    let Some(expected) = expected.filter(|_| store.requests_at_once() > 1) else {
+        return Manifest::load(store, set);
+    };
+    let newest = || Manifest::newest_number(store, set);
+    let read = || Ok(Manifest::load_number(store, set, expected));
+    let is_missing = |error: &Error| error.kind() == Kind::NotFound;
+    match concurrent::try_join(store, newest, read)? {
+        (newest, read) if newest == expected && !read.as_ref().is_err_and(is_missing) => read,
+        // A newer manifest rules by now.
+        _ => Manifest::load(store, set),
+    }
+}
+
 fn load_or_restore(
     store: &dyn Store,
     set: SetId,
@@ -165,7 +181,7 @@ fn load_or_restore(
 ) -> Result<Manifest> {
     let mut wait = WAIT;
     for left in (0..TRIES_MAX).rev() {
-        let manifest = Manifest::load_expecting(store, set, expected.take())?;
+        let manifest = load_expecting(store, set, expected.take())?;
         match phase(&manifest) {
             DeletionPhase::Live => return Ok(manifest),
             DeletionPhase::Condemned

@@ -64,7 +64,7 @@ impl Session {
     /// `TooLarge` over [`REQUEST_RECORD_BYTES_MAX`]; as [`Session::create`].
     pub fn put_request(&self, record: &RequestRecord) -> Result<()> {
         let attached = self.attachable(record)?;
-        self.tree().update([attached.key()], |_, batch| {
+        self.tree().update([attached.key()], None, |_, batch| {
             put(batch, &attached.key(), &attached.inode);
             Ok(())
         })
@@ -77,7 +77,7 @@ impl Session {
     pub fn remove_request(&self, client: u64) -> Result<()> {
         let (name, now_ns) = (record_name(client), self.now_ns());
         let key = key(DirId::REQUESTS, name.as_bytes());
-        self.tree().update([key], |[own], batch| {
+        self.tree().update([key], None, |[own], batch| {
             if own.is_some() {
                 put(batch, &key, &Inode::tombstone(0, now_ns));
             }
@@ -139,10 +139,10 @@ impl Session {
         decide: impl FnMut([CurrentRow; N], &mut WriteBatch) -> Result<T>,
     ) -> Result<T> {
         match &self.attached {
-            None => self.tree().update(keys, decide),
+            None => self.tree().update(keys, None, decide),
             Some(attached) => {
                 let row = attached.inode.row(&attached.key());
-                self.tree().update_with(keys, Some(&row), decide)
+                self.tree().update(keys, Some(&row), decide)
             }
         }
     }

@@ -18,45 +18,6 @@ pub struct DecodedBlock {
     pub(super) strings: [DecodedStrings; STRINGS_MAX],
 }
 
-/// The integers of one column.
-#[derive(Clone, Copy, Debug)]
-pub enum ColumnValues<'a> {
-    /// All rows hold this value.
-    One(u64),
-    /// Each row holds its own value.
-    Each(&'a [u64]),
-}
-
-impl ColumnValues<'_> {
-    /// The value at `row`.
-    #[inline]
-    #[must_use]
-    pub fn at(&self, row: usize) -> u64 {
-        match self {
-            Self::One(value) => *value,
-            Self::Each(values) => values[row],
-        }
-    }
-
-    /// Returns whether any row holds `value`.
-    #[must_use]
-    pub fn contains(&self, value: u64) -> bool {
-        match self {
-            Self::One(own) => *own == value,
-            Self::Each(values) => values.contains(&value),
-        }
-    }
-
-    /// Returns whether all rows hold `value`.
-    #[must_use]
-    pub fn all_are(&self, value: u64) -> bool {
-        match self {
-            Self::One(own) => *own == value,
-            Self::Each(values) => values.iter().all(|own| *own == value),
-        }
-    }
-}
-
 /// Strings, concatenated.
 #[derive(Debug, Default)]
 pub(super) struct DecodedStrings {
@@ -106,13 +67,13 @@ impl DecodedBlock {
         self.rows
     }
 
-    /// The stored integers of `column`.
+    /// The stored integers of `column`: one if all records are known to agree, else one for each.
+    #[inline]
     #[must_use]
-    pub fn column(&self, column: usize) -> ColumnValues<'_> {
-        if self.varies >> column & 1 == 1 {
-            ColumnValues::Each(&self.ints[column])
-        } else {
-            ColumnValues::One(self.constants[column])
+    pub fn values(&self, column: usize) -> &[u64] {
+        match self.varies >> column & 1 == 1 {
+            true => &self.ints[column],
+            false => std::slice::from_ref(&self.constants[column]),
         }
     }
 

@@ -15,7 +15,7 @@ pub(crate) mod parsed;
 use crate::schema::ROW_TEXT_BYTES_MAX;
 
 pub(crate) use builder::BlockBuilder;
-pub use decoded::{ColumnValues, DecodedBlock};
+pub use decoded::DecodedBlock;
 pub(crate) use outline::{Outline, OutlineForm, PartsBuffer};
 pub(crate) use parsed::Block;
 

@@ -8,6 +8,7 @@
 use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 
+use super::encoding::encode_manifest;
 use super::{Manifest, SetId};
 use crate::set_writer::SetWriter;
 
@@ -30,7 +31,7 @@ impl Manifest {
     /// `Fenced` if a writer of a higher epoch has committed; `Conflict` if another of the same
     /// epoch has. `NoSpace` if this snapshot is known to be absent, so that the caller may commit
     /// it again once there is room; `Closed` if it may be present. `TooLarge` and `Invalid`, with
-    /// nothing written, as [`Manifest::encode`]. Other errors of the store.
+    /// nothing written, as [`encode_manifest`]. Other errors of the store.
     pub fn commit(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
         self.commit_as(store, set, now_ns, true)
     }
@@ -79,7 +80,7 @@ impl Manifest {
     ) -> Result<()> {
         self.written_ns = now_ns;
         self.number += 1;
-        let committed = self.encode().and_then(|bytes| {
+        let committed = encode_manifest(self).and_then(|bytes| {
             let put = self.put(store, set, &bytes, owns_epoch);
             put.map_err(|error| self.certain(store, set, error))
         });

@@ -124,9 +124,9 @@ impl TableWriter {
             check_key(&key)?;
         }
         self.start_block(&decoded.key(self.schema, 0))?;
-        let seqs = decoded.column(self.schema.seq());
         for row in 0..decoded.rows() {
-            self.add_key(&decoded.key(self.schema, row), seqs.at(row));
+            let seq = decoded.int(self.schema.seq(), row);
+            self.add_key(&decoded.key(self.schema, row), seq);
         }
         self.pending.extend_from_slice(encoded);
         self.last = last.into();

@@ -116,7 +116,7 @@ mod tests {
 
     fn put(tree: &Tree, number: u32, value: &[u8]) -> Result<()> {
         let key = number.to_be_bytes();
-        tree.update([record::key(&key)], |_, batch| {
+        tree.update([record::key(&key)], None, |_, batch| {
             batch.put(&mut [record::row(&key, value)]);
             Ok(())
         })
@@ -184,7 +184,7 @@ mod tests {
         tree.flush()?;
         assert_shows_all(&tree)?;
         drop(tree);
-        let tree = Tree::resume(setup(&store, Durability::Async), OWN, &mut |_| Ok(true))?;
+        let tree = Tree::resume(setup(&store, Durability::Async), OWN, None, &mut |_| Ok(true))?;
         assert_shows_all(&tree)?;
         tree.compact()?;
         assert_shows_all(&tree)?;

@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(tree.sync().expect_err("no answer").kind(), Kind::Unavailable);
         // No chunk may record it as synced: the set may have another writer already.
         assert_eq!(inner.log.lock().acknowledged_below, 0);
-        let _second = Tree::resume(setup(&store), SET, &mut |_| Ok(true)).expect("resume");
+        let _second = Tree::resume(setup(&store), SET, None, &mut |_| Ok(true)).expect("resume");
         let refused = inner.sync_through(seq).expect_err("taken over");
         assert_eq!(refused.kind(), Kind::Fenced);
     }

@@ -85,7 +85,7 @@ impl Tree {
     ) -> Result<()> {
         let inner = &*self.inner;
         inner.with_rollback(&mut inner.lock_flush(), |state| {
-            let tables = write(&mut FamilyWriter { tree: inner, state })?;
+            let tables = write(&mut FamilyWriter::new(inner, state, false))?;
             inner.replace_family(state, &tables)
         })
     }
@@ -134,26 +134,27 @@ fn cast_mut<T: Any>(part: &mut dyn Any) -> &mut T {
 
 /// Writes tables of a family, for a flush or a merge.
 pub struct FamilyWriter<'a> {
+    /// True if the set builds on no other, so that nothing is below its tables.
+    pub is_bottom: bool,
+    /// True if a memtable is written, false if tables are merged or replaced.
+    is_flush: bool,
     tree: &'a TreeShared,
     state: &'a mut FlushState,
 }
 
-impl FamilyWriter<'_> {
-    /// Announces that the oldest memtable, of about `rows` rows, is being written, so that writers
-    /// can keep pace.
-    pub fn start_flush(&self, rows: u64) {
-        self.tree.backlog.start_flush(rows);
+impl<'a> FamilyWriter<'a> {
+    fn new(tree: &'a TreeShared, state: &'a mut FlushState, is_flush: bool) -> Self {
+        let is_bottom = state.manifest.bases.is_empty();
+        Self { is_bottom, is_flush, tree, state }
     }
 
-    /// Announces that tables of `rows` rows are being merged.
-    pub fn start_merge(&self, rows: u64) {
-        self.tree.backlog.start_merge(rows);
-    }
-
-    /// Returns whether the set builds on no other, so that nothing is below its tables.
-    #[must_use]
-    pub fn is_bottom(&self) -> bool {
-        self.state.manifest.bases.is_empty()
+    /// Announces that about `rows` rows are going to be written, so that the tree's writers can keep
+    /// pace.
+    pub fn start(&self, rows: u64) {
+        match self.is_flush {
+            true => self.tree.backlog.start_flush(rows),
+            false => self.tree.backlog.start_merge(rows),
+        }
     }
 
     /// Writes one sorted run of tables of `schema`; `fill` pushes its rows in key order.
@@ -176,13 +177,13 @@ impl TreeShared {
         state: &mut FlushState,
         memtable: &dyn FamilyMemtable,
     ) -> Result<Vec<TableRef>> {
-        memtable.flush(&mut FamilyWriter { tree: self, state })
+        memtable.flush(&mut FamilyWriter::new(self, state, true))
     }
 
     /// Merges all tables of the family, if it finds that worthwhile.
     pub(super) fn compact_family(&self, state: &mut FlushState) -> Result<()> {
         let family = self.version.load().family_tables.clone();
-        match family.merge(&mut FamilyWriter { tree: self, state })? {
+        match family.merge(&mut FamilyWriter::new(self, state, false))? {
             Some(tables) => self.replace_family(state, &tables),
             None => Ok(()),
         }

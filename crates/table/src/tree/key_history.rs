@@ -140,7 +140,8 @@ mod tests {
             tree.sync()?;
             tree
         });
-        let tree = Tree::resume(setup(&store, Durability::Async), SetId(1), &mut |_| Ok(true))?;
+        let tree =
+            Tree::resume(setup(&store, Durability::Async), SetId(1), None, &mut |_| Ok(true))?;
         let mut found = RowBuffer::default();
         assert!(tree.get(&record::key(&7u64.to_be_bytes()), false, &mut found)?);
         assert_eq!(inserted(&tree, 0..4_000), 0);

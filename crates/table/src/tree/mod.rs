@@ -38,7 +38,7 @@ mod version;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
@@ -75,26 +75,15 @@ use version::TreeVersion;
 /// Makes the data that records refer to, such as file contents, durable.
 pub type SyncDependencies = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
+/// Ends the writing of a tree, for the reason that it receives.
+pub type TreeStopper = Box<dyn Fn(&str) + Send + Sync>;
+
 /// A writer of one change set. Dropping it stops it as a crash would: changes that were flushed,
 /// logged or synced survive as the durability level says.
 #[derive(Debug)]
 pub struct Tree {
     inner: Arc<TreeShared>,
     _threads: background::BackgroundThreads,
-}
-
-/// A handle that ends the writing of a tree from outside, without keeping the tree alive.
-pub struct TreeStopper(Weak<TreeShared>);
-
-impl TreeStopper {
-    /// Ends writing as [`Tree::close`] does, even while changes are under way. Changes acknowledged
-    /// before survive as they would a crash at this moment.
-    pub fn stop(&self, why: impl Into<String>) {
-        if let Some(inner) = self.0.upgrade() {
-            // An earlier failure says more.
-            let _ = inner.failure.set((Kind::Closed, why.into()));
-        }
-    }
 }
 
 /// The state that the tree and its threads share.
@@ -269,10 +258,18 @@ impl Tree {
         let _ = self.inner.failure.set((Kind::Closed, why.into()));
     }
 
-    /// Returns a handle that ends writing when something that records depend on has failed.
+    /// Returns a function that ends writing as [`Tree::close`] does, even while changes are under
+    /// way, for use when something that records depend on has failed. Changes acknowledged before
+    /// survive as they would a crash at that moment. The function does not keep the tree alive.
     #[must_use]
     pub fn stopper(&self) -> TreeStopper {
-        TreeStopper(Arc::downgrade(&self.inner))
+        let inner = Arc::downgrade(&self.inner);
+        Box::new(move |why| {
+            if let Some(inner) = inner.upgrade() {
+                // An earlier failure says more.
+                let _ = inner.failure.set((Kind::Closed, why.to_owned()));
+            }
+        })
     }
 
     /// Fails if the tree takes no more changes: it has failed, was closed, or found that another

@@ -108,33 +108,25 @@ impl Tree {
     /// chunk records as synced: [`TreeSetup::sync_dependencies`] ran before its sync, so its data
     /// were lost later.
     ///
+    /// With `known`, takes the set over only if that is still its newest manifest, so that the
+    /// caller fences no writer that it has not seen there.
+    ///
     /// # Errors
     /// `NotFound`; `Invalid` if the set is sealed; `Corrupt` if an operation that was synced is
     /// missing from the logs, as far as later chunks record it, or if a log passes its checksums
-    /// but cannot be decoded; `Conflict` if a log loses bytes that were not synced while it is
-    /// replayed: another attempt succeeds; and errors of the store.
+    /// but cannot be decoded; `Conflict` if `known` is not the newest manifest, or if a
+    /// log loses bytes that were not synced while it is replayed: another attempt succeeds; and
+    /// errors of the store.
     pub fn resume(
         setup: TreeSetup,
         set: SetId,
-        accepts: &mut dyn FnMut(LogContent) -> Result<bool>,
-    ) -> Result<Self> {
-        let manifest = Manifest::load(&*setup.source.store, set)?;
-        Self::resume_from(setup, set, manifest, accepts)
-    }
-
-    /// Takes over a set as [`Tree::resume`] does, but only if `manifest` is still its newest, so
-    /// that the caller fences no writer that it has not seen in the manifest.
-    ///
-    /// # Errors
-    /// `Conflict` if it is not the newest; otherwise as [`Tree::resume`].
-    pub fn resume_from(
-        setup: TreeSetup,
-        set: SetId,
-        mut manifest: Manifest,
+        known: Option<Manifest>,
         accepts: &mut dyn FnMut(LogContent) -> Result<bool>,
     ) -> Result<Self> {
         setup.schema.check();
         let store = setup.source.store.clone();
+        let load = || Manifest::load(&*store, set);
+        let mut manifest = known.map_or_else(load, Ok)?;
         if manifest.state != SetState::Open {
             return Err(Error::new(
                 Kind::Invalid,

@@ -302,7 +302,7 @@ mod tests {
     }
 
     fn put(tree: &Tree, number: u64, value: &[u8]) -> Result<()> {
-        tree.update([record::key(&key(number))], |_, batch| {
+        tree.update([record::key(&key(number))], None, |_, batch| {
             batch.put(&mut [record::row(&key(number), value)]);
             Ok(())
         })
@@ -371,7 +371,7 @@ mod tests {
         // Readers of the store find a whole set between two pieces, too.
         let manifest = tree.manifest();
         let shown = TableRuns::new(&manifest.tables, &RECORD, &tree.inner.source);
-        assert_eq!(shown.references(), tree.tables().references());
+        assert_eq!(shown.references(), tree.older_sources().rows().references());
         assert!(manifest.obsolete.is_empty(), "every old table still shows a part");
         tree.merge_paid_runs()?;
         assert_eq!(tree.statistics().runs, 1);
@@ -387,7 +387,7 @@ mod tests {
         tree.add_read_cost(u64::MAX / 2);
         merge_beside_a_caller(&tree)?.expect("there are more records");
         drop(tree);
-        let tree = Tree::resume(setup(&store), SET, &mut |_| Ok(true))?;
+        let tree = Tree::resume(setup(&store), SET, None, &mut |_| Ok(true))?;
         assert_shows(&tree, &model)?;
         for number in (0..RECORDS).step_by(7) {
             put(&tree, number, &number.to_le_bytes())?;
@@ -400,7 +400,7 @@ mod tests {
         assert_shows(&tree, &model)?;
         // Tables that the set had when it was resumed are not held for checks of new keys.
         let inherited = tree.inner.inherited.get().expect("it had tables").load();
-        assert_eq!(inherited.references(), tree.tables().references());
+        assert_eq!(inherited.references(), tree.older_sources().rows().references());
         let is_inserted = |number: u64| {
             let key = key(number);
             tree.insert(&mut record::row(&key, b""), |_, _| {}).map(|seq| seq.is_some())
@@ -415,10 +415,12 @@ mod tests {
         let store: SharedStore = Arc::new(MemoryStore::new());
         drop(tree(&store)?);
         let clock = Arc::new(ManualClock::new(1));
-        let tree =
-            Tree::resume(TreeSetup { clock: clock.clone(), ..setup(&store) }, SET, &mut |_| {
-                Ok(true)
-            })?;
+        let tree = Tree::resume(
+            TreeSetup { clock: clock.clone(), ..setup(&store) },
+            SET,
+            None,
+            &mut |_| Ok(true),
+        )?;
         let inner = &*tree.inner;
         let wait = || inner.merge_wait(&mut inner.pending.lock());
         assert_eq!(wait(), None, "nothing is paid");

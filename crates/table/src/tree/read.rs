@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads: one key, and cursors over one group.
 
-use std::sync::Arc;
-
 use esker_base::Result;
 
 use super::{Tree, TreeShared};
@@ -76,12 +74,6 @@ impl Tree {
         cursors.extend(version.compressed.iter().map(|run| run.cursor(from)));
         version.tables.cursors(inner.schema, from, &inner.schema.group_last(from), &mut cursors);
         GroupCursors { cursors, end }
-    }
-
-    /// Returns the tables that readers see, for scans of a flushed tree.
-    #[must_use]
-    pub fn tables(&self) -> crate::tables::TableRuns {
-        Arc::clone(&self.inner.version.load()).tables.clone()
     }
 }
 

@@ -62,7 +62,7 @@ mod tests {
         let tree = Tree::create(setup, SetId(1), Manifest::new(vec![], 0))?;
         let put = |number: u32| {
             let key = number.to_be_bytes();
-            tree.update([record::key(&key)], |_, batch| {
+            tree.update([record::key(&key)], None, |_, batch| {
                 batch.put(&mut [record::row(&key, b"value")]);
                 Ok(())
             })

@@ -147,7 +147,9 @@ struct ActiveLookup {
 impl Tree {
     /// Reads the records of `keys` and lets `decide` examine them and put new ones, all as one
     /// operation: others see the state either before or after it. `decide` may run more than once,
-    /// but only the puts of its last run take effect; it must not fail after putting.
+    /// but only the puts of its last run take effect; it must not fail after putting. If it puts
+    /// rows, `companion`, in readable form, is put as part of the same operation, in place of any
+    /// record of its key: a crash keeps both or neither.
     ///
     /// Once it returns, the operation survives crashes as the tree's durability promises. Cost: no
     /// store request unless an older record may exist, a share of a log write and, without a
@@ -157,20 +159,6 @@ impl Tree {
     /// `TooLarge`; `Closed`; errors of `decide` and of the store.
     #[inline]
     pub fn update<const N: usize, T>(
-        &self,
-        keys: [Key; N],
-        decide: impl FnMut([CurrentRow; N], &mut WriteBatch) -> Result<T>,
-    ) -> Result<T> {
-        self.update_with(keys, None, decide)
-    }
-
-    /// Like [`Tree::update`]. If `decide` puts rows, `companion`, in readable form, is put as part
-    /// of the same operation, in place of any record of its key: a crash keeps both or neither.
-    ///
-    /// # Errors
-    /// As [`Tree::update`]; `TooLarge` also if the companion is too long.
-    #[inline]
-    pub fn update_with<const N: usize, T>(
         &self,
         keys: [Key; N],
         companion: Option<&Row>,

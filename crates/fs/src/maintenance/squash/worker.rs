@@ -219,26 +219,26 @@ impl SquashWorker<'_> {
         if to.is_some_and(|to| block.key(&INODE, last) >= *to) {
             return false;
         }
-        if self.job.bottom && block.column(column::ENTRY).contains(TOMBSTONE) {
+        if self.job.bottom && block.values(column::ENTRY).contains(&TOMBSTONE) {
             return false;
         }
         if self.job.squash.is_none() {
             return true;
         }
-        let made_by = block.column(column::ID_HIGH);
-        let is_of_layer = made_by.all_are(made_by.at(0)) && self.is_of_layer(made_by.at(0), layer);
+        let made_by = block.values(column::ID_HIGH);
+        let is_of_layer =
+            made_by.iter().all(|high| *high == made_by[0]) && self.is_of_layer(made_by[0], layer);
         if self.is_branch(layer) && !is_of_layer {
             return false;
         }
-        let is_zero = |column| block.column(column).all_are(0);
-        if !is_zero(column::RDEV) || (self.job.copies_data() && has_extents(block)) {
+        if !is_zero(block, column::RDEV) || (self.job.copies_data() && has_extents(block)) {
             return false;
         }
         // Its content lists the parts of an indexed directory.
-        if block.column(column::ENTRY).contains(INDEXED) {
+        if block.values(column::ENTRY).contains(&INDEXED) {
             return false;
         }
-        let dir = |row| [block.column(0).at(row), block.column(1).at(row)];
+        let dir = |row| [block.int(0, row), block.int(1, row)];
         let links = [u64::MAX; 2];
         dir(last) != links
             && self.is_live(dir(0))
@@ -251,12 +251,12 @@ impl SquashWorker<'_> {
         if self.job.squash.is_none() || !has_extents(block) {
             return;
         }
-        let columns = [column::LOG_SET_HIGH, column::LOG_SET_LOW, column::LOG];
-        let [high, low, log] = columns.map(|column| block.column(column));
         for row in 0..block.rows() {
-            let set = SetId(u128::from(high.at(row)) << 64 | u128::from(low.at(row)));
+            let columns = [column::LOG_SET_HIGH, column::LOG_SET_LOW, column::LOG];
+            let [high, low, log] = columns.map(|column| block.int(column, row));
+            let set = SetId(u128::from(high) << 64 | u128::from(low));
             if set != SetId::default() {
-                references.add(set, log.at(row));
+                references.add(set, log);
             }
         }
     }
@@ -424,7 +424,11 @@ fn next_generation(ints: &[u64]) -> u64 {
 
 fn has_extents(block: &DecodedBlock) -> bool {
     let columns = [column::LOG_SET_HIGH, column::LOG_SET_LOW];
-    !columns.into_iter().all(|column| block.column(column).all_are(0))
+    !columns.into_iter().all(|column| is_zero(block, column))
+}
+
+fn is_zero(block: &DecodedBlock, column: usize) -> bool {
+    block.values(column).iter().all(|value| *value == 0)
 }
 
 fn has_extent(row: &Row) -> bool {

@@ -7,7 +7,7 @@ use super::{
     BUCKETS, BlockImage, EMPTY, GROUP_BIT, HEAP, INLINE, ImageLayout, KINDS_BIT, StringField,
     WORD_BITS, bucket_of, word_of,
 };
-use crate::block::{ColumnValues, DecodedBlock};
+use crate::block::DecodedBlock;
 use crate::schema::{STRINGS_MAX, Schema};
 
 /// Minimum bits of a tag; with narrower tags most look-ups would compare keys in vain.
@@ -58,8 +58,10 @@ impl BlockImage {
         order.sort_unstable();
         let mut builder =
             ImageBuilder { decoded, form: Vec::new(), words: Vec::new(), row_bits: 0 };
-        let is_group =
-            group.iter().enumerate().all(|(column, int)| decoded.column(column).all_are(*int));
+        let is_group = group
+            .iter()
+            .enumerate()
+            .all(|(column, int)| decoded.values(column).iter().all(|own| own == int));
         let (ones, many, mut fields) = builder.columns(schema, is_group);
         let mut texts: [Option<(u64, StringField)>; STRINGS_MAX] = [None; STRINGS_MAX];
         for (string, text) in texts[..schema.strings.len()].iter_mut().enumerate() {
@@ -133,10 +135,10 @@ impl ImageBuilder<'_> {
         let start = if is_group { schema.group_ints } else { 0 };
         let (mut ones, mut many, mut fields) = (Vec::new(), 0, Vec::new());
         for column in (start..schema.ints.len()).filter(|column| Some(*column) != derived) {
-            match self.decoded.column(column) {
-                ColumnValues::One(0) => {}
-                ColumnValues::One(value) => ones.push((column, value)),
-                ColumnValues::Each(values) => {
+            match self.decoded.values(column) {
+                [0] => {}
+                [value] => ones.push((column, *value)),
+                values => {
                     let (low, high) = values.iter().fold((u64::MAX, 0), |(low, high), &value| {
                         (low.min(value), high.max(value))
                     });
@@ -166,7 +168,7 @@ impl ImageBuilder<'_> {
             let bit = at * stride * WORD_BITS;
             put(&mut self.words, bit, tag_width as u32, u64::from(share) >> (32 - tag_width));
             for field in fields {
-                let value = self.decoded.column(field.column).at(*entry as u32 as usize);
+                let value = self.decoded.int(field.column, *entry as u32 as usize);
                 put(&mut self.words, bit + field.bit, field.width, value - field.base);
             }
         }

@@ -30,7 +30,7 @@ fn setup(store: &SharedStore) -> TreeSetup {
 }
 
 fn resume(store: &SharedStore) -> Result<Tree> {
-    Tree::resume(setup(store), SET, &mut |_| Ok(true))
+    Tree::resume(setup(store), SET, None, &mut |_| Ok(true))
 }
 
 /// The operations that a takeover of `store` finds: the key of each is its number.
@@ -271,7 +271,7 @@ fn a_log_that_is_read_worse_the_second_time_is_replayed_again() {
             }
             Ok(true)
         };
-        let error = Tree::resume(setup(&store), SET, &mut decay).expect_err("it has decayed");
+        let error = Tree::resume(setup(&store), SET, None, &mut decay).expect_err("it has decayed");
         assert_eq!(error.kind(), Kind::Conflict, "byte {at}: {error}");
         assert!(error.to_string().contains(log), "byte {at}: {error}");
         match found(&store) {
