@@ -57,8 +57,7 @@ fn exercise(
     for number in 0..block.rows() {
         let mut row = RowBuffer::default();
         block.read(number, true, &mut row);
-        let mut stored = RowBuffer::default();
-        stored.set(&decoded.row(number));
+        let stored = RowBuffer::from(decoded.row(number));
         assert!(records::same(schema, &row, &stored), "row {number} reads in two ways");
         let key = decoded.key(schema, number);
         assert_eq!(key.ints, block.key_ints(number));

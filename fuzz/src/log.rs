@@ -8,6 +8,7 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_extent::ExtentFamily;
 use esker_table::internals::{ChunkOrigin, LogBlock, SHARDS, ShardLog, prefix_end};
 use esker_table::manifest::Manifest;
+use esker_table::object_name::ObjectName;
 use esker_table::schema::Schema;
 use esker_table::schema::record::RECORD;
 use esker_table::{LOG_MAGIC, LogContent, LogId, decode_log};
@@ -85,7 +86,7 @@ fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found
         let mut in_chunk: Vec<(usize, u64, Vec<u8>)> = Vec::new();
         let first = seq;
         for mut row in records::sorted(schema, choices, 30) {
-            row.ints[schema.seq()] = seq;
+            row.ints[schema.key_ints] = seq;
             let shard = choices.below(SHARDS);
             shards[shard].start(seq, 1);
             let mut number = 0;
@@ -133,7 +134,7 @@ fn take_over(log: &[u8]) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let mut first = Manifest::new(Vec::new(), 0);
     first.claim(&*store, manifest::SET, 0).expect("claim");
-    store.put_if_absent(&LOG.name(), log).expect("put");
+    store.put_if_absent(&ObjectName::Log(LOG.set, LOG.number).to_string(), log).expect("put");
     if let Ok(tree) = manifest::resume(&store) {
         manifest::use_tree(&tree);
         drop(tree);

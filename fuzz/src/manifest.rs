@@ -9,6 +9,7 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_extent::ExtentFamily;
 use esker_table::internals::{decode_manifest, encode_manifest, encode_manifest_unchecked};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState, TableRef};
+use esker_table::object_name::ObjectName;
 use esker_table::schema::RowBuffer;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::tables::TableSource;
@@ -94,7 +95,7 @@ fn text(choices: &mut Choices) -> String {
 /// Opens the set like a writer, and uses it, which relies on its numbers.
 fn take_over(manifest: &Manifest, encoded: &[u8]) {
     let store: SharedStore = Arc::new(MemoryStore::new());
-    let name = format!("{}{:016x}", Manifest::folder(SET), manifest.number);
+    let name = ObjectName::Manifest(SET, manifest.number).to_string();
     store.put_if_absent(&name, encoded).expect("put");
     if let Ok(tree) = resume(&store) {
         use_tree(&tree);

@@ -141,9 +141,7 @@ fn scan(schema: &'static Schema, tables: &TableRuns) -> Option<Vec<RowBuffer>> {
     let mut merge = tables.runs[0].merge(schema, &Key::FIRST, &Key::LAST).ok()?;
     let mut found = Vec::new();
     while merge.advance().ok()? {
-        let mut row = RowBuffer::default();
-        row.set(&merge.row());
-        found.push(row);
+        found.push(merge.row().into());
     }
     Some(found)
 }
@@ -160,7 +158,10 @@ fn get(
         .iter()
         .map(|row| records::key_of(schema, row).into())
         .chain([other])
-        .filter(|key: &KeyBuffer| tables.runs[0].tables[0].reference.shows(&key.key()))
+        .filter(|key: &KeyBuffer| {
+            let shown = &tables.runs[0].tables[0].reference;
+            (&shown.first..=&shown.last).contains(&key)
+        })
         .collect();
     let mut found = 0;
     for key in &keys {

@@ -18,6 +18,7 @@ use esker_fs::retention::read_lease::ReadLease;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::Namespace;
 use esker_table::manifest::SetId;
+use esker_table::object_name::SETS_FOLDER;
 
 use crate::interrupt::guarded;
 use crate::location::{StackArgument, StackPath};
@@ -271,7 +272,7 @@ fn set_of_digits(repository: &Repository, digits: &str) -> Result<SetId> {
     if let Ok(set) = digits.parse() {
         return Ok(set);
     }
-    let names = repository.store().list_names("set/")?;
+    let names = repository.store().list_names(SETS_FOLDER)?;
     let mut fitting = names.iter().filter(|name| name.starts_with(digits));
     match (fitting.next(), fitting.next()) {
         (Some(name), None) => name.parse(),

@@ -13,7 +13,8 @@ use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::repository::Repository;
 use esker_fs::retention::marker;
 use esker_fs::session::{Session, SessionOptions};
-use esker_table::manifest::{Manifest, SetId};
+use esker_table::manifest::SetId;
+use esker_table::object_name::ObjectFolder;
 use esker_table::tree::Durability;
 
 use crate::gc::{eager, options, publish, write};
@@ -234,7 +235,11 @@ fn a_session_that_is_abandoned_before_it_begins_does_not_begin() {
 fn a_damaged_session_that_is_dropped_has_no_writer() {
     let store = memory();
     let session = repository(&store).begin(&[], options()).expect("begin");
-    let newest = store.list(&Manifest::folder(session.set())).expect("list").pop().expect("one");
+    let newest = store
+        .list(&ObjectFolder::Manifests(session.set()).to_string())
+        .expect("list")
+        .pop()
+        .expect("one");
     store.delete(&newest.name).expect("delete");
     store.put_if_absent(&newest.name, b"garbage").expect("put");
     repository(&store).give_up(session.set(), &options()).expect("drop");

@@ -16,6 +16,7 @@ use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_table::internals::encode_manifest_unchecked;
 use esker_table::manifest::{EPOCH_MAX, Manifest, SetId, SetState};
+use esker_table::object_name::ObjectFolder;
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::hooked::{HookedStore, Request, When};
@@ -215,7 +216,7 @@ fn replaced_tables_wait_for_the_grace_and_for_snapshots_that_show_them() {
 
 /// Makes the newest manifest of `set` unreadable.
 pub fn damage(store: &SharedStore, set: SetId) {
-    let folder = Manifest::folder(set);
+    let folder = ObjectFolder::Manifests(set).to_string();
     let newest = store.list(&folder).expect("list").pop().expect("a manifest");
     let mut bytes = store.get(&newest.name, u64::MAX).expect("get").to_vec();
     bytes.truncate(bytes.len() / 2);
@@ -439,7 +440,7 @@ fn a_hostile_set_does_not_keep_others_from_being_collected() {
     let garbage = publish(&plain, &[], "garbage").expect("publish");
     let put = |set: SetId, name: &str, state: SetState, number: u64| {
         let manifest = Manifest { number, epoch: EPOCH_MAX, state, ..Manifest::new(vec![], 1) };
-        let object = format!("{}{name}", Manifest::folder(set));
+        let object = format!("{}{name}", ObjectFolder::Manifests(set));
         store.put_if_absent(&object, &encode_manifest_unchecked(&manifest)).expect("put");
     };
     // One set without markers, one with an unlisted table of its epoch, and one with a malformed

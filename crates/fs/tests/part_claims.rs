@@ -11,6 +11,7 @@ use esker_fs::job::{JobId, JobPart};
 use esker_fs::names::IfTaken;
 use esker_fs::repository::Repository;
 use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::object_name::ObjectFolder;
 use parking_lot::Mutex;
 
 use crate::gc::{eager, options, publish, write};
@@ -32,7 +33,12 @@ fn part(repository: &Repository, rank: u32) -> SetId {
 /// Overwrites the newest manifest of `set` with garbage.
 fn damage(repository: &Repository, set: SetId) {
     let store = &**repository.store();
-    let newest = store.list(&Manifest::folder(set)).expect("list").pop().expect("one").name;
+    let newest = store
+        .list(&ObjectFolder::Manifests(set).to_string())
+        .expect("list")
+        .pop()
+        .expect("one")
+        .name;
     store.delete(&newest).expect("delete");
     store.put_if_absent(&newest, b"garbage").expect("put");
 }

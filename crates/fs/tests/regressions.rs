@@ -12,7 +12,7 @@ use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
-use esker_table::manifest::Manifest;
+use esker_table::object_name::ObjectFolder;
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::hooked::{HookedStore, Request, When};
@@ -355,7 +355,7 @@ fn a_session_that_begins_during_a_listing_is_not_damaged() {
     let hooked = HookedStore::new(memory.clone());
     let repository = Repository::new(Arc::new(hooked.clone()));
     let set = repository.begin(&[], options(user())).expect("begin").set();
-    let folder = Manifest::folder(set);
+    let folder = ObjectFolder::Manifests(set).to_string();
     let names = memory.list_names(&folder).expect("names");
     let manifests: Vec<_> = names
         .iter()

@@ -16,6 +16,7 @@ use esker_fs::session::{Session, SessionOptions};
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::{FollowLinks, Namespace};
 use esker_table::manifest::Manifest;
+use esker_table::object_name::ObjectFolder;
 use esker_table::tree::{Compaction, Durability, TreeOptions};
 
 use crate::gc::{eager, later};
@@ -255,7 +256,7 @@ fn go_on_after(durability: Durability, steps: &[Step], from: u64, refusals: usiz
     let shown: BTreeSet<String> = shown.iter().map(|table| table.name()).collect();
     for object in run.memory.list(&format!("set/{set}/")).expect("list") {
         let is_known = shown.contains(&object.name)
-            || object.name.starts_with(&Manifest::folder(set))
+            || object.name.starts_with(&ObjectFolder::Manifests(set).to_string())
             || object.name.contains("/data/");
         assert!(is_known, "{context}: {} is left", object.name);
     }

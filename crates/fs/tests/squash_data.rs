@@ -16,6 +16,7 @@ use esker_fs::retention::marker::{self, MarkerHolder};
 use esker_fs::session::Session;
 use esker_fs::stack::identity::Identity;
 use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::object_name::ObjectName;
 
 use crate::gc::{eager, later, options, repository, write};
 use crate::interrupted_store::Interrupted;
@@ -569,7 +570,7 @@ fn what_a_manifest_lists_is_kept_without_markers_and_what_it_may_list_if_it_is_d
     assert_sound(&plain);
     let logs = objects(&store, below, "data");
     let number = Manifest::newest_number(&*store, first).expect("number");
-    let name = format!("{}{:016x}", Manifest::folder(first), number + 1);
+    let name = ObjectName::Manifest(first, number + 1).to_string();
     store.put_if_absent(&name, b"no manifest").expect("put");
     let report = plain.gc(&eager()).expect("gc");
     assert_eq!((report.objects, report.problems.len()), (0, 1), "{report:?}");

@@ -17,6 +17,7 @@ pub mod manifest;
 mod memory;
 mod memtable;
 pub mod merge;
+pub mod object_name;
 mod pace;
 mod presence;
 mod row_cache;

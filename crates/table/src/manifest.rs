@@ -27,6 +27,7 @@ pub use set_id::SetId;
 pub use table_ref::TableRef;
 
 use crate::block::BLOCK_ROWS_MAX;
+use crate::object_name::{ObjectFolder, ObjectName};
 use crate::set_writer::SetWriter;
 use crate::table::TABLE_DATA_BYTES_MAX;
 
@@ -160,14 +161,8 @@ impl Manifest {
         }
     }
 
-    /// Returns the folder of a set's manifests.
-    #[must_use]
-    pub fn folder(set: SetId) -> String {
-        format!("set/{set}/manifest/")
-    }
-
     fn object(set: SetId, number: u64) -> String {
-        format!("{}{number:016x}", Self::folder(set))
+        ObjectName::Manifest(set, number).to_string()
     }
 
     /// Fails with the bound that readers expect if an entry or a list is too large.
@@ -210,20 +205,13 @@ impl Manifest {
 
     /// Returns the numbers of the manifests of `set`. One store request, a listing.
     fn numbers(store: &dyn Store, set: SetId) -> Result<Vec<u64>> {
-        let names = store.list_names(&Self::folder(set))?;
-        let number = |name: &String| {
-            let number = u64::from_str_radix(name, 16).ok()?;
-            (*name == format!("{number:016x}")).then_some(number)
+        let folder = ObjectFolder::Manifests(set).to_string();
+        let names = store.list_names(&folder)?;
+        let number = |name: &String| match format!("{folder}{name}").parse() {
+            Ok(ObjectName::Manifest(_, number)) => Some(number),
+            _ => None,
         };
         Ok(names.iter().filter_map(number).collect())
-    }
-
-    /// Returns the number of `object`, a full name, if it is a manifest of `set`.
-    #[must_use]
-    pub fn number_of(set: SetId, object: &str) -> Option<u64> {
-        let name = object.strip_prefix(&Self::folder(set))?;
-        let number = u64::from_str_radix(name, 16).ok()?;
-        (name == format!("{number:016x}")).then_some(number)
     }
 
     /// Returns the highest number of the manifests of `set`. One store request, a listing.

@@ -142,12 +142,18 @@ impl RowBuffer {
     }
 
     /// Copies `row` into this buffer.
-    pub fn set(&mut self, row: &Row) {
+    pub(crate) fn set(&mut self, row: &Row) {
         self.ints = row.ints;
         for (own, string) in self.strings.iter_mut().zip(row.strings) {
             own.clear();
             own.extend_from_slice(string);
         }
+    }
+}
+
+impl From<Row<'_>> for RowBuffer {
+    fn from(row: Row) -> Self {
+        Self { ints: row.ints, strings: row.strings.map(<[u8]>::to_vec) }
     }
 }
 
@@ -209,7 +215,7 @@ impl From<Key<'_>> for KeyBuffer {
 impl Schema {
     /// The column of the sequence number.
     #[must_use]
-    pub const fn seq(&self) -> usize {
+    pub(crate) const fn seq(&self) -> usize {
         self.key_ints
     }
 

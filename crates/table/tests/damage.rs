@@ -12,6 +12,7 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_table::internals::encode_manifest;
 use esker_table::manifest::{Manifest, TableRef};
+use esker_table::object_name::ObjectName;
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{Key, RowBuffer};
@@ -109,10 +110,7 @@ fn manifest() -> (String, Vec<u8>) {
     manifest.number = 9;
     manifest.tables = vec![written(&sample()).1];
     manifest.properties.insert("job".into(), "7".into());
-    (
-        format!("{}{:016x}", Manifest::folder(SET), 9),
-        encode_manifest(&manifest).expect("within bounds"),
-    )
+    (ObjectName::Manifest(SET, 9).to_string(), encode_manifest(&manifest).expect("within bounds"))
 }
 
 #[test]

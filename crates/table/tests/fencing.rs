@@ -10,6 +10,7 @@ use esker_base::Kind;
 use esker_base::clock::ManualClock;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_table::manifest::Manifest;
+use esker_table::object_name::ObjectFolder;
 use esker_table::tree::{Durability, Tree, TreeSetup};
 
 use crate::records::{SET, create, get, options, put, resume, setup};
@@ -74,11 +75,11 @@ fn a_commit_to_a_deleted_set_is_refused_and_leaves_nothing() {
     let store = store();
     let tree = create(&store, options(ASYNC, false)).expect("create");
     put(&tree, b"key", b"value").expect("put");
-    for object in store.list(&Manifest::folder(SET)).expect("list") {
+    for object in store.list(&ObjectFolder::Manifests(SET).to_string()).expect("list") {
         store.delete(&object.name).expect("delete");
     }
     assert_eq!(tree.commit(|_| {}).expect_err("deleted").kind(), Kind::Fenced);
-    assert!(store.list(&Manifest::folder(SET)).expect("list").is_empty());
+    assert!(store.list(&ObjectFolder::Manifests(SET).to_string()).expect("list").is_empty());
 }
 
 /// Symptom: beginning a change set that existed succeeded.

@@ -114,9 +114,7 @@ fn stored(key: &[u8], seq: u64, value: &[u8]) -> RowBuffer {
     let mut row = record::row(key, value);
     row.ints[record::SEQ] = seq;
     RECORD.store(&mut row.ints);
-    let mut buffer = RowBuffer::default();
-    buffer.set(&row);
-    buffer
+    row.into()
 }
 
 #[test]

@@ -15,6 +15,7 @@ use esker_table::internals::{BlockBuilder, Table, decoded_block};
 use esker_table::internals::{ChunkOrigin, LogBlock, ShardLog};
 use esker_table::internals::{TableFooter, TableWriter};
 use esker_table::manifest::{Manifest, TableRef};
+use esker_table::object_name::ObjectName;
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, ROW_TEXT_BYTES_MAX, RowBuffer};
@@ -68,7 +69,7 @@ fn a_run_of_long_keys_with_one_head_can_be_read() {
         for number in 0..blocks {
             let key = long_key(number);
             let key = record::key(&key);
-            if reference.shows(&key) {
+            if (reference.first.key()..=reference.last.key()).contains(&key) {
                 let wanted = LookupKey { key, digest: RECORD.digest(&key) };
                 let mut row = RowBuffer::default();
                 found += u64::from(tables.get(&wanted, true, &mut row).expect("get"));
@@ -160,7 +161,7 @@ fn manifests_with_numbers_at_the_end_of_their_range_are_refused() {
         manifest.tables.push(table.clone());
         edit(&mut manifest);
         let store = store();
-        let name = format!("{}{:016x}", Manifest::folder(SET), manifest.number);
+        let name = ObjectName::Manifest(SET, manifest.number).to_string();
         store.put_if_absent(&name, &encode_manifest_unchecked(&manifest)).expect("put");
         let resumed = resume(&store, options(Durability::None, false));
         assert_eq!(resumed.expect_err("hostile").kind(), Kind::Corrupt, "edit {at}");
@@ -207,7 +208,7 @@ fn a_log_whose_records_are_more_than_a_memtable_is_refused() {
     let value = vec![b'v'; ROW_TEXT_BYTES_MAX - 100];
     let log = log_of_equal_rows(LOG, &value, 8_000);
     assert!(log.len() < 1 << 20);
-    store.put_if_absent(&LOG.name(), &log).expect("put");
+    store.put_if_absent(&ObjectName::Log(LOG.set, LOG.number).to_string(), &log).expect("put");
     let error = resume(&store, options(Durability::None, false)).expect_err("hostile");
     assert_eq!(error.kind(), Kind::Corrupt);
     assert!(error.to_string().contains("more memory than a memtable has"), "{error}");

@@ -8,6 +8,7 @@ use esker_base::Kind;
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_table::internals::{ChunkOrigin, LogBlock, ShardLog};
 use esker_table::manifest::Manifest;
+use esker_table::object_name::ObjectName;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::tree::{Durability, Tree};
 use esker_table::{LOG_MAGIC, LogId};
@@ -104,7 +105,7 @@ fn damage_of_a_log_before_synced_ones_is_no_cut() {
         put(&tree, key, b"1").expect("put");
         tree.sync().expect("sync");
     }
-    let log = LogId { set: SET, number: 1 << 32 }.name();
+    let log = ObjectName::Log(SET, 1 << 32).to_string();
     let bytes = store.get(&log, u64::MAX).expect("get");
     let resume_with = |bytes: &[u8]| {
         let image = fault.after_process_death().expect("image");
@@ -139,7 +140,7 @@ fn put_log(store: &SharedStore, count: u64) {
     chunk.take(0, &mut shard);
     let origin = ChunkOrigin { log: id, offset: LOG_MAGIC.len() as u64 };
     let log = [&LOG_MAGIC[..], chunk.seal(&origin, 0)].concat();
-    store.put_if_absent(&id.name(), &log).expect("put");
+    store.put_if_absent(&ObjectName::Log(id.set, id.number).to_string(), &log).expect("put");
 }
 
 /// A takeover that replays several logs flushes after each. Stopped at any store operation, it

@@ -18,6 +18,7 @@ use esker_extent::{
     ExtentFamily, FilePiece, LogPlace, Segment, SegmentRun, StridedSegments, TreeExtents,
 };
 use esker_table::manifest::{Manifest, SetId};
+use esker_table::object_name::ObjectFolder;
 use esker_table::schema::record::RECORD;
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeOptions, TreeSetup};
@@ -119,7 +120,7 @@ pub fn segment(
     report.random_gets_per_second = find(&tree, &offsets, &answers)?;
     drop(tree);
     // Its segments refer to data that was never written, so nothing else can read the set.
-    for object in store.list(&format!("set/{set}/"))? {
+    for object in store.list(&ObjectFolder::All(set).to_string())? {
         store.delete(&object.name)?;
     }
     Ok(report)

@@ -21,18 +21,6 @@ pub use read::{read_all, read_mapped};
 pub(crate) use read_ahead::ReadAhead;
 pub use write::{DataLogs, LARGE_FILE_BYTES, LOG_BYTES};
 
-use esker_table::manifest::SetId;
-
 /// Files of at most this many bytes are stored in their inode record: about the size of an extent
 /// there.
 pub const INLINE_BYTES_MAX: usize = 256;
-
-/// Returns the folder of a set's data logs.
-pub(crate) fn folder(set: SetId) -> String {
-    format!("set/{set}/data/")
-}
-
-/// Returns the name of data log `number` of `set`; the number's high half is the writer's epoch.
-pub(crate) fn log_name(set: SetId, number: u64) -> String {
-    format!("{}{:08x}-{:08x}", folder(set), number >> 32, number as u32)
-}

@@ -7,8 +7,8 @@ use esker_base::store::Store;
 use esker_base::{Bytes, Error, Kind, Result};
 
 use esker_extent::{LogPlace, Segment};
+use esker_table::object_name::ObjectName;
 
-use super::log_name;
 use crate::inode::{Extent, Inode};
 
 /// Whole files are read in requests of this size.
@@ -68,7 +68,7 @@ pub fn read_mapped(store: &dyn Store, range: Range<u64>, pieces: &[Segment]) -> 
         && let Some((set, log)) = stored(only)
         && (only.offset, only.end()) == (range.start, range.end)
     {
-        return store.get_range(&log_name(set, log), span(only));
+        return store.get_range(&ObjectName::Data(set, log).to_string(), span(only));
     }
     let index = |at: u64| usize::try_from(at - range.start).expect("a range that was asked for");
     let mut bytes = vec![0; index(range.end)];
@@ -77,7 +77,7 @@ pub fn read_mapped(store: &dyn Store, range: Range<u64>, pieces: &[Segment]) -> 
     for of_log in placed.chunk_by(|a, b| stored(a) == stored(b)) {
         let Some((set, log)) = stored(of_log[0]) else { continue };
         let ranges: Vec<Range<u64>> = of_log.iter().map(|piece| span(piece)).collect();
-        let read = store.get_ranges(&log_name(set, log), &ranges)?;
+        let read = store.get_ranges(&ObjectName::Data(set, log).to_string(), &ranges)?;
         for (piece, piece_bytes) in of_log.iter().zip(read) {
             bytes[index(piece.offset)..index(piece.end())].copy_from_slice(&piece_bytes);
         }
@@ -92,7 +92,7 @@ pub(crate) fn has_checksum(
     length: u64,
     checksum: u32,
 ) -> Result<bool> {
-    let name = log_name(place.set, place.log);
+    let name = ObjectName::Data(place.set, place.log).to_string();
     let (mut at, end, mut found) = (place.offset, place.offset + length, 0);
     while at < end {
         let stop = at + PIECE_BYTES.min(end - at);
@@ -109,7 +109,9 @@ pub fn read_all(
     inode: &Inode,
     take: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let fetch = |extent: &Extent, range| store.get_range(&log_name(extent.set, extent.log), range);
+    let fetch = |extent: &Extent, range| {
+        store.get_range(&ObjectName::Data(extent.set, extent.log).to_string(), range)
+    };
     read_all_with(&fetch, inode, take)
 }
 
@@ -141,7 +143,7 @@ pub(crate) fn read_all_with(
 /// Fails unless the bytes written as `extent` have its checksum, given the checksum of those still
 /// visible.
 fn check_rest(fetch: ExtentRead<'_>, extent: &Extent, mut checksum: u32) -> Result<()> {
-    let name = log_name(extent.set, extent.log);
+    let name = ObjectName::Data(extent.set, extent.log).to_string();
     let (mut at, end) = (extent.offset + extent.length, extent.offset + extent.written);
     while at < end {
         let stop = end.min(at + PIECE_BYTES);

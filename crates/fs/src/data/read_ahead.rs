@@ -18,9 +18,8 @@ use std::sync::Arc;
 use esker_base::store::Store;
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_table::manifest::SetId;
+use esker_table::object_name::ObjectName;
 use parking_lot::Mutex;
-
-use super::log_name;
 
 /// Size of the first window of a log, and the factor by which each window is larger than the one
 /// before: a far store sends the first in about the time of a round trip.
@@ -84,7 +83,7 @@ impl ReadAhead {
         log: DataLog,
         wanted: Range<u64>,
     ) -> Result<Bytes> {
-        let name = log_name(log.0, log.1);
+        let name = ObjectName::Data(log.0, log.1).to_string();
         let mut found: Vec<Bytes> = Vec::new();
         let mut at = wanted.start;
         while at < wanted.end {

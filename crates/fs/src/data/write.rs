@@ -15,11 +15,12 @@ use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Error, Kind, Result};
 use esker_extent::LogPlace;
 use esker_table::manifest::SetId;
+use esker_table::object_name::ObjectName;
 use esker_table::tree::TreeStopper;
 use parking_lot::Mutex;
 
 use super::file_log::OpenLog;
-use super::{FileLog, GarbageEstimate, log_name};
+use super::{FileLog, GarbageEstimate};
 use crate::inode::Extent;
 
 /// Approximate maximum size of a log that grows by many appends. Bounds what must be copied before
@@ -178,7 +179,7 @@ impl DataLogs {
     fn open(&self, state: &mut DataLogState) -> Result<(u64, Arc<dyn AppendLog>)> {
         let number = state.next;
         state.next += 1;
-        let log = self.store.append_log(&log_name(self.set, number))?;
+        let log = self.store.append_log(&ObjectName::Data(self.set, number).to_string())?;
         Ok((number, Arc::from(log)))
     }
 
@@ -250,7 +251,7 @@ impl DataLogs {
         }
         let number = state.next;
         state.next += 1;
-        let made = self.store.log_in_place(&log_name(self.set, number))?;
+        let made = self.store.log_in_place(&ObjectName::Data(self.set, number).to_string())?;
         Ok(made.map(|(log, file)| (state.file_log(number, Arc::from(log), true), file)))
     }
 
@@ -370,7 +371,7 @@ impl DataLogs {
             (std::mem::take(&mut state.unsynced), std::mem::take(&mut state.inherited))
         };
         for number in inherited {
-            match self.store.sync_log(&log_name(self.set, number)) {
+            match self.store.sync_log(&ObjectName::Data(self.set, number).to_string()) {
                 // Replay found the bytes of all records that it took, so this log was not needed.
                 Err(error) if error.kind() == Kind::NotFound => {}
                 synced => {

@@ -6,8 +6,9 @@
 
 use esker_base::{Error, Kind, Result};
 use esker_extent::{LogPlace, Segment};
+use esker_table::object_name::ObjectName;
 
-use crate::data::{PIECE_BYTES, log_name};
+use crate::data::PIECE_BYTES;
 use crate::inode::Inode;
 use crate::stack::namespace::Namespace;
 
@@ -129,7 +130,7 @@ impl<'a> SegmentChecks<'a> {
 fn damage(segment: &Segment, place: LogPlace) -> Error {
     let context = format!(
         "{} at byte {}: {} bytes that do not have their checksum; `esker verify` lists all damage",
-        log_name(place.set, place.log),
+        ObjectName::Data(place.set, place.log),
         place.offset,
         segment.length
     );

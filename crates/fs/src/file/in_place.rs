@@ -19,12 +19,13 @@ use std::time::{Duration, SystemTime};
 use esker_base::{Error, Result};
 use esker_extent::{LogPlace, Segment};
 use esker_table::manifest::SetId;
+use esker_table::object_name::ObjectName;
 use esker_table::tree::{Durability, Tree};
 use parking_lot::RwLockWriteGuard;
 
 use super::direct_file::DirectFile;
 use super::{BUFFER_BYTES_MAX, OpenFile, OpenFileState, RecordLocation, SessionFile};
-use crate::data::{FileLog, PIECE_BYTES, log_name};
+use crate::data::{FileLog, PIECE_BYTES};
 use crate::inode::Extent;
 use crate::inode::timestamp;
 use crate::ops::AttributeChanges;
@@ -194,7 +195,7 @@ impl SessionFile<'_> {
             _ if has_log => {}
             // Nothing refers to the log or ever did. A leftover is garbage collected.
             None => {
-                let name = log_name(session.set(), in_place.log.number());
+                let name = ObjectName::Data(session.set(), in_place.log.number()).to_string();
                 let _ = session.layers().source().store.delete(&name);
             }
             Some(bytes) => {

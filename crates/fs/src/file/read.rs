@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_table::manifest::SetId;
+use esker_table::object_name::ObjectName;
 use esker_table::tree::Tree;
 
 use super::direct_file::DirectFile;
 use super::{OpenFile, OpenFileState, SessionFile};
-use crate::data::{self, LARGE_FILE_BYTES, PIECE_BYTES, log_name};
+use crate::data::{self, LARGE_FILE_BYTES, PIECE_BYTES};
 use crate::inode::{Extent, Inode};
 use crate::session::Session;
 use crate::stack::namespace::Namespace;
@@ -132,7 +133,7 @@ impl Namespace {
     /// `NotFound` if the log is gone; other errors of the store.
     pub fn backing_file(&self, inode: &Inode) -> Result<Option<File>> {
         let Some((set, log)) = self.log_from_beginning(inode)? else { return Ok(None) };
-        let name = log_name(set, log);
+        let name = ObjectName::Data(set, log).to_string();
         let Some(file) = self.layers().source().store.file(&name)? else { return Ok(None) };
         let metadata = file.metadata().map_err(|error| Error::io(error, &name))?;
         let is_whole = metadata.len() == inode.size && self.is_in_order(inode, (set, log))?;
@@ -259,7 +260,7 @@ impl Namespace {
             || writer == Some(extent.set)
             || range.is_empty()
         {
-            return store.get_range(&log_name(extent.set, extent.log), range);
+            return store.get_range(&ObjectName::Data(extent.set, extent.log).to_string(), range);
         }
         self.read_ahead().read(store, (extent.set, extent.log), range)
     }

@@ -37,18 +37,18 @@ use esker_base::{Bytes, Error, Kind, Result};
 use esker_extent::{LogPlace, Segment, SegmentMerge, SegmentOverlay, SegmentTables};
 use esker_table::manifest::{LogNumbers, SetId, SetState};
 use esker_table::merge::RecordMerge;
+use esker_table::object_name::{ObjectFolder, ObjectName};
 use esker_table::schema::Key;
 use esker_table::tables::TableRuns;
 use hashbrown::HashMap;
 
 use crate::data::{
-    GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, LIVE_SHARE_MIN, MOVED_BYTES_MAX, PIECE_BYTES, folder,
-    has_checksum, log_name,
+    GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, LIVE_SHARE_MIN, MOVED_BYTES_MAX, PIECE_BYTES,
+    has_checksum,
 };
 use crate::inode::{DirId, Extent, FileKind, INODE, Inode, column};
 use crate::retention::condemn;
 use crate::retention::dependency;
-use crate::retention::gc::SetObject;
 use crate::retention::marker::{self, MarkerHolder};
 use crate::session::Session;
 use crate::stack::namespace::Namespace;
@@ -258,7 +258,7 @@ impl Session {
             sparse.retain(|log, _| is_known && !shared.may_show(*log));
             let store = &*self.layers().source().store;
             for (number, log) in &sparse {
-                store.delete(&log_name(self.set(), *number))?;
+                store.delete(&ObjectName::Data(self.set(), *number).to_string())?;
                 self.data().forget(*number);
                 freed_bytes += log.bytes;
             }
@@ -324,8 +324,8 @@ impl Session {
         let mut scan = ReclaimScan { logs: BTreeMap::new(), unknown_bytes: 0 };
         // A writer that took over has logs of a higher epoch, which these tables do not know.
         let end = (self.tree().manifest().epoch + 1) << 32;
-        for object in store.list(&folder(self.set()))? {
-            let Some(SetObject::Data(number)) = SetObject::of(self.set(), &object.name) else {
+        for object in store.list(&ObjectFolder::Data(self.set()).to_string())? {
+            let Ok(ObjectName::Data(_, number)) = object.name.parse() else {
                 continue;
             };
             if open.contains(&number) || number >= end || shared.may_show(number) {
@@ -464,7 +464,9 @@ impl Session {
         let store = &*self.layers().source().store;
         match has_checksum(store, place, segment.length, checksum)? {
             true => Ok(()),
-            false => Err(other_checksum(&log_name(place.set, place.log), place)),
+            false => {
+                Err(other_checksum(&ObjectName::Data(place.set, place.log).to_string(), place))
+            }
         }
     }
 
@@ -481,7 +483,7 @@ impl Session {
             let range = |(index, place): &(usize, LogPlace)| -> Range<u64> {
                 place.offset..place.offset + segments[*index].length
             };
-            let name = log_name(self.set(), log);
+            let name = ObjectName::Data(self.set(), log).to_string();
             let ranges: Vec<_> = places.iter().map(range).collect();
             for ((index, place), bytes) in places.iter().zip(store.get_ranges(&name, &ranges)?) {
                 let checksum = segments[*index].checksum;
@@ -507,7 +509,7 @@ impl Session {
             Ok(bytes.len())
         })?;
         if old.is_checked() && old.length == old.written && checksum != old.checksum {
-            let name = log_name(old.set, old.log);
+            let name = ObjectName::Data(old.set, old.log).to_string();
             return Err(Error::corrupt(&name, old.offset, "bytes of another checksum"));
         }
         let dir = DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]));

@@ -13,6 +13,7 @@
 use esker_base::store::SharedStore;
 use esker_base::{Kind, Result};
 use esker_table::manifest::SetId;
+use esker_table::object_name::{ObjectFolder, ObjectName};
 
 use crate::inode::{Extent, Inode};
 
@@ -105,12 +106,12 @@ pub(crate) fn list(parts: &[IndexedPart]) -> Vec<u8> {
 /// `/`.
 #[must_use]
 pub fn prefix(set: SetId, number: u64) -> String {
-    format!("set/{set}/imd/{number:016x}/")
+    ObjectFolder::Indexed(set, number).to_string()
 }
 
 /// Returns the name of the root object of directory `number` in `set`.
 pub(crate) fn root(set: SetId, number: u64) -> String {
-    prefix(set, number) + ROOT
+    ObjectName::Indexed(set, number, ROOT.to_owned()).to_string()
 }
 
 /// Returns the checksum of a root object's bytes, as stored in entries.

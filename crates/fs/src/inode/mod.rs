@@ -491,9 +491,7 @@ mod tests {
 
     /// Adds `row` to `rows`, and returns all of them as a block.
     fn with_row(rows: &mut Vec<RowBuffer>, row: &Row) -> DecodedBlock {
-        let mut buffer = RowBuffer::default();
-        buffer.set(row);
-        rows.push(buffer);
+        rows.push((*row).into());
         decoded_block(&INODE, &rows.iter().map(RowBuffer::row).collect::<Vec<Row>>())
     }
 

@@ -4,11 +4,11 @@
 use esker_base::store::{ObjectInfo, concurrent};
 use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::object_name::{ObjectFolder, ObjectName, SETS_FOLDER};
 use hashbrown::{HashMap, HashSet};
 
 use crate::repository::Repository;
 use crate::retention::dependency;
-use crate::retention::gc::SetObject;
 use crate::retention::marker::{self, MarkerHolder};
 
 /// A change set in the graph.
@@ -96,7 +96,7 @@ impl Repository {
     /// # Errors
     /// Errors of the store.
     pub fn sets(&self) -> Result<Vec<SetId>> {
-        let names = self.store().list_names("set/")?;
+        let names = self.store().list_names(SETS_FOLDER)?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
@@ -108,7 +108,9 @@ impl Repository {
         };
         let list = || {
             let holders = || marker::holders(store, set);
-            concurrent::try_join(store, holders, || store.list(&crate::data::folder(set)))
+            concurrent::try_join(store, holders, || {
+                store.list(&ObjectFolder::Data(set).to_string())
+            })
         };
         let (manifest, (holders, logs)) = concurrent::try_join(store, load, list)?;
         let mut node = GraphNode {
@@ -132,21 +134,21 @@ impl Repository {
             }
             let runs = manifest.tables.chunk_by(|a, b| a.schema == b.schema && a.run == b.run);
             node.runs = runs.count();
-            node.data_bytes = log_bytes(set, &logs, &|_| true);
+            node.data_bytes = log_bytes(&logs, &|_| true);
             for logs in &manifest.referenced_logs {
-                let listed = store.list(&crate::data::folder(logs.set))?;
+                let listed = store.list(&ObjectFolder::Data(logs.set).to_string())?;
                 node.referenced_bytes +=
-                    log_bytes(logs.set, &listed, &|number| logs.numbers.contains(number));
+                    log_bytes(&listed, &|number| logs.numbers.contains(number));
             }
         }
         Ok(node)
     }
 }
 
-/// Returns the bytes of those `listed` data logs of `set` whose numbers are `wanted`.
-fn log_bytes(set: SetId, listed: &[ObjectInfo], wanted: &dyn Fn(u64) -> bool) -> u64 {
-    let is_wanted = |name: &str| match SetObject::of(set, name) {
-        Some(SetObject::Data(number)) => wanted(number),
+/// Returns the bytes of those `listed` data logs whose numbers are `wanted`.
+fn log_bytes(listed: &[ObjectInfo], wanted: &dyn Fn(u64) -> bool) -> u64 {
+    let is_wanted = |name: &str| match name.parse() {
+        Ok(ObjectName::Data(_, number)) => wanted(number),
         _ => false,
     };
     listed.iter().filter(|log| is_wanted(&log.name)).map(|log| log.bytes).sum()

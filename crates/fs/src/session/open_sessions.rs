@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use esker_base::store::concurrent;
 use esker_base::{Kind, Result};
-use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::manifest::{SetId, SetState};
+use esker_table::object_name::ObjectFolder;
 use hashbrown::HashMap;
 
 use crate::maintenance::graph::GraphNode;
@@ -105,7 +106,7 @@ impl Repository {
         }
         if node.manifest.is_err() {
             // Without a manifest it is about to begin, or never did.
-            if self.store().list_names(&Manifest::folder(set))?.is_empty() {
+            if self.store().list_names(&ObjectFolder::Manifests(set).to_string())?.is_empty() {
                 return Ok(None);
             }
             // It may have begun since the first look.

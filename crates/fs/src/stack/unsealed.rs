@@ -7,12 +7,12 @@ use esker_base::{Error, Kind, Result};
 use esker_extent::SegmentTables;
 use esker_table::LOG_MAGIC;
 use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::object_name::{ObjectFolder, ObjectName};
 use esker_table::tables::TableRuns;
 
 use crate::inode::INODE;
 use crate::repository::Repository;
 use crate::retention::condemn::{self, DeletionPhase};
-use crate::retention::gc::SetObject;
 use crate::stack::identity::Identity;
 use crate::stack::layers::{BaseSet, LayerStack, load_stack};
 use crate::stack::namespace::Namespace;
@@ -53,11 +53,11 @@ impl Repository {
         if manifest.state != SetState::Open {
             return Ok(0);
         }
-        let is_needed = |name: &str| match SetObject::of(set, name) {
-            Some(SetObject::Log(number)) => number >= manifest.log_floor,
+        let is_needed = |name: &str| match name.parse() {
+            Ok(ObjectName::Log(_, number)) => number >= manifest.log_floor,
             _ => false,
         };
-        let logs = self.store().list(&format!("set/{set}/wal/"))?;
+        let logs = self.store().list(&ObjectFolder::Logs(set).to_string())?;
         let bytes = logs.iter().filter(|log| is_needed(&log.name)).map(|log| log.bytes);
         Ok(bytes.map(|bytes| bytes.saturating_sub(LOG_MAGIC.len() as u64)).sum())
     }

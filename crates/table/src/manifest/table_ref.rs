@@ -6,6 +6,7 @@
 use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 use super::{NUMBER_MAX, ROWS_MAX, SetId};
+use crate::object_name::ObjectName;
 use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer};
 use crate::table::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 
@@ -35,16 +36,10 @@ pub struct TableRef {
 }
 
 impl TableRef {
-    /// The folder of a set's tables.
-    #[must_use]
-    pub(crate) fn folder(set: SetId) -> String {
-        format!("set/{set}/table/")
-    }
-
     /// The object's name.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("{}{:016x}", Self::folder(self.set), self.number)
+        ObjectName::Table(self.set, self.number).to_string()
     }
 
     /// Returns whether a manifest may list it.
@@ -60,7 +55,7 @@ impl TableRef {
     /// Returns whether `key` is in the visible range.
     #[inline]
     #[must_use]
-    pub fn shows(&self, key: &Key) -> bool {
+    pub(crate) fn shows(&self, key: &Key) -> bool {
         self.first.key() <= *key && *key <= self.last.key()
     }
 }

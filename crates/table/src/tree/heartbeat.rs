@@ -9,11 +9,12 @@
 
 use std::time::Duration;
 
-use esker_base::store::Store;
+use esker_base::store::{ObjectInfo, Store};
 use esker_base::{Error, Kind, Result};
 
 use super::TreeShared;
 use crate::manifest::SetId;
+use crate::object_name::{ObjectFolder, ObjectName};
 use crate::set_writer::SetWriter;
 
 /// Interval between beats. Short enough that a writer that was taken over notices within the time
@@ -42,23 +43,18 @@ impl Heartbeat {
     }
 }
 
-fn folder(set: SetId) -> String {
-    format!("set/{set}/beat/")
-}
-
-fn name(set: SetId, epoch: u64, count: u64) -> String {
-    format!("{}{epoch:08x}-{count:08x}", folder(set))
-}
-
 /// Returns the time of the last beat of the writer of `epoch`, in nanoseconds since the Unix epoch,
 /// by the store's clock. One listing.
 ///
 /// # Errors
 /// Errors of the store.
 pub fn last_beat_ns(store: &dyn Store, set: SetId, epoch: u64) -> Result<Option<u64>> {
-    let prefix = format!("{}{epoch:08x}-", folder(set));
-    let beats = store.list(&folder(set))?;
-    let own = beats.iter().filter(|beat| beat.name.starts_with(&prefix));
+    let beats = store.list(&ObjectFolder::Beats(set).to_string())?;
+    let is_own = |beat: &&ObjectInfo| match beat.name.parse() {
+        Ok(ObjectName::Beat(_, number)) => number >> 32 == epoch,
+        _ => false,
+    };
+    let own = beats.iter().filter(is_own);
     Ok(own.map(|beat| beat.modified_ns).max())
 }
 
@@ -89,7 +85,7 @@ pub(super) fn beat_loop(inner: &TreeShared, heartbeat: &Heartbeat, interval: Dur
             }
             break;
         }
-        let beat = name(inner.set, epoch, count);
+        let beat = ObjectName::Beat(inner.set, epoch << 32 | count).to_string();
         // A missing beat harms nothing: only writers that prefer not to fence look for it.
         if store.put_if_absent(&beat, b"").is_ok()
             && let Some(before) = last.replace(beat)

@@ -214,6 +214,7 @@ mod tests {
 
     use super::*;
     use crate::family::NoFamily;
+    use crate::object_name::ObjectFolder;
     use crate::schema::record::RECORD;
     use crate::wal::{LogContent, ShardLog, decode_log};
 
@@ -285,7 +286,7 @@ mod tests {
         gather(&mut state, 2);
         state.write().expect("there is room");
         assert_eq!(operations(&store, 2), [2]);
-        assert_eq!(store.list_names(&LogId::folder(SET)).expect("list").len(), 1);
+        assert_eq!(store.list_names(&ObjectFolder::Logs(SET).to_string()).expect("list").len(), 1);
     }
 
     #[test]
@@ -301,7 +302,7 @@ mod tests {
             state.prepare().expect("there is room");
             state.switch();
             assert_eq!(state.floor(), 3);
-            let names = store.list_names(&LogId::folder(SET)).expect("list");
+            let names = store.list_names(&ObjectFolder::Logs(SET).to_string()).expect("list");
             assert_eq!(names, ["00000000-00000001", "00000000-00000003"]);
         }
     }

@@ -39,7 +39,7 @@ use esker_base::store::Store;
 use esker_base::{Clock, Error, Kind, Result};
 
 use super::{FlushState, FlusherQueue, TreeShared};
-use crate::manifest::TableRef;
+use crate::object_name::{ObjectFolder, ObjectName};
 
 /// Minimum wait before a step is retried.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -218,10 +218,13 @@ impl TreeShared {
         if uncommitted.is_empty() {
             return Ok(());
         }
-        let folder = TableRef::folder(self.set);
+        let folder = ObjectFolder::Tables(self.set).to_string();
         for name in self.store().list_names(&folder)? {
-            if u64::from_str_radix(&name, 16).is_ok_and(|number| uncommitted.contains(&number)) {
-                self.store().delete(&format!("{folder}{name}"))?;
+            let name = format!("{folder}{name}");
+            if let Ok(ObjectName::Table(_, number)) = name.parse()
+                && uncommitted.contains(&number)
+            {
+                self.store().delete(&name)?;
             }
         }
         state.committed_tables = state.next_table;

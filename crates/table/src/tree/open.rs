@@ -22,6 +22,7 @@ use super::{
 use crate::family::Family;
 use crate::manifest::{Manifest, SetId, SetState};
 use crate::memtable::{ArenaPool, SHARD_BYTES_MAX, SHARDS};
+use crate::object_name::{ObjectFolder, ObjectName};
 use crate::schema::{Row, Schema};
 use crate::set_writer::SetWriter;
 use crate::tables::{TableRuns, TableSource};
@@ -311,13 +312,18 @@ impl TreeShared {
 
 /// Returns the logs that `manifest` still needs, in order.
 fn old_logs(setup: &TreeSetup, set: SetId, manifest: &Manifest) -> Result<Vec<OldLog>> {
-    let names = setup.source.store.list_names(&LogId::folder(set))?;
+    let folder = ObjectFolder::Logs(set).to_string();
+    let names = setup.source.store.list_names(&folder)?;
+    let number = |name: &String| match format!("{folder}{name}").parse() {
+        Ok(ObjectName::Log(_, number)) => Some(number),
+        _ => None,
+    };
     let needed = manifest.log_floor..manifest.epoch << 32;
     let mut logs: Vec<OldLog> = names
         .iter()
-        .filter_map(|name| LogId::parse(set, name))
-        .filter(|id| needed.contains(&id.number))
-        .map(|id| OldLog { id, whole_bytes: 0 })
+        .filter_map(number)
+        .filter(|number| needed.contains(number))
+        .map(|number| OldLog { id: LogId { set, number }, whole_bytes: 0 })
         .collect();
     logs.sort_unstable_by_key(|log| log.id.number);
     Ok(logs)
@@ -385,7 +391,8 @@ fn lost_operation(logs: &[OldLog], cut: Option<(String, usize)>, end: u64) -> Er
     match cut {
         Some((name, at)) => Error::corrupt(&name, at as u64, format!("{lost}: {remedy}")),
         None => {
-            let logs = logs.first().map_or_else(String::new, |log| LogId::folder(log.id.set));
+            let folder = |log: &OldLog| ObjectFolder::Logs(log.id.set).to_string();
+            let logs = logs.first().map_or_else(String::new, folder);
             Error::new(Kind::Corrupt, format!("{logs}: {lost}: {remedy}"))
         }
     }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use esker_base::Result;
 
 use super::{FlushState, TreeShared};
-use crate::manifest::TableRef;
+use crate::object_name::{ObjectFolder, ObjectName};
 
 /// Bytes of replaced tables for each byte of listed ones, up to which reads may have runs merged.
 const REPLACED_FACTOR: u64 = 2;
@@ -21,9 +21,11 @@ impl TreeShared {
     /// Returns whether the tables of a merge of `merged_bytes` may join the replaced ones. Forgets
     /// replaced tables that were deleted. Cost: a listing.
     pub(super) fn may_replace(&self, state: &mut FlushState, merged_bytes: u64) -> Result<bool> {
-        let folder = TableRef::folder(self.set);
-        let number = |name: &str| u64::from_str_radix(name.strip_prefix(&folder)?, 16).ok();
-        let objects = self.store().list(&folder)?;
+        let number = |name: &str| match name.parse() {
+            Ok(ObjectName::Table(_, number)) => Some(number),
+            _ => None,
+        };
+        let objects = self.store().list(&ObjectFolder::Tables(self.set).to_string())?;
         let mut replaced: HashMap<u64, u64> = objects
             .iter()
             .filter_map(|object| Some((number(&object.name)?, object.bytes)))
@@ -75,7 +77,7 @@ mod tests {
         let manifest = tree.manifest();
         let replaced = manifest.obsolete.clone();
         assert_eq!((replaced.len(), manifest.tables.len()), (3, 1));
-        let folder = TableRef::folder(SetId(1));
+        let folder = ObjectFolder::Tables(SetId(1)).to_string();
         let objects = store.list(&folder)?;
         let listed = manifest.tables[0].name();
         let replaced_objects = objects.iter().filter(|object| object.name != listed);

@@ -20,6 +20,7 @@ use esker_fs::repository::Repository;
 use esker_imd::IndexedReader;
 use esker_imd::entry::{self, IndexedEntry};
 use esker_table::manifest::Manifest;
+use esker_table::object_name::ObjectFolder;
 
 use self::target::TARGET;
 use crate::commands::measure::bench::BenchWords;
@@ -115,7 +116,7 @@ fn open_left(
     if manifest.properties.get(TARGET).map(String::as_bytes) != Some(&target.path[..]) {
         return Ok(None);
     }
-    let folder = format!("set/{set}/imd/");
+    let folder = ObjectFolder::AllIndexed(set).to_string();
     let [number] = &store.list_names(&folder)?[..] else { return Ok(None) };
     let prefixes = vec![format!("{folder}{number}/")];
     let reader = IndexedReader::open(store, &prefixes, cache_bytes)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use esker_base::Random;
 use esker_base::store::{CountedStore, MemoryStore};
+use esker_table::object_name::ObjectName;
 
 use super::*;
 
@@ -13,7 +14,7 @@ const LOG: DataLog = (SetId(1), 1 << 32);
 /// Returns a far store with a packed log of `bytes`.
 fn far(bytes: u64) -> CountedStore {
     let store = CountedStore::new(Arc::new(MemoryStore::new())).far(8);
-    let log = store.append_log(&log_name(LOG.0, LOG.1)).expect("log");
+    let log = store.append_log(&ObjectName::Data(LOG.0, LOG.1).to_string()).expect("log");
     log.append(&content(0..bytes)).expect("append");
     store
 }

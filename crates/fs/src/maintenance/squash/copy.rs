@@ -11,8 +11,9 @@ use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Bytes, Error, Result};
 use esker_extent::LogPlace;
 use esker_table::manifest::SetId;
+use esker_table::object_name::ObjectName;
 
-use crate::data::{LOG_BYTES, log_name};
+use crate::data::LOG_BYTES;
 use crate::inode::Extent;
 
 /// Maximum bytes queued before they are copied.
@@ -113,7 +114,8 @@ impl<'a> DataCopy<'a> {
     fn plan(&mut self, length: u64) -> Result<LogPlace> {
         if self.log.is_none() || self.planned_bytes >= LOG_BYTES {
             self.close()?;
-            self.log = Some(self.store.append_log(&log_name(self.set, self.next))?);
+            self.log =
+                Some(self.store.append_log(&ObjectName::Data(self.set, self.next).to_string())?);
             self.next += 1;
         }
         let offset = self.planned_bytes;
@@ -141,7 +143,7 @@ impl<'a> DataCopy<'a> {
     /// written, even truncated bytes: the old checksum covers them, and damaged bytes must not get
     /// a new, valid checksum. Unchecked bytes are copied as they are.
     fn copy_now(&mut self, extent: &Extent) -> Result<u32> {
-        let name = log_name(extent.set, extent.log);
+        let name = ObjectName::Data(extent.set, extent.log).to_string();
         let (mut at, mut whole, mut visible) = (0, 0, 0);
         while at < extent.length.max(extent.written) {
             let end = if at < extent.length { extent.length } else { extent.written };
@@ -171,7 +173,7 @@ impl<'a> DataCopy<'a> {
         let mut pieces: Vec<Bytes> = vec![Bytes::new(); queue.len()];
         for group in order.chunk_by(|&a, &b| log(a) == log(b)) {
             let (set, number) = log(group[0]);
-            let name = log_name(set, number);
+            let name = ObjectName::Data(set, number).to_string();
             let ranges: Vec<_> = group.iter().map(|&at| queue[at].range()).collect();
             for (&at, bytes) in group.iter().zip(self.store.get_ranges(&name, &ranges)?) {
                 if let Some(checksum) = queue[at].checksum {
@@ -219,5 +221,5 @@ fn check(place: LogPlace, length: u64, expected: u32, checksum: u32) -> Result<(
         return Ok(());
     }
     let what = format!("{length} bytes with checksum {checksum:08x}, expected {expected:08x}");
-    Err(Error::corrupt(&log_name(place.set, place.log), place.offset, what))
+    Err(Error::corrupt(&ObjectName::Data(place.set, place.log).to_string(), place.offset, what))
 }

@@ -8,9 +8,9 @@ use std::ops::Range;
 use esker_base::Result;
 use esker_extent::{LogPlace, Segment};
 use esker_table::manifest::SetId;
+use esker_table::object_name::ObjectName;
 
 use super::{Finding, Severity, Verification};
-use crate::data::log_name;
 use crate::inode::Extent;
 use crate::inode::indexed::{self, IndexedPart};
 use crate::retention::dependency;
@@ -138,7 +138,7 @@ impl Verification<'_> {
         self.check_indexed(&extents)?;
         let mut short = BTreeSet::new();
         for ((set, log), (end, whose)) in &extents.reach {
-            let name = log_name(*set, *log);
+            let name = ObjectName::Data(*set, *log).to_string();
             let mut kept_bytes = 0;
             let finding = match self.source.store.size(&name) {
                 Ok(bytes) if bytes >= *end => continue,
@@ -164,7 +164,7 @@ impl Verification<'_> {
         for pair in all.windows(2) {
             let (a, b) = (&pair[0], &pair[1]);
             if (a.set, a.log) == (b.set, b.log) && a.offset + a.written > b.offset {
-                let name = log_name(b.set, b.log);
+                let name = ObjectName::Data(b.set, b.log).to_string();
                 let finding =
                     Finding::new(Severity::Error, name, "bytes of one file", "of two").at(b.offset);
                 self.report.findings.push(finding);
@@ -234,7 +234,7 @@ impl Verification<'_> {
 
     /// Reads and checks neighbouring extents of one log, which may be missing or too short.
     fn check_batch(&mut self, batch: &[Extent], is_short: bool) -> Result<()> {
-        let name = log_name(batch[0].set, batch[0].log);
+        let name = ObjectName::Data(batch[0].set, batch[0].log).to_string();
         if let [only] = batch
             && !is_short
         {

@@ -7,6 +7,7 @@ use esker_base::store::Store;
 use esker_base::{Kind, Result};
 use esker_extent::ExtentFamily;
 use esker_table::manifest::{Manifest, NUMBER_MAX, SetId, SetState};
+use esker_table::object_name::{ObjectFolder, ObjectName};
 use esker_table::{LogId, decode_log};
 
 use super::{Finding, Severity, Verification, VerifyTargets, name_object};
@@ -16,7 +17,6 @@ use crate::names;
 use crate::names::name_table::{self, ListedPart};
 use crate::retention::condemn::{self, DeletionPhase};
 use crate::retention::dependency::{self, SetDependency};
-use crate::retention::gc::SetObject;
 use crate::retention::marker::{self, MarkerHolder};
 use crate::retention::session_marker;
 
@@ -120,7 +120,7 @@ impl Verification<'_> {
     /// the set is not being deleted.
     fn check_set(&mut self, set: SetId) -> Result<Option<Manifest>> {
         let store = self.source.store.clone();
-        let folder = Manifest::folder(set);
+        let folder = ObjectFolder::Manifests(set).to_string();
         let loaded = Manifest::load(&*store, set);
         let is_gone = match &loaded {
             Ok(manifest) => {
@@ -152,14 +152,15 @@ impl Verification<'_> {
             }
         };
         for name in store.list_names(&folder)? {
-            let number = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
-            let Some(number) = number.filter(|number| *number != manifest.number) else {
+            let name = format!("{folder}{name}");
+            let Ok(ObjectName::Manifest(_, number)) = name.parse() else { continue };
+            if number == manifest.number {
                 continue;
-            };
+            }
             match Manifest::load_number(&*store, set, number) {
                 Err(error) if error.kind() == Kind::Corrupt => {
                     // It is obsolete, but it is not as it was written.
-                    let finding = Finding::of_error(&format!("{folder}{name}"), error)?;
+                    let finding = Finding::of_error(&name, error)?;
                     self.find(Finding { severity: Severity::Warning, ..finding });
                 }
                 _ => {}
@@ -209,8 +210,8 @@ impl Verification<'_> {
             let object = format!("set {set}");
             self.find(Finding::new(Severity::Information, object, "a session's marker", got));
         }
-        for object in store.list(&format!("set/{set}/wal/"))? {
-            let Some(SetObject::Log(number)) = SetObject::of(set, &object.name) else { continue };
+        for object in store.list(&ObjectFolder::Logs(set).to_string())? {
+            let Ok(ObjectName::Log(_, number)) = object.name.parse() else { continue };
             if number < manifest.log_floor {
                 continue;
             }

@@ -175,7 +175,7 @@ impl TableCheck<'_> {
             }
             let mut readable = block.row(row);
             self.rows += 1;
-            self.seq_max = self.seq_max.max(readable.ints[schema.seq()]);
+            self.seq_max = self.seq_max.max(readable.ints[schema.key_ints]);
             schema.restore(&mut readable.ints);
             let checked = match schema.id {
                 id if id == SEGMENT.id => self.check_segment(&readable),

@@ -8,8 +8,9 @@
 
 use esker_base::{Kind, Result};
 use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
+use esker_table::object_name::{ObjectFolder, ObjectName};
 
-use super::{GarbageCollection, KnownSet, SetObject};
+use super::{GarbageCollection, KnownSet};
 use crate::retention::dependency::{self, SetDependency};
 use crate::retention::marker::MarkerHolder;
 
@@ -23,12 +24,12 @@ impl GarbageCollection<'_> {
     ) -> Result<Vec<SetDependency>> {
         let store = self.store();
         let referenced = self.logs_that_others_need(set)?;
-        let manifests = Manifest::folder(set);
+        let manifests = ObjectFolder::Manifests(set).to_string();
         let mut objects = self.left_objects(set)?;
         objects.retain(|object| !object.name.starts_with(&manifests));
         for object in &objects {
-            let is_needed = match SetObject::of(set, &object.name) {
-                Some(SetObject::Data(number) | SetObject::Indexed(number)) => {
+            let is_needed = match object.name.parse() {
+                Ok(ObjectName::Data(_, number) | ObjectName::Indexed(_, number, _)) => {
                     referenced.as_ref().is_none_or(|referenced| referenced.contains(number))
                 }
                 _ => false,

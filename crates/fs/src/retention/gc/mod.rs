@@ -20,16 +20,16 @@ mod markers;
 mod sweep;
 mod unheld;
 
-pub(crate) use self::sweep::SetObject;
 use self::sweep::{SetFolder, SweepRules};
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use esker_base::store::{Store, concurrent};
+use esker_base::store::{ObjectInfo, Store, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::object_name::{ObjectFolder, ObjectName};
 use hashbrown::HashMap;
 
 use crate::job::claim::{self, PartClaim};
@@ -185,8 +185,12 @@ fn survey_sets(
 }
 
 fn find_set(store: &dyn Store, set: SetId, rules: &SweepRules) -> Result<FoundSet> {
-    let objects = store.list(&format!("set/{set}/"))?;
-    let newest = objects.iter().filter_map(|object| Manifest::number_of(set, &object.name)).max();
+    let objects = store.list(&ObjectFolder::All(set).to_string())?;
+    let number = |object: &ObjectInfo| match object.name.parse() {
+        Ok(ObjectName::Manifest(_, number)) => Some(number),
+        _ => None,
+    };
+    let newest = objects.iter().filter_map(number).max();
     let loaded = match newest.map(|number| Manifest::load_number(store, set, number)) {
         None => Manifest::load(store, set),
         // Another one has replaced it since.

@@ -11,6 +11,7 @@ use esker_base::store::ObjectInfo;
 use esker_base::{Kind, Result};
 use esker_extent::SegmentTables;
 use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
+use esker_table::object_name::{ObjectFolder, ObjectName};
 use esker_table::schema::Key;
 use esker_table::tables::TableRuns;
 use hashbrown::{HashMap, HashSet};
@@ -22,61 +23,12 @@ use crate::retention::condemn::{self, DeletionPhase};
 use crate::retention::marker::{self, MarkerHolder};
 use crate::retention::session_marker;
 
-/// Meaning of an object's name in a set's folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SetObject {
-    /// A table with this number.
-    Table(u64),
-    /// A write-ahead log.
-    Log(u64),
-    /// A data log.
-    Data(u64),
-    /// A part of the indexed directory with this number.
-    Indexed(u64),
-    /// A beat of the writer.
-    Beat(u64),
-}
-
-impl SetObject {
-    /// Parses `object`, a full name, in the folder of `set`.
-    pub(crate) fn of(set: SetId, object: &str) -> Option<Self> {
-        let inside = object.strip_prefix(&format!("set/{set}/"))?;
-        let (kind, name) = inside.split_once('/')?;
-        let number = || {
-            let (epoch, count) = name.split_once('-')?;
-            let part = |text: &str| u64::from_str_radix(text, 16).ok();
-            Some(part(epoch)? << 32 | part(count)?)
-        };
-        match kind {
-            "table" => u64::from_str_radix(name, 16).ok().map(Self::Table),
-            "wal" => number().map(Self::Log),
-            "data" => number().map(Self::Data),
-            "beat" => number().map(Self::Beat),
-            "imd" => {
-                let (number, _) = name.split_once('/')?;
-                u64::from_str_radix(number, 16).ok().map(Self::Indexed)
-            }
-            _ => None,
-        }
-    }
-
-    fn number(self) -> u64 {
-        match self {
-            Self::Table(number)
-            | Self::Log(number)
-            | Self::Data(number)
-            | Self::Indexed(number)
-            | Self::Beat(number) => number,
-        }
-    }
-}
-
 /// The objects in a set's folder except its manifests and the tables that the newest of them lists.
 pub(super) struct SetFolder {
     pub(super) manifest: Manifest,
     /// The manifest's obsolete tables, to look each table up.
     obsolete: HashSet<u64>,
-    objects: Vec<(SetObject, ObjectInfo)>,
+    objects: Vec<(ObjectName, ObjectInfo)>,
 }
 
 /// When unneeded objects may be deleted.
@@ -125,11 +77,14 @@ impl SweepRules {
 impl SetFolder {
     pub(super) fn new(set: SetId, manifest: Manifest, objects: Vec<ObjectInfo>) -> Self {
         let needed = own_tables(set, &manifest);
-        let is_needed =
-            |parsed: SetObject| matches!(parsed, SetObject::Table(at) if needed.contains(&at));
-        let placed = |object: ObjectInfo| Some((SetObject::of(set, &object.name)?, object));
-        let objects = objects.into_iter().filter_map(placed);
-        let objects = objects.filter(|(parsed, _)| !is_needed(*parsed)).collect();
+        let is_needed = |name: &ObjectName| match name {
+            ObjectName::Manifest(..) => true,
+            ObjectName::Table(_, number) => needed.contains(number),
+            _ => false,
+        };
+        let named = |object: ObjectInfo| Some((object.name.parse().ok()?, object));
+        let objects = objects.into_iter().filter_map(named);
+        let objects = objects.filter(|(name, _)| !is_needed(name)).collect();
         let obsolete = manifest.obsolete.iter().copied().collect();
         Self { manifest, obsolete, objects }
     }
@@ -138,11 +93,12 @@ impl SetFolder {
     /// object that is no longer needed never will be again.
     pub(super) fn may_shrink(&self, rules: &SweepRules) -> bool {
         let manifest = &self.manifest;
-        let may_go = |(parsed, object): &(SetObject, ObjectInfo)| match *parsed {
-            SetObject::Log(number) => rules.may_log_go(manifest, number, object),
-            SetObject::Beat(number) => SweepRules::may_beat_go(manifest, number),
-            SetObject::Table(number) => rules.may_table_go(self, number),
-            SetObject::Data(_) | SetObject::Indexed(_) => rules.may_data_go(manifest, object),
+        let may_go = |(name, object): &(ObjectName, ObjectInfo)| match name {
+            ObjectName::Manifest(..) => false,
+            ObjectName::Log(_, number) => rules.may_log_go(manifest, *number, object),
+            ObjectName::Beat(_, number) => SweepRules::may_beat_go(manifest, *number),
+            ObjectName::Table(_, number) => rules.may_table_go(self, *number),
+            ObjectName::Data(..) | ObjectName::Indexed(..) => rules.may_data_go(manifest, object),
         };
         self.is_left_by_compaction(rules) || self.objects.iter().any(may_go)
     }
@@ -151,11 +107,11 @@ impl SetFolder {
     /// old.
     fn is_left_by_compaction(&self, rules: &SweepRules) -> bool {
         let manifest = &self.manifest;
-        let current = |parsed: &SetObject| {
-            matches!(parsed, SetObject::Table(number) if number >> 32 == manifest.epoch
+        let current = |name: &ObjectName| {
+            matches!(name, ObjectName::Table(_, number) if number >> 32 == manifest.epoch
                 && !self.obsolete.contains(number))
         };
-        let left = self.objects.iter().filter(|(parsed, _)| current(parsed));
+        let left = self.objects.iter().filter(|(name, _)| current(name));
         let newest = left.map(|(_, object)| object.modified_ns).max();
         manifest.state == SetState::Sealed
             && newest.is_some_and(|newest_ns| rules.is_old(newest_ns))
@@ -216,7 +172,7 @@ impl GarbageCollection<'_> {
         if condemn::phase(&manifest) != DeletionPhase::Live {
             return Ok(());
         }
-        let objects = store.list(&format!("set/{set}/"))?;
+        let objects = store.list(&ObjectFolder::All(set).to_string())?;
         let mut folder = SetFolder::new(set, manifest, objects);
         self.retire_epoch(set, &mut folder)?;
         self.sweep_logs(&folder)?;
@@ -252,8 +208,8 @@ impl GarbageCollection<'_> {
 
     fn sweep_logs(&mut self, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
-        for (parsed, object) in &folder.objects {
-            let SetObject::Log(number) = parsed else { continue };
+        for (name, object) in &folder.objects {
+            let ObjectName::Log(_, number) = name else { continue };
             if self.rules().may_log_go(manifest, *number, object) {
                 self.delete(&object.name, object.bytes)?;
             }
@@ -264,8 +220,8 @@ impl GarbageCollection<'_> {
     /// Deletes leftover beats of dead writers.
     fn sweep_beats(&mut self, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
-        for (parsed, object) in &folder.objects {
-            let SetObject::Beat(number) = parsed else { continue };
+        for (name, object) in &folder.objects {
+            let ObjectName::Beat(_, number) = name else { continue };
             if SweepRules::may_beat_go(manifest, *number) {
                 self.delete(&object.name, object.bytes)?;
             }
@@ -274,11 +230,12 @@ impl GarbageCollection<'_> {
     }
 
     fn sweep_tables(&mut self, set: SetId, folder: &SetFolder) -> Result<()> {
-        let may_go = |parsed: &SetObject| match parsed {
-            SetObject::Table(number) => self.rules().may_table_go(folder, *number),
-            _ => false,
-        };
-        let garbage: Vec<_> = folder.objects.iter().filter(|(parsed, _)| may_go(parsed)).collect();
+        let garbage = folder.objects.iter().filter_map(|(name, object)| match name {
+            ObjectName::Table(_, number) => Some((*number, object)),
+            _ => None,
+        });
+        let garbage: Vec<_> =
+            garbage.filter(|(number, _)| self.rules().may_table_go(folder, *number)).collect();
         if garbage.is_empty() {
             return Ok(());
         }
@@ -288,8 +245,8 @@ impl GarbageCollection<'_> {
         if self.is_being_read(set)? {
             return Ok(());
         }
-        for (parsed, object) in garbage {
-            if !shown.contains(&parsed.number()) {
+        for (number, object) in garbage {
+            if !shown.contains(&number) {
                 self.delete(&object.name, object.bytes)?;
             }
         }
@@ -347,14 +304,14 @@ impl GarbageCollection<'_> {
         if is_part && session_marker::is_held(self.store(), set)? {
             return Ok(());
         }
-        let logs: Vec<_> = folder
-            .objects
-            .iter()
-            .filter(|(parsed, object)| {
-                matches!(parsed, SetObject::Data(_) | SetObject::Indexed(_))
-                    && self.rules().may_data_go(manifest, object)
-            })
-            .collect();
+        let logs = folder.objects.iter().filter_map(|(name, object)| match name {
+            ObjectName::Data(_, number) | ObjectName::Indexed(_, number, _) => {
+                Some((*number, object))
+            }
+            _ => None,
+        });
+        let logs: Vec<_> =
+            logs.filter(|(_, object)| self.rules().may_data_go(manifest, object)).collect();
         if logs.is_empty() || self.is_being_read(set)? {
             return Ok(());
         }
@@ -382,8 +339,7 @@ impl GarbageCollection<'_> {
                 }
             }
         }
-        for (parsed, object) in logs {
-            let number = parsed.number();
+        for (number, object) in logs {
             if !referred.contains(&number) && !listed.contains(number) {
                 self.delete(&object.name, object.bytes)?;
             }
@@ -443,36 +399,21 @@ mod tests {
         let on_its_way = 3 << 32 | 1;
         let numbers = manifest.obsolete.iter().copied().chain([left, on_its_way]);
         let object = |number: u64| ObjectInfo {
-            name: format!("set/{set}/table/{number:016x}"),
+            name: ObjectName::Table(set, number).to_string(),
             bytes: 1,
             modified_ns: 0,
         };
         let folder = SetFolder::new(set, manifest.clone(), numbers.map(object).collect());
         let goes_at = |now_ns: u64| -> Vec<u64> {
             let rules = SweepRules { now_ns, grace_ns: HOUR_NS, scan_data: false };
-            let numbers = folder.objects.iter().map(|(parsed, _)| parsed.number());
+            let numbers = folder.objects.iter().map(|(name, _)| match name {
+                ObjectName::Table(_, number) => *number,
+                other => panic!("{other}"),
+            });
             numbers.filter(|number| rules.may_table_go(&folder, *number)).collect()
         };
         assert_eq!(goes_at(HOUR_NS - 1), [left]);
         let all: Vec<u64> = manifest.obsolete.iter().copied().chain([left]).collect();
         assert_eq!(goes_at(HOUR_NS), all);
-    }
-
-    #[test]
-    fn names_in_a_folder_say_what_they_are() {
-        let set = SetId(7);
-        let table = format!("set/{set}/table/{:016x}", 5u64 << 32 | 3);
-        assert_eq!(SetObject::of(set, &table), Some(SetObject::Table(5 << 32 | 3)));
-        assert_eq!(
-            SetObject::of(set, &crate::data::log_name(set, 9 << 32 | 1)),
-            Some(SetObject::Data(9 << 32 | 1))
-        );
-        assert_eq!(
-            SetObject::of(set, &format!("set/{set}/wal/00000001-00000002")),
-            Some(SetObject::Log(1 << 32 | 2))
-        );
-        let indexed = crate::inode::indexed::prefix(set, 1 << 63) + "00000000-index";
-        assert_eq!(SetObject::of(set, &indexed), Some(SetObject::Indexed(1 << 63)));
-        assert_eq!(SetObject::of(set, &format!("set/{set}/manifest/0000000000000001")), None);
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use esker_base::store::ObjectInfo;
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::object_name::{ObjectFolder, ObjectName};
 
 use super::{GarbageCollection, KnownSet, SLEEP_MAX, ns};
 use crate::names;
@@ -143,7 +144,7 @@ impl GarbageCollection<'_> {
         may_hold_more: bool,
     ) -> Result<Vec<SetDependency>> {
         let store = self.store();
-        let folder = Manifest::folder(set);
+        let folder = ObjectFolder::Manifests(set).to_string();
         let (mut manifests, others): (Vec<_>, Vec<_>) = self
             .left_objects(set)?
             .into_iter()
@@ -174,7 +175,7 @@ impl GarbageCollection<'_> {
             // Processes that have just listed an older manifest list again. The last one stays for
             // a writer that sleeps.
             let (last, older): (Vec<_>, Vec<_>) = manifests.into_iter().partition(|object| {
-                Manifest::number_of(set, &object.name) == Some(manifest.number)
+                object.name == ObjectName::Manifest(set, manifest.number).to_string()
             });
             for older in &older {
                 store.delete(&older.name)?;
@@ -219,7 +220,8 @@ impl GarbageCollection<'_> {
             return Ok(Vec::new());
         }
         let objects = self.left_objects(set)?;
-        let has_manifest = objects.iter().any(|o| o.name.starts_with(&Manifest::folder(set)));
+        let has_manifest =
+            objects.iter().any(|o| o.name.starts_with(&ObjectFolder::Manifests(set).to_string()));
         if !has_manifest && objects.iter().all(|object| self.is_old(object.modified_ns)) {
             for object in &objects {
                 self.delete(&object.name, object.bytes)?;
@@ -230,7 +232,7 @@ impl GarbageCollection<'_> {
 
     /// Lists the objects in the folder of `set`, in a dry run without those it would have deleted.
     pub(super) fn left_objects(&self, set: SetId) -> Result<Vec<ObjectInfo>> {
-        let mut objects = self.store().list(&format!("set/{set}/"))?;
+        let mut objects = self.store().list(&ObjectFolder::All(set).to_string())?;
         objects.retain(|object| !self.counted.contains(&object.name));
         Ok(objects)
     }

@@ -14,6 +14,7 @@ use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 
 use super::*;
 use crate::merge::RecordMerge;
+use crate::object_name::ObjectFolder;
 use crate::schema::record::{self, RECORD};
 use crate::tree::{Durability, test_setup};
 use crate::wal::{LOG_MAGIC, ShardLog};
@@ -113,7 +114,7 @@ impl SmallWriter {
 
     fn write(&mut self) {
         self.logs.write().expect("write");
-        for info in self.store.list(&LogId::folder(SET)).expect("list") {
+        for info in self.store.list(&ObjectFolder::Logs(SET).to_string()).expect("list") {
             let end = usize::try_from(info.bytes).expect("small");
             let known = self.chunks.iter().rfind(|chunk| chunk.log == info.name);
             if end > known.map_or(LOG_MAGIC.len(), |chunk| chunk.end) {
@@ -171,7 +172,10 @@ impl SmallWriter {
             }
             Err(error) => {
                 assert_eq!(error.kind(), Kind::Corrupt, "{what}: {error}");
-                assert!(error.to_string().contains(&LogId::folder(SET)), "{what}: {error}");
+                assert!(
+                    error.to_string().contains(&ObjectFolder::Logs(SET).to_string()),
+                    "{what}: {error}"
+                );
                 true
             }
         }
