@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use esker_base::store::{AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, SharedStore, Store};
+use esker_base::store::{
+    AppendLog, InPlaceLog, LocalFiles, ObjectInfo, ObjectWriter, SharedStore, Store,
+};
 use esker_base::{Bytes, Result};
 use parking_lot::Mutex;
 
@@ -118,6 +120,24 @@ impl AppendLog for HookedLog {
     }
 }
 
+impl HookedStore {
+    /// The files of the inner store, which has some: `local_files` returns none otherwise.
+    fn inner_files(&self) -> &dyn LocalFiles {
+        self.inner.local_files().expect("only a store with files is asked for them")
+    }
+}
+
+impl LocalFiles for HookedStore {
+    fn open(&self, name: &str) -> Result<File> {
+        self.inner_files().open(name)
+    }
+    fn create_log(&self, name: &str) -> Result<InPlaceLog> {
+        let (inner, file) = self.inner_files().create_log(name)?;
+        let log = HookedLog { store: self.clone(), name: name.to_owned(), inner };
+        Ok((Box::new(log), file))
+    }
+}
+
 impl Store for HookedStore {
     fn url(&self) -> String {
         self.inner.url()
@@ -141,17 +161,12 @@ impl Store for HookedStore {
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         self.run(Request::GetRange, name, || self.inner.get_ranges(name, ranges))
     }
-    fn file(&self, name: &str) -> Result<Option<File>> {
-        self.inner.file(name)
+    fn local_files(&self) -> Option<&dyn LocalFiles> {
+        self.inner.local_files().map(|_| self as &dyn LocalFiles)
     }
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         let inner = self.inner.append_log(name)?;
         Ok(Box::new(HookedLog { store: self.clone(), name: name.to_owned(), inner }))
-    }
-    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
-        let Some((inner, file)) = self.inner.log_in_place(name)? else { return Ok(None) };
-        let log = HookedLog { store: self.clone(), name: name.to_owned(), inner };
-        Ok(Some((Box::new(log), file)))
     }
     fn open_logs_max(&self) -> usize {
         self.inner.open_logs_max()

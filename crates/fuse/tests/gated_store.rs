@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A store in memory whose large appends wait while the test holds a gate.
 
-use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use esker_base::store::{
-    AppendLog, InPlaceLog, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store,
-};
+use esker_base::store::{AppendLog, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store};
 use esker_base::{Bytes, Result};
 use parking_lot::{Condvar, Mutex};
 
@@ -102,15 +99,9 @@ impl Store for GatedStore {
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         self.inner.get_ranges(name, ranges)
     }
-    fn file(&self, name: &str) -> Result<Option<File>> {
-        self.inner.file(name)
-    }
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         let inner = self.inner.append_log(name)?;
         Ok(Box::new(GatedLog { inner, gate: self.gate.clone() }))
-    }
-    fn log_in_place(&self, _: &str) -> Result<Option<InPlaceLog>> {
-        Ok(None)
     }
     fn open_logs_max(&self) -> usize {
         self.inner.open_logs_max()

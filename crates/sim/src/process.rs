@@ -5,13 +5,15 @@
 //! Invariant: a request's effect and its fate are one step under the machine's lock.
 
 use std::fmt;
+use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use esker_base::store::{
-    AppendLog, FaultEffect, InPlaceLog, ObjectInfo, ObjectWriter, Store, name,
+    AppendLog, FaultEffect, InPlaceLog, LocalFile, LocalFiles, ObjectInfo, ObjectWriter, Store,
+    name,
 };
 use esker_base::{Error, Kind, Result};
 use parking_lot::Mutex;
@@ -141,6 +143,22 @@ impl ActorProcess {
     }
 }
 
+impl LocalFiles for ActorProcess {
+    /// Fails: readers of the simulated disk read by requests.
+    fn open(&self, name: &str) -> Result<File> {
+        Err(Error::new(Kind::Invalid, format!("{name}: the simulated disk opens no files to read")))
+    }
+
+    fn create_log(&self, name: &str) -> Result<InPlaceLog> {
+        name::check(name)?;
+        let writer = self.caller.process;
+        let file = self.request("open in place", name, true, |disk, now_ns| {
+            disk.open_in_place(name, writer, now_ns)
+        })?;
+        Ok((Box::new(SimulatedLog::new(self, name)), LocalFile::new(name, file)))
+    }
+}
+
 impl Store for ActorProcess {
     fn url(&self) -> String {
         "memory:(simulated)".into()
@@ -194,13 +212,8 @@ impl Store for ActorProcess {
         Ok(Box::new(SimulatedLog::new(self, name)))
     }
 
-    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
-        name::check(name)?;
-        let writer = self.caller.process;
-        let file = self.request("open in place", name, true, |disk, now_ns| {
-            disk.open_in_place(name, writer, now_ns)
-        })?;
-        Ok(Some((Box::new(SimulatedLog::new(self, name)), file)))
+    fn local_files(&self) -> Option<&dyn LocalFiles> {
+        Some(self)
     }
 
     fn sync_log(&self, name: &str) -> Result<()> {

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::{
-    AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, SharedStore, Store, coalesce, concurrent,
+    AppendLog, InPlaceLog, LocalFiles, ObjectInfo, ObjectWriter, SharedStore, Store, coalesce,
+    concurrent,
 };
 use crate::Result;
 
@@ -109,6 +110,11 @@ impl CountedStore {
         }
     }
 
+    /// The files of the inner store, which has some: `local_files` returns none otherwise.
+    fn inner_files(&self) -> &dyn LocalFiles {
+        self.inner.local_files().expect("only a store with files is asked for them")
+    }
+
     fn count_log(&self, inner: Box<dyn AppendLog>) -> Box<dyn AppendLog> {
         Box::new(CountedLog { inner, counters: Arc::clone(&self.counters) })
     }
@@ -159,19 +165,13 @@ impl Store for CountedStore {
         outcome
     }
 
-    fn file(&self, name: &str) -> Result<Option<File>> {
-        self.inner.file(name)
+    fn local_files(&self) -> Option<&dyn LocalFiles> {
+        self.inner.local_files().map(|_| self as &dyn LocalFiles)
     }
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         self.counters.count_round();
         self.inner.append_log(name).map(|inner| self.count_log(inner))
-    }
-
-    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
-        self.counters.count_round();
-        let made = self.inner.log_in_place(name)?;
-        Ok(made.map(|(inner, file)| (self.count_log(inner), file)))
     }
 
     fn get_range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
@@ -223,6 +223,18 @@ impl Store for CountedStore {
     fn sweep_unfinished(&self, before_ns: u64, dry_run: bool) -> Result<u64> {
         self.counters.add(&self.counters.lists, 1);
         self.inner.sweep_unfinished(before_ns, dry_run)
+    }
+}
+
+impl LocalFiles for CountedStore {
+    fn open(&self, name: &str) -> Result<File> {
+        self.inner_files().open(name)
+    }
+
+    fn create_log(&self, name: &str) -> Result<InPlaceLog> {
+        self.counters.count_round();
+        let (inner, file) = self.inner_files().create_log(name)?;
+        Ok((self.count_log(inner), file))
     }
 }
 

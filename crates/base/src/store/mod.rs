@@ -32,7 +32,7 @@ pub use self::counted::{CountedStore, RequestCounts};
 pub use self::fault::{FaultEffect, FaultStore};
 pub use self::memory::MemoryStore;
 pub use self::own_object::put_own;
-pub use self::posix::{PosixStore, StoreSharing};
+pub use self::posix::{LocalFile, LocalFileStatus, PosixStore, StoreSharing};
 #[cfg(feature = "s3")]
 pub use self::s3::S3Store;
 use crate::{Error, Kind, Result};
@@ -102,13 +102,10 @@ pub trait Store: Send + Sync + Debug {
     /// As [`Store::get_range`].
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>>;
 
-    /// The file that holds exactly the bytes of an object or append log, opened for reading; `None`
-    /// unless the store keeps each in a file of its own. One open.
-    ///
-    /// # Errors
-    /// `NotFound` if there is neither.
-    fn file(&self, _name: &str) -> Result<Option<File>> {
-        Ok(None)
+    /// The files of the store; `None` unless it keeps each object and append log in a file of its
+    /// own. No request.
+    fn local_files(&self) -> Option<&dyn LocalFiles> {
+        None
     }
 
     /// Opens an append log for writing. Its name is durable with its first sync.
@@ -116,16 +113,6 @@ pub trait Store: Send + Sync + Debug {
     /// # Errors
     /// `Exists` if any process has opened it before, or it is an object.
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>>;
-
-    /// Opens an append log as [`Store::append_log`] does, for callers that write its file directly,
-    /// at any offset. Nothing may be appended, and a sync covers the writes to the file before it.
-    /// Returns `None`, and creates nothing, unless the store keeps each log in a file of its own.
-    ///
-    /// # Errors
-    /// As [`Store::append_log`].
-    fn log_in_place(&self, _name: &str) -> Result<Option<InPlaceLog>> {
-        Ok(None)
-    }
 
     /// Reads as [`Store::get_range`] does, but only up to the end of the object or log if that
     /// comes before the end of `range`; returns nothing if it comes before its start. Bytes
@@ -253,8 +240,25 @@ pub trait AppendLog: Send + Sync {
     fn bytes(&self) -> u64;
 }
 
-/// A log that is written in place, and its file, opened for reading and writing.
-pub type InPlaceLog = (Box<dyn AppendLog>, File);
+/// Access to the files of a store that keeps each object and append log in a file of its own.
+pub trait LocalFiles {
+    /// Opens the file that holds exactly the bytes of an object or append log, for reading. One
+    /// open.
+    ///
+    /// # Errors
+    /// `NotFound` if there is neither.
+    fn open(&self, name: &str) -> Result<File>;
+
+    /// Opens an append log as [`Store::append_log`] does, for callers that write its file directly,
+    /// at any offset. Nothing may be appended, and a sync covers the writes to the file before it.
+    ///
+    /// # Errors
+    /// As [`Store::append_log`].
+    fn create_log(&self, name: &str) -> Result<InPlaceLog>;
+}
+
+/// A log that is written in place, and its file.
+pub type InPlaceLog = (Box<dyn AppendLog>, LocalFile);
 
 /// A shared store.
 pub type SharedStore = Arc<dyn Store>;

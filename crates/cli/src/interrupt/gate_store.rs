@@ -5,13 +5,12 @@
 //! gate first: a set not begun by then never begins, and a set begun by then can be listed. Other
 //! requests continue.
 
-use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use esker_base::store::{AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, SharedStore, Store};
+use esker_base::store::{AppendLog, LocalFiles, ObjectInfo, ObjectWriter, SharedStore, Store};
 use esker_base::{Bytes, Result};
 use parking_lot::RwLock;
 
@@ -81,14 +80,11 @@ impl Store for GateStore {
     fn requests_at_once(&self) -> usize {
         self.inner.requests_at_once()
     }
-    fn file(&self, name: &str) -> Result<Option<File>> {
-        self.inner.file(name)
+    fn local_files(&self) -> Option<&dyn LocalFiles> {
+        self.inner.local_files()
     }
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         self.inner.append_log(name)
-    }
-    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
-        self.inner.log_in_place(name)
     }
     fn open_logs_max(&self) -> usize {
         self.inner.open_logs_max()

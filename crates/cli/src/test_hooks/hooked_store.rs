@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use esker_base::store::concurrent::count_round;
 use esker_base::store::{
-    AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, SharedStore, Store, identity,
+    AppendLog, InPlaceLog, LocalFiles, ObjectInfo, ObjectWriter, SharedStore, Store, identity,
 };
 use esker_base::{Bytes, Result};
 use rustix::process::{Signal, getpid, kill_process};
@@ -148,6 +148,21 @@ impl HookedStore {
         self.hooks.count(request, name);
         &self.inner
     }
+
+    /// The files of the inner store, which has some: `local_files` returns none otherwise.
+    fn inner_files(&self) -> &dyn LocalFiles {
+        self.inner.local_files().expect("only a store with files is asked for them")
+    }
+}
+
+impl LocalFiles for HookedStore {
+    fn open(&self, name: &str) -> Result<File> {
+        self.inner_files().open(name)
+    }
+    fn create_log(&self, name: &str) -> Result<InPlaceLog> {
+        self.hooks.count("log_in_place", name);
+        self.inner_files().create_log(name)
+    }
 }
 
 impl Store for HookedStore {
@@ -173,15 +188,12 @@ impl Store for HookedStore {
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         self.counted("get_ranges", name).get_ranges(name, ranges)
     }
-    fn file(&self, name: &str) -> Result<Option<File>> {
-        self.inner.file(name)
+    fn local_files(&self) -> Option<&dyn LocalFiles> {
+        self.inner.local_files().map(|_| self as &dyn LocalFiles)
     }
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         let inner = self.counted("append_log", name).append_log(name)?;
         Ok(Box::new(HookedLog { inner, hooks: self.hooks.clone(), name: name.into() }))
-    }
-    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
-        self.counted("log_in_place", name).log_in_place(name)
     }
     fn get_range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
         self.counted("get_range_within", name).get_range_within(name, range)

@@ -7,11 +7,10 @@
 //! thread at a time syncs; the next waits for it, since that sync may cover its own bytes.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use esker_base::store::{AppendLog, SharedStore};
+use esker_base::store::{AppendLog, LocalFile, SharedStore};
 use esker_base::{Error, Kind, Result};
 use esker_extent::LogPlace;
 use esker_table::manifest::SetId;
@@ -242,7 +241,8 @@ impl DataLogs {
 
     /// Like [`DataLogs::file_log`], for a log to be written in place through the returned file;
     /// also `None` if the store has no files.
-    pub(crate) fn log_in_place(&self) -> Result<Option<(FileLog, File)>> {
+    pub(crate) fn log_in_place(&self) -> Result<Option<(FileLog, LocalFile)>> {
+        let Some(files) = self.store.local_files() else { return Ok(None) };
         self.sync_oldest()?;
         let mut state = self.state.lock();
         check(&state)?;
@@ -251,8 +251,8 @@ impl DataLogs {
         }
         let number = state.next;
         state.next += 1;
-        let made = self.store.log_in_place(&ObjectName::Data(self.set, number).to_string())?;
-        Ok(made.map(|(log, file)| (state.file_log(number, Arc::from(log), true), file)))
+        let (log, file) = files.create_log(&ObjectName::Data(self.set, number).to_string())?;
+        Ok(Some((state.file_log(number, Arc::from(log), true), file)))
     }
 
     /// Keeps `log` of the closed file `file`, in case the file is appended to again.

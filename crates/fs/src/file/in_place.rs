@@ -16,18 +16,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use esker_base::{Error, Result};
+use esker_base::Result;
+use esker_base::store::LocalFile;
 use esker_extent::{LogPlace, Segment};
 use esker_table::manifest::SetId;
 use esker_table::object_name::ObjectName;
 use esker_table::tree::{Durability, Tree};
 use parking_lot::RwLockWriteGuard;
 
-use super::direct_file::DirectFile;
 use super::{BUFFER_BYTES_MAX, OpenFile, OpenFileState, RecordLocation, SessionFile};
 use crate::data::{FileLog, PIECE_BYTES};
-use crate::inode::Extent;
 use crate::inode::timestamp;
+use crate::inode::{Extent, Inode};
 use crate::ops::AttributeChanges;
 use crate::session::Session;
 
@@ -43,7 +43,7 @@ const SEAL_ATTEMPTS_MAX: u32 = 4;
 #[derive(Debug)]
 pub(super) struct InPlaceFile {
     log: FileLog,
-    pub(super) file: Arc<DirectFile>,
+    pub(super) file: Arc<LocalFile>,
     /// Synced bytes from the start: the most that the next record may cover.
     synced_bytes: u64,
     /// Upper bound of the log's bytes that any record covers; `None` if no record ever referred to
@@ -60,6 +60,14 @@ impl InPlaceFile {
     /// since the bytes may be overwritten.
     fn extent(&self, set: SetId, length: u64) -> Extent {
         Extent { set, log: self.log.number(), offset: 0, length, checksum: 0, written: 0 }
+    }
+
+    /// Puts the size and times of the log's file into `inode`.
+    pub(super) fn overlay(&self, inode: &mut Inode) {
+        let Ok(status) = self.file.status() else { return };
+        inode.size = status.bytes;
+        inode.mtime_ns = timestamp::of_parts(status.written.0, status.written.1);
+        inode.ctime_ns = inode.ctime_ns.max(inode.mtime_ns);
     }
 
     /// Returns the part of `changes` that goes into the record: all but set-id bits, since a
@@ -82,7 +90,7 @@ impl InPlaceFile {
         let bits = changes.mode.unwrap_or(0) & SET_ID_BITS;
         if bits != 0 {
             // A time that no write produces.
-            let marked_at = self.file.written_at()? + Duration::from_nanos(1);
+            let marked_at = self.file.status()?.written_at + Duration::from_nanos(1);
             self.file.set_written_at(marked_at)?;
             self.set_id = Some((bits, marked_at));
         }
@@ -91,7 +99,7 @@ impl InPlaceFile {
 
     /// Returns the set-id bits that were set after the last write.
     fn set_id(&self) -> u32 {
-        let written_at = self.file.written_at().ok();
+        let written_at = self.file.status().ok().map(|status| status.written_at);
         self.set_id.filter(|(_, at)| Some(*at) == written_at).map_or(0, |(bits, _)| bits)
     }
 }
@@ -114,7 +122,7 @@ impl OpenFileState {
     /// # Errors
     /// The failure or takeover that ended `writer`, after which the bytes may belong to another
     /// writer.
-    pub(super) fn change_in_place(&mut self, writer: &Tree) -> Result<Option<&DirectFile>> {
+    pub(super) fn change_in_place(&mut self, writer: &Tree) -> Result<Option<&LocalFile>> {
         let Some(in_place) = &mut self.in_place else { return Ok(None) };
         writer.check_open()?;
         in_place.changes += 1;
@@ -146,12 +154,11 @@ impl SessionFile<'_> {
             return Ok(None);
         }
         let Some((log, own)) = session.data().log_in_place()? else { return Ok(None) };
-        let theirs = own.try_clone().map_err(|error| Error::io(error, "file data"))?;
+        let theirs = own.try_clone()?;
         let (size, mtime_ns) = (state.inode.size, state.inode.mtime_ns);
-        let file_of_log = Arc::new(DirectFile::new(log.number(), own));
         let in_place = InPlaceFile {
             log,
-            file: file_of_log,
+            file: Arc::new(own),
             synced_bytes: size,
             recorded_bytes: None,
             changes: 0,
@@ -182,7 +189,7 @@ impl SessionFile<'_> {
         let content = session.pin_data_logs();
         let Some((mut state, sealed)) = session.seal(file) else { return Ok(false) };
         let Some(in_place) = state.in_place.take() else { return Ok(false) };
-        in_place.file.overlay(&mut state.inode);
+        in_place.overlay(&mut state.inode);
         let kept = sealed.and_then(|sealed| session.keep(&mut state, &in_place, sealed));
         let has_log = state.inode.mapped || state.inode.extent.is_some();
         if let Err(error) = kept {
@@ -242,7 +249,7 @@ impl Session {
     }
 
     /// Returns the sealed content of `file`, whose bytes are in the file `direct` of `log`.
-    fn read_sealed(&self, file: &OpenFile, log: u64, direct: &DirectFile) -> Result<SealedContent> {
+    fn read_sealed(&self, file: &OpenFile, log: u64, direct: &LocalFile) -> Result<SealedContent> {
         if matches!(file.location(), RecordLocation::Gone) {
             return Ok(SealedContent::Gone);
         }
@@ -335,7 +342,7 @@ impl Session {
     }
 
     fn describe_taken(&self, state: &mut OpenFileState, in_place: &mut InPlaceFile) -> Result<()> {
-        in_place.file.overlay(&mut state.inode);
+        in_place.overlay(&mut state.inode);
         if self.files().is_being_shown() {
             state.inode.extent = None;
             self.make_mapped(state)?;
@@ -404,7 +411,7 @@ enum SealedContent {
 /// place that `place` returns and gets checksums of the bytes in `direct`; the rest is holes.
 fn for_pieces(
     (file, size): (u128, u64),
-    direct: &DirectFile,
+    direct: &LocalFile,
     mut place: impl FnMut(u64, &[u8]) -> Result<LogPlace>,
     mut take: impl FnMut(Segment) -> Result<()>,
 ) -> Result<()> {

@@ -14,7 +14,6 @@
 mod attributes;
 mod checked_read;
 mod copy_up;
-mod direct_file;
 mod in_place;
 mod open;
 mod read;
@@ -152,7 +151,7 @@ impl OpenFileState {
         }
         self.overlay_own(inode);
         if let Some(in_place) = &self.in_place {
-            in_place.file.overlay(inode);
+            in_place.overlay(inode);
         }
         true
     }

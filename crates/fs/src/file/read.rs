@@ -5,12 +5,12 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
+use esker_base::store::LocalFile;
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_table::manifest::SetId;
 use esker_table::object_name::ObjectName;
 use esker_table::tree::Tree;
 
-use super::direct_file::DirectFile;
 use super::{OpenFile, OpenFileState, SessionFile};
 use crate::data::{self, LARGE_FILE_BYTES, PIECE_BYTES};
 use crate::inode::{Extent, Inode};
@@ -134,7 +134,8 @@ impl Namespace {
     pub fn backing_file(&self, inode: &Inode) -> Result<Option<File>> {
         let Some((set, log)) = self.log_from_beginning(inode)? else { return Ok(None) };
         let name = ObjectName::Data(set, log).to_string();
-        let Some(file) = self.layers().source().store.file(&name)? else { return Ok(None) };
+        let Some(files) = self.layers().source().store.local_files() else { return Ok(None) };
+        let file = files.open(&name)?;
         let metadata = file.metadata().map_err(|error| Error::io(error, &name))?;
         let is_whole = metadata.len() == inode.size && self.is_in_order(inode, (set, log))?;
         Ok(is_whole.then_some(file))
@@ -184,7 +185,7 @@ impl Namespace {
         if let Some(file) = self.files().get(inode.id) {
             let state = file.state.read();
             if let Some(in_place) = &state.in_place {
-                return in_place.file.stored_bytes();
+                return Ok(in_place.file.status()?.stored_bytes);
             }
             if let Some(buffer) = &state.buffer {
                 return Ok(inode.size.min(buffer.len() as u64));
@@ -385,7 +386,7 @@ impl Namespace {
 /// Place of an open file's bytes that are not in memory.
 #[expect(clippy::large_enum_variant, reason = "it is made for one read and not kept")]
 enum StoredContent {
-    InPlace(Arc<DirectFile>),
+    InPlace(Arc<LocalFile>),
     Inode(Inode),
 }
 

@@ -108,7 +108,7 @@ impl Outlines {
         blocks: usize,
         cache: &BlockCache,
     ) -> Option<Self> {
-        let file = store.file(name).ok().flatten()?;
+        let file = store.local_files()?.open(name).ok()?;
         let file = MappedFile::of(&file, bytes)?;
         let held_bytes = (blocks * size_of::<OutlineCell>()) as u64;
         cache.reserve(held_bytes).then(|| Self {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Append logs: the guarantees about offsets, visibility and names.
 
-use std::os::unix::fs::FileExt;
-
 use super::{CheckFolder, assert_kind, noise};
 use crate::Kind;
 
@@ -70,22 +68,18 @@ pub(super) fn a_log_is_opened_once(place: &CheckFolder) {
 
 pub(super) fn a_log_in_place_is_its_file(place: &CheckFolder) {
     let name = place.name("log");
-    let Some((log, file)) = place.store.log_in_place(&name).expect("log") else {
-        assert_kind(place.store.size(&name), Kind::NotFound);
-        return;
-    };
-    assert_kind(place.store.log_in_place(&name), Kind::Exists);
+    let Some(files) = place.store.local_files() else { return };
+    let (log, file) = files.create_log(&name).expect("log");
+    assert_kind(files.create_log(&name), Kind::Exists);
     assert_kind(place.store.append_log(&name), Kind::Exists);
     for (offset, bytes) in [(4, "4567"), (0, "0123"), (2, "xy")] {
-        file.write_all_at(bytes.as_bytes(), offset).expect("write");
+        file.write(offset, bytes.as_bytes()).expect("write");
         log.sync().expect("sync");
     }
     assert_eq!(place.get("log"), b"01xy4567");
     assert_eq!(place.store.get_range(&name, 1..5).expect("range"), "1xy4");
-    file.set_len(3).expect("cut");
-    let mut bytes = [0; 3];
-    file.read_exact_at(&mut bytes, 0).expect("read");
-    assert_eq!(&bytes, b"01x");
+    file.set_bytes(3).expect("cut");
+    assert_eq!(file.read(0, 9).expect("read"), b"01x");
     assert_eq!(place.store.size(&name).expect("size"), 3);
     place.store.delete(&name).expect("delete");
     assert_kind(place.store.size(&name), Kind::NotFound);

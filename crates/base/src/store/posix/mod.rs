@@ -18,6 +18,7 @@ mod aside;
 mod beneath;
 mod directories;
 mod failure;
+mod local_file;
 mod log;
 mod open_files;
 mod owner;
@@ -40,12 +41,15 @@ use rustix::process::{Resource, getrlimit};
 use self::aside::AsideFiles;
 use self::directories::{DirectoryCache, split};
 use self::failure::failed;
+pub use self::local_file::{LocalFile, LocalFileStatus};
 use self::log::PosixLog;
 use self::open_files::DescriptorCache;
 pub(super) use self::requirements::check as check_file_system;
 pub use self::sharing::StoreSharing;
 use self::writer::PosixWriter;
-use super::{AppendLog, InPlaceLog, ObjectInfo, ObjectWriter, Store, coalesce, name, url};
+use super::{
+    AppendLog, InPlaceLog, LocalFiles, ObjectInfo, ObjectWriter, Store, coalesce, name, url,
+};
 use crate::{Error, Kind, Result};
 
 /// A store in a directory.
@@ -131,22 +135,14 @@ impl Store for PosixStore {
         })
     }
 
-    fn file(&self, name: &str) -> Result<Option<File>> {
-        name::check(name)?;
-        self.within_limit(|| open_files::anew(&self.directories, name)).map(Some)
+    fn local_files(&self) -> Option<&dyn LocalFiles> {
+        Some(self)
     }
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         name::check(name)?;
         let log = self.within_limit(|| PosixLog::create(&self.directories, name))?;
         Ok(Box::new(log))
-    }
-
-    fn log_in_place(&self, name: &str) -> Result<Option<InPlaceLog>> {
-        name::check(name)?;
-        let (log, file) =
-            self.within_limit(|| PosixLog::create_in_place(&self.directories, name))?;
-        Ok(Some((Box::new(log), file)))
     }
 
     fn open_logs_max(&self) -> usize {
@@ -207,6 +203,20 @@ impl Store for PosixStore {
 
     fn sweep_unfinished(&self, before_ns: u64, dry_run: bool) -> Result<u64> {
         aside::sweep(&self.directories, before_ns, dry_run)
+    }
+}
+
+impl LocalFiles for PosixStore {
+    fn open(&self, name: &str) -> Result<File> {
+        name::check(name)?;
+        self.within_limit(|| open_files::anew(&self.directories, name))
+    }
+
+    fn create_log(&self, name: &str) -> Result<InPlaceLog> {
+        name::check(name)?;
+        let (log, file) =
+            self.within_limit(|| PosixLog::create_in_place(&self.directories, name))?;
+        Ok((Box::new(log), LocalFile::new(name, file)))
     }
 }
 

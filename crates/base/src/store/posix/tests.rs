@@ -274,11 +274,11 @@ fn a_log_for_which_there_is_no_descriptor_is_not_made() {
     };
     refused(store.append_log("logs/second").map(drop).expect_err("no descriptor"));
     refused(store.get_range("logs/read", 0..5).expect_err("no descriptor"));
-    refused(store.log_in_place("logs/third").map(drop).expect_err("no descriptor"));
+    refused(store.create_log("logs/third").map(drop).expect_err("no descriptor"));
     drop(others.pop());
-    refused(store.log_in_place("logs/third").map(drop).expect_err("it needs two"));
+    refused(store.create_log("logs/third").map(drop).expect_err("it needs two"));
     drop(others.pop());
-    store.log_in_place("logs/third").expect("it is not there yet");
+    store.create_log("logs/third").expect("it is not there yet");
     store.append_log("logs/second").expect("it is not there yet");
 }
 
