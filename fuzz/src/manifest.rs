@@ -34,7 +34,7 @@ pub fn run(bytes: &[u8]) {
     let decoded = decode_manifest(&encoded);
     if let Ok(manifest) = &decoded {
         assert_eq!(
-            decode_manifest(&encode_manifest(&manifest).expect("what was read")).as_ref(),
+            decode_manifest(&encode_manifest(manifest).expect("what was read")).as_ref(),
             Ok(manifest)
         );
         take_over(manifest, &encoded);

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore, Store};
+use esker_table::internals::{FOOTER_BYTES, Table, TableWriter};
 use esker_table::manifest::{SetId, TableRef};
 use esker_table::schema::{Key, KeyBuffer, RowBuffer, Schema};
-use esker_table::internals::{FOOTER_BYTES, Table, TableWriter};
 use esker_table::table::LookupKey;
 use esker_table::tables::{TableRuns, TableSource};
 

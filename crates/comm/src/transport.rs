@@ -74,6 +74,29 @@ pub struct TransportCounters {
 }
 
 /// One rank's connection to the other ranks of its job.
+///
+/// ```
+/// use esker_comm::{Channel, Rank, Transport, threads};
+///
+/// /// Sends `text` to rank 0, which returns all texts in the order of their ranks.
+/// fn gather(transport: &mut impl Transport, text: &str) -> esker_base::Result<Vec<String>> {
+///     const TEXTS: Channel = Channel(7);
+///     transport.send(Rank(0), TEXTS, text.into())?;
+///     let mut texts = vec![String::new(); transport.size() as usize];
+///     for _ in 0..if transport.rank() == Rank(0) { transport.size() } else { 0 } {
+///         let message = transport.receive_soon(&[TEXTS], "a text")?;
+///         texts[message.from.0 as usize] = String::from_utf8_lossy(&message.bytes).into();
+///     }
+///     Ok(texts)
+/// }
+///
+/// let texts = threads::run(3, 1, |transport| {
+///     let text = format!("rank {}", transport.rank().0);
+///     gather(transport, &text)
+/// })?;
+/// assert_eq!(texts[0], ["rank 0", "rank 1", "rank 2"]);
+/// # Ok::<(), esker_base::Error>(())
+/// ```
 pub trait Transport {
     /// This rank.
     fn rank(&self) -> Rank;

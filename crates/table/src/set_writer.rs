@@ -20,6 +20,15 @@ const WRITING: u8 = 2;
 const PRIVATE: u8 = 4;
 
 /// A writer of a change set.
+///
+/// ```
+/// use esker_table::set_writer::SetWriter;
+///
+/// // As it is recorded in the manifest while it writes, and after it has ended in order.
+/// let writing = SetWriter::of_process("ada").beginning(1_700_000_000_000_000_000);
+/// assert!(writing.is_writing && writing.description().contains("of ada on "));
+/// assert!(!writing.released().is_writing);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetWriter {
     /// Its process.

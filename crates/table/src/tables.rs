@@ -267,6 +267,36 @@ impl SortedRun {
 }
 
 /// All runs of a change set, newest first.
+///
+/// ```
+/// use std::sync::Arc;
+/// use esker_base::store::{MemoryStore, SharedStore};
+/// use esker_table::manifest::SetId;
+/// use esker_table::run_writer::RunWriter;
+/// use esker_table::schema::record::{self, RECORD};
+/// use esker_table::schema::{Key, RowBuffer};
+/// use esker_table::table::LookupKey;
+/// use esker_table::tables::{TableRuns, TableSource};
+///
+/// let store: SharedStore = Arc::new(MemoryStore::new());
+/// let mut references = Vec::new();
+/// let mut next_table = 0;
+/// // The newer run first, as a manifest lists them.
+/// for (run, value) in [(2, b"newer"), (1, b"older")] {
+///     let mut writer = RunWriter::new(&RECORD, &store, SetId(1), run, &mut next_table);
+///     let mut row = record::row(b"key", value);
+///     RECORD.store(&mut row.ints);
+///     writer.push(&row)?;
+///     references.extend(writer.finish()?);
+/// }
+/// let tables = TableRuns::new(&references, &RECORD, &TableSource::new(store, 1 << 20));
+/// let (key, mut row) = (record::key(b"key"), RowBuffer::default());
+/// assert!(tables.get(&LookupKey { key, digest: RECORD.digest(&key) }, true, &mut row)?);
+/// assert_eq!(row.strings[record::VALUE], b"newer");
+/// let mut oldest = tables.runs[1].merge(&RECORD, &Key::FIRST, &Key::LAST)?;
+/// assert!(oldest.advance()? && oldest.row().strings[record::VALUE] == b"older");
+/// # Ok::<(), esker_base::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct TableRuns {
     /// The runs.

@@ -80,6 +80,44 @@ pub type TreeStopper = Box<dyn Fn(&str) + Send + Sync>;
 
 /// A writer of one change set. Dropping it stops it as a crash would: changes that were flushed,
 /// logged or synced survive as the durability level says.
+///
+/// ```
+/// use std::sync::Arc;
+/// use esker_base::clock::SystemClock;
+/// use esker_base::store::{MemoryStore, SharedStore};
+/// use esker_table::family::NoFamily;
+/// use esker_table::manifest::{Manifest, SetId};
+/// use esker_table::schema::RowBuffer;
+/// use esker_table::schema::record::{self, RECORD};
+/// use esker_table::tables::TableSource;
+/// use esker_table::tree::{Durability, Tree, TreeOptions, TreeSetup};
+///
+/// let store: SharedStore = Arc::new(MemoryStore::new());
+/// let setup = || TreeSetup {
+///     schema: &RECORD,
+///     family: &NoFamily,
+///     source: TableSource::new(store.clone(), 16 << 20),
+///     clock: Arc::new(SystemClock),
+///     options: TreeOptions { durability: Durability::Always, ..TreeOptions::default() },
+///     sync_dependencies: Arc::new(|| Ok(())),
+///     heartbeat: None,
+/// };
+/// let tree = Tree::create(setup(), SetId(1), Manifest::new(vec![], 0))?;
+/// // A key that certainly has no record is inserted; any other is updated.
+/// assert!(tree.insert(&mut record::row(b"key", b"value"), |_, _| {})?.is_some());
+/// tree.update([record::key(b"key")], None, |[old], batch| {
+///     assert_eq!(old.expect("inserted").strings[record::VALUE], b"value");
+///     batch.put(&mut [record::row(b"key", b"other")]);
+///     Ok(())
+/// })?;
+/// // At `Always` a change is durable once the call returns. A drop is like a crash.
+/// drop(tree);
+/// let tree = Tree::resume(setup(), SetId(1), None, &mut |_| Ok(true))?;
+/// let mut row = RowBuffer::default();
+/// assert!(tree.get(&record::key(b"key"), true, &mut row)?);
+/// assert_eq!(row.strings[record::VALUE], b"other");
+/// # Ok::<(), esker_base::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Tree {
     inner: Arc<TreeShared>,
