@@ -47,6 +47,30 @@ pub fn default_cache_bytes() -> u64 {
 }
 
 /// The change sets and names of one store. Share freely; clones share the block cache.
+///
+/// ```
+/// use std::sync::Arc;
+/// use esker_base::store::MemoryStore;
+/// use esker_fs::repository::Repository;
+/// use esker_fs::session::SessionOptions;
+/// use esker_fs::stack::identity::Identity;
+/// use esker_fs::stack::namespace::FollowLinks;
+///
+/// let repository = Repository::new(Arc::new(MemoryStore::new()));
+/// let options = || SessionOptions { identity: Identity::root(), ..SessionOptions::default() };
+/// let session = repository.begin(&[], options())?;
+/// session.mkdir(session.root(), b"base", 0o755)?;
+/// let base = session.publish("base")?;
+/// // A session on top of it adds one more layer; the base stays as it is.
+/// let session = repository.begin(&[base], options())?;
+/// session.mkdir(session.root(), b"added", 0o755)?;
+/// let both = session.publish("both")?;
+/// let stack = repository.open(&[both], Identity::root())?;
+/// assert!(stack.stat("/base", FollowLinks::No)?.is_directory());
+/// assert!(stack.stat("/added", FollowLinks::No)?.is_directory());
+/// assert_eq!(repository.resolve("base")?.set, base);
+/// # Ok::<(), esker_base::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Repository {
     source: TableSource,

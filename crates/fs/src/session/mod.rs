@@ -111,6 +111,30 @@ impl SessionOptions {
 
 /// A namespace that takes changes. Dropping it leaves the change set open, to be resumed or
 /// deleted.
+///
+/// ```
+/// use std::sync::Arc;
+/// use esker_base::store::MemoryStore;
+/// use esker_fs::ops::RenameFlags;
+/// use esker_fs::repository::Repository;
+/// use esker_fs::session::SessionOptions;
+/// use esker_fs::stack::identity::Identity;
+/// use esker_fs::stack::namespace::FollowLinks;
+///
+/// let repository = Repository::new(Arc::new(MemoryStore::new()));
+/// let options = SessionOptions { identity: Identity::root(), ..SessionOptions::default() };
+/// let session = repository.begin(&[], options)?;
+/// let dir = session.mkdir(session.root(), b"steps", 0o755)?;
+/// let file = session.create_file(&dir, b"0.part", 0o644)?;
+/// session.file(&file).write(0, b"state")?;
+/// session.file(&file).sync()?;
+/// session.rename((&dir, b"0.part"), (&dir, b"0"), RenameFlags::Replace)?;
+/// assert_eq!(session.stat("/steps/0", FollowLinks::No)?.size, 5);
+/// assert_eq!(&session.file(&file).read(0, 100)?[..], b"state");
+/// drop(file);
+/// session.publish("steps")?;
+/// # Ok::<(), esker_base::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Session {
     namespace: Namespace,

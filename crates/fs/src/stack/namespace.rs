@@ -24,6 +24,35 @@ use crate::stack::path::{SYMLINKS_MAX, components, show, split_last};
 const ROOT_MODE: u32 = 0o755;
 
 /// A stack of change sets, accessed with an identity.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use std::sync::Arc;
+/// use esker_base::store::MemoryStore;
+/// use esker_fs::repository::Repository;
+/// use esker_fs::session::SessionOptions;
+/// use esker_fs::stack::identity::Identity;
+/// use esker_fs::stack::list::DirCursor;
+/// use esker_fs::stack::namespace::FollowLinks;
+///
+/// let repository = Repository::new(Arc::new(MemoryStore::new()));
+/// let options = SessionOptions { identity: Identity::root(), ..SessionOptions::default() };
+/// let session = repository.begin(&[], options)?;
+/// session.create(session.root(), b"file", 0o640)?;
+/// session.symlink(session.root(), b"link", b"file")?;
+/// let set = session.publish("names")?;
+///
+/// let namespace = repository.open(&[set], Identity::root())?;
+/// assert_eq!(namespace.stat("/link", FollowLinks::Yes)?.mode, 0o640);
+/// let mut names = Vec::new();
+/// namespace.list(namespace.root(), &DirCursor::default(), &mut |entry| {
+///     names.push(entry.name().to_vec());
+///     Ok(ControlFlow::Continue(()))
+/// })?;
+/// names.sort();
+/// assert_eq!(names, [&b"file"[..], b"link"]);
+/// # Ok::<(), esker_base::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Namespace {
     shared: Arc<SharedNamespace>,
