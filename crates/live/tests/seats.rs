@@ -388,7 +388,7 @@ fn work(live: &SeatedStore, client: usize, rounds: usize) -> Result<()> {
         let below = tree.dir(&dir.join(b"below"))?;
         tree.change(Request::create(&below, 0o644, &[b"f"]).durable())?;
         let refused = tree.change(Request::remove_directory(&dir, &[b"below"]).durable());
-        assert_eq!(refused.unwrap_err().kind(), Kind::NotEmpty);
+        assert_eq!(refused.expect_err("not empty").kind(), Kind::NotEmpty);
         if round % 3 != 0 {
             tree.change(Request::unlink(&below, &[b"f"]).durable())?;
             tree.change(Request::remove_directory(&dir, &[b"below"]).durable())?;
@@ -501,7 +501,11 @@ fn is_done_before_stop(stop: u64) -> Result<bool> {
     let servers = live.serve_all();
     let (mut tree, root) = (live.connect(), LiveDir::root());
     for name in removed {
-        assert_eq!(tree.lookup(&root, &name).unwrap_err().kind(), Kind::NotFound, "stop {stop}");
+        assert_eq!(
+            tree.lookup(&root, &name).expect_err("removed").kind(),
+            Kind::NotFound,
+            "stop {stop}"
+        );
     }
     for entry in tree.list(&root)? {
         let dir = tree.dir(&root.join(&entry.name));

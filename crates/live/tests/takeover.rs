@@ -226,7 +226,7 @@ fn an_error_without_a_server_names_the_last_one_and_the_next_step() -> Result<()
         tcp: None,
         unix: Some(format!("esker-live-test-{}", std::process::id())),
     };
-    dead.put(&*live.store, NAME)?;
+    dead.put(&*live.store, (NAME, 0))?;
     let error = connect();
     for part in ["server of run ", "the server on node7 (process 12)", "`esker live serve run`"] {
         assert_eq!(error.matches(part).count(), 1, "{part}: {error}");

@@ -20,7 +20,7 @@ use std::fmt;
 use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 
-use encoding::decode_manifest;
+pub use encoding::{decode_manifest, encode_manifest};
 pub use job::JobMembership;
 pub use referenced_logs::{LogNumbers, ReferencedLogs};
 pub use set_id::SetId;

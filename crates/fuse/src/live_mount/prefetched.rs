@@ -169,6 +169,7 @@ mod tests {
             mtime_ns: 0,
             ctime_ns: 0,
             id: 5,
+            seat: None,
         };
         LiveEntry { name: name.to_vec(), attributes }
     }

@@ -479,8 +479,7 @@ impl LiveConnection {
         self.fail_what_is_not_repeated();
         let endpoint = loop {
             // A server that accepts connections and ends them without an answer is none.
-            if std::mem::take(&mut self.awaits_first_answer)
-                && clock.monotonic_ns() >= deadline_ns
+            if std::mem::take(&mut self.awaits_first_answer) && clock.monotonic_ns() >= deadline_ns
             {
                 let error = unserved((&self.name, self.seat), last);
                 self.fail_pending(&error);

@@ -11,7 +11,7 @@
 //! everything that any client had seen before it. Most bytes are flushed before changes wait.
 
 use esker_base::Result;
-use esker_table::manifest::{Manifest, SetId};
+use esker_table::manifest::{Manifest, SetId, decode_manifest};
 
 use super::served_namespace::ServedNamespace;
 use crate::client::{Answer, Request};
@@ -52,7 +52,7 @@ fn take_parts(
         for answer in seats.call_for_snapshot(seat, vec![Request::snapshot_part(snapshot)])? {
             let bytes =
                 answer.only(|input| Ok(input.bytes(FRAME_BYTES_MAX, "a manifest")?.to_vec()))?;
-            let part = Manifest::decode(&bytes);
+            let part = decode_manifest(&bytes);
             parts.push(part.map_err(|damage| damage.of("the part of a snapshot", 0))?);
         }
     }

@@ -44,7 +44,7 @@ impl DamagedTables {
     /// True if one of `runs` has a damaged table.
     pub(super) fn has_run_of(&self, runs: &[SortedRun]) -> bool {
         let mut tables = runs.iter().flat_map(|run| &run.tables);
-        tables.any(|table| self.has(table.reference()))
+        tables.any(|table| self.has(&table.reference))
     }
 
     /// True if one of `tables` of another schema than `schema` is damaged.

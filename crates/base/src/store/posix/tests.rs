@@ -340,7 +340,7 @@ fn what_the_superuser_makes_belongs_to_the_owner_of_the_store() {
         let store = store.expect("init");
         store.put_if_absent("a/b/object", b"x").expect("put");
         store.append_log("a/c/log").expect("log").append(b"x").expect("append");
-        store.log_in_place("a/d/log").expect("log").expect("a file");
+        store.local_files().expect("files").create_log("a/d/log").expect("log");
         let mut writer = store.create("e/written").expect("create");
         writer.write(b"x").expect("write");
         writer.finish().expect("finish");

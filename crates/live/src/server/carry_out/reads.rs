@@ -11,7 +11,7 @@ use esker_fs::stack::identity::EXECUTE;
 use esker_fs::stack::list::DirCursor;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_fs::stack::seat_search::{SeatSearch, path_at_seat};
-use esker_table::manifest::SetId;
+use esker_table::manifest::{SetId, encode_manifest};
 use tokio::task::block_in_place;
 
 use super::named_file::NamedFile;
@@ -319,7 +319,7 @@ impl ClientSession<'_> {
         self.check_is_of_owner("publish snapshots of the namespace")?;
         self.served.freeze().check(self.freeze, self.served.clock())?;
         let part = self.served.session().snapshot_part(set)?;
-        Ok(encoded(&part.encode()?))
+        Ok(encoded(&encode_manifest(&part)?))
     }
 }
 
