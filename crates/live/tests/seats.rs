@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use esker_base::store::{FaultEffect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Random, Result};
-use esker_fs::inode::FileKind;
+use esker_fs::inode::{DirId, FileKind};
 use esker_fs::maintenance::verify::VerifyOptions;
 use esker_fs::repository::Repository;
 use esker_fs::retention::gc::GcOptions;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
-use esker_live::client::{LiveClientOptions, LiveDir, LiveFile, Request};
+use esker_live::client::{BulkInsertion, LiveClientOptions, LiveDir, LiveFile, Request};
 use esker_live::wire::AttributeRequest;
 use esker_live::{LiveServer, LiveTree};
 use esker_table::manifest::SetId;
@@ -288,6 +288,148 @@ fn a_snapshot_shows_all_seats_and_takes_changes_on_top() -> Result<()> {
     live.repository.remove_live(NAME, &session_options())?;
     live.repository.gc(&GcOptions { grace: Duration::ZERO, ..Default::default() })?;
     assert_eq!(all_paths_of(&live.repository, squashed)?, all);
+    live.assert_sound()
+}
+
+/// A directory that nobody may search shows no identity by which one could reach those in it, least
+/// of all that of the root.
+#[test]
+fn a_directory_without_search_permission_leads_nowhere() -> Result<()> {
+    let live = SeatedStore::new(2);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = grow(&mut tree, 20, 4)?;
+    let is_far = |dir: &&LiveDir| dir.path.iter().filter(|&&byte| byte == b'/').count() == 2;
+    let inner = dirs.iter().filter(is_far).find(|dir| {
+        let outer = dirs.iter().find(|outer| dir.path.starts_with(&outer.join(b"")));
+        outer.is_some_and(|outer| outer.place.seat != dir.place.seat)
+    });
+    let Some(inner) = inner else { panic!("no such directory among {dirs:?}") };
+    let (outer, name) = tree.locate(&inner.path)?;
+    let mode = AttributeRequest { mode: Some(0o644), ..AttributeRequest::default() };
+    tree.change(Request::set_attributes(&LiveFile::at(&outer, b""), &mode))?;
+    // The superuser may search every directory.
+    if !Identity::of_process().is_root() {
+        let entries = tree.list(&outer)?;
+        let shown = entries.iter().find(|entry| entry.name == name).expect("listed");
+        assert!(![0, inner.id.0].contains(&shown.attributes.id), "{shown:?}");
+        let (root, root_name) = tree.locate(&outer.path)?;
+        assert!(tree.remove_tree(&root, root_name).is_err());
+    }
+    tree.create(&LiveDir::root(), b"still-there", 0o644)?;
+    for server in servers {
+        server.end()?;
+    }
+    live.assert_sound()
+}
+
+/// A set is inserted at one seat only: shown by two, its directory would have two names.
+#[test]
+fn a_set_is_inserted_at_one_seat() -> Result<()> {
+    let live = SeatedStore::new(2);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = grow(&mut tree, 20, 5)?;
+    let at = |seat| dirs.iter().find(|dir| dir.place.seat == seat).expect("one of twenty");
+    let insertion = BulkInsertion::begin(&live.repository, 0o755, session_options())?;
+    insertion.session().create(insertion.dir(), b"f", 0o644)?;
+    insertion.insert(&mut tree, at(1), b"bulk")?;
+    let again = insertion.insert(&mut tree, at(0), b"bulk").expect_err("it has a name");
+    assert_eq!(again.kind(), Kind::Conflict);
+    let all = all_paths(&mut tree, &LiveDir::root())?;
+    assert!(all.contains_key(&at(1).join(b"bulk/f")));
+    let set = tree.snapshot("all")?;
+    assert_eq!(all_paths_of(&live.repository, set)?, all);
+    // Only the server of the root takes snapshots.
+    let elsewhere = tree.call(Request::snapshot("part").for_seat(1))?.only(|input| input.u128());
+    assert_eq!(elsewhere.expect_err("a part").kind(), Kind::Invalid);
+    for server in servers {
+        server.end()?;
+    }
+    live.assert_sound()?;
+    live.repository.remove_live(NAME, &session_options())?;
+    assert_eq!(live.store.list("live/")?.len(), 0);
+    Ok(())
+}
+
+/// The name of a directory whose removal did not finish is, in a snapshot, an empty directory like any
+/// other, also at the base of another live namespace.
+#[test]
+fn a_directory_that_is_gone_at_its_seat_is_empty_in_a_snapshot() -> Result<()> {
+    let live = SeatedStore::new(2);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let root = LiveDir::root();
+    let dirs = grow(&mut tree, 20, 6)?;
+    let far = dirs.iter().find(|dir| dir.place.seat == 1 && dir.path.len() < 5);
+    let far = far.expect("one in the root");
+    let name = &far.path[1..];
+    for entry in tree.list(far)? {
+        match entry.attributes.kind {
+            FileKind::Directory => tree.remove_tree(far, &entry.name)?,
+            _ => tree.change(Request::unlink(far, &[&entry.name]))?,
+        }
+    }
+    // What another seat's server does first.
+    let mut seat_roots = LiveDir::seat_root(1, DirId::SEAT_ROOTS, b"");
+    seat_roots.place.top = DirId::ROOT;
+    let root_name = far.id.seat_root_name();
+    tree.change(Request::remove_directory(&seat_roots, &[root_name.as_bytes()]))?;
+    assert!(tree.list(&root)?.iter().any(|entry| entry.name == name));
+    let set = tree.snapshot("half")?;
+    tree.change(Request::remove_directory(&root, &[name]))?;
+    for server in servers {
+        server.end()?;
+    }
+    let session = live.repository.begin(&[set], session_options())?;
+    let dir = session.dir(&far.path)?;
+    session.create(&dir, b"new", 0o644)?;
+    session.publish("on-top")?;
+
+    let live = SeatedStore { seats: 1, ..live };
+    live.repository.remove_live(NAME, &session_options())?;
+    drop(live.repository.create_live(NAME, &[set], 1, session_options())?);
+    let server = live.serve(0);
+    let mut tree = live.connect();
+    let shown = all_paths(&mut tree, &root)?;
+    assert_eq!(shown, all_paths_of(&live.repository, set)?);
+    let dir = tree.dir(&far.path)?;
+    tree.create(&dir, b"new", 0o644)?;
+    tree.remove_tree(&root, name)?;
+    tree.close()?;
+    server.end()?;
+    live.assert_sound()
+}
+
+/// The server of a seat stops: directories are made at other seats, those at that seat wait, and
+/// snapshots fail, all within seconds.
+#[test]
+fn a_seat_without_a_server_holds_up_only_its_own_directories() -> Result<()> {
+    let live = SeatedStore::new(2);
+    let mut servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = grow(&mut tree, 20, 7)?;
+    drop(servers.pop());
+    let began = Instant::now();
+    let root = LiveDir::root();
+    for number in 0..20 {
+        let dir = tree.make_directory(&root, format!("new{number}").as_bytes(), 0o755)?;
+        assert_eq!(dir.place.seat, 0);
+        tree.create(&dir, b"file", 0o644)?;
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    let refused = tree.snapshot("all").expect_err("a part is missing");
+    assert_eq!(refused.kind(), Kind::Unavailable);
+    let far = dirs.iter().find(|dir| dir.place.seat == 1 && dir.path.len() < 5);
+    let name = &far.expect("one in the root").path[1..];
+    let removal = tree.change(Request::remove_directory(&root, &[name]));
+    assert_eq!(removal.expect_err("its server is gone").kind(), Kind::Unavailable);
+    servers.push(live.serve(1));
+    tree.remove_tree(&root, name)?;
+    tree.snapshot("all")?;
+    for server in servers {
+        server.end()?;
+    }
     live.assert_sound()
 }
 

@@ -13,6 +13,7 @@ use esker_table::manifest::SetId;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use crate::inode::DirId;
 use crate::names;
 use crate::repository::Repository;
 use crate::retention::marker::{self, MarkerHolder};
@@ -54,6 +55,39 @@ impl LiveNamespace {
             0 => format!("{FOLDER}{name}/server/"),
             seat => format!("{FOLDER}{name}/server.{seat}/"),
         }
+    }
+
+    /// Decides that the set whose directory has `identity` is inserted at `seat`, unless that was
+    /// decided before: shown by two seats, it would have two names. Cost: a write.
+    ///
+    /// # Errors
+    /// `Conflict` if another seat has it; errors of the store.
+    pub fn claim_adopted(
+        store: &dyn Store,
+        name: &str,
+        (identity, seat): (DirId, u16),
+    ) -> Result<()> {
+        let object = format!("{}{identity}", Self::adopted_folder(name));
+        let own = seat.to_string();
+        match store.put_if_absent(&object, own.as_bytes()) {
+            Err(error) if error.kind() == Kind::Exists => {
+                let found = store.get(&object, LAYOUT_BYTES_MAX)?;
+                if found[..] == *own.as_bytes() {
+                    return Ok(());
+                }
+                let found = String::from_utf8_lossy(&found).into_owned();
+                let what = format!(
+                    "it was inserted, or was to be, in a directory at seat {found} of {name}: \
+                     insert it in one there"
+                );
+                Err(Error::new(Kind::Conflict, what))
+            }
+            put => put,
+        }
+    }
+
+    fn adopted_folder(name: &str) -> String {
+        format!("{FOLDER}{name}/adopted/")
     }
 
     /// Returns the change set of `seat`.
@@ -230,6 +264,9 @@ impl Repository {
             for object in store.list(&LiveNamespace::server_folder(name, seat))? {
                 store.delete(&object.name)?;
             }
+        }
+        for object in store.list(&LiveNamespace::adopted_folder(name))? {
+            store.delete(&object.name)?;
         }
         store.delete(&LiveNamespace::layout_name(name))?;
         for set in live.seats {

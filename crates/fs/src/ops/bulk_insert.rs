@@ -83,6 +83,15 @@ impl Session {
         Ok(identity)
     }
 
+    /// Returns the identity that [`Session::adopt_set`] returns for `other`. Cost: two requests.
+    ///
+    /// # Errors
+    /// `NotFound`; errors of the store.
+    pub fn adopted_identity(&self, other: SetId) -> Result<DirId> {
+        let manifest = Manifest::load(&*self.layers().source().store, other)?;
+        Ok(identity_root(other, &manifest))
+    }
+
     /// Returns the directory `name` of `other`, to be put at `key`; `None` if it is there.
     fn check_adoptable(
         &self,

@@ -10,17 +10,19 @@
 //! empty, then the name. A crash between the two leaves either a root without a name, which nothing
 //! shows, or the name of a directory that is gone: an empty one, in which nothing can be made and
 //! which can be removed.
-//! In a snapshot the sets of all seats are one, and a name shows the attributes of its root
-//! (`Namespace::show_seat_root`). A session on top of it changes the directory as any other: the
-//! first change gives the name attributes of its own.
+//! In a snapshot the sets of all seats are one, and a name in a base shows the attributes of its root
+//! (`LayerStack::show_seat_root`), as a plain directory: a session on top of the snapshot, and a live
+//! namespace that begins with it, have one directory like any other.
+//! Invariant: only the own set of a seat has names of directories at other seats.
 //! Source: GIGA+, TR §2.1 (a server decides alone about the directories that it has); placement as
 //! IndexFS, thesis §2.1 (each new directory on a server chosen for it).
 
 use esker_base::{Error, Kind, Result};
+use esker_table::schema::RowBuffer;
 
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
 use crate::ops::NewFile;
-use crate::session::{NameState, Session, exists, put};
+use crate::session::{NameState, Session, exists, not_found, put};
 use crate::stack::dir::Dir;
 use crate::stack::path::{check_name, show};
 
@@ -61,14 +63,17 @@ impl Session {
         }
     }
 
-    /// Opens the directory `id`, whose name is at another seat.
+    /// Opens the directory `id`, whose name is at another seat. Those of bases have names there.
     ///
     /// # Errors
     /// `NotFound` once it was removed.
     pub fn open_seat_root(&self, id: DirId) -> Result<Dir> {
         let name = id.seat_root_name();
-        let inode = self.lookup(self.seat_roots(), name.as_bytes(), false)?;
-        self.open_dir(self.seat_roots(), name.as_bytes(), &inode)
+        let (key, mut row) = (key(DirId::SEAT_ROOTS, name.as_bytes()), RowBuffer::default());
+        let is_own = self.tree().get(&key, false, &mut row)?;
+        let inode = is_own.then(|| Inode::of_buffer(&row)).transpose()?;
+        let root = inode.filter(Inode::is_directory).ok_or_else(|| not_found(name.as_bytes()))?;
+        self.open_dir(self.seat_roots(), name.as_bytes(), &root)
     }
 
     /// Returns the attributes that a directory made as `name` in `dir` with permission bits `mode`

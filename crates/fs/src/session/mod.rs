@@ -472,33 +472,18 @@ impl Session {
     ) -> Result<Option<Inode>> {
         let key = key(dir, name);
         let below = self.below_to_change(&key, is_absent_below)?;
-        let mut seat_root: Option<Inode> = None;
-        loop {
-            let mut lacks = None;
-            let changed = self.update([key], |[own], batch| {
-                let Some(mut inode) = NameState::of(own, &below)?.inode else { return Ok(None) };
-                if inode.seat().is_some() {
-                    // The attributes that change are those of the seat's own record.
-                    match seat_root.take().filter(|root| root.id == inode.id) {
-                        Some(root) => inode = Inode { generation: inode.generation, ..root },
-                        None => {
-                            lacks = Some(inode.dir_id());
-                            return Ok(None);
-                        }
-                    }
-                }
-                if inode.entry != NameKind::Link {
-                    change(&mut inode)?;
-                    put(batch, &key, &inode);
-                }
-                Ok(Some(inode))
-            })?;
-            let Some(id) = lacks else { return Ok(changed) };
-            seat_root = Some(self.seat_root(id)?.ok_or_else(|| {
+        self.update([key], |[own], batch| {
+            let Some(mut inode) = NameState::of(own, &below)?.inode else { return Ok(None) };
+            if inode.seat().is_some() {
                 let what = "the directory is at another seat, whose server changes it";
-                Error::new(Kind::CrossDevice, what)
-            })?);
-        }
+                return Err(Error::new(Kind::CrossDevice, what));
+            }
+            if inode.entry != NameKind::Link {
+                change(&mut inode)?;
+                put(batch, &key, &inode);
+            }
+            Ok(Some(inode))
+        })
     }
 
     /// Writes the root's own record unless a layer has one. That applies to the first session of a

@@ -214,10 +214,44 @@ impl LayerStack {
     #[inline]
     pub(crate) fn inode(&self, layer: LayerIndex, dir: DirId, row: &RowBuffer) -> Result<Inode> {
         let mut inode = Inode::of_buffer(row)?;
+        if inode.seat().is_some() && layer != LayerIndex::WRITER {
+            self.show_seat_root(&mut inode)?;
+        }
         if self.is_branch(layer) {
             self.show_branch(layer, dir, &mut inode);
         }
         Ok(inode)
+    }
+
+    /// True if the writer has a record for `key`.
+    pub(crate) fn is_of_writer(&self, key: &Key) -> Result<bool> {
+        match &self.writer {
+            Some(tree) => tree.get(key, false, &mut RowBuffer::default()),
+            None => Ok(false),
+        }
+    }
+
+    /// Gives `inode`, the name of a directory that was at another seat of a live namespace when a
+    /// snapshot of it was taken, the attributes of that seat's record. Without one it is an empty
+    /// directory: its server died while it removed it.
+    #[cold]
+    pub(crate) fn show_seat_root(&self, inode: &mut Inode) -> Result<()> {
+        let name = inode.dir_id().seat_root_name();
+        let key = crate::inode::key(DirId::SEAT_ROOTS, name.as_bytes());
+        let wanted = LookupKey { digest: INODE.digest(&key), key };
+        let mut row = RowBuffer::default();
+        for base in &self.bases {
+            if base.tables.get(&wanted, true, &mut row)? {
+                let root = Inode::of_buffer(&row)?;
+                if root.is_directory() {
+                    // The generation belongs to the name.
+                    *inode = Inode { generation: inode.generation, ..root };
+                }
+                break;
+            }
+        }
+        inode.rdev = 0;
+        Ok(())
     }
 
     /// Converts `inode`, the record of a name in `dir` of the branch `layer`, to the inode that the

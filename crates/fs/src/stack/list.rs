@@ -136,6 +136,9 @@ impl<'a> EntryView<'a> {
         let key = Key { ints: [0, 1, 2].map(|column| block.int(column, row)), string: name };
         let mut flushes = self.flushes;
         let mut inode = Box::new(Inode::of_block(block, row)?);
+        if inode.seat().is_some() && !namespace.layers().is_of_writer(&key)? {
+            namespace.layers().show_seat_root(&mut inode)?;
+        }
         if namespace.layers().is_branch(self.layer) {
             namespace.layers().show_branch(self.layer, dir_of(&key), &mut inode);
         }
@@ -143,7 +146,6 @@ impl<'a> EntryView<'a> {
             if inode.entry == NameKind::Link {
                 *inode = namespace.linked(inode.id, true)?;
             }
-            namespace.show_seat_root(&mut inode)?;
             let is_file = inode.entry == NameKind::Is(FileKind::File);
             if !is_file || namespace.files().overlay(&mut inode, flushes) {
                 return Ok(inode);

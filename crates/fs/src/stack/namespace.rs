@@ -166,23 +166,6 @@ impl Namespace {
         &self.shared.seat_roots
     }
 
-    /// If `inode` is only the name of a directory at another seat, and this namespace has that seat's
-    /// record, gives it the attributes of that record.
-    pub(crate) fn show_seat_root(&self, inode: &mut Inode) -> Result<()> {
-        if inode.seat().is_some()
-            && let Some(root) = self.seat_root(inode.dir_id())?
-        {
-            // The generation belongs to the name.
-            *inode = Inode { generation: inode.generation, ..root };
-        }
-        Ok(())
-    }
-
-    /// Returns the record of a seat root, if this namespace has it.
-    pub(crate) fn seat_root(&self, id: DirId) -> Result<Option<Inode>> {
-        self.record(&key(DirId::SEAT_ROOTS, id.seat_root_name().as_bytes()), false, true)
-    }
-
     /// Returns the record of `name` in `dir`, without following a link to its inode; `None` for a
     /// tombstone. Content and extended attributes only if `with_strings`.
     #[inline]
@@ -192,11 +175,7 @@ impl Namespace {
         name: &[u8],
         with_strings: bool,
     ) -> Result<Option<Inode>> {
-        let mut entry = self.record(&key(dir.id(), name), dir.is_absent_below(), with_strings)?;
-        if let Some(inode) = &mut entry {
-            self.show_seat_root(inode)?;
-        }
-        Ok(entry)
+        self.record(&key(dir.id(), name), dir.is_absent_below(), with_strings)
     }
 
     /// Returns the record of `key`; `None` if there is none or a tombstone.
@@ -286,10 +265,7 @@ impl Namespace {
         };
         match inode.entry {
             NameKind::Link => inode = self.linked(inode.id, with_strings)?,
-            NameKind::Is(FileKind::Directory) => {
-                self.show_seat_root(&mut inode)?;
-                self.overlay_times(&mut inode);
-            }
+            NameKind::Is(FileKind::Directory) => self.overlay_times(&mut inode),
             _ => {}
         }
         let is_current = self.shared.files.overlay(&mut inode, flushes);

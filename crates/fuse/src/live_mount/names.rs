@@ -8,7 +8,7 @@ use std::time::Duration;
 use esker_base::{Kind, Result};
 use esker_fs::inode::FileKind;
 use esker_fs::ops::{NewFile, RenameFlags};
-use esker_live::client::{Answer, LiveDir, LiveFile, Request, take_entries};
+use esker_live::client::{Answer, LiveDir, LiveFile, Request, is_absent, take_entries};
 use esker_live::wire::{LiveAttributes, PATH_BYTES_MAX, take_attributes};
 use fuser::{Errno, FileAttr};
 
@@ -62,8 +62,8 @@ impl LiveState {
         let [answer] = self.call_all([Request::attributes(&LiveFile::at(&own, b""))])?;
         match answer.and_then(|answer| answer.only(take_attributes)) {
             Ok(attributes) => Ok(LiveAttributes { seat: Some(seat), ..attributes }),
-            // Its server died before the name was gone: an empty directory, to be removed.
-            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Fenced) => Ok(found),
+            // It is being removed, or its server is gone.
+            Err(error) if is_absent(error.kind()) || error.kind() == Kind::Unavailable => Ok(found),
             Err(error) => Err(self.errno(&error)),
         }
     }

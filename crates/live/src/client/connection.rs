@@ -224,6 +224,35 @@ impl LiveConnection {
         }
     }
 
+    /// Like [`LiveConnection::wait`], for as long as `patience`, also if a server is connected and
+    /// does not answer. After that the connection is of no use.
+    ///
+    /// # Errors
+    /// `Unavailable` without an answer, in which case the outer result fails; as
+    /// [`LiveConnection::wait`].
+    #[cfg(feature = "server")]
+    pub(crate) fn wait_within(
+        &mut self,
+        number: u64,
+        patience: Duration,
+    ) -> Result<Result<Answer>> {
+        let clock = SystemClock;
+        let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let deadline_ns = clock.monotonic_ns().saturating_add(patience_ns);
+        while !self.has_answer(number) {
+            if clock.monotonic_ns() >= deadline_ns {
+                let what = format!("a server of {} does not answer", self.name);
+                return Err(Error::new(Kind::Unavailable, what));
+            }
+            if let Err(error) = self.exchange()
+                && !self.has_answer(number)
+            {
+                return Err(error);
+            }
+        }
+        Ok(self.answers.remove(&number).expect("it has arrived"))
+    }
+
     /// Sends `request` and returns its answer.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use esker_fs::inode::FileKind;
 
 use super::live_dir::LiveDir;
 use super::pending::Request;
-use super::tree::{LIST_ENTRIES, LiveTree, take_entries};
+use super::tree::{LIST_ENTRIES, LiveTree, is_absent, take_entries};
 
 /// Names of one request.
 const NAMES: usize = 1024;
@@ -85,7 +85,7 @@ impl Removals<'_> {
             let answer = self.tree.call(Request::list(dir, &last, LIST_ENTRIES));
             let (is_end, page) = match answer.and_then(|answer| answer.only(take_entries)) {
                 // Another client has removed it.
-                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Fenced) => {
+                Err(error) if is_absent(error.kind()) => {
                     return Ok(directories);
                 }
                 taken => taken?,

@@ -230,7 +230,8 @@ impl LiveTree {
     }
 
     /// Replaces the attributes of those `entries` of `dir` that are directories at other seats by
-    /// their current ones. One that is gone there keeps those that it was made with.
+    /// their current ones. One that is gone there, or whose server does not answer, keeps those that
+    /// it was made with.
     fn show_seat_roots<'a>(
         &mut self,
         dir: &LiveDir,
@@ -241,13 +242,19 @@ impl LiveTree {
             let Some(seat) = attributes.seat else { continue };
             let own = dir.child(name, attributes);
             let request = Request::attributes(&LiveFile::at(&own, b""));
-            under_way.push((seat, self.connection_to(seat)?.submit(request)?, attributes));
+            let connection = self.connection_to(seat);
+            match connection.and_then(|connection| connection.submit(request)) {
+                Ok(number) => under_way.push((seat, number, attributes)),
+                Err(error) if error.kind() == Kind::Unavailable => {}
+                Err(error) => return Err(error),
+            }
         }
         for (seat, number, attributes) in under_way {
             let answer = self.connection_to(seat)?.wait(number);
             match answer.and_then(|answer| answer.only(take_attributes)) {
                 Ok(own) => *attributes = LiveAttributes { seat: Some(seat), ..own },
-                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Fenced) => {}
+                // It is being removed, or its server is gone.
+                Err(error) if is_absent(error.kind()) || error.kind() == Kind::Unavailable => {}
                 Err(error) => return Err(error),
             }
         }
@@ -425,6 +432,12 @@ impl LiveTree {
     pub fn close(self) -> Result<()> {
         self.connections.into_iter().flatten().try_for_each(LiveConnection::close)
     }
+}
+
+/// True for errors of requests in a directory that was removed, or is being removed.
+#[must_use]
+pub fn is_absent(kind: Kind) -> bool {
+    matches!(kind, Kind::NotFound | Kind::Fenced | Kind::Conflict)
 }
 
 /// Reads the entries that a listing returns, and whether they are the last ones.

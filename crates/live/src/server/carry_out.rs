@@ -51,7 +51,9 @@ pub(super) struct ClientSession<'a> {
     is_repeated: bool,
     /// Identifies the freezes of this connection.
     freeze: u64,
-    /// What other seats have done for the items of the change under way.
+    /// The change under way, if other seats were asked to do their part of it.
+    prepared_request: Option<u64>,
+    /// What they have done for its items.
     prepared: BTreeMap<u16, SeatPreparation>,
     /// Directories at other seats that got no name.
     unnamed: Vec<(u16, DirId)>,
@@ -132,6 +134,7 @@ impl<'a> ClientSession<'a> {
             lacking,
             is_repeated: false,
             freeze: served.draw_freeze(),
+            prepared_request: None,
             prepared: BTreeMap::new(),
             unnamed: Vec::new(),
             peer,
@@ -171,7 +174,6 @@ impl<'a> ClientSession<'a> {
             if header.verb.is_change() && batch.is_none() {
                 batch = self.begin_batch();
                 if batch.is_none() {
-                    self.end_preparation();
                     outcome.is_frozen = true;
                     break;
                 }
@@ -183,9 +185,10 @@ impl<'a> ClientSession<'a> {
             served.metrics().count_request(header.verb);
             let done = if let Some(batch) = batch.as_mut().filter(|_| header.verb.is_change()) {
                 outcome.awaits_commit |= served.options().always_durable;
+                // What is synced at the other seat must not be lost with its name, and a name that came
+                // back after a crash would have no directory.
+                outcome.awaits_commit |= self.is_prepared_elsewhere();
                 let changed = self.change(&header, payload, batch, out);
-                // A name that came back after a crash would have no directory.
-                outcome.awaits_commit |= self.has_removed_elsewhere();
                 self.end_preparation();
                 changed
             } else {
@@ -226,8 +229,9 @@ impl<'a> ClientSession<'a> {
 }
 
 impl Drop for ClientSession<'_> {
-    /// Changes do not wait for a client that has gone.
+    /// Nothing waits for a client that has gone.
     fn drop(&mut self) {
+        self.end_preparation();
         self.served.freeze().end(self.freeze);
     }
 }

@@ -7,11 +7,13 @@
 //! Source: IndexFS, thesis §2.1 (each new directory on the one of two random servers that has fewer
 //! entries; servers know these numbers approximately).
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_fs::inode::DirId;
+use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::stack::identity::Identity;
 use hashbrown::HashSet;
 use parking_lot::{Mutex, MutexGuard};
@@ -24,6 +26,10 @@ use crate::proof::UserSecret;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Age of the known number of entries of a seat from which it is asked again.
 const ENTRIES_AGE_MAX: Duration = Duration::from_secs(5);
+/// Connections that wait for other seats at once, at most.
+const WAITING_MAX: usize = 128;
+/// Entries of a seat whose server does not answer: any other is chosen.
+const UNKNOWN_ENTRIES: u64 = u64::MAX / 2;
 /// Maximum bytes of the state of a server.
 const STATUS_BYTES_MAX: usize = 1 << 20;
 
@@ -41,6 +47,10 @@ pub(super) struct OtherSeats {
     loads: Mutex<Vec<SeatLoad>>,
     /// Directories at other seats that are being removed.
     closing: Mutex<HashSet<DirId>>,
+    /// Held while a snapshot is taken: its parts are held up by one connection.
+    snapshot: Mutex<()>,
+    /// Connections that wait for other seats.
+    waiting: AtomicUsize,
 }
 
 /// The connection to a seat, made when it is first needed.
@@ -70,7 +80,37 @@ impl OtherSeats {
             snapshots: (0..seats).map(|_| Mutex::default()).collect(),
             loads: Mutex::new(vec![SeatLoad::default(); seats]),
             closing: Mutex::default(),
+            snapshot: Mutex::default(),
+            waiting: AtomicUsize::new(0),
         }
+    }
+
+    /// Runs `act`, which waits for other seats, unless too many connections do already: each of them
+    /// takes a thread, and servers that had none left could not answer each other.
+    pub fn wait_for<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        let before = self.waiting.fetch_add(1, Ordering::AcqRel);
+        let done = (before < WAITING_MAX).then(act);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        done
+    }
+
+    /// Begins a snapshot; it lasts until the guard is dropped.
+    ///
+    /// # Errors
+    /// `Conflict` while another one is taken.
+    pub fn begin_snapshot(&self) -> Result<MutexGuard<'_, ()>> {
+        self.snapshot.try_lock().ok_or_else(|| {
+            let what = "another snapshot of the namespace is being taken; try again";
+            Error::new(Kind::Conflict, what)
+        })
+    }
+
+    /// As [`LiveNamespace::claim_adopted`], for this seat.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn claim_adopted(&self, identity: DirId) -> Result<()> {
+        LiveNamespace::claim_adopted(&*self.store, &self.name, (identity, self.own))
     }
 
     /// True if there are any.
@@ -105,25 +145,26 @@ impl OtherSeats {
         }
         let mut loads = self.loads.lock();
         let entries = |seat: u16| loads[usize::from(seat)].entries;
-        let chosen = if entries(second) < entries(first) { second } else { first };
+        let mut chosen = if entries(second) < entries(first) { second } else { first };
+        if entries(chosen) >= UNKNOWN_ENTRIES {
+            chosen = self.own;
+        }
         loads[usize::from(chosen)].entries += 1;
         chosen
     }
 
-    /// Sends `requests` to the server of `seat`, and returns their answers in order.
-    ///
-    /// # Errors
-    /// `Unavailable` if it cannot be reached; `Denied`. Which requests were carried out is unknown.
-    pub fn call(&self, seat: u16, requests: Vec<Request>) -> Result<Vec<Answer>> {
+    /// Sends `requests` to the server of `seat`, and returns the answer to each, in order: an error
+    /// for each that has none after some seconds. Whether that was carried out is unknown.
+    pub fn call(&self, seat: u16, requests: Vec<Request>) -> Vec<Result<Answer>> {
         self.call_by(&self.changes, seat, requests)
     }
 
     /// Like [`OtherSeats::call`], for requests that hold up changes, or take a part of a snapshot.
     ///
     /// # Errors
-    /// As [`OtherSeats::call`].
+    /// The first one.
     pub fn call_for_snapshot(&self, seat: u16, requests: Vec<Request>) -> Result<Vec<Answer>> {
-        self.call_by(&self.snapshots, seat, requests)
+        self.call_by(&self.snapshots, seat, requests).into_iter().collect()
     }
 
     fn call_by(
@@ -131,21 +172,48 @@ impl OtherSeats {
         connections: &[SeatConnection],
         seat: u16,
         requests: Vec<Request>,
-    ) -> Result<Vec<Answer>> {
+    ) -> Vec<Result<Answer>> {
+        let count = requests.len();
+        let mut answers = Vec::with_capacity(count);
+        let failed = match self.send(connections, seat, requests, &mut answers) {
+            Ok(()) => return answers,
+            Err(failed) => failed,
+        };
+        let failure = || Err(Error::new(failed.kind(), failed.to_string()));
+        answers.resize_with(count, failure);
+        answers
+    }
+
+    fn send(
+        &self,
+        connections: &[SeatConnection],
+        seat: u16,
+        requests: Vec<Request>,
+        answers: &mut Vec<Result<Answer>>,
+    ) -> Result<()> {
+        let silent = || {
+            let what = format!("the server of seat {seat} of {} does not answer", self.name);
+            Error::new(Kind::Unavailable, what)
+        };
         let place = connections.get(usize::from(seat)).filter(|_| seat != self.own);
         let place = place.ok_or_else(|| {
             Error::new(Kind::Corrupt, format!("a directory at seat {seat} of {}", self.name))
         })?;
-        let mut connection = place.lock();
-        let connection = match &mut *connection {
+        let mut place = place.try_lock_for(PATIENCE).ok_or_else(silent)?;
+        // One that fails stays out of use.
+        let mut connection = match place.take() {
             Some(connection) => connection,
-            absent => absent.insert(self.connect(seat)?),
+            None => self.connect(seat)?,
         };
         let mut numbers = Vec::with_capacity(requests.len());
         for request in requests {
             numbers.push(connection.submit(request.for_seat(seat))?);
         }
-        numbers.into_iter().map(|number| connection.wait(number)).collect()
+        for number in numbers {
+            answers.push(connection.wait_within(number, PATIENCE)?);
+        }
+        *place = Some(connection);
+        Ok(())
     }
 
     fn connect(&self, seat: u16) -> Result<LiveConnection> {
@@ -160,19 +228,27 @@ impl OtherSeats {
     /// Asks for the number of entries of `seat` if the known one is old. Without an answer, the seat
     /// counts as full.
     fn refresh(&self, seat: u16, own_entries: u64, clock: &dyn Clock) {
-        let now_ns = clock.monotonic_ns().max(1);
         let asked_ns = self.loads.lock()[usize::from(seat)].asked_ns;
-        let age_ns = u128::from(now_ns.saturating_sub(asked_ns));
+        let age_ns = u128::from(clock.monotonic_ns().saturating_sub(asked_ns));
         if asked_ns != 0 && age_ns <= ENTRIES_AGE_MAX.as_nanos() {
             return;
         }
         let entries = if seat == self.own { Some(own_entries) } else { self.entries_of(seat) };
-        let load = SeatLoad { entries: entries.unwrap_or(u64::MAX / 2), asked_ns: now_ns };
+        self.set_load(seat, entries.unwrap_or(UNKNOWN_ENTRIES), clock);
+    }
+
+    fn set_load(&self, seat: u16, entries: u64, clock: &dyn Clock) {
+        let load = SeatLoad { entries, asked_ns: clock.monotonic_ns().max(1) };
         self.loads.lock()[usize::from(seat)] = load;
     }
 
+    /// Records that the server of `seat` does not answer.
+    pub fn set_unanswering(&self, seat: u16, clock: &dyn Clock) {
+        self.set_load(seat, UNKNOWN_ENTRIES, clock);
+    }
+
     fn entries_of(&self, seat: u16) -> Option<u64> {
-        let [answer] = self.call(seat, vec![Request::status()]).ok()?.try_into().ok()?;
+        let answer = self.call(seat, vec![Request::status()]).pop()?.ok()?;
         let text = answer.only(|input| Ok(input.bytes(STATUS_BYTES_MAX, "a status")?.to_vec()));
         let status: Value = serde_json::from_slice(&text.ok()?).ok()?;
         status["session"]["entries"].as_u64()

@@ -2,7 +2,8 @@
 //! Seat snapshot: one snapshot of all seats of a live namespace.
 //!
 //! ```text
-//! each seat   flush, freeze        changes wait, from the last of these
+//! each seat   flush                most bytes, while changes go on
+//! each seat   flush, freeze        changes wait
 //! each seat   part: flush, commit
 //! each seat   thaw                 to the first of these
 //! seat        commit of the snapshot, which shows all parts; its name
@@ -23,6 +24,7 @@ use crate::wire::FRAME_BYTES_MAX;
 /// `Exists`; `Conflict` while another snapshot is taken; `Unavailable` if a seat's server cannot be
 /// reached; errors of the store.
 pub(super) fn snapshot_seats(served: &ServedNamespace, name: &str) -> Result<SetId> {
+    let _snapshot = served.seats().begin_snapshot()?;
     served.session().snapshot_with(name, |snapshot, take_own| {
         let holder = served.draw_freeze();
         let parts = take_parts(served, holder, (snapshot, take_own));
@@ -43,6 +45,11 @@ fn take_parts(
     (snapshot, take_own): (SetId, &dyn Fn() -> Result<Manifest>),
 ) -> Result<Vec<Manifest>> {
     let seats = served.seats();
+    for seat in seats.numbers() {
+        // Flushes what is there, so that changes wait only for what comes in meanwhile.
+        outcomes(seats.call_for_snapshot(seat, vec![Request::freeze(), Request::thaw()])?)?;
+    }
+    served.session().flush()?;
     for seat in seats.numbers() {
         outcomes(seats.call_for_snapshot(seat, vec![Request::freeze()])?)?;
     }

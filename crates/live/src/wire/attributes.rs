@@ -2,7 +2,7 @@
 //! Attributes: those of a file on the wire. Layout: docs/format/live.md, "Attributes".
 
 use esker_base::wire::{WireDamage, WireInput, put_varint};
-use esker_fs::inode::{FileKind, Inode, NameKind};
+use esker_fs::inode::{DirId, FileKind, Inode, NameKind};
 
 /// Attributes of a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +73,9 @@ pub fn take_attributes(input: &mut WireInput) -> Result<LiveAttributes, WireDama
     if kind == FileKind::Directory && rdev != 0 {
         let number = u16::try_from(rdev - 1).map_err(|_| input.damage("a seat"))?;
         (rdev, seat) = (0, Some(number));
+        if id == DirId::ROOT.0 || id >= DirId::SEAT_ROOTS.0 {
+            return Err(input.damage("the identity of a directory at another seat"));
+        }
     }
     let mut time = || input.u64().map(u64::cast_signed);
     let (mtime_ns, ctime_ns, atime_ns) = (time()?, time()?, time()?);

@@ -91,12 +91,11 @@ impl LiveFileAction {
                 tree.change(Request::make_directory(&dir, mode, &[name]).durable())
             }),
             Self::Rm { recursive, paths } => each(context, &paths, |tree, path| {
-                let place = tree.resolve(&path.path, FollowLinks::No)?;
                 let (dir, name) = tree.locate(&path.path).map_err(|error| match error.kind() {
                     Kind::Invalid => Error::new(Kind::Invalid, "the root cannot be removed"),
                     _ => error,
                 })?;
-                match place.attributes.kind {
+                match tree.lookup(&dir, name)?.kind {
                     FileKind::Directory if recursive => tree.remove_tree(&dir, name),
                     FileKind::Directory => tree
                         .change(Request::remove_directory(&dir, &[name]).durable())

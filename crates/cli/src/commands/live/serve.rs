@@ -87,7 +87,7 @@ pub struct ServeArguments {
     /// port can read them; they name no file and no user. The port of seat K is higher by K
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<String>,
-    /// Connections at once, at most; a user other than the server's gets at most a quarter
+    /// Connections to each seat at once, at most; a user other than the server's gets at most a quarter
     #[arg(long, default_value_t = 4096, value_name = "N")]
     connections: usize,
     /// Wait until the server that runs is gone, and then take over
@@ -233,7 +233,7 @@ impl ServeArguments {
         server.end()
     }
 
-    /// The options of each of `servers`, which share memory, threads and connections.
+    /// The options of each of `servers`, which share memory and threads.
     fn options(&self, context: &CommandContext, servers: usize) -> Result<LiveServerOptions> {
         let durability = DurabilityLevel::Async;
         let memory = self.memory / servers as u64;
@@ -259,7 +259,7 @@ impl ServeArguments {
             allow_other: self.allow_other,
             always_durable: self.durability == AnswerDurability::Always,
             threads: self.threads.unwrap_or(processors).div_ceil(servers),
-            connections: self.connections.div_ceil(servers),
+            connections: self.connections,
             metrics: self.metrics.as_deref().map(socket_address).transpose()?,
             clock: Arc::new(SystemClock),
         })

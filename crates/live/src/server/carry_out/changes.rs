@@ -136,13 +136,10 @@ impl ClientSession<'_> {
                 self.repeat_item(header.verb, of, &mut input, out)?;
                 continue;
             }
-            let dir = match &dir {
-                Some(dir) => dir,
-                None => {
-                    let found = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
-                    &*dir.insert(found)
-                }
-            };
+            if dir.is_none() {
+                dir = Some(self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?);
+            }
+            let dir = dir.as_ref().expect("found above");
             let of = (dir, position.item, files.get(position.item));
             // The record that the change carries must already count it as done.
             window.finish(position, true);
@@ -150,11 +147,7 @@ impl ClientSession<'_> {
                 Verb::Create => {
                     let (mode, name) = (take_mode(&mut input)?, take_name(&mut input)?);
                     let file = files.get(position.item);
-                    let created = match dir.id() {
-                        DirId::SEAT_ROOTS => Err(not_of_clients()),
-                        _ => self.session.create_identified(dir, name, mode, file),
-                    };
-                    created.map(|()| ItemEffect::InTree)
+                    self.create(dir, (name, file), mode)
                 }
                 // Repeating these has the same effect again, or finds it.
                 verb if !carries_record(verb) => self
@@ -198,28 +191,8 @@ impl ClientSession<'_> {
         if dir.id() == DirId::SEAT_ROOTS {
             return self.change_seat_root(verb, input);
         }
-        if verb == Verb::MakeDirectory {
-            let (mode, name) = (take_mode(input)?, take_name(input)?);
-            let made = match self.name_prepared(item, (dir, name)) {
-                Some(named) => named.map(drop),
-                None => {
-                    let made = self.session.mkdir(dir, name, mode);
-                    made.map(|made| self.directories.keep(&made))
-                }
-            };
-            return Ok(made.map(|()| ItemEffect::InTree));
-        }
-        if verb == Verb::RemoveDirectory {
-            let removed = self.remove_prepared(item, (dir, take_name(input)?));
-            return Ok(removed.map(|()| ItemEffect::InTree));
-        }
-        if verb == Verb::MakeNode {
-            let (new, opens) = take_new_file(input)?;
-            let name = take_name(input)?;
-            return Ok(match self.name_prepared(item, (dir, name)) {
-                Some(named) => named.map(|inode| ItemEffect::Made(Box::new(inode))),
-                None => self.make_node(dir, (name, file), (&new, opens)),
-            });
+        if matches!(verb, Verb::MakeDirectory | Verb::RemoveDirectory | Verb::MakeNode) {
+            return self.change_directory(verb, (dir, item, file), input);
         }
         let session = &self.session;
         let changed = match verb {
@@ -277,6 +250,46 @@ impl ClientSession<'_> {
             _ => return Err(input.damage("a change").into()),
         };
         Ok(changed.map(|()| ItemEffect::InTree))
+    }
+
+    /// Creates an empty file with the identity `file`.
+    fn create(&self, dir: &Dir, (name, file): (&[u8], FileId), mode: u32) -> Result<ItemEffect> {
+        if dir.id() == DirId::SEAT_ROOTS {
+            return Err(not_of_clients());
+        }
+        let created = self.session.create_identified(dir, name, mode, file);
+        created.map(|()| ItemEffect::InTree)
+    }
+
+    /// Makes or removes a directory, of which another seat may have done its part, or makes a file of
+    /// another kind.
+    fn change_directory(
+        &mut self,
+        verb: Verb,
+        (dir, item, file): (&Dir, u16, FileId),
+        input: &mut WireInput,
+    ) -> Result<Result<ItemEffect>, FrameRefusal> {
+        if verb == Verb::RemoveDirectory {
+            let removed = self.remove_prepared(item, (dir, take_name(input)?));
+            return Ok(removed.map(|()| ItemEffect::InTree));
+        }
+        if verb == Verb::MakeNode {
+            let (new, opens) = take_new_file(input)?;
+            let name = take_name(input)?;
+            return Ok(match self.name_prepared(item, (dir, name)) {
+                Some(named) => named.map(|inode| ItemEffect::Made(Box::new(inode))),
+                None => self.make_node(dir, (name, file), (&new, opens)),
+            });
+        }
+        let (mode, name) = (take_mode(input)?, take_name(input)?);
+        let made = match self.name_prepared(item, (dir, name)) {
+            Some(named) => named.map(drop),
+            None => {
+                let made = self.session.mkdir(dir, name, mode);
+                made.map(|made| self.directories.keep(&made))
+            }
+        };
+        Ok(made.map(|()| ItemEffect::InTree))
     }
 
     /// Carries out a change of the directory of seat roots, for the server of another seat, or of the

@@ -131,27 +131,7 @@ impl ClientSession<'_> {
                 self.list(dir, after, limit)
             }
             verb if verb.is_of_file() => self.read_named(verb, dir, input)?,
-            Verb::Snapshot => {
-                let name = input.bytes(NAME_BYTES_MAX, "a name")?;
-                block_in_place(|| self.snapshot(name))
-            }
-            Verb::AdoptSet => {
-                let set = SetId(input.u128()?);
-                let name = take_name(input)?;
-                // These two wait for a flush, which must not hold up other connections.
-                block_in_place(|| self.adopt_set(set, name))
-            }
-            // Of the server of another seat.
-            Verb::Freeze => block_in_place(|| self.freeze()),
-            Verb::Thaw => {
-                let held = self.served.freeze().check(self.freeze, self.served.clock());
-                self.served.freeze().end(self.freeze);
-                held.map(|()| Vec::new())
-            }
-            Verb::SnapshotPart => {
-                let set = SetId(input.u128()?);
-                block_in_place(|| self.snapshot_part(set))
-            }
+            verb if is_of_whole_namespace(verb) => self.read_namespace(verb, input)?,
             Verb::Status => Ok(encoded(self.served.status().to_string().as_bytes())),
             _ => return Err(input.damage("a request after the handshake").into()),
         };
@@ -168,6 +148,38 @@ impl ClientSession<'_> {
             }
         }
         Ok(false)
+    }
+
+    /// Carries out one item that concerns the whole namespace, and may wait for a flush or for other
+    /// seats, which must not hold up other connections.
+    fn read_namespace(
+        &self,
+        verb: Verb,
+        input: &mut WireInput,
+    ) -> Result<Result<Vec<u8>>, FrameRefusal> {
+        Ok(match verb {
+            Verb::Snapshot => {
+                let name = input.bytes(NAME_BYTES_MAX, "a name")?;
+                block_in_place(|| self.snapshot(name))
+            }
+            Verb::AdoptSet => {
+                let set = SetId(input.u128()?);
+                let name = take_name(input)?;
+                block_in_place(|| self.adopt_set(set, name))
+            }
+            // Of the server of another seat.
+            Verb::Freeze => block_in_place(|| self.freeze()),
+            Verb::Thaw => {
+                let held = self.served.freeze().check(self.freeze, self.served.clock());
+                self.served.freeze().end(self.freeze);
+                held.map(|()| Vec::new())
+            }
+            Verb::SnapshotPart => {
+                let set = SetId(input.u128()?);
+                block_in_place(|| self.snapshot_part(set))
+            }
+            _ => return Err(input.damage("a request of the whole namespace").into()),
+        })
     }
 
     /// Carries out one item that reads a file that it names.
@@ -257,8 +269,8 @@ impl ClientSession<'_> {
             if may_search {
                 self.seen_links.add(&inode);
             } else if inode.seat().is_some() {
-                // Whoever knows the identity can use the directory.
-                inode.id = 0;
+                // Whoever knows the identity can use the directory: show another one.
+                inode.id = DirId::child(DirId(inode.id), 0, b"").0;
             }
             put_attributes(&mut entries, &inode);
             count += 1;
@@ -291,7 +303,11 @@ impl ClientSession<'_> {
     /// Makes a directory of a complete set part of the namespace.
     fn adopt_set(&self, set: SetId, name: &[u8]) -> Result<Vec<u8>> {
         self.check_may_insert()?;
-        let identity = self.served.session().adopt_set(set, name)?;
+        let (session, seats) = (self.served.session(), self.served.seats());
+        if seats.has_others() {
+            seats.claim_adopted(session.adopted_identity(set)?)?;
+        }
+        let identity = session.adopt_set(set, name)?;
         Ok(identity.0.to_le_bytes().to_vec())
     }
 
@@ -300,6 +316,10 @@ impl ClientSession<'_> {
         self.check_is_of_owner("publish snapshots of the namespace")?;
         let name = std::str::from_utf8(name)
             .map_err(|_| Error::new(Kind::Invalid, "the name of a snapshot is text"))?;
+        if self.served.seat() != 0 {
+            let what = "snapshots are taken by the server of seat 0, which has the root";
+            return Err(Error::new(Kind::Invalid, what));
+        }
         let set = match self.served.seats().has_others() {
             true => snapshot_seats(self.served, name)?,
             false => self.served.session().snapshot(name)?,
@@ -321,6 +341,11 @@ impl ClientSession<'_> {
         let part = self.served.session().snapshot_part(set)?;
         Ok(encoded(&encode_manifest(&part)?))
     }
+}
+
+fn is_of_whole_namespace(verb: Verb) -> bool {
+    use Verb::{AdoptSet, Freeze, Snapshot, SnapshotPart, Thaw};
+    matches!(verb, Snapshot | AdoptSet | Freeze | Thaw | SnapshotPart)
 }
 
 fn encoded(bytes: &[u8]) -> Vec<u8> {

@@ -7,6 +7,7 @@
 //! the change finds out whether what was prepared still holds.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Result};
@@ -21,6 +22,10 @@ use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, Request};
 use crate::server::client_window::ItemPosition;
 use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, Verb};
+
+/// Times that a removal looks whether another one of the same directory has ended, and pauses.
+const CLOSING_LOOKS: u32 = 1_000;
+const CLOSING_PAUSE: Duration = Duration::from_millis(5);
 
 /// What another seat has done for an item.
 #[derive(Debug)]
@@ -79,16 +84,22 @@ impl ClientSession<'_> {
     /// Has other seats do their part of the items of a change that are not done yet. What is wrong
     /// with the request shows when it is carried out.
     pub(super) fn prepare(&mut self, header: &FrameHeader, payload: &[u8]) {
-        if header.items > CHANGE_ITEMS_MAX {
+        let is_prepared = self.prepared_request == Some(header.number);
+        // A change behind one that lacks its directory is sent again.
+        let follows_lack = self.lacking.first().is_some_and(|oldest| *oldest < header.number);
+        if is_prepared || header.items > CHANGE_ITEMS_MAX || follows_lack {
             return;
         }
-        block_in_place(|| {
-            self.discard_unnamed();
-            let waiting = self.items_to_do(header);
-            if let Ok(steps) = self.plan_items(header.verb, payload, &waiting) {
-                self.prepared = self.carry_out_elsewhere(steps);
-            }
-        });
+        self.end_preparation();
+        self.prepared_request = Some(header.number);
+        let waiting = self.items_to_do(header);
+        let Ok(steps) = self.plan_items(header.verb, payload, &waiting) else { return };
+        if !steps.is_empty() || !self.unnamed.is_empty() {
+            self.prepared = block_in_place(|| {
+                self.discard_unnamed();
+                self.carry_out_elsewhere(steps)
+            });
+        }
     }
 
     /// The items of a request that are not done.
@@ -156,11 +167,23 @@ impl ClientSession<'_> {
         (seat != self.served.seat()).then_some(SeatStep { seat, id, done: made })
     }
 
-    /// Finds the seat of the directory `name` of `dir`; `None` if that is this one.
+    /// Finds the seat of the directory `name` of `dir`, which no rename moves from now on; `None` if
+    /// that is this one.
     fn plan_removal(&self, dir: &Dir, name: &[u8]) -> Option<SeatStep> {
-        // What is at this seat is removed, or refused, with its change.
-        let (seat, id) = self.session.seat_root_to_remove(dir, name).ok()??;
-        Some(SeatStep { seat, id, done: SeatPreparation::Removed(id) })
+        for _ in 0..CLOSING_LOOKS {
+            // Renames are carried out under this lock.
+            let clients = self.served.clients().lock();
+            // What is at this seat is removed, or refused, with its change.
+            let (seat, id) = self.session.seat_root_to_remove(dir, name).ok()??;
+            if self.served.seats().closing().insert(id) {
+                return Some(SeatStep { seat, id, done: SeatPreparation::Removed(id) });
+            }
+            drop(clients);
+            // Another client removes it, or this one did on a connection that broke.
+            block_in_place(|| std::thread::sleep(CLOSING_PAUSE));
+        }
+        let done = SeatPreparation::Refused(changing());
+        Some(SeatStep { seat: self.served.seat(), id: DirId::ROOT, done })
     }
 
     /// Has other seats carry out `steps`, those of one seat together. Returns what they did, by item.
@@ -168,24 +191,22 @@ impl ClientSession<'_> {
         let seats = self.served.seats();
         let (mut prepared, mut by_seat) = (BTreeMap::new(), BTreeMap::<u16, Vec<_>>::new());
         for (item, step) in steps {
-            let is_removal = matches!(step.done, SeatPreparation::Removed(_));
-            if is_removal && !seats.closing().insert(step.id) {
-                prepared.insert(item, SeatPreparation::Refused(changing()));
-            } else {
-                by_seat.entry(step.seat).or_default().push((item, step));
+            match step.done {
+                SeatPreparation::Refused(_) => drop(prepared.insert(item, step.done)),
+                _ => by_seat.entry(step.seat).or_default().push((item, step)),
             }
         }
         for (seat, steps) in by_seat {
-            let requests = steps.iter().map(|(_, step)| step.request().durable()).collect();
-            let answers = seats.call(seat, requests);
-            let answers: Vec<Result<()>> = match answers {
-                Ok(answers) => answers.into_iter().map(|answer| answer.outcome()).collect(),
-                Err(error) => {
-                    let refused = || Err(Error::new(error.kind(), error.to_string()));
-                    steps.iter().map(|_| refused()).collect()
+            let requests: Vec<Request> =
+                steps.iter().map(|(_, step)| step.request().durable()).collect();
+            let busy = || Err(Error::new(Kind::Unavailable, "too many wait for other seats"));
+            let answers = seats.wait_for(|| seats.call(seat, requests));
+            let answers = answers.unwrap_or_else(|| steps.iter().map(|_| busy()).collect());
+            for ((item, step), answer) in steps.into_iter().zip(answers) {
+                let outcome = answer.and_then(|answer| answer.outcome());
+                if outcome.as_ref().is_err_and(|error| error.kind() == Kind::Unavailable) {
+                    seats.set_unanswering(seat, self.served.clock());
                 }
-            };
-            for ((item, step), outcome) in steps.into_iter().zip(answers) {
                 if let Some(step) = self.conclude(step, outcome) {
                     prepared.insert(item, step);
                 }
@@ -211,13 +232,14 @@ impl ClientSession<'_> {
         }
     }
 
-    /// True if another seat has removed a directory for the change under way.
-    pub(super) fn has_removed_elsewhere(&self) -> bool {
-        self.prepared.values().any(|step| matches!(step, SeatPreparation::Removed(_)))
+    /// True if another seat has done a part of the change under way.
+    pub(super) fn is_prepared_elsewhere(&self) -> bool {
+        !self.prepared.is_empty()
     }
 
     /// Ends the preparation of a change, which was carried out.
     pub(super) fn end_preparation(&mut self) {
+        self.prepared_request = None;
         for (_, step) in std::mem::take(&mut self.prepared) {
             match step {
                 SeatPreparation::Made { seat, id, .. } => self.unnamed.push((seat, id)),
