@@ -14,6 +14,7 @@ mod open_files;
 mod raw_client;
 mod repeated_makes;
 mod requests;
+mod seat_crashes;
 mod seats;
 mod served;
 mod takeover;

@@ -237,15 +237,18 @@ impl LiveTree {
         dir: &LiveDir,
         entries: impl Iterator<Item = (&'a [u8], &'a mut LiveAttributes)>,
     ) -> Result<()> {
-        let mut under_way = Vec::new();
+        let (mut under_way, mut unserved) = (Vec::new(), Vec::new());
         for (name, attributes) in entries {
-            let Some(seat) = attributes.seat else { continue };
+            let Some(seat) = attributes.seat.filter(|seat| !unserved.contains(seat)) else {
+                continue;
+            };
             let own = dir.child(name, attributes);
             let request = Request::attributes(&LiveFile::at(&own, b""));
             let connection = self.connection_to(seat);
             match connection.and_then(|connection| connection.submit(request)) {
                 Ok(number) => under_way.push((seat, number, attributes)),
-                Err(error) if error.kind() == Kind::Unavailable => {}
+                // Asked once: each attempt takes as long as the client's patience.
+                Err(error) if error.kind() == Kind::Unavailable => unserved.push(seat),
                 Err(error) => return Err(error),
             }
         }

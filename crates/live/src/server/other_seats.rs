@@ -16,7 +16,7 @@ use esker_fs::inode::DirId;
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::stack::identity::Identity;
 use hashbrown::HashSet;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::Value;
 
 use crate::client::{Answer, LiveClientOptions, LiveConnection, Request};
@@ -47,6 +47,8 @@ pub(super) struct OtherSeats {
     loads: Mutex<Vec<SeatLoad>>,
     /// Directories at other seats that are being removed.
     closing: Mutex<HashSet<DirId>>,
+    /// Notified when one of these has ended.
+    closed: Condvar,
     /// Held while a snapshot is taken: its parts are held up by one connection.
     snapshot: Mutex<()>,
     /// Connections that wait for other seats.
@@ -80,6 +82,7 @@ impl OtherSeats {
             snapshots: (0..seats).map(|_| Mutex::default()).collect(),
             loads: Mutex::new(vec![SeatLoad::default(); seats]),
             closing: Mutex::default(),
+            closed: Condvar::new(),
             snapshot: Mutex::default(),
             waiting: AtomicUsize::new(0),
         }
@@ -124,9 +127,31 @@ impl OtherSeats {
         (0..seats).filter(|seat| *seat != self.own)
     }
 
-    /// The directories at other seats that are being removed.
-    pub fn closing(&self) -> MutexGuard<'_, HashSet<DirId>> {
-        self.closing.lock()
+    /// True if the directory `id` at another seat is being removed.
+    pub fn is_closing(&self, id: DirId) -> bool {
+        self.closing.lock().contains(&id)
+    }
+
+    /// Begins the removal of the directory `id` at another seat; false if one is under way.
+    pub fn begin_closing(&self, id: DirId) -> bool {
+        self.closing.lock().insert(id)
+    }
+
+    /// Ends the removal of `id`.
+    pub fn end_closing(&self, id: DirId) {
+        self.closing.lock().remove(&id);
+        self.closed.notify_all();
+    }
+
+    /// Waits until the removal of `id` has ended; false if that takes too long.
+    pub fn wait_closed(&self, id: DirId) -> bool {
+        let mut closing = self.closing.lock();
+        while closing.contains(&id) {
+            if self.closed.wait_for(&mut closing, PATIENCE).timed_out() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Chooses the seat of a new directory: the one of two random seats that has fewer entries.

@@ -7,7 +7,6 @@
 //! the change finds out whether what was prepared still holds.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Result};
@@ -22,10 +21,6 @@ use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, Request};
 use crate::server::client_window::ItemPosition;
 use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, Verb};
-
-/// Times that a removal looks whether another one of the same directory has ended, and pauses.
-const CLOSING_LOOKS: u32 = 1_000;
-const CLOSING_PAUSE: Duration = Duration::from_millis(5);
 
 /// What another seat has done for an item.
 #[derive(Debug)]
@@ -170,20 +165,21 @@ impl ClientSession<'_> {
     /// Finds the seat of the directory `name` of `dir`, which no rename moves from now on; `None` if
     /// that is this one.
     fn plan_removal(&self, dir: &Dir, name: &[u8]) -> Option<SeatStep> {
-        for _ in 0..CLOSING_LOOKS {
+        let seats = self.served.seats();
+        loop {
             // Renames are carried out under this lock.
             let clients = self.served.clients().lock();
             // What is at this seat is removed, or refused, with its change.
             let (seat, id) = self.session.seat_root_to_remove(dir, name).ok()??;
-            if self.served.seats().closing().insert(id) {
+            if seats.begin_closing(id) {
                 return Some(SeatStep { seat, id, done: SeatPreparation::Removed(id) });
             }
             drop(clients);
             // Another client removes it, or this one did on a connection that broke.
-            block_in_place(|| std::thread::sleep(CLOSING_PAUSE));
+            if !block_in_place(|| seats.wait_closed(id)) {
+                return Some(SeatStep { seat, id, done: SeatPreparation::Refused(changing()) });
+            }
         }
-        let done = SeatPreparation::Refused(changing());
-        Some(SeatStep { seat: self.served.seat(), id: DirId::ROOT, done })
     }
 
     /// Has other seats carry out `steps`, those of one seat together. Returns what they did, by item.
@@ -224,7 +220,7 @@ impl ClientSession<'_> {
                 Some(step.done)
             }
             (SeatPreparation::Removed(id), Err(error)) => {
-                self.served.seats().closing().remove(id);
+                self.served.seats().end_closing(*id);
                 Some(SeatPreparation::Refused(error))
             }
             // The directory is made at this seat instead.
@@ -244,7 +240,7 @@ impl ClientSession<'_> {
             match step {
                 SeatPreparation::Made { seat, id, .. } => self.unnamed.push((seat, id)),
                 SeatPreparation::Removed(id) => {
-                    self.served.seats().closing().remove(&id);
+                    self.served.seats().end_closing(id);
                 }
                 SeatPreparation::Refused(_) => {}
             }
@@ -303,7 +299,7 @@ impl ClientSession<'_> {
         if !self.served.seats().has_others() {
             return Ok(());
         }
-        let is_closing = |inode: &Inode| self.served.seats().closing().contains(&inode.dir_id());
+        let is_closing = |inode: &Inode| self.served.seats().is_closing(inode.dir_id());
         let across = |what: &str| Err(Error::new(Kind::CrossDevice, what));
         let (Ok(moved), replaced) =
             (self.session.lookup(dir, old, false), self.session.lookup(target, new, false).ok())
