@@ -150,17 +150,18 @@ fn run(tree: &mut LiveTree, load: &Load) -> Result<LiveRate> {
     let clock = SystemClock;
     let before = processor_ns(tree)?;
     let start_ns = clock.monotonic_ns();
-    let connection = tree.connection();
     let mut waiting = VecDeque::new();
     let (mut begun, mut done) = (0, 0);
     while done < load.operations {
         while begun < load.operations && waiting.len() < load.under_way {
             let count = load.items.min((load.operations - begun) as usize);
-            waiting.push_back((connection.submit((load.request)(begun, count))?, count));
+            let request = (load.request)(begun, count);
+            let seat = request.seat();
+            waiting.push_back((tree.connection_to(seat)?.submit(request)?, seat, count));
             begun += count as u64;
         }
-        let (number, count) = waiting.pop_front().expect("some request is under way");
-        (load.check)(&connection.wait(number)?)?;
+        let (number, seat, count) = waiting.pop_front().expect("some request is under way");
+        (load.check)(&tree.connection_to(seat)?.wait(number)?)?;
         done += count as u64;
     }
     let seconds = (clock.monotonic_ns() - start_ns) as f64 / 1e9;

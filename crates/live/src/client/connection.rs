@@ -167,12 +167,17 @@ impl LiveConnection {
     /// sent once enough are gathered, or when the caller waits.
     ///
     /// # Errors
-    /// The request is then not under way. `TooLarge` if its size, or that of a name or path, is
+    /// The request is then not under way. `Invalid` if it is for another seat
+    /// ([`LiveTree::connection_to`](super::LiveTree::connection_to)); `TooLarge` if its size, or that of a name or path, is
     /// more than any server accepts; `Unavailable` and `Denied` if too many requests are under way
     /// and no server can be reached for them.
     pub fn submit(&mut self, request: Request) -> Result<u64> {
         request.check()?;
-        debug_assert_eq!(request.seat(), self.seat);
+        if request.seat() != self.seat {
+            let (of, own) = (request.seat(), self.seat);
+            let what = format!("a request for seat {of} on a connection to seat {own}");
+            return Err(Error::new(Kind::Invalid, what));
+        }
         while self.next_number - self.oldest() >= WINDOW_MAX {
             self.receive_some()?;
         }

@@ -90,8 +90,11 @@ impl SharedConnection {
     /// # Errors
     /// As [`LiveConnection::wait`].
     pub fn finish_unanswered(&self) -> Result<()> {
-        let awaits = self.state.lock().connection.awaits_dropped();
-        if awaits { self.call(Request::null()).map(drop) } else { Ok(()) }
+        let (awaits, seat) = {
+            let connection = &self.state.lock().connection;
+            (connection.awaits_dropped(), connection.seat())
+        };
+        if awaits { self.call(Request::null().for_seat(seat)).map(drop) } else { Ok(()) }
     }
 
     /// The server that answered last. After a takeover it is another one, which has no file of this
