@@ -220,7 +220,10 @@ fn a_directory_at_another_seat_changes_like_any_other() -> Result<()> {
             _ => Request::unlink(far, &name),
         })?;
     }
-    tree.change(Request::remove_directory(&root, &[b"moved"]).durable())?;
+    let twice = Request::remove_directory(&root, &[b"moved", b"moved"]).durable();
+    let [first, second] = tree.call(twice)?.outcomes()?.try_into().expect("two items");
+    first?;
+    assert_eq!(second.expect_err("it is gone").kind(), Kind::NotFound);
     assert_eq!(tree.dir(b"/moved").unwrap_err().kind(), Kind::NotFound);
     assert_eq!(tree.create(far, b"late", 0o644).unwrap_err().kind(), Kind::NotFound);
     let again = tree.make_directory(&root, b"moved", 0o755)?;

@@ -18,6 +18,7 @@ use esker_fs::stack::identity::Identity;
 use hashbrown::HashSet;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::Value;
+use tokio::task::block_in_place;
 
 use crate::client::{Answer, LiveClientOptions, LiveConnection, Request};
 use crate::proof::UserSecret;
@@ -273,7 +274,9 @@ impl OtherSeats {
     }
 
     fn entries_of(&self, seat: u16) -> Option<u64> {
-        let answer = self.call(seat, vec![Request::status()]).pop()?.ok()?;
+        // The request must not hold up other connections.
+        let ask = || self.call(seat, vec![Request::status()]).pop();
+        let answer = block_in_place(|| self.wait_for(ask)).flatten()?.ok()?;
         let text = answer.only(|input| Ok(input.bytes(STATUS_BYTES_MAX, "a status")?.to_vec()));
         let status: Value = serde_json::from_slice(&text.ok()?).ok()?;
         status["session"]["entries"].as_u64()

@@ -14,6 +14,7 @@ use esker_fs::inode::{DirId, FileKind, Inode};
 use esker_fs::ops::{NewFile, RenameFlags};
 use esker_fs::stack::dir::Dir;
 use esker_fs::stack::seat_search::top_of;
+use hashbrown::HashSet;
 use tokio::task::block_in_place;
 
 use super::changes::{take_mode, take_new_file};
@@ -137,9 +138,12 @@ impl ClientSession<'_> {
                 names.push((item, new, name));
             }
         }
+        let mut removed = HashSet::new();
         let plan = |(item, new, name)| {
             let step = match new {
                 Some(attributes) => self.plan_directory(&dir, name, attributes),
+                // The second removal of a name in one request finds nothing.
+                None if !removed.insert(name) => None,
                 None => self.plan_removal(&dir, name),
             };
             step.map(|step| (item, step))
