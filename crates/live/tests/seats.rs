@@ -301,7 +301,7 @@ fn a_directory_without_search_permission_leads_nowhere() -> Result<()> {
     let dirs = grow(&mut tree, 60, 4)?;
     let is_far = |dir: &&LiveDir| dir.path.iter().filter(|&&byte| byte == b'/').count() == 2;
     let inner = dirs.iter().filter(is_far).find(|dir| {
-        let outer = dirs.iter().find(|outer| dir.path.starts_with(&outer.join(b"")));
+        let outer = dirs[1..].iter().find(|outer| dir.path.starts_with(&outer.join(b"")));
         outer.is_some_and(|outer| outer.place.seat != dir.place.seat)
     });
     let Some(inner) = inner else { panic!("no such directory among {dirs:?}") };
