@@ -298,14 +298,15 @@ fn a_directory_without_search_permission_leads_nowhere() -> Result<()> {
     let live = SeatedStore::new(2);
     let servers = live.serve_all();
     let mut tree = live.connect();
-    let dirs = grow(&mut tree, 60, 4)?;
-    let is_far = |dir: &&LiveDir| dir.path.iter().filter(|&&byte| byte == b'/').count() == 2;
-    let inner = dirs.iter().filter(is_far).find(|dir| {
-        let outer = dirs[1..].iter().find(|outer| dir.path.starts_with(&outer.join(b"")));
-        outer.is_some_and(|outer| outer.place.seat != dir.place.seat)
-    });
-    let Some(inner) = inner else { panic!("no such directory among {dirs:?}") };
-    let (outer, name) = tree.locate(&inner.path)?;
+    let outer = tree.make_directory(&LiveDir::root(), b"outer", 0o755)?;
+    let mut made = (0..).map(|number| format!("inner{number}").into_bytes());
+    let (name, inner) = loop {
+        let name = made.next().expect("there is no end");
+        let inner = tree.make_directory(&outer, &name, 0o755)?;
+        if inner.place.seat != outer.place.seat {
+            break (name, inner);
+        }
+    };
     let mode = AttributeRequest { mode: Some(0o644), ..AttributeRequest::default() };
     tree.change(Request::set_attributes(&LiveFile::at(&outer, b""), &mode))?;
     // The superuser may search every directory.
