@@ -96,14 +96,12 @@ impl LiveNamespace {
     /// `NotFound` if there is no such seat.
     pub fn seat(&self, seat: u16) -> Result<SetId> {
         self.seats.get(usize::from(seat)).copied().ok_or_else(|| {
-            let what =
-                format!("{}: seat {seat}, and its seats are 0 to {}", self.name, self.last_seat());
+            let what = match self.seats.len() {
+                1 => format!("{}: seat {seat}; it was made with one seat, 0", self.name),
+                seats => format!("{}: seat {seat}; its seats are 0 to {}", self.name, seats - 1),
+            };
             Error::new(Kind::NotFound, what)
         })
-    }
-
-    fn last_seat(&self) -> usize {
-        self.seats.len() - 1
     }
 
     fn layout_name(name: &str) -> String {

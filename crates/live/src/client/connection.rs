@@ -633,7 +633,10 @@ fn may_reconnect(error: &Error) -> bool {
 
 fn unserved((name, seat): (&str, u16), last: Option<Error>) -> Error {
     let of = if seat == 0 { name.to_owned() } else { format!("seat {seat} of {name}") };
-    let advice = format!("`esker live serve {name}` runs one");
+    let advice = match seat {
+        0 => format!("`esker live serve {name}` runs one"),
+        seat => format!("`esker live serve {name} --seats {seat}` runs one"),
+    };
     match last {
         Some(error) if !may_reconnect(&error) => error,
         Some(error) => {

@@ -9,7 +9,7 @@ use esker_base::{Error, Kind, Result};
 use esker_fs::inode::FileKind;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_live::LiveTree;
-use esker_live::client::{LiveEntry, Request};
+use esker_live::client::{LiveEntry, LiveFile, Request};
 use esker_live::wire::{LiveAttributes, TRANSFER_BYTES_MAX};
 use serde_json::json;
 
@@ -110,6 +110,12 @@ impl LiveFileAction {
                 in_tree(context, &from, |tree| {
                     let (old_dir, old) = tree.locate(&from.path)?;
                     let (dir, name) = tree.locate(&to.path)?;
+                    if old_dir.place.seat != dir.place.seat {
+                        tree.lookup(&old_dir, old)?;
+                        let what = "the directories are at different seats, between which nothing is \
+                                    moved: copy with `esker live cat` and `put`, or in a mount";
+                        return Err(Error::new(Kind::CrossDevice, what));
+                    }
                     let flags = esker_fs::ops::RenameFlags::Replace;
                     tree.change(Request::rename((&old_dir, old), (&dir, name), flags).durable())
                 })
@@ -153,7 +159,8 @@ fn ls(context: &CommandContext, tree: &mut LiveTree, path: &StackPath) -> Result
     let mut entries = match place.attributes.kind {
         FileKind::Directory => {
             let dir = tree.dir(&path.path)?;
-            tree.list(&dir)?
+            // Names alone need no other server.
+            if context.out.is_json() { tree.list(&dir)? } else { tree.list_as_named(&dir)? }
         }
         _ => vec![LiveEntry { name: path.last().to_vec(), attributes: place.attributes }],
     };
@@ -206,17 +213,20 @@ fn put(
     let mut count = source.read(&mut piece).map_err(failed)?;
     let (dir, name) = tree.locate(&path.path)?;
     let mode = 0o666 & !context.umask;
-    match tree.create(&dir, name, mode) {
+    // Durable requests are repeated if their server dies.
+    match tree.change(Request::create(&dir, mode, &[name]).durable()) {
         Err(error) if error.kind() == Kind::Exists => {
             let empty = esker_live::wire::AttributeRequest { size: Some(0), ..Default::default() };
-            tree.set_attributes(&dir, name, &empty)?;
+            let file = LiveFile::at(&dir, name);
+            tree.change(Request::set_attributes(&file, &empty).durable())?;
         }
         created => created?,
     }
     while count > 0 {
-        tree.write(&dir, name, offset, &piece[..count])?;
+        let file = LiveFile::at(&dir, name);
+        tree.change(Request::write(&file, offset, &piece[..count]).durable())?;
         offset += count as u64;
         count = source.read(&mut piece).map_err(failed)?;
     }
-    tree.sync()
+    Ok(())
 }

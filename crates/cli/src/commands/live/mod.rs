@@ -148,13 +148,8 @@ impl LiveCommand {
             LiveAction::List => list(context),
             LiveAction::Status { name } => {
                 let mut tree = connect(&context.store()?, &name)?;
-                let states = (0..tree.seats()).map(|seat| tree.status_of(seat));
-                let states = states.collect::<Result<Vec<_>>>()?;
-                tree.close()?;
-                states.iter().try_for_each(|status| match context.out.is_json() {
-                    true => context.out.json(status.clone()),
-                    false => show_status(context, (status, states.len())),
-                })
+                show_seats(context, &mut tree)?;
+                tree.close()
             }
             LiveAction::Snapshot { name, snapshot } => {
                 let mut tree = connect(&context.store()?, &name)?;
@@ -238,10 +233,14 @@ fn list(context: &CommandContext) -> Result<()> {
         let made = text::minute(timestamp::of_clock(live.created_ns));
         let server = match &servers[..] {
             [server] => server_text(server.as_ref()),
+            servers if servers.iter().all(Option::is_none) => {
+                format!("{} seats, no server", servers.len())
+            }
             servers => format!("{} seats", servers.len()),
         };
         context.out.line(format!("{}  @{}  {made}  {server}", live.name, live.seats[0]))?;
-        for (seat, server) in servers.iter().enumerate().filter(|_| servers.len() > 1) {
+        let is_shown = servers.len() > 1 && servers.iter().any(Option::is_some);
+        for (seat, server) in servers.iter().enumerate().filter(|_| is_shown) {
             context.out.line(format!("  seat {seat}: {}", server_text(server.as_ref())))?;
         }
     }
@@ -294,10 +293,26 @@ fn object(live: &LiveNamespace, servers: &[Option<ServerAddress>]) -> serde_json
     })
 }
 
-fn show_status(
-    context: &CommandContext,
-    (status, seats): (&serde_json::Value, usize),
-) -> Result<()> {
+/// Shows the state of each seat; fails at the end if one has no server.
+fn show_seats(context: &CommandContext, tree: &mut LiveTree) -> Result<()> {
+    let mut failure = None;
+    for seat in 0..tree.seats() {
+        match tree.status_of(seat) {
+            Ok(status) if context.out.is_json() => context.out.json(status)?,
+            Ok(status) => show_status(context, (&status, tree.seats()))?,
+            Err(error) if error.kind() == Kind::Unavailable => {
+                if !context.out.is_json() {
+                    context.out.line(format!("seat {seat}: no server answers"))?;
+                }
+                failure.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+fn show_status(context: &CommandContext, (status, seats): (&serde_json::Value, u16)) -> Result<()> {
     if seats > 1 {
         let entries = status["session"]["entries"].as_u64().unwrap_or(0);
         let entries = text::counted(entries, "record");

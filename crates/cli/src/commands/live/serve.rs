@@ -111,7 +111,9 @@ impl ServeArguments {
         let repository = context.repository()?;
         let live = LiveNamespace::load(&**repository.store(), &self.name)?;
         let all = 0..u16::try_from(live.seats.len()).expect("at most SEATS_MAX");
-        let seats = if self.seats.is_empty() { all.collect() } else { self.seats.clone() };
+        let mut seats = if self.seats.is_empty() { all.collect() } else { self.seats.clone() };
+        seats.sort_unstable();
+        seats.dedup();
         for seat in &seats {
             live.seat(*seat)?;
         }
@@ -141,19 +143,24 @@ impl ServeArguments {
         (live, signals): (&LiveNamespace, &mut Signals),
         (reports, is_ending): (&Receiver<SeatEvent>, &AtomicBool),
     ) -> Result<()> {
-        let mut failure = None;
+        let (mut failure, mut serving) = (None, Vec::new());
         loop {
             if signals.pending().next().is_some() {
                 is_ending.store(true, Ordering::Relaxed);
             }
             match reports.recv_timeout(LOOK) {
                 Ok(SeatEvent::Serving { seat, address, metrics }) => {
+                    serving.push(seat);
                     self.show_serving(context, (live, seat), (&address, metrics.as_deref()))?;
                 }
                 Ok(SeatEvent::Ended { seat, outcome }) => {
                     is_ending.store(true, Ordering::Relaxed);
                     if let Err(error) = outcome {
-                        let what = format!("the server of {} ends", self.seat_text(live, seat));
+                        let of = self.seat_text(live, seat);
+                        let what = match serving.contains(&seat) {
+                            true => format!("the server of {of} ends, and with it this process"),
+                            false => format!("cannot serve {of}"),
+                        };
                         failure.get_or_insert(error.within(what));
                     }
                 }
