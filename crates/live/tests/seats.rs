@@ -116,6 +116,17 @@ pub fn all_paths_of(repository: &Repository, set: SetId) -> Result<BTreeMap<Vec<
     Ok(found)
 }
 
+/// Removes everything in `dir`.
+fn remove_entries(tree: &mut LiveTree, dir: &LiveDir) -> Result<()> {
+    for entry in tree.list(dir)? {
+        match entry.attributes.kind {
+            FileKind::Directory => tree.remove_tree(dir, &entry.name)?,
+            _ => tree.change(Request::unlink(dir, &[&entry.name]))?,
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn directories_are_spread_and_paths_cross_their_seats() -> Result<()> {
     let live = SeatedStore::new(3);
@@ -213,13 +224,7 @@ fn a_directory_at_another_seat_changes_like_any_other() -> Result<()> {
     tree.create(&below, b"file", 0o644)?;
     tree.rename((&below, b"file"), (&root, b"file"))?;
 
-    for entry in tree.list(far)? {
-        let name = [&entry.name[..]];
-        tree.change(match entry.attributes.kind {
-            FileKind::Directory => Request::remove_directory(far, &name),
-            _ => Request::unlink(far, &name),
-        })?;
-    }
+    remove_entries(&mut tree, far)?;
     let twice = Request::remove_directory(&root, &[b"moved", b"moved"]).durable();
     let [first, second] = tree.call(twice)?.outcomes()?.try_into().expect("two items");
     first?;
@@ -365,12 +370,7 @@ fn a_directory_that_is_gone_at_its_seat_is_empty_in_a_snapshot() -> Result<()> {
     let far = dirs.iter().find(|dir| dir.place.seat == 1 && dir.path.len() < 5);
     let far = far.expect("one in the root");
     let name = &far.path[1..];
-    for entry in tree.list(far)? {
-        match entry.attributes.kind {
-            FileKind::Directory => tree.remove_tree(far, &entry.name)?,
-            _ => tree.change(Request::unlink(far, &[&entry.name]))?,
-        }
-    }
+    remove_entries(&mut tree, far)?;
     // What another seat's server does first.
     let mut seat_roots = LiveDir::seat_root(1, DirId::SEAT_ROOTS, b"");
     seat_roots.place.top = DirId::ROOT;
