@@ -90,7 +90,7 @@ fn the_superuser_leaves_the_owner_of_a_store_in_charge() {
         let owner = (metadata.uid(), metadata.gid());
         assert_eq!(owner, (ANN, ANN), "{}", path.display());
     }
-    // What is in the tree belongs to whoever put it there.
+    // Each file in the tree belongs to the user who put it there.
     ann.fails(8, ["cat", "both:/d/g"]);
     ann.ok(["session", "drop", open.trim()]);
     ann.ok(["delete", "both"]);

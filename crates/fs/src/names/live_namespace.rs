@@ -7,7 +7,7 @@
 //! and commands recognize it; the marker counts only while the layout names the set, so a crash
 //! between the two leaves a session like any other. Layout: docs/format/live.md.
 
-use esker_base::store::Store;
+use esker_base::store::{Store, put_own};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::SetId;
 use hashbrown::HashMap;
@@ -69,12 +69,9 @@ impl LiveNamespace {
     ) -> Result<()> {
         let object = format!("{}{identity}", Self::adopted_folder(name));
         let own = seat.to_string();
-        match store.put_if_absent(&object, own.as_bytes()) {
+        match put_own(store, &object, own.as_bytes()) {
             Err(error) if error.kind() == Kind::Exists => {
                 let found = store.get(&object, LAYOUT_BYTES_MAX)?;
-                if found[..] == *own.as_bytes() {
-                    return Ok(());
-                }
                 let found = String::from_utf8_lossy(&found).into_owned();
                 let what = format!(
                     "it was inserted, or was to be, in a directory at seat {found} of {name}: \
@@ -287,16 +284,10 @@ impl LiveNamespace {
             session.flush()?;
             marker::hold(store, session.set(), &holder)?;
         }
-        match store.put_if_absent(&Self::layout_name(&self.name), &self.encode()) {
-            Err(error) if error.kind() == Kind::Exists => {
-                // A repeated put whose first answer was lost finds its own object.
-                match Self::load(store, &self.name) {
-                    Ok(found) if found.seats == self.seats => Ok(()),
-                    _ => Err(taken(&self.name)),
-                }
-            }
-            put => put,
-        }?;
+        match put_own(store, &Self::layout_name(&self.name), &self.encode()) {
+            Err(error) if error.kind() == Kind::Exists => return Err(taken(&self.name)),
+            put => put?,
+        }
         for session in sessions {
             // A collection that checked before the layout existed may have removed it.
             marker::hold(store, session.set(), &holder)?;

@@ -56,7 +56,7 @@ impl Session {
 
     /// Puts `inode`, which has its identity, at `name` in `dir`, for the user and group `owner` if
     /// given. Returns it; `None` if the name is that file already.
-    fn insert_identified(
+    pub(super) fn insert_identified(
         &self,
         dir: &Dir,
         name: &[u8],

@@ -22,7 +22,7 @@ use esker_table::schema::RowBuffer;
 
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
 use crate::ops::NewFile;
-use crate::session::{NameState, Session, exists, not_found, put};
+use crate::session::{Session, exists, not_found};
 use crate::stack::dir::Dir;
 use crate::stack::path::{check_name, show};
 
@@ -35,20 +35,9 @@ impl Session {
     pub fn make_seat_root(&self, id: DirId, new: &NewFile) -> Result<()> {
         let new = NewFile { kind: FileKind::Directory, ..*new };
         let mut inode = self.new_for_other(&new)?;
-        (inode.id, inode.uid, inode.gid) = (id.0, new.uid, new.gid);
-        let _structure = self.read_structure();
-        let name = id.seat_root_name();
-        let key = key(DirId::SEAT_ROOTS, name.as_bytes());
-        let below = self.below(self.seat_roots(), &key)?;
-        self.update([key], |[own], batch| {
-            let state = NameState::of(own, &below)?;
-            if state.inode.is_none() {
-                inode.generation = state.next_generation;
-                inode.seq = batch.seq();
-                put(batch, &key, &inode);
-            }
-            Ok(())
-        })
+        inode.id = id.0;
+        let (name, owner) = (id.seat_root_name(), Some((new.uid, new.gid)));
+        self.insert_identified(self.seat_roots(), name.as_bytes(), inode, owner).map(drop)
     }
 
     /// Removes the empty directory `id`, whose name is at another seat. Does nothing if it is gone.
@@ -112,26 +101,14 @@ impl Session {
         (seat, id): (u16, DirId),
         planned: &Inode,
     ) -> Result<Inode> {
-        let _structure = self.read_structure();
-        check_name(name)?;
-        self.check_change(dir, name)?;
-        let key = key(dir.id(), name);
-        let below = self.below(dir, &key)?;
         let mut inode = planned.clone();
         inode.id = id.0;
         inode.set_seat(seat);
-        self.update([key], |[own], batch| {
-            let state = NameState::of(own, &below)?;
-            if state.inode.is_some() {
-                return Err(exists(name));
-            }
-            inode.generation = state.next_generation;
-            inode.seq = batch.seq();
-            put(batch, &key, &inode);
-            Ok(())
-        })?;
-        dir.touch(inode.ctime_ns);
-        Ok(inode)
+        let owner = Some((planned.uid, planned.gid));
+        match self.insert_identified(dir, name, inode, owner)? {
+            Some(inode) => Ok(inode),
+            None => self.lookup(dir, name, false),
+        }
     }
 
     /// Returns the directory at another seat for which `name` in `dir` stands, and its seat, after
@@ -160,5 +137,71 @@ impl Session {
             return Err(Error::new(Kind::Conflict, what));
         }
         self.rmdir(dir, name).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use esker_base::store::MemoryStore;
+
+    use super::*;
+    use crate::repository::Repository;
+    use crate::session::SessionOptions;
+    use crate::stack::identity::Identity;
+    use crate::stack::namespace::FollowLinks;
+
+    const NEW: NewFile =
+        NewFile { kind: FileKind::Directory, mode: 0o750, uid: 7, gid: 8, rdev: 0, target: &[] };
+
+    fn session() -> Result<Session> {
+        let options = SessionOptions { identity: Identity::root(), ..SessionOptions::default() };
+        Repository::new(Arc::new(MemoryStore::new())).begin(&[], options)
+    }
+
+    /// Symptom: the time of the root changed when a directory was made or removed whose name is at
+    /// another seat. Cause: the directory of seat roots has no record, so its times were written to
+    /// that of the root. Fix: no list keeps directories without records when they are touched.
+    #[test]
+    fn seat_roots_come_and_go_without_a_trace_in_the_root() -> Result<()> {
+        let session = session()?;
+        session.flush()?;
+        let before = session.stat(b"/", FollowLinks::No)?;
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let id = DirId(77);
+        session.make_seat_root(id, &NEW)?;
+        session.make_seat_root(id, &NEW)?;
+        let dir = session.open_seat_root(id)?;
+        assert_eq!((dir.mode(), dir.owner()), (0o750, (7, 8)));
+        session.create(&dir, b"f", 0o644)?;
+        assert_eq!(session.remove_seat_root(id).expect_err("in use").kind(), Kind::NotEmpty);
+        session.unlink(&dir, b"f")?;
+        session.remove_seat_root(id)?;
+        session.remove_seat_root(id)?;
+        assert_eq!(session.open_seat_root(id).expect_err("gone").kind(), Kind::NotFound);
+        session.flush()?;
+        assert_eq!(session.stat(b"/", FollowLinks::No)?, before);
+        Ok(())
+    }
+
+    #[test]
+    fn a_name_of_a_directory_at_another_seat_is_changed_there_only() -> Result<()> {
+        let session = session()?;
+        let (root, id) = (session.root(), DirId(77));
+        let planned = session.plan_directory(root, b"far", 0o700, Some((7, 8)))?;
+        let named = session.name_seat_root(root, b"far", (3, id), &planned)?;
+        assert_eq!((named.seat(), named.uid, named.dir_id()), (Some(3), 7, id));
+        assert_eq!(session.seat_root_to_remove(root, b"far")?, Some((3, id)));
+        let changes = crate::ops::AttributeChanges { mode: Some(0), ..Default::default() };
+        let refused = session.setattr(root, b"far", &changes).expect_err("at another seat");
+        assert_eq!(refused.kind(), Kind::CrossDevice);
+        let across = session.find(b"/far/f", FollowLinks::No).expect_err("at another seat");
+        assert_eq!(across.kind(), Kind::CrossDevice);
+        let other = session.unname_seat_root(root, b"far", DirId(78)).expect_err("another one");
+        assert_eq!(other.kind(), Kind::Conflict);
+        session.unname_seat_root(root, b"far", id)?;
+        assert_eq!(session.seat_root_to_remove(root, b"far")?, None);
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Path of a read: `namespace` and `list` find names in directories (`dir`) → `layers` asks each
 //! change set, the topmost first → tables. `lineage` knows which layers are branches, `dir_tree` all
-//! directories of a stack at once; `seat_search` follows a path within one seat of a live namespace; `unsealed` stacks a set that another process still writes.
+//! directories of a stack at once; `path_search` follows paths; `unsealed` stacks a set that another process still writes.
 //! Invariant: nothing here changes a change set. A session (`session`) adds a tree on top, which
 //! takes all changes.
 
@@ -15,5 +15,5 @@ pub(crate) mod lineage;
 pub mod list;
 pub mod namespace;
 pub mod path;
-pub mod seat_search;
+pub mod path_search;
 mod unsealed;

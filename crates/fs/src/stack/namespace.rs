@@ -17,7 +17,7 @@ use crate::inode::{DirId, FileKind, Inode, NameKind, column, key};
 use crate::stack::dir::{Dir, DirNode, TouchedDirs};
 use crate::stack::identity::{EXECUTE, Identity, READ};
 use crate::stack::layers::{LayerIndex, LayerStack, dir_of};
-use crate::stack::path::{SYMLINKS_MAX, components, show, split_last};
+use crate::stack::path::{show, split_last};
 
 /// Mode of the root directory of a stack without a record of it, which only the superuser can
 /// change: a session writes that record before anything else.
@@ -104,10 +104,11 @@ impl Namespace {
         let root = DirNode::new(&inode, None, false, &touched);
         let nodes = Mutex::default();
         let files = OpenFiles::default();
+        // No record has their times, so no list keeps them when they are touched.
         let hidden = |id: DirId, mode| {
             let mut inode = Inode::new(NameKind::Is(FileKind::Directory), mode, 0);
             inode.id = id.0;
-            DirNode::new(&inode, None, false, &touched)
+            DirNode::new(&inode, None, false, &Arc::default())
         };
         let links = hidden(DirId::LINKS, 0o700);
         let seat_roots = hidden(DirId::SEAT_ROOTS, 0o711);
@@ -411,22 +412,6 @@ impl Namespace {
         self.find_at(&self.shared.root, path, follow)
     }
 
-    /// Like [`Namespace::find`], for a `path` that starts at `from` unless it begins with a slash.
-    /// An empty path leads to `from`.
-    ///
-    /// # Errors
-    /// As [`Namespace::dir`].
-    pub fn find_at(
-        &self,
-        from: &Dir,
-        path: impl AsRef<[u8]>,
-        follow: FollowLinks,
-    ) -> Result<PathTarget> {
-        let path = path.as_ref();
-        let in_path = |error: Error| error.within(show(path));
-        self.walk(from, path, follow, &mut 0).map_err(in_path)
-    }
-
     /// Returns the attributes of the file at `path`.
     pub fn stat(&self, path: impl AsRef<[u8]>, follow: FollowLinks) -> Result<Inode> {
         self.find(path, follow).map(|found| found.inode)
@@ -443,57 +428,6 @@ impl Namespace {
         let end = parent.iter().rposition(|&byte| byte != b'/').map_or(parent.len(), |at| at + 1);
         let parent = &parent[..end];
         Ok((self.dir(parent)?, name))
-    }
-
-    fn walk(
-        &self,
-        from: &Dir,
-        path: &[u8],
-        follow: FollowLinks,
-        links: &mut usize,
-    ) -> Result<PathTarget> {
-        let parts = components(path)?;
-        let ends_in_dot = path.ends_with(b"/.") || path == b".";
-        let wants_dir = path.ends_with(b"/") || ends_in_dot;
-        let mut dir = if path.starts_with(b"/") { self.shared.root.clone() } else { from.clone() };
-        let mut at = 0;
-        while let Some(&name) = parts.get(at) {
-            at += 1;
-            let last = at == parts.len();
-            if name == b".." {
-                dir.check(&self.identity, EXECUTE, name)?;
-                dir = dir.location().map_or_else(|| self.shared.root.clone(), |(parent, _)| parent);
-                continue;
-            }
-            let inode = self.lookup(&dir, name, true)?;
-            if inode.kind() == Some(FileKind::Symlink)
-                && (!last || wants_dir || follow == FollowLinks::Yes)
-            {
-                *links += 1;
-                if *links > SYMLINKS_MAX {
-                    return Err(Error::new(Kind::Loop, "too many symbolic links"));
-                }
-                let found = self.walk(&dir, &inode.content, FollowLinks::Yes, links)?;
-                if last && !wants_dir {
-                    return Ok(found);
-                }
-                dir = self.dir_of(&found, name)?;
-                continue;
-            }
-            if last && !wants_dir {
-                return Ok(PathTarget { dir, name: name.to_vec(), inode });
-            }
-            dir = self.open_dir(&dir, name, &inode)?;
-        }
-        // The path ended in a directory, which is now open; its `.` is one of its names.
-        if ends_in_dot {
-            dir.check(&self.identity, EXECUTE, b".")?;
-        }
-        let inode = self.stat_dir(&dir)?;
-        Ok(match dir.location() {
-            Some((parent, name)) => PathTarget { dir: parent, name, inode },
-            None => PathTarget { dir, name: Vec::new(), inode },
-        })
     }
 
     /// Returns the target of the symbolic link at `path`.

@@ -133,7 +133,7 @@ impl<'a> ClientSession<'a> {
             files,
             lacking,
             is_repeated: false,
-            freeze: served.draw_freeze(),
+            freeze: served.freeze().draw_holder(),
             prepared_request: None,
             prepared: BTreeMap::new(),
             unnamed: Vec::new(),
@@ -185,8 +185,8 @@ impl<'a> ClientSession<'a> {
             served.metrics().count_request(header.verb);
             let done = if let Some(batch) = batch.as_mut().filter(|_| header.verb.is_change()) {
                 outcome.awaits_commit |= served.options().always_durable;
-                // What is synced at the other seat must not be lost with its name, and a name that came
-                // back after a crash would have no directory.
+                // Files that are synced at the other seat must not be lost with the name, and a name that
+                // came back after a crash would have no directory.
                 outcome.awaits_commit |= self.is_prepared_elsewhere();
                 let changed = self.change(&header, payload, batch, out);
                 self.end_preparation();

@@ -5,6 +5,7 @@
 //! A freeze ends with a thaw, with the connection that began it, or after [`FREEZE_MAX`]; then its
 //! snapshot fails.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use esker_base::{Clock, Error, Kind, Result};
@@ -17,12 +18,19 @@ const FREEZE_MAX: Duration = Duration::from_secs(10);
 /// The freeze of a seat.
 #[derive(Debug, Default)]
 pub(super) struct Freeze {
-    /// Who holds up changes, and since when by the monotonic clock.
+    /// The holder, which holds up changes, and since when, by the monotonic clock.
     holder: Mutex<Option<(u64, u64)>>,
     thawed: Notify,
+    /// The last holder that was drawn.
+    drawn: AtomicU64,
 }
 
 impl Freeze {
+    /// Returns a number for a new holder.
+    pub fn draw_holder(&self) -> u64 {
+        self.drawn.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Begins to hold up changes for `holder`. Those under way may still finish.
     ///
     /// # Errors

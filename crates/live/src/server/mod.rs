@@ -25,6 +25,7 @@ mod open_directories;
 mod open_file_limits;
 mod other_seats;
 mod peer_user;
+mod seat_placement;
 mod seat_snapshot;
 mod seen_links;
 mod served_namespace;

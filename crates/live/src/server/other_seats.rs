@@ -4,8 +4,6 @@
 //! A server asks them to make and remove directories whose names it has, and for their parts of
 //! snapshots. It never does so while it carries out changes, so two servers do not wait for each
 //! other.
-//! Source: IndexFS, thesis §2.1 (each new directory on the one of two random servers that has fewer
-//! entries; servers know these numbers approximately).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,17 +18,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::task::block_in_place;
 
+use super::seat_placement::SeatPlacement;
 use crate::client::{Answer, LiveClientOptions, LiveConnection, Request};
 use crate::proof::UserSecret;
 
 /// Time for which a server tries to reach another one. Its client waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Age of the known number of entries of a seat from which it is asked again.
-const ENTRIES_AGE_MAX: Duration = Duration::from_secs(5);
 /// Connections that wait for other seats at once, at most.
 const WAITING_MAX: usize = 128;
-/// Entries of a seat whose server does not answer: any other is chosen.
-const UNKNOWN_ENTRIES: u64 = u64::MAX / 2;
 /// Maximum bytes of the state of a server.
 const STATUS_BYTES_MAX: usize = 1 << 20;
 
@@ -44,8 +39,7 @@ pub(super) struct OtherSeats {
     changes: Vec<SeatConnection>,
     /// Other connections, since a change may wait for the end of a snapshot.
     snapshots: Vec<SeatConnection>,
-    /// What is known of each seat.
-    loads: Mutex<Vec<SeatLoad>>,
+    placement: SeatPlacement,
     /// Directories at other seats that are being removed.
     closing: Mutex<HashSet<DirId>>,
     /// Notified when one of these has ended.
@@ -58,13 +52,6 @@ pub(super) struct OtherSeats {
 
 /// The connection to a seat, made when it is first needed.
 type SeatConnection = Mutex<Option<LiveConnection>>;
-
-/// Approximately how many entries a seat has.
-#[derive(Clone, Copy, Debug, Default)]
-struct SeatLoad {
-    entries: u64,
-    asked_ns: u64,
-}
 
 impl OtherSeats {
     /// The seats of the live namespace `name`, which has `seats`, from the server of `own`.
@@ -81,7 +68,7 @@ impl OtherSeats {
             secret,
             changes: (0..seats).map(|_| Mutex::default()).collect(),
             snapshots: (0..seats).map(|_| Mutex::default()).collect(),
-            loads: Mutex::new(vec![SeatLoad::default(); seats]),
+            placement: SeatPlacement::new(own, seats),
             closing: Mutex::default(),
             closed: Condvar::new(),
             snapshot: Mutex::default(),
@@ -155,28 +142,15 @@ impl OtherSeats {
         true
     }
 
-    /// Chooses the seat of a new directory: the one of two random seats that has fewer entries.
-    /// Counts the directory for it. `own_entries` are those of this seat.
+    /// Chooses the seat of a new directory. `own_entries` are those of this seat.
     pub fn choose(&self, own_entries: u64, clock: &dyn Clock) -> u16 {
-        let mut random = Random::from_system();
-        let mut draw = |below: usize| {
-            let below = u64::try_from(below).expect("a number of seats");
-            u16::try_from(random.next_u64() % below).expect("a seat")
-        };
-        let first = draw(self.changes.len());
-        let mut second = draw(self.changes.len() - 1);
-        second += u16::from(second >= first);
-        for seat in [first, second] {
-            self.refresh(seat, own_entries, clock);
-        }
-        let mut loads = self.loads.lock();
-        let entries = |seat: u16| loads[usize::from(seat)].entries;
-        let mut chosen = if entries(second) < entries(first) { second } else { first };
-        if entries(chosen) >= UNKNOWN_ENTRIES {
-            chosen = self.own;
-        }
-        loads[usize::from(chosen)].entries += 1;
-        chosen
+        let ask = |seat| if seat == self.own { Some(own_entries) } else { self.entries_of(seat) };
+        self.placement.choose(&mut Random::from_system(), clock, ask)
+    }
+
+    /// Records that the server of `seat` does not answer: for some seconds no directory goes there.
+    pub fn set_unanswering(&self, seat: u16, clock: &dyn Clock) {
+        self.placement.set_unanswering(seat, clock);
     }
 
     /// Sends `requests` to the server of `seat`, and returns the answer to each, in order: an error
@@ -249,28 +223,6 @@ impl OtherSeats {
             patience: PATIENCE,
         };
         LiveConnection::connect(&self.store, (&self.name, seat), options)
-    }
-
-    /// Asks for the number of entries of `seat` if the known one is old. Without an answer, the seat
-    /// counts as full.
-    fn refresh(&self, seat: u16, own_entries: u64, clock: &dyn Clock) {
-        let asked_ns = self.loads.lock()[usize::from(seat)].asked_ns;
-        let age_ns = u128::from(clock.monotonic_ns().saturating_sub(asked_ns));
-        if asked_ns != 0 && age_ns <= ENTRIES_AGE_MAX.as_nanos() {
-            return;
-        }
-        let entries = if seat == self.own { Some(own_entries) } else { self.entries_of(seat) };
-        self.set_load(seat, entries.unwrap_or(UNKNOWN_ENTRIES), clock);
-    }
-
-    fn set_load(&self, seat: u16, entries: u64, clock: &dyn Clock) {
-        let load = SeatLoad { entries, asked_ns: clock.monotonic_ns().max(1) };
-        self.loads.lock()[usize::from(seat)] = load;
-    }
-
-    /// Records that the server of `seat` does not answer.
-    pub fn set_unanswering(&self, seat: u16, clock: &dyn Clock) {
-        self.set_load(seat, UNKNOWN_ENTRIES, clock);
     }
 
     fn entries_of(&self, seat: u16) -> Option<u64> {

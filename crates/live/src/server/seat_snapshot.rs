@@ -26,7 +26,7 @@ use crate::wire::FRAME_BYTES_MAX;
 pub(super) fn snapshot_seats(served: &ServedNamespace, name: &str) -> Result<SetId> {
     let _snapshot = served.seats().begin_snapshot()?;
     served.session().snapshot_with(name, |snapshot, take_own| {
-        let holder = served.draw_freeze();
+        let holder = served.freeze().draw_holder();
         let parts = take_parts(served, holder, (snapshot, take_own));
         served.freeze().end(holder);
         if parts.is_err() {

@@ -2,7 +2,6 @@
 //! Served namespace: the state that all connections of a server share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_fs::session::Session;
@@ -55,8 +54,6 @@ pub(super) struct ServedNamespace {
     seat: u16,
     seats: OtherSeats,
     freeze: Freeze,
-    /// Number of freezes so far, which identifies them.
-    freezes: AtomicU64,
     /// Instance and epoch, and whether the server before ended in order.
     identity: (u64, u64, bool),
     began_ns: u64,
@@ -112,7 +109,6 @@ impl ServedNamespace {
             seat,
             seats,
             freeze: Freeze::default(),
-            freezes: AtomicU64::new(1),
             set: session.set(),
             session,
             began_ns: options.clock.now_ns(),
@@ -170,17 +166,6 @@ impl ServedNamespace {
 
     pub fn freeze(&self) -> &Freeze {
         &self.freeze
-    }
-
-    /// Returns a number for a new freeze.
-    pub fn draw_freeze(&self) -> u64 {
-        self.freezes.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Returns an identity for a new directory at another seat.
-    pub fn draw_identity(&self) -> u128 {
-        let mut random = Random::from_system();
-        u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())
     }
 
     /// About how many entries the seat has.

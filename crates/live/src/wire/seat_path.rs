@@ -4,7 +4,7 @@
 use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
 use esker_fs::inode::{DirId, Inode};
 
-use super::{LiveAttributes, NAME_BYTES_MAX, PATH_BYTES_MAX, put_attributes, take_attributes};
+use super::{LiveAttributes, NAME_BYTES_MAX, put_attributes, take_attributes};
 
 /// Maximum bytes of a path to which symbolic links were added, and of the path of a directory.
 const LONG_PATH_BYTES_MAX: usize = 1 << 20;
@@ -76,7 +76,6 @@ impl SeatPath {
     /// # Errors
     /// Damage if the bytes are none.
     pub fn take(input: &mut WireInput) -> Result<Self, WireDamage> {
-        const { assert!(LONG_PATH_BYTES_MAX >= PATH_BYTES_MAX) };
         Ok(match input.u8()? {
             0 => Self::Found {
                 dir: DirId(input.u128()?),

@@ -16,6 +16,7 @@ const MAGIC: [u8; 8] = *b"ESKERMNF";
 /// all others.
 const VERSION: u16 = 5;
 const VERSION_OF_OWN_IDENTITIES: u16 = 6;
+
 /// Encodes the snapshot.
 ///
 /// # Errors

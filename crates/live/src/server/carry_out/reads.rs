@@ -10,7 +10,7 @@ use esker_fs::stack::dir::Dir;
 use esker_fs::stack::identity::EXECUTE;
 use esker_fs::stack::list::DirCursor;
 use esker_fs::stack::namespace::FollowLinks;
-use esker_fs::stack::seat_search::{SeatSearch, path_at_seat};
+use esker_fs::stack::path_search::{SeatSearch, path_at_seat};
 use esker_table::manifest::{SetId, encode_manifest};
 use tokio::task::block_in_place;
 

@@ -9,11 +9,11 @@
 use std::collections::BTreeMap;
 
 use esker_base::wire::WireInput;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Kind, Random, Result};
 use esker_fs::inode::{DirId, FileKind, Inode};
 use esker_fs::ops::{NewFile, RenameFlags};
 use esker_fs::stack::dir::Dir;
-use esker_fs::stack::seat_search::top_of;
+use esker_fs::stack::path_search::top_of;
 use hashbrown::HashSet;
 use tokio::task::block_in_place;
 
@@ -23,30 +23,22 @@ use crate::client::{LiveDir, Request};
 use crate::server::client_window::ItemPosition;
 use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, Verb};
 
-/// What another seat has done for an item.
+/// The part of an item at another seat: planned, and then done.
 #[derive(Debug)]
 pub(super) enum SeatPreparation {
-    /// Made a directory, which gets its name now.
+    /// A directory is made, which then gets its name.
     Made { seat: u16, id: DirId, planned: Box<Inode> },
-    /// Removed a directory, whose name goes now.
-    Removed(DirId),
-    /// Refused.
+    /// A directory is removed, whose name goes then.
+    Removed { seat: u16, id: DirId },
+    /// The item fails.
     Refused(Error),
 }
 
-/// A step of a change at another seat.
-struct SeatStep {
-    seat: u16,
-    id: DirId,
-    /// What it is once it is done.
-    done: SeatPreparation,
-}
-
-impl SeatStep {
-    fn request(&self) -> Request {
-        let name = self.id.seat_root_name();
-        match &self.done {
-            SeatPreparation::Made { planned, .. } => {
+impl SeatPreparation {
+    /// The request to the server of the other seat; `None` if there is nothing to ask for.
+    fn request(&self) -> Option<(u16, Request)> {
+        let (seat, request) = match self {
+            Self::Made { seat, id, planned } => {
                 let new = NewFile {
                     kind: FileKind::Directory,
                     mode: planned.mode,
@@ -55,11 +47,19 @@ impl SeatStep {
                     rdev: 0,
                     target: &[],
                 };
-                Request::make_node(&seat_roots(self.seat), name.as_bytes(), (&new, false))
+                let name = id.seat_root_name();
+                (*seat, Request::make_node(&seat_roots(*seat), name.as_bytes(), (&new, false)))
             }
-            _ => Request::remove_directory(&seat_roots(self.seat), &[name.as_bytes()]),
-        }
+            Self::Removed { seat, id } => (*seat, removal(*seat, *id)),
+            Self::Refused(_) => return None,
+        };
+        Some((seat, request.durable()))
     }
+}
+
+/// The request that removes the directory `id` at `seat`.
+fn removal(seat: u16, id: DirId) -> Request {
+    Request::remove_directory(&seat_roots(seat), &[id.seat_root_name().as_bytes()])
 }
 
 /// The directory of the seat roots, to a server of its seat.
@@ -113,7 +113,7 @@ impl ClientSession<'_> {
         verb: Verb,
         payload: &[u8],
         waiting: &[bool],
-    ) -> Result<Vec<(u16, SeatStep)>, FrameRefusal> {
+    ) -> Result<Vec<(u16, SeatPreparation)>, FrameRefusal> {
         let mut names = Vec::new();
         let mut input = WireInput::new(payload);
         let dir = self.directories.get(DirId(input.u128()?)).ok_or(FrameRefusal::LacksDirectory)?;
@@ -157,48 +157,52 @@ impl ClientSession<'_> {
         dir: &Dir,
         name: &[u8],
         (mode, owner): (u32, Option<(u32, u32)>),
-    ) -> Option<SeatStep> {
+    ) -> Option<SeatPreparation> {
         // A directory that cannot be made is refused with its change.
         let planned = self.session.plan_directory(dir, name, mode, owner).ok()?;
         let seat = self.served.seats().choose(self.served.entries(), self.served.clock());
-        let id = DirId(self.served.draw_identity());
-        let made = SeatPreparation::Made { seat, id, planned: Box::new(planned) };
-        (seat != self.served.seat()).then_some(SeatStep { seat, id, done: made })
+        let made = || SeatPreparation::Made { seat, id: random_id(), planned: Box::new(planned) };
+        (seat != self.served.seat()).then(made)
     }
 
     /// Finds the seat of the directory `name` of `dir`, which no rename moves from now on; `None` if
     /// that is this one.
-    fn plan_removal(&self, dir: &Dir, name: &[u8]) -> Option<SeatStep> {
+    fn plan_removal(&self, dir: &Dir, name: &[u8]) -> Option<SeatPreparation> {
         let seats = self.served.seats();
         loop {
             // Renames are carried out under this lock.
             let clients = self.served.clients().lock();
-            // What is at this seat is removed, or refused, with its change.
+            // A directory at this seat is removed, or its removal refused, with the change.
             let (seat, id) = self.session.seat_root_to_remove(dir, name).ok()??;
             if seats.begin_closing(id) {
-                return Some(SeatStep { seat, id, done: SeatPreparation::Removed(id) });
+                return Some(SeatPreparation::Removed { seat, id });
             }
             drop(clients);
             // Another client removes it, or this one did on a connection that broke.
             if !block_in_place(|| seats.wait_closed(id)) {
-                return Some(SeatStep { seat, id, done: SeatPreparation::Refused(changing()) });
+                return Some(SeatPreparation::Refused(changing()));
             }
         }
     }
 
     /// Has other seats carry out `steps`, those of one seat together. Returns what they did, by item.
-    fn carry_out_elsewhere(&self, steps: Vec<(u16, SeatStep)>) -> BTreeMap<u16, SeatPreparation> {
+    fn carry_out_elsewhere(
+        &self,
+        steps: Vec<(u16, SeatPreparation)>,
+    ) -> BTreeMap<u16, SeatPreparation> {
         let seats = self.served.seats();
-        let (mut prepared, mut by_seat) = (BTreeMap::new(), BTreeMap::<u16, Vec<_>>::new());
+        let (mut prepared, mut by_seat) = (BTreeMap::new(), BTreeMap::new());
         for (item, step) in steps {
-            match step.done {
-                SeatPreparation::Refused(_) => drop(prepared.insert(item, step.done)),
-                _ => by_seat.entry(step.seat).or_default().push((item, step)),
+            match step.request() {
+                None => drop(prepared.insert(item, step)),
+                Some((seat, request)) => {
+                    let (requests, steps): &mut (Vec<_>, Vec<_>) = by_seat.entry(seat).or_default();
+                    requests.push(request);
+                    steps.push((item, step));
+                }
             }
         }
-        for (seat, steps) in by_seat {
-            let requests: Vec<Request> =
-                steps.iter().map(|(_, step)| step.request().durable()).collect();
+        for (seat, (requests, steps)) in by_seat {
             let busy = || Err(Error::new(Kind::Unavailable, "too many wait for other seats"));
             let answers = seats.wait_for(|| seats.call(seat, requests));
             let answers = answers.unwrap_or_else(|| steps.iter().map(|_| busy()).collect());
@@ -207,23 +211,21 @@ impl ClientSession<'_> {
                 if outcome.as_ref().is_err_and(|error| error.kind() == Kind::Unavailable) {
                     seats.set_unanswering(seat, self.served.clock());
                 }
-                if let Some(step) = self.conclude(step, outcome) {
-                    prepared.insert(item, step);
-                }
+                prepared.extend(self.conclude(step, outcome).map(|step| (item, step)));
             }
         }
         prepared
     }
 
-    /// What the change has to know of `step`, which had this outcome at the other seat.
-    fn conclude(&self, step: SeatStep, outcome: Result<()>) -> Option<SeatPreparation> {
-        match (&step.done, outcome) {
-            (_, Ok(())) => Some(step.done),
+    /// The preparation that the change finds, after the outcome of `step` at the other seat.
+    fn conclude(&self, step: SeatPreparation, outcome: Result<()>) -> Option<SeatPreparation> {
+        match (&step, outcome) {
+            (_, Ok(())) => Some(step),
             // It is gone, maybe since before a crash.
-            (SeatPreparation::Removed(_), Err(error)) if error.kind() == Kind::NotFound => {
-                Some(step.done)
+            (SeatPreparation::Removed { .. }, Err(error)) if error.kind() == Kind::NotFound => {
+                Some(step)
             }
-            (SeatPreparation::Removed(id), Err(error)) => {
+            (SeatPreparation::Removed { id, .. }, Err(error)) => {
                 self.served.seats().end_closing(*id);
                 Some(SeatPreparation::Refused(error))
             }
@@ -243,9 +245,7 @@ impl ClientSession<'_> {
         for (_, step) in std::mem::take(&mut self.prepared) {
             match step {
                 SeatPreparation::Made { seat, id, .. } => self.unnamed.push((seat, id)),
-                SeatPreparation::Removed(id) => {
-                    self.served.seats().end_closing(id);
-                }
+                SeatPreparation::Removed { id, .. } => self.served.seats().end_closing(id),
                 SeatPreparation::Refused(_) => {}
             }
         }
@@ -254,9 +254,7 @@ impl ClientSession<'_> {
     /// Removes directories at other seats that got no name. One that stays is garbage.
     pub(super) fn discard_unnamed(&mut self) {
         for (seat, id) in std::mem::take(&mut self.unnamed) {
-            let root = id.seat_root_name();
-            let request = Request::remove_directory(&seat_roots(seat), &[root.as_bytes()]);
-            let _ = self.served.seats().call(seat, vec![request]);
+            let _ = self.served.seats().call(seat, vec![removal(seat, id)]);
         }
     }
 
@@ -280,7 +278,9 @@ impl ClientSession<'_> {
     /// Removes the directory `name`, which is at this seat or was removed at its own.
     pub(super) fn remove_prepared(&mut self, item: u16, (dir, name): (&Dir, &[u8])) -> Result<()> {
         match self.prepared.get(&item) {
-            Some(SeatPreparation::Removed(id)) => self.session.unname_seat_root(dir, name, *id),
+            Some(SeatPreparation::Removed { id, .. }) => {
+                self.session.unname_seat_root(dir, name, *id)
+            }
             Some(SeatPreparation::Refused(error)) => {
                 Err(Error::new(error.kind(), error.to_string()))
             }
@@ -329,6 +329,13 @@ impl ClientSession<'_> {
         }
         Ok(())
     }
+}
+
+/// An identity that nobody can guess.
+fn random_id() -> DirId {
+    let mut bytes = [0; 16];
+    Random::from_system().fill(&mut bytes);
+    DirId(u128::from_le_bytes(bytes))
 }
 
 fn changing() -> Error {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Seat search: follows a path within one seat of a live namespace, from the root or from a
-//! directory whose name is at another seat.
+//! Path search: follows a path and the symbolic links in it, from any directory.
+//!
+//! In the set of a seat of a live namespace a path may lead to a directory at another seat, or, if it
+//! began at one whose name is at another seat, out of it. The search then ends with the rest of the
+//! path. In every other namespace it leads to its end.
 
-use std::collections::VecDeque;
+use std::borrow::Cow;
 
 use esker_base::{Error, Kind, Result};
 
@@ -40,40 +43,42 @@ pub enum SeatSearch {
 }
 
 /// The rest of a path.
-struct RestOfPath {
-    parts: VecDeque<Vec<u8>>,
-    /// True if it leads to a directory: it ends with a slash, or with `.` or `..`.
+struct RestOfPath<'a> {
+    /// Its components, the last one first.
+    parts: Vec<Cow<'a, [u8]>>,
+    /// True if it leads to a directory: it ends with a slash or with `.`.
     wants_dir: bool,
+    /// True if it ends with `.`.
+    ends_in_dot: bool,
 }
 
-impl RestOfPath {
-    fn new(path: &[u8]) -> Result<Self> {
-        let parts = components(path)?.into_iter().map(<[u8]>::to_vec).collect();
-        let wants_dir = path.ends_with(b"/") || path.ends_with(b"/.") || path == b".";
-        Ok(Self { parts, wants_dir })
+impl<'a> RestOfPath<'a> {
+    fn new(path: &'a [u8]) -> Result<Self> {
+        let parts = components(path)?.into_iter().rev().map(Cow::Borrowed).collect();
+        let ends_in_dot = path.ends_with(b"/.") || path == b".";
+        Ok(Self { parts, wants_dir: path.ends_with(b"/") || ends_in_dot, ends_in_dot })
     }
 
     /// Puts the target of a symbolic link before the rest.
     fn prepend(&mut self, target: &[u8]) -> Result<()> {
-        let target = Self::new(target)?;
-        self.wants_dir |= self.parts.is_empty() && target.wants_dir;
-        for part in target.parts.into_iter().rev() {
-            self.parts.push_front(part);
+        let target = RestOfPath::new(target)?;
+        if self.parts.is_empty() {
+            self.wants_dir |= target.wants_dir;
+            self.ends_in_dot |= target.ends_in_dot;
         }
+        self.parts.extend(target.parts.into_iter().map(|part| Cow::Owned(part.into_owned())));
         Ok(())
     }
 
     /// The path, after `first`.
-    fn text(self, first: &[u8]) -> Result<Vec<u8>> {
+    fn text(&self, first: &[u8]) -> Result<Vec<u8>> {
         let mut text = first.to_vec();
-        for part in &self.parts {
+        let parts = self.parts.iter().rev().map(|part| &part[..]);
+        for part in parts.chain(self.wants_dir.then_some(&b""[..])) {
             if !text.is_empty() && !text.ends_with(b"/") {
                 text.push(b'/');
             }
             text.extend_from_slice(part);
-        }
-        if self.wants_dir && !text.is_empty() && !text.ends_with(b"/") {
-            text.push(b'/');
         }
         if text.len() > REST_BYTES_MAX {
             return Err(Error::new(Kind::TooLarge, "a path that is too long with its links"));
@@ -83,35 +88,66 @@ impl RestOfPath {
 }
 
 impl Namespace {
-    /// Follows `path` from `top`, the root or a seat root, as far as it is at this seat.
+    /// Looks up `path`, which starts at `from` unless it begins with a slash, with content and
+    /// extended attributes. An empty path leads to `from`.
+    ///
+    /// # Errors
+    /// As [`Namespace::dir`]; `CrossDevice` if it leads to a directory at another seat.
+    pub fn find_at(
+        &self,
+        from: &Dir,
+        path: impl AsRef<[u8]>,
+        follow: FollowLinks,
+    ) -> Result<PathTarget> {
+        let path = path.as_ref();
+        let from = if path.starts_with(b"/") { self.root() } else { from };
+        match self.search((self.root(), from), path, follow)? {
+            SeatSearch::Found(found) => Ok(found),
+            _ => {
+                let what = format!("{}: at another seat of its live namespace", show(path));
+                Err(Error::new(Kind::CrossDevice, what))
+            }
+        }
+    }
+
+    /// Follows `path` from `top`, the root or a seat root, also if it begins with a slash, as far as
+    /// it is at this seat.
     ///
     /// # Errors
     /// As [`Namespace::find`].
     pub fn search_seat(&self, top: &Dir, path: &[u8], follow: FollowLinks) -> Result<SeatSearch> {
-        let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
-        let wants_dir = path.ends_with(b"/");
-        let mut rest = RestOfPath::new(&path[start..])?;
-        rest.wants_dir |= wants_dir;
-        self.search_rest(top, rest, follow).map_err(|error| error.within(show(path)))
+        self.search((top, top), path, follow)
+    }
+
+    /// Follows `path` from `from`, which is `top` or below it.
+    fn search(
+        &self,
+        (top, from): (&Dir, &Dir),
+        path: &[u8],
+        follow: FollowLinks,
+    ) -> Result<SeatSearch> {
+        let searched =
+            RestOfPath::new(path).and_then(|rest| self.search_rest(top, from, rest, follow));
+        searched.map_err(|error| error.within(show(path)))
     }
 
     fn search_rest(
         &self,
         top: &Dir,
+        from: &Dir,
         mut rest: RestOfPath,
         follow: FollowLinks,
     ) -> Result<SeatSearch> {
-        let mut dir = top.clone();
-        let mut links = 0;
-        while let Some(name) = rest.parts.pop_front() {
-            if name == b".." {
+        let (mut dir, mut links) = (from.clone(), 0);
+        while let Some(name) = rest.parts.pop() {
+            if *name == b".."[..] {
                 dir.check(self.identity(), EXECUTE, &name)?;
                 match dir.location() {
                     Some(_) if dir.id() == top.id() => {
                         return Ok(SeatSearch::Above { rest: rest.text(b"..")? });
                     }
                     Some((parent, _)) => dir = parent,
-                    None => {}
+                    None => dir = top.clone(),
                 }
                 continue;
             }
@@ -133,13 +169,18 @@ impl Namespace {
                 continue;
             }
             if let Some(seat) = inode.seat() {
-                let (id, rest) = (inode.dir_id(), rest.text(b"")?);
+                let (id, name, rest) = (inode.dir_id(), name.into_owned(), rest.text(b"")?);
                 return Ok(SeatSearch::Elsewhere { seat, id, name: (dir, name), rest });
             }
             if is_last && !rest.wants_dir {
+                let name = name.into_owned();
                 return Ok(SeatSearch::Found(PathTarget { dir, name, inode }));
             }
             dir = self.open_dir(&dir, &name, &inode)?;
+        }
+        // The path ended in a directory, which is now open; its `.` is one of its names.
+        if rest.ends_in_dot {
+            dir.check(self.identity(), EXECUTE, b".")?;
         }
         let inode = self.stat_dir(&dir)?;
         Ok(SeatSearch::Found(match dir.location().filter(|_| dir.id() != top.id()) {
