@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Live namespaces: one tree that many clients change at once, through a server.
+//! Live namespaces: one tree that many clients change at once, through one or more servers.
 //!
-//! A live namespace is an open change set. The server that writes it is an ordinary writer of the
-//! set: another process that resumes the set fences that server and continues where it stopped.
-//! Only changes that are not in a log yet exist in a server's memory alone, and their clients know
-//! that.
+//! A live namespace has one or more seats: open change sets, among which its directories are shared.
+//! The server that writes one is an ordinary writer of the set: another process that resumes the set
+//! fences that server and continues where it stopped. Only changes that are not in a log yet exist in
+//! a server's memory alone, and their clients know that.
 //!
 //! ```text
 //! client/   requests under way, repeated to another server if theirs is lost

@@ -5,6 +5,7 @@
 //! Requests are decoded in place. The changes of a batch run under the lock of the known clients
 //! (`changes`), so that their records are in the order of the changes; `reads` take no lock.
 
+mod change_items;
 mod changes;
 mod named_file;
 mod reads;

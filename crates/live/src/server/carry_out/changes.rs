@@ -6,21 +6,25 @@
 //! get the same values again. The record of these follows at the end of the batch, before any
 //! change of another client, so a crash that loses it also loses everything that was changed later.
 
-use esker_base::wire::{WireDamage, WireInput};
+use esker_base::wire::WireInput;
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::xattr::XATTR_VALUE_BYTES_MAX;
-use esker_fs::inode::{DirId, FileId, FileKind, Inode, NameKind};
-use esker_fs::ops::{NewFile, RenameFlags, XattrSet};
+use esker_fs::inode::{DirId, FileId, FileKind, Inode};
+use esker_fs::ops::NewFile;
 use esker_fs::stack::dir::Dir;
 use esker_table::manifest::SetId;
 
+use super::change_items::{
+    skip_change, take_adopted, take_condition, take_flags, take_mode, take_new_file,
+};
 use super::named_file::NamedFile;
+use super::seat_directories::not_of_clients;
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
 use crate::wire::{
-    ANSWER_TEXT_BYTES_MAX, AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, MAKE_OPENS,
-    PATH_BYTES_MAX, RangeChange, TRANSFER_BYTES_MAX, Verb, WriteMode, finish_frame, put_attributes,
-    put_status, start_frame,
+    ANSWER_TEXT_BYTES_MAX, AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, PATH_BYTES_MAX,
+    RangeChange, TRANSFER_BYTES_MAX, Verb, WriteMode, finish_frame, put_attributes, put_status,
+    start_frame,
 };
 
 impl ClientSession<'_> {
@@ -292,42 +296,6 @@ impl ClientSession<'_> {
         Ok(made.map(|()| ItemEffect::InTree))
     }
 
-    /// Carries out a change of the directory of seat roots, for the server of another seat, or of the
-    /// attributes of a directory there.
-    fn change_seat_root(
-        &self,
-        verb: Verb,
-        input: &mut WireInput,
-    ) -> Result<Result<ItemEffect>, FrameRefusal> {
-        let identity = |name: &[u8]| {
-            let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 32);
-            let id = text.and_then(|text| u128::from_str_radix(text, 16).ok());
-            let id = id.map(DirId).filter(|id| *id != DirId::ROOT && *id < DirId::SEAT_ROOTS);
-            id.ok_or_else(|| Error::new(Kind::Invalid, "no identity of a directory"))
-        };
-        let check = || self.check_is_of_owner("make directories whose names are at other seats");
-        let done = match verb {
-            Verb::MakeNode => {
-                let (new, _) = take_new_file(input)?;
-                let id = identity(take_name(input)?);
-                let made = check().and(id).and_then(|id| {
-                    self.superuser.make_seat_root(id, &new)?;
-                    self.superuser.stat_dir(&self.superuser.open_seat_root(id)?)
-                });
-                return Ok(made.map(|inode| ItemEffect::Made(Box::new(inode))));
-            }
-            Verb::RemoveDirectory => {
-                let id = identity(take_name(input)?);
-                check().and(id).and_then(|id| self.superuser.remove_seat_root(id))
-            }
-            _ => {
-                skip_change(verb, input)?;
-                Err(not_of_clients())
-            }
-        };
-        Ok(done.map(|()| ItemEffect::InTree))
-    }
-
     fn open_or_close(&self, verb: Verb, dir: &Dir, file: &NamedFile) -> Result<()> {
         match verb {
             Verb::Open => self.open(dir, file),
@@ -496,119 +464,4 @@ impl FileIds {
     fn get(&self, item: u16) -> FileId {
         FileId::hashed(self.set, self.first.wrapping_add(u128::from(item)))
     }
-}
-
-pub(super) fn take_mode(input: &mut WireInput) -> Result<u32, WireDamage> {
-    let mode = input.varint_max(0o7777, "permission bits")?;
-    Ok(u32::try_from(mode).expect("checked"))
-}
-
-/// Reads the identity of an adopted directory, and the name for it.
-fn take_adopted<'b>(input: &mut WireInput<'b>) -> Result<(DirId, &'b [u8]), WireDamage> {
-    Ok((DirId(input.u128()?), take_name(input)?))
-}
-
-fn not_of_clients() -> Error {
-    Error::new(Kind::NotPermitted, "only servers change names of directories at other seats")
-}
-
-fn take_flags(input: &mut WireInput) -> Result<RenameFlags, WireDamage> {
-    match input.u8()? {
-        0 => Ok(RenameFlags::Replace),
-        1 => Ok(RenameFlags::NoReplace),
-        2 => Ok(RenameFlags::Exchange),
-        _ => Err(input.damage("how to rename")),
-    }
-}
-
-fn take_condition(input: &mut WireInput) -> Result<XattrSet, WireDamage> {
-    match input.u8()? {
-        0 => Ok(XattrSet::Any),
-        1 => Ok(XattrSet::Create),
-        2 => Ok(XattrSet::Replace),
-        _ => Err(input.damage("a condition")),
-    }
-}
-
-/// Reads a file to make, and whether to open it.
-pub(super) fn take_new_file<'b>(
-    input: &mut WireInput<'b>,
-) -> Result<(NewFile<'b>, bool), WireDamage> {
-    let code = input.u8()?;
-    let kind = match NameKind::of_number((code & !MAKE_OPENS).into()) {
-        Some(NameKind::Is(kind)) => kind,
-        _ => return Err(input.damage("a kind of file")),
-    };
-    let mode = take_mode(input)?;
-    let mut owner = || {
-        let id = input.varint()?;
-        u32::try_from(id).map_err(|_| input.damage("a number of 32 bits"))
-    };
-    let (uid, gid) = (owner()?, owner()?);
-    let rdev = input.varint()?;
-    let target = input.bytes(PATH_BYTES_MAX, "a target")?;
-    Ok((NewFile { kind, mode, uid, gid, rdev, target }, code & MAKE_OPENS != 0))
-}
-
-/// Passes over an item that was carried out before.
-fn skip_change(verb: Verb, input: &mut WireInput) -> Result<(), WireDamage> {
-    match verb {
-        Verb::Create | Verb::MakeDirectory => {
-            take_mode(input)?;
-        }
-        Verb::MakeSymlink => {
-            input.bytes(PATH_BYTES_MAX, "a target")?;
-        }
-        Verb::MakeNode => {
-            take_new_file(input)?;
-        }
-        Verb::Rename => {
-            take_flags(input)?;
-        }
-        Verb::InsertAdopted => {
-            take_adopted(input)?;
-            return Ok(());
-        }
-        Verb::Unlink | Verb::RemoveDirectory => {}
-        _ => {
-            NamedFile::take(input)?;
-        }
-    }
-    match verb {
-        Verb::SetAttributes => {
-            AttributeRequest::take(input)?;
-        }
-        Verb::Write => {
-            input.varint()?;
-            WriteMode::take(input)?;
-            input.bytes(TRANSFER_BYTES_MAX, "bytes to write")?;
-        }
-        Verb::Allocate => {
-            input.varint()?;
-            input.varint()?;
-            RangeChange::take(input)?;
-        }
-        Verb::Link => {
-            input.u128()?;
-            take_name(input)?;
-        }
-        Verb::Rename => {
-            take_name(input)?;
-            input.u128()?;
-            take_name(input)?;
-        }
-        Verb::SetXattr => {
-            take_name(input)?;
-            take_condition(input)?;
-            input.bytes(XATTR_VALUE_BYTES_MAX, "a value")?;
-        }
-        Verb::RemoveXattr => {
-            take_name(input)?;
-        }
-        Verb::Open | Verb::Close => {}
-        _ => {
-            take_name(input)?;
-        }
-    }
-    Ok(())
 }

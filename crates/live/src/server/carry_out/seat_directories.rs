@@ -17,7 +17,8 @@ use esker_fs::stack::path_search::top_of;
 use hashbrown::HashSet;
 use tokio::task::block_in_place;
 
-use super::changes::{take_mode, take_new_file};
+use super::change_items::{skip_change, take_mode, take_new_file};
+use super::changes::ItemEffect;
 use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, Request};
 use crate::server::client_window::ItemPosition;
@@ -293,6 +294,42 @@ impl ClientSession<'_> {
         }
     }
 
+    /// Carries out a change of the directory of seat roots, for the server of another seat, or of the
+    /// attributes of a directory there.
+    pub(super) fn change_seat_root(
+        &self,
+        verb: Verb,
+        input: &mut WireInput,
+    ) -> Result<Result<ItemEffect>, FrameRefusal> {
+        let identity = |name: &[u8]| {
+            let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 32);
+            let id = text.and_then(|text| u128::from_str_radix(text, 16).ok());
+            let id = id.map(DirId).filter(|id| *id != DirId::ROOT && *id < DirId::SEAT_ROOTS);
+            id.ok_or_else(|| Error::new(Kind::Invalid, "no identity of a directory"))
+        };
+        let check = || self.check_is_of_owner("make directories whose names are at other seats");
+        let done = match verb {
+            Verb::MakeNode => {
+                let (new, _) = take_new_file(input)?;
+                let id = identity(take_name(input)?);
+                let made = check().and(id).and_then(|id| {
+                    self.superuser.make_seat_root(id, &new)?;
+                    self.superuser.stat_dir(&self.superuser.open_seat_root(id)?)
+                });
+                return Ok(made.map(|inode| ItemEffect::Made(Box::new(inode))));
+            }
+            Verb::RemoveDirectory => {
+                let id = identity(take_name(input)?);
+                check().and(id).and_then(|id| self.superuser.remove_seat_root(id))
+            }
+            _ => {
+                skip_change(verb, input)?;
+                Err(not_of_clients())
+            }
+        };
+        Ok(done.map(|()| ItemEffect::InTree))
+    }
+
     /// Fails for a rename that this seat cannot carry out alone.
     pub(super) fn check_rename(
         &self,
@@ -340,4 +377,9 @@ fn random_id() -> DirId {
 
 fn changing() -> Error {
     Error::new(Kind::Conflict, "the directory is being removed or was just made; try again")
+}
+
+/// The reason that a client does not change the directory of seat roots.
+pub(super) fn not_of_clients() -> Error {
+    Error::new(Kind::NotPermitted, "only servers change names of directories at other seats")
 }

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reconnect: finds the server that writes the namespace now, and sends it all pending requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::clock::SystemClock;
+use esker_base::{Clock, Error, Kind, Result};
+
+use super::{LiveConnection, may_reconnect, open_directories};
+use crate::client::endpoint::Endpoint;
+use crate::client::pending::PendingRequest;
+use crate::server_address::ServerAddress;
+
+/// First and longest pause between attempts to connect.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+
+impl LiveConnection {
+    /// Connects to the server that the store names, and sends all pending requests again.
+    pub(super) fn reconnect(&mut self, why: Option<Error>) -> Result<()> {
+        self.endpoint = None;
+        self.reconnects += 1;
+        let clock = SystemClock;
+        let patience_ns = u64::try_from(self.patience.as_nanos()).unwrap_or(u64::MAX);
+        let broke_ns = *self.broke_ns.get_or_insert_with(|| clock.monotonic_ns());
+        let since_ns = if self.is_unserved { self.heard_ns } else { broke_ns.max(self.heard_ns) };
+        let deadline_ns = since_ns.saturating_add(patience_ns);
+        let mut last = why;
+        self.fail_what_is_not_repeated();
+        let endpoint = loop {
+            // A server that accepts connections and ends them without an answer is none.
+            if std::mem::take(&mut self.awaits_first_answer) && clock.monotonic_ns() >= deadline_ns
+            {
+                let error = unserved((&self.name, self.seat), last);
+                self.fail_pending(&error);
+                return Err(error);
+            }
+            if let Some(pause) = self.pause {
+                std::thread::sleep(pause);
+            }
+            self.pause = Some(self.pause.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX)));
+            let addresses = ServerAddress::all(&*self.store, (&self.name, self.seat));
+            let addresses = addresses.unwrap_or_else(|error| {
+                last = Some(error);
+                Vec::new()
+            });
+            for address in addresses {
+                match Endpoint::connect(&address, &self.who) {
+                    Ok((endpoint, welcome)) => {
+                        last = None;
+                        self.changes.meet(welcome);
+                        self.endpoint = Some(Arc::new(endpoint));
+                        self.instance = address.instance;
+                        break;
+                    }
+                    Err(error) => last = Some(error),
+                }
+            }
+            if let Some(endpoint) = self.endpoint.take() {
+                break endpoint;
+            }
+            // A server that refused the client will do so again.
+            let is_refused = last.as_ref().is_some_and(|error| !may_reconnect(error));
+            if is_refused || clock.monotonic_ns() >= deadline_ns {
+                let error = unserved((&self.name, self.seat), last);
+                self.fail_pending(&error);
+                return Err(error);
+            }
+        };
+        self.endpoint = Some(endpoint);
+        self.awaits_first_answer = true;
+        if self.is_unserved {
+            self.is_unserved = false;
+            self.heard_ns = clock.monotonic_ns();
+        }
+        self.received.clear();
+        self.send.clear();
+        self.sent = 0;
+        let answered_below = self.oldest();
+        for request in &mut self.pending {
+            request.move_to_new_connection();
+            open_directories(request.dirs(), &mut self.send);
+            request.put(&mut self.send, answered_below);
+        }
+        Ok(())
+    }
+
+    /// Fails all requests without an answer: whether they were carried out is unknown, and they are
+    /// not repeated.
+    fn fail_pending(&mut self, why: &Error) {
+        for request in std::mem::take(&mut self.pending) {
+            let what = format!("{why}; whether the request was carried out is unknown");
+            self.put_answer(request.number, Err(Error::new(why.kind(), what)));
+        }
+        self.is_unserved = true;
+    }
+
+    /// Fails requests that would not do the same when repeated.
+    fn fail_what_is_not_repeated(&mut self) {
+        let lost = self.pending.iter().filter(|request| !request.is_repeatable());
+        let lost: Vec<u64> = lost.map(|request| request.number).collect();
+        self.pending.retain(PendingRequest::is_repeatable);
+        for number in lost {
+            let what = "the server went away before it answered; `esker names` shows whether the \
+                        snapshot was published";
+            self.put_answer(number, Err(Error::new(Kind::Unavailable, what)));
+        }
+    }
+}
+
+fn unserved((name, seat): (&str, u16), last: Option<Error>) -> Error {
+    let of = if seat == 0 { name.to_owned() } else { format!("seat {seat} of {name}") };
+    let advice = match seat {
+        0 => format!("`esker live serve {name}` runs one"),
+        seat => format!("`esker live serve {name} --seats {seat}` runs one"),
+    };
+    match last {
+        Some(error) if !may_reconnect(&error) => error,
+        Some(error) => {
+            let what = format!("no server of {of} can be reached: {error}; {advice}");
+            Error::new(Kind::Unavailable, what)
+        }
+        None => Error::new(Kind::Unavailable, format!("{of} has no server: {advice}")),
+    }
+}
