@@ -7,8 +7,10 @@
 #
 # Skips with a message where Slurm, Munge or FUSE are missing, or without root, whom slurmd needs.
 set -euo pipefail
+script=$(realpath "$0")
 esker=$(realpath "$1")
 cd "$(dirname "$0")/.."
+. scripts/mount_namespace.sh
 PATH=$PATH:/usr/sbin
 
 say() { echo "test_slurm: $*"; }
@@ -19,6 +21,11 @@ for command in slurmctld slurmd srun sbatch munged fusermount3; do
     command -v $command >/dev/null || skip "there is no $command"
 done
 [ -w /dev/fuse ] || skip "there is no /dev/fuse"
+if [ -z "${IN_NAMESPACE+set}" ]; then
+    in_namespace "$script" "$esker" "${@:2}"
+    exit
+fi
+open_fuse
 
 readonly user=nobody
 top=$(mktemp -d)

@@ -16,28 +16,9 @@ readonly NOBODY=65534
 readonly script=$(realpath "$0")
 readonly top=$(dirname "$(dirname "$script")")
 
+. "$top/scripts/mount_namespace.sh"
+
 as_nobody() { setpriv --reuid $NOBODY --regid $NOBODY --clear-groups -- "$@"; }
-
-# in_namespace ARGUMENTS...: runs this script with them where it may mount what it likes.
-in_namespace() {
-    if unshare --mount true 2>/dev/null; then
-        IN_NAMESPACE=1 unshare --mount "$script" "$@"
-    else
-        IN_NAMESPACE='' "$script" "$@"
-    fi
-}
-
-# Lets users mount, and mount for others. /dev/shm is the one place where devices work for certain.
-open_fuse() {
-    [ -n "$IN_NAMESPACE" ] && [ -e /dev/fuse ] || return 0
-    mount -t tmpfs -o mode=755 tmpfs /dev/shm
-    mknod -m 666 /dev/shm/fuse c 10 229
-    mount --bind /dev/shm/fuse /dev/fuse
-    [ -e /etc/fuse.conf ] || return 0
-    (umask 022 && echo user_allow_other >/dev/shm/fuse.conf)
-    mount --bind /dev/shm/fuse.conf /etc/fuse.conf
-    chmod 1777 /dev/shm
-}
 
 # Covers the first directory above the sources that is closed to users by one that leads to them alone.
 open_way() {
@@ -91,13 +72,13 @@ run_binary() {
 
 case ${1:-} in
     --cargo) run_cargo "${2:-}" ;;
-    --in-namespace) in_namespace --binary "${@:2}" ;;
+    --in-namespace) in_namespace "$script" --binary "${@:2}" ;;
     --binary) run_binary "${@:2}" ;;
     *)
         if [ "$EUID" != 0 ]; then
             echo "skipped: only the superuser can be several users; cargo test ran as $(id -un)"
             exit 0
         fi
-        in_namespace --cargo "${1:-}"
+        in_namespace "$script" --cargo "${1:-}"
         ;;
 esac

@@ -102,7 +102,8 @@ enum esker_kind {
     ESKER_FILE_TOO_LARGE = 22,      /* over the maximum file size (EFBIG) */
     ESKER_UNSUPPORTED = 23,         /* not supported here (EOPNOTSUPP) */
     ESKER_DEVICE_FAILED = 24,       /* the device under the store failed (EIO) */
-    ESKER_TOO_MANY_OPEN_FILES = 25  /* a limit of open files or objects (EMFILE) */
+    ESKER_TOO_MANY_OPEN_FILES = 25, /* a limit of open files or objects (EMFILE) */
+    ESKER_CROSS_DEVICE = 26         /* rename or link between places that share nothing (EXDEV) */
 };
 
 /* The kind of the thread's last failure, an esker_kind. */

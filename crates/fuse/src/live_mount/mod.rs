@@ -85,7 +85,8 @@ impl LiveMount {
     ///
     /// # Errors
     /// `Invalid` if `mountpoint` is not a directory; `NotFound`, `Unavailable` and `Denied` as
-    /// [`LiveConnection::connect`]; `Denied` or `Unavailable` as the kernel answers.
+    /// [`LiveConnection::connect`](esker_live::client::LiveConnection::connect); `Denied` or
+    /// `Unavailable` as the kernel answers.
     pub fn new(
         store: &SharedStore,
         name: &str,
