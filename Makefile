@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build install c install-c deb docs test advisories demo soak mutants peers \
+.PHONY: help setup build install c install-c deb docs test advisories demo demo-live soak mutants peers \
 	compare compare-outgrown compare-imd compare-segments compare-mount compare-live-mounts compare-mpi-io compare-workbench clean
 
 CARGO ?= cargo
@@ -51,6 +51,11 @@ advisories: ## Check dependencies for known vulnerabilities, which needs GitHub
 
 demo: build ## Install what is missing, build, and run the main job on real files
 	@scripts/demo.sh
+
+demo-live: ## The same for a live namespace: servers, mounts, a job of ranks, a server that is killed
+	@scripts/setup.sh build test
+	$(CARGO) build --release -p esker-cli -p esker --features esker-cli/s3 --bins --example directory_of_ranks
+	@scripts/demo_live.sh
 
 soak: ## Run the long campaigns for MINUTES (60)
 	@scripts/setup.sh build test soak

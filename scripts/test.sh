@@ -72,6 +72,14 @@ tests_by_preload() {
     ESKER_TEST_PRELOAD=1 cargo test -p esker-trap --test main 2>&1 | tee "$output"
 }
 
+# The live namespace's demonstration with few files: it compares every name and byte.
+demo_live() {
+    [ -w /dev/fuse ] || { echo "skipped: there is no /dev/fuse"; return 0; }
+    local built=${CARGO_TARGET_DIR:-target}/debug
+    ESKER=$built/esker ESKER_DEMO_RANK=$built/examples/directory_of_ranks ESKER_DEMO_FILES=20000 \
+        scripts/demo_live.sh
+}
+
 check setup scripts/setup.sh build test deny mpi c slurm package
 check format cargo fmt --all --check
 # Also what is compiled only with MPI: both MPIs compile the same source.
@@ -91,6 +99,7 @@ done
 
 check comparisons python3 scripts/test_compare_workbench.py
 check install scripts/test_install.sh
+check "live demo" demo_live
 check slurm scripts/test_slurm.sh "${CARGO_TARGET_DIR:-target}/debug/esker"
 check mpi scripts/test_mpi.sh
 check c scripts/test_c.sh "$FEATURES"

@@ -131,6 +131,13 @@ fn a_live_namespace_of_several_servers() {
     drop(second);
     assert!(esker.ok(["live", "ls", "run:/"]).contains("d11"));
     assert!(esker.ok(["live", "list"]).contains("seat 1: no server"));
+    let top = ["live", "top", "run", "--interval", "0.1", "--count", "2"];
+    let tables = esker.json(top);
+    let seats = tables[1]["seats"].as_array().expect("all seats");
+    assert_eq!((tables.len(), seats.len()), (2, 3));
+    assert!(seats[0]["per_second"]["reads"].is_number(), "{}", tables[1]);
+    assert!(seats[2].is_null(), "{}", tables[1]);
+    assert!(esker.ok(top).contains("   2  no server answers"));
     let second = Server::start(serve(&esker, &["--seats", "1,2"]));
     for number in 0..12 {
         let path = format!("run:/d{number}");

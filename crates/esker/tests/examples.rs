@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every example runs; each checks its own results.
 
+#[path = "../examples/directory_of_ranks.rs"]
+mod directory_of_ranks;
 #[path = "../examples/engine.rs"]
 mod engine;
 #[path = "../examples/indexed_directory.rs"]
@@ -15,6 +17,11 @@ mod shared_file;
 mod snapshot_and_session;
 #[path = "../examples/stack_and_squash.rs"]
 mod stack_and_squash;
+
+#[test]
+fn a_directory_of_ranks() {
+    directory_of_ranks::main().expect("it runs");
+}
 
 #[test]
 fn the_engine_alone() {

@@ -265,7 +265,6 @@ impl Repository {
         manifest: Manifest,
         options: &SessionOptions,
     ) -> Result<Session> {
-        let store = &**self.store();
         let stack = load_stack(&self.source, &manifest.bases)?;
         // Replay appends nothing to them; their numbers begin with the epoch that the tree claims.
         let data = Arc::new(DataLogs::new(self.store().clone(), set, 0));
@@ -274,9 +273,7 @@ impl Repository {
             LogContent::Family(_, operation) => self.has_bytes(set, logged_runs(operation), &data),
             _ => Ok(true),
         };
-        let epoch = manifest.epoch + 1;
-        let tree = Tree::resume(self.setup(options, &data), set, Some(manifest), &mut has_all);
-        let tree = tree.map_err(|error| fenced_or(error, store, set, epoch))?;
+        let tree = Tree::resume(self.setup(options, &data), set, Some(manifest), &mut has_all)?;
         data.number_from(tree.manifest().epoch << 32);
         let session = self.session(stack, tree, data, options)?;
         session.seal_taken_over()?;
@@ -365,18 +362,6 @@ pub(crate) fn best_effort(done: Result<()>) -> Result<()> {
     match done {
         Err(error) if error.kind() == Kind::Closed => Err(error),
         _ => Ok(()),
-    }
-}
-
-/// Returns why the resume of `set` under `epoch` failed with `error`: a process that takes the
-/// session over deletes the logs that are still being replayed.
-fn fenced_or(error: Error, store: &dyn Store, set: SetId, epoch: u64) -> Error {
-    match Manifest::load(store, set) {
-        Ok(now) if error.kind() != Kind::Conflict && now.epoch > epoch => {
-            let what = format!("another process took over @{set} while it was resumed");
-            Error::new(Kind::Fenced, what)
-        }
-        _ => error,
     }
 }
 

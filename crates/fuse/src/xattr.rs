@@ -5,9 +5,11 @@
 //!
 //! The root has one more, unlisted: [`STATUS`], through which commands find a running mount.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use esker_base::Kind;
+use esker_fs::file::OpenFile;
 use esker_fs::ops::XattrSet;
 use esker_fs::stack::dir::Dir;
 use fuser::Errno;
@@ -24,6 +26,15 @@ const REPLACE: i32 = 2;
 /// Prefix of names visible only to the superuser.
 const TRUSTED: &[u8] = b"trusted.";
 
+/// The object whose extended attributes a request changes.
+enum XattrOwner {
+    Root,
+    /// A name in a directory.
+    Name(Dir, Vec<u8>),
+    /// A file without names that is open.
+    OpenFile(Arc<OpenFile>),
+}
+
 impl MountState {
     /// All attributes of `node`.
     fn xattrs(&self, node: &KernelNode) -> Result<esker_fs::inode::xattr::Xattrs, Errno> {
@@ -32,7 +43,9 @@ impl MountState {
             NodeLocation::Dir(dir) => self.view.namespace().stat_dir(dir),
             NodeLocation::Name(dir, name) => self.view.namespace().lookup(dir, name, true),
             NodeLocation::Key(_) => return Ok(esker_fs::inode::xattr::Xattrs::new()),
-            NodeLocation::Gone(inode) => Ok((**inode).clone()),
+            NodeLocation::Gone(inode) => {
+                Ok(self.open_inode(node)?.unwrap_or_else(|| (**inode).clone()))
+            }
         };
         let xattrs = inode.and_then(|inode| self.view.namespace().xattrs(&inode));
         xattrs.map_err(|error| self.errno(&error))
@@ -78,9 +91,11 @@ impl MountState {
         let session = self.session()?;
         let node = self.node(number)?;
         node.is_known_without_xattrs.store(false, Ordering::Relaxed);
-        let set = match self.xattr_location(&node)? {
-            Some((dir, name)) => session.set_xattr(&dir, &name, (attribute, value), how),
-            None => session.set_xattr_root((attribute, value), how),
+        let change = (attribute, value);
+        let set = match self.xattr_owner(&node)? {
+            XattrOwner::Root => session.set_xattr_root(change, how),
+            XattrOwner::Name(dir, name) => session.set_xattr(&dir, &name, change, how),
+            XattrOwner::OpenFile(file) => session.file(&file).set_xattr(change, how),
         };
         self.record_change();
         set.map_err(|error| match error.kind() {
@@ -95,22 +110,27 @@ impl MountState {
             return Err(Errno::EOPNOTSUPP);
         }
         let session = self.session()?;
-        let removed = match self.xattr_location(&*self.node(number)?)? {
-            Some((dir, name)) => session.remove_xattr(&dir, &name, attribute),
-            None => session.remove_xattr_root(attribute),
+        let removed = match self.xattr_owner(&*self.node(number)?)? {
+            XattrOwner::Root => session.remove_xattr_root(attribute),
+            XattrOwner::Name(dir, name) => session.remove_xattr(&dir, &name, attribute),
+            XattrOwner::OpenFile(file) => session.file(&file).remove_xattr(attribute),
         };
         self.record_change();
         removed.map_err(|error| self.errno(&error))
     }
 
-    /// Directory and name under which attributes of a file are changed; `None` for the root.
-    fn xattr_location(&self, node: &KernelNode) -> Result<Option<(Dir, Vec<u8>)>, Errno> {
+    /// The owner of the extended attributes of `node`.
+    fn xattr_owner(&self, node: &KernelNode) -> Result<XattrOwner, Errno> {
         let location = node.location.lock().clone();
         match location {
-            NodeLocation::Dir(dir) => Ok(dir.location()),
-            NodeLocation::Name(dir, name) => Ok(Some((dir, name.into()))),
+            NodeLocation::Dir(dir) => Ok(dir
+                .location()
+                .map_or(XattrOwner::Root, |(parent, name)| XattrOwner::Name(parent, name))),
+            NodeLocation::Name(dir, name) => Ok(XattrOwner::Name(dir, name.into())),
             NodeLocation::Key(_) => Err(Errno::EROFS),
-            NodeLocation::Gone(_) => Err(Errno::ENOENT),
+            NodeLocation::Gone(_) => {
+                self.open_for_change(node).map(XattrOwner::OpenFile).ok_or(Errno::ENOENT)
+            }
         }
     }
 }

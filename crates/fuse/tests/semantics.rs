@@ -207,6 +207,37 @@ fn extended_attributes_have_their_namespaces() {
 }
 
 #[test]
+fn extended_attributes_of_open_files_outlive_their_names() {
+    use rustix::fs::{fgetxattr, flistxattr, fremovexattr, fsetxattr};
+    if !can_mount() {
+        return;
+    }
+    let (mounted, _session) = Mounted::session();
+    let path = mounted.path("f");
+    fs::write(&path, "x").expect("write");
+    for how in [File::options().read(true), File::options().read(true).write(true)] {
+        fs::write(&path, "x").expect("write");
+        rustix::fs::setxattr(&path, "user.a", b"before", XattrFlags::empty()).expect("set");
+        let file = how.open(&path).expect("open");
+        fs::remove_file(&path).expect("unlink");
+        let get = |name: &str| {
+            let mut value = [0; 100];
+            fgetxattr(&file, name, &mut value[..]).map(|count| value[..count].to_vec())
+        };
+        assert_eq!(get("user.a").expect("get"), b"before");
+        fsetxattr(&file, "user.a", b"after", XattrFlags::REPLACE).expect("set");
+        fsetxattr(&file, "user.b", b"new", XattrFlags::CREATE).expect("set");
+        assert_eq!(get("user.a").expect("get"), b"after");
+        let mut list = [0; 100];
+        let count = flistxattr(&file, &mut list[..]).expect("list");
+        assert_eq!(&list[..count], b"user.a\0user.b\0");
+        fremovexattr(&file, "user.a").expect("remove");
+        assert_eq!(get("user.a"), Err(rustix::io::Errno::NODATA));
+    }
+    mounted.end().expect("closed");
+}
+
+#[test]
 fn times_are_kept_to_the_nanosecond() {
     use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
     if !can_mount() {

@@ -8,10 +8,12 @@
 //! Both are JSON. Each rank puts one object and reads one; rank 0 reads all. Once all ranks are
 //! connected, rank 0 deletes the objects, so a store keeps nothing of a job that has met.
 //! `put_if_absent` decides races: of two processes with the same rank, or two jobs with the same
-//! id, the second fails.
+//! id, the second fails. Each object has random bytes, so a rank whose put has been carried out
+//! although its answer was lost recognizes its own.
 
 use std::time::Duration;
 
+use esker_base::store::put_own;
 use esker_base::{Clock, Error, Kind, Random, Result, Store};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +35,15 @@ pub(super) struct RankAddress {
     pub host: String,
     pub port: u16,
     pub node: String,
+}
+
+/// The object of a rank.
+#[derive(Serialize)]
+struct RankEntry<'a> {
+    #[serde(flatten)]
+    address: &'a RankAddress,
+    /// A random number: no other process puts the same bytes.
+    token: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -62,7 +73,8 @@ impl Rendezvous<'_> {
     /// Publishes this rank's entry, and returns those of all ranks.
     pub fn meet(&self, entry: &RankAddress) -> Result<MetRanks> {
         let mine = self.entry_name(self.job.rank);
-        self.put(&mine, entry)?;
+        let token = Random::from_system().next_u64();
+        self.put(&mine, &RankEntry { address: entry, token })?;
         if self.job.rank == Rank(0) {
             let ranks = self.gather()?;
             let mut secret = [0; 32];
@@ -139,7 +151,7 @@ impl Rendezvous<'_> {
 
     fn put(&self, name: &str, value: &impl Serialize) -> Result<()> {
         let json = serde_json::to_vec(value).expect("strings and numbers are JSON");
-        self.store.put_if_absent(name, &json).map_err(|error| match error.kind() {
+        put_own(self.store, name, &json).map_err(|error| match error.kind() {
             Kind::Exists => {
                 let what = format!(
                     "{name}: {} of this job came before: give every job another {}",
@@ -192,8 +204,10 @@ fn from_hex(text: &str) -> Option<JobSecret> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use esker_base::clock::SystemClock;
-    use esker_base::store::MemoryStore;
+    use esker_base::store::{FaultEffect, FaultStore, MemoryStore};
 
     use super::*;
 
@@ -232,6 +246,19 @@ mod tests {
         let store = MemoryStore::default();
         meet(&store, &job(0, 1), 1000).unwrap();
         assert_eq!(meet(&store, &job(0, 1), 1000).unwrap_err().kind(), Kind::Exists);
+    }
+
+    #[test]
+    fn a_put_whose_answer_is_lost_is_recognized() {
+        // The puts of its own object and of the list.
+        for lost in [1, 4] {
+            let store = FaultStore::new(Arc::new(MemoryStore::default()), 1);
+            store.fail_at_with(lost, Kind::Unavailable, FaultEffect::Full);
+            let (wait, job) = (Duration::from_secs(10), job(0, 1));
+            let rendezvous = Rendezvous { store: &store, clock: &SystemClock, job: &job, wait };
+            let entry = RankAddress { host: "h".into(), port: 1, node: "n".into() };
+            assert_eq!(rendezvous.meet(&entry).expect("alone").entries, [entry], "{lost}");
+        }
     }
 
     #[test]

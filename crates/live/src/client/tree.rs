@@ -21,8 +21,6 @@ use crate::wire::{
 
 /// Entries of one request of a listing.
 pub(super) const LIST_ENTRIES: usize = 4096;
-/// Largest text of a server's status.
-const STATUS_BYTES_MAX: usize = 1 << 20;
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -431,10 +429,7 @@ impl LiveTree {
     /// # Errors
     /// As [`LiveConnection::wait`].
     pub fn status_of(&mut self, seat: u16) -> Result<serde_json::Value> {
-        let answer = self.call(Request::status().for_seat(seat))?;
-        let text = answer.only(|input| Ok(input.bytes(STATUS_BYTES_MAX, "a status")?.to_vec()))?;
-        serde_json::from_slice(&text)
-            .map_err(|error| Error::corrupt("the status of a server", 0, error.to_string()))
+        self.connection_to(seat)?.status()
     }
 
     /// Ends the client: the servers forget its requests.

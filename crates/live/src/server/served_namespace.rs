@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use esker_base::process::ProcessIdentity;
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_fs::session::Session;
 use esker_fs::stack::identity::Identity;
@@ -283,9 +284,12 @@ impl ServedNamespace {
     /// The state of the server for operators.
     pub fn status(&self) -> Value {
         let statistics = self.session.statistics();
+        let process = ProcessIdentity::current();
         json!({
             "set": self.set.to_string(),
             "seat": self.seat,
+            "host": process.host,
+            "pid": process.pid,
             "instance": format!("{:016x}", self.identity.0),
             "epoch": self.identity.1,
             "began_ns": self.began_ns,

@@ -116,8 +116,8 @@ impl Tree {
     /// `NotFound`; `Invalid` if the set is sealed; `Corrupt` if an operation that was synced is
     /// missing from the logs, as far as later chunks record it, or if a log passes its checksums
     /// but cannot be decoded; `Conflict` if `known` is not the newest manifest, or if a
-    /// log loses bytes that were not synced while it is replayed: another attempt succeeds; and
-    /// errors of the store.
+    /// log loses bytes that were not synced while it is replayed: another attempt succeeds;
+    /// `Fenced` if another process takes the set over meanwhile; and errors of the store.
     pub fn resume(
         setup: TreeSetup,
         set: SetId,
@@ -145,6 +145,19 @@ impl Tree {
             }
             _ => error,
         })?;
+        let epoch = manifest.epoch;
+        let resumed = Self::resume_claimed(setup, set, manifest, accepts);
+        resumed.map_err(|error| fenced_or(error, &*store, set, epoch))
+    }
+
+    /// Resumes `set` once this writer has claimed the epoch of `manifest`.
+    fn resume_claimed(
+        setup: TreeSetup,
+        set: SetId,
+        manifest: Manifest,
+        accepts: &mut dyn FnMut(LogContent) -> Result<bool>,
+    ) -> Result<Self> {
+        let store = setup.source.store.clone();
         let mut old_logs = old_logs(&setup, set, &manifest)?;
         let end = replay_end(&setup, &mut old_logs, manifest.last_seq, accepts)?;
         let mut log = WriterLogs::new(store.clone(), set, manifest.epoch << 32);
@@ -307,6 +320,18 @@ impl TreeShared {
             shard.rows.put(&probe, row);
         }
         shard.rows.bytes() - before
+    }
+}
+
+/// Returns why the resume of `set` under `epoch` failed with `error`: a process that takes the set
+/// over deletes the logs that are still being replayed.
+fn fenced_or(error: Error, store: &dyn Store, set: SetId, epoch: u64) -> Error {
+    match Manifest::load(store, set) {
+        Ok(now) if now.epoch > epoch => {
+            let what = format!("another process took over @{set} while it was resumed");
+            Error::new(Kind::Fenced, what)
+        }
+        _ => error,
     }
 }
 

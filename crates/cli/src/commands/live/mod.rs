@@ -4,6 +4,7 @@
 mod files;
 mod import;
 mod serve;
+mod top;
 
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -26,6 +27,7 @@ use serde_json::json;
 use self::files::LiveFileAction;
 use self::import::LiveImportArguments;
 use self::serve::ServeArguments;
+use self::top::TopArguments;
 use crate::change::{SessionSettings, TakeOver};
 use crate::context::CommandContext;
 use crate::location::{StackArgument, StackPath};
@@ -86,6 +88,7 @@ Examples:
         /// The live namespace
         name: String,
     },
+    Top(TopArguments),
     /// Publish the current state of a live namespace as a snapshot
     #[command(after_help = "Example:\n  esker live snapshot run run-1")]
     Snapshot {
@@ -151,6 +154,7 @@ impl LiveCommand {
                 show_seats(context, &mut tree)?;
                 tree.close()
             }
+            LiveAction::Top(arguments) => arguments.run(context),
             LiveAction::Snapshot { name, snapshot } => {
                 let mut tree = connect(&context.store()?, &name)?;
                 let set = tree.snapshot(&snapshot)?;
