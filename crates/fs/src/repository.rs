@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
 use esker_base::memory::available_bytes;
-use esker_base::store::{SharedStore, Store, concurrent};
+use esker_base::store::{SharedStore, concurrent};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_extent::{ExtentFamily, SegmentRun, logged_runs};
 use esker_table::LogContent;

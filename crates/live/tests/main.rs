@@ -17,5 +17,6 @@ mod requests;
 mod seat_crashes;
 mod seats;
 mod served;
+mod spread;
 mod takeover;
 mod users;

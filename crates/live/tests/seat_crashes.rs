@@ -44,7 +44,10 @@ fn work(live: &SeatedStore, client: usize, rounds: usize) -> Result<()> {
     let base = tree.dir(&root.join(&own))?;
     for round in 0..rounds {
         let name = format!("r{round}").into_bytes();
-        tree.change(mkdir(&base, &name))?;
+        match round % 4 {
+            0 => drop(tree.make_spread_directory(&base, &name, 0o755)?),
+            _ => tree.change(mkdir(&base, &name))?,
+        }
         let dir = tree.dir(&base.join(&name))?;
         tree.change(mkdir(&dir, b"below"))?;
         let below = tree.dir(&dir.join(b"below"))?;
@@ -126,13 +129,24 @@ fn servers_come_and_go(seed: u64, rounds: usize) -> Result<u64> {
 /// removed: afterwards each is there whole, or not at all, or empty and to be removed.
 #[test]
 fn a_stop_at_any_store_request_leaves_no_directory_half_made() -> Result<()> {
+    stop_at_all_store_requests(false)
+}
+
+/// The same with directories whose names are at both seats.
+#[test]
+fn a_stop_at_any_store_request_leaves_no_spread_directory_half_made() -> Result<()> {
+    stop_at_all_store_requests(true)
+}
+
+fn stop_at_all_store_requests(spread: bool) -> Result<()> {
     // Most of the time goes into waiting for servers that are gone.
     const AT_ONCE: u64 = 24;
     let mut begin = 0;
     loop {
         let done: Vec<bool> = std::thread::scope(|scope| {
             let stops = begin..begin + AT_ONCE;
-            let run = |stop| scope.spawn(move || is_done_before_stop(stop).expect("no failure"));
+            let run =
+                |stop| scope.spawn(move || is_done_before_stop(stop, spread).expect("no failure"));
             let runs: Vec<_> = stops.map(run).collect();
             runs.into_iter().map(|run| run.join().expect("no panic")).collect()
         });
@@ -145,7 +159,7 @@ fn a_stop_at_any_store_request_leaves_no_directory_half_made() -> Result<()> {
 }
 
 /// Stops the store at request `stop` from when clients begin; true if they were done before.
-fn is_done_before_stop(stop: u64) -> Result<bool> {
+fn is_done_before_stop(stop: u64, spread: bool) -> Result<bool> {
     let live = SeatedStore::new(2);
     let faults = Arc::new(FaultStore::new(live.store.clone(), stop));
     let store: SharedStore = faults.clone();
@@ -154,7 +168,7 @@ fn is_done_before_stop(stop: u64) -> Result<bool> {
     let options = LiveClientOptions { patience: Duration::from_millis(300), ..client_options() };
     let mut tree = LiveTree::connect(&live.store, NAME, options)?;
     faults.stop_at(faults.operations() + stop, FaultEffect::None);
-    let removed = make_and_remove(&mut tree);
+    let removed = make_and_remove(&mut tree, spread);
     let is_done = removed.len() == DIRECTORIES;
     drop((servers, tree));
 
@@ -198,10 +212,13 @@ fn is_done_before_stop(stop: u64) -> Result<bool> {
 const DIRECTORIES: usize = 4;
 
 /// Makes and removes directories, durably, until a request fails; returns those that were removed.
-fn make_and_remove(tree: &mut LiveTree) -> Vec<Vec<u8>> {
+fn make_and_remove(tree: &mut LiveTree, spread: bool) -> Vec<Vec<u8>> {
     let root = LiveDir::root();
     let mut step = |name: &[u8]| -> Result<()> {
-        tree.change(Request::make_directory(&root, 0o755, &[name]).durable())?;
+        match spread {
+            true => drop(tree.make_spread_directory(&root, name, 0o755)?),
+            false => tree.change(Request::make_directory(&root, 0o755, &[name]).durable())?,
+        }
         let dir = tree.dir(&root.join(name))?;
         tree.change(Request::create(&dir, 0o644, &[b"file"]).durable())?;
         tree.change(Request::unlink(&dir, &[b"file"]).durable())?;

@@ -8,10 +8,16 @@ use std::fmt;
 
 use esker_table::manifest::{Manifest, SetId};
 
+use super::name_hash;
+
 /// Identity of a directory: the first 128 bits of `BLAKE3(parent ‖ generation ‖ name)` of the place
 /// where it was made; 0 for the root. It does not change when the directory is renamed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DirId(pub u128);
+
+/// Begins the identities of directories whose names are spread over several seats.
+const SPREAD: u128 = 0x4573_6b65_7253 << SPREAD_SHIFT;
+const SPREAD_SHIFT: u32 = 80;
 
 impl DirId {
     /// The root directory.
@@ -32,6 +38,32 @@ impl DirId {
     #[must_use]
     pub fn seat_root_name(self) -> String {
         self.to_string()
+    }
+
+    /// Returns an identity for a directory of a live namespace whose names are spread over `parts`
+    /// seats; nobody guesses `random`.
+    #[must_use]
+    pub fn spread(parts: u16, random: u64) -> Self {
+        Self(SPREAD | u128::from(parts) << 64 | u128::from(random))
+    }
+
+    /// Returns the number of seats over which the names in the directory are spread, if it is a seat
+    /// root: the same number of parts, of which seat K has part K. Other directories may have such an
+    /// identity by chance.
+    #[must_use]
+    pub fn parts(self) -> u16 {
+        if self.0 >> SPREAD_SHIFT == SPREAD >> SPREAD_SHIFT {
+            ((self.0 >> 64) as u16).max(1)
+        } else {
+            1
+        }
+    }
+
+    /// Returns the part of the directory that has `name`: a range of the hashes of names, so listings
+    /// of the parts, in order, are in the order of one directory.
+    #[must_use]
+    pub fn part_of(self, name: &[u8]) -> u16 {
+        (u128::from(name_hash(name)) * u128::from(self.parts()) >> 64) as u16
     }
 
     /// Returns the identity of a directory made in `parent` at `name`, which was a directory
@@ -130,6 +162,25 @@ mod tests {
         assert_eq!(a, DirId::child(DirId::ROOT, 0, b"a"));
         assert_ne!(a, DirId::child(DirId::ROOT, 1, b"a"));
         assert_ne!(a, DirId::child(a, 0, b"a"));
+    }
+
+    #[test]
+    fn names_are_spread_evenly_in_the_order_of_a_listing() {
+        let dir = DirId::spread(5, u64::MAX);
+        assert_eq!((dir.parts(), DirId::spread(0, 1).parts(), DirId::ROOT.parts()), (5, 1, 1));
+        assert!(DirId::LINKS.parts() == 1 && DirId::ROOT.part_of(b"a") == 0);
+        let names: Vec<String> = (0..10_000).map(|number| format!("file.{number}")).collect();
+        let mut counts = [0u32; 5];
+        let mut by_hash: Vec<_> = names.iter().map(|name| name_hash(name.as_bytes())).collect();
+        names.iter().for_each(|name| counts[usize::from(dir.part_of(name.as_bytes()))] += 1);
+        assert!(counts.iter().all(|count| (1800..2200).contains(count)), "{counts:?}");
+        by_hash.sort_unstable();
+        let first_of = |part: usize| by_hash[counts[..part].iter().sum::<u32>() as usize];
+        for name in &names {
+            let (part, hash) =
+                (usize::from(dir.part_of(name.as_bytes())), name_hash(name.as_bytes()));
+            assert!(hash >= first_of(part) && (part == 4 || hash < first_of(part + 1)), "{name}");
+        }
     }
 
     #[test]

@@ -34,6 +34,14 @@ pub enum SeatSearch {
         /// The rest of the path, from the directory.
         rest: Vec<u8>,
     },
+    /// Back to the directory where the search began, whose names are spread over several seats, and
+    /// to a name that another one has.
+    OtherPart {
+        /// The seat.
+        seat: u16,
+        /// The rest of the path, from the directory.
+        rest: Vec<u8>,
+    },
     /// To the parent of the directory where the search began, if the rest of the path begins with
     /// `..`, or to the root, if it is absolute.
     Above {
@@ -101,7 +109,7 @@ impl Namespace {
     ) -> Result<PathTarget> {
         let path = path.as_ref();
         let from = if path.starts_with(b"/") { self.root() } else { from };
-        match self.search((self.root(), from), path, follow)? {
+        match self.search((self.root(), None, from), path, follow)? {
             SeatSearch::Found(found) => Ok(found),
             _ => {
                 let what = format!("{}: at another seat of its live namespace", show(path));
@@ -111,30 +119,35 @@ impl Namespace {
     }
 
     /// Follows `path` from `top`, the root or a seat root, also if it begins with a slash, as far as
-    /// it is at this seat.
+    /// it is at this seat, `seat`.
     ///
     /// # Errors
     /// As [`Namespace::find`].
-    pub fn search_seat(&self, top: &Dir, path: &[u8], follow: FollowLinks) -> Result<SeatSearch> {
-        self.search((top, top), path, follow)
-    }
-
-    /// Follows `path` from `from`, which is `top` or below it.
-    fn search(
+    pub fn search_seat(
         &self,
-        (top, from): (&Dir, &Dir),
+        (top, seat): (&Dir, u16),
         path: &[u8],
         follow: FollowLinks,
     ) -> Result<SeatSearch> {
-        let searched =
-            RestOfPath::new(path).and_then(|rest| self.search_rest(top, from, rest, follow));
+        let part = (top.id().parts() > 1 && is_seat_root(top)).then_some(seat);
+        self.search((top, part, top), path, follow)
+    }
+
+    /// Follows `path` from `from`, which is `top` or below it. If `top` is spread, its `part` has
+    /// names of it.
+    fn search(
+        &self,
+        tops: (&Dir, Option<u16>, &Dir),
+        path: &[u8],
+        follow: FollowLinks,
+    ) -> Result<SeatSearch> {
+        let searched = RestOfPath::new(path).and_then(|rest| self.search_rest(tops, rest, follow));
         searched.map_err(|error| error.within(show(path)))
     }
 
     fn search_rest(
         &self,
-        top: &Dir,
-        from: &Dir,
+        (top, part, from): (&Dir, Option<u16>, &Dir),
         mut rest: RestOfPath,
         follow: FollowLinks,
     ) -> Result<SeatSearch> {
@@ -150,6 +163,14 @@ impl Namespace {
                     None => dir = top.clone(),
                 }
                 continue;
+            }
+            if let Some(part) = part
+                && dir.id() == top.id()
+                && top.id().part_of(&name) != part
+            {
+                let (seat, rest) = (top.id().part_of(&name), rest.text(&name)?);
+                dir.check(self.identity(), EXECUTE, &name)?;
+                return Ok(SeatSearch::OtherPart { seat, rest });
             }
             let is_last = rest.parts.is_empty();
             let inode = self.lookup(&dir, &name, true)?;
@@ -202,6 +223,12 @@ pub fn path_at_seat(dir: &Dir) -> Vec<u8> {
     }
     names.reverse();
     names.join(&b'/')
+}
+
+/// True if `dir` is a directory whose name is at another seat.
+#[must_use]
+pub fn is_seat_root(dir: &Dir) -> bool {
+    dir.parent().is_some_and(|parent| parent.id() == DirId::SEAT_ROOTS)
 }
 
 /// Returns the topmost directory of its seat above `dir`: the root, or a seat root.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use esker_base::Kind;
+use esker_fs::inode::FileKind;
 use esker_fs::inode::timestamp;
 use esker_fuse_ring::{AttrChanges, NewTime};
-use esker_live::client::Request;
+use esker_live::client::{LiveDir, LiveFile, Request};
 use esker_live::wire::{AttributeRequest, TRANSFER_BYTES_MAX, WriteMode};
 use fuser::{Errno, FileAttr, FopenFlags};
 use rustix::fs::OFlags;
@@ -68,9 +69,26 @@ impl LiveState {
         let found = self.track_change(&[node.id], || {
             let [changed, found] = self.call_all(requests)?;
             self.done(changed)?;
+            if node.kind == FileKind::Directory {
+                self.set_attributes_of_other_parts(&node.dir(), &changes)?;
+            }
             self.attributes_in(found)
         })?;
         Ok(self.shown(&node, &found))
+    }
+
+    /// Changes attributes of `dir`, if it is spread, at all seats but its first one.
+    fn set_attributes_of_other_parts(
+        &self,
+        dir: &LiveDir,
+        changes: &AttributeRequest,
+    ) -> Result<(), Errno> {
+        for part in dir.parts().filter(|part| part.place.seat != dir.place.seat) {
+            let change = Request::set_attributes(&LiveFile::at(&part, b""), changes);
+            let [changed] = self.call_all([self.change(change)])?;
+            self.done(changed)?;
+        }
+        Ok(())
     }
 
     /// The mode of `node` without the set-id bits that a write by another user removes, if this

@@ -34,8 +34,9 @@ pub(super) struct LiveListing {
 
 #[derive(Debug, Default)]
 struct PagedListing {
-    /// The last name of the page before each page after the first.
-    starts: Vec<Box<[u8]>>,
+    /// The place of each page after the first: the last name of the page before, in the same part
+    /// of the directory, or nothing at the beginning of a part.
+    starts: Vec<(usize, Box<[u8]>)>,
     page: Option<ListedPage>,
 }
 
@@ -131,16 +132,26 @@ impl LiveState {
             return Ok(None);
         }
         if state.page.as_ref().is_none_or(|page| page.number != number) {
-            let after = if number == 0 { &b""[..] } else { &state.starts[number - 1] };
-            let answer = self.call(Request::list(&node.dir(), after, PAGE_ENTRIES))?;
+            let (part, after) = match number {
+                0 => (0, &b""[..]),
+                _ => (state.starts[number - 1].0, &*state.starts[number - 1].1),
+            };
+            let dir = node.dir();
+            let mut parts = dir.parts().skip(part);
+            let (asked, has_others) = (parts.next().unwrap_or(dir.clone()), parts.next().is_some());
+            let answer = self.call(Request::list(&asked, after, PAGE_ENTRIES))?;
             let (is_end, entries) = match answer.only(take_entries) {
                 // An open directory that was removed is empty.
                 Err(error) if error.kind() == Kind::NotFound => (true, Vec::new()),
                 listed => listed.map_err(|error| self.errno(&error))?,
             };
-            let is_end = is_end || entries.is_empty();
-            if !is_end && number == state.starts.len() {
-                state.starts.extend(entries.last().map(|last| last.name.as_slice().into()));
+            let next = match entries.last().filter(|_| !is_end) {
+                Some(last) => Some((part, last.name.as_slice().into())),
+                None => has_others.then(|| (part + 1, Box::default())),
+            };
+            let is_end = next.is_none();
+            if number == state.starts.len() {
+                state.starts.extend(next);
             }
             state.page = Some(ListedPage { number, entries, is_end });
         }

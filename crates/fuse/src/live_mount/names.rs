@@ -70,6 +70,10 @@ impl LiveState {
 
     /// Reads all entries of `parent` for later look-ups.
     fn prefetch(&self, parent: &LiveNode, changes: u64) -> Result<(), Errno> {
+        if parent.dir().is_spread() {
+            // It is large.
+            return Ok(());
+        }
         let read_ns = self.clock.monotonic_ns();
         let list = Request::list(&parent.dir(), b"", PREFETCHED_ENTRIES_MAX);
         if let Ok((is_end, entries)) = self.call(list)?.only(take_entries) {
@@ -173,7 +177,7 @@ impl LiveState {
         let rename = self.change(Request::rename((&dir, name), (&new_dir, new_name), flags));
         let at_old = || Request::lookup(&dir, &[name]);
         let at_new = || Request::lookup(&new_dir, &[new_name]);
-        if dir.place.seat != new_dir.place.seat {
+        if dir.seat_of(name) != new_dir.seat_of(new_name) {
             return Err(Errno::EXDEV);
         }
         let requests = [at_old(), at_new(), rename, at_new(), at_old()];

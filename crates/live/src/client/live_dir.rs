@@ -59,10 +59,60 @@ impl LiveDir {
         match attributes.seat {
             Some(seat) => Self::seat_root(seat, id, &path),
             None => {
-                let place = SeatPlace { path: joined(&self.place.path, name).into(), ..self.place };
+                let place = SeatPlace {
+                    seat: self.seat_of(name),
+                    path: joined(&self.place.path, name).into(),
+                    ..self.place
+                };
                 Self { id, path: path.into(), place }
             }
         }
+    }
+
+    /// True if its names are spread over several seats.
+    #[must_use]
+    pub fn is_spread(&self) -> bool {
+        self.place.top == self.id && self.id.parts() > 1
+    }
+
+    /// The seat that has `name` in the directory.
+    #[must_use]
+    pub fn seat_of(&self, name: &[u8]) -> u16 {
+        if self.is_spread() { self.id.part_of(name) } else { self.place.seat }
+    }
+
+    /// The directory as the seat that has `name` in it knows it.
+    #[must_use]
+    pub fn part_of(&self, name: &[u8]) -> Self {
+        self.at_seat(self.seat_of(name))
+    }
+
+    /// The directory as each seat that has names in it knows it, in the order of a listing.
+    pub fn parts(&self) -> impl Iterator<Item = Self> {
+        let seats = if self.is_spread() {
+            0..self.id.parts()
+        } else {
+            self.place.seat..self.place.seat + 1
+        };
+        seats.map(|seat| self.at_seat(seat))
+    }
+
+    /// Groups `names` in the directory by the seats that have them; returns the indexes of each group.
+    #[must_use]
+    pub fn names_by_seat(&self, names: &[&[u8]]) -> Vec<Vec<usize>> {
+        if !self.is_spread() {
+            return vec![(0..names.len()).collect()];
+        }
+        let mut groups = vec![Vec::new(); usize::from(self.id.parts())];
+        for (index, name) in names.iter().enumerate() {
+            groups[usize::from(self.id.part_of(name))].push(index);
+        }
+        groups.retain(|group| !group.is_empty());
+        groups
+    }
+
+    fn at_seat(&self, seat: u16) -> Self {
+        Self { place: SeatPlace { seat, ..self.place.clone() }, ..self.clone() }
     }
 
     /// The path of `name` in the directory.

@@ -4,16 +4,17 @@
 use esker_base::wire::{put_bytes, put_varint};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::xattr::XATTR_VALUE_BYTES_MAX;
-use esker_fs::inode::{DirId, NameKind};
+use esker_fs::inode::{DirId, FileKind, NameKind};
 use esker_fs::ops::{NewFile, RenameFlags, XattrSet};
+use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_table::manifest::SetId;
 
 use super::live_dir::{LiveDir, LiveFile, SeatPlace};
 use crate::wire::{
     AttributeRequest, CHANGE_ITEMS_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader,
-    MAKE_OPENS, NAME_BYTES_MAX, PATH_BYTES_MAX, RangeChange, Verb, WriteMode, finish_frame,
-    start_frame,
+    MAKE_OPENS, NAME_BYTES_MAX, PATH_BYTES_MAX, RangeChange, SPREAD_DEVICE, Verb, WriteMode,
+    finish_frame, start_frame,
 };
 
 /// A request of one or several items.
@@ -39,10 +40,22 @@ impl Request {
         Self { verb, items: 0, is_durable: false, seat: 0, dirs, payload, too_long: None }
     }
 
-    fn within(verb: Verb, dir: &LiveDir) -> Self {
+    fn within(verb: Verb, dir: LiveDir) -> Self {
         let payload = dir.id.0.to_le_bytes().to_vec();
-        let (seat, dirs) = (dir.place.seat, vec![dir.clone()]);
+        let (seat, dirs) = (dir.place.seat, vec![dir]);
         Self { verb, items: 0, is_durable: false, seat, dirs, payload, too_long: None }
+    }
+
+    /// A request of items at `names` in `dir`, which are at one seat.
+    fn at_names(verb: Verb, dir: &LiveDir, names: &[&[u8]]) -> Self {
+        let Some((first, others)) = names.split_first() else {
+            return Self::within(verb, dir.clone());
+        };
+        let mut request = Self::within(verb, dir.part_of(first));
+        let elsewhere = others.iter().find(|name| dir.seat_of(name) != request.seat);
+        // The request is refused.
+        request.dirs.extend(elsewhere.map(|name| dir.part_of(name)));
+        request
     }
 
     /// The seat whose server carries the request out: that of its directory, or 0.
@@ -104,13 +117,13 @@ impl Request {
     /// The attributes of `names` in `dir`.
     #[must_use]
     pub fn lookup(dir: &LiveDir, names: &[&[u8]]) -> Self {
-        Self::within(Verb::Lookup, dir).named(names)
+        Self::at_names(Verb::Lookup, dir, names).named(names)
     }
 
     /// Up to `limit` entries of `dir` after the entry `after`.
     #[must_use]
     pub fn list(dir: &LiveDir, after: &[u8], limit: usize) -> Self {
-        Self::within(Verb::List, dir).item(|item| {
+        Self::within(Verb::List, dir.clone()).item(|item| {
             item.put_name(after);
             put_varint(&mut item.payload, limit as u64);
         })
@@ -162,7 +175,7 @@ impl Request {
     }
 
     fn make(verb: Verb, dir: &LiveDir, mode: u32, names: &[&[u8]]) -> Self {
-        names.iter().fold(Self::within(verb, dir), |request, name| {
+        names.iter().fold(Self::at_names(verb, dir, names), |request, name| {
             request.item(|item| {
                 put_varint(&mut item.payload, u64::from(mode & 0o7777));
                 item.put_name(name);
@@ -170,10 +183,20 @@ impl Request {
         })
     }
 
+    /// A new directory with permission bits `mode`, whose names are spread over all seats. The
+    /// answer has its attributes.
+    #[must_use]
+    pub fn make_spread_directory(dir: &LiveDir, name: &[u8], mode: u32) -> Self {
+        let (kind, identity) = (FileKind::Directory, Identity::of_process());
+        let (uid, gid) = (identity.uid, identity.gid);
+        let new = NewFile { kind, mode, uid, gid, rdev: SPREAD_DEVICE, target: &[] };
+        Self::make_node(dir, name, (&new, false))
+    }
+
     /// A symbolic link to `target`.
     #[must_use]
     pub fn make_symlink(dir: &LiveDir, target: &[u8], name: &[u8]) -> Self {
-        Self::within(Verb::MakeSymlink, dir).item(|item| {
+        Self::at_names(Verb::MakeSymlink, dir, &[name]).item(|item| {
             item.put_path(target);
             item.put_name(name);
         })
@@ -183,7 +206,7 @@ impl Request {
     /// file.
     #[must_use]
     pub fn make_node(dir: &LiveDir, name: &[u8], (new, opens): (&NewFile, bool)) -> Self {
-        Self::within(Verb::MakeNode, dir).item(|item| {
+        Self::at_names(Verb::MakeNode, dir, &[name]).item(|item| {
             let code = NameKind::Is(new.kind).number();
             let code = u8::try_from(code).expect("kinds of files are few");
             item.payload.push(if opens { code | MAKE_OPENS } else { code });
@@ -198,7 +221,7 @@ impl Request {
     /// Another name of the file `old`.
     #[must_use]
     pub fn link(old: &LiveFile, target: &LiveDir, name: &[u8]) -> Self {
-        Self::within(Verb::Link, old.dir).with_second(target, |item| {
+        Self::at_file(Verb::Link, old).with_second(target.part_of(name), |item| {
             item.put_file(old);
             item.payload.extend_from_slice(&target.id.0.to_le_bytes());
             item.put_name(name);
@@ -212,7 +235,7 @@ impl Request {
         (target, name): (&LiveDir, &[u8]),
         flags: RenameFlags,
     ) -> Self {
-        Self::within(Verb::Rename, dir).with_second(target, |item| {
+        Self::at_names(Verb::Rename, dir, &[old]).with_second(target.part_of(name), |item| {
             item.payload.push(match flags {
                 RenameFlags::Replace => 0,
                 RenameFlags::NoReplace => 1,
@@ -224,21 +247,21 @@ impl Request {
         })
     }
 
-    fn with_second(mut self, target: &LiveDir, put: impl FnOnce(&mut Self)) -> Self {
-        self.dirs.push(target.clone());
+    fn with_second(mut self, target: LiveDir, put: impl FnOnce(&mut Self)) -> Self {
+        self.dirs.push(target);
         self.item(put)
     }
 
     /// Removes names of files.
     #[must_use]
     pub fn unlink(dir: &LiveDir, names: &[&[u8]]) -> Self {
-        Self::within(Verb::Unlink, dir).named(names)
+        Self::at_names(Verb::Unlink, dir, names).named(names)
     }
 
     /// Removes empty directories.
     #[must_use]
     pub fn remove_directory(dir: &LiveDir, names: &[&[u8]]) -> Self {
-        Self::within(Verb::RemoveDirectory, dir).named(names)
+        Self::at_names(Verb::RemoveDirectory, dir, names).named(names)
     }
 
     /// Changes attributes of `file`.
@@ -311,10 +334,17 @@ impl Request {
     }
 
     fn of_file(verb: Verb, file: &LiveFile, put: impl FnOnce(&mut Self)) -> Self {
-        Self::within(verb, file.dir).item(|item| {
+        Self::at_file(verb, file).item(|item| {
             item.put_file(file);
             put(item);
         })
+    }
+
+    fn at_file(verb: Verb, file: &LiveFile) -> Self {
+        match file.name {
+            b"" => Self::within(verb, file.dir.clone()),
+            name => Self::at_names(verb, file.dir, &[name]),
+        }
     }
 
     /// Makes the directory `name` in the root of the complete set `set` part of the namespace,
@@ -330,7 +360,7 @@ impl Request {
     /// A name for the adopted directory `identity`.
     #[must_use]
     pub fn insert_adopted(dir: &LiveDir, name: &[u8], identity: DirId) -> Self {
-        Self::within(Verb::InsertAdopted, dir).item(|item| {
+        Self::at_names(Verb::InsertAdopted, dir, &[name]).item(|item| {
             item.payload.extend_from_slice(&identity.0.to_le_bytes());
             item.put_name(name);
         })
@@ -360,6 +390,17 @@ impl Request {
     pub(crate) fn snapshot_part(set: SetId) -> Self {
         let request = Self::new(Verb::SnapshotPart);
         request.item(|item| item.payload.extend_from_slice(&set.0.to_le_bytes()))
+    }
+
+    /// No name is made in the part of the spread directory `id` at `seat`, which must be empty, for
+    /// some seconds, or again if not `closes`.
+    #[must_use]
+    pub(crate) fn close_part(seat: u16, id: DirId, closes: bool) -> Self {
+        let request = Self::new(Verb::ClosePart).for_seat(seat);
+        request.item(|item| {
+            item.payload.extend_from_slice(&id.0.to_le_bytes());
+            item.payload.push(u8::from(closes));
+        })
     }
 
     /// The server's counters.

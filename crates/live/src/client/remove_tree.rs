@@ -56,7 +56,7 @@ fn remove_content(tree: &mut LiveTree, top: &LiveDir) -> Result<()> {
     while let Some(directory) = left.last_mut() {
         if directory.is_emptied {
             let DoomedDirectory { parent, name, dir, .. } = left.pop().expect("the last one");
-            if dir.place.seat != parent.place.seat {
+            if dir.is_spread() || dir.place.seat != parent.seat_of(&name) {
                 removals.wait_until(0)?;
             }
             removals.submit(Request::remove_directory(&parent, &[&name]))?;
@@ -79,6 +79,15 @@ struct Removals<'a> {
 impl Removals<'_> {
     /// Removes the files in `dir`; returns the directories in it.
     fn remove_files(&mut self, dir: &LiveDir) -> Result<Vec<DoomedDirectory>> {
+        let mut directories = Vec::new();
+        for part in dir.parts() {
+            directories.extend(self.remove_files_of(&part)?);
+        }
+        Ok(directories)
+    }
+
+    /// As [`Removals::remove_files`], for those that one seat has.
+    fn remove_files_of(&mut self, dir: &LiveDir) -> Result<Vec<DoomedDirectory>> {
         let mut directories = Vec::new();
         let mut last = Vec::new();
         loop {

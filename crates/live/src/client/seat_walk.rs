@@ -54,6 +54,7 @@ impl SeatWalk {
             }
             SeatPath::Elsewhere { seat, id, path, rest } => {
                 self.go_down(&path);
+                let seat = first_name(&rest).map_or(seat, |name| seat_of(id, seat, name));
                 (self.seat, self.top, self.rest) = (seat, id, rest);
             }
             SeatPath::Above { rest } => {
@@ -87,6 +88,17 @@ impl SeatWalk {
             self.canonical.extend_from_slice(path);
         }
     }
+}
+
+/// The seat that has `name` in the directory `id`, which is at `seat`.
+fn seat_of(id: DirId, seat: u16, name: &[u8]) -> u16 {
+    if id.parts() > 1 { id.part_of(name) } else { seat }
+}
+
+/// The name that `path` leads to first.
+fn first_name(path: &[u8]) -> Option<&[u8]> {
+    let mut names = path.split(|&byte| byte == b'/');
+    names.find(|name| !matches!(*name, b"" | b".")).filter(|name| *name != b"..")
 }
 
 #[cfg(test)]

@@ -177,12 +177,28 @@ impl LiveTree {
     /// # Errors
     /// As [`LiveTree::create`].
     pub fn make_directory(&mut self, dir: &LiveDir, name: &[u8], mode: u32) -> Result<LiveDir> {
-        let connection = self.connection_to(dir.place.seat)?;
+        let connection = self.connection_to(dir.seat_of(name))?;
         let made = connection.submit(Request::make_directory(dir, mode, &[name]))?;
         let found = connection.submit(Request::lookup(dir, &[name]))?;
         connection.wait(made)?.only(|_| Ok(()))?;
         let attributes = connection.wait(found)?.only(take_attributes)?;
         Ok(dir.child(name, &attributes))
+    }
+
+    /// Makes the directory `name` whose names are spread over all seats, and opens it: many clients
+    /// make files in it at the speed of all servers. Renames and links between its names may fail with
+    /// `CrossDevice`. Cost: a round trip, durable at all seats.
+    ///
+    /// # Errors
+    /// As [`LiveTree::create`]; `Unavailable` unless all servers answer.
+    pub fn make_spread_directory(
+        &mut self,
+        dir: &LiveDir,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<LiveDir> {
+        let made = self.call(Request::make_spread_directory(dir, name, mode))?;
+        Ok(dir.child(name, &made.only(take_attributes)?))
     }
 
     /// Carries out a change of one item.
@@ -220,11 +236,64 @@ impl LiveTree {
         dir: &LiveDir,
         names: &[&[u8]],
     ) -> Result<Vec<Result<LiveAttributes>>> {
-        let mut found = self.call(Request::lookup(dir, names))?.items(take_attributes)?;
+        let mut found = match dir.is_spread() {
+            false => self.call(Request::lookup(dir, names))?.items(take_attributes)?,
+            true => self.lookup_in_parts(dir, names)?,
+        };
         let found_names = names.iter().zip(&mut found);
         let shown = found_names.filter_map(|(name, found)| Some((*name, found.as_mut().ok()?)));
         self.show_seat_roots(dir, shown)?;
         Ok(found)
+    }
+
+    /// Returns the attributes of `names` in a spread directory. Cost: a round trip to each seat that
+    /// has some of them.
+    fn lookup_in_parts(
+        &mut self,
+        dir: &LiveDir,
+        names: &[&[u8]],
+    ) -> Result<Vec<Result<LiveAttributes>>> {
+        let mut found: Vec<Option<Result<LiveAttributes>>> = Vec::new();
+        found.resize_with(names.len(), || None);
+        for group in dir.names_by_seat(names) {
+            let here: Vec<&[u8]> = group.iter().map(|index| names[*index]).collect();
+            let answer = self.call(Request::lookup(dir, &here))?;
+            for (index, attributes) in group.into_iter().zip(answer.items(take_attributes)?) {
+                found[index] = Some(attributes);
+            }
+        }
+        let all: Option<Vec<_>> = found.into_iter().collect();
+        all.ok_or_else(|| Error::corrupt("an answer of a server", 0, "fewer items than asked for"))
+    }
+
+    /// Creates empty files `names`; returns an outcome for each. Cost: a round trip to each seat that
+    /// has some of them.
+    ///
+    /// # Errors
+    /// As [`LiveConnection::wait`].
+    pub fn create_all(
+        &mut self,
+        dir: &LiveDir,
+        names: &[&[u8]],
+        mode: u32,
+    ) -> Result<Vec<Result<()>>> {
+        let mut outcomes: Vec<Option<Result<()>>> = Vec::new();
+        outcomes.resize_with(names.len(), || None);
+        let mut under_way = Vec::new();
+        for group in dir.names_by_seat(names) {
+            let here: Vec<&[u8]> = group.iter().map(|index| names[*index]).collect();
+            let request = Request::create(dir, mode, &here);
+            let seat = request.seat();
+            under_way.push((seat, self.connection_to(seat)?.submit(request)?, group));
+        }
+        for (seat, number, group) in under_way {
+            let answer = self.connection_to(seat)?.wait(number)?;
+            for (index, outcome) in group.into_iter().zip(answer.outcomes()?) {
+                outcomes[index] = Some(outcome);
+            }
+        }
+        let all: Option<Vec<_>> = outcomes.into_iter().collect();
+        all.ok_or_else(|| Error::corrupt("an answer of a server", 0, "fewer items than asked for"))
     }
 
     /// Replaces the attributes of those `entries` of `dir` that are directories at other seats by
@@ -290,16 +359,20 @@ impl LiveTree {
     /// As [`LiveTree::list`].
     pub fn list_as_named(&mut self, dir: &LiveDir) -> Result<Vec<LiveEntry>> {
         let mut entries: Vec<LiveEntry> = Vec::new();
-        loop {
-            let after = entries.last().map_or(&b""[..], |entry| &entry.name);
-            let answer = self.call(Request::list(dir, after, LIST_ENTRIES))?;
-            let (is_end, page) = answer.only(take_entries)?;
-            let is_stuck = page.is_empty();
-            entries.extend(page);
-            if is_end || is_stuck {
-                return Ok(entries);
+        for part in dir.parts() {
+            let mut after = Vec::new();
+            loop {
+                let answer = self.call(Request::list(&part, &after, LIST_ENTRIES))?;
+                let (is_end, page) = answer.only(take_entries)?;
+                let is_stuck = page.is_empty();
+                entries.extend(page);
+                if is_end || is_stuck {
+                    break;
+                }
+                after = entries.last().map(|entry| entry.name.clone()).unwrap_or_default();
             }
         }
+        Ok(entries)
     }
 
     /// Returns all bytes of the file `name`. Cost: a round trip for each megabyte.
@@ -352,6 +425,12 @@ impl LiveTree {
         name: &[u8],
         changes: &AttributeRequest,
     ) -> Result<()> {
+        if name.is_empty() && dir.is_spread() {
+            // Each seat checks permissions in its part.
+            return dir.parts().try_for_each(|part| {
+                self.change(Request::set_attributes(&LiveFile::at(&part, name), changes))
+            });
+        }
         self.change(Request::set_attributes(&LiveFile::at(dir, name), changes))
     }
 
@@ -399,7 +478,7 @@ impl LiveTree {
             }
             Err(error) => return Err(error),
         }
-        let adopted = self.call(Request::adopt_set(parent.place.seat, set, source))?;
+        let adopted = self.call(Request::adopt_set(parent.seat_of(name), set, source))?;
         let identity = adopted.only(|input| Ok(DirId(input.u128()?)))?;
         self.change(Request::insert_adopted(parent, name, identity).durable())
     }

@@ -10,6 +10,7 @@ mod changes;
 mod named_file;
 mod reads;
 mod seat_directories;
+mod spread_directories;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

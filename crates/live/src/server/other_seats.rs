@@ -13,7 +13,7 @@ use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_fs::inode::DirId;
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::stack::identity::Identity;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::task::block_in_place;
@@ -44,6 +44,8 @@ pub(super) struct OtherSeats {
     closing: Mutex<HashSet<DirId>>,
     /// Notified when one of these has ended.
     closed: Condvar,
+    /// Parts of spread directories at this seat in which no name is made, and until when.
+    closed_parts: Mutex<HashMap<DirId, u64>>,
     /// Held while a snapshot is taken: its parts are held up by one connection.
     snapshot: Mutex<()>,
     /// Connections that wait for other seats.
@@ -71,6 +73,7 @@ impl OtherSeats {
             placement: SeatPlacement::new(own, seats),
             closing: Mutex::default(),
             closed: Condvar::new(),
+            closed_parts: Mutex::default(),
             snapshot: Mutex::default(),
             waiting: AtomicUsize::new(0),
         }
@@ -140,6 +143,32 @@ impl OtherSeats {
             }
         }
         true
+    }
+
+    /// Lets no name be made in this seat's part of the directory `id` for `time`.
+    pub fn close_part(&self, id: DirId, time: Duration, clock: &dyn Clock) {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let now_ns = clock.monotonic_ns();
+        let mut closed = self.closed_parts.lock();
+        closed.retain(|_, until_ns| *until_ns > now_ns);
+        closed.insert(id, now_ns.saturating_add(time_ns));
+    }
+
+    /// Lets names be made again in this seat's part of the directory `id`.
+    pub fn open_part(&self, id: DirId) {
+        self.closed_parts.lock().remove(&id);
+    }
+
+    /// True if no name may be made in this seat's part of the directory `id`.
+    pub fn is_part_closed(&self, id: DirId, clock: &dyn Clock) -> bool {
+        let until_ns = self.closed_parts.lock().get(&id).copied();
+        until_ns.is_some_and(|until_ns| until_ns > clock.monotonic_ns())
+    }
+
+    /// An identity for a directory that is spread over all seats, which nobody can guess.
+    pub fn random_spread_id(&self) -> DirId {
+        let seats = u16::try_from(self.changes.len()).expect("at most SEATS_MAX");
+        DirId::spread(seats, Random::from_system().next_u64())
     }
 
     /// Chooses the seat of a new directory. `own_entries` are those of this seat.

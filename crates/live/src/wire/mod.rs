@@ -19,7 +19,8 @@ pub use self::hello::{
 };
 pub use self::request::{
     ANSWER_TEXT_BYTES_MAX, AttributeRequest, CHANGE_ITEMS_MAX, MAKE_OPENS, NAME_BYTES_MAX,
-    PATH_BYTES_MAX, RangeChange, TRANSFER_BYTES_MAX, WriteMode, put_status, take_status,
+    PATH_BYTES_MAX, RangeChange, SPREAD_DEVICE, TRANSFER_BYTES_MAX, WriteMode, put_status,
+    take_status,
 };
 pub use self::seat_path::SeatPath;
 pub use self::verb::Verb;

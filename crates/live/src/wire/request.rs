@@ -48,6 +48,9 @@ pub fn take_status(input: &mut WireInput) -> Result<Result<(), Error>, WireDamag
 /// Bit of the kind of a file to make that also opens it.
 pub const MAKE_OPENS: u8 = 1 << 7;
 
+/// Device number of a directory to make whose names are spread over all seats.
+pub const SPREAD_DEVICE: u64 = 1;
+
 /// How bytes are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteMode {

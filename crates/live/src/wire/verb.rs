@@ -79,6 +79,8 @@ pub enum Verb {
     Thaw = 53,
     /// The part of a snapshot that the seat has.
     SnapshotPart = 54,
+    /// No name is made in a part of a spread directory while its removal is decided.
+    ClosePart = 55,
 }
 
 /// Verbs by their codes.
@@ -94,7 +96,7 @@ const BY_CODE: [Option<Verb>; 64] = {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::Hello,
         Self::Challenge,
         Self::Proof,
@@ -132,6 +134,7 @@ impl Verb {
         Self::Freeze,
         Self::Thaw,
         Self::SnapshotPart,
+        Self::ClosePart,
     ];
 
     /// Returns the verb of a byte on the wire.
@@ -181,6 +184,7 @@ impl Verb {
             Self::Freeze => "freeze",
             Self::Thaw => "thaw",
             Self::SnapshotPart => "snapshot_part",
+            Self::ClosePart => "close_part",
         }
     }
 

@@ -29,8 +29,14 @@ pub enum LiveFileAction {
         path: StackPath,
     },
     /// Make directories in a live namespace
-    #[command(after_help = "Example:\n  esker live mkdir run:/results")]
+    #[command(after_help = "\
+Examples:
+  esker live mkdir run:/results
+  esker live mkdir --spread run:/steps      one large directory at the speed of all servers")]
     Mkdir {
+        /// Spread the names in each of them over all seats; renames within it may then fail
+        #[arg(long)]
+        spread: bool,
         /// The directories
         #[arg(required = true, value_name = "NAME:/path", value_parser = StackPath::parser())]
         paths: Vec<StackPath>,
@@ -85,9 +91,12 @@ impl LiveFileAction {
             Self::Put { file, path } => {
                 in_tree(context, &path, |tree| put(context, tree, &file, &path))
             }
-            Self::Mkdir { paths } => each(context, &paths, |tree, path| {
+            Self::Mkdir { spread, paths } => each(context, &paths, |tree, path| {
                 let (dir, name) = tree.locate(&path.path)?;
                 let mode = 0o777 & !context.umask;
+                if spread {
+                    return tree.make_spread_directory(&dir, name, mode).map(drop);
+                }
                 tree.change(Request::make_directory(&dir, mode, &[name]).durable())
             }),
             Self::Rm { recursive, paths } => each(context, &paths, |tree, path| {
@@ -110,7 +119,7 @@ impl LiveFileAction {
                 in_tree(context, &from, |tree| {
                     let (old_dir, old) = tree.locate(&from.path)?;
                     let (dir, name) = tree.locate(&to.path)?;
-                    if old_dir.place.seat != dir.place.seat {
+                    if old_dir.seat_of(old) != dir.seat_of(name) {
                         tree.lookup(&old_dir, old)?;
                         let what = "the directories are at different seats, between which nothing is \
                                     moved: copy with `esker live cat` and `put`, or in a mount";

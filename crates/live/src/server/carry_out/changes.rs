@@ -202,24 +202,31 @@ impl ClientSession<'_> {
         let changed = match verb {
             Verb::MakeSymlink => {
                 let target = input.bytes(PATH_BYTES_MAX, "a target")?;
-                session.symlink(dir, take_name(input)?, target).map(drop)
+                let name = take_name(input)?;
+                self.check_part(dir, name)
+                    .and_then(|()| session.symlink(dir, name, target).map(drop))
             }
             Verb::InsertAdopted => {
                 let (identity, name) = take_adopted(input)?;
-                self.check_may_insert().and_then(|()| session.insert_adopted(dir, name, identity))
+                self.check_may_insert()
+                    .and_then(|()| self.check_part(dir, name))
+                    .and_then(|()| session.insert_adopted(dir, name, identity))
             }
             Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
             Verb::Link => {
                 let old = NamedFile::take(input)?;
                 let (target, new) = self.take_second_name(input)?;
-                let linked = self.link(dir, &old, (&target, new));
+                let linked = self
+                    .check_part(&target, new)
+                    .and_then(|()| self.link(dir, &old, (&target, new)));
                 return Ok(linked.map(|inode| ItemEffect::Made(Box::new(inode))));
             }
             Verb::Rename => {
                 let (flags, old) = (take_flags(input)?, take_name(input)?);
                 let (target, new) = self.take_second_name(input)?;
                 let places = ((dir, old), (&target, new));
-                self.check_rename(places.0, places.1, flags)
+                self.check_part(&target, new)
+                    .and_then(|()| self.check_rename(places.0, places.1, flags))
                     .and_then(|()| session.rename(places.0, places.1, flags).map(drop))
             }
             Verb::SetAttributes => {
@@ -261,6 +268,7 @@ impl ClientSession<'_> {
         if dir.id() == DirId::SEAT_ROOTS {
             return Err(not_of_clients());
         }
+        self.check_part(dir, name)?;
         let created = self.session.create_identified(dir, name, mode, file);
         created.map(|()| ItemEffect::InTree)
     }
@@ -282,14 +290,17 @@ impl ClientSession<'_> {
             let name = take_name(input)?;
             return Ok(match self.name_prepared(item, (dir, name)) {
                 Some(named) => named.map(|inode| ItemEffect::Made(Box::new(inode))),
-                None => self.make_node(dir, (name, file), (&new, opens)),
+                None => self
+                    .check_part(dir, name)
+                    .and_then(|()| self.make_node(dir, (name, file), (&new, opens))),
             });
         }
         let (mode, name) = (take_mode(input)?, take_name(input)?);
         let made = match self.name_prepared(item, (dir, name)) {
             Some(named) => named.map(drop),
             None => {
-                let made = self.session.mkdir(dir, name, mode);
+                let made = self.check_part(dir, name);
+                let made = made.and_then(|()| self.session.mkdir(dir, name, mode));
                 made.map(|made| self.directories.keep(&made))
             }
         };
@@ -318,6 +329,8 @@ impl ClientSession<'_> {
         let is_root = session.identity().is_root();
         let inode = match new.kind {
             FileKind::Directory if is_root => {
+                // The record of a directory has no device number but that of its seat.
+                let new = &NewFile { rdev: 0, ..*new };
                 let (inode, made) = session.make_dir(dir, name, new)?;
                 self.directories.keep(&made);
                 inode

@@ -167,6 +167,10 @@ impl ClientSession<'_> {
                 let name = take_name(input)?;
                 block_in_place(|| self.adopt_set(set, name))
             }
+            Verb::ClosePart => {
+                let (id, closes) = (DirId(input.u128()?), input.u8()? != 0);
+                self.close_part(id, closes).map(|()| Vec::new())
+            }
             // Of the server of another seat.
             Verb::Freeze => block_in_place(|| self.freeze()),
             Verb::Thaw => {
@@ -230,7 +234,7 @@ impl ClientSession<'_> {
             id => session.open_seat_root(id)?,
         };
         let mut out = Vec::new();
-        match session.search_seat(&top, path, follow)? {
+        match session.search_seat((&top, self.served.seat()), path, follow)? {
             SeatSearch::Found(found) => {
                 self.directories.keep(&found.dir);
                 let dir = (found.dir.id(), &path_at_seat(&found.dir)[..]);
@@ -247,6 +251,9 @@ impl ClientSession<'_> {
                 }
                 path.extend_from_slice(&name);
                 SeatPath::put_elsewhere(&mut out, (seat, id), &path, &rest);
+            }
+            SeatSearch::OtherPart { seat, rest } => {
+                SeatPath::put_elsewhere(&mut out, (seat, top.id()), b"", &rest);
             }
             SeatSearch::Above { rest } => SeatPath::put_above(&mut out, &rest),
         }
@@ -344,8 +351,8 @@ impl ClientSession<'_> {
 }
 
 fn is_of_whole_namespace(verb: Verb) -> bool {
-    use Verb::{AdoptSet, Freeze, Snapshot, SnapshotPart, Thaw};
-    matches!(verb, Snapshot | AdoptSet | Freeze | Thaw | SnapshotPart)
+    use Verb::{AdoptSet, ClosePart, Freeze, Snapshot, SnapshotPart, Thaw};
+    matches!(verb, Snapshot | AdoptSet | Freeze | Thaw | SnapshotPart | ClosePart)
 }
 
 fn encoded(bytes: &[u8]) -> Vec<u8> {

@@ -22,40 +22,49 @@ use super::changes::ItemEffect;
 use super::{ClientSession, FrameRefusal, take_name};
 use crate::client::{LiveDir, Request};
 use crate::server::client_window::ItemPosition;
-use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, Verb};
+use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, SPREAD_DEVICE, Verb};
 
 /// The part of an item at another seat: planned, and then done.
 #[derive(Debug)]
 pub(super) enum SeatPreparation {
-    /// A directory is made, which then gets its name.
+    /// A directory is made, which then gets its name; at all seats if it is spread.
     Made { seat: u16, id: DirId, planned: Box<Inode> },
-    /// A directory is removed, whose name goes then.
+    /// A directory is removed, whose name goes then; from all seats if it is spread.
     Removed { seat: u16, id: DirId },
     /// The item fails.
     Refused(Error),
 }
 
 impl SeatPreparation {
-    /// The request to the server of the other seat; `None` if there is nothing to ask for.
-    fn request(&self) -> Option<(u16, Request)> {
-        let (seat, request) = match self {
-            Self::Made { seat, id, planned } => {
-                let new = NewFile {
-                    kind: FileKind::Directory,
-                    mode: planned.mode,
-                    uid: planned.uid,
-                    gid: planned.gid,
-                    rdev: 0,
-                    target: &[],
-                };
-                let name = id.seat_root_name();
-                (*seat, Request::make_node(&seat_roots(*seat), name.as_bytes(), (&new, false)))
-            }
-            Self::Removed { seat, id } => (*seat, removal(*seat, *id)),
-            Self::Refused(_) => return None,
+    /// The requests to the servers of other seats than `own`.
+    fn requests(&self, own: u16) -> Vec<(u16, Request)> {
+        let (Self::Made { seat, id, .. } | Self::Removed { seat, id }) = self else {
+            return Vec::new();
         };
-        Some((seat, request.durable()))
+        let request = |seat| match self {
+            Self::Made { id, planned, .. } => make_root((seat, *id), planned),
+            _ => removal(seat, *id),
+        };
+        let seats = seats_of((*seat, *id)).filter(|seat| *seat != own);
+        seats.map(|seat| (seat, request(seat).durable())).collect()
     }
+}
+
+/// The seats that have a part of the directory `id` at `seat`.
+fn seats_of((seat, id): (u16, DirId)) -> impl Iterator<Item = u16> {
+    if id.parts() > 1 { 0..id.parts() } else { seat..seat + 1 }
+}
+
+/// The root of a directory with the attributes of `planned`.
+fn new_root(planned: &Inode) -> NewFile<'static> {
+    let Inode { mode, uid, gid, .. } = *planned;
+    NewFile { kind: FileKind::Directory, mode, uid, gid, rdev: 0, target: &[] }
+}
+
+/// The request that makes the directory `id` at `seat`, with the attributes of `planned`.
+pub(super) fn make_root((seat, id): (u16, DirId), planned: &Inode) -> Request {
+    let (new, name) = (new_root(planned), id.seat_root_name());
+    Request::make_node(&seat_roots(seat), name.as_bytes(), (&new, false))
 }
 
 /// The request that removes the directory `id` at `seat`.
@@ -123,7 +132,7 @@ impl ClientSession<'_> {
             let (new, name) = match verb {
                 Verb::MakeDirectory => {
                     let (mode, name) = (take_mode(&mut input)?, take_name(&mut input)?);
-                    (Some((mode, None)), name)
+                    (Some((mode, None, false)), name)
                 }
                 Verb::MakeNode => {
                     let (new, _) = take_new_file(&mut input)?;
@@ -131,7 +140,8 @@ impl ClientSession<'_> {
                     if new.kind != FileKind::Directory {
                         continue;
                     }
-                    (Some((new.mode, is_root.then_some((new.uid, new.gid)))), name)
+                    let owner = is_root.then_some((new.uid, new.gid));
+                    (Some((new.mode, owner, new.rdev == SPREAD_DEVICE)), name)
                 }
                 _ => (None, take_name(&mut input)?),
             };
@@ -157,10 +167,15 @@ impl ClientSession<'_> {
         &self,
         dir: &Dir,
         name: &[u8],
-        (mode, owner): (u32, Option<(u32, u32)>),
+        (mode, owner, is_spread): (u32, Option<(u32, u32)>, bool),
     ) -> Option<SeatPreparation> {
         // A directory that cannot be made is refused with its change.
+        self.check_part(dir, name).ok()?;
         let planned = self.session.plan_directory(dir, name, mode, owner).ok()?;
+        if is_spread {
+            let (seat, id) = (self.served.seat(), self.served.seats().random_spread_id());
+            return Some(SeatPreparation::Made { seat, id, planned: Box::new(planned) });
+        }
         let seat = self.served.seats().choose(self.served.entries(), self.served.clock());
         let made = || SeatPreparation::Made { seat, id: random_id(), planned: Box::new(planned) };
         (seat != self.served.seat()).then(made)
@@ -191,48 +206,59 @@ impl ClientSession<'_> {
         &self,
         steps: Vec<(u16, SeatPreparation)>,
     ) -> BTreeMap<u16, SeatPreparation> {
-        let seats = self.served.seats();
-        let (mut prepared, mut by_seat) = (BTreeMap::new(), BTreeMap::new());
+        let (seats, own) = (self.served.seats(), self.served.seat());
+        let (mut done, mut by_seat) = (BTreeMap::new(), BTreeMap::new());
         for (item, step) in steps {
-            match step.request() {
-                None => drop(prepared.insert(item, step)),
-                Some((seat, request)) => {
-                    let (requests, steps): &mut (Vec<_>, Vec<_>) = by_seat.entry(seat).or_default();
-                    requests.push(request);
-                    steps.push((item, step));
-                }
+            let step = self.close_parts_to_remove(step);
+            for (seat, request) in step.requests(own) {
+                let (items, requests): &mut (Vec<_>, Vec<_>) = by_seat.entry(seat).or_default();
+                items.push(item);
+                requests.push(request);
             }
+            done.insert(item, (step, Ok(())));
         }
-        for (seat, (requests, steps)) in by_seat {
+        for (seat, (items, requests)) in by_seat {
             let busy = || Err(Error::new(Kind::Unavailable, "too many wait for other seats"));
             let answers = seats.wait_for(|| seats.call(seat, requests));
-            let answers = answers.unwrap_or_else(|| steps.iter().map(|_| busy()).collect());
-            for ((item, step), answer) in steps.into_iter().zip(answers) {
+            let answers = answers.unwrap_or_else(|| items.iter().map(|_| busy()).collect());
+            for (item, answer) in items.into_iter().zip(answers) {
+                let (step, so_far) = done.get_mut(&item).expect("every item has a step");
                 let outcome = answer.and_then(|answer| answer.outcome());
                 if outcome.as_ref().is_err_and(|error| error.kind() == Kind::Unavailable) {
                     seats.set_unanswering(seat, self.served.clock());
                 }
-                prepared.extend(self.conclude(step, outcome).map(|step| (item, step)));
+                let is_gone = |error: &Error| error.kind() == Kind::NotFound;
+                match (&step, outcome) {
+                    // It is gone, maybe since before a crash.
+                    (SeatPreparation::Removed { .. }, Err(error)) if is_gone(&error) => {}
+                    (_, outcome) if so_far.is_ok() => *so_far = outcome,
+                    _ => {}
+                }
             }
         }
-        prepared
+        let concluded = done
+            .into_iter()
+            .map(|(item, (step, outcome))| self.conclude(step, outcome).map(|step| (item, step)));
+        concluded.flatten().collect()
     }
 
-    /// The preparation that the change finds, after the outcome of `step` at the other seat.
+    /// The preparation that the change finds, after the outcome of `step` at other seats.
     fn conclude(&self, step: SeatPreparation, outcome: Result<()>) -> Option<SeatPreparation> {
-        match (&step, outcome) {
-            (_, Ok(())) => Some(step),
-            // It is gone, maybe since before a crash.
-            (SeatPreparation::Removed { .. }, Err(error)) if error.kind() == Kind::NotFound => {
-                Some(step)
+        let Err(error) = outcome else { return Some(step) };
+        match step {
+            SeatPreparation::Removed { id, .. } => {
+                if id.parts() > 1 {
+                    self.keep_parts(id);
+                }
+                self.served.seats().end_closing(id);
             }
-            (SeatPreparation::Removed { id, .. }, Err(error)) => {
-                self.served.seats().end_closing(*id);
-                Some(SeatPreparation::Refused(error))
+            SeatPreparation::Made { seat, id, .. } if id.parts() > 1 => {
+                self.discard_parts((seat, id));
             }
             // The directory is made at this seat instead.
-            (_, Err(_)) => None,
+            _ => return None,
         }
+        Some(SeatPreparation::Refused(error))
     }
 
     /// True if another seat has done a part of the change under way.
@@ -254,7 +280,13 @@ impl ClientSession<'_> {
 
     /// Removes directories at other seats that got no name. One that stays is garbage.
     pub(super) fn discard_unnamed(&mut self) {
-        for (seat, id) in std::mem::take(&mut self.unnamed) {
+        for directory in std::mem::take(&mut self.unnamed) {
+            self.discard_parts(directory);
+        }
+    }
+
+    fn discard_parts(&self, (seat, id): (u16, DirId)) {
+        for seat in seats_of((seat, id)).filter(|seat| *seat != self.served.seat()) {
             let _ = self.served.seats().call(seat, vec![removal(seat, id)]);
         }
     }
@@ -266,12 +298,23 @@ impl ClientSession<'_> {
         item: u16,
         (dir, name): (&Dir, &[u8]),
     ) -> Option<Result<Inode>> {
-        let Some(SeatPreparation::Made { seat, id, planned }) = self.prepared.get(&item) else {
-            return None;
+        let (seat, id, planned) = match self.prepared.get(&item) {
+            Some(SeatPreparation::Made { seat, id, planned }) => (*seat, *id, planned),
+            Some(SeatPreparation::Refused(error)) => {
+                return Some(Err(Error::new(error.kind(), error.to_string())));
+            }
+            _ => return None,
         };
-        let named = self.session.name_seat_root(dir, name, (*seat, *id), planned);
+        let has_own_part = id.parts() > 1;
+        let made = self.check_part(dir, name).and_then(|()| match has_own_part {
+            true => self.superuser.make_seat_root(id, &new_root(planned)),
+            false => Ok(()),
+        });
+        let named = made.and_then(|()| self.session.name_seat_root(dir, name, (seat, id), planned));
         if named.is_ok() {
             self.prepared.remove(&item);
+        } else if has_own_part {
+            let _ = self.superuser.remove_seat_root(id);
         }
         Some(named)
     }
@@ -280,6 +323,11 @@ impl ClientSession<'_> {
     pub(super) fn remove_prepared(&mut self, item: u16, (dir, name): (&Dir, &[u8])) -> Result<()> {
         match self.prepared.get(&item) {
             Some(SeatPreparation::Removed { id, .. }) => {
+                if id.parts() > 1 {
+                    // It is closed, so it is still empty.
+                    self.superuser.remove_seat_root(*id)?;
+                    self.served.seats().open_part(*id);
+                }
                 self.session.unname_seat_root(dir, name, *id)
             }
             Some(SeatPreparation::Refused(error)) => {
@@ -320,7 +368,11 @@ impl ClientSession<'_> {
             }
             Verb::RemoveDirectory => {
                 let id = identity(take_name(input)?);
-                check().and(id).and_then(|id| self.superuser.remove_seat_root(id))
+                check().and(id).and_then(|id| {
+                    self.superuser.remove_seat_root(id)?;
+                    self.served.seats().open_part(id);
+                    Ok(())
+                })
             }
             _ => {
                 skip_change(verb, input)?;
