@@ -143,6 +143,14 @@ fn a_live_namespace_of_several_servers() {
         let path = format!("run:/d{number}");
         assert_eq!(esker.ok(["live", "cat", &format!("{path}/file")]), path);
     }
+    esker.ok(["live", "mkdir", "--spread", "run:/wide"]);
+    for number in 0..20 {
+        esker.pipe(["live", "put", "-", &format!("run:/wide/{number}")], b"wide");
+    }
+    assert_eq!(esker.ok(["live", "ls", "run:/wide"]).lines().count(), 20);
+    assert_eq!(esker.ok(["live", "cat", "run:/wide/7"]), "wide");
+    esker.fails(7, ["live", "rm", "run:/wide"]);
+    esker.ok(["live", "rm", "-r", "run:/wide"]);
     let failed = (1..12).filter(|number| {
         let moved = format!("run:/d{number}/moved");
         let moved = esker.run(["live", "mv", "run:/d0/file", &moved]);

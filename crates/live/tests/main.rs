@@ -5,6 +5,8 @@ mod abuse;
 mod bulk_insertion;
 #[path = "../../fs/tests/campaign.rs"]
 mod campaign;
+mod crowd;
+mod gated_store;
 mod histories;
 mod hostile;
 mod linearizability;

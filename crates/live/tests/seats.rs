@@ -358,6 +358,43 @@ fn a_set_is_inserted_at_one_seat() -> Result<()> {
     Ok(())
 }
 
+/// Symptom: a snapshot lost files, and mixed their bytes. Cause: a set that was in the bases, at seat 0,
+/// was inserted at another seat, too, which did not know of it. Fix: what bases show is claimed for
+/// seat 0.
+#[test]
+fn a_set_of_the_bases_is_not_inserted_at_another_seat() -> Result<()> {
+    let live = SeatedStore::new(1);
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let insertion = BulkInsertion::begin(&live.repository, 0o755, session_options())?;
+    insertion.session().create(insertion.dir(), b"f", 0o644)?;
+    insertion.insert(&mut tree, &LiveDir::root(), b"bulk")?;
+    let inserted = insertion.session().set();
+    let base = tree.snapshot("base")?;
+    drop(servers);
+    live.repository.remove_live(NAME, &session_options())?;
+    drop(live.repository.create_live(NAME, &[base], 3, session_options())?);
+    let live = SeatedStore { seats: 3, ..live };
+    let servers = live.serve_all();
+    let mut tree = live.connect();
+    let dirs = grow(&mut tree, 20, 6)?;
+    for seat in 0..3 {
+        let dir = dirs.iter().find(|dir| dir.place.seat == seat).expect("one of twenty");
+        let refused = tree.insert_set((inserted, b"content"), dir, b"again").expect_err("shown");
+        assert!([Kind::Conflict, Kind::Exists].contains(&refused.kind()), "{seat}: {refused}");
+    }
+    // What was refused for another reason can still be inserted at any seat.
+    let other = BulkInsertion::begin(&live.repository, 0o755, session_options())?;
+    other.session().create(other.dir(), b"g", 0o644)?;
+    let set = other.session().complete()?;
+    let at = |seat| dirs.iter().find(|dir| dir.place.seat == seat).expect("one of twenty");
+    let missing = tree.insert_set((set, b"missing"), at(1), b"other").expect_err("no such name");
+    assert_eq!(missing.kind(), Kind::NotFound);
+    tree.insert_set((set, b"content"), at(2), b"other")?;
+    drop(servers);
+    Ok(())
+}
+
 /// The name of a directory whose removal did not finish is, in a snapshot, an empty directory like any
 /// other, also at the base of another live namespace.
 #[test]

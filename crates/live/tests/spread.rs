@@ -4,12 +4,16 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use std::time::Duration;
+
 use esker_base::{Kind, Result};
+use esker_fs::repository::Repository;
 use esker_fs::stack::namespace::FollowLinks;
 use esker_live::LiveTree;
 use esker_live::client::{LiveDir, LiveFile, Request};
 use esker_live::wire::{AttributeRequest, take_attributes};
 
+use crate::gated_store::GatedStore;
 use crate::seats::{SeatedStore, all_paths, all_paths_of};
 use crate::served::{NAME, session_options};
 
@@ -244,6 +248,38 @@ fn a_snapshot_shows_a_spread_directory_as_a_plain_one() -> Result<()> {
         tree.rename((&dir, &name_of(number)), (&dir, format!("moved.{number}").as_bytes()))?;
         tree.create(&dir, &name_of(number), 0o644)?;
     }
+    drop(servers);
+    Ok(())
+}
+
+/// Symptom: files that were durable at another seat had no path after a crash. Cause: clients saw the
+/// name of a directory at another seat before it was synced. Fix: answers that show it wait.
+#[test]
+fn the_name_of_a_directory_at_another_seat_is_seen_once_it_is_durable() -> Result<()> {
+    let live = SeatedStore::new(2);
+    let (store, gate) = GatedStore::over(live.store.clone());
+    let gated = SeatedStore { repository: Repository::new(store.clone()), store, seats: 2 };
+    let servers = [gated.serve(0), live.serve(1)];
+    let (is_open, root) = (AtomicBool::new(false), LiveDir::root());
+    live.connect().create(&root, b"before", 0o644)?;
+    gate.close();
+    std::thread::scope(|scope| {
+        let see = |look: fn(&mut LiveTree) -> bool| {
+            let (live, is_open) = (&live, &is_open);
+            scope.spawn(move || {
+                let mut tree = live.connect();
+                while !look(&mut tree) {}
+                assert!(is_open.load(Ordering::SeqCst), "seen before it is durable");
+            })
+        };
+        see(|tree| tree.lookup(&LiveDir::root(), b"big").is_ok());
+        see(|tree| tree.dir(b"/big").is_ok());
+        see(|tree| tree.list(&LiveDir::root()).is_ok_and(|entries| entries.len() == 2));
+        see(|tree| tree.make_spread_directory(&LiveDir::root(), b"big", 0o755).is_ok());
+        std::thread::sleep(Duration::from_millis(600));
+        is_open.store(true, Ordering::SeqCst);
+        gate.open();
+    });
     drop(servers);
     Ok(())
 }

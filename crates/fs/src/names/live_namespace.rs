@@ -230,6 +230,7 @@ impl Repository {
             drop(sessions);
             // Otherwise a collection does it.
             if !LiveNamespace::load(store, name).is_ok_and(|found| found.seats == live.seats) {
+                let _ = live.forget_adopted(store);
                 for set in live.seats {
                     let _ = self.give_up(set, &options);
                     let _ = marker::release(store, set, &MarkerHolder::Live(name.to_owned()));
@@ -260,9 +261,7 @@ impl Repository {
                 store.delete(&object.name)?;
             }
         }
-        for object in store.list(&LiveNamespace::adopted_folder(name))? {
-            store.delete(&object.name)?;
-        }
+        live.forget_adopted(store)?;
         store.delete(&LiveNamespace::layout_name(name))?;
         for set in live.seats {
             match self.give_up(set, options) {
@@ -277,9 +276,21 @@ impl Repository {
 }
 
 impl LiveNamespace {
+    /// Removes what says at which seats sets were inserted.
+    fn forget_adopted(&self, store: &dyn Store) -> Result<()> {
+        let objects = store.list(&Self::adopted_folder(&self.name))?;
+        objects.iter().try_for_each(|object| store.delete(&object.name))
+    }
+
     /// Ends the `sessions`, those of the seats, and puts the layout.
     fn make(&self, store: &dyn Store, sessions: &[Session]) -> Result<()> {
         let holder = MarkerHolder::Live(self.name.clone());
+        if let [first, _, ..] = sessions {
+            // What bases show is at seat 0, and must not be inserted at another one, too.
+            for identity in first.known_identities()? {
+                Self::claim_adopted(store, &self.name, (identity, 0))?;
+            }
+        }
         for session in sessions {
             session.flush()?;
             marker::hold(store, session.set(), &holder)?;

@@ -52,6 +52,20 @@ impl Session {
     /// it, or of its job, has been adopted, or if this namespace shows a set that it shows;
     /// `NotFound`; `NotADirectory`; errors of the store. Nothing of a set that is refused is held.
     pub fn adopt_set(&self, other: SetId, name: &[u8]) -> Result<DirId> {
+        self.adopt_claimed_set(other, name, |_| Ok(()))
+    }
+
+    /// Like [`Session::adopt_set`], if `claim` succeeds for the identity that this returns. It is called
+    /// for a set that can be adopted, before it is.
+    ///
+    /// # Errors
+    /// As [`Session::adopt_set`]; those of `claim`.
+    pub fn adopt_claimed_set(
+        &self,
+        other: SetId,
+        name: &[u8],
+        claim: impl FnOnce(DirId) -> Result<()>,
+    ) -> Result<DirId> {
         // Snapshots list what this session needs, and must not miss a set.
         let _adopting = self.adopting();
         let known = self.known_sets();
@@ -59,7 +73,12 @@ impl Session {
         let identity = identity_root(other, &manifest);
         let entry_name = identity.to_string();
         let key = key(DirId::ADOPTED, entry_name.as_bytes());
-        let inode = match self.check_adoptable((other, &manifest), (name, &key), &known) {
+        let checked = self.check_adoptable((other, &manifest), (name, &key), &known);
+        let claimed = checked.and_then(|inode| match &inode {
+            Some(_) => claim(identity).map(|()| inode),
+            None => Ok(None),
+        });
+        let inode = match claimed {
             Ok(Some(inode)) => inode,
             Ok(None) => return Ok(identity),
             Err(refused) => {
@@ -81,15 +100,6 @@ impl Session {
             Ok(())
         })?;
         Ok(identity)
-    }
-
-    /// Returns the identity that [`Session::adopt_set`] returns for `other`. Cost: two requests.
-    ///
-    /// # Errors
-    /// `NotFound`; errors of the store.
-    pub fn adopted_identity(&self, other: SetId) -> Result<DirId> {
-        let manifest = Manifest::load(&*self.layers().source().store, other)?;
-        Ok(identity_root(other, &manifest))
     }
 
     /// Returns the directory `name` of `other`, to be put at `key`; `None` if it is there.
@@ -135,6 +145,27 @@ impl Session {
     /// True if the tables of `other` were adopted by this session's own set.
     fn has_adopted(&self, other: SetId) -> bool {
         self.tree().manifest().data_sets.contains(&other)
+    }
+
+    /// Returns what [`Session::adopt_set`] would return for each set that this namespace shows, or has
+    /// shown, and that can be adopted at all. Cost: two requests for each.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub(crate) fn known_identities(&self) -> Result<HashSet<DirId>> {
+        let store = &*self.layers().source().store;
+        let mut identities = HashSet::new();
+        for set in self.known_sets() {
+            match Manifest::load(store, set) {
+                Ok(manifest) if manifest.has_own_identities => {
+                    identities.insert(identity_root(set, &manifest));
+                }
+                // Nobody can insert a set that is gone.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                loaded => drop(loaded?),
+            }
+        }
+        Ok(identities)
     }
 
     /// Returns all sets whose records this namespace shows, or has shown.

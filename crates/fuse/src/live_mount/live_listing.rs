@@ -12,6 +12,7 @@ use std::sync::Arc;
 use esker_base::Kind;
 use esker_fs::inode::FileKind;
 use esker_live::client::{LiveEntry, Request, take_entries};
+use esker_live::wire::LiveAttributes;
 use fuser::Errno;
 use parking_lot::Mutex;
 
@@ -112,7 +113,10 @@ impl LiveState {
             let number = self.nodes.number(found.id, found.kind);
             return Ok(sink.put(cookie, &entry.name, ShownEntry::Kind(number, found.kind)));
         }
-        let found = &self.at_own_seat(&parent.dir(), &entry.name, found.clone())?;
+        // Nobody has permissions in a directory whose attributes are unknown.
+        let unknown = || LiveAttributes { mode: 0, ..found.clone() };
+        let at_own_seat = self.at_own_seat(&parent.dir(), &entry.name, found.clone())?;
+        let found = &at_own_seat.unwrap_or_else(unknown);
         let node = self.intern(parent, &entry.name, found);
         let has_room = sink.put(cookie, &entry.name, ShownEntry::All(self.shown(&node, found)));
         if !has_room {

@@ -44,26 +44,28 @@ impl LiveState {
                 (found, self.ttl)
             }
         };
-        let found = self.at_own_seat(&parent.dir(), name, found)?;
+        // The kernel would check permissions by the attributes that a directory was made with.
+        let found = self.at_own_seat(&parent.dir(), name, found)?.ok_or(Errno::EIO)?;
         let node = self.intern(&parent, name, &found);
         Ok((self.shown(&node, &found), ttl))
     }
 
     /// Returns the current attributes of what was found as `name` in `dir`: those of a directory at
-    /// another seat are there.
+    /// another seat are there, and unknown (`None`) while its server does not answer.
     pub(super) fn at_own_seat(
         &self,
         dir: &LiveDir,
         name: &[u8],
         found: LiveAttributes,
-    ) -> Result<LiveAttributes, Errno> {
-        let Some(seat) = found.seat else { return Ok(found) };
+    ) -> Result<Option<LiveAttributes>, Errno> {
+        let Some(seat) = found.seat else { return Ok(Some(found)) };
         let own = dir.child(name, &found);
         let [answer] = self.call_all([Request::attributes(&LiveFile::at(&own, b""))])?;
         match answer.and_then(|answer| answer.only(take_attributes)) {
-            Ok(attributes) => Ok(LiveAttributes { seat: Some(seat), ..attributes }),
-            // It is being removed, or its server is gone.
-            Err(error) if is_absent(error.kind()) || error.kind() == Kind::Unavailable => Ok(found),
+            Ok(attributes) => Ok(Some(LiveAttributes { seat: Some(seat), ..attributes })),
+            // It is being removed.
+            Err(error) if is_absent(error.kind()) => Ok(Some(found)),
+            Err(error) if error.kind() == Kind::Unavailable => Ok(None),
             Err(error) => Err(self.errno(&error)),
         }
     }

@@ -46,7 +46,7 @@ const WINDOW_MAX: u64 = 4096;
 /// Largest text of a server's status.
 const STATUS_BYTES_MAX: usize = 1 << 20;
 /// Longest time for which a client tries to reach a server: servers remember clients for longer.
-const PATIENCE_MAX: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE_MAX: Duration = Duration::from_secs(300);
 
 /// Settings of a client.
 #[derive(Clone, Debug)]

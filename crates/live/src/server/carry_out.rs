@@ -12,6 +12,7 @@ mod reads;
 mod seat_directories;
 mod spread_directories;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -57,8 +58,13 @@ pub(super) struct ClientSession<'a> {
     prepared_request: Option<u64>,
     /// What they have done for its items.
     prepared: BTreeMap<u16, SeatPreparation>,
+    /// True if the change under way was done before in part.
+    repeats_directories: bool,
     /// Directories at other seats that got no name.
     unnamed: Vec<(u16, DirId)>,
+    /// True if an answer shows the name of a directory at another seat that may not be synced: what its
+    /// client does there durably must not be lost with the name.
+    shows_unsynced: Cell<bool>,
     peer: String,
 }
 
@@ -73,6 +79,8 @@ pub(super) struct BatchOutcome {
     pub is_goodbye: bool,
     /// The next frame is a change, and changes have to wait.
     pub is_frozen: bool,
+    /// The next frame waits for other clients of other seats.
+    pub is_crowded: bool,
 }
 
 /// The changes of a batch, under way.
@@ -138,7 +146,9 @@ impl<'a> ClientSession<'a> {
             freeze: served.freeze().draw_holder(),
             prepared_request: None,
             prepared: BTreeMap::new(),
+            repeats_directories: false,
             unnamed: Vec::new(),
+            shows_unsynced: Cell::new(false),
             peer,
         }
     }
@@ -171,7 +181,10 @@ impl<'a> ClientSession<'a> {
                     outcome.is_frozen = true;
                     break;
                 }
-                self.prepare(&header, payload);
+                if !self.prepare(&header, payload) {
+                    outcome.is_crowded = true;
+                    break;
+                }
             }
             if header.verb.is_change() && batch.is_none() {
                 batch = self.begin_batch();
@@ -190,6 +203,8 @@ impl<'a> ClientSession<'a> {
                 // Files that are synced at the other seat must not be lost with the name, and a name that
                 // came back after a crash would have no directory.
                 outcome.awaits_commit |= self.is_prepared_elsewhere();
+                outcome.awaits_commit |=
+                    self.needs_preparation(header.verb) && self.repeats_directories;
                 let changed = self.change(&header, payload, batch, out);
                 self.end_preparation();
                 changed
@@ -198,6 +213,7 @@ impl<'a> ClientSession<'a> {
                 outcome.is_goodbye = header.verb == Verb::Goodbye;
                 self.read(&header, payload, out)
             };
+            outcome.awaits_commit |= self.shows_unsynced.take();
             if let Err(why) = done {
                 // Changes carried out before get their record, even if this request fails.
                 self.finish(batch.take())?;

@@ -38,6 +38,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 /// Pause after a connection could not be accepted, because there are too many.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Pause of a connection while too many wait for other seats.
+const CROWDED_PAUSE: Duration = Duration::from_millis(5);
 /// Batches of answers of one connection that may wait for commits, and their bytes.
 const WAITING_MAX: usize = 64;
 const WAITING_BYTES_MAX: usize = 4 << 20;
@@ -213,6 +215,13 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 received.drain(..outcome.consumed);
                 tokio::select! {
                     () = served.freeze().thawed(served.clock()) => continue,
+                    () = served.commit().failed() => return Ok(false),
+                }
+            }
+            if outcome.is_crowded {
+                received.drain(..outcome.consumed);
+                tokio::select! {
+                    () = tokio::time::sleep(CROWDED_PAUSE) => continue,
                     () = served.commit().failed() => return Ok(false),
                 }
             }

@@ -49,6 +49,8 @@ pub(super) struct GroupCommit {
     progress: watch::Sender<CommitProgress>,
     /// Time at which the last successful check began, by the monotonic clock.
     looked_ns: AtomicU64,
+    /// Time at which the last successful sync began, by the monotonic clock.
+    synced_ns: AtomicU64,
     has_failed: AtomicBool,
     /// Durations of syncs, in seconds.
     durations: Histogram,
@@ -72,6 +74,7 @@ impl GroupCommit {
             demanded: Condvar::new(),
             progress: watch::Sender::new(CommitProgress::default()),
             looked_ns: AtomicU64::new(looked_ns),
+            synced_ns: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
             durations,
         });
@@ -98,6 +101,7 @@ impl GroupCommit {
             match self.session.sync() {
                 Ok(()) => {
                     self.looked_ns.store(began_ns, Ordering::Release);
+                    self.synced_ns.store(began_ns, Ordering::Release);
                     let lasted_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
                     self.durations.observe(lasted_ns as f64 / 1e9);
                     self.progress.send_modify(|progress| progress.done = wanted);
@@ -169,6 +173,11 @@ impl GroupCommit {
         let age_ns =
             self.clock.monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Acquire));
         u128::from(age_ns) < LEASE.as_nanos() && !self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// True if everything done until `done_ns`, by the monotonic clock, survives power loss.
+    pub fn has_synced(&self, done_ns: u64) -> bool {
+        self.synced_ns.load(Ordering::Acquire) > done_ns
     }
 
     /// The reason that no commit succeeds any more.

@@ -5,7 +5,6 @@
 //! snapshots. It never does so while it carries out changes, so two servers do not wait for each
 //! other.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use esker_base::store::SharedStore;
@@ -14,7 +13,7 @@ use esker_fs::inode::DirId;
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::stack::identity::Identity;
 use hashbrown::{HashMap, HashSet};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::task::block_in_place;
 
@@ -24,8 +23,12 @@ use crate::proof::UserSecret;
 
 /// Time for which a server tries to reach another one. Its client waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that wait for other seats at once, at most.
+/// Time for which a server asks another one how many entries it has.
+const ENTRIES_PATIENCE: Duration = Duration::from_millis(300);
+/// Connections that wait for other seats at once, at most, and those of one user: each takes a
+/// thread.
 const WAITING_MAX: usize = 128;
+const USER_WAITING_MAX: usize = 64;
 /// Maximum bytes of the state of a server.
 const STATUS_BYTES_MAX: usize = 1 << 20;
 
@@ -42,14 +45,33 @@ pub(super) struct OtherSeats {
     placement: SeatPlacement,
     /// Directories at other seats that are being removed.
     closing: Mutex<HashSet<DirId>>,
-    /// Notified when one of these has ended.
-    closed: Condvar,
     /// Parts of spread directories at this seat in which no name is made, and until when.
     closed_parts: Mutex<HashMap<DirId, u64>>,
     /// Held while a snapshot is taken: its parts are held up by one connection.
     snapshot: Mutex<()>,
-    /// Connections that wait for other seats.
-    waiting: AtomicUsize,
+    /// Connections that wait for other seats, by user.
+    waiting: Mutex<HashMap<u32, usize>>,
+    /// Directories at other seats whose names were made here, and when, by the monotonic clock, until
+    /// the names are synced.
+    unsynced_names: Mutex<HashMap<DirId, u64>>,
+}
+
+/// A connection that may wait for other seats.
+pub(super) struct SeatWait<'a> {
+    seats: &'a OtherSeats,
+    uid: u32,
+}
+
+impl Drop for SeatWait<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.seats.waiting.lock();
+        if let Some(of_user) = waiting.get_mut(&self.uid) {
+            *of_user -= 1;
+            if *of_user == 0 {
+                waiting.remove(&self.uid);
+            }
+        }
+    }
 }
 
 /// The connection to a seat, made when it is first needed.
@@ -72,20 +94,42 @@ impl OtherSeats {
             snapshots: (0..seats).map(|_| Mutex::default()).collect(),
             placement: SeatPlacement::new(own, seats),
             closing: Mutex::default(),
-            closed: Condvar::new(),
             closed_parts: Mutex::default(),
             snapshot: Mutex::default(),
-            waiting: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+            unsynced_names: Mutex::default(),
         }
     }
 
-    /// Runs `act`, which waits for other seats, unless too many connections do already: each of them
-    /// takes a thread, and servers that had none left could not answer each other.
-    pub fn wait_for<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
-        let before = self.waiting.fetch_add(1, Ordering::AcqRel);
-        let done = (before < WAITING_MAX).then(act);
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
-        done
+    /// Admits a connection of `uid` that may wait for other seats; `None` while too many do: servers
+    /// that had no thread left could not answer each other.
+    pub fn admit_waiting(&self, uid: u32) -> Option<SeatWait<'_>> {
+        let mut waiting = self.waiting.lock();
+        let all: usize = waiting.values().sum();
+        let of_user = waiting.entry(uid).or_default();
+        if all >= WAITING_MAX || *of_user >= USER_WAITING_MAX {
+            return None;
+        }
+        *of_user += 1;
+        Some(SeatWait { seats: self, uid })
+    }
+
+    /// Records that the name of the directory `id` at another seat is being made.
+    pub fn begin_name(&self, id: DirId) {
+        self.unsynced_names.lock().insert(id, u64::MAX);
+    }
+
+    /// Records that the name was made at `made_ns`, or was not. Forgets those that are synced.
+    pub fn end_name(&self, id: DirId, made_ns: Option<u64>, is_synced: impl Fn(u64) -> bool) {
+        let mut unsynced = self.unsynced_names.lock();
+        unsynced.remove(&id);
+        unsynced.retain(|_, made_ns| !is_synced(*made_ns));
+        unsynced.extend(made_ns.map(|made_ns| (id, made_ns)));
+    }
+
+    /// Returns when the name of the directory `id` at another seat was made, if that may not be synced.
+    pub fn unsynced_name(&self, id: DirId) -> Option<u64> {
+        self.unsynced_names.lock().get(&id).copied()
     }
 
     /// Begins a snapshot; it lasts until the guard is dropped.
@@ -131,18 +175,6 @@ impl OtherSeats {
     /// Ends the removal of `id`.
     pub fn end_closing(&self, id: DirId) {
         self.closing.lock().remove(&id);
-        self.closed.notify_all();
-    }
-
-    /// Waits until the removal of `id` has ended; false if that takes too long.
-    pub fn wait_closed(&self, id: DirId) -> bool {
-        let mut closing = self.closing.lock();
-        while closing.contains(&id) {
-            if self.closed.wait_for(&mut closing, PATIENCE).timed_out() {
-                return false;
-            }
-        }
-        true
     }
 
     /// Lets no name be made in this seat's part of the directory `id` for `time`.
@@ -185,7 +217,7 @@ impl OtherSeats {
     /// Sends `requests` to the server of `seat`, and returns the answer to each, in order: an error
     /// for each that has none after some seconds. Whether that was carried out is unknown.
     pub fn call(&self, seat: u16, requests: Vec<Request>) -> Vec<Result<Answer>> {
-        self.call_by(&self.changes, seat, requests)
+        self.call_by((&self.changes, PATIENCE), seat, requests)
     }
 
     /// Like [`OtherSeats::call`], for requests that hold up changes, or take a part of a snapshot.
@@ -193,12 +225,12 @@ impl OtherSeats {
     /// # Errors
     /// The first one.
     pub fn call_for_snapshot(&self, seat: u16, requests: Vec<Request>) -> Result<Vec<Answer>> {
-        self.call_by(&self.snapshots, seat, requests).into_iter().collect()
+        self.call_by((&self.snapshots, PATIENCE), seat, requests).into_iter().collect()
     }
 
     fn call_by(
         &self,
-        connections: &[SeatConnection],
+        connections: (&[SeatConnection], Duration),
         seat: u16,
         requests: Vec<Request>,
     ) -> Vec<Result<Answer>> {
@@ -215,7 +247,7 @@ impl OtherSeats {
 
     fn send(
         &self,
-        connections: &[SeatConnection],
+        (connections, patience): (&[SeatConnection], Duration),
         seat: u16,
         requests: Vec<Request>,
         answers: &mut Vec<Result<Answer>>,
@@ -228,36 +260,37 @@ impl OtherSeats {
         let place = place.ok_or_else(|| {
             Error::new(Kind::Corrupt, format!("a directory at seat {seat} of {}", self.name))
         })?;
-        let mut place = place.try_lock_for(PATIENCE).ok_or_else(silent)?;
+        let mut place = place.try_lock_for(patience).ok_or_else(silent)?;
         // One that fails stays out of use.
         let mut connection = match place.take() {
             Some(connection) => connection,
-            None => self.connect(seat)?,
+            None => self.connect(seat, patience)?,
         };
         let mut numbers = Vec::with_capacity(requests.len());
         for request in requests {
             numbers.push(connection.submit(request.for_seat(seat))?);
         }
         for number in numbers {
-            answers.push(connection.wait_within(number, PATIENCE)?);
+            answers.push(connection.wait_within(number, patience)?);
         }
         *place = Some(connection);
         Ok(())
     }
 
-    fn connect(&self, seat: u16) -> Result<LiveConnection> {
+    fn connect(&self, seat: u16, patience: Duration) -> Result<LiveConnection> {
         let options = LiveClientOptions {
             identity: Identity::of_process(),
             secret: self.secret.clone(),
-            patience: PATIENCE,
+            patience,
         };
         LiveConnection::connect(&self.store, (&self.name, seat), options)
     }
 
     fn entries_of(&self, seat: u16) -> Option<u64> {
+        let by = (&self.changes[..], ENTRIES_PATIENCE);
+        let ask = || self.call_by(by, seat, vec![Request::status()]).pop();
         // The request must not hold up other connections.
-        let ask = || self.call(seat, vec![Request::status()]).pop();
-        let answer = block_in_place(|| self.wait_for(ask)).flatten()?.ok()?;
+        let answer = block_in_place(ask)?.ok()?;
         let text = answer.only(|input| Ok(input.bytes(STATUS_BYTES_MAX, "a status")?.to_vec()));
         let status: Value = serde_json::from_slice(&text.ok()?).ok()?;
         status["session"]["entries"].as_u64()

@@ -50,7 +50,7 @@ impl SeatPlacement {
         let second = (first + 1 + random.below(seats - 1)) % seats;
         let drawn = [first, second].map(|seat| u16::try_from(seat).expect("at most SEATS_MAX"));
         for seat in drawn {
-            if self.is_old(seat, clock) {
+            if self.begins_to_ask(seat, clock) {
                 self.set(seat, ask(seat), clock);
             }
         }
@@ -67,10 +67,16 @@ impl SeatPlacement {
         self.set(seat, None, clock);
     }
 
-    fn is_old(&self, seat: u16, clock: &dyn Clock) -> bool {
-        let asked_ns = self.loads.lock()[usize::from(seat)].asked_ns;
-        let age_ns = clock.monotonic_ns().saturating_sub(asked_ns);
-        asked_ns == 0 || u128::from(age_ns) > ENTRIES_AGE_MAX.as_nanos()
+    /// True if the number of `seat` is old. Others use it as it is until the answer is there.
+    fn begins_to_ask(&self, seat: u16, clock: &dyn Clock) -> bool {
+        let (mut loads, now_ns) = (self.loads.lock(), clock.monotonic_ns());
+        let load = &mut loads[usize::from(seat)];
+        let age_ns = now_ns.saturating_sub(load.asked_ns);
+        let is_old = load.asked_ns == 0 || u128::from(age_ns) > ENTRIES_AGE_MAX.as_nanos();
+        if is_old {
+            load.asked_ns = now_ns.max(1);
+        }
+        is_old
     }
 
     fn set(&self, seat: u16, entries: Option<u64>, clock: &dyn Clock) {

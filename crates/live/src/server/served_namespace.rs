@@ -21,6 +21,7 @@ use super::group_commit::GroupCommit;
 use super::metrics::{NamespaceGauges, ServerCounters, ServerMetrics};
 use super::open_file_limits::OpenFileLimits;
 use super::other_seats::OtherSeats;
+use crate::client::PATIENCE_MAX;
 use crate::wire::ServerWelcome;
 
 /// The server forgets a client that has not been connected for this long: such a client does not
@@ -30,7 +31,7 @@ const CLIENT_MEMORY_NS: u64 = 600_000_000_000;
 /// Clients of one user that are remembered although they are not connected: of the server's user, and
 /// of another. Each may have some megabytes of answers.
 const OWN_LEFT_MAX: usize = 4096;
-const USER_LEFT_MAX: usize = 64;
+const USER_LEFT_MAX: usize = 1024;
 
 /// A client, connected or not.
 #[derive(Debug)]
@@ -207,7 +208,7 @@ impl ServedNamespace {
         for known in forgotten {
             self.forget(&mut clients, known);
         }
-        self.bound_left_clients(&mut clients, (client, identity.uid));
+        self.bound_left_clients(&mut clients, (client, identity.uid))?;
         let known = clients.entry(client).or_insert_with(|| KnownClient {
             window: ClientWindow::new(client, identity.uid, Random::from_system().next_u64()),
             files: Arc::new(ClientFiles::new(&self.open_files, identity.uid)),
@@ -224,21 +225,40 @@ impl ServedNamespace {
         Ok(known.files.clone())
     }
 
-    /// Forgets the client of `uid` that left first, if too many of that user have left. A user that
-    /// connects again and again as another client takes a bounded part of the memory.
-    fn bound_left_clients(&self, clients: &mut KnownClients, (coming, uid): (u64, u32)) {
+    /// Forgets the client of `uid` that left first, if too many of that user have left: a user that
+    /// connects again and again as another client takes a bounded part of the memory. One that may
+    /// still come back to repeat its requests is not forgotten; new clients wait.
+    fn bound_left_clients(
+        &self,
+        clients: &mut KnownClients,
+        (coming, uid): (u64, u32),
+    ) -> Result<()> {
+        if clients.contains_key(&coming) {
+            return Ok(());
+        }
         let own_uid = rustix::process::geteuid().as_raw();
         let left_max = if uid == own_uid { OWN_LEFT_MAX } else { USER_LEFT_MAX };
         let has_left = |known: &KnownClient| {
             known.has_connected && known.connections == 0 && known.window.uid() == uid
         };
-        let left = clients.iter().filter(|(client, known)| **client != coming && has_left(known));
-        if left.clone().count() > left_max
-            && let Some((oldest, _)) = left.min_by_key(|(_, known)| known.left_ns)
-        {
-            let oldest = *oldest;
-            self.forget(clients, oldest);
+        let left = clients.iter().filter(|(_, known)| has_left(known));
+        if left.clone().count() <= left_max {
+            return Ok(());
         }
+        let oldest = left.min_by_key(|(_, known)| known.left_ns);
+        let Some((oldest, left_ns)) = oldest.map(|(client, known)| (*client, known.left_ns)) else {
+            return Ok(());
+        };
+        let away_ns = self.clock().monotonic_ns().saturating_sub(left_ns);
+        if u128::from(away_ns) <= PATIENCE_MAX.as_nanos() {
+            let what = format!(
+                "more than {left_max} clients of user {uid} have gone without an end, and may come \
+                 back; try again in some minutes"
+            );
+            return Err(Error::new(Kind::Unavailable, what));
+        }
+        self.forget(clients, oldest);
+        Ok(())
     }
 
     /// Forgets a client that will not come back, and closes its files.

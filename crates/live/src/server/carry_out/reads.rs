@@ -108,6 +108,7 @@ impl ClientSession<'_> {
                 let found = session.lookup(dir, name, false);
                 // The common case: no memory is allocated.
                 if let Ok(inode) = &found {
+                    self.show_seat_name(inode.seat().map(|_| inode.dir_id()));
                     put_status(out, &found, 0);
                     put_attributes(out, inode);
                     self.seen_links.add(inode);
@@ -227,6 +228,15 @@ impl ClientSession<'_> {
         }
     }
 
+    /// Makes the answer wait for a sync if it shows the name of the directory `id` at another seat, and
+    /// that is not synced.
+    pub(super) fn show_seat_name(&self, id: Option<DirId>) {
+        let made_ns = id.and_then(|id| self.served.seats().unsynced_name(id));
+        if made_ns.is_some_and(|made_ns| !self.served.commit().has_synced(made_ns)) {
+            self.shows_unsynced.set(true);
+        }
+    }
+
     fn resolve(&self, top: DirId, path: &[u8], follow: FollowLinks) -> Result<Vec<u8>> {
         let session = &self.session;
         let top = match top {
@@ -245,6 +255,7 @@ impl ClientSession<'_> {
                 }
             }
             SeatSearch::Elsewhere { seat, id, name: (dir, name), rest } => {
+                self.show_seat_name(Some(id));
                 let mut path = path_at_seat(&dir);
                 if !path.is_empty() {
                     path.push(b'/');
@@ -273,6 +284,7 @@ impl ClientSession<'_> {
             }
             put_bytes(&mut entries, entry.name());
             let mut inode = entry.inode()?;
+            self.show_seat_name(inode.seat().map(|_| inode.dir_id()));
             if may_search {
                 self.seen_links.add(&inode);
             } else if inode.seat().is_some() {
@@ -311,10 +323,11 @@ impl ClientSession<'_> {
     fn adopt_set(&self, set: SetId, name: &[u8]) -> Result<Vec<u8>> {
         self.check_may_insert()?;
         let (session, seats) = (self.served.session(), self.served.seats());
-        if seats.has_others() {
-            seats.claim_adopted(session.adopted_identity(set)?)?;
-        }
-        let identity = session.adopt_set(set, name)?;
+        let claim = |identity| match seats.has_others() {
+            true => seats.claim_adopted(identity),
+            false => Ok(()),
+        };
+        let identity = session.adopt_claimed_set(set, name, claim)?;
         Ok(identity.0.to_le_bytes().to_vec())
     }
 

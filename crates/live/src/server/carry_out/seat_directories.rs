@@ -61,6 +61,9 @@ fn new_root(planned: &Inode) -> NewFile<'static> {
     NewFile { kind: FileKind::Directory, mode, uid, gid, rdev: 0, target: &[] }
 }
 
+/// Another client removes the directory at this moment.
+struct IsBeingRemoved;
+
 /// The request that makes the directory `id` at `seat`, with the attributes of `planned`.
 pub(super) fn make_root((seat, id): (u16, DirId), planned: &Inode) -> Request {
     let (new, name) = (new_root(planned), id.seat_root_name());
@@ -87,25 +90,41 @@ impl ClientSession<'_> {
             && matches!(verb, MakeDirectory | MakeNode | RemoveDirectory)
     }
 
-    /// Has other seats do their part of the items of a change that are not done yet. What is wrong
-    /// with the request shows when it is carried out.
-    pub(super) fn prepare(&mut self, header: &FrameHeader, payload: &[u8]) {
+    /// Has other seats do their part of the items of a change that are not done yet. Returns false if
+    /// the change has to be tried again a little later: too many wait for other seats, or a directory
+    /// is being removed. What is wrong with the request shows when it is carried out.
+    pub(super) fn prepare(&mut self, header: &FrameHeader, payload: &[u8]) -> bool {
         let is_prepared = self.prepared_request == Some(header.number);
         // A change behind one that lacks its directory is sent again.
-        let follows_lack = self.lacking.first().is_some_and(|oldest| *oldest < header.number);
+        let answered_below = header.number.saturating_add(1).saturating_sub(header.window.into());
+        let follows_lack = self
+            .lacking
+            .range(answered_below..)
+            .next()
+            .is_some_and(|oldest| *oldest < header.number);
         if is_prepared || header.items > CHANGE_ITEMS_MAX || follows_lack {
-            return;
+            return true;
         }
+        let served = self.served;
+        let Some(_waiting) = served.seats().admit_waiting(self.session.identity().uid) else {
+            return false;
+        };
         self.end_preparation();
-        self.prepared_request = Some(header.number);
         let waiting = self.items_to_do(header);
-        let Ok(steps) = self.plan_items(header.verb, payload, &waiting) else { return };
+        self.repeats_directories = !waiting.iter().all(|is_waiting| *is_waiting);
+        let steps = match self.plan_items(header.verb, payload, &waiting) {
+            Ok(Some(steps)) => steps,
+            Ok(None) => return false,
+            Err(_) => Vec::new(),
+        };
+        self.prepared_request = Some(header.number);
         if !steps.is_empty() || !self.unnamed.is_empty() {
             self.prepared = block_in_place(|| {
                 self.discard_unnamed();
                 self.carry_out_elsewhere(steps)
             });
         }
+        true
     }
 
     /// The items of a request that are not done.
@@ -118,12 +137,13 @@ impl ClientSession<'_> {
     }
 
     /// Decides what other seats do for the `waiting` items of a request, before any of them does it.
+    /// Returns `None` if one of them removes a directory that another client is removing.
     fn plan_items(
         &self,
         verb: Verb,
         payload: &[u8],
         waiting: &[bool],
-    ) -> Result<Vec<(u16, SeatPreparation)>, FrameRefusal> {
+    ) -> Result<Option<Vec<(u16, SeatPreparation)>>, FrameRefusal> {
         let mut names = Vec::new();
         let mut input = WireInput::new(payload);
         let dir = self.directories.get(DirId(input.u128()?)).ok_or(FrameRefusal::LacksDirectory)?;
@@ -150,16 +170,30 @@ impl ClientSession<'_> {
             }
         }
         let mut removed = HashSet::new();
-        let plan = |(item, new, name)| {
+        let mut steps = Vec::new();
+        for (item, new, name) in names {
             let step = match new {
                 Some(attributes) => self.plan_directory(&dir, name, attributes),
                 // The second removal of a name in one request finds nothing.
                 None if !removed.insert(name) => None,
-                None => self.plan_removal(&dir, name),
+                None => match self.plan_removal(&dir, name) {
+                    Ok(step) => step,
+                    Err(IsBeingRemoved) => {
+                        steps.into_iter().for_each(|(_, step)| self.forget_step(&step));
+                        return Ok(None);
+                    }
+                },
             };
-            step.map(|step| (item, step))
-        };
-        Ok(names.into_iter().filter_map(plan).collect())
+            steps.extend(step.map(|step| (item, step)));
+        }
+        Ok(Some(steps))
+    }
+
+    /// Ends a step that was planned and is not done.
+    fn forget_step(&self, step: &SeatPreparation) {
+        if let SeatPreparation::Removed { id, .. } = step {
+            self.served.seats().end_closing(*id);
+        }
     }
 
     /// Chooses a seat for a new directory; `None` for this one.
@@ -183,21 +217,20 @@ impl ClientSession<'_> {
 
     /// Finds the seat of the directory `name` of `dir`, which no rename moves from now on; `None` if
     /// that is this one.
-    fn plan_removal(&self, dir: &Dir, name: &[u8]) -> Option<SeatPreparation> {
-        let seats = self.served.seats();
-        loop {
-            // Renames are carried out under this lock.
-            let clients = self.served.clients().lock();
-            // A directory at this seat is removed, or its removal refused, with the change.
-            let (seat, id) = self.session.seat_root_to_remove(dir, name).ok()??;
-            if seats.begin_closing(id) {
-                return Some(SeatPreparation::Removed { seat, id });
-            }
-            drop(clients);
+    fn plan_removal(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+    ) -> Result<Option<SeatPreparation>, IsBeingRemoved> {
+        // Renames are carried out under this lock.
+        let _clients = self.served.clients().lock();
+        // A directory at this seat is removed, or its removal refused, with the change.
+        let found = self.session.seat_root_to_remove(dir, name).ok().flatten();
+        let Some((seat, id)) = found else { return Ok(None) };
+        match self.served.seats().begin_closing(id) {
+            true => Ok(Some(SeatPreparation::Removed { seat, id })),
             // Another client removes it, or this one did on a connection that broke.
-            if !block_in_place(|| seats.wait_closed(id)) {
-                return Some(SeatPreparation::Refused(changing()));
-            }
+            false => Err(IsBeingRemoved),
         }
     }
 
@@ -218,21 +251,15 @@ impl ClientSession<'_> {
             done.insert(item, (step, Ok(())));
         }
         for (seat, (items, requests)) in by_seat {
-            let busy = || Err(Error::new(Kind::Unavailable, "too many wait for other seats"));
-            let answers = seats.wait_for(|| seats.call(seat, requests));
-            let answers = answers.unwrap_or_else(|| items.iter().map(|_| busy()).collect());
+            let answers = seats.call(seat, requests);
             for (item, answer) in items.into_iter().zip(answers) {
-                let (step, so_far) = done.get_mut(&item).expect("every item has a step");
+                let (_, so_far) = done.get_mut(&item).expect("every item has a step");
                 let outcome = answer.and_then(|answer| answer.outcome());
                 if outcome.as_ref().is_err_and(|error| error.kind() == Kind::Unavailable) {
                     seats.set_unanswering(seat, self.served.clock());
                 }
-                let is_gone = |error: &Error| error.kind() == Kind::NotFound;
-                match (&step, outcome) {
-                    // It is gone, maybe since before a crash.
-                    (SeatPreparation::Removed { .. }, Err(error)) if is_gone(&error) => {}
-                    (_, outcome) if so_far.is_ok() => *so_far = outcome,
-                    _ => {}
+                if so_far.is_ok() {
+                    *so_far = outcome;
                 }
             }
         }
@@ -253,7 +280,7 @@ impl ClientSession<'_> {
                 self.served.seats().end_closing(id);
             }
             SeatPreparation::Made { seat, id, .. } if id.parts() > 1 => {
-                self.discard_parts((seat, id));
+                self.discard(&[(seat, id)]);
             }
             // The directory is made at this seat instead.
             _ => return None,
@@ -280,14 +307,19 @@ impl ClientSession<'_> {
 
     /// Removes directories at other seats that got no name. One that stays is garbage.
     pub(super) fn discard_unnamed(&mut self) {
-        for directory in std::mem::take(&mut self.unnamed) {
-            self.discard_parts(directory);
-        }
+        let unnamed = std::mem::take(&mut self.unnamed);
+        self.discard(&unnamed);
     }
 
-    fn discard_parts(&self, (seat, id): (u16, DirId)) {
-        for seat in seats_of((seat, id)).filter(|seat| *seat != self.served.seat()) {
-            let _ = self.served.seats().call(seat, vec![removal(seat, id)]);
+    fn discard(&self, directories: &[(u16, DirId)]) {
+        let mut by_seat: BTreeMap<u16, Vec<Request>> = BTreeMap::new();
+        for (seat, id) in directories {
+            for seat in seats_of((*seat, *id)).filter(|seat| *seat != self.served.seat()) {
+                by_seat.entry(seat).or_default().push(removal(seat, *id));
+            }
+        }
+        for (seat, requests) in by_seat {
+            drop(self.served.seats().call(seat, requests));
         }
     }
 
@@ -306,11 +338,15 @@ impl ClientSession<'_> {
             _ => return None,
         };
         let has_own_part = id.parts() > 1;
+        self.served.seats().begin_name(id);
         let made = self.check_part(dir, name).and_then(|()| match has_own_part {
             true => self.superuser.make_seat_root(id, &new_root(planned)),
             false => Ok(()),
         });
         let named = made.and_then(|()| self.session.name_seat_root(dir, name, (seat, id), planned));
+        let (commit, made_ns) = (self.served.commit(), self.served.clock().monotonic_ns());
+        let is_synced = |made_ns| commit.has_synced(made_ns);
+        self.served.seats().end_name(id, named.is_ok().then_some(made_ns), is_synced);
         if named.is_ok() {
             self.prepared.remove(&item);
         } else if has_own_part {
