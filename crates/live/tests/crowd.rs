@@ -5,8 +5,10 @@ use std::sync::Barrier;
 
 use esker_base::Result;
 use esker_live::client::{LiveDir, Request};
+use esker_live::{LiveServer, LiveServerOptions};
 
 use crate::seats::SeatedStore;
+use crate::served::{NAME, server_options};
 
 /// Symptom: removals failed with `Unavailable` although all servers answered, and directories that were
 /// made meanwhile stayed at the seat of their parent. Cause: a server refused requests beyond those that
@@ -15,7 +17,9 @@ use crate::seats::SeatedStore;
 fn more_clients_than_may_wait_remove_directories_at_another_seat() -> Result<()> {
     const CLIENTS: usize = 200;
     let live = SeatedStore::new(2);
-    let servers = live.serve_all();
+    let options = LiveServerOptions { connections: 1024, ..server_options() };
+    let serve = |seat| LiveServer::start(&live.repository, (NAME, seat), options.clone());
+    let servers = [serve(0)?, serve(1)?];
     let (mut tree, root) = (live.connect(), LiveDir::root());
     for number in 0..CLIENTS {
         tree.make_spread_directory(&root, format!("d{number}").as_bytes(), 0o755)?;
