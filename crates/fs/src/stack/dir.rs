@@ -204,3 +204,35 @@ impl DirNode {
         self.is_touched.store(false, Ordering::SeqCst);
     }
 }
+
+impl Drop for DirNode {
+    /// Frees the directories above one after another: there may be too many for a recursion.
+    fn drop(&mut self) {
+        let mut next = self.location.get_mut().take();
+        while let Some((parent, _)) = next {
+            next = Arc::into_inner(parent).and_then(|mut node| node.location.get_mut().take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inode::{FileKind, NameKind};
+
+    #[test]
+    fn a_deep_chain_is_freed_without_recursion() {
+        const STACK_BYTES: usize = 128 << 10;
+        let free = || {
+            let inode = Inode::new(NameKind::Is(FileKind::Directory), 0o755, 0);
+            let touched = Arc::default();
+            let mut dir = DirNode::new(&inode, None, true, &touched);
+            for _ in 0..1_000_000 {
+                dir = DirNode::new(&inode, Some((dir, b"d".to_vec())), true, &touched);
+            }
+            drop(dir);
+        };
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(free);
+        thread.expect("a thread").join().expect("no failure");
+    }
+}
