@@ -2,19 +2,62 @@
 //! Users: the permissions that the server grants to each. The tests set the identities of handles;
 //! the tests of the command have processes of two users.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
 use esker_base::{Kind, Result};
 use esker_fs::inode::DirId;
+use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::stack::identity::Identity;
 use esker_live::client::{BulkInsertion, LiveClientOptions, LiveDir, Request};
 use esker_live::proof::UserSecret;
-use esker_live::wire::AttributeRequest;
+use esker_live::wire::{
+    AttributeRequest, ClientHello, FRAME_HEADER_BYTES, FrameHeader, HelloMethod, Verb,
+};
 use esker_live::{LiveTree, client};
 
+use crate::raw_client::{as_user, frame, open};
 use crate::served::{LiveStore, NAME, session_options, tcp_options};
 
 /// A user without groups of its own.
 fn user(uid: u32) -> Identity {
     Identity { uid, gid: uid, groups: vec![] }
+}
+
+/// Symptom: a user who may not connect kept all clients of other machines out. Cause: connections
+/// that this user opened over the Unix socket, and left idle, took the handshakes of TCP clients.
+/// Fix: the two are counted apart.
+#[test]
+fn local_users_who_may_not_connect_keep_no_machine_out() -> Result<()> {
+    const IDLE: usize = 300;
+    if !Identity::of_process().is_root() {
+        println!("skipped: needs the superuser");
+        return Ok(());
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = UserSecret::read_or_make(&folder.path().join("secret"))?;
+    let live = LiveStore::new();
+    let server = Arc::new(live.serve_with(tcp_options(&secret))?);
+    let of_other = server.clone();
+    let idle = as_user(1002, move || (0..IDLE).map(|_| open(&of_other)).collect::<Vec<_>>());
+    while server.counters().refused == 0 {
+        std::thread::yield_now();
+    }
+    let tcp = server.address().tcp.as_ref().expect("a TCP port");
+    let mut stream = TcpStream::connect(tcp).expect("a connection");
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+    // A process of another machine, which is asked to prove that it knows the secret.
+    let set = LiveNamespace::load(&*live.store, NAME)?.seats[0];
+    let hello = ClientHello { method: HelloMethod::Secret, client: 1, set, nonce: [0; 16] };
+    let hello = frame(&FrameHeader::new(Verb::Hello, 0), &hello.encode());
+    stream.write_all(&hello).expect("sent");
+    let mut head = [0; FRAME_HEADER_BYTES];
+    stream.read_exact(&mut head).expect("a challenge");
+    assert_eq!(head[4], Verb::Challenge as u8);
+    drop(idle);
+    Ok(())
 }
 
 /// Only a server of the superuser acts for several users over TCP.

@@ -2,11 +2,11 @@
 //! Admission: the number of connections that a server has, in all and for each user.
 //!
 //! A connection takes a descriptor, which the store needs, too, and counts until its answers are
-//! sent or given up. Handshakes are counted separately, and those of local users whom the server
-//! admits separately from those of strangers. Strangers therefore neither take the places of
-//! connected clients nor keep a local user out. They can delay new clients of other machines, which
-//! are strangers until their handshake ends. A user other than the server's has at most a share of
-//! all connections.
+//! sent or given up. Handshakes are counted separately: those of local users whom the server admits,
+//! those of other local users, and those over TCP. Users who are refused therefore neither take the
+//! places of connected clients nor keep others out. Machines that reach the TCP port can delay new
+//! clients of other machines, whose users are unknown until their handshakes end. A user other than
+//! the server's has at most a share of all connections.
 
 use std::sync::Arc;
 
@@ -25,15 +25,17 @@ const USER_SHARE: usize = 4;
 pub(super) enum HandshakePeer {
     /// The kernel names a user whom the server admits.
     AdmittedUser,
-    /// The user is unknown, or the server does not admit it.
-    Stranger,
+    /// The kernel names a user whom the server does not admit. The handshake tells it why.
+    OtherUser,
+    /// A process that reaches the TCP port, of an unknown user.
+    Machine,
 }
 
 /// The connections of a server.
 #[derive(Debug)]
 pub(super) struct ConnectionAdmission {
-    /// Handshakes of admitted users, and of strangers.
-    handshakes: [Arc<Semaphore>; 2],
+    /// Handshakes by kind of peer.
+    handshakes: [Arc<Semaphore>; 3],
     connections_max: usize,
     /// The user of the server.
     own_uid: u32,
@@ -51,7 +53,7 @@ pub(super) struct AdmittedConnection {
 impl ConnectionAdmission {
     /// Admits up to `connections_max` connections to a server of the user `own_uid`.
     pub fn new(connections_max: usize, own_uid: u32) -> Arc<Self> {
-        let handshakes = [(); 2].map(|()| Arc::new(Semaphore::new(HANDSHAKES_MAX)));
+        let handshakes = [(); 3].map(|()| Arc::new(Semaphore::new(HANDSHAKES_MAX)));
         Arc::new(Self { handshakes, connections_max, own_uid, by_user: Mutex::default() })
     }
 
@@ -124,11 +126,16 @@ mod tests {
     fn handshakes_are_bounded_apart_from_connections() {
         let admission = ConnectionAdmission::new(8, 7);
         let permit = |peer| admission.permit_handshake(peer);
-        let begun: Vec<_> = std::iter::from_fn(|| permit(HandshakePeer::Stranger)).collect();
-        assert_eq!(begun.len(), HANDSHAKES_MAX);
-        assert!(permit(HandshakePeer::AdmittedUser).is_some(), "strangers take no part in these");
-        admission.admit(7).expect("those who were known before are served");
-        drop(begun);
-        assert!(permit(HandshakePeer::Stranger).is_some(), "others may begin");
+        let kinds = [HandshakePeer::AdmittedUser, HandshakePeer::OtherUser, HandshakePeer::Machine];
+        for kind in kinds {
+            let begun: Vec<_> = std::iter::from_fn(|| permit(kind)).collect();
+            assert_eq!(begun.len(), HANDSHAKES_MAX);
+            for other in kinds.into_iter().filter(|other| *other != kind) {
+                assert!(permit(other).is_some(), "{kind:?} keeps {other:?} out");
+            }
+            admission.admit(7).expect("those who were known before are served");
+            drop(begun);
+            assert!(permit(kind).is_some(), "others may begin");
+        }
     }
 }

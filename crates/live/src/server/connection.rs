@@ -72,7 +72,7 @@ pub(super) fn accept_unix(
             };
             let is_admitted = check_admitted(&served, &user).is_ok();
             let kind =
-                if is_admitted { HandshakePeer::AdmittedUser } else { HandshakePeer::Stranger };
+                if is_admitted { HandshakePeer::AdmittedUser } else { HandshakePeer::OtherUser };
             match served.admission().permit_handshake(kind) {
                 Some(permit) => {
                     let peer = format!("a process of user {}", user.uid);
@@ -104,7 +104,7 @@ pub(super) fn accept_tcp(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            let Some(permit) = served.admission().permit_handshake(HandshakePeer::Stranger) else {
+            let Some(permit) = served.admission().permit_handshake(HandshakePeer::Machine) else {
                 served.metrics().refused.inc();
                 continue;
             };
