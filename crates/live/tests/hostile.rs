@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use esker_base::wire::{WireInput, put_bytes, put_varint};
 use esker_base::{Kind, Random, Result};
+use esker_fs::inode::{FileKind, NameKind};
 use esker_live::LiveServer;
 use esker_live::client::{LiveDir, LiveFile, Request};
 use esker_live::wire::{
@@ -18,6 +19,7 @@ use esker_live::wire::{
 use esker_table::manifest::SetId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::raw_client::receive;
 use crate::served::{LiveStore, NAME};
 
 fn connect(server: &LiveServer) -> UnixStream {
@@ -129,6 +131,43 @@ fn a_client_of_another_namespace_is_refused() -> Result<()> {
     assert_eq!(why.kind(), Kind::Conflict);
     assert_eq!(server.counters().connections, 0);
     Ok(())
+}
+
+/// Symptom: a client that repeated thousands of makes, none of which it had made, ended its connection
+/// with a panic of the server. Cause: each error had room for a text of any length, and the answer
+/// was longer than a frame. Fix: the items of an answer share its bytes, also those of a repetition.
+#[test]
+fn thousands_of_repeated_makes_that_fail_have_one_answer() -> Result<()> {
+    const ITEMS: u16 = 2048;
+    let live = LiveStore::new();
+    let server = live.serve();
+    let mut stream = greeted(&live, &server, 1);
+    let mut payload = vec![0; 16];
+    put_varint(&mut payload, 0o644);
+    put_bytes(&mut payload, b"f");
+    let mut header = FrameHeader::new(Verb::Create, 2);
+    header.window = 2;
+    stream.write_all(&frame(&header, &payload)).expect("sent");
+    receive(&mut stream).expect("an answer");
+    // The server takes request 1 for one that was carried out before, since request 2 was.
+    let mut payload = vec![0; 16];
+    for _ in 0..ITEMS {
+        payload.push(u8::try_from(NameKind::Is(FileKind::File).number()).expect("kinds are few"));
+        [0o600, 0, 0, 0].iter().for_each(|field| put_varint(&mut payload, *field));
+        put_bytes(&mut payload, b"");
+        put_bytes(&mut payload, &[0xff; 255]);
+    }
+    let mut header = FrameHeader::new(Verb::MakeNode, 1);
+    header.items = ITEMS;
+    stream.write_all(&frame(&header, &payload)).expect("sent");
+    let (answer, payload) = receive(&mut stream).expect("an answer");
+    assert_eq!((answer.verb, answer.number, answer.items), (Verb::MakeNode, 1, ITEMS));
+    let mut input = WireInput::new(&payload);
+    for _ in 0..ITEMS {
+        let outcome = take_status(&mut input).expect("an outcome");
+        assert_eq!(outcome.expect_err("it was not made").kind(), Kind::NotFound);
+    }
+    server.end()
 }
 
 /// The server stops serving a client that sends without ever reading, so the answers do not fill

@@ -22,9 +22,8 @@ use super::seat_directories::not_of_clients;
 use super::{ANSWER_BYTES_MAX, ChangeBatch, ClientSession, FrameRefusal, check_goes_on, take_name};
 use crate::server::client_window::{ClientWindow, ItemPosition, WINDOW_MAX};
 use crate::wire::{
-    ANSWER_TEXT_BYTES_MAX, AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, PATH_BYTES_MAX,
-    RangeChange, TRANSFER_BYTES_MAX, Verb, WriteMode, finish_frame, put_attributes, put_status,
-    start_frame,
+    AttributeRequest, CHANGE_ITEMS_MAX, FrameHeader, PATH_BYTES_MAX, RangeChange,
+    TRANSFER_BYTES_MAX, Verb, WriteMode, finish_frame, put_attributes, put_status, start_frame,
 };
 
 impl ClientSession<'_> {
@@ -137,7 +136,7 @@ impl ClientSession<'_> {
             if window.is_done(position) {
                 metrics.repeated.inc();
                 let of = (id, files.get(position.item));
-                self.repeat_item(header.verb, of, &mut input, out)?;
+                self.repeat_item(header.verb, of, &mut input, (out, text_bytes_max))?;
                 continue;
             }
             if dir.is_none() {
@@ -354,11 +353,11 @@ impl ClientSession<'_> {
         verb: Verb,
         (id, file): (DirId, FileId),
         input: &mut WireInput,
-        out: &mut Vec<u8>,
+        (out, text_bytes_max): (&mut Vec<u8>, usize),
     ) -> Result<(), FrameRefusal> {
         if matches!(verb, Verb::MakeNode | Verb::Link) {
             let dir = self.directories.get(id).ok_or(FrameRefusal::LacksDirectory)?;
-            return self.find_made(verb, (&dir, file), input, out);
+            return self.find_made(verb, (&dir, file), input, (out, text_bytes_max));
         }
         skip_change(verb, input)?;
         put_status(out, &Ok(()), 0);
@@ -373,7 +372,7 @@ impl ClientSession<'_> {
         verb: Verb,
         (dir, file): (&Dir, FileId),
         input: &mut WireInput,
-        out: &mut Vec<u8>,
+        (out, text_bytes_max): (&mut Vec<u8>, usize),
     ) -> Result<(), FrameRefusal> {
         let found = if verb == Verb::Link {
             let id = NamedFile::take(input)?.id;
@@ -405,7 +404,7 @@ impl ClientSession<'_> {
                 Ok(inode)
             })
         };
-        put_status(out, &found, ANSWER_TEXT_BYTES_MAX);
+        put_status(out, &found, text_bytes_max);
         match found {
             Ok(inode) => {
                 self.seen_links.add(&inode);
