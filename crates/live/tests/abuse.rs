@@ -434,6 +434,30 @@ fn creates_before_a_refused_frame_have_a_record() {
     assert!(tree.lookup(&LiveDir::root(), b"f").is_err(), "created twice");
 }
 
+/// Symptom: a create was carried out twice. Cause: the record of a batch was not written if bytes
+/// that are no frame followed. Fix: it is.
+#[test]
+fn creates_before_a_corrupt_frame_have_a_record() {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let mut raw = greeted(&live, &server, 99);
+    let mut bytes = frame(&FrameHeader::new(Verb::Create, 1), &create_payload(b"f"));
+    let mut corrupt = frame(&FrameHeader::new(Verb::Create, 2), &create_payload(b"g"));
+    *corrupt.last_mut().expect("not empty") ^= 1;
+    bytes.extend(corrupt);
+    raw.write_all(&bytes).expect("no failure");
+    let (created, _) = receive(&mut raw).expect("an answer");
+    assert_eq!(created.number, 1);
+    assert!(receive(&mut raw).is_none(), "the connection goes on");
+    let mut tree = live.connect();
+    tree.change(Request::unlink(&LiveDir::root(), &[b"f"]).durable()).expect("no failure");
+    drop((raw, server));
+    let server = live.serve();
+    let mut raw = greeted(&live, &server, 99);
+    ask(&mut raw, Verb::Create, 1, &create_payload(b"f"));
+    assert!(tree.lookup(&LiveDir::root(), b"f").is_err(), "created twice");
+}
+
 /// An answer that repeats itself does not stop a client.
 #[test]
 fn a_hostile_server_does_not_stop_a_client() {

@@ -170,9 +170,10 @@ impl<'a> ClientSession<'a> {
         let served = self.served;
         while out.len() < ANSWER_BYTES_MAX && !outcome.is_goodbye {
             let rest = &bytes[outcome.consumed..];
-            let Some((header, payload)) = split_frame(rest, FRAME_BYTES_MAX, &self.peer)? else {
-                break;
-            };
+            let split = split_frame(rest, FRAME_BYTES_MAX, &self.peer);
+            // Changes carried out before get their record, even if no frame follows.
+            let split = split.or_else(|why| self.finish(batch.take()).and(Err(why)))?;
+            let Some((header, payload)) = split else { break };
             let (consumed, payload) = (payload.end, &rest[payload]);
             let at = out.len();
             if self.needs_preparation(header.verb) {
