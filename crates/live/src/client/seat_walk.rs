@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Seat walk: follows a path over the seats that it crosses, one request to each.
+//!
+//! A path may cross as many seats as it has components: each crossing leaves less of it. Others,
+//! by `..` and by symbolic links, may lead back to where the path was, so their number is limited.
+//! A walk therefore ends whatever the servers answer: between two crossings that count, the rest of
+//! the path only becomes shorter.
 
 use std::sync::Arc;
 
@@ -12,7 +17,7 @@ use super::pending::Request;
 use super::tree::LivePlace;
 use crate::wire::{PATH_BYTES_MAX, SeatPath};
 
-/// Seats that a path may cross, with those in the targets of symbolic links.
+/// Crossings of a path after which not less of it is left than before.
 const CROSSINGS_MAX: usize = 256;
 
 /// A path under way.
@@ -24,6 +29,7 @@ pub(super) struct SeatWalk {
     canonical: Vec<u8>,
     /// The rest of the path.
     rest: Vec<u8>,
+    /// Crossings that did not make it shorter.
     crossings: usize,
 }
 
@@ -41,6 +47,7 @@ impl SeatWalk {
 
     /// Takes the answer to the request. Returns the place once the path has ended.
     pub fn take(&mut self, answer: SeatPath) -> Result<Option<LivePlace>> {
+        let bytes_before = self.rest.len();
         match answer {
             SeatPath::Found { dir, path, name, attributes } => {
                 self.go_down(&path);
@@ -63,9 +70,10 @@ impl SeatWalk {
                 (self.seat, self.top) = (0, DirId::ROOT);
             }
         }
-        self.crossings += 1;
+        self.crossings += usize::from(self.rest.len() >= bytes_before);
         if self.crossings > CROSSINGS_MAX {
-            return Err(Error::new(Kind::Loop, "a path that crosses too many seats"));
+            let what = "a path that returns to other seats too often, by `..` or symbolic links";
+            return Err(Error::new(Kind::Loop, what));
         }
         if self.rest.len() >= PATH_BYTES_MAX {
             return Err(Error::new(Kind::TooLarge, "a path that is too long with its links"));
@@ -119,10 +127,42 @@ mod tests {
     }
 
     #[test]
+    fn each_component_of_a_path_may_cross_seats() -> Result<()> {
+        let path = b"/d".repeat(PATH_BYTES_MAX / 2 - 1);
+        let mut walk = SeatWalk::new(&path);
+        for crossed in 1..PATH_BYTES_MAX / 2 - 1 {
+            let rest = path[2 * crossed + 1..].to_vec();
+            let path = b"d".to_vec();
+            let step = SeatPath::Elsewhere { seat: crossed as u16, id: DirId(7), path, rest };
+            assert!(walk.take(step)?.is_none());
+        }
+        assert_eq!(&walk.rest[..], b"d");
+        Ok(())
+    }
+
+    #[test]
     fn a_path_does_not_cross_seats_for_ever() {
+        const BYTES: usize = 64;
+        let above = || SeatPath::Above { rest: b"/a".to_vec() };
+        // Links to each other whose names different parts of a spread directory have.
+        let elsewhere = || SeatPath::Elsewhere {
+            seat: 1,
+            id: DirId::spread(2, 7),
+            path: Vec::new(),
+            rest: b"a".to_vec(),
+        };
+        for step in [&above as &dyn Fn() -> SeatPath, &elsewhere] {
+            let mut walk = SeatWalk::new(b"/a");
+            let ended = (0..=CROSSINGS_MAX + 1).find_map(|_| walk.take(step()).err());
+            assert_eq!(ended.expect("it ends").kind(), Kind::Loop);
+        }
+        // The target of a link becomes shorter, and then the link is followed again.
         let mut walk = SeatWalk::new(b"/a");
-        let step = || SeatPath::Above { rest: b"/a".to_vec() };
-        let ended = (0..=CROSSINGS_MAX).find_map(|_| walk.take(step()).err());
+        let target = (1..BYTES).rev().cycle();
+        let ended = target.take((CROSSINGS_MAX + 1) * BYTES).find_map(|left| {
+            let rest = vec![b'a'; left];
+            walk.take(SeatPath::Elsewhere { seat: 1, id: DirId(7), path: Vec::new(), rest }).err()
+        });
         assert_eq!(ended.expect("it ends").kind(), Kind::Loop);
     }
 }
