@@ -86,8 +86,33 @@ fn a_deep_directory_after_a_takeover() {
     tree.create(&dir, b"f", 0o644).expect("no failure");
     server.end().expect("no failure");
     let _server = live.serve();
-    let done = within(move || tree.create(&dir, b"g", 0o644).map_err(|e| e.kind()));
-    assert!(done.is_some(), "hangs");
+    let done = within(move || tree.create(&dir, b"g", 0o644).expect_err("the server lacks it"));
+    let error = done.expect("hangs");
+    assert_eq!(error.kind(), Kind::Fenced);
+    assert!(error.to_string().contains("too long"), "{error}");
+}
+
+/// Symptom: a tree that was deeper than the longest path could not be removed, since some directory in
+/// it was "not empty". Cause: the server did not open directories by paths of that length, which
+/// counted as removed by another client. Fix: it opens them by their names in their parents.
+#[test]
+fn a_tree_that_is_deeper_than_any_path_is_removed() {
+    let live = LiveStore::new();
+    let server = live.serve();
+    let mut tree = live.connect();
+    let mut dir = LiveDir::root();
+    for _ in 0..50 {
+        dir = tree.make_directory(&dir, &[b'd'; 255], 0o755).expect("no failure");
+        tree.create(&dir, b"f", 0o644).expect("no failure");
+        tree.make_directory(&dir, b"empty", 0o755).expect("no failure");
+    }
+    // Another connection, for which the server has none of them open.
+    let mut other = live.connect();
+    other.remove_tree(&LiveDir::root(), &[b'd'; 255]).expect("no failure");
+    assert!(other.list(&LiveDir::root()).expect("no failure").is_empty());
+    server.end().expect("no failure");
+    let report = live.repository.verify(&Default::default()).expect("no failure");
+    assert!(report.is_sound(), "{:#?}", report.findings);
 }
 
 /// Symptom: an idle client with a batch of 2,000 creates hung after a takeover. Cause: the server

@@ -501,9 +501,7 @@ impl LiveConnection {
         let Ok(index) = index else { return };
         let request = &mut self.pending[index];
         if !follows && request.count_repeat() > REPEATS_MAX {
-            let paths: Vec<_> = request.dirs().iter().map(shown).collect();
-            let what = format!("{}: moved or removed; open it again", paths.join(", "));
-            let error = Error::new(Kind::Fenced, what);
+            let error = Error::new(Kind::Fenced, why_lacking(request.dirs()));
             self.pending.retain(|request| request.number != number);
             self.put_answer(number, Err(error));
             return;
@@ -524,6 +522,9 @@ impl LiveConnection {
     }
 }
 
+/// Bytes that an error shows of a path which is too long.
+const SHOWN_BYTES: usize = 64;
+
 /// Repetitions of a request whose directories the server does not have open, at most.
 const REPEATS_MAX: u32 = 3;
 
@@ -536,8 +537,18 @@ fn open_directories(dirs: &[LiveDir], out: &mut Vec<u8>) {
     }
 }
 
-fn shown(dir: &LiveDir) -> String {
-    String::from_utf8_lossy(&dir.path).into_owned()
+/// The reason that a server does not open `dirs`.
+fn why_lacking(dirs: &[LiveDir]) -> String {
+    let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    if let Some(deep) = dirs.iter().find(|dir| dir.place.path.len() >= PATH_BYTES_MAX) {
+        return format!(
+            "{}…: the path is too long for its server to open the directory again; look up its names \
+             one after another",
+            shown(&deep.path[..deep.path.len().min(SHOWN_BYTES)])
+        );
+    }
+    let paths: Vec<_> = dirs.iter().map(|dir| shown(&dir.path)).collect();
+    format!("{}: moved or removed; open it again", paths.join(", "))
 }
 
 fn is_passing(error: &std::io::Error) -> bool {

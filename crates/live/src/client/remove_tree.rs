@@ -7,6 +7,9 @@
 //! that they have open. Directories are emptied depth first. A removal is not waited for, since a
 //! server keeps the order of a client's requests, except before that of a directory at another seat:
 //! what was in it is removed by another server.
+//!
+//! A server opens a directory whose path is too long by its name in its parent, and keeps it open for
+//! the connection.
 
 use std::collections::VecDeque;
 
@@ -15,7 +18,8 @@ use esker_fs::inode::FileKind;
 
 use super::live_dir::LiveDir;
 use super::pending::Request;
-use super::tree::{LIST_ENTRIES, LiveTree, is_absent, take_entries};
+use super::tree::{LIST_ENTRIES, LiveEntry, LiveTree, is_absent, take_entries};
+use crate::wire::{PATH_BYTES_MAX, take_attributes};
 
 /// Names of one request.
 const NAMES: usize = 1024;
@@ -38,7 +42,8 @@ impl LiveTree {
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Denied`, `NotPermitted`; `NotEmpty` if another client makes
-    /// files in it.
+    /// files in it; `Fenced` if the server of a directory with a path of over 4,096 bytes ends
+    /// meanwhile. Remove the rest in another call.
     pub fn remove_tree(&mut self, dir: &LiveDir, name: &[u8]) -> Result<()> {
         let top = self.lookup(dir, name)?;
         if top.kind == FileKind::Directory {
@@ -62,11 +67,32 @@ fn remove_content(tree: &mut LiveTree, top: &LiveDir) -> Result<()> {
             removals.submit(Request::remove_directory(&parent, &[&name]))?;
         } else {
             directory.is_emptied = true;
+            let is_there = removals.open_deep(directory)?;
             let dir = directory.dir.clone();
-            left.extend(removals.remove_files(&dir)?);
+            if is_there {
+                left.extend(removals.remove_files(&dir)?);
+            }
         }
     }
     removals.wait_until(0)
+}
+
+/// True if the path of `dir` is too long for its server to open it by that.
+fn is_deep(dir: &LiveDir) -> bool {
+    dir.place.path.len() >= PATH_BYTES_MAX
+}
+
+/// The directory of `entry` in `dir`. Paths that are too long already are not made longer: they would
+/// take memory with the square of the depth.
+fn inner_of(dir: &LiveDir, entry: &LiveEntry) -> LiveDir {
+    let mut inner = dir.child(&entry.name, &entry.attributes);
+    if dir.path.len() >= PATH_BYTES_MAX {
+        inner.path = dir.path.clone();
+    }
+    if is_deep(dir) && entry.attributes.seat.is_none() {
+        inner.place.path = dir.place.path.clone();
+    }
+    inner
 }
 
 /// Removals under way.
@@ -77,6 +103,20 @@ struct Removals<'a> {
 }
 
 impl Removals<'_> {
+    /// Has the server open a directory whose path is too long for that by its name in its parent, which
+    /// is open. Returns false if another client has removed or replaced it.
+    fn open_deep(&mut self, directory: &DoomedDirectory) -> Result<bool> {
+        let DoomedDirectory { parent, name, dir, .. } = directory;
+        if !is_deep(dir) {
+            return Ok(true);
+        }
+        let found = self.tree.call(Request::lookup(parent, &[name]))?.only(take_attributes);
+        match found {
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            found => Ok(found?.id == dir.id.0),
+        }
+    }
+
     /// Removes the files in `dir`; returns the directories in it.
     fn remove_files(&mut self, dir: &LiveDir) -> Result<Vec<DoomedDirectory>> {
         let mut directories = Vec::new();
@@ -94,7 +134,7 @@ impl Removals<'_> {
             let answer = self.tree.call(Request::list(dir, &last, LIST_ENTRIES));
             let (is_end, page) = match answer.and_then(|answer| answer.only(take_entries)) {
                 // Another client has removed it.
-                Err(error) if is_absent(error.kind()) => {
+                Err(error) if is_absent(error.kind()) && !is_deep(dir) => {
                     return Ok(directories);
                 }
                 taken => taken?,
@@ -109,7 +149,7 @@ impl Removals<'_> {
             }
             directories.extend(inner.into_iter().map(|entry| DoomedDirectory {
                 parent: dir.clone(),
-                dir: dir.child(&entry.name, &entry.attributes),
+                dir: inner_of(dir, &entry),
                 name: entry.name,
                 is_emptied: false,
             }));
