@@ -4,6 +4,7 @@
 mod files;
 mod import;
 mod serve;
+mod standby;
 mod top;
 
 use std::process::ExitCode;

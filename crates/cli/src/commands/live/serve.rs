@@ -21,6 +21,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::standby::stand_by;
 use crate::change::{DurabilityLevel, SessionSettings, TakeOver};
 use crate::context::CommandContext;
 use crate::output::notice;
@@ -272,7 +273,7 @@ impl ServeArguments {
         })
     }
 
-    /// Starts the server of `seat`; as a standby, once no other runs. Returns `None` if all are to
+    /// Starts the server of `seat`; as a standby, once that is possible. Returns `None` if all are to
     /// end first.
     fn start(
         &self,
@@ -280,22 +281,12 @@ impl ServeArguments {
         options: &LiveServerOptions,
         is_ending: &AtomicBool,
     ) -> Result<Option<LiveServer>> {
-        let mut has_told = false;
-        loop {
-            match LiveServer::start(repository, (&self.name, seat), options.clone()) {
-                Err(error) if self.standby && error.kind() == Kind::Conflict => {
-                    if !has_told {
-                        notice(format!("standing by: {error}"));
-                        has_told = true;
-                    }
-                }
-                started => return started.map(Some),
-            }
-            if is_ending.load(Ordering::Relaxed) {
-                return Ok(None);
-            }
-            std::thread::sleep(STANDBY_LOOK);
+        let start = || LiveServer::start(repository, (&self.name, seat), options.clone());
+        if !self.standby {
+            return start().map(Some);
         }
+        let report = |error: &Error| notice(format!("standing by: {error}"));
+        stand_by(start, (STANDBY_LOOK, is_ending), report)
     }
 }
 
