@@ -15,12 +15,13 @@ use esker_fs::repository::Repository;
 use esker_fs::retention::gc::GcOptions;
 use esker_fs::stack::identity::Identity;
 use esker_fs::stack::namespace::FollowLinks;
-use esker_live::client::{BulkInsertion, LiveDir, LiveFile, Request};
+use esker_live::client::{BulkInsertion, LiveClientOptions, LiveDir, LiveFile, Request};
+use esker_live::proof::UserSecret;
 use esker_live::wire::AttributeRequest;
-use esker_live::{LiveServer, LiveTree};
+use esker_live::{LiveServer, LiveServerOptions, LiveTree};
 use esker_table::manifest::SetId;
 
-use crate::served::{NAME, client_options, server_options, session_options};
+use crate::served::{NAME, client_options, server_options, session_options, tcp_options};
 
 /// A store with a live namespace of several seats.
 pub struct SeatedStore {
@@ -495,6 +496,33 @@ fn a_seat_without_a_server_holds_up_only_its_own_directories() -> Result<()> {
         server.end()?;
     }
     live.assert_sound()
+}
+
+/// Symptom: a server that accepted no TCP connections could not ask the servers of other seats on other
+/// machines, so it took no snapshots and made no directories there. Cause: it had no secret. Fix: it
+/// reads that of its user.
+#[test]
+fn a_server_that_does_not_listen_reaches_seats_on_other_machines() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("secret");
+    let live = SeatedStore::new(2);
+    let secret_file = Some(file.clone());
+    let options = LiveServerOptions { secret_file, ..server_options() };
+    let _near = LiveServer::start(&live.repository, (NAME, 0), options)?;
+    // The first server that listens makes the secret.
+    let secret = UserSecret::read_or_make(&file)?;
+    let far = LiveServer::start(&live.repository, (NAME, 1), tcp_options(&secret))?;
+    // Of another machine only TCP is reached.
+    let mut address = far.address().clone();
+    address.remove(&*live.store, (NAME, 1))?;
+    (address.unix, address.instance) = (None, "0".repeat(16));
+    address.put(&*live.store, (NAME, 1))?;
+    let options = LiveClientOptions { secret: Some(secret), ..client_options() };
+    let mut tree = LiveTree::connect(&live.store, NAME, options)?;
+    let dirs = grow(&mut tree, 20, 3)?;
+    assert!(dirs.iter().any(|dir| dir.place.seat == 1));
+    tree.snapshot("all")?;
+    Ok(())
 }
 
 /// Clients make a file at one seat, and then one at another; no snapshot has the second without the

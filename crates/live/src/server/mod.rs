@@ -33,6 +33,7 @@ mod served_namespace;
 use std::net::{SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -75,6 +76,10 @@ pub struct LiveServerOptions {
     pub host: String,
     /// The secret that clients over TCP must know; without it, none are accepted.
     pub secret: Option<UserSecret>,
+    /// File of the secret of the server's user, by which servers of other seats on other machines know
+    /// this one, also if it accepts no TCP connections. Read at each connection to one, so it may be
+    /// made later. Without the file, `secret` counts.
+    pub secret_file: Option<PathBuf>,
     /// True to accept connections over the Unix socket from users other than the server's.
     pub allow_other: bool,
     /// True to answer each request only once its changes survive power loss, even if the client
@@ -99,6 +104,7 @@ impl LiveServerOptions {
             tcp: None,
             host: "localhost".to_owned(),
             secret: None,
+            secret_file: None,
             allow_other: false,
             always_durable: false,
             metrics: None,
@@ -169,7 +175,7 @@ impl LiveServer {
             clock,
             (looked_ns, metrics.commits.clone()),
         )?;
-        let secret = options.secret.clone();
+        let secret = (options.secret.clone(), options.secret_file.clone());
         let own = (seat, live.seats.len());
         let seats = OtherSeats::new(repository.store().clone(), name, own, secret);
         let shown = (session, clients, open_files);

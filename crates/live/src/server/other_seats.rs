@@ -5,6 +5,7 @@
 //! snapshots. It never does so while it carries out changes, so two servers do not wait for each
 //! other.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use esker_base::store::SharedStore;
@@ -38,7 +39,8 @@ pub(super) struct OtherSeats {
     store: SharedStore,
     name: String,
     own: u16,
-    secret: Option<UserSecret>,
+    /// The secret of the server's user, and a file that may have it.
+    secret: (Option<UserSecret>, Option<PathBuf>),
     changes: Vec<SeatConnection>,
     /// Other connections, since a change may wait for the end of a snapshot.
     snapshots: Vec<SeatConnection>,
@@ -78,12 +80,13 @@ impl Drop for SeatWait<'_> {
 type SeatConnection = Mutex<Option<LiveConnection>>;
 
 impl OtherSeats {
-    /// The seats of the live namespace `name`, which has `seats`, from the server of `own`.
+    /// The seats of the live namespace `name`, which has `seats`, from the server of `own`, whose user
+    /// has `secret`, or has it in a file.
     pub fn new(
         store: SharedStore,
         name: &str,
         (own, seats): (u16, usize),
-        secret: Option<UserSecret>,
+        secret: (Option<UserSecret>, Option<PathBuf>),
     ) -> Self {
         Self {
             store,
@@ -278,9 +281,12 @@ impl OtherSeats {
     }
 
     fn connect(&self, seat: u16, patience: Duration) -> Result<LiveConnection> {
+        let (secret, file) = &self.secret;
+        // As other clients do: servers of this machine do not ask for it.
+        let in_file = file.as_ref().and_then(|file| UserSecret::read(file).ok());
         let options = LiveClientOptions {
             identity: Identity::of_process(),
-            secret: self.secret.clone(),
+            secret: in_file.or_else(|| secret.clone()),
             patience,
         };
         LiveConnection::connect(&self.store, (&self.name, seat), options)

@@ -68,9 +68,9 @@ pub struct ServeArguments {
     /// Host name under which others reach this machine; its own name unless given
     #[arg(long, value_name = "HOST", requires = "listen")]
     host: Option<String>,
-    /// File of this user's secret, which is made if it is absent; ~/.config/esker/live-secret unless
-    /// given
-    #[arg(long, value_name = "FILE", requires = "listen")]
+    /// File of this user's secret, which --listen makes if it is absent; ~/.config/esker/live-secret
+    /// unless given
+    #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// Let other users of this machine connect; permissions apply to them
     #[arg(long)]
@@ -247,15 +247,13 @@ impl ServeArguments {
         let memory = self.memory / servers as u64;
         let settings = SessionSettings { durability, memory };
         let tcp = self.listen.as_deref().map(socket_address).transpose()?;
-        let secret = match tcp {
-            None => None,
-            Some(_) => {
-                let path = self.secret.clone().or_else(UserSecret::default_path);
-                let path = path.ok_or_else(|| {
-                    let what = "there is no home for a secret: give --secret FILE";
-                    Error::new(Kind::Invalid, what)
-                })?;
-                Some(UserSecret::read_or_make(&path)?)
+        let secret_file = self.secret.clone().or_else(UserSecret::default_path);
+        let secret = match (tcp, &secret_file) {
+            (None, _) => None,
+            (Some(_), Some(path)) => Some(UserSecret::read_or_make(path)?),
+            (Some(_), None) => {
+                let what = "there is no home for a secret: give --secret FILE";
+                return Err(Error::new(Kind::Invalid, what));
             }
         };
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -264,6 +262,7 @@ impl ServeArguments {
             tcp,
             host: self.host.clone().unwrap_or_else(|| ProcessIdentity::current().host),
             secret,
+            secret_file,
             allow_other: self.allow_other,
             always_durable: self.durability == AnswerDurability::Always,
             threads: self.threads.unwrap_or(processors).div_ceil(servers),
