@@ -63,7 +63,7 @@ impl DirId {
     /// of the parts, in order, are in the order of one directory.
     #[must_use]
     pub fn part_of(self, name: &[u8]) -> u16 {
-        (u128::from(name_hash(name)) * u128::from(self.parts()) >> 64) as u16
+        ((u128::from(name_hash(name)) * u128::from(self.parts())) >> 64) as u16
     }
 
     /// Returns the identity of a directory made in `parent` at `name`, which was a directory
