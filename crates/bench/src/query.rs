@@ -52,7 +52,7 @@ enum CreatedNamespace {
 impl CreatedNamespace {
     fn namespace(&self) -> &Namespace {
         match self {
-            Self::Session(session) => session,
+            Self::Session(session) => session.namespace(),
             Self::Snapshot(namespace) => namespace,
         }
     }
@@ -234,7 +234,7 @@ pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> R
     let base = left.created.namespace().layers().bases()[0].set;
     let tree = options.tree.clone();
     let session = left.repository.begin(&[base], options.private())?;
-    let dirs = open_dirs(&session, &left.size)?;
+    let dirs = open_dirs(session.namespace(), &left.size)?;
     let before = left.counted.counts();
     let meter = ResourceMeter::start();
     workers::run(threads, |thread| remove_share(&session, &dirs, &left.size, (thread, threads)))?;

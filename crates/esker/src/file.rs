@@ -139,7 +139,7 @@ impl OpenOptions {
         let file = self.handle(&dir.tree, opened.clone());
         // The permissions of the file that was opened: the name may stand for another one by now.
         let wanted = if self.read { READ } else { 0 } | if self.write { WRITE } else { 0 };
-        writer.identity().check(wanted, &writer.file(&opened).stat()?, bytes(path))?;
+        writer.namespace().identity().check(wanted, &writer.file(&opened).stat()?, bytes(path))?;
         if self.truncate {
             file.set_len(0)?;
         }

@@ -45,7 +45,7 @@ impl TreeHandle {
     pub(crate) fn layers(&self) -> &Layers {
         match self {
             Self::Snapshot(tree) => &tree.layers,
-            Self::Session(tree) => &tree.writer,
+            Self::Session(tree) => tree.writer.namespace(),
         }
     }
 

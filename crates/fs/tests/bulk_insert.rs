@@ -43,7 +43,7 @@ fn filled(repository: &Repository) -> SetId {
     session.link(&content, b"small", &content, b"linked").expect("link");
     let attribute = (&b"user.kind"[..], &b"test"[..]);
     session.set_xattr(&content, b"small", attribute, XattrSet::Any).expect("set");
-    let deep = session.dir("/content/deep").expect("open");
+    let deep = session.namespace().dir("/content/deep").expect("open");
     let file = session.open_file(&deep, b"large").expect("open");
     session.file(&file).write(1_000, &[b'w'; 700]).expect("write");
     session.close_file(file).expect("close");
@@ -61,7 +61,7 @@ fn begin(repository: &Repository) -> Session {
 fn insert(session: &Session, set: SetId, path: &str) -> Result<()> {
     let adopted = session.adopt_set(set, b"content")?;
     let (dir, name) = path.rsplit_once('/').expect("a path");
-    session.insert_adopted(&session.dir(dir)?, name.as_bytes(), adopted)
+    session.insert_adopted(&session.namespace().dir(dir)?, name.as_bytes(), adopted)
 }
 
 /// Returns the entries below `prefix`, by their paths there.
@@ -87,31 +87,31 @@ fn a_directory_is_inserted_whole_and_changes_like_any_other() -> Result<()> {
     let expected = below(&shown(&plain, other), "/content");
     assert_eq!(expected.len(), 205);
     let session = begin(&plain);
-    let before = tree(&session);
+    let before = tree(session.namespace());
     let adopted = session.adopt_set(other, b"content")?;
-    assert_eq!(tree(&session), before, "it has no name yet");
-    session.insert_adopted(&session.dir("/content")?, b"inserted", adopted)?;
-    assert_eq!(below(&tree(&session), "/content/inserted"), expected);
-    let parent = session.dir("/content")?;
-    assert_eq!(session.lookup(&parent, b"inserted", false)?.mode, 0o750);
+    assert_eq!(tree(session.namespace()), before, "it has no name yet");
+    session.insert_adopted(&session.namespace().dir("/content")?, b"inserted", adopted)?;
+    assert_eq!(below(&tree(session.namespace()), "/content/inserted"), expected);
+    let parent = session.namespace().dir("/content")?;
+    assert_eq!(session.namespace().lookup(&parent, b"inserted", false)?.mode, 0o750);
 
     // The set is needed from now on, whoever gives it up.
     plain.give_up(other, &options())?;
     plain.gc(&eager())?;
-    let inserted = session.dir("/content/inserted")?;
+    let inserted = session.namespace().dir("/content/inserted")?;
     assert_eq!(session.create(&inserted, b"empty-7", 0o644).unwrap_err().kind(), Kind::Exists);
     assert_eq!(session.mkdir(&inserted, b"deep", 0o755).unwrap_err().kind(), Kind::Exists);
-    let removed = session.rmdir(&session.dir("/content")?, b"inserted").unwrap_err();
+    let removed = session.rmdir(&session.namespace().dir("/content")?, b"inserted").unwrap_err();
     assert_eq!(removed.kind(), Kind::NotEmpty);
     session.unlink(&inserted, b"small")?;
-    assert_eq!(session.lookup(&inserted, b"linked", false)?.nlink, 1);
+    assert_eq!(session.namespace().lookup(&inserted, b"linked", false)?.nlink, 1);
     session.unlink(&inserted, b"empty-0")?;
     session.create(&inserted, b"empty-0", 0o600)?;
-    let file = session.open_file(&session.dir("/content/inserted/deep")?, b"large")?;
+    let file = session.open_file(&session.namespace().dir("/content/inserted/deep")?, b"large")?;
     session.file(&file).write(2_000_000, b"changed")?;
     session.close_file(file)?;
     session.rename((&inserted, b"deep"), (session.root(), b"moved"), RenameFlags::Replace)?;
-    let changed = tree(&session);
+    let changed = tree(session.namespace());
     let set = session.publish("published")?;
     assert_sound(&plain);
     assert_eq!(shown(&plain, set), changed);
@@ -143,16 +143,16 @@ fn a_compaction_keeps_what_was_inserted() -> Result<()> {
         insert(&session, other, &format!("/inserted-{number}"))?;
         plain.give_up(other, &options())?;
     }
-    let before = tree(&session);
+    let before = tree(session.namespace());
     session.compact()?;
     assert_eq!(session.statistics().runs, 1);
     plain.gc(&eager())?;
-    assert_eq!(tree(&session), before);
+    assert_eq!(tree(session.namespace()), before);
     assert_sound(&plain);
     let set = session.set();
     drop(session);
     let session = plain.resume(set, options())?;
-    assert_eq!(tree(&session), before);
+    assert_eq!(tree(session.namespace()), before);
     session.sync()
 }
 
@@ -189,7 +189,7 @@ fn damage_of_an_inserted_directory_stops_nothing_else() -> Result<()> {
             session.close_file(file)?;
             session.flush()?;
         }
-        assert!(session.stat(b"/content/own", FollowLinks::Yes).is_ok());
+        assert!(session.namespace().stat(b"/content/own", FollowLinks::Yes).is_ok());
         let published = session.publish("published")?;
         let shown = Manifest::load(&*damaged, published)?.tables;
         assert!(shown.iter().any(|shown| shown.name() == table.name()), "it was merged away");
@@ -216,7 +216,12 @@ fn an_insertion_costs_the_same_for_any_number_of_files() -> Result<()> {
         let before = store.counts();
         insert(&session, other, "/inserted")?;
         let spent = store.counts();
-        assert!(session.find(b"/inserted/0", esker_fs::stack::namespace::FollowLinks::No).is_ok());
+        assert!(
+            session
+                .namespace()
+                .find(b"/inserted/0", esker_fs::stack::namespace::FollowLinks::No)
+                .is_ok()
+        );
         Ok((spent - before).rounds)
     };
     let (few, many) = (cost(10)?, cost(20_000)?);
@@ -240,12 +245,12 @@ fn a_directory_gets_one_name() -> Result<()> {
     insert(b"new", adopted)?;
     assert_eq!(insert(b"second", adopted).unwrap_err().kind(), Kind::NotFound);
     assert_eq!(session.adopt_set(other, b"content").unwrap_err().kind(), Kind::Exists);
-    let expected = tree(&session);
+    let expected = tree(session.namespace());
     let set = session.publish("first")?;
     // Nor in a session on top.
     let above = plain.begin(&[set], options())?;
     assert_eq!(above.adopt_set(other, b"content").unwrap_err().kind(), Kind::Exists);
-    assert_eq!(tree(&above), expected);
+    assert_eq!(tree(above.namespace()), expected);
     Ok(())
 }
 
@@ -272,7 +277,7 @@ fn a_snapshot_keeps_what_was_adopted() -> Result<()> {
     let above = plain.begin(&[snapshot], options())?;
     assert_eq!(above.adopt_set(other, b"content")?, adopted);
     above.insert_adopted(above.root(), b"later", adopted)?;
-    assert_eq!(below(&tree(&above), "/later"), expected);
+    assert_eq!(below(&tree(above.namespace()), "/later"), expected);
     Ok(())
 }
 
@@ -349,16 +354,16 @@ fn sets_that_are_known_already_are_not_adopted_again() -> Result<()> {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let plain = repository(&store);
     let conflict = |session: &Session, set: SetId| {
-        let before = tree(session);
+        let before = tree(session.namespace());
         let kind = session.adopt_set(set, b"content").unwrap_err().kind();
-        assert_eq!(tree(session), before);
+        assert_eq!(tree(session.namespace()), before);
         kind
     };
     // A base, and a set on top that changed it.
     let other = filled(&plain);
     plain.publish(other, "other")?;
     let changed = plain.begin(&[other], options())?;
-    changed.unlink(&changed.dir("/content")?, b"small")?;
+    changed.unlink(&changed.namespace().dir("/content")?, b"small")?;
     let changed = changed.publish("changed")?;
     for base in [other, changed] {
         assert_eq!(conflict(&plain.begin(&[base], options())?, other), Kind::Conflict);
@@ -380,7 +385,7 @@ fn sets_that_are_known_already_are_not_adopted_again() -> Result<()> {
     let empty = empty.complete()?;
     let session = begin(&plain);
     insert(&session, empty, "/inserted")?;
-    session.unlink(&session.dir("/inserted")?, b"file")?;
+    session.unlink(&session.namespace().dir("/inserted")?, b"file")?;
     let published = session.publish("published")?;
     let (flat, _) = plain.squash(&[published], &Default::default())?;
     assert_eq!(conflict(&plain.begin(&[flat], options())?, empty), Kind::Exists);
@@ -406,7 +411,7 @@ fn a_squash_keeps_what_was_adopted() -> Result<()> {
     assert_sound(&plain);
     let above = plain.begin(&[flat], options())?;
     above.insert_adopted(above.root(), b"named", adopted)?;
-    assert_eq!(below(&tree(&above), "/named"), expected);
+    assert_eq!(below(&tree(above.namespace()), "/named"), expected);
     Ok(())
 }
 
@@ -460,7 +465,7 @@ fn the_parts_of_a_job_are_inserted_together() -> Result<()> {
     let part = |rank: u32| -> Result<SetId> {
         let part = plain.begin_part(job, rank, &[], own_identities())?;
         part.mkdir(part.root(), b"content", 0o755)?;
-        part.mkdir(&part.dir("/content")?, b"all", 0o755)?;
+        part.mkdir(&part.namespace().dir("/content")?, b"all", 0o755)?;
         write(&part, &format!("/content/all/rank-{rank}"), &vec![b'r'; LARGE_BYTES])?;
         write(&part, "/content/same", format!("of rank {rank}").as_bytes())?;
         part.complete()
@@ -472,11 +477,11 @@ fn the_parts_of_a_job_are_inserted_together() -> Result<()> {
     assert_eq!(expected.len(), 1 + 3 + 1);
     let session = begin(&plain);
     insert(&session, report.set, "/inserted")?;
-    assert_eq!(below(&tree(&session), "/inserted"), expected);
+    assert_eq!(below(&tree(session.namespace()), "/inserted"), expected);
     plain.delete("joined")?;
     plain.gc(&eager())?;
     session.compact()?;
-    assert_eq!(below(&tree(&session), "/inserted"), expected);
+    assert_eq!(below(&tree(session.namespace()), "/inserted"), expected);
     let set = session.publish("with")?;
     plain.gc(&eager())?;
     later(&store).gc(&eager())?;
@@ -539,10 +544,13 @@ fn a_failed_request_leaves_nothing_that_is_listed_unheld() -> Result<()> {
             let session = plain.resume(set, options())?;
             if listed {
                 // Without a sync, the name may be lost.
-                if !tree(&session).contains_key(&b"/inserted"[..]) {
+                if !tree(session.namespace()).contains_key(&b"/inserted"[..]) {
                     insert(&session, other, "/inserted")?;
                 }
-                assert!(below(&tree(&session), "/inserted") == expected, "{effect:?} at {at}");
+                assert!(
+                    below(&tree(session.namespace()), "/inserted") == expected,
+                    "{effect:?} at {at}"
+                );
                 session.compact()?;
             }
             assert!(listed || inserted.is_err(), "{effect:?} at {at}");
@@ -561,7 +569,7 @@ fn stopped_insertion(stop: u64, effect: FaultEffect, power_loss: bool) -> Result
     let expected = below(&shown(&plain, other), "/content");
     let session = begin(&plain);
     session.sync()?;
-    let before = tree(&session);
+    let before = tree(session.namespace());
     let set = session.set();
     faulty.stop_at(faulty.operations() + stop, effect);
     let inserted = insert(&session, other, "/inserted").and_then(|()| session.sync());
@@ -575,7 +583,7 @@ fn stopped_insertion(stop: u64, effect: FaultEffect, power_loss: bool) -> Result
     };
     let plain = repository(&store);
     let session = plain.resume(set, options())?;
-    let found = tree(&session);
+    let found = tree(session.namespace());
     let is_there = found.contains_key(&b"/inserted"[..]);
     assert!(is_there || inserted.is_err(), "an insertion that was synced is lost");
     if !is_there {
@@ -583,11 +591,11 @@ fn stopped_insertion(stop: u64, effect: FaultEffect, power_loss: bool) -> Result
         // The set may have been adopted.
         insert(&session, other, "/inserted")?;
     }
-    assert_eq!(below(&tree(&session), "/inserted"), expected);
-    let all = tree(&session);
+    assert_eq!(below(&tree(session.namespace()), "/inserted"), expected);
+    let all = tree(session.namespace());
     plain.give_up(other, &options())?;
     plain.gc(&eager())?;
-    assert_eq!(tree(&session), all);
+    assert_eq!(tree(session.namespace()), all);
     let published = session.publish("published")?;
     plain.gc(&eager())?;
     let view: Namespace = repository(&store).open(&[published], Identity::root())?;

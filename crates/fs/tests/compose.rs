@@ -114,22 +114,27 @@ fn a_name_that_a_branch_gave_survives_the_removal_of_the_other() {
     let moved = set(&repository, &[base], |session| rename(session, b"f", b"h"));
     let changed = set(&repository, &[base], |session| chmod(session, b"f"));
     let session = begin(&repository, &[changed, moved]);
-    assert_ne!(stat(&session, "/f").id, stat(&session, "/h").id);
-    let listed = session.read_dir(session.root(), &Default::default(), 9).expect("list");
+    assert_ne!(stat(session.namespace(), "/f").id, stat(session.namespace(), "/h").id);
+    let listed =
+        session.namespace().read_dir(session.root(), &Default::default(), 9).expect("list");
     for entry in &listed {
         let path = format!("/{}", String::from_utf8_lossy(&entry.name));
-        assert_eq!(entry.inode, stat(&session, &path), "a listing says what a look-up says");
+        assert_eq!(
+            entry.inode,
+            stat(session.namespace(), &path),
+            "a listing says what a look-up says"
+        );
     }
     let open_file = session.open_file(session.root(), b"f").expect("open");
     session.unlink(session.root(), b"f").expect("unlink");
-    assert_sevens(&session, "/h");
+    assert_sevens(session.namespace(), "/h");
     assert_eq!(session.file(&open_file).read(9, 2).expect("read"), &[7, 7][..]);
     session.close_file(open_file).expect("close");
     chmod(&session, b"h");
-    assert_sevens(&session, "/h");
+    assert_sevens(session.namespace(), "/h");
     session.flush().expect("flush");
     session.compact().expect("compact");
-    assert_sevens(&session, "/h");
+    assert_sevens(session.namespace(), "/h");
     let above = session.publish("above").expect("publish");
     repository.gc(&eager()).expect("gc");
     assert_sevens(&open(&repository, &[above]), "/h");
@@ -176,7 +181,7 @@ fn a_file_of_a_branch_is_copied_up_once() {
     let moved = set(&repository, &[base], |session| rename(session, b"f", b"h"));
     let changed = set(&repository, &[base], |session| chmod(session, b"f"));
     let session = begin(&repository, &[changed, moved]);
-    let before = stat(&session, "/h").id;
+    let before = stat(session.namespace(), "/h").id;
     let file = session.open_file(session.root(), b"h").expect("open");
     session.file(&file).write(10, b"first").expect("write");
     chmod(&session, b"h");
@@ -194,22 +199,26 @@ fn a_file_of_a_branch_is_copied_up_once() {
         assert_sevens(namespace, "/f");
         assert_eq!(stat(namespace, "/k").nlink, 2);
     };
-    check(&session);
-    assert_eq!(stat(&session, "/k").id, before, "a file keeps its identity in a session");
+    check(session.namespace());
+    assert_eq!(
+        stat(session.namespace(), "/k").id,
+        before,
+        "a file keeps its identity in a session"
+    );
     session.sync().expect("sync");
     let set = session.set();
     drop(session);
     let session = repository.resume(set, options()).expect("resume");
-    check(&session);
+    check(session.namespace());
     chmod(&session, b"k");
-    check(&session);
+    check(session.namespace());
     let copy = session.create_file(session.root(), b"copy", 0o644).expect("create");
     let from = session.open_file(session.root(), b"f").expect("open");
     let all = 0..FILE_BYTES as u64;
     assert_eq!(session.file(&from).copy_range(all, &copy, 0).expect("copy"), FILE_BYTES as u64);
     session.close_file(from).expect("close");
     session.close_file(copy).expect("close");
-    assert_sevens(&session, "/copy");
+    assert_sevens(session.namespace(), "/copy");
     let above = session.publish("above").expect("publish");
     check(&open(&repository, &[above]));
     check(&open(&repository, &[squash(&repository, &[above])]));
@@ -251,7 +260,7 @@ fn nothing_is_copied_up_over_content_that_is_all_new() {
         session.close_file(file).expect("close");
         let mut expected = vec![8; FILE_BYTES];
         expected[..3].copy_from_slice(b"new");
-        assert!(content(&session, "/h") == expected);
+        assert!(content(session.namespace(), "/h") == expected);
         let set = session.publish(&session.set().to_string()).expect("publish");
         assert!(content(&open(&repository, &[set]), "/h") == expected);
     }
@@ -278,8 +287,8 @@ fn names_of_two_branches_do_not_end_with_the_count_of_one() {
         let above = set(&repository, &sets, |session| {
             session.unlink(session.root(), b"f").expect("unlink");
             session.unlink(session.root(), b"g").expect("unlink");
-            assert_eq!(stat(session, "/h").nlink, 1);
-            assert_sevens(session, "/h");
+            assert_eq!(stat(session.namespace(), "/h").nlink, 1);
+            assert_sevens(session.namespace(), "/h");
         });
         assert_sevens(&open(&repository, &[above]), "/h");
         let squashed = squash(&repository, &[above]);
@@ -321,7 +330,7 @@ fn a_new_directory_above_a_squashed_set_is_empty() {
         session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
     });
     let emptied = set(&repository, &[base], |session| {
-        let d = session.dir("/d").expect("dir");
+        let d = session.namespace().dir("/d").expect("dir");
         let x = session.mkdir(&d, b"x", 0o755).expect("mkdir");
         session.create(&x, b"entry", 0o644).expect("create");
         let moved = session.rename((&d, b"x"), (session.root(), b"y"), RenameFlags::Replace);
@@ -331,11 +340,11 @@ fn a_new_directory_above_a_squashed_set_is_empty() {
     let kept = set(&repository, &[base], |session| rename(session, b"d", b"z"));
     for below in [emptied, squash(&repository, &[emptied])] {
         let session = begin(&repository, &[below, kept]);
-        let z = session.dir("/z").expect("dir");
+        let z = session.namespace().dir("/z").expect("dir");
         let x = session.mkdir(&z, b"x", 0o755).expect("mkdir");
-        let entries = session.read_dir(&x, &Default::default(), 9).expect("list");
+        let entries = session.namespace().read_dir(&x, &Default::default(), 9).expect("list");
         assert!(entries.is_empty(), "{entries:?}");
-        session.stat("/y/entry", FollowLinks::No).expect("the old one has its entry");
+        session.namespace().stat("/y/entry", FollowLinks::No).expect("the old one has its entry");
     }
 }
 
@@ -352,7 +361,7 @@ fn walks_of_a_loop_of_directories_end() {
     });
     let moved = |name: &[u8], into: &str| {
         set(&repository, &[base], |session| {
-            let into = session.dir(into).expect("dir");
+            let into = session.namespace().dir(into).expect("dir");
             let moved = session.rename((session.root(), name), (&into, name), RenameFlags::Replace);
             moved.expect("rename");
         })

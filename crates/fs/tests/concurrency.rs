@@ -107,7 +107,7 @@ fn creates(background: bool, count: usize) {
         let _stop = StopAtEnd(&stop);
         let (session, shared, stable, stop) = (&session, &shared, &stable, &stop);
         let disturbing = scope.spawn(move || disturb(session, stop));
-        let watching = scope.spawn(move || watch(session, shared, stable, stop));
+        let watching = scope.spawn(move || watch(session.namespace(), shared, stable, stop));
         let creating = (0..THREADS).map(|rank| {
             scope.spawn(move || {
                 let own = session.mkdir(session.root(), format!("own-{rank}").as_bytes(), 0o755);
@@ -116,7 +116,7 @@ fn creates(background: bool, count: usize) {
                     let name = format!("{rank}-{number}");
                     session.create(shared, name.as_bytes(), 0o644).expect("create");
                     session.create(&own, name.as_bytes(), 0o600).expect("create");
-                    session.lookup(&own, name.as_bytes(), false).expect("it was made");
+                    session.namespace().lookup(&own, name.as_bytes(), false).expect("it was made");
                 }
             })
         });
@@ -269,7 +269,8 @@ fn of_two_creates_of_a_name_one_wins() {
             assert!(file.is_ok() != directory.is_ok(), "round {round}");
             let loser = file.as_ref().err().or(directory.as_ref().err()).map(|error| error.kind());
             assert_eq!(loser, Some(Kind::Exists));
-            let inode = session.lookup(root, name.as_bytes(), false).expect("one of them");
+            let inode =
+                session.namespace().lookup(root, name.as_bytes(), false).expect("one of them");
             assert_eq!(inode.is_directory(), directory.is_ok());
         },
     );
@@ -325,7 +326,7 @@ fn directories_that_move_into_each_other_form_no_cycle() {
         |round, ((_, a), (_, b)), (first, _), second| {
             assert!(first.is_ok() != second.is_ok(), "round {round}: {first:?} {second:?}");
             let path = if first.is_ok() { format!("/{b}/{a}") } else { format!("/{a}/{b}") };
-            session.stat(&path, FollowLinks::No).expect("one is in the other");
+            session.namespace().stat(&path, FollowLinks::No).expect("one is in the other");
             let loser = first.err().or(second.err()).map(|error| error.kind());
             assert_eq!(loser, Some(Kind::Invalid));
         },
@@ -374,7 +375,7 @@ fn files_that_threads_throw_about_are_not_lost() {
     assert!(moved.load(Ordering::Relaxed) > 100);
     let mut places: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     for dir in &dirs {
-        for name in subject::list(&session, dir, 7).expect("list") {
+        for name in subject::list(session.namespace(), dir, 7).expect("list") {
             *places.entry(name).or_default() += 1;
         }
     }
@@ -410,7 +411,7 @@ fn links_made_and_removed_at_once_are_counted() {
             });
         }
     });
-    let inode = session.stat("/file", FollowLinks::No).expect("stat");
+    let inode = session.namespace().stat("/file", FollowLinks::No).expect("stat");
     assert_eq!(inode.nlink as usize, 1 + THREADS * 100);
     session.publish("links").expect("publish");
     check_sound(&repository);
@@ -425,7 +426,7 @@ fn a_cursor_outlives_its_entry_and_its_session() {
     for number in 0..500 {
         session.create(&dir, format!("{number}").as_bytes(), 0o644).expect("create");
     }
-    let whole = session.read_dir(&dir, &DirCursor::default(), 1_000).expect("list");
+    let whole = session.namespace().read_dir(&dir, &DirCursor::default(), 1_000).expect("list");
     let names: Vec<Vec<u8>> = whole.into_iter().map(|entry| entry.name).collect();
     let after = DirCursor::after(&names[199]);
     session.unlink(&dir, &names[199]).expect("unlink");
@@ -435,7 +436,7 @@ fn a_cursor_outlives_its_entry_and_its_session() {
         let rest = namespace.read_dir(dir, &after, 1_000).expect("list");
         rest.into_iter().map(|entry| entry.name).collect()
     };
-    assert_eq!(rest(&session, &dir), names[200..]);
+    assert_eq!(rest(session.namespace(), &dir), names[200..]);
     let set = session.publish("cursor").expect("publish");
     let published = repository.open(&[set], Identity::root()).expect("open");
     assert_eq!(rest(&published, &published.dir("/dir").expect("dir")), names[200..]);

@@ -27,7 +27,8 @@ fn set(repository: &Repository, bases: &[SetId], change: impl FnOnce(&Session)) 
 }
 
 fn rewrite(session: &Session, path: &str, bytes: &[u8], mtime_ns: i64) {
-    let (dir, name) = session.locate(path).map(|(dir, name)| (dir, name.to_vec())).expect("path");
+    let (dir, name) =
+        session.namespace().locate(path).map(|(dir, name)| (dir, name.to_vec())).expect("path");
     match session.unlink(&dir, &name) {
         Err(error) if error.kind() == Kind::NotFound => {}
         removed => drop(removed.expect("unlink")),
@@ -159,8 +160,8 @@ fn the_newest_version_is_shown_if_that_is_wanted() {
         session.show_newest_versions(&composition, count).expect("newest");
         assert_eq!(changed, if bases[0] == a { 2 } else { 1 });
         let read = |path: &str| {
-            let inode = session.stat(path, FollowLinks::No).expect("stat");
-            (session.read(&inode, 0, 900).expect("read").to_vec(), inode.mtime_ns)
+            let inode = session.namespace().stat(path, FollowLinks::No).expect("stat");
+            (session.namespace().read(&inode, 0, 900).expect("read").to_vec(), inode.mtime_ns)
         };
         assert_eq!(read("/deep/er/both"), (vec![b'b'; 700], 9_000));
         assert_eq!(read("/new"), (b"a".to_vec(), 6_000));
@@ -213,13 +214,13 @@ fn a_removed_directory_conflicts_with_changes_in_it() {
     let [common, _, beside] = branches(&repository);
     // A change that leaves the times of the directories above it, and so their records, alone.
     let changed = set(&repository, &[common], |session| {
-        let er = session.dir("/deep/er").expect("dir");
+        let er = session.namespace().dir("/deep/er").expect("dir");
         let changes = AttributeChanges { mode: Some(0o640), ..AttributeChanges::default() };
         session.setattr(&er, b"both", &changes).expect("setattr");
     });
     let remove = |bases: &[SetId], path: &str| {
         set(&repository, bases, |session| {
-            let (dir, name) = session.locate(path).expect("path");
+            let (dir, name) = session.namespace().locate(path).expect("path");
             session.remove_tree(&dir, name).expect("remove");
         })
     };
@@ -263,9 +264,9 @@ fn a_removed_directory_conflicts_with_changes_in_it() {
     }
     // Files that are removed one by one conflict themselves.
     let one_by_one = set(&repository, &[common], |session| {
-        let er = session.dir("/deep/er").expect("dir");
+        let er = session.namespace().dir("/deep/er").expect("dir");
         session.unlink(&er, b"both").expect("unlink");
-        session.rmdir(&session.dir("/deep").expect("dir"), b"er").expect("rmdir");
+        session.rmdir(&session.namespace().dir("/deep").expect("dir"), b"er").expect("rmdir");
     });
     assert!(!conflicts(&repository, &[one_by_one, beside]).is_empty());
 }
@@ -281,7 +282,7 @@ fn renamed_directories_are_not_removed_and_replaced_ones_are() {
     let repository = repository(&store);
     let [common, ..] = branches(&repository);
     let changed = set(&repository, &[common], |session| {
-        let er = session.dir("/deep/er").expect("dir");
+        let er = session.namespace().dir("/deep/er").expect("dir");
         let changes = AttributeChanges { mode: Some(0o640), ..AttributeChanges::default() };
         session.setattr(&er, b"both", &changes).expect("setattr");
     });
@@ -338,9 +339,9 @@ fn the_newest_attributes_of_a_directory_are_shown() {
         let session = repository.begin(&bases, options()).expect("begin");
         let composition = ComposedBases::open(&repository, &bases).expect("open");
         session.show_newest_versions(&composition, &mut |_, _| Ok(())).expect("newest");
-        let shown = session.stat("/d", FollowLinks::No).expect("stat");
+        let shown = session.namespace().stat("/d", FollowLinks::No).expect("stat");
         assert_eq!((shown.mode, shown.mtime_ns), (0o750, 9_000));
-        assert!(session.stat("/d/f", FollowLinks::No).is_ok());
+        assert!(session.namespace().stat("/d/f", FollowLinks::No).is_ok());
         session.publish(&format!("newest-{}", session.set())).expect("publish");
     }
     // Replaced by a newer file: the session could show the file's content, but that would not give
@@ -370,7 +371,7 @@ fn a_replaced_directory_conflicts_with_changes_in_it() {
     let repository = repository(&store);
     let [common, ..] = branches(&repository);
     let replaced = set(&repository, &[common], |session| {
-        let (dir, name) = session.locate("/deep").expect("path");
+        let (dir, name) = session.namespace().locate("/deep").expect("path");
         session.remove_tree(&dir, name).expect("remove");
         session.mkdir(&dir, name, 0o755).expect("mkdir");
     });
@@ -409,7 +410,7 @@ fn a_directory_that_a_file_replaced_conflicts_with_changes_in_it() {
         session.symlink(session.root(), b"deep", b"elsewhere").expect("symlink");
     });
     let changed = set(&repository, &[common], |session| {
-        let er = session.dir("/deep/er").expect("dir");
+        let er = session.namespace().dir("/deep/er").expect("dir");
         let changes = AttributeChanges { mode: Some(0o640), ..AttributeChanges::default() };
         session.setattr(&er, b"both", &changes).expect("setattr");
     });
@@ -423,7 +424,7 @@ fn a_directory_that_a_file_replaced_conflicts_with_changes_in_it() {
 
 /// Changes the content of `path` in place, through an open file, so that its segments have it.
 fn amend(session: &Session, path: &str, bytes: &[u8], mtime_ns: i64) {
-    let (dir, name) = session.locate(path).expect("path");
+    let (dir, name) = session.namespace().locate(path).expect("path");
     let file = session.open_file(&dir, name).expect("open");
     session.file(&file).truncate(0).expect("truncate");
     for (at, piece) in bytes.chunks(100_000).enumerate() {
@@ -439,8 +440,10 @@ fn amend(session: &Session, path: &str, bytes: &[u8], mtime_ns: i64) {
 }
 
 fn link(session: &Session, old: &str, new: &str) {
-    let ((dir, name), (new_dir, new)) =
-        (session.locate(old).expect("old"), session.locate(new).expect("new"));
+    let ((dir, name), (new_dir, new)) = (
+        session.namespace().locate(old).expect("old"),
+        session.namespace().locate(new).expect("new"),
+    );
     session.link(&dir, name, &new_dir, new).expect("link");
 }
 
@@ -499,8 +502,10 @@ type NamedGroup<'a> = (&'a [&'a str], &'a [u8], u32);
 
 /// Fails unless the names are those of one file with this content, and it has no others.
 fn check_group(session: &Session, (paths, content, mode): &NamedGroup) {
-    let inodes: Vec<_> =
-        paths.iter().map(|path| session.stat(path, FollowLinks::No).expect("stat")).collect();
+    let inodes: Vec<_> = paths
+        .iter()
+        .map(|path| session.namespace().stat(path, FollowLinks::No).expect("stat"))
+        .collect();
     for (path, inode) in paths.iter().zip(&inodes) {
         let seen = (inode.id, inode.nlink, inode.mode, inode.mtime_ns);
         let first = &inodes[0];
@@ -509,7 +514,7 @@ fn check_group(session: &Session, (paths, content, mode): &NamedGroup) {
         if inode.is_directory() {
             continue;
         }
-        let bytes = session.read(inode, 0, 1 << 20).expect("read");
+        let bytes = session.namespace().read(inode, 0, 1 << 20).expect("read");
         assert!(bytes == *content, "{path}: {} bytes", bytes.len());
         let mtime_ns = match *content {
             b"old" => OLD,
@@ -517,7 +522,7 @@ fn check_group(session: &Session, (paths, content, mode): &NamedGroup) {
             _ => NEW,
         };
         assert_eq!(inode.mtime_ns, mtime_ns, "{path}");
-        let xattrs = session.xattrs(inode).expect("attributes");
+        let xattrs = session.namespace().xattrs(inode).expect("attributes");
         let by = xattrs.get(&b"user.by"[..]).map(Vec::as_slice);
         assert_eq!(by, (*mode == 0o640).then_some(&b"n"[..]), "{path}");
     }
@@ -556,7 +561,7 @@ fn the_newest_version_of_a_file_with_several_names_is_shown_at_all_of_them() {
             (&["/d"], b"", 0o755),
         ];
         groups.iter().for_each(|group| check_group(&session, group));
-        assert!(session.stat("/given-up", FollowLinks::No).is_err());
+        assert!(session.namespace().stat("/given-up", FollowLinks::No).is_err());
         session.end().expect("end");
     }
     crate::verify::assert_sound(&repository);
@@ -586,7 +591,9 @@ fn a_file_that_lost_all_names_and_was_changed_elsewhere_is_not_decided_without_n
             let composition = ComposedBases::open(&repository, &bases).expect("open");
             let shown = session.show_newest_versions(&composition, &mut |_, _| Ok(()));
             match shown {
-                Ok(()) => assert!(!is_newer && session.stat("/x", FollowLinks::No).is_err()),
+                Ok(()) => {
+                    assert!(!is_newer && session.namespace().stat("/x", FollowLinks::No).is_err())
+                }
                 Err(error) => {
                     assert!(is_newer && error.kind() == Kind::Conflict, "{error}");
                     assert!(error.to_string().contains("removed all names"), "{error}");
@@ -618,7 +625,7 @@ fn the_newest_attributes_of_the_root_are_shown() {
         let session = repository.begin(&bases, options()).expect("begin");
         let composition = ComposedBases::open(&repository, &bases).expect("open");
         session.show_newest_versions(&composition, &mut |_, _| Ok(())).expect("newest");
-        let shown = session.stat("/", FollowLinks::No).expect("stat");
+        let shown = session.namespace().stat("/", FollowLinks::No).expect("stat");
         assert_eq!((shown.mode, shown.mtime_ns), (0o750, NEW));
         session.end().expect("end");
     }

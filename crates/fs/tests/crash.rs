@@ -182,7 +182,7 @@ fn work_in(
             Some(Pause::Compact) => session.compact()?,
             Some(Pause::Merge) => {
                 session.flush()?;
-                let tree = session.layers().writer().expect("a session writes a tree");
+                let tree = session.namespace().layers().writer().expect("a session writes a tree");
                 tree.add_read_cost(1 << 40);
                 tree.merge_paid_runs()?;
             }
@@ -263,12 +263,12 @@ fn recover(script: &Script, tree: &TreeOptions, store: &SharedStore, progress: &
         }
     };
     assert!(!progress.published, "a published set is complete");
-    let first = position(&session, script, progress.durable, progress.begun);
+    let first = position(session.namespace(), script, progress.durable, progress.begun);
     check_record(&session, first);
     drop(session);
     check_sound(&repository);
     let session = repository.resume(set, options(tree.clone())).expect("a second recovery");
-    let second = position(&session, script, first, first);
+    let second = position(session.namespace(), script, first, first);
     assert_eq!(first, second, "a second recovery changed something");
     check_record(&session, first);
     session.create(session.root(), b"after", 0o644).expect("create");

@@ -200,8 +200,9 @@ fn few_descriptors_are_enough_for_many_large_files() {
             session.close_file(file).expect("close");
         }
         for number in 0..FILES {
-            let inode = session.find(name(number), FollowLinks::No).expect("find").inode;
-            let read = session.read(&inode, 0, usize::MAX).expect("read");
+            let inode =
+                session.namespace().find(name(number), FollowLinks::No).expect("find").inode;
+            let read = session.namespace().read(&inode, 0, usize::MAX).expect("read");
             assert!(read == bytes(number), "{round}, file {number}");
             session.unlink(root, &name(number)).expect("unlink");
         }
@@ -220,7 +221,7 @@ fn appends_go_on_in_one_log() {
     let root = session.root();
     let objects = || {
         let folder = format!("set/{}/data/", session.set());
-        session.layers().source().store.list(&folder).expect("list").len()
+        session.namespace().layers().source().store.list(&folder).expect("list").len()
     };
     let mut expected: Vec<Vec<u8>> = vec![vec![b'x'; 3 << 20]; 40];
     let name = |number: usize| format!("file-{number}").into_bytes();
@@ -244,8 +245,8 @@ fn appends_go_on_in_one_log() {
     }
     assert!(objects() <= before + 1, "{before} objects became {}", objects());
     for (number, expected) in expected.iter().enumerate() {
-        let inode = session.find(name(number), FollowLinks::No).expect("find").inode;
-        let read = session.read(&inode, 0, usize::MAX).expect("read");
+        let inode = session.namespace().find(name(number), FollowLinks::No).expect("find").inode;
+        let read = session.namespace().read(&inode, 0, usize::MAX).expect("read");
         assert!(read == *expected, "file {number}");
     }
 }
@@ -324,9 +325,10 @@ fn decay_of_synced_bytes_ends_no_replay() {
         fault.delete(&name).expect("delete");
         fault.put_if_absent(&name, &bytes).expect("put");
         let session = Repository::new(fault).resume(set, options()).expect("resume");
-        session.stat("/later", FollowLinks::No).expect("it was synced");
-        let inode = session.stat("/decayed", FollowLinks::No).expect("it was synced");
-        let error = session.read_all(&inode, &mut |_| Ok(())).expect_err("it has decayed");
+        session.namespace().stat("/later", FollowLinks::No).expect("it was synced");
+        let inode = session.namespace().stat("/decayed", FollowLinks::No).expect("it was synced");
+        let error =
+            session.namespace().read_all(&inode, &mut |_| Ok(())).expect_err("it has decayed");
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
         assert!(error.to_string().contains(&name), "{error}");
     }
@@ -350,8 +352,8 @@ fn a_replay_reads_long_segments_in_pieces() {
     let hooked = HookedStore::new(fault.after_power_loss().expect("an image"));
     let session = Repository::new(Arc::new(hooked.clone())).resume(set, options()).expect("resume");
     assert!(hooked.longest_range() <= 4 << 20, "{} bytes", hooked.longest_range());
-    let inode = session.stat("/long", FollowLinks::No).expect("it was synced");
-    let bytes = session.read(&inode, 0, 12).expect("read");
+    let inode = session.namespace().stat("/long", FollowLinks::No).expect("it was synced");
+    let bytes = session.namespace().read(&inode, 0, 12).expect("read");
     assert_eq!((inode.size, &bytes[..]), (FILE_BYTES as u64, &b"lllllotherll"[..]));
 }
 
@@ -369,5 +371,5 @@ fn a_failed_write_of_data_stops_the_writer() {
     let refused = write(&session, "/after", b"text").expect_err("it has stopped");
     assert_eq!(refused.kind(), Kind::Closed);
     assert!(refused.to_string().contains("resume the session"), "{refused}");
-    session.stat("/before", FollowLinks::No).expect("reads go on");
+    session.namespace().stat("/before", FollowLinks::No).expect("reads go on");
 }

@@ -44,7 +44,7 @@ fn put_file(session: &Session, name: &[u8], mode: u32) {
 }
 
 fn put_indexed(session: &Session, name: &[u8]) {
-    let store = &session.layers().source().store;
+    let store = &session.namespace().layers().source().store;
     let root = format!("{}root", indexed::prefix(session.set(), 1));
     if store.get(&root, 1 << 20).is_err() {
         store.put_if_absent(&root, b"root").expect("put");

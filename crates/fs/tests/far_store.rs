@@ -42,7 +42,7 @@ fn spent<T>(store: &CountedStore, act: impl FnOnce() -> T) -> (T, RequestCounts)
 /// Publishes `name` with `files` files of [`CONTENT`] in one directory.
 fn publish_files(repository: &Repository, name: &str, files: usize) -> SetId {
     let session = repository.begin(&[], options()).expect("begin");
-    session.mkdir(&session.dir("/").expect("root"), b"d", 0o755).expect("mkdir");
+    session.mkdir(&session.namespace().dir("/").expect("root"), b"d", 0o755).expect("mkdir");
     for file in 0..files {
         write(&session, &format!("/d/{file}"), CONTENT).expect("write");
     }

@@ -308,7 +308,7 @@ fn run(seed: u64, steps: usize, store: SharedStore) {
         subject.step(&mut random);
         let context = format!("seed {seed}, step {step}");
         if step % 16 == 0 {
-            check(&subject.session, &subject.model, &context);
+            check(subject.session.namespace(), &subject.model, &context);
         }
         if step % 97 == 96 {
             if random.below(2) == 0 {
@@ -320,7 +320,7 @@ fn run(seed: u64, steps: usize, store: SharedStore) {
                 1 => above(&repository, subject, durability, step),
                 _ => squashed(&repository, subject, durability, step),
             };
-            check(&subject.session, &subject.model, &context);
+            check(subject.session.namespace(), &subject.model, &context);
             for (set, model) in snapshots {
                 let shown = repository.open(&[set], Identity::root()).expect("open");
                 check(&shown, &model, &format!("{context}: snapshot {set}"));
@@ -437,7 +437,7 @@ fn compaction_gives_up_logs_that_are_overwritten() {
     for number in (0..64).step_by(8) {
         model.insert(format!("small{number}").into_bytes(), vec![number; MIB / 2]);
     }
-    check(&session, &model, "after compaction");
+    check(session.namespace(), &model, "after compaction");
     session.snapshot("snapshot").expect("snapshot");
     session.unlink(session.root(), b"large").expect("unlink");
     session.compact().expect("compact");
@@ -510,13 +510,13 @@ fn synced_writes_survive_power_loss_at_every_request() {
         drop(session);
         let repository = Repository::new(inner.after_power_loss().expect("what is left"));
         let session = repository.resume(set, options(Durability::Async)).expect("resume");
-        let found = session.find("/file", FollowLinks::No);
+        let found = session.namespace().find("/file", FollowLinks::No);
         match (&synced, found) {
             (None, Err(_)) => {}
             (synced, found) => {
                 let inode = found.expect("a synced file").inode;
                 let mut read = Vec::new();
-                let all = session.read_all(&inode, &mut |piece| {
+                let all = session.namespace().read_all(&inode, &mut |piece| {
                     read.extend_from_slice(piece);
                     Ok(())
                 });
@@ -550,10 +550,11 @@ fn who_looks_at_a_file_that_is_closed_sees_all_of_it() {
         let look = || {
             while written.load(Ordering::SeqCst) < 60_000 {
                 let before = written.load(Ordering::SeqCst);
-                let found = session.lookup(&root, name, false).expect("look up").size;
+                let found = session.namespace().lookup(&root, name, false).expect("look up").size;
                 assert!(found >= before, "looked up {found} of {before} bytes");
                 let before = written.load(Ordering::SeqCst);
-                let listed = session.read_dir(&root, &Default::default(), 9).expect("list");
+                let listed =
+                    session.namespace().read_dir(&root, &Default::default(), 9).expect("list");
                 let found = listed[0].inode.size;
                 assert!(found >= before, "listed {found} of {before} bytes");
                 looks.fetch_add(1, Ordering::SeqCst);
@@ -644,6 +645,6 @@ fn a_file_that_is_cut_off_has_its_old_content_or_the_new() {
     session.file(&other).sync().expect("sync");
     let resumed = repository.resume(session.set(), options(Durability::Async)).expect("resume");
     for path in ["/cut-0", "/cut-1048576"] {
-        assert!(found(&resumed, path).iter().all(|byte| *byte == b'o'), "{path}");
+        assert!(found(resumed.namespace(), path).iter().all(|byte| *byte == b'o'), "{path}");
     }
 }

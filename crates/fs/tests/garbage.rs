@@ -243,7 +243,7 @@ fn overwrite_and_reclaim(store: SharedStore, progress: &mut Progress) -> Result<
             session.sync()?;
             progress.durable = round;
             session.reclaim_data()?;
-            assert!(rounds(&session)?.iter().all(|found| *found == round));
+            assert!(rounds(session.namespace())?.iter().all(|found| *found == round));
         }
     }
     Ok(())
@@ -276,7 +276,7 @@ fn check_crashed(store: &SharedStore, progress: &Progress) {
     let Some(set) = progress.set else { return };
     check_sound(&repository);
     let session = repository.resume(set, options()).expect("resume");
-    let check = |session: &Session| match rounds(session) {
+    let check = |session: &Session| match rounds(session.namespace()) {
         Ok(found) => {
             let lawful = progress.durable..=progress.begun;
             assert!(found.iter().all(|round| lawful.contains(round)), "{found:?} of {lawful:?}");
@@ -318,7 +318,7 @@ fn a_takeover_at_every_request_loses_nothing() {
         let in_action = plain.clone();
         let take_over = Box::new(move || {
             let session = in_action.resume(set, options()).expect("resume");
-            assert!(rounds(&session).expect("read").iter().all(|round| *round == 3));
+            assert!(rounds(session.namespace()).expect("read").iter().all(|round| *round == 3));
             write(&session, "/new", &[b'n'; 300_000]).expect("write");
             let file = session.open_file(session.root(), b"file").expect("open");
             session.file(&file).write(0, &[4; PIECE_BYTES]).expect("write");
@@ -333,7 +333,7 @@ fn a_takeover_at_every_request_loses_nothing() {
         }
         drop(former);
         let session = plain.resume(set, options()).expect("resume");
-        let found = rounds(&session).expect("read");
+        let found = rounds(session.namespace()).expect("read");
         assert_eq!((found[0], &found[1..]), (4, &[3; PIECES - 1][..]), "at {at}");
         check_sound(&plain);
     }

@@ -48,7 +48,7 @@ pub fn eager() -> GcOptions {
 
 pub fn write(session: &Session, path: &str, bytes: &[u8]) -> Result<()> {
     let (dir, name) = path.rsplit_once('/').expect("a path");
-    let dir = session.dir(dir)?;
+    let dir = session.namespace().dir(dir)?;
     let mut rest = bytes;
     session
         .create_with(&dir, name.as_bytes(), 0o644, &mut |buffer| {

@@ -156,7 +156,10 @@ fn a_session_that_ended_in_order_is_free_at_once_and_takes_no_more_changes() {
     let hold = repository.hold(first.set(), &manifest).expect("list").expect("a writer");
     assert_eq!((hold.state, hold.writer.user.as_str()), (HolderState::Released, "ada"));
     let second = repository.resume(first.set(), options(&here())).expect("nobody holds it");
-    assert!(second.dir("/").is_ok() && second.stat("/a", FollowLinks::No).is_ok());
+    assert!(
+        second.namespace().dir("/").is_ok()
+            && second.namespace().stat("/a", FollowLinks::No).is_ok()
+    );
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn an_import_does_not_follow_what_others_plant() {
         session.import(&tree, &root, &import, &TransferTally::default()).expect("import");
         for dir in ["a", "b", "c"] {
             for path in [format!("/{dir}/secret"), format!("/{dir}/below/secret")] {
-                let found = session.stat(&path, FollowLinks::No);
+                let found = session.namespace().stat(&path, FollowLinks::No);
                 assert!(found.is_err(), "{path} was imported at request {requests}");
             }
         }
@@ -267,7 +267,7 @@ fn set_id_bits_go_with_their_owner() {
     let root = session.root().clone();
     session.create(&root, b"program", 0o6755).expect("create");
     let set = session.publish("base").expect("publish");
-    let repository = Repository::new(session.layers().source().store.clone());
+    let repository = Repository::new(session.namespace().layers().source().store.clone());
     let around = tempfile::tempdir().expect("a directory");
     fs::set_permissions(around.path(), Permissions::from_mode(0o777)).expect("chmod");
     let mut user = Identity::of_process();

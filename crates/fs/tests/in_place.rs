@@ -107,7 +107,7 @@ fn what_was_synced_survives_its_writer() {
     let Subject { directory: _directory, repository, session } = subject;
     drop(session);
     let session = repository.resume(set, options(Durability::Async)).expect("resume");
-    let found = content(&session, "/file");
+    let found = content(session.namespace(), "/file");
     assert_eq!(found.len(), expected.len(), "as the cut left it");
     assert!(found == expected, "as it was written over");
     session.publish("resumed").expect("publish");
@@ -156,7 +156,10 @@ fn a_small_file_ends_where_small_files_are() {
     }
     assert_eq!(subject.logs().len(), 1, "the packed one");
     for (name, length) in [("inline", 100), ("packed", 5_000), ("empty", 0)] {
-        assert!(content(&subject.session, &format!("/{name}")) == noise(length), "{name}");
+        assert!(
+            content(subject.session.namespace(), &format!("/{name}")) == noise(length),
+            "{name}"
+        );
     }
 }
 
@@ -176,7 +179,7 @@ fn holes_stay_holes() {
     subject.session.file(&file).end_in_place().expect("end");
     assert_eq!(seek(0), found, "and afterwards");
     subject.session.close_file(file).expect("close");
-    let bytes = content(&subject.session, "/sparse");
+    let bytes = content(subject.session.namespace(), "/sparse");
     assert!(bytes[..65_536] == first && bytes[8 << 20..] == last);
     assert!(bytes[65_536..8 << 20].iter().all(|byte| *byte == 0));
 }
@@ -247,7 +250,8 @@ fn times_that_are_given_stay() {
         .file(&file)
         .setattr(&AttributeChanges { mtime_ns, ..AttributeChanges::default() })
         .expect("set");
-    let time = || subject.session.find("/file", FollowLinks::No).expect("find").inode.mtime_ns;
+    let time =
+        || subject.session.namespace().find("/file", FollowLinks::No).expect("find").inode.mtime_ns;
     assert_eq!(Some(time()), mtime_ns);
     subject.session.file(&file).end_in_place().expect("end");
     subject.session.close_file(file).expect("close");
@@ -298,7 +302,7 @@ fn hooked() -> (TempDir, HookedStore, Repository, Arc<Session>) {
 fn after_death(repository: &Repository, session: &Session) -> Vec<u8> {
     // The session is not dropped, which would flush the file.
     let resumed = repository.resume(session.set(), options(Durability::Async)).expect("resume");
-    content(&resumed, "/file")
+    content(resumed.namespace(), "/file")
 }
 
 /// Symptom: a file that was written in place and synced while a snapshot was made was empty after a
@@ -479,7 +483,7 @@ fn a_file_is_used_while_it_is_sealed() {
         });
         session.close_file(file).expect("close");
         let path = format!("/file-{round}");
-        assert!(content(&subject.session, &path) == expected, "{path}");
+        assert!(content(subject.session.namespace(), &path) == expected, "{path}");
     }
     subject.session.publish("published").expect("publish");
     assert_eq!(subject.findings(), 0);
@@ -548,7 +552,7 @@ fn a_takeover_that_ends_early_is_done_by_the_next() {
     assert!(hooked.has_acted());
     let next = repository.resume(set, options(Durability::Async)).expect("resume");
     direct.write_all_at(&[0; 5_000], 7).expect("the kernel asks nobody");
-    assert!(content(&next, "/file") == expected);
+    assert!(content(next.namespace(), "/file") == expected);
     // Copied files are not copied again.
     let logs = || repository.store().list_names(&format!("set/{set}/data/")).expect("list");
     let before = logs();

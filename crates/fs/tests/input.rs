@@ -45,11 +45,11 @@ fn names_are_any_bytes_up_to_their_limit() {
     for name in [&long[..], b"\xff\xfe\x80", b"\n", b" ", b"...", b"..a", "ä".as_bytes()] {
         session.create(&root, name, 0o644).expect("a name");
         let path = [b"/", name].concat();
-        assert!(session.stat(&path, FollowLinks::No).is_ok());
+        assert!(session.namespace().stat(&path, FollowLinks::No).is_ok());
         session.rename((&root, name), (&root, b"x"), RenameFlags::Replace).expect("rename");
         session.rename((&root, b"x"), (&root, name), RenameFlags::Replace).expect("rename");
     }
-    assert_eq!(subject::list(&session, &root, 2).expect("list").len(), 7);
+    assert_eq!(subject::list(session.namespace(), &root, 2).expect("list").len(), 7);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn names_that_no_file_can_have_are_refused_everywhere() {
     let session = session();
     let root = session.root().clone();
     session.create(&root, b"file", 0o644).expect("create");
-    let before = subject::tree(&session).expect("a tree");
+    let before = subject::tree(session.namespace()).expect("a tree");
     let long = [b'n'; 256];
     let bad: [(&[u8], Kind); 7] = [
         (&long, Kind::TooLarge),
@@ -84,7 +84,7 @@ fn names_that_no_file_can_have_are_refused_everywhere() {
         let flags = RenameFlags::Replace;
         assert_eq!(kind_of(session.rename((&root, b"file"), (&root, name), flags)), kind);
         assert_eq!(kind_of(session.rename((&root, name), (&root, b"file"), flags)), kind);
-        assert_eq!(kind_of(session.lookup(&root, name, false)), kind, "{shown}");
+        assert_eq!(kind_of(session.namespace().lookup(&root, name, false)), kind, "{shown}");
         let changes = AttributeChanges { mode: Some(0), ..AttributeChanges::default() };
         assert_eq!(kind_of(session.setattr(&root, name, &changes)), kind, "{shown}");
         let attribute = (&b"user.a"[..], &b"1"[..]);
@@ -93,7 +93,7 @@ fn names_that_no_file_can_have_are_refused_everywhere() {
         let rewritten = session.rewrite(&root, name, &mut source(content));
         assert_eq!(kind_of(rewritten), kind, "{shown}");
     }
-    let after = subject::tree(&session).expect("a tree");
+    let after = subject::tree(session.namespace()).expect("a tree");
     assert_eq!(difference(&after, &before), None);
 }
 
@@ -103,17 +103,17 @@ fn paths_and_targets_have_limits() {
     let root = session.root().clone();
     session.create(&root, b"file", 0o644).expect("create");
     let path = |bytes: usize| [&b"/".repeat(bytes - 4)[..], b"file"].concat();
-    assert!(session.stat(path(4_095), FollowLinks::Yes).is_ok());
-    assert_eq!(kind_of(session.stat(path(4_096), FollowLinks::Yes)), Kind::TooLarge);
-    assert_eq!(kind_of(session.dir(path(1 << 20))), Kind::TooLarge);
+    assert!(session.namespace().stat(path(4_095), FollowLinks::Yes).is_ok());
+    assert_eq!(kind_of(session.namespace().stat(path(4_096), FollowLinks::Yes)), Kind::TooLarge);
+    assert_eq!(kind_of(session.namespace().dir(path(1 << 20))), Kind::TooLarge);
     session.symlink(&root, b"long", &path(4_095)).expect("symlink");
-    assert!(session.stat("/long", FollowLinks::Yes).is_ok());
+    assert!(session.namespace().stat("/long", FollowLinks::Yes).is_ok());
     assert_eq!(kind_of(session.symlink(&root, b"longer", &path(4_096))), Kind::TooLarge);
     assert_eq!(kind_of(session.symlink(&root, b"none", b"")), Kind::NotFound);
     assert_eq!(kind_of(session.symlink(&root, b"zero", b"a\0b")), Kind::Invalid);
-    assert_eq!(kind_of(session.stat("/a\0b", FollowLinks::Yes)), Kind::Invalid);
+    assert_eq!(kind_of(session.namespace().stat("/a\0b", FollowLinks::Yes)), Kind::Invalid);
     assert_eq!(
-        kind_of(session.stat([b"/", &[b'n'; 256][..]].concat(), FollowLinks::Yes)),
+        kind_of(session.namespace().stat([b"/", &[b'n'; 256][..]].concat(), FollowLinks::Yes)),
         Kind::TooLarge
     );
 }
@@ -127,9 +127,9 @@ fn links_that_lead_in_circles_are_found_out() {
     session.symlink(&root, b"two", b"/one/").expect("symlink");
     session.symlink(&root, b"deeper", b"deeper/x").expect("symlink");
     for path in ["/self", "/one", "/two/x", "/deeper", "/self/"] {
-        assert_eq!(kind_of(session.stat(path, FollowLinks::Yes)), Kind::Loop, "{path}");
+        assert_eq!(kind_of(session.namespace().stat(path, FollowLinks::Yes)), Kind::Loop, "{path}");
     }
-    assert!(session.stat("/self", FollowLinks::No).is_ok());
+    assert!(session.namespace().stat("/self", FollowLinks::No).is_ok());
     // A chain may have 40 links, as in Linux.
     session.create(&root, b"link-0", 0o644).expect("create");
     for number in 1..=41 {
@@ -138,8 +138,8 @@ fn links_that_lead_in_circles_are_found_out() {
             .symlink(&root, format!("link-{number}").as_bytes(), target.as_bytes())
             .expect("link");
     }
-    assert!(session.stat("/link-40", FollowLinks::Yes).is_ok());
-    assert_eq!(kind_of(session.stat("/link-41", FollowLinks::Yes)), Kind::Loop);
+    assert!(session.namespace().stat("/link-40", FollowLinks::Yes).is_ok());
+    assert_eq!(kind_of(session.namespace().stat("/link-41", FollowLinks::Yes)), Kind::Loop);
 }
 
 #[test]
@@ -154,8 +154,9 @@ fn attributes_have_limits() {
     assert_eq!(kind_of(set(&[&b"user."[..], &[b'x'; 251]].concat(), b"")), Kind::TooLarge);
     set(b"user.other", &[7; 60 << 10]).expect("they fit together");
     assert_eq!(kind_of(set(b"user.third", &[7; 10 << 10])), Kind::TooLarge);
-    let inode = session.find("/file", FollowLinks::No).expect("find").inode;
-    let names: Vec<Vec<u8>> = session.xattrs(&inode).expect("xattrs").into_keys().collect();
+    let inode = session.namespace().find("/file", FollowLinks::No).expect("find").inode;
+    let names: Vec<Vec<u8>> =
+        session.namespace().xattrs(&inode).expect("xattrs").into_keys().collect();
     assert_eq!(names, [b"user.other".to_vec(), b"user.whole".to_vec()]);
 }
 
@@ -238,9 +239,11 @@ fn a_full_store_says_so_and_loses_nothing() {
         }
         let session = repository.resume(set, session_options()).expect("resume");
         for number in 0..kept {
-            let inode =
-                session.stat(format!("/file-{number}"), FollowLinks::No).expect("it was synced");
-            let bytes = subject::read(&session, &inode).expect("read");
+            let inode = session
+                .namespace()
+                .stat(format!("/file-{number}"), FollowLinks::No)
+                .expect("it was synced");
+            let bytes = subject::read(session.namespace(), &inode).expect("read");
             assert_eq!(bytes, Content { bytes: 20_000, seed: number }.make());
         }
         session.publish("room").expect("publish");
@@ -369,7 +372,7 @@ fn small() -> (SharedStore, Tree) {
     session.setattr(&dir, b"cut", &cut).expect("truncate");
     let base = session.publish("base").expect("publish");
     let session = repository.begin(&[base], options()).expect("begin");
-    let dir = session.dir("/dir").expect("dir");
+    let dir = session.namespace().dir("/dir").expect("dir");
     session.unlink(&dir, b"empty").expect("unlink");
     session.link(&dir, b"packed", &dir, b"second").expect("link");
     let set = session.publish("top").expect("publish");

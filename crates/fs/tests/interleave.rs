@@ -509,8 +509,12 @@ fn a_fenced_writer_deletes_no_tables_on_a_full_store() {
         }
         drop(first);
         let second = second.lock().take().expect("taken over");
-        let file = second.stat("/file", FollowLinks::No).expect("it was synced");
-        assert_eq!(second.read(&file, 0, 100).expect("read"), &b"content"[..], "request {at}");
+        let file = second.namespace().stat("/file", FollowLinks::No).expect("it was synced");
+        assert_eq!(
+            second.namespace().read(&file, 0, 100).expect("read"),
+            &b"content"[..],
+            "request {at}"
+        );
         assert_sound(&repository(&memory));
     }
     assert!(fenced > 2, "{fenced} flushes were interrupted by a takeover");

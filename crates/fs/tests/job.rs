@@ -240,11 +240,13 @@ fn directories_moved_into_each_other_are_reported() {
         &[base],
         &[
             |session| {
-                let (root, e) = (session.root().clone(), session.dir("/e").expect("dir"));
+                let (root, e) =
+                    (session.root().clone(), session.namespace().dir("/e").expect("dir"));
                 session.rename((&root, b"d"), (&e, b"d"), RenameFlags::Replace).expect("rename");
             },
             |session| {
-                let (root, d) = (session.root().clone(), session.dir("/d").expect("dir"));
+                let (root, d) =
+                    (session.root().clone(), session.namespace().dir("/d").expect("dir"));
                 session.rename((&root, b"e"), (&d, b"e"), RenameFlags::Replace).expect("rename");
             },
         ],
@@ -558,7 +560,7 @@ fn a_file_that_parts_left_at_two_names_is_two_files() {
             assert_eq!(read(&namespace, "/big"), vec![7; size]);
             let session = repository.begin(&[report.set], options()).expect("begin");
             session.unlink(session.root(), b"big").expect("unlink");
-            assert_eq!(read(&session, "/moved"), vec![7; 2 << 20]);
+            assert_eq!(read(session.namespace(), "/moved"), vec![7; 2 << 20]);
         }
     }
 }

@@ -93,7 +93,10 @@ fn make_mapped(session: &Session, path: &str, bytes: usize) -> esker_base::Resul
 fn locate<'a>(session: &Session, path: &'a str) -> (Dir, &'a [u8]) {
     let (dir, name) = path.rsplit_once('/').expect("a path");
     let dir = if dir.is_empty() { "/" } else { dir };
-    (session.dir(dir).unwrap_or_else(|error| panic!("{path}: {error}")), name.as_bytes())
+    (
+        session.namespace().dir(dir).unwrap_or_else(|error| panic!("{path}: {error}")),
+        name.as_bytes(),
+    )
 }
 
 fn put(session: &Session, path: &str, at: usize, bytes: &[u8]) {

@@ -240,7 +240,7 @@ fn size_and_content_are_of_one_part() {
 fn lines_after(joined: &Joined, program: &str) -> Vec<String> {
     let session = joined.repository.begin(&[joined.report.set], options()).expect("begin");
     run(&session, program);
-    lines(&session)
+    lines(session.namespace())
 }
 
 #[test]

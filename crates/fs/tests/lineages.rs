@@ -249,7 +249,7 @@ impl Run {
                 if target.is_some() {
                     return;
                 }
-                let id = stat(session, name).id;
+                let id = stat(session.namespace(), name).id;
                 session.link(root, name.as_bytes(), root, other.as_bytes()).expect("link");
                 after.names.insert(name, Record::Link(id));
                 after.names.insert(other, Record::Link(id));
@@ -284,7 +284,11 @@ impl Run {
                 _ => {}
             }
         }
-        self.same(&session, &self.view(Some(&layer), bases), &format!("session above {bases:?}"));
+        self.same(
+            session.namespace(),
+            &self.view(Some(&layer), bases),
+            &format!("session above {bases:?}"),
+        );
         (session, layer)
     }
 
@@ -359,7 +363,10 @@ impl Run {
         let mut left = shown;
         while let Some((name, _)) = left.pop_first() {
             session.unlink(session.root(), name.as_bytes()).expect("unlink");
-            assert!(found(&session) == left, "after {name} was removed above a job: {report:?}");
+            assert!(
+                found(session.namespace()) == left,
+                "after {name} was removed above a job: {report:?}"
+            );
         }
     }
 }

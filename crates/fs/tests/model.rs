@@ -189,7 +189,7 @@ impl Run {
                 session = self.disturb(session);
             }
             if self.identity.is_root() && self.random.one_in(60) {
-                let found = subject::tree(&session).expect("a tree");
+                let found = subject::tree(session.namespace()).expect("a tree");
                 if let Some(difference) = difference(&found, &self.reference.tree()) {
                     panic!("step {step}: {difference}");
                 }

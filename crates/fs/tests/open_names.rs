@@ -30,8 +30,8 @@ fn names(session: &Session, file: &Arc<OpenFile>) -> u32 {
 }
 
 fn content(session: &Session, path: &str) -> Vec<u8> {
-    let inode = session.stat(path, FollowLinks::No).expect("stat");
-    session.read(&inode, 0, 1 << 20).expect("read").to_vec()
+    let inode = session.namespace().stat(path, FollowLinks::No).expect("stat");
+    session.namespace().read(&inode, 0, 1 << 20).expect("read").to_vec()
 }
 
 /// Options of a session whose changes are durable when they return, without a thread.
@@ -228,7 +228,7 @@ fn open_beside(change: fn(&Session) -> Result<()>) -> (Arc<Session>, Result<Arc<
     let repository = Repository::with(shared, 0, Arc::new(ManualClock::new(1)));
     let base = publish(&repository, &[], "f").expect("publish");
     let session = Arc::new(repository.begin(&[base], options()).expect("begin"));
-    session.stat("/f", FollowLinks::No).expect("the base has it");
+    session.namespace().stat("/f", FollowLinks::No).expect("the base has it");
     let other = session.clone();
     store.at(When::After, Request::GetRange, "/table/", move || change(&other));
     let opened = session.open_file(session.root(), b"f");

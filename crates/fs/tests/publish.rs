@@ -80,7 +80,7 @@ fn a_session_that_loses_its_name_takes_no_more_changes_and_keeps_all_others() {
         assert_eq!(lost.expect_err("lost").kind(), Kind::Exists, "at {at}");
         let later = write(&session, "/later", &[2; 900]).and_then(|()| session.sync());
         assert!(later.is_ok() || later.is_err_and(|error| error.kind() == Kind::Closed));
-        let was_written = session.stat("/later", FollowLinks::No).is_ok();
+        let was_written = session.namespace().stat("/later", FollowLinks::No).is_ok();
         if at % 2 == 0 {
             session.publish("m").expect("another name");
         } else {
@@ -106,7 +106,7 @@ fn a_published_session_takes_no_more_changes() {
     session.publish("n").expect("it is published");
     session.publish("further").expect("a further name");
     assert!(shows(&plain, "further", "/a") && !shows(&plain, "n", "/b"));
-    assert!(session.stat("/a", FollowLinks::No).is_ok(), "it can be read");
+    assert!(session.namespace().stat("/a", FollowLinks::No).is_ok(), "it can be read");
 }
 
 /// Concurrent changes during a publication are in it, or are refused.

@@ -131,7 +131,10 @@ fn a_log_that_is_mostly_overwritten_goes() {
     assert!(subject.session.reclaim_data().expect("reclaim") >= 7 * FILE_BYTES as u64);
     assert!(!subject.logs().contains(&before[0]), "{before:?}");
     let resumed = subject.resumed();
-    assert!(is_filled(&resumed, "/file", b'f') && is_filled(&resumed, "/other", b'o'));
+    assert!(
+        is_filled(resumed.namespace(), "/file", b'f')
+            && is_filled(resumed.namespace(), "/other", b'o')
+    );
 }
 
 /// Symptom: a snapshot made during a reclaim of data logs showed files whose bytes were gone.
@@ -225,7 +228,7 @@ fn names_that_move_keep_their_bytes() {
         subject.reclaim();
         let resumed = subject.resumed();
         for (path, byte) in expected {
-            assert!(is_filled(&resumed, path, *byte), "{what}: {path}");
+            assert!(is_filled(resumed.namespace(), path, *byte), "{what}: {path}");
         }
     }
 }
@@ -349,9 +352,9 @@ fn a_writer_that_was_taken_over_keeps_the_new_writers_logs() {
             break;
         }
         let again = plain.resume(set, options()).expect("resume");
-        let inode = again.stat("/file", FollowLinks::No).expect("stat");
+        let inode = again.namespace().stat("/file", FollowLinks::No).expect("stat");
         let mut bytes = 0;
-        let read = again.read_all(&inode, &mut |piece| {
+        let read = again.namespace().read_all(&inode, &mut |piece| {
             bytes += piece.len();
             Ok(())
         });
@@ -406,7 +409,8 @@ fn an_inode_that_was_looked_up_before_its_log_went_is_still_read() {
     write(&session, "/other", &[b'o'; 900]).expect("write");
     write(&session, "/lost", &vec![b'l'; 2 << 20]).expect("write");
     session.flush().expect("flush");
-    let inodes = ["/kept", "/other"].map(|path| session.stat(path, FollowLinks::No).expect("stat"));
+    let inodes = ["/kept", "/other"]
+        .map(|path| session.namespace().stat(path, FollowLinks::No).expect("stat"));
     session.unlink(session.root(), b"lost").expect("unlink");
     assert!(session.reclaim_data().expect("reclaim") > 0);
     // Both its name and its place have changed.
@@ -414,16 +418,19 @@ fn an_inode_that_was_looked_up_before_its_log_went_is_still_read() {
     session.rename((&root, b"other"), (&root, b"moved"), RenameFlags::Replace).expect("rename");
     session.flush().expect("flush");
     for (inode, byte) in inodes.iter().zip(*b"ko") {
-        assert_eq!(session.read(inode, 100, 50).expect("read")[..], [byte; 50]);
+        assert_eq!(session.namespace().read(inode, 100, 50).expect("read")[..], [byte; 50]);
         let mut bytes = Vec::new();
         let take = &mut |piece: &[u8]| {
             bytes.extend_from_slice(piece);
             Ok(())
         };
-        session.read_all(inode, take).expect("read all");
+        session.namespace().read_all(inode, take).expect("read all");
         assert_eq!(bytes, [byte; 900]);
     }
     session.unlink(&root, b"kept").expect("unlink");
     session.flush().expect("flush");
-    assert_eq!(session.read(&inodes[0], 0, 1).expect_err("removed").kind(), Kind::NotFound);
+    assert_eq!(
+        session.namespace().read(&inodes[0], 0, 1).expect_err("removed").kind(),
+        Kind::NotFound
+    );
 }

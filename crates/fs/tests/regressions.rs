@@ -73,12 +73,12 @@ fn times_of_directories_outlive_their_handles() {
     drop(session.mkdir(&root, b"a", 0o755).expect("mkdir"));
     clock.advance(MINUTE);
     let touched_ns = 1_000 + 60_000_000_000;
-    session.create(&session.dir("/a").expect("dir"), b"file", 0o644).expect("create");
-    assert_eq!(session.stat("/a", FollowLinks::No).expect("stat").mtime_ns, touched_ns);
+    session.create(&session.namespace().dir("/a").expect("dir"), b"file", 0o644).expect("create");
+    assert_eq!(session.namespace().stat("/a", FollowLinks::No).expect("stat").mtime_ns, touched_ns);
     clock.advance(MINUTE);
     let changes = AttributeChanges { mode: Some(0o700), ..AttributeChanges::default() };
     session.setattr(&root, b"a", &changes).expect("chmod");
-    assert_eq!(session.stat("/a", FollowLinks::No).expect("stat").mtime_ns, touched_ns);
+    assert_eq!(session.namespace().stat("/a", FollowLinks::No).expect("stat").mtime_ns, touched_ns);
     let set = session.publish("times").expect("publish");
     let published = repository.open(&[set], Identity::root()).expect("open");
     assert_eq!(published.stat("/a", FollowLinks::No).expect("stat").mtime_ns, touched_ns);
@@ -98,11 +98,14 @@ fn a_directory_set_to_the_future_is_touched_all_the_same() {
     let future = AttributeChanges { mtime_ns: Some(1 << 60), ..AttributeChanges::default() };
     session.setattr(&root, b"a", &future).expect("utimes");
     session.sync().expect("sync");
-    assert_eq!(session.stat("/a", FollowLinks::No).expect("stat").mtime_ns, 1 << 60);
+    assert_eq!(session.namespace().stat("/a", FollowLinks::No).expect("stat").mtime_ns, 1 << 60);
     clock.advance(MINUTE);
     session.create(&dir, b"file", 0o644).expect("create");
     session.sync().expect("sync");
-    assert_eq!(session.stat("/a", FollowLinks::No).expect("stat").mtime_ns, 1_000 + 60_000_000_000);
+    assert_eq!(
+        session.namespace().stat("/a", FollowLinks::No).expect("stat").mtime_ns,
+        1_000 + 60_000_000_000
+    );
 }
 
 /// Symptom: `file/.`, and `link/` where `link` leads to a file, were found, though only directories
@@ -117,10 +120,10 @@ fn a_file_has_no_names_below_it() {
     session.create(session.root(), b"file", 0o644).expect("create");
     session.symlink(session.root(), b"link", b"file").expect("symlink");
     for path in ["/file/.", "/file/", "/link/", "/link/."] {
-        let error = session.stat(path, FollowLinks::Yes).expect_err(path);
+        let error = session.namespace().stat(path, FollowLinks::Yes).expect_err(path);
         assert_eq!(error.kind(), Kind::NotADirectory, "{path}");
     }
-    assert!(session.stat("/link", FollowLinks::Yes).is_ok());
+    assert!(session.namespace().stat("/link", FollowLinks::Yes).is_ok());
 }
 
 /// Symptom: rewriting a symbolic link replaced its target with the bytes.
@@ -134,7 +137,7 @@ fn rewriting_is_for_regular_files() {
     let content = Content { bytes: 100, seed: 1 };
     let rewritten = session.rewrite(session.root(), b"link", &mut source(content));
     assert_eq!(rewritten.expect_err("a link").kind(), Kind::Invalid);
-    assert_eq!(session.read_link("/link").expect("a link"), b"target");
+    assert_eq!(session.namespace().read_link("/link").expect("a link"), b"target");
 }
 
 /// Symptom: a set-user-id program kept its bit when another user wrote to it or it got another
@@ -149,10 +152,10 @@ fn what_others_wrote_does_not_run_with_the_owners_rights() {
         let changes = AttributeChanges { uid: Some(1_001), ..AttributeChanges::default() };
         session.setattr(session.root(), b"given", &changes).expect("chown");
     });
-    assert_eq!(session.stat("/given", FollowLinks::No).expect("stat").mode, 0o644);
+    assert_eq!(session.namespace().stat("/given", FollowLinks::No).expect("stat").mode, 0o644);
     let content = Content { bytes: 10, seed: 1 };
     session.rewrite(session.root(), b"program", &mut source(content)).expect("rewrite");
-    assert_eq!(session.stat("/program", FollowLinks::No).expect("stat").mode, 0o777);
+    assert_eq!(session.namespace().stat("/program", FollowLinks::No).expect("stat").mode, 0o777);
 }
 
 /// Symptom: `user.` attributes could be set on symbolic links, and by anybody on a shared directory
@@ -183,10 +186,13 @@ fn the_root_is_not_in_itself() {
     let changes = AttributeChanges { mode: Some(0o700), ..AttributeChanges::default() };
     session.setattr_root(&changes).expect("chmod");
     let root = session.root();
-    assert_eq!(session.lookup(root, b"", true).expect_err("no name").kind(), Kind::Invalid);
+    assert_eq!(
+        session.namespace().lookup(root, b"", true).expect_err("no name").kind(),
+        Kind::Invalid
+    );
     let changes = AttributeChanges { mode: Some(0), ..AttributeChanges::default() };
     assert_eq!(session.setattr(root, b"", &changes).expect_err("no name").kind(), Kind::Invalid);
-    assert_eq!(session.stat("/", FollowLinks::No).expect("stat").mode, 0o700);
+    assert_eq!(session.namespace().stat("/", FollowLinks::No).expect("stat").mode, 0o700);
 }
 
 /// Symptom: damaged file data was read without an error after a squash.
@@ -295,9 +301,9 @@ fn a_replay_goes_past_bytes_of_other_sets_that_are_gone() {
         store.delete(&log.name).expect("delete");
     }
     let session = repository.resume(set, durable).expect("resume");
-    session.stat("/later", FollowLinks::No).expect("it was synced");
-    let inode = session.stat("/f", FollowLinks::No).expect("stat");
-    let read = session.read_all(&inode, &mut |_| Ok(())).map(drop);
+    session.namespace().stat("/later", FollowLinks::No).expect("it was synced");
+    let inode = session.namespace().stat("/f", FollowLinks::No).expect("stat");
+    let read = session.namespace().read_all(&inode, &mut |_| Ok(())).map(drop);
     assert_eq!(read.expect_err("damage").kind(), Kind::NotFound);
 }
 
@@ -392,7 +398,7 @@ fn open_directories_follow_failed_changes_that_are_shown() {
     for name in [b"moved", b"first", b"other", b"taken", b"after", b"empty"] {
         session.mkdir(root, name, 0o755).expect("mkdir");
     }
-    let open = |name: &str| session.dir(name).expect("a directory");
+    let open = |name: &str| session.namespace().dir(name).expect("a directory");
     let [moved, first, other, taken, after, empty] =
         ["moved", "first", "other", "taken", "after", "empty"].map(open);
     let without_room = |change: &dyn Fn() -> Result<()>| {
@@ -409,7 +415,7 @@ fn open_directories_follow_failed_changes_that_are_shown() {
     without_room(&|| session.rmdir(root, b"empty").map(drop));
     for (dir, path) in [(&moved, "here"), (&first, "other"), (&other, "first"), (&after, "taken")] {
         session.mkdir(dir, b"below", 0o755).expect("the directory is there");
-        session.dir(format!("{path}/below")).expect("a path leads there");
+        session.namespace().dir(format!("{path}/below")).expect("a path leads there");
     }
     for gone in [&taken, &empty] {
         assert_eq!(

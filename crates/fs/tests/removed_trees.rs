@@ -86,8 +86,8 @@ fn remove_at_once(session: &Session) {
 }
 
 fn remove_one_by_one(session: &Session) {
-    let d = session.dir("/d").expect("dir");
-    let s = session.dir("/d/s").expect("dir");
+    let d = session.namespace().dir("/d").expect("dir");
+    let s = session.namespace().dir("/d/s").expect("dir");
     session.unlink(&s, b"y").expect("unlink");
     session.rmdir(&d, b"s").expect("rmdir");
     for name in [&b"x"[..], b"l", b"big"] {
@@ -100,7 +100,7 @@ fn remove_one_by_one(session: &Session) {
 fn change_and_remove(session: &Session) {
     write(session, "/d/s/own", b"1").expect("write");
     chmod(session, "/d", b"x", 0o600);
-    let d = session.dir("/d").expect("dir");
+    let d = session.namespace().dir("/d").expect("dir");
     let cut = AttributeChanges { size: Some(5), ..AttributeChanges::default() };
     session.setattr(&d, b"big", &cut).expect("truncate");
     remove_at_once(session);
@@ -109,7 +109,7 @@ fn change_and_remove(session: &Session) {
 const REMOVALS: [Change; 3] = [remove_at_once, remove_one_by_one, change_and_remove];
 
 fn chmod(session: &Session, dir: &str, name: &[u8], mode: u32) {
-    let dir = session.dir(dir).expect("dir");
+    let dir = session.namespace().dir(dir).expect("dir");
     let changes = AttributeChanges { mode: Some(mode), ..AttributeChanges::default() };
     session.setattr(&dir, name, &changes).expect("chmod");
 }
@@ -119,7 +119,8 @@ fn change_deep_below(session: &Session) {
 }
 
 fn rename(session: &Session, (from, name): (&str, &str), (to, new): (&str, &str)) {
-    let (from, to) = (session.dir(from).expect("dir"), session.dir(to).expect("dir"));
+    let (from, to) =
+        (session.namespace().dir(from).expect("dir"), session.namespace().dir(to).expect("dir"));
     let (from, to) = ((&from, name.as_bytes()), (&to, new.as_bytes()));
     session.rename(from, to, RenameFlags::Replace).expect("rename");
 }
@@ -172,7 +173,7 @@ fn whatever_another_part_did_in_a_removed_tree_is_shown() {
         ),
         (
             |session| {
-                let s = session.dir("/d/s").expect("dir");
+                let s = session.namespace().dir("/d/s").expect("dir");
                 session.unlink(&s, b"y").expect("unlink");
                 write(session, "/d/s/y", b"again").expect("write");
             },
@@ -198,7 +199,7 @@ fn whatever_another_part_did_in_a_removed_tree_is_shown() {
 #[test]
 fn a_tree_in_which_others_only_removed_something_is_removed_without_a_conflict() {
     let remove_an_entry: Change = |session| {
-        session.unlink(&session.dir("/d/s").expect("dir"), b"y").expect("unlink");
+        session.unlink(&session.namespace().dir("/d/s").expect("dir"), b"y").expect("unlink");
     };
     for removal in REMOVALS {
         for other in [remove_an_entry, remove_one_by_one, remove_at_once] {
@@ -218,7 +219,7 @@ fn a_tree_in_which_others_only_removed_something_is_removed_without_a_conflict()
 #[test]
 fn one_of_two_removals_holds_where_nothing_was_changed() {
     let remove_s: Change = |session| {
-        session.remove_tree(&session.dir("/d").expect("dir"), b"s").expect("remove");
+        session.remove_tree(&session.namespace().dir("/d").expect("dir"), b"s").expect("remove");
     };
     let change_x: Change = |session| chmod(session, "/d", b"x", 0o600);
     for removal in REMOVALS {
@@ -272,7 +273,7 @@ fn a_changed_file_of_which_others_removed_all_names_keeps_one() {
         |session| chmod(session, "/", b"keep", 0o600),
         |session| {
             session.unlink(session.root(), b"keep").expect("unlink");
-            session.unlink(&session.dir("/d").expect("dir"), b"l").expect("unlink");
+            session.unlink(&session.namespace().dir("/d").expect("dir"), b"l").expect("unlink");
         },
     ]);
     assert!(tree.contains(&"/keep base*2".to_owned()), "{tree:?}");

@@ -64,7 +64,7 @@ fn records_are_no_part_of_the_tree() -> Result<()> {
     let mut session = repository.begin(&[], SessionOptions::default())?;
     session.attach_request(Some(&record(7, b"x")))?;
     session.mkdir(session.root(), b"d", 0o755)?;
-    assert_eq!(session.read_dir(session.root(), &Default::default(), 10)?.len(), 1);
+    assert_eq!(session.namespace().read_dir(session.root(), &Default::default(), 10)?.len(), 1);
     let one = session.publish("one")?;
     check_sound(&repository);
     let above = repository.begin(&[one], SessionOptions::default())?;
@@ -92,12 +92,12 @@ fn a_repeated_create_finds_its_own_file() -> Result<()> {
     create(b"new", 1 << 64 | 3)?;
     create(b"new", 1 << 64 | 3)?;
     assert_eq!(create(b"new", 4).unwrap_err().kind(), Kind::Exists);
-    assert_eq!(session.lookup(root, b"new", false)?.id, 1 << 64 | 3);
+    assert_eq!(session.namespace().lookup(root, b"new", false)?.id, 1 << 64 | 3);
     create(b"old", 5)?;
     assert_eq!(create(b"old", 6).unwrap_err().kind(), Kind::Exists);
     session.unlink(root, b"new")?;
     create(b"new", 9)?;
-    assert_eq!(session.lookup(root, b"new", false)?.id, 9);
+    assert_eq!(session.namespace().lookup(root, b"new", false)?.id, 9);
     session.publish("two")?;
     check_sound(&repository);
     Ok(())
@@ -107,7 +107,7 @@ fn a_repeated_create_finds_its_own_file() -> Result<()> {
 fn a_repeated_make_finds_its_own_file_and_no_other() -> Result<()> {
     let repository = repository();
     let mut session = repository.begin(&[], SessionOptions::default())?;
-    let own = session.identity().clone();
+    let own = session.namespace().identity().clone();
     let root = session.root().clone();
     for (number, kind) in
         [FileKind::File, FileKind::Fifo, FileKind::Symlink].into_iter().enumerate()
@@ -151,8 +151,8 @@ fn a_device_number_of_a_regular_file_does_not_count() -> Result<()> {
     session.mknod(&root, b"file", FileKind::File, 0o644, 5)?;
     let file = NewFile { kind: FileKind::File, mode: 0o644, uid: 0, gid: 0, rdev: 5, target: &[] };
     session.make_identified(&root, b"other", &file, FileId::hashed(session.set(), 1))?;
-    assert_eq!(session.lookup(&root, b"file", false)?.rdev, 0);
-    assert_eq!(session.read_dir(&root, &Default::default(), 10)?.len(), 2);
+    assert_eq!(session.namespace().lookup(&root, b"file", false)?.rdev, 0);
+    assert_eq!(session.namespace().read_dir(&root, &Default::default(), 10)?.len(), 2);
     session.unlink(&root, b"file").map(drop)
 }
 

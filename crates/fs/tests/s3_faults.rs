@@ -99,7 +99,7 @@ impl HarmedRun<'_> {
 fn begin(run: &HarmedRun<'_>) {
     (run.begin_harm)();
     let session = run.harmed.begin(&[run.base], options(Durability::Async)).expect("begin");
-    check(&session, "/base", &[b'x'; 1000]);
+    check(session.namespace(), "/base", &[b'x'; 1000]);
 }
 
 fn write_files(run: &HarmedRun<'_>) {
@@ -108,8 +108,8 @@ fn write_files(run: &HarmedRun<'_>) {
     write(&session, "/large", &content(1, LARGE_BYTES)).expect("write");
     write(&session, "/small", b"small").expect("write");
     let resumed = run.resumed(session);
-    check(&resumed, "/large", &content(1, LARGE_BYTES));
-    check(&resumed, "/small", b"small");
+    check(resumed.namespace(), "/large", &content(1, LARGE_BYTES));
+    check(resumed.namespace(), "/small", b"small");
 }
 
 fn sync(run: &HarmedRun<'_>) {
@@ -117,7 +117,7 @@ fn sync(run: &HarmedRun<'_>) {
     write(&session, "/small", b"small").expect("write");
     (run.begin_harm)();
     session.sync().expect("sync");
-    check(&run.resumed(session), "/small", b"small");
+    check(run.resumed(session).namespace(), "/small", b"small");
 }
 
 fn snapshot(run: &HarmedRun<'_>) {
@@ -129,7 +129,7 @@ fn snapshot(run: &HarmedRun<'_>) {
     check(&run.shown(set), "/small", b"small");
     write(&session, "/later", b"later").expect("the session goes on");
     session.sync().expect("sync");
-    check(&run.resumed(session), "/later", b"later");
+    check(run.resumed(session).namespace(), "/later", b"later");
 }
 
 fn publish(run: &HarmedRun<'_>) {
@@ -170,12 +170,12 @@ fn resume(run: &HarmedRun<'_>) {
     std::mem::forget(session);
     (run.begin_harm)();
     let session = run.harmed.resume(set, options(Durability::Async)).expect("resume");
-    check(&session, "/small", b"small");
+    check(session.namespace(), "/small", b"small");
     write(&session, "/later", b"later").expect("write");
     session.sync().expect("sync");
     let resumed = run.resumed(session);
-    check(&resumed, "/small", b"small");
-    check(&resumed, "/later", b"later");
+    check(resumed.namespace(), "/small", b"small");
+    check(resumed.namespace(), "/later", b"later");
 }
 
 fn gc(run: &HarmedRun<'_>) {
@@ -271,9 +271,9 @@ fn an_import_at_always_has_every_byte_of_its_files_in_the_store() {
         std::mem::forget(session);
         let resumed = repository(&direct).resume(set, options(Durability::Async)).expect("resume");
         for number in 0..4 {
-            check(&resumed, &format!("/{number}/large"), &content(number, LARGE_BYTES));
+            check(resumed.namespace(), &format!("/{number}/large"), &content(number, LARGE_BYTES));
             for small in 0..20 {
-                check(&resumed, &format!("/{number}/{small}"), &content(small, 100));
+                check(resumed.namespace(), &format!("/{number}/{small}"), &content(small, 100));
             }
         }
     }

@@ -69,7 +69,10 @@ fn resume(repository: &Repository, set: SetId) -> Result<Session> {
 fn assert_lives(session: &Session, case: &str) {
     session.flush().unwrap_or_else(|error| panic!("{case}: {error}"));
     session.publish("name").unwrap_or_else(|error| panic!("{case}: {error}"));
-    session.stat("/late", FollowLinks::No).unwrap_or_else(|error| panic!("{case}: {error}"));
+    session
+        .namespace()
+        .stat("/late", FollowLinks::No)
+        .unwrap_or_else(|error| panic!("{case}: {error}"));
 }
 
 #[test]
@@ -217,7 +220,10 @@ fn a_fenced_writer_gives_up_nothing() {
         let resumed = resuming.resume(set, options(2));
         let Ok(is_fenced) = receiver.try_recv() else { break };
         let session = resumed.unwrap_or_else(|error| panic!("at {at}: {error}"));
-        session.stat("/a", FollowLinks::No).unwrap_or_else(|error| panic!("at {at}: {error}"));
+        session
+            .namespace()
+            .stat("/a", FollowLinks::No)
+            .unwrap_or_else(|error| panic!("at {at}: {error}"));
         assert_eq!(collect(&store).sets, [], "at {at}");
         write(&session, "/late", b"2").expect("write");
         assert_lives(&session, &format!("at {at}"));

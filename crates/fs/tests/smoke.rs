@@ -40,10 +40,11 @@ fn a_session_is_published_and_built_upon() {
 
     let session = repository.begin(&[first], options()).expect("begin");
     let root = session.root().clone();
-    let found = session.find("/soft", FollowLinks::Yes).expect("follow");
+    let found = session.namespace().find("/soft", FollowLinks::Yes).expect("follow");
     assert_eq!((found.inode.size, found.inode.nlink), (10_000, 2));
     let mut read = Vec::new();
     session
+        .namespace()
         .read_all(&found.inode, &mut |bytes| {
             read.extend_from_slice(bytes);
             Ok(())
@@ -51,12 +52,15 @@ fn a_session_is_published_and_built_upon() {
         .expect("read");
     assert_eq!(read, text);
     session.rename((&root, b"a"), (&root, b"b"), RenameFlags::Replace).expect("rename");
-    let b = session.dir("/b").expect("dir");
-    assert_eq!(session.read_dir(&b, &DirCursor::default(), 5_000).expect("list").len(), 1_001);
+    let b = session.namespace().dir("/b").expect("dir");
+    assert_eq!(
+        session.namespace().read_dir(&b, &DirCursor::default(), 5_000).expect("list").len(),
+        1_001
+    );
     session.mkdir(&root, b"a", 0o755).expect("mkdir again");
-    assert!(session.stat("/a/file.7", FollowLinks::No).is_err());
+    assert!(session.namespace().stat("/a/file.7", FollowLinks::No).is_err());
     session.remove_tree(&root, b"b").expect("remove tree");
-    assert_eq!(session.stat("/text.link", FollowLinks::No).expect("stat").nlink, 2);
+    assert_eq!(session.namespace().stat("/text.link", FollowLinks::No).expect("stat").nlink, 2);
     let second = session.publish("second").expect("publish");
 
     let namespace = repository.open(&[second], Identity::root()).expect("open");

@@ -101,7 +101,7 @@ fn unless(done: Result<()>, kind: Kind) -> Result<()> {
 impl Step {
     fn run(&self, session: &Session) -> Result<()> {
         let root = session.root().clone();
-        let is_there = |name: &[u8]| session.lookup(&root, name, false).is_ok();
+        let is_there = |name: &[u8]| session.namespace().lookup(&root, name, false).is_ok();
         match self {
             Self::Empty(name) => unless(session.create(&root, name, 0o644).map(drop), Kind::Exists),
             Self::Make(name, bytes) => {
@@ -241,7 +241,7 @@ fn go_on_after(durability: Durability, steps: &[Step], from: u64, refusals: usiz
         done.unwrap_or_else(|error| panic!("{context}: {error:?}"));
         step.apply(&mut model);
     }
-    check(&run.session, &model, &context);
+    check(run.session.namespace(), &model, &context);
     let set = run.session.set();
     let published = run.insist(&mut refused, refusals, || run.session.publish("name").map(drop));
     published.unwrap_or_else(|error| panic!("{context}: {error:?}"));
@@ -319,7 +319,7 @@ fn a_session_that_dies_on_a_full_store_loses_nothing_that_was_synced() {
                 let repository = Repository::new(image.expect("an image"));
                 let session = repository.resume(set, options(durability)).expect("resume");
                 for (name, bytes) in synced.iter().filter(|(name, _)| !changed.contains(name)) {
-                    assert!(content(&session, name).expect("it was synced") == *bytes);
+                    assert!(content(session.namespace(), name).expect("it was synced") == *bytes);
                 }
                 session.create(session.root(), b"later", 0o644).expect("create");
                 session.publish("name").expect("publish");
@@ -346,7 +346,7 @@ fn times_of_directories_are_written_once_there_is_room() {
     }
     let file = session.create_file(session.root(), b"file", 0o644).expect("create");
     session.flush().expect("flush");
-    let dirs = paths.map(|path| session.dir(path).expect("dir"));
+    let dirs = paths.map(|path| session.namespace().dir(path).expect("dir"));
     // Later than the directories were made, by a clock that ticks every few milliseconds.
     std::thread::sleep(Duration::from_millis(20));
     dirs.iter().for_each(|dir| drop(session.mkdir(dir, b"inner", 0o755).expect("mkdir")));
@@ -358,7 +358,7 @@ fn times_of_directories_are_written_once_there_is_room() {
     let times = |namespace: &Namespace| {
         paths.map(|path| namespace.stat(path, FollowLinks::No).expect("stat").mtime_ns)
     };
-    let shown = times(&session);
+    let shown = times(session.namespace());
     let set = session.publish("published").expect("publish");
     assert_eq!(times(&repository.open(&[set], Identity::root()).expect("open")), shown);
 }

@@ -64,8 +64,8 @@ pub fn tree(namespace: &Namespace) -> BTreeMap<Vec<u8>, String> {
 pub fn change(session: &Session, random: &mut Random) -> Result<()> {
     let dirs: Vec<Vec<u8>> = all_dirs(session);
     let pick = |random: &mut Random| dirs[random.below(dirs.len() as u64) as usize].clone();
-    let dir = session.dir(pick(random))?;
-    let other = session.dir(pick(random))?;
+    let dir = session.namespace().dir(pick(random))?;
+    let other = session.namespace().dir(pick(random))?;
     let name = format!("n{}", random.below(6)).into_bytes();
     let other_name = format!("n{}", random.below(6)).into_bytes();
     match random.below(16) {
@@ -109,8 +109,10 @@ fn all_dirs(session: &Session) -> Vec<Vec<u8>> {
     let mut at = 0;
     while at < dirs.len() && dirs.len() < 40 {
         let path = dirs[at].clone();
-        let dir = session.dir(&path).expect("dir");
-        for entry in session.read_dir(&dir, &DirCursor::default(), usize::MAX).expect("list") {
+        let dir = session.namespace().dir(&path).expect("dir");
+        for entry in
+            session.namespace().read_dir(&dir, &DirCursor::default(), usize::MAX).expect("list")
+        {
             if entry.inode.is_directory() {
                 dirs.push([&path[..], b"/", &entry.name].concat());
             }
@@ -173,7 +175,7 @@ fn a_squashed_stack_shows_the_same_tree() {
             let _ = change(&session, &mut random);
         }
         let mut ids = std::collections::BTreeMap::new();
-        for (path, line) in tree(&session) {
+        for (path, line) in tree(session.namespace()) {
             if line.contains("Directory") {
                 let id = line.split(' ').nth(9).expect("an id").to_owned();
                 if let Some(other) = ids.insert(id, path.clone()) {
@@ -196,7 +198,7 @@ fn workers_of_several_ranges_make_one_run() {
             let name = format!("d{dir}").into_bytes();
             let dir = match layer {
                 0 => session.mkdir(&root, &name, 0o755).expect("mkdir"),
-                _ => session.dir([b"/", &name[..]].concat()).expect("dir"),
+                _ => session.namespace().dir([b"/", &name[..]].concat()).expect("dir"),
             };
             for number in 0..8_000 {
                 let name = format!("file.{layer}.{number}");

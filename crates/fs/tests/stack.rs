@@ -246,7 +246,7 @@ impl Run {
             }
         }
         let (expected, _) = self.stack(Some(&layer), &bases).paths().expect("one place each");
-        self.same(&session, &expected, &format!("session above {bases:?}"));
+        self.same(session.namespace(), &expected, &format!("session above {bases:?}"));
         self.write_times(&mut layer, &bases, &mut touched);
         let number = self.sets.len();
         if self.random.one_in(4) {
@@ -292,7 +292,7 @@ impl Run {
         let spot = |random: &mut Random| {
             let (path, id) = dirs[random.below(dirs.len() as u64) as usize].clone();
             let name = pick(random, NAMES);
-            let open = session.dir([&path, &b"/"[..]].concat()).expect("a directory");
+            let open = session.namespace().dir([&path, &b"/"[..]].concat()).expect("a directory");
             let generation = stack.next_generation(id, name);
             Spot { path, id, name, open, generation, record: stack.get(id, name).cloned() }
         };

@@ -30,7 +30,7 @@ pub fn run(session: &Session, operation: &Operation) -> Outcome {
 /// Runs `operation`.
 pub fn try_run(session: &Session, operation: &Operation) -> Result<Answer> {
     use Operation as O;
-    let dir = |at: &TargetPath| session.dir(&at.dir);
+    let dir = |at: &TargetPath| session.namespace().dir(&at.dir);
     match operation {
         O::Create { at, mode } => session.create(&dir(at)?, &at.name, *mode).map(drop)?,
         O::Write { at, mode, content } => {
@@ -47,7 +47,7 @@ pub fn try_run(session: &Session, operation: &Operation) -> Result<Answer> {
         O::Link { from, to } => {
             // A missing first path is reported before the other path is resolved.
             let from_dir = dir(from)?;
-            session.lookup(&from_dir, &from.name, false)?;
+            session.namespace().lookup(&from_dir, &from.name, false)?;
             session.link(&from_dir, &from.name, &dir(to)?, &to.name).map(drop)?;
         }
         O::Unlink(at) => session.unlink(&dir(at)?, &at.name).map(drop)?,
@@ -66,14 +66,19 @@ pub fn try_run(session: &Session, operation: &Operation) -> Result<Answer> {
         }
         O::RemoveXattr { at, name } => session.remove_xattr(&dir(at)?, &at.name, name)?,
         O::Stat { path, follow } => {
-            return session.stat(path, *follow).map(|inode| Answer::Attributes(attributes(&inode)));
+            return session
+                .namespace()
+                .stat(path, *follow)
+                .map(|inode| Answer::Attributes(attributes(&inode)));
         }
         O::List { path, limit } => {
-            return list(session, &session.dir(path)?, *limit).map(Answer::Names);
+            return list(session.namespace(), &session.namespace().dir(path)?, *limit)
+                .map(Answer::Names);
         }
-        O::ReadLink(path) => return session.read_link(path).map(Answer::Bytes),
+        O::ReadLink(path) => return session.namespace().read_link(path).map(Answer::Bytes),
         O::Read(path) => {
-            return read(session, &session.stat(path, FollowLinks::Yes)?).map(Answer::Bytes);
+            return read(session.namespace(), &session.namespace().stat(path, FollowLinks::Yes)?)
+                .map(Answer::Bytes);
         }
     }
     Ok(Answer::Done)
@@ -81,7 +86,7 @@ pub fn try_run(session: &Session, operation: &Operation) -> Result<Answer> {
 
 /// A kernel walks to the last name of one path before it resolves the other path.
 fn from_dir_searchable(session: &Session, dir: &Dir) -> Result<()> {
-    match session.lookup(dir, b"\x01", false) {
+    match session.namespace().lookup(dir, b"\x01", false) {
         Err(error) if error.kind() == Kind::Denied => Err(error),
         _ => Ok(()),
     }

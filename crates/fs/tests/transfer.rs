@@ -46,7 +46,7 @@ fn threads_import_and_export_the_same() {
         let out = real.path().join(format!("out-{threads}"));
         let tally = TransferTally::default();
         let options = ExportOptions { threads, ..Default::default() };
-        session.export(b"/", &out, &options, &tally).expect("export");
+        session.namespace().export(b"/", &out, &options, &tally).expect("export");
         assert_eq!(tally.counts(), counts);
         let seven = fs::metadata(out.join("3/seven")).expect("there");
         assert_eq!(seven.ino(), fs::metadata(out.join("3/below/7")).expect("there").ino());
@@ -71,21 +71,21 @@ fn who_is_not_the_superuser_owns_what_they_import() {
     let options = SessionOptions { identity: somebody, ..Default::default() };
     let session = repository.begin(&[base], options).expect("begin");
     let tally = TransferTally::default();
-    let public = session.dir("/public").expect("dir");
+    let public = session.namespace().dir("/public").expect("dir");
     session.import(real.path(), &public, &ImportOptions::default(), &tally).expect("import");
-    let inode = session.stat("/public/program", FollowLinks::No).expect("stat");
+    let inode = session.namespace().stat("/public/program", FollowLinks::No).expect("stat");
     assert_eq!((inode.uid, inode.gid, inode.mode), (54_321, 54_321, 0o755));
     // The directory belongs to another user and keeps its attributes, which is a problem to report.
-    let inode = session.stat("/public", FollowLinks::No).expect("stat");
+    let inode = session.namespace().stat("/public", FollowLinks::No).expect("stat");
     assert_eq!((inode.uid, inode.mode), (0, 0o777));
     assert_eq!(tally.take_problems()[0].error.kind(), Kind::NotPermitted);
     // Where mode bits deny access, nothing is imported, and the import fails.
     let tally = TransferTally::default();
-    let private = session.dir("/private").expect("dir");
+    let private = session.namespace().dir("/private").expect("dir");
     let denied = session.import(real.path(), &private, &ImportOptions::default(), &tally);
     assert_eq!(denied.expect_err("not ours").kind(), Kind::Denied);
     assert_eq!(tally.counts().files, 0);
-    assert!(session.stat("/private/program", FollowLinks::No).is_err());
+    assert!(session.namespace().stat("/private/program", FollowLinks::No).is_err());
 }
 
 #[test]
@@ -111,7 +111,12 @@ fn an_export_needs_a_free_place() {
     fs::write(real.path().join("used/x"), "x").expect("a file");
     let export = |start: &[u8], place: &str| {
         let target = real.path().join(place);
-        session.export(start, &target, &ExportOptions::default(), &TransferTally::default())
+        session.namespace().export(
+            start,
+            &target,
+            &ExportOptions::default(),
+            &TransferTally::default(),
+        )
     };
     assert_eq!(export(b"/", "used").expect_err("used").kind(), Kind::NotEmpty);
     assert_eq!(export(b"/", "used/x").expect_err("a file").kind(), Kind::Exists);
@@ -128,7 +133,7 @@ fn session_to_export() -> Session {
     let root = session.root().clone();
     for number in 0..3_u8 {
         session.mkdir(&root, &[b'a' + number], 0o755).expect("mkdir");
-        let dir = session.dir([b'/', b'a' + number]).expect("dir");
+        let dir = session.namespace().dir([b'/', b'a' + number]).expect("dir");
         for file in 0..4_u8 {
             session.create(&dir, &[b'0' + file], 0o640).expect("create");
         }
@@ -161,7 +166,7 @@ fn an_export_replaces_what_is_there_in_one_step() {
     let old = fs::File::open(&target).expect("open");
     let export = |start: &[u8], overwrite| {
         let options = ExportOptions { overwrite, ..Default::default() };
-        session.export(start, &target, &options, &TransferTally::default())
+        session.namespace().export(start, &target, &options, &TransferTally::default())
     };
     let refused = export(b"/", false).expect_err("not empty");
     assert_eq!(refused.kind(), Kind::NotEmpty);
@@ -188,11 +193,11 @@ fn an_export_goes_on_where_it_was_interrupted() {
     let real = tempfile::tempdir().expect("a directory");
     let session = session_to_export();
     let target = real.path().join("out");
-    let partial = session.export_partial_path(b"/", &target, None);
-    assert_ne!(partial, session.export_partial_path(b"/a", &target, None));
+    let partial = session.namespace().export_partial_path(b"/", &target, None);
+    assert_ne!(partial, session.namespace().export_partial_path(b"/a", &target, None));
     let export = |resume| {
         let options = ExportOptions { resume, ..Default::default() };
-        session.export(b"/", &target, &options, &TransferTally::default())
+        session.namespace().export(b"/", &target, &options, &TransferTally::default())
     };
     export(false).expect("export");
     // As if it had ended early: a closed directory, a truncated file, a missing file.
@@ -217,7 +222,7 @@ fn an_export_goes_on_where_it_was_interrupted() {
     assert_eq!((mode("a"), mode("a/1")), (0o755, 0o640));
     let (is, was) = (fs::metadata(target.join("a/0")).expect("stat"), kept);
     assert_eq!((is.ino(), is.mtime_nsec()), (was.ino(), was.mtime_nsec()));
-    let of_session = session.stat("/a/1", FollowLinks::No).expect("stat").mtime_ns;
+    let of_session = session.namespace().stat("/a/1", FollowLinks::No).expect("stat").mtime_ns;
     let of_copy = fs::metadata(target.join("a/1")).expect("stat");
     assert_eq!(of_copy.mtime() * 1_000_000_000 + of_copy.mtime_nsec(), of_session);
 }
@@ -240,11 +245,14 @@ fn an_export_takes_up_no_file_of_others() {
     session.create_with(&root, b"program", 0o4755, &mut content).expect("create");
     let (target, partial) = (
         real.path().join("out"),
-        session.export_partial_path(b"/", &real.path().join("out"), None),
+        session.namespace().export_partial_path(b"/", &real.path().join("out"), None),
     );
     for plants_link in [false, true] {
         let options = ExportOptions { resume: true, ..Default::default() };
-        session.export(b"/", &target, &options, &TransferTally::default()).expect("export");
+        session
+            .namespace()
+            .export(b"/", &target, &options, &TransferTally::default())
+            .expect("export");
         fs::rename(&target, &partial).expect("rename");
         let (program, beside) = (partial.join("program"), real.path().join("beside"));
         let modified = fs::metadata(&program).expect("stat").modified().expect("a time");
@@ -257,7 +265,10 @@ fn an_export_takes_up_no_file_of_others() {
         }
         let planted = fs::File::options().write(true).open(&program).expect("open");
         planted.set_modified(modified).expect("its time");
-        session.export(b"/", &target, &options, &TransferTally::default()).expect("export");
+        session
+            .namespace()
+            .export(b"/", &target, &options, &TransferTally::default())
+            .expect("export");
         assert_eq!(fs::read(target.join("program")).expect("readable"), b"own");
         if plants_link {
             assert_eq!(fs::metadata(&beside).expect("stat").mode() & 0o4000, 0);

@@ -70,15 +70,18 @@ fn a_walk_comes_to_everything_once() {
     let deep = session.mkdir(&root, b"deep", 0o755).expect("mkdir");
     let deeper = session.mkdir(&deep, b"er", 0o755).expect("mkdir");
     session.create(&deeper, b"f", 0o644).expect("create");
-    let mut stored = paths(&session, "/", WalkOrder::Stored);
+    let mut stored = paths(session.namespace(), "/", WalkOrder::Stored);
     assert_eq!(stored.len(), 3_005);
-    let named = paths(&session, "/", WalkOrder::Name);
+    let named = paths(session.namespace(), "/", WalkOrder::Name);
     assert_eq!(named[..5], ["/", "/deep", "/deep/er", "/deep/er/f", "/many"]);
     stored.sort();
     let mut sorted = named.clone();
     sorted.sort();
     assert_eq!(stored, sorted);
-    assert_eq!(paths(&session, "//deep/./er/", WalkOrder::Name), ["/deep/er", "/deep/er/f"]);
+    assert_eq!(
+        paths(session.namespace(), "//deep/./er/", WalkOrder::Name),
+        ["/deep/er", "/deep/er/f"]
+    );
 }
 
 #[test]
@@ -111,6 +114,7 @@ fn usage_counts_a_file_once() {
     write(&session, &root, b"e", &[1; 10]);
     let mut sums = Vec::new();
     session
+        .namespace()
         .usage(
             b"/",
             &mut |visit, usage| {

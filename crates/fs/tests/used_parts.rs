@@ -239,7 +239,7 @@ fn a_resume_beside_one_that_dies_says_that_it_was_taken_over() {
             }
             let third = repository(&store).resume(set, taking_over()).expect("resume");
             for path in ["/a", "/b", "/c"] {
-                third.stat(path, FollowLinks::No).expect("it was synced");
+                third.namespace().stat(path, FollowLinks::No).expect("it was synced");
             }
         }
     }

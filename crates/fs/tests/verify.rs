@@ -260,7 +260,7 @@ fn one_file_at_two_names_that_are_no_links_is_an_error() {
     // Two sets have one file at a name each, and a third, which no session could write, has both.
     let manifests = ["x", "y"].map(|name| {
         let session = plain.begin(&[base], options()).expect("begin");
-        let (a, root) = (session.dir("/a").expect("dir"), session.root().clone());
+        let (a, root) = (session.namespace().dir("/a").expect("dir"), session.root().clone());
         let to = (&root, name.as_bytes());
         session.rename((&a, b"inline"), to, RenameFlags::Replace).expect("rename");
         let set = session.publish(name).expect("publish");
@@ -294,7 +294,7 @@ fn a_directory_in_itself_is_an_error() {
     let base = session.publish("base").expect("publish");
     let moved = [("a", "/b"), ("b", "/a")].map(|(name, into)| {
         let session = plain.begin(&[base], options()).expect("begin");
-        let (root, into) = (session.root().clone(), session.dir(into).expect("dir"));
+        let (root, into) = (session.root().clone(), session.namespace().dir(into).expect("dir"));
         let (from, to) = ((&root, name.as_bytes()), (&into, name.as_bytes()));
         session.rename(from, to, RenameFlags::Replace).expect("rename");
         session.publish(name).expect("publish")

@@ -199,7 +199,9 @@ impl MountState {
             (Some(file), _) => session.file(file).setattr(&changes),
             (None, NodeLocation::Dir(dir)) => match dir.location() {
                 Some((parent, name)) => session.setattr(&parent, &name, &changes),
-                None => session.setattr_root(&changes).and_then(|()| session.stat_dir(dir)),
+                None => {
+                    session.setattr_root(&changes).and_then(|()| session.namespace().stat_dir(dir))
+                }
             },
             (None, NodeLocation::Name(dir, name)) => session.setattr(dir, name, &changes),
             (None, NodeLocation::Key(_)) => return Err(Errno::EROFS),

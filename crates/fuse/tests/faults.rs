@@ -64,8 +64,8 @@ fn failures_of_the_store_are_errors_of_calls_and_lose_nothing_acknowledged() {
         let image = store.after_power_loss().expect("an image");
         drop(session);
         let resumed = repository(image).resume(set, options()).expect("resume");
-        let inode = resumed.stat("/kept", FollowLinks::No).expect("stat");
-        let bytes = resumed.read(&inode, 0, LARGE).expect("read");
+        let inode = resumed.namespace().stat("/kept", FollowLinks::No).expect("stat");
+        let bytes = resumed.namespace().read(&inode, 0, LARGE).expect("read");
         assert!(bytes == content(1), "{kind:?}: what was synced is there");
     }
 }
@@ -120,8 +120,8 @@ fn at_always_a_file_that_is_closed_survives_power_loss() {
         repository(image).resume(set, options()).expect("resume")
     };
     let read = |resumed: &Session, name: &str| {
-        let inode = resumed.stat(format!("/{name}"), FollowLinks::No).expect("stat");
-        resumed.read(&inode, 0, 2 * LARGE).expect("read")
+        let inode = resumed.namespace().stat(format!("/{name}"), FollowLinks::No).expect("stat");
+        resumed.namespace().read(&inode, 0, 2 * LARGE).expect("read")
     };
     for round in 0..20 {
         let small = format!("small {round}");
@@ -177,8 +177,8 @@ fn a_store_that_is_full_for_a_while_stops_changes_for_that_while() {
     drop(session);
     let resumed = repository(image).resume(set, options()).expect("resume");
     let read = |path: &str| {
-        let inode = resumed.stat(path, FollowLinks::No).expect("stat");
-        resumed.read(&inode, 0, 3 * LARGE).expect("read")
+        let inode = resumed.namespace().stat(path, FollowLinks::No).expect("stat");
+        resumed.namespace().read(&inode, 0, 3 * LARGE).expect("read")
     };
     assert!(read("/file") == [content(1), content(3)].concat());
     assert_eq!(read("/small"), &b"kept"[..]);

@@ -97,8 +97,11 @@ fn blocks_count_what_is_stored() {
     };
     assert_eq!((listed("full"), blocks(&mounted.path("long"))), (4096, 0));
     session.flush().expect("flush");
-    let inode = session.stat("/sparse", esker_fs::stack::namespace::FollowLinks::No).expect("stat");
-    assert_eq!(session.stored_bytes(&inode).expect("stored"), 3 + (3 << 20));
+    let inode = session
+        .namespace()
+        .stat("/sparse", esker_fs::stack::namespace::FollowLinks::No)
+        .expect("stat");
+    assert_eq!(session.namespace().stored_bytes(&inode).expect("stored"), 3 + (3 << 20));
     drop(long);
     mounted.end().expect("closed");
 }
@@ -156,7 +159,9 @@ fn times_of_collected_writes_stay() {
         std::thread::sleep(tick);
         drop(file);
         File::open(&path).expect("open").sync_all().expect("sync");
-        let found = session.stat(format!("/{name}"), esker_fs::stack::namespace::FollowLinks::No);
+        let found = session
+            .namespace()
+            .stat(format!("/{name}"), esker_fs::stack::namespace::FollowLinks::No);
         let inode = found.expect("stat");
         let ns = esker_fs::inode::timestamp::of_parts;
         assert_eq!(inode.mtime_ns, ns(before.mtime(), before.mtime_nsec()), "{name}");
@@ -190,7 +195,10 @@ fn times_before_1970_are_kept() {
         let time = Timespec { tv_sec, tv_nsec };
         let times = Timestamps { last_access: time, last_modification: time };
         utimensat(CWD, &path, &times, AtFlags::empty()).expect("utimensat");
-        let inode = session.stat("/f", esker_fs::stack::namespace::FollowLinks::No).expect("stat");
+        let inode = session
+            .namespace()
+            .stat("/f", esker_fs::stack::namespace::FollowLinks::No)
+            .expect("stat");
         assert_eq!(nearest(inode.mtime_ns), kept);
         let stat = fs::metadata(&path).expect("stat");
         assert_eq!((stat.mtime(), stat.mtime_nsec()), kept);

@@ -301,7 +301,7 @@ fn numbers_of_directories() {
     fs::rename(mounted.path("a/b"), mounted.path("c")).expect("rename");
     assert_eq!(stat("c").ino(), before);
     assert_eq!(stat("c/..").ino(), 1);
-    assert!(session.stat("/c", esker_fs::stack::namespace::FollowLinks::No).is_ok());
+    assert!(session.namespace().stat("/c", esker_fs::stack::namespace::FollowLinks::No).is_ok());
     let space = rustix::fs::statvfs(mounted.root()).expect("statvfs");
     assert!(space.f_bavail > 0 && space.f_namemax == 255);
     let open = File::open(mounted.path("c")).expect("open");
@@ -325,8 +325,8 @@ fn directories_have_a_link_for_each_directory_in_them() {
     let (mounted, session) = Mounted::session();
     // Some exist before the kernel asks.
     session.mkdir(session.root(), b"before", 0o755).expect("mkdir");
-    let before = session.stat("/before", FollowLinks::No).expect("stat");
-    let before = session.open_dir(session.root(), b"before", &before).expect("open");
+    let before = session.namespace().stat("/before", FollowLinks::No).expect("stat");
+    let before = session.namespace().open_dir(session.root(), b"before", &before).expect("open");
     for name in ["one", "two"] {
         session.mkdir(&before, name.as_bytes(), 0o755).expect("mkdir");
     }
@@ -411,8 +411,9 @@ fn directories_of_several_bases_have_the_links_of_all() {
             let parent = match directory {
                 "shared" => session.root().clone(),
                 _ => {
-                    let shared = session.stat("/shared", FollowLinks::No).expect("stat");
-                    session.open_dir(session.root(), b"shared", &shared).expect("open")
+                    let shared =
+                        session.namespace().stat("/shared", FollowLinks::No).expect("stat");
+                    session.namespace().open_dir(session.root(), b"shared", &shared).expect("open")
                 }
             };
             session.mkdir(&parent, directory.as_bytes(), 0o755).expect("mkdir");

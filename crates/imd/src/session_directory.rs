@@ -93,7 +93,7 @@ impl SessionDirectory {
     /// `NotFound` unless it is finished; as [`Session::create_indexed`].
     pub fn create(&self, session: &Session, path: &[u8], mode: u32) -> Result<Inode> {
         let bytes = self.bytes(store_of(session))?;
-        let (dir, name) = session.locate(path)?;
+        let (dir, name) = session.namespace().locate(path)?;
         session.create_indexed(&dir, name, mode, self.number, bytes)
     }
 
@@ -110,7 +110,7 @@ impl SessionDirectory {
         let reader = DirectoryReader::open(store, &self.prefix(), 0)?;
         let base = AppendBase::of(session, path)?;
         base.check(reader.head().layout, reader.schema(), reader.steps()?.first().copied())?;
-        let (dir, name) = session.locate(path)?;
+        let (dir, name) = session.namespace().locate(path)?;
         session.append_indexed(&dir, name, self.number, self.bytes(store)?)
     }
 
@@ -175,9 +175,10 @@ impl AppendBase {
     /// # Errors
     /// `NotADirectory` if it is not an indexed directory; as [`IndexedReader::open`].
     pub fn of(session: &Session, path: &[u8]) -> Result<Self> {
-        let found = crate::entry::find(session, path)?.filter(|found| found.rest.is_empty());
+        let found =
+            crate::entry::find(session.namespace(), path)?.filter(|found| found.rest.is_empty());
         let Some(entry) = found else {
-            session.stat(path, esker_fs::stack::namespace::FollowLinks::Yes)?;
+            session.namespace().stat(path, esker_fs::stack::namespace::FollowLinks::Yes)?;
             let path = String::from_utf8_lossy(path).into_owned();
             return Err(Error::new(Kind::NotADirectory, format!("{path}: no indexed directory")));
         };
@@ -238,5 +239,5 @@ impl AppendBase {
 }
 
 fn store_of(session: &Session) -> &SharedStore {
-    &session.layers().source().store
+    &session.namespace().layers().source().store
 }

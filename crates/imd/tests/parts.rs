@@ -38,7 +38,8 @@ fn write(
 }
 
 fn open(session: &Session, store: &SharedStore) -> IndexedReader {
-    let found = entry::find(session, b"/p").expect("found").expect("an indexed directory");
+    let found =
+        entry::find(session.namespace(), b"/p").expect("found").expect("an indexed directory");
     found.open(store, 1 << 20).expect("open")
 }
 

@@ -290,18 +290,18 @@ fn a_snapshot_shows_all_seats_and_takes_changes_on_top() -> Result<()> {
 
     // A session on top has one directory like any other.
     let session = live.repository.begin(&[set], session_options())?;
-    let (parent, name) = session.locate(&far.path)?;
+    let (parent, name) = session.namespace().locate(&far.path)?;
     let changes = esker_fs::ops::AttributeChanges { mode: Some(0o755), ..Default::default() };
     session.setattr(&parent, name, &changes)?;
-    assert_eq!(session.stat(&far.path, FollowLinks::No)?.mode, 0o755);
-    let dir = session.dir(&far.path)?;
+    assert_eq!(session.namespace().stat(&far.path, FollowLinks::No)?.mode, 0o755);
+    let dir = session.namespace().dir(&far.path)?;
     session.create(&dir, b"new", 0o644)?;
     session.rename(
         (&parent, name),
         (session.root(), b"moved"),
         esker_fs::ops::RenameFlags::Replace,
     )?;
-    assert_eq!(session.stat(b"/moved", FollowLinks::No)?.mode, 0o755);
+    assert_eq!(session.namespace().stat(b"/moved", FollowLinks::No)?.mode, 0o755);
     assert_eq!(session.rmdir(session.root(), b"moved").unwrap_err().kind(), Kind::NotEmpty);
     session.remove_tree(session.root(), b"moved")?;
     let top = session.publish("top")?;
@@ -446,7 +446,7 @@ fn a_directory_that_is_gone_at_its_seat_is_empty_in_a_snapshot() -> Result<()> {
         server.end()?;
     }
     let session = live.repository.begin(&[set], session_options())?;
-    let dir = session.dir(&far.path)?;
+    let dir = session.namespace().dir(&far.path)?;
     session.create(&dir, b"new", 0o644)?;
     session.publish("on-top")?;
 

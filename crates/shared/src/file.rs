@@ -141,7 +141,7 @@ impl<T: Transport> SharedJob<T> {
         mode: Option<u32>,
     ) -> Result<(Arc<OpenFile>, AgreedAttributes)> {
         let session = self.session.clone();
-        let (dir, name) = session.locate(&path)?;
+        let (dir, name) = session.namespace().locate(&path)?;
         let file = match (session.open_file(&dir, name), mode) {
             (Err(error), Some(mode)) if error.kind() == Kind::NotFound => {
                 session.create_file(&dir, name, mode)?
@@ -149,7 +149,8 @@ impl<T: Transport> SharedJob<T> {
             (opened, _) => {
                 let file = opened?;
                 let inode = session.file(&file).stat()?;
-                if let Err(error) = session.identity().check(READ | WRITE, &inode, name) {
+                if let Err(error) = session.namespace().identity().check(READ | WRITE, &inode, name)
+                {
                     // The first error is the one to report.
                     let _ = session.close_file(file);
                     return Err(error);
@@ -317,7 +318,7 @@ impl<T: Transport> SharedJob<T> {
     }
 
     fn read_pieces(&mut self, range: Range<u64>, pieces: Vec<Segment>) -> Result<Bytes> {
-        let store = self.session.layers().source().store.clone();
+        let store = self.session.namespace().layers().source().store.clone();
         if self.reads == RemoteReads::Store {
             return read_mapped(&*store, range, &pieces);
         }
@@ -499,7 +500,7 @@ impl<T: Transport> SharedJob<T> {
     }
 
     fn unlink_home(&mut self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.session.locate(&path)?;
+        let (dir, name) = self.session.namespace().locate(&path)?;
         let removed = self.session.unlink(&dir, name)?;
         if self.is_durable {
             self.session.sync()?;

@@ -86,7 +86,7 @@ struct StraySegments {
 }
 
 pub(crate) fn tree(session: &Session) -> &Tree {
-    session.layers().writer().expect("a session writes")
+    session.namespace().layers().writer().expect("a session writes")
 }
 
 pub(crate) fn extents(session: &Session) -> TreeExtents<'_> {

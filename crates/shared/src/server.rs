@@ -77,7 +77,7 @@ impl SegmentServer {
     }
 
     fn tree(&self) -> Result<&Tree> {
-        Ok(self.index()?.layers().writer().expect("a session writes"))
+        Ok(self.index()?.namespace().layers().writer().expect("a session writes"))
     }
 
     fn extents(&self) -> Result<TreeExtents<'_>> {

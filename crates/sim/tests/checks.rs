@@ -250,7 +250,7 @@ fn recover_at_end(
         Err(error) if error.kind() == Kind::Invalid && lineage.is_publishing => {
             tree_of(repository, &[set])
         }
-        resumed => resumed.and_then(|session| subject::tree(&session)),
+        resumed => resumed.and_then(|session| subject::tree(session.namespace())),
     };
     lineage.recover(&found.map_err(|error| format!("{error:?}"))?, 0)
 }

@@ -284,7 +284,7 @@ impl Writer {
 
 /// Opens the new file at `at` for writing in place.
 fn open_directly(work: &Work, at: &TargetPath) -> Result<Option<(Arc<OpenFile>, File)>> {
-    let open = work.session.open_file(&work.session.dir(&at.dir)?, &at.name)?;
+    let open = work.session.open_file(&work.session.namespace().dir(&at.dir)?, &at.name)?;
     match work.session.file(&open).begin_in_place()? {
         Some(direct) => Ok(Some((open, direct))),
         None => work.session.close_file(open).map(|()| None),

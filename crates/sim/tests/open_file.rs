@@ -154,11 +154,11 @@ impl Writer {
 }
 
 fn open(session: &Session, at: &TargetPath) -> Result<Arc<OpenFile>> {
-    session.open_file(&session.dir(&at.dir)?, &at.name)
+    session.open_file(&session.namespace().dir(&at.dir)?, &at.name)
 }
 
 fn remove_open(session: &Session, at: &TargetPath) -> Result<Arc<OpenFile>> {
     let file = open(session, at)?;
-    session.unlink(&session.dir(&at.dir)?, &at.name)?;
+    session.unlink(&session.namespace().dir(&at.dir)?, &at.name)?;
     Ok(file)
 }

@@ -295,7 +295,7 @@ impl Writer {
             return self.restart(random.next_u64());
         }
         let Some(work) = self.work.as_ref().filter(|_| !self.process.is_dead()) else { return };
-        let found = self.world.machine.pause(|| subject::tree(&work.session));
+        let found = self.world.machine.pause(|| subject::tree(work.session.namespace()));
         let Ok(found) = found else { return self.restart(random.next_u64()) };
         if differs(&found, &work.reference).is_none() {
             return;
@@ -365,7 +365,7 @@ impl Writer {
     /// Merges runs as a thread does after many reads.
     fn merge_for_reads(&mut self, random: &mut Random) {
         let Some(work) = self.work.as_ref().filter(|_| !self.process.is_dead()) else { return };
-        let tree = work.session.layers().writer().expect("a session writes a tree");
+        let tree = work.session.namespace().layers().writer().expect("a session writes a tree");
         tree.add_read_cost(1 << random.below(24));
         let merged = tree.merge_paid_runs();
         if let Err(error) = merged
@@ -489,7 +489,7 @@ impl Writer {
             // Another process took the set over before this one had recovered it.
             return Ok(());
         }
-        let found = self.world.machine.pause(|| subject::tree(&session))?;
+        let found = self.world.machine.pause(|| subject::tree(session.namespace()))?;
         let mut truth = self.world.truth.lock();
         let Some(lineage) = truth.lineages.get_mut(&session.set()) else { return Ok(()) };
         if let Err(reason) = lineage.recover(&found, self.process.number()) {

@@ -552,7 +552,7 @@ mod tests {
             let put = spool.with_file(id, |file| {
                 assert!(file.is_none());
                 let put = scope.spawn(|| {
-                    spool.put(&session, id, true, || {
+                    spool.put(session.namespace(), id, true, || {
                         assert!(is_changed.load(Ordering::SeqCst), "the change comes first");
                         let open = session.open_file(root, b"file")?;
                         Ok(FileSource::Session(session.clone(), open))

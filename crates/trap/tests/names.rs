@@ -182,7 +182,8 @@ fn links_from_outside_lead_in() {
     });
     assert_eq!(
         session
-            .read_dir(&session.dir("/dir").expect("dir"), &Default::default(), 9)
+            .namespace()
+            .read_dir(&session.namespace().dir("/dir").expect("dir"), &Default::default(), 9)
             .expect("list")
             .len(),
         3

@@ -156,7 +156,7 @@ pub fn text_of(output: &Output, what: &str) -> String {
 pub fn content(session: &Session, path: &str) -> Vec<u8> {
     let inode = inode(session, path);
     let mut bytes = Vec::new();
-    let read = session.read_all(&inode, &mut |piece| {
+    let read = session.namespace().read_all(&inode, &mut |piece| {
         bytes.extend_from_slice(piece);
         Ok(())
     });
@@ -166,7 +166,7 @@ pub fn content(session: &Session, path: &str) -> Vec<u8> {
 
 /// The record of the file at `path` of the session.
 pub fn inode(session: &Session, path: &str) -> Inode {
-    session.find(path, FollowLinks::Yes).expect("find").inode
+    session.namespace().find(path, FollowLinks::Yes).expect("find").inode
 }
 
 /// The spool of the namespace that is shown at `place`.

@@ -101,7 +101,7 @@ impl ImdWriteCommand {
             TransportName::Threads => self.lead(context, |session| {
                 let directory = new_directory(session);
                 let work = self.work(directory, self.ranks);
-                let store = session.layers().source().store.clone();
+                let store = session.namespace().layers().source().store.clone();
                 let written = imd_write(&store, &directory.prefix(), &work)?;
                 self.target.publish_directory(context, session, directory)?;
                 Ok(written)
@@ -183,7 +183,7 @@ impl ImdWriteCommand {
                 transport.send(rank, PLACE, told.clone())?;
             }
             let work = self.work(directory, ranks);
-            let store = session.layers().source().store.clone();
+            let store = session.namespace().layers().source().store.clone();
             let written = imd_write_as_first(&store, &directory.prefix(), transport, &work)?;
             self.target.publish_directory(context, session, directory)?;
             Ok(written)

@@ -42,7 +42,7 @@ impl SessionFile<'_> {
         match self.file.location() {
             RecordLocation::Gone => None,
             RecordLocation::Links => {
-                Some((self.session.links().clone(), self.file.id.to_be_bytes().into()))
+                Some((self.session.namespace().links().clone(), self.file.id.to_be_bytes().into()))
             }
             RecordLocation::Name(dir, name) => Some((dir, name)),
         }
@@ -68,7 +68,7 @@ impl SessionFile<'_> {
         let _content = session.pin_data_logs();
         let mut state = file.state.write();
         if let Some(size) = changes.size {
-            session.identity().check(WRITE, &session.record(file, &state)?, b"file")?;
+            session.namespace().identity().check(WRITE, &session.record(file, &state)?, b"file")?;
             check_end(Some(size))?;
             session.set_size(file, &mut state, size)?;
             session.content_was_changed(file, &mut state);
@@ -83,7 +83,7 @@ impl SessionFile<'_> {
         let now_ns = session.now_ns();
         let change = |inode: &mut Inode| {
             if changes.size.is_some() {
-                content_changed(inode, session.identity(), now_ns);
+                content_changed(inode, session.namespace().identity(), now_ns);
             }
             session.apply(inode, b"file", &others)
         };
@@ -163,8 +163,8 @@ impl Session {
         let _structure = self.read_structure();
         match file.location() {
             RecordLocation::Gone => Ok(state.inode.clone()),
-            RecordLocation::Links => self.linked(file.id, true),
-            RecordLocation::Name(dir, name) => match self.entry(&dir, &name, true)? {
+            RecordLocation::Links => self.namespace().linked(file.id, true),
+            RecordLocation::Name(dir, name) => match self.namespace().entry(&dir, &name, true)? {
                 Some(inode) if inode.id == file.id => Ok(inode),
                 // The name was just removed or became a link; the cached inode is as good.
                 _ => Ok(state.inode.clone()),
@@ -191,7 +191,7 @@ impl Session {
         }
         if state.in_place.is_none() {
             state.is_dirty = false;
-            self.files().mark_clean(file.id);
+            self.namespace().files().mark_clean(file.id);
         }
         Ok(())
     }
@@ -209,7 +209,7 @@ impl Session {
     pub(super) fn mark_content_moved(&self, file: &Arc<OpenFile>, state: &mut OpenFileState) {
         if !state.is_dirty {
             state.is_dirty = true;
-            self.files().mark_dirty(file);
+            self.namespace().files().mark_dirty(file);
         }
     }
 

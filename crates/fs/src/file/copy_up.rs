@@ -24,7 +24,7 @@ impl Session {
     /// Looks up `key` in the layers below this session, for an operation that will put a record of
     /// the file found there; makes that file's content the session's own.
     pub(crate) fn below_to_change(&self, key: &Key, is_absent_below: bool) -> Result<LowerRecords> {
-        let mut below = self.layers().below(key, is_absent_below)?;
+        let mut below = self.namespace().layers().below(key, is_absent_below)?;
         if let Some(inode) = below.inode.as_mut().filter(|inode| inode.branch.is_some())
             // If the session has its own record, the content may have changed since.
             && !self.tree().get(key, false, &mut RowBuffer::default())?
@@ -56,7 +56,7 @@ impl Session {
     /// Runs `put`, which redefines all content of `file`. From then on the content is the session's
     /// own and nothing of a branch is copied up over it.
     pub(super) fn put_anew(&self, file: u128, put: impl FnOnce() -> Result<()>) -> Result<()> {
-        if !self.layers().is_branched() {
+        if !self.namespace().layers().is_branched() {
             return put();
         }
         let mut copied_up = self.copied_up().lock();
@@ -90,7 +90,7 @@ impl Session {
         while at < inode.size {
             let window = at..inode.size.min(at.saturating_add(WINDOW_BYTES));
             at = window.end;
-            let overlay = self.layers().segments(inode, window)?;
+            let overlay = self.namespace().layers().segments(inode, window)?;
             let placed = overlay.pieces().iter().filter(|piece| piece.place.is_some());
             let mut segments: Vec<Segment> =
                 placed.map(|piece| Segment { file: inode.id, ..*piece }).collect();

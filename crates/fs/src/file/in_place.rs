@@ -203,7 +203,7 @@ impl SessionFile<'_> {
             // Nothing refers to the log or ever did. A leftover is garbage collected.
             None => {
                 let name = ObjectName::Data(session.set(), in_place.log.number()).to_string();
-                let _ = session.layers().source().store.delete(&name);
+                let _ = session.namespace().layers().source().store.delete(&name);
             }
             Some(bytes) => {
                 session.data().garbage().add_stored(bytes);
@@ -276,7 +276,7 @@ impl Session {
         match sealed {
             SealedContent::Gone => {
                 detach_content(state);
-                if self.files().is_shared(state.inode.id) {
+                if self.namespace().files().is_shared(state.inode.id) {
                     // Other handles may still read it; the log is reclaimed once they are closed.
                     state.inode.extent = Some(in_place.extent(self.set(), state.inode.size));
                 }
@@ -285,7 +285,7 @@ impl Session {
             SealedContent::Small(bytes) => {
                 detach_content(state);
                 state.inode.size = bytes.len() as u64;
-                self.files().buffered_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
+                self.namespace().files().buffered_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
                 state.buffer = Some(bytes);
                 Ok(())
             }
@@ -343,7 +343,7 @@ impl Session {
 
     fn describe_taken(&self, state: &mut OpenFileState, in_place: &mut InPlaceFile) -> Result<()> {
         in_place.overlay(&mut state.inode);
-        if self.files().is_being_shown() {
+        if self.namespace().files().is_being_shown() {
             state.inode.extent = None;
             self.make_mapped(state)?;
             let log = self.data().file_log()?;

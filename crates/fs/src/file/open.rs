@@ -24,10 +24,10 @@ impl Session {
         let _structure = self.read_structure();
         self.check_search(dir, name)?;
         loop {
-            let version = self.files().record_version();
+            let version = self.namespace().files().record_version();
             let (inode, location) = self.locate(dir, name)?;
             check_file(&inode, name)?;
-            if let Some(file) = self.files().get_or_open(inode, location, version) {
+            if let Some(file) = self.namespace().files().get_or_open(inode, location, version) {
                 return Ok(file);
             }
         }
@@ -41,10 +41,11 @@ impl Session {
         self.tree().prefetch(&key);
         // Until the file is open, a rename that moves it cannot update its place.
         let _structure = self.read_structure();
-        let version = Some(self.files().record_version());
+        let version = Some(self.namespace().files().record_version());
         self.insert_locked(dir, (name, &key), &mut inode, None)?;
         let location = RecordLocation::Name(dir.clone(), name.to_vec());
-        self.files()
+        self.namespace()
+            .files()
             .open_new(inode, location, version)
             .or_else(|inode| self.open_relocated(dir, name, *inode))
     }
@@ -54,17 +55,17 @@ impl Session {
     #[cold]
     fn open_relocated(&self, dir: &Dir, name: &[u8], inode: Inode) -> Result<Arc<OpenFile>> {
         loop {
-            let version = self.files().record_version();
-            let named = self.entry(dir, name, true)?;
+            let version = self.namespace().files().record_version();
+            let named = self.namespace().entry(dir, name, true)?;
             let named = named.filter(|named| named.id == inode.id && named.entry != NameKind::Link);
             let (found, location) = match named {
                 Some(named) => (named, RecordLocation::Name(dir.clone(), name.to_vec())),
-                None => match self.entry_of_links(inode.id)? {
+                None => match self.namespace().entry_of_links(inode.id)? {
                     Some(linked) => (linked, RecordLocation::Links),
                     None => (Inode { nlink: 0, ..inode.clone() }, RecordLocation::Gone),
                 },
             };
-            if let Some(file) = self.files().get_or_open(found, location, version) {
+            if let Some(file) = self.namespace().files().get_or_open(found, location, version) {
                 return Ok(file);
             }
         }
@@ -74,7 +75,7 @@ impl Session {
     /// name in between; a kernel guarantees that.
     pub fn open_created(&self, dir: &Dir, name: &[u8], inode: Inode) -> Arc<OpenFile> {
         let location = RecordLocation::Name(dir.clone(), name.to_vec());
-        let opened = self.files().open_new(inode, location, None);
+        let opened = self.namespace().files().open_new(inode, location, None);
         opened.unwrap_or_else(|_| unreachable!("without a version, every file is opened"))
     }
 
@@ -96,14 +97,14 @@ impl Session {
         let _structure = self.read_structure();
         self.check_search(dir, name)?;
         loop {
-            let version = self.files().record_version();
+            let version = self.namespace().files().record_version();
             let (inode, location) = self.locate(dir, name)?;
             if inode.kind() != Some(FileKind::File)
-                || (changes.size.is_none() && self.files().get(inode.id).is_none())
+                || (changes.size.is_none() && self.namespace().files().get(inode.id).is_none())
             {
                 return Ok(None);
             }
-            let file = self.files().get_or_open(inode, location, version);
+            let file = self.namespace().files().get_or_open(inode, location, version);
             if file.is_some() {
                 return Ok(file);
             }
@@ -124,7 +125,7 @@ impl Session {
     /// Flushes all files with changes, gives back those that could not be flushed when they were
     /// closed, and releases content that could not be released when its file lost its last name.
     pub(crate) fn flush_files(&self) -> Result<()> {
-        self.files().dirty().iter().try_for_each(|file| {
+        self.namespace().files().dirty().iter().try_for_each(|file| {
             self.sync_in_place(file)?;
             self.file(file).flush()?;
             self.give_back(file.id, 0)
@@ -143,7 +144,7 @@ impl Session {
 
     /// Frees the content of the file `inode`, whose last name is gone, now or once it is closed.
     pub(crate) fn remove_file(&self, inode: &Inode) -> Result<()> {
-        if self.files().removed(inode) {
+        if self.namespace().files().removed(inode) {
             return self.give_back(inode.id, 1);
         }
         self.add_garbage_of(inode);
@@ -153,7 +154,7 @@ impl Session {
     /// Drops `times` opens of a file. If none is left, frees its memory, and its content if it has
     /// no names.
     fn give_back(&self, id: u128, times: u64) -> Result<()> {
-        let Some(file) = self.files().close(id, times) else { return Ok(()) };
+        let Some(file) = self.namespace().files().close(id, times) else { return Ok(()) };
         let mut state = file.state.write();
         drop(self.take_buffer(&mut state));
         let log = state.log.take();
@@ -185,10 +186,10 @@ impl Session {
 
     /// Returns the inode at `name` in `dir`, with its strings, and the place of its record.
     fn locate(&self, dir: &Dir, name: &[u8]) -> Result<(Inode, RecordLocation)> {
-        let entry = self.entry(dir, name, true)?;
+        let entry = self.namespace().entry(dir, name, true)?;
         let entry = entry.ok_or_else(|| crate::session::not_found(name))?;
         if entry.entry == NameKind::Link {
-            return Ok((self.linked(entry.id, true)?, RecordLocation::Links));
+            return Ok((self.namespace().linked(entry.id, true)?, RecordLocation::Links));
         }
         if dir.id() == DirId::LINKS {
             return Ok((entry, RecordLocation::Links));
@@ -228,14 +229,17 @@ mod tests {
         session.close_file(large).expect_err("no room");
         store.fail_one_in(0, Kind::NoSpace);
         session.flush().expect("flush");
-        let buffered = || session.files().buffered_bytes.load(Ordering::Relaxed);
-        assert!(!session.files().is_empty(), "the small one is open once more");
+        let buffered = || session.namespace().files().buffered_bytes.load(Ordering::Relaxed);
+        assert!(!session.namespace().files().is_empty(), "the small one is open once more");
         assert_eq!(buffered(), 9);
         session.close_file(twice).expect("close");
-        assert!(session.files().is_empty());
+        assert!(session.namespace().files().is_empty());
         assert_eq!(buffered(), 0);
-        let large =
-            session.find("/large", crate::stack::namespace::FollowLinks::No).expect("find").inode;
-        assert_eq!(session.read(&large, 0, 90_001).expect("read"), &[2; 90_000][..]);
+        let large = session
+            .namespace()
+            .find("/large", crate::stack::namespace::FollowLinks::No)
+            .expect("find")
+            .inode;
+        assert_eq!(session.namespace().read(&large, 0, 90_001).expect("read"), &[2; 90_000][..]);
     }
 }

@@ -35,7 +35,7 @@ impl SessionFile<'_> {
     /// `Corrupt`, and errors of the store.
     pub fn read(&self, offset: u64, bytes_max: usize) -> Result<Bytes> {
         let Self { session, file } = *self;
-        session.read_unlocked(file, offset, bytes_max)
+        session.namespace().read_unlocked(file, offset, bytes_max)
     }
 
     /// Returns the first offset at or after `offset` where the file has written bytes; `None` if
@@ -103,7 +103,7 @@ impl Session {
         window: &Range<u64>,
         wants_data: bool,
     ) -> Result<Option<u64>> {
-        let overlay = self.layers().segments(inode, window.clone())?;
+        let overlay = self.namespace().layers().segments(inode, window.clone())?;
         let mut at = window.start;
         for piece in overlay.pieces().iter().filter(|piece| piece.place.is_some()) {
             let start = piece.offset - piece.offset % HOLE_BYTES;

@@ -256,7 +256,7 @@ impl Session {
             sparse.retain(|log, _| !referenced.contains(log));
             let is_known = self.find_shared_logs(shared)?;
             sparse.retain(|log, _| is_known && !shared.may_show(*log));
-            let store = &*self.layers().source().store;
+            let store = &*self.namespace().layers().source().store;
             for (number, log) in &sparse {
                 store.delete(&ObjectName::Data(self.set(), *number).to_string())?;
                 self.data().forget(*number);
@@ -277,7 +277,7 @@ impl Session {
     /// Determines which data logs other sets show; false while a set that may show any of them is
     /// being made.
     fn find_shared_logs(&self, shared: &mut SharedLogs) -> Result<bool> {
-        let store = &*self.layers().source().store;
+        let store = &*self.namespace().layers().source().store;
         let holders = marker::holders(store, self.set())?;
         let sets: BTreeSet<SetId> = holders
             .iter()
@@ -318,7 +318,7 @@ impl Session {
 
     /// Returns the closed logs that are not `shared`, and how much of each the tables show.
     fn scan_logs(&self, shared: &SharedLogs, scope: ReclaimScope) -> Result<ReclaimScan> {
-        let store = &*self.layers().source().store;
+        let store = &*self.namespace().layers().source().store;
         let open = self.data().open_logs();
         let of_segments = self.data().segment_logs();
         let mut scan = ReclaimScan { logs: BTreeMap::new(), unknown_bytes: 0 };
@@ -461,7 +461,7 @@ impl Session {
     /// Verifies the checksum of a segment whose parts, which have none, are about to be moved.
     fn check_whole(&self, segment: &Segment, place: LogPlace) -> Result<()> {
         let Some(checksum) = segment.checksum else { return Ok(()) };
-        let store = &*self.layers().source().store;
+        let store = &*self.namespace().layers().source().store;
         match has_checksum(store, place, segment.length, checksum)? {
             true => Ok(()),
             false => {
@@ -472,7 +472,7 @@ impl Session {
 
     /// Returns the bytes of each of `segments`, after verifying their checksums.
     fn read_checked(&self, segments: &[Segment]) -> Result<Vec<Bytes>> {
-        let store = &*self.layers().source().store;
+        let store = &*self.namespace().layers().source().store;
         let mut by_log: BTreeMap<u64, Vec<(usize, LogPlace)>> = BTreeMap::new();
         for (index, segment) in segments.iter().enumerate() {
             let place = segment.place.expect("only segments with bytes are moved");
@@ -502,7 +502,7 @@ impl Session {
         let (mut offset, mut checksum) = (0, 0);
         let visible = Inode { size: old.length, ..inode.clone() };
         let moved = self.store_content(&mut |buffer| {
-            let bytes = self.read_content(&visible, offset, buffer.len())?;
+            let bytes = self.namespace().read_content(&visible, offset, buffer.len())?;
             buffer[..bytes.len()].copy_from_slice(&bytes);
             offset += bytes.len() as u64;
             checksum = crc32c::crc32c_append(checksum, &bytes);
@@ -528,7 +528,7 @@ impl Session {
         }
         // After the record, so that a file opened meanwhile is either found here or reads the new
         // record.
-        if let Some(file) = self.files().get_outdated(inode.id) {
+        if let Some(file) = self.namespace().files().get_outdated(inode.id) {
             let mut state = file.state.write();
             if state.inode.extent.as_ref() == Some(old) {
                 moved.put_content_in(&mut state.inode);
@@ -546,13 +546,13 @@ impl Session {
             self.tree().compact_family()?
         }
         // Before and after the flush: a file may be written back and closed in between.
-        let mut open = self.files().extents();
+        let mut open = self.namespace().files().extents();
         let (tables, segments): (TableRuns, SegmentTables) = {
             let _alone = self.exclude_writers();
             self.tree().flush()?;
             self.extents().all_tables()
         };
-        open.extend(self.files().extents());
+        open.extend(self.namespace().files().extents());
         let own = open.iter().filter(|extent| extent.set == self.set());
         let mut referenced: BTreeSet<u64> = own.map(|extent| extent.log).collect();
         for source in segments.sources() {

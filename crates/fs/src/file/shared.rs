@@ -127,6 +127,11 @@ impl SharedContent<'_> {
     /// # Errors
     /// `Corrupt`, and errors of the store.
     pub fn add_below(&self, overlay: &mut SegmentOverlay) -> Result<()> {
-        self.session.layers().bases().iter().try_for_each(|base| overlay.add_tables(&base.segments))
+        self.session
+            .namespace()
+            .layers()
+            .bases()
+            .iter()
+            .try_for_each(|base| overlay.add_tables(&base.segments))
     }
 }

@@ -139,7 +139,7 @@ impl Session {
             let before = buffer.len();
             if size <= (before + INLINE_BYTES_MAX) as u64 {
                 buffer.resize(usize::try_from(size).expect("about the size of a buffer"), 0);
-                let (all, now) = (&self.files().buffered_bytes, buffer.len());
+                let (all, now) = (&self.namespace().files().buffered_bytes, buffer.len());
                 all.fetch_add(now, Ordering::Relaxed);
                 all.fetch_sub(before, Ordering::Relaxed);
                 state.inode.size = size;
@@ -210,7 +210,7 @@ impl Session {
             if !state.inode.mapped {
                 self.map_content(from, &mut state)?;
             }
-            let overlay = self.layers().segments(&state.inode, range.start..end)?;
+            let overlay = self.namespace().layers().segments(&state.inode, range.start..end)?;
             (end, overlay.pieces().to_vec())
         };
         let length = end - range.start;

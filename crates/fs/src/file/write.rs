@@ -97,7 +97,7 @@ impl Session {
         (state.inode.mtime_ns, state.inode.ctime_ns) = (now_ns, now_ns);
         if !state.is_dirty {
             state.is_dirty = true;
-            self.files().mark_dirty(file);
+            self.namespace().files().mark_dirty(file);
         }
     }
 
@@ -115,7 +115,7 @@ impl Session {
             // Report the lack of room to the writer now; at close nobody might see the error.
             return false;
         }
-        let all = &self.files().buffered_bytes;
+        let all = &self.namespace().files().buffered_bytes;
         if grown > 0 && all.load(Ordering::Relaxed) + grown > BUFFERS_BYTES_MAX {
             return false;
         }
@@ -131,7 +131,7 @@ impl Session {
     /// Takes the buffer of a file, whose content goes elsewhere.
     pub(super) fn take_buffer(&self, state: &mut OpenFileState) -> Option<Vec<u8>> {
         let buffer = state.buffer.take()?;
-        self.files().buffered_bytes.fetch_sub(buffer.len(), Ordering::Relaxed);
+        self.namespace().files().buffered_bytes.fetch_sub(buffer.len(), Ordering::Relaxed);
         Some(buffer)
     }
 

@@ -58,12 +58,12 @@ impl Session {
     ) -> Result<()> {
         let _structure = self.read_structure();
         let change = |own: &mut Inode| {
-            self.identity().check_owner(own, place.map_or(b"/", |(_, name)| name))?;
+            self.namespace().identity().check_owner(own, place.map_or(b"/", |(_, name)| name))?;
             (own.mode, own.uid, own.gid) = (inode.mode, inode.uid, inode.gid);
             (own.mtime_ns, own.atime_ns) = (inode.mtime_ns, inode.atime_ns);
             own.ctime_ns = inode.ctime_ns;
             own.xattrs.clone_from(&inode.xattrs);
-            if let Some(node) = self.open_node(own.dir_id()) {
+            if let Some(node) = self.namespace().open_node(own.dir_id()) {
                 node.forget_touch();
             }
             Ok(())
@@ -72,7 +72,7 @@ impl Session {
             return self.update_root(change);
         };
         let amended = self.update_inode(dir, name, change)?;
-        self.node(dir, name, &amended, || false).set_attributes(&amended);
+        self.namespace().node(dir, name, &amended, || false).set_attributes(&amended);
         Ok(())
     }
 }

@@ -110,7 +110,7 @@ impl Session {
         known: &HashSet<SetId>,
     ) -> Result<Option<Inode>> {
         let inode = self.directory_of((other, manifest), name)?;
-        let below = self.layers().below(key, false)?;
+        let below = self.namespace().layers().below(key, false)?;
         let mut row = RowBuffer::default();
         let is_own = self.tree().get(key, false, &mut row)?;
         let own = is_own.then(|| Inode::of_buffer(&row)).transpose()?;
@@ -172,7 +172,7 @@ impl Session {
     fn known_sets(&self) -> HashSet<SetId> {
         let own = (self.set(), self.tree().manifest());
         let mut known: HashSet<SetId> = needed_sets(own.0, &own.1).into_iter().collect();
-        for base in self.layers().bases() {
+        for base in self.namespace().layers().bases() {
             known.extend(needed_sets(base.set, &base.manifest));
         }
         known
@@ -192,7 +192,7 @@ impl Session {
         let entry_name = identity.to_string();
         let keys = [key(dir.id(), name), key(DirId::ADOPTED, entry_name.as_bytes())];
         let below = self.below(dir, &keys[0])?;
-        let below_entry = self.layers().below(&keys[1], false)?;
+        let below_entry = self.namespace().layers().below(&keys[1], false)?;
         let now_ns = self.now_ns();
         self.update(keys, |[current, entry], batch| {
             let state = NameState::of(current, &below)?;
@@ -204,7 +204,7 @@ impl Session {
                 let what = "the directory was not adopted, or has been inserted before";
                 return Err(Error::new(Kind::NotFound, what));
             };
-            let owner = self.identity().is_root().then_some((inode.uid, inode.gid));
+            let owner = self.namespace().identity().is_root().then_some((inode.uid, inode.gid));
             self.own(dir, &mut inode, owner);
             inode.generation = state.next_generation;
             inode.ctime_ns = now_ns;
@@ -220,7 +220,7 @@ impl Session {
 
     /// Holds everything that `other` needs, and returns its manifest if it can be adopted.
     fn hold_adoptable(&self, other: SetId, known: &HashSet<SetId>) -> Result<Manifest> {
-        let store = &*self.layers().source().store;
+        let store = &*self.namespace().layers().source().store;
         let refused = |why: &str| {
             Err(Error::new(Kind::Invalid, format!("@{other} cannot be inserted: {why}")))
         };
@@ -253,7 +253,7 @@ impl Session {
 
     /// Removes the markers on what `other` needs, except for sets that this namespace needs, too.
     fn release_needed(&self, (other, manifest): (SetId, &Manifest), known: &HashSet<SetId>) {
-        let store = &*self.layers().source().store;
+        let store = &*self.namespace().layers().source().store;
         for needed in needed_sets(other, manifest) {
             if !known.contains(&needed) {
                 // One that stays keeps garbage for as long as this set lives.
@@ -266,7 +266,7 @@ impl Session {
     fn directory_of(&self, (other, manifest): (SetId, &Manifest), name: &[u8]) -> Result<Inode> {
         // The empty name is that of the root's own record.
         check_name(name)?;
-        let tables = TableRuns::new(&manifest.tables, &INODE, self.layers().source());
+        let tables = TableRuns::new(&manifest.tables, &INODE, self.namespace().layers().source());
         let key = key(DirId::ROOT, name);
         let wanted = LookupKey { digest: INODE.digest(&key), key };
         let mut row = RowBuffer::default();

@@ -44,8 +44,8 @@ impl Session {
         // name would exist there. At later generations, a layer outside our stack's line may have
         // entries.
         let is_absent_below = inode.generation == 0;
-        let node = self.node(dir, name, inode, || is_absent_below);
-        if self.touched_count() > TOUCHED_MAX {
+        let node = self.namespace().node(dir, name, inode, || is_absent_below);
+        if self.namespace().touched_count() > TOUCHED_MAX {
             self.write_dir_times()?;
         }
         Ok(node)
@@ -78,7 +78,8 @@ impl Session {
     ) -> Result<Inode> {
         match kind {
             FileKind::Fifo | FileKind::Socket | FileKind::File => {}
-            FileKind::CharDevice | FileKind::BlockDevice if self.identity().is_root() => {}
+            FileKind::CharDevice | FileKind::BlockDevice
+                if self.namespace().identity().is_root() => {}
             FileKind::CharDevice | FileKind::BlockDevice => {
                 self.check_vacant(dir, name)?;
                 return Err(crate::stack::identity::not_permitted(name));

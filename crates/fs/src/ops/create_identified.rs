@@ -36,7 +36,7 @@ impl Session {
         new: &NewFile,
         id: FileId,
     ) -> Result<Inode> {
-        let is_root = self.identity().is_root();
+        let is_root = self.namespace().identity().is_root();
         let mut inode = match new.kind {
             FileKind::Directory => {
                 let context = "the identity of a directory depends on its place alone";
@@ -50,7 +50,7 @@ impl Session {
         let owner = is_root.then_some((new.uid, new.gid));
         match self.insert_identified(dir, name, inode, owner)? {
             Some(inode) => Ok(inode),
-            None => self.lookup(dir, name, true),
+            None => self.namespace().lookup(dir, name, true),
         }
     }
 

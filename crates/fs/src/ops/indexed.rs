@@ -51,7 +51,7 @@ impl Session {
         let _structure = self.read_structure();
         self.check_search(dir, name)?;
         self.update_inode(dir, name, |inode| {
-            self.identity().check(WRITE, inode, name)?;
+            self.namespace().identity().check(WRITE, inode, name)?;
             let parts = indexed::parts_of(inode);
             let refused =
                 |kind, what: &str| Err(Error::new(kind, format!("{}: {what}", show(name))));
@@ -80,7 +80,7 @@ impl Session {
     fn finished_part(&self, number: u64) -> Result<IndexedPart> {
         let set = self.set();
         let root = indexed::root(set, number);
-        let bytes = self.layers().source().store.get(&root, indexed::ROOT_BYTES_MAX)?;
+        let bytes = self.namespace().layers().source().store.get(&root, indexed::ROOT_BYTES_MAX)?;
         Ok(IndexedPart { set, number, checksum: indexed::checksum(&bytes) })
     }
 }

@@ -18,13 +18,13 @@ impl Session {
     /// `NotFound`, `Exists`, `Denied`; `IsADirectory` for a directory; `TooManyLinks` over
     /// `LINKS_MAX` names.
     pub fn link(&self, old_dir: &Dir, old_name: &[u8], dir: &Dir, name: &[u8]) -> Result<Inode> {
-        let mut flushes = self.files().flushes();
+        let mut flushes = self.namespace().files().flushes();
         let mut inode = self.add_name((old_dir, old_name), (dir, name))?;
         // Never wait for a file while holding the structure lock: the thread that has the file may
         // be waiting for that lock.
-        while !self.files().overlay(&mut inode, flushes) {
-            flushes = self.files().flushes();
-            inode = self.linked(inode.id, false)?;
+        while !self.namespace().files().overlay(&mut inode, flushes) {
+            flushes = self.namespace().files().flushes();
+            inode = self.namespace().linked(inode.id, false)?;
         }
         Ok(inode)
     }
@@ -39,7 +39,7 @@ impl Session {
         old_dir.check_name(old_name)?;
         self.check_search(old_dir, old_name)?;
         loop {
-            let current = self.entry(old_dir, old_name, false)?;
+            let current = self.namespace().entry(old_dir, old_name, false)?;
             let current = current.ok_or_else(|| not_found(old_name))?;
             self.check_vacant(dir, name)?;
             check_not_directory(&current, old_name)?;
@@ -94,7 +94,7 @@ impl Session {
         });
         // Also if it could not be made durable: the old name may be removed.
         if is_shown {
-            self.files().linked(id);
+            self.namespace().files().linked(id);
         }
         linked
     }

@@ -44,7 +44,7 @@ impl Session {
     /// The inode that [`Session::make`] puts.
     #[inline]
     pub(super) fn new_for_other(&self, new: &NewFile) -> Result<Inode> {
-        if !self.identity().is_root() {
+        if !self.namespace().identity().is_root() {
             let context = "only a session of the superuser can make files for others";
             return Err(Error::new(Kind::NotPermitted, context));
         }
@@ -119,17 +119,17 @@ mod tests {
         let (inode, new) = session.make_dir(root, b"new", &NEW_DIRECTORY)?;
         assert!(new.is_absent_below() && (inode.uid, inode.gid) == (7, 7));
         let (inside, _) = session.make_dir(&new, b"inside", &NEW_DIRECTORY)?;
-        assert!(session.open_dir(&new, b"inside", &inside)?.is_absent_below());
-        let old = session.lookup(root, b"old", false)?;
-        assert!(!session.open_dir(root, b"old", &old)?.is_absent_below());
+        assert!(session.namespace().open_dir(&new, b"inside", &inside)?.is_absent_below());
+        let old = session.namespace().lookup(root, b"old", false)?;
+        assert!(!session.namespace().open_dir(root, b"old", &old)?.is_absent_below());
         // If made again, or moved here, it may have entries in a layer below.
         session.rmdir(&new, b"inside")?;
         let (again, again_dir) = session.make_dir(&new, b"inside", &NEW_DIRECTORY)?;
         drop(again_dir);
-        assert!(!session.open_dir(&new, b"inside", &again)?.is_absent_below());
+        assert!(!session.namespace().open_dir(&new, b"inside", &again)?.is_absent_below());
         session.rename((root, b"old"), (&new, b"moved"), crate::ops::RenameFlags::Replace)?;
-        let moved = session.lookup(&new, b"moved", false)?;
-        assert!(!session.open_dir(&new, b"moved", &moved)?.is_absent_below());
+        let moved = session.namespace().lookup(&new, b"moved", false)?;
+        assert!(!session.namespace().open_dir(&new, b"moved", &moved)?.is_absent_below());
         Ok(())
     }
 
@@ -142,7 +142,7 @@ mod tests {
             let name = number.to_string();
             let (_, dir) = session.make_dir(session.root(), name.as_bytes(), &NEW_DIRECTORY)?;
             session.create(&dir, b"file", 0o644)?;
-            assert!(session.touched_count() <= TOUCHED_MAX + 1);
+            assert!(session.namespace().touched_count() <= TOUCHED_MAX + 1);
         }
         Ok(())
     }
@@ -166,6 +166,6 @@ mod tests {
         let set = session.set();
         drop(session);
         let session = Repository::new(store).resume(set, options(Durability::Always))?;
-        session.lookup(session.root(), b"next", false).map(drop)
+        session.namespace().lookup(session.root(), b"next", false).map(drop)
     }
 }

@@ -109,7 +109,7 @@ impl Session {
     /// `NotFound`, `Denied`, `NotADirectory`, `NotEmpty`; `NotPermitted` because of a sticky bit.
     pub fn rmdir(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         let check = |node: &Dir| {
-            if self.is_empty(node)? {
+            if self.namespace().is_empty(node)? {
                 return Ok(());
             }
             Err(Error::new(Kind::NotEmpty, format!("{}: directory not empty", show(name))))
@@ -127,8 +127,8 @@ impl Session {
     /// owner or the superuser, since permissions within the tree are not checked.
     pub fn remove_tree(&self, dir: &Dir, name: &[u8]) -> Result<()> {
         let check = |node: &Dir| {
-            let inode = self.stat_dir(node)?;
-            self.identity().check_owner(&inode, name)
+            let inode = self.namespace().stat_dir(node)?;
+            self.namespace().identity().check_owner(&inode, name)
         };
         self.remove_dir(dir, name, check, |node| self.mark_tree_removed(node)).map(drop)
     }
@@ -145,9 +145,10 @@ impl Session {
         check_name(name)?;
         self.with_structure_locked(|| {
             self.check_search(dir, name)?;
-            let mut inode = self.entry(dir, name, true)?.ok_or_else(|| not_found(name))?;
+            let mut inode =
+                self.namespace().entry(dir, name, true)?.ok_or_else(|| not_found(name))?;
             self.check_removal(dir, &self.inode_of(&inode)?, name)?;
-            let node = self.open_dir(dir, name, &inode)?;
+            let node = self.namespace().open_dir(dir, name, &inode)?;
             check(&node)?;
             let key = key(dir.id(), name);
             let below = self.below(dir, &key)?;
@@ -158,7 +159,7 @@ impl Session {
                 Ok(())
             });
             // A removal that is in memory and could not be made durable is shown, too.
-            if removed.is_ok() || matches!(self.entry(dir, name, true), Ok(None)) {
+            if removed.is_ok() || matches!(self.namespace().entry(dir, name, true), Ok(None)) {
                 node.overlay_times(&mut inode);
                 mark(&node);
             }
@@ -172,7 +173,8 @@ impl Session {
     /// the sum may be too low: an inherited count never falls to zero.
     pub(super) fn drop_link(&self, inode: Inode, now_ns: i64) -> Inode {
         let mut inode = drop_name(inode, now_ns);
-        let is_exact = !self.layers().is_branched() || FileId(inode.id).is_of(self.set());
+        let is_exact =
+            !self.namespace().layers().is_branched() || FileId(inode.id).is_of(self.set());
         inode.nlink = inode.nlink.max(u32::from(!is_exact));
         inode
     }
@@ -181,7 +183,7 @@ impl Session {
     /// and of each directory above one.
     fn mark_tree_removed(&self, node: &DirNode) {
         let mut is_within: HashMap<DirId, bool> = HashMap::from_iter([(node.id(), true)]);
-        for open in self.open_nodes() {
+        for open in self.namespace().open_nodes() {
             let (mut path, mut above, mut found) = (Vec::new(), Some(open.clone()), false);
             while let Some(dir) = above {
                 if let Some(known) = is_within.get(&dir.id()) {

@@ -57,8 +57,11 @@ impl Session {
         let renamed = self.with_structure_locked(|| {
             self.check_search(old_dir, old_name)?;
             self.check_search(dir, name)?;
-            let moved = self.entry(old_dir, old_name, true)?.ok_or_else(|| not_found(old_name))?;
-            let replaced = self.entry(dir, name, true)?;
+            let moved = self
+                .namespace()
+                .entry(old_dir, old_name, true)?
+                .ok_or_else(|| not_found(old_name))?;
+            let replaced = self.namespace().entry(dir, name, true)?;
             match (flags, &replaced) {
                 (RenameFlags::NoReplace, Some(_)) => return Err(exists(name)),
                 (RenameFlags::Exchange, None) => return Err(not_found(name)),
@@ -108,7 +111,9 @@ impl Session {
         if is_exchange {
             return self.check_parent_changes(replaced, dir, name, old_dir);
         }
-        if replaced.is_directory() && !self.is_empty(&*self.open_dir(dir, name, replaced)?)? {
+        if replaced.is_directory()
+            && !self.namespace().is_empty(&*self.namespace().open_dir(dir, name, replaced)?)?
+        {
             return error(Kind::NotEmpty, "directory not empty");
         }
         Ok(())
@@ -117,7 +122,7 @@ impl Session {
     /// Fails if `moved` is a directory whose `..` may not change.
     fn check_parent_changes(&self, moved: &Inode, from: &Dir, name: &[u8], to: &Dir) -> Result<()> {
         if moved.is_directory() && from.id() != to.id() {
-            self.identity().check(crate::stack::identity::WRITE, moved, name)?;
+            self.namespace().identity().check(crate::stack::identity::WRITE, moved, name)?;
         }
         Ok(())
     }
@@ -125,7 +130,7 @@ impl Session {
     /// Returns the inode behind an entry.
     pub(super) fn inode_of(&self, entry: &Inode) -> Result<Inode> {
         match entry.entry {
-            NameKind::Link => self.linked(entry.id, false),
+            NameKind::Link => self.namespace().linked(entry.id, false),
             _ => Ok(entry.clone()),
         }
     }
@@ -179,7 +184,8 @@ impl Session {
         });
         let is_shown = updated.is_ok() || self.shows(dir, name, &moved);
         let gone = replaced.as_ref().filter(|replaced| is_shown && replaced.is_directory());
-        let gone = gone.map(|replaced| self.open_dir(dir, name, replaced)).transpose()?;
+        let gone =
+            gone.map(|replaced| self.namespace().open_dir(dir, name, replaced)).transpose()?;
         gone.iter().for_each(|node| node.set_removed());
         if is_shown {
             self.follow(&moved, old_dir, dir, name);
@@ -231,17 +237,17 @@ impl Session {
     /// failed change, which is in memory and could only not be made durable. Returns false if the
     /// record cannot be read.
     fn shows(&self, dir: &Dir, name: &[u8], inode: &Inode) -> bool {
-        let found = self.entry(dir, name, true).ok().flatten();
+        let found = self.namespace().entry(dir, name, true).ok().flatten();
         found.is_some_and(|found| found.id == inode.id)
     }
 
     /// Updates the recorded place of an open file or directory that moved.
     fn follow(&self, moved: &Inode, from: &Dir, dir: &Dir, name: &[u8]) {
         if moved.is_directory() {
-            let node = self.node(from, name, moved, || false);
+            let node = self.namespace().node(from, name, moved, || false);
             node.set_location(dir.clone(), name.to_vec());
         } else if moved.entry != NameKind::Link {
-            self.files().moved(moved.id, dir, name);
+            self.namespace().files().moved(moved.id, dir, name);
         }
     }
 }

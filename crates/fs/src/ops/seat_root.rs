@@ -37,7 +37,8 @@ impl Session {
         let mut inode = self.new_for_other(&new)?;
         inode.id = id.0;
         let (name, owner) = (id.seat_root_name(), Some((new.uid, new.gid)));
-        self.insert_identified(self.seat_roots(), name.as_bytes(), inode, owner).map(drop)
+        self.insert_identified(self.namespace().seat_roots(), name.as_bytes(), inode, owner)
+            .map(drop)
     }
 
     /// Removes the empty directory `id`, whose name is at another seat. Does nothing if it is gone.
@@ -46,7 +47,7 @@ impl Session {
     /// `NotEmpty`; `NotPermitted` unless the session is the superuser's; errors of the store.
     pub fn remove_seat_root(&self, id: DirId) -> Result<()> {
         let name = id.seat_root_name();
-        match self.rmdir(self.seat_roots(), name.as_bytes()) {
+        match self.rmdir(self.namespace().seat_roots(), name.as_bytes()) {
             Err(error) if error.kind() == Kind::NotFound => Ok(()),
             removed => removed.map(drop),
         }
@@ -62,7 +63,7 @@ impl Session {
         let is_own = self.tree().get(&key, false, &mut row)?;
         let inode = is_own.then(|| Inode::of_buffer(&row)).transpose()?;
         let root = inode.filter(Inode::is_directory).ok_or_else(|| not_found(name.as_bytes()))?;
-        self.open_dir(self.seat_roots(), name.as_bytes(), &root)
+        self.namespace().open_dir(self.namespace().seat_roots(), name.as_bytes(), &root)
     }
 
     /// Returns the attributes that a directory made as `name` in `dir` with permission bits `mode`
@@ -80,7 +81,7 @@ impl Session {
         let _structure = self.read_structure();
         check_name(name)?;
         self.check_change(dir, name)?;
-        if self.entry(dir, name, false)?.is_some() {
+        if self.namespace().entry(dir, name, false)?.is_some() {
             return Err(exists(name));
         }
         let mut inode = Inode::new(NameKind::Is(FileKind::Directory), mode & 0o7777, self.now_ns());
@@ -107,7 +108,7 @@ impl Session {
         let owner = Some((planned.uid, planned.gid));
         match self.insert_identified(dir, name, inode, owner)? {
             Some(inode) => Ok(inode),
-            None => self.lookup(dir, name, false),
+            None => self.namespace().lookup(dir, name, false),
         }
     }
 
@@ -119,7 +120,7 @@ impl Session {
     pub fn seat_root_to_remove(&self, dir: &Dir, name: &[u8]) -> Result<Option<(u16, DirId)>> {
         let _structure = self.read_structure();
         self.check_search(dir, name)?;
-        let Some(inode) = self.entry(dir, name, false)? else { return Ok(None) };
+        let Some(inode) = self.namespace().entry(dir, name, false)? else { return Ok(None) };
         let Some(seat) = inode.seat() else { return Ok(None) };
         self.check_removal(dir, &inode, name)?;
         Ok(Some((seat, inode.dir_id())))
@@ -132,7 +133,7 @@ impl Session {
     /// `Conflict` if it stands for anything else by now; as [`Session::rmdir`].
     pub fn unname_seat_root(&self, dir: &Dir, name: &[u8], id: DirId) -> Result<()> {
         let is_it = |inode: &Inode| inode.seat().is_some() && inode.dir_id() == id;
-        if !self.entry(dir, name, false)?.as_ref().is_some_and(is_it) {
+        if !self.namespace().entry(dir, name, false)?.as_ref().is_some_and(is_it) {
             let what = format!("{}: changed while it was removed", show(name));
             return Err(Error::new(Kind::Conflict, what));
         }
@@ -167,7 +168,7 @@ mod tests {
     fn seat_roots_come_and_go_without_a_trace_in_the_root() -> Result<()> {
         let session = session()?;
         session.flush()?;
-        let before = session.stat(b"/", FollowLinks::No)?;
+        let before = session.namespace().stat(b"/", FollowLinks::No)?;
         std::thread::sleep(std::time::Duration::from_millis(2));
         let id = DirId(77);
         session.make_seat_root(id, &NEW)?;
@@ -181,7 +182,7 @@ mod tests {
         session.remove_seat_root(id)?;
         assert_eq!(session.open_seat_root(id).expect_err("gone").kind(), Kind::NotFound);
         session.flush()?;
-        assert_eq!(session.stat(b"/", FollowLinks::No)?, before);
+        assert_eq!(session.namespace().stat(b"/", FollowLinks::No)?, before);
         Ok(())
     }
 
@@ -196,7 +197,8 @@ mod tests {
         let changes = crate::ops::AttributeChanges { mode: Some(0), ..Default::default() };
         let refused = session.setattr(root, b"far", &changes).expect_err("at another seat");
         assert_eq!(refused.kind(), Kind::CrossDevice);
-        let across = session.find(b"/far/f", FollowLinks::No).expect_err("at another seat");
+        let across =
+            session.namespace().find(b"/far/f", FollowLinks::No).expect_err("at another seat");
         assert_eq!(across.kind(), Kind::CrossDevice);
         let other = session.unname_seat_root(root, b"far", DirId(78)).expect_err("another one");
         assert_eq!(other.kind(), Kind::Conflict);

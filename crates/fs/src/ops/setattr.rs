@@ -60,7 +60,7 @@ impl Session {
         self.check_search(dir, name)?;
         let mut inode = self.update_inode(dir, name, |inode| self.apply(inode, name, changes))?;
         if inode.is_directory() {
-            let node = self.node(dir, name, &inode, || false);
+            let node = self.namespace().node(dir, name, &inode, || false);
             node.set_attributes(&inode);
             node.overlay_times(&mut inode);
         }
@@ -83,7 +83,7 @@ impl Session {
         changes: &AttributeChanges,
     ) -> Result<()> {
         let now_ns = self.now_ns();
-        let identity = self.identity();
+        let identity = self.namespace().identity();
         if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
             identity.check_owner(inode, name)?;
         }
@@ -106,7 +106,7 @@ impl Session {
             inode.mtime_ns = changes.mtime_ns.unwrap_or(inode.mtime_ns);
             if changes.mtime_ns.is_some()
                 && inode.is_directory()
-                && let Some(node) = self.open_node(inode.dir_id())
+                && let Some(node) = self.namespace().open_node(inode.dir_id())
             {
                 node.forget_touch();
             }
@@ -121,7 +121,7 @@ impl Session {
         name: &[u8],
         changes: &AttributeChanges,
     ) -> Result<()> {
-        let identity = self.identity();
+        let identity = self.namespace().identity();
         if changes.uid == Some(NO_ID) || changes.gid == Some(NO_ID) {
             let context = format!("{}: {NO_ID} is not a user or group", show(name));
             return Err(Error::new(Kind::Invalid, context));
@@ -199,10 +199,10 @@ impl Session {
         match inode.kind() {
             Some(FileKind::File) => {}
             Some(FileKind::Directory) if inode.mode & 0o1000 == 0 => {}
-            Some(FileKind::Directory) => self.identity().check_owner(inode, name)?,
+            Some(FileKind::Directory) => self.namespace().identity().check_owner(inode, name)?,
             _ => return Err(not_permitted(name)),
         }
-        self.identity().check(WRITE, inode, name)
+        self.namespace().identity().check(WRITE, inode, name)
     }
 
     fn update_xattrs(
@@ -230,7 +230,7 @@ impl Session {
     ) -> Result<()> {
         if attribute.starts_with(b"user.") {
             self.check_user_xattr(inode, name)?;
-        } else if !self.identity().is_root() {
+        } else if !self.namespace().identity().is_root() {
             return Err(not_permitted(attribute));
         }
         let mut xattrs = xattr::decode(&inode.xattrs)?;

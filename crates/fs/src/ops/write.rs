@@ -58,11 +58,11 @@ impl Session {
     ) -> Result<Inode> {
         let check = |inode: &Inode| {
             check_file(inode, name)?;
-            self.identity().check(WRITE, inode, name)
+            self.namespace().identity().check(WRITE, inode, name)
         };
         check_name(name)?;
         self.check_search(dir, name)?;
-        check(&self.lookup(dir, name, false)?)?;
+        check(&self.namespace().lookup(dir, name, false)?)?;
         self.bound_garbage();
         let _content = self.pin_data_logs();
         let content = self.store_content(fill)?;
@@ -75,7 +75,7 @@ impl Session {
                 check(inode)?;
                 let before = inode.clone();
                 content.put_in(inode);
-                content_changed(inode, self.identity(), now_ns);
+                content_changed(inode, self.namespace().identity(), now_ns);
                 replaced = Some((before, inode.clone()));
                 Ok(())
             })
@@ -83,7 +83,7 @@ impl Session {
         // Open files follow the shown record, even if it could not be made durable.
         let is_shown = |after: &Inode| rewritten.is_ok() || self.shows_record(dir, name, after);
         if let Some((before, after)) = replaced.filter(|(_, after)| is_shown(after)) {
-            self.files().rewritten(self, &after);
+            self.namespace().files().rewritten(self, &after);
             self.add_garbage_of(&before);
             if before.mapped && rewritten.is_ok() {
                 // The old segments hide nothing. If they stay, for lack of room, the next write
@@ -97,9 +97,9 @@ impl Session {
     /// Returns whether the record of the file `name` in `dir` is `inode`, apart from its sequence
     /// number.
     fn shows_record(&self, dir: &Dir, name: &[u8], inode: &Inode) -> bool {
-        let shown = self.entry(dir, name, true).ok().flatten();
+        let shown = self.namespace().entry(dir, name, true).ok().flatten();
         let shown = shown.and_then(|shown| match shown.entry {
-            NameKind::Link => self.linked(shown.id, true).ok(),
+            NameKind::Link => self.namespace().linked(shown.id, true).ok(),
             _ => Some(shown),
         });
         shown.is_some_and(|shown| Inode { seq: inode.seq, ..shown } == *inode)

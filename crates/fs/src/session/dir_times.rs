@@ -20,11 +20,11 @@ impl Session {
 
     /// Writes the times of directories to their records.
     pub(crate) fn write_dir_times(&self) -> Result<()> {
-        let mut touched = self.take_touched();
+        let mut touched = self.namespace().take_touched();
         while let Some(node) = touched.last() {
             if let Err(error) = self.write_times_of(node) {
                 // They are kept for the next attempt, for example if there was no room.
-                self.touched_still(touched);
+                self.namespace().touched_still(touched);
                 return Err(error);
             }
             touched.pop();

@@ -17,7 +17,6 @@ pub mod request_record;
 pub(crate) mod set_ids;
 pub mod view;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
@@ -129,7 +128,7 @@ impl SessionOptions {
 /// session.file(&file).write(0, b"state")?;
 /// session.file(&file).sync()?;
 /// session.rename((&dir, b"0.part"), (&dir, b"0"), RenameFlags::Replace)?;
-/// assert_eq!(session.stat("/steps/0", FollowLinks::No)?.size, 5);
+/// assert_eq!(session.namespace().stat("/steps/0", FollowLinks::No)?.size, 5);
 /// assert_eq!(&session.file(&file).read(0, 100)?[..], b"state");
 /// drop(file);
 /// session.publish("steps")?;
@@ -167,14 +166,6 @@ struct SharedSession {
     unreleased: Mutex<Vec<u128>>,
 }
 
-impl Deref for Session {
-    type Target = Namespace;
-
-    fn deref(&self) -> &Namespace {
-        &self.namespace
-    }
-}
-
 impl Session {
     pub(crate) fn new(
         namespace: Namespace,
@@ -208,6 +199,18 @@ impl Session {
     pub fn acting_as(&self, identity: Identity) -> Self {
         let (namespace, shared) = (self.namespace.acting_as(identity), self.shared.clone());
         Self { namespace, shared, attached: None }
+    }
+
+    /// The file system that the session shows: its changes, above what it builds on.
+    #[must_use]
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The root directory, where changes start.
+    #[must_use]
+    pub fn root(&self) -> &Dir {
+        self.namespace.root()
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -421,7 +424,7 @@ impl Session {
     /// Sets the owner of a new inode in `dir`, and the attributes that a set-group-id directory
     /// passes on.
     pub(crate) fn own(&self, dir: &DirNode, inode: &mut Inode, owner: Option<(u32, u32)>) {
-        let identity = self.identity();
+        let identity = self.namespace.identity();
         (inode.uid, inode.gid) = owner.unwrap_or((identity.uid, identity.gid));
         if dir.mode() & 0o2000 != 0 {
             inode.gid = dir.owner().1;
@@ -489,10 +492,10 @@ impl Session {
     /// Writes the root's own record unless a layer has one. That applies to the first session of a
     /// file system, and to one that resumes a set whose log did not survive.
     pub(crate) fn make_root(&self, new_root: &NewRoot) -> Result<()> {
-        if self.namespace.entry(self.namespace.root(), b"", false)?.is_some() {
+        if self.namespace.entry(self.root(), b"", false)?.is_some() {
             return Ok(());
         }
-        let identity = self.identity();
+        let identity = self.namespace.identity();
         let owner = new_root.owner.unwrap_or((identity.uid, identity.gid));
         let now_ns = self.now_ns();
         self.update_root(|root| {
@@ -507,7 +510,7 @@ impl Session {
         &self,
         mut change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<()> {
-        let current = self.namespace.stat_dir(self.namespace.root())?;
+        let current = self.namespace.stat_dir(self.root())?;
         let key = key(DirId::ROOT, b"");
         self.update([key], |[own], batch| {
             let mut inode = match own {
@@ -516,7 +519,7 @@ impl Session {
             };
             change(&mut inode)?;
             put(batch, &key, &inode);
-            self.namespace.root().set_attributes(&inode);
+            self.root().set_attributes(&inode);
             Ok(())
         })
     }

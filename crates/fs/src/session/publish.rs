@@ -34,7 +34,7 @@ impl Session {
     /// during the call, the session is complete and takes no more changes. `Fenced`; errors of the
     /// store: the call may then be repeated.
     pub fn publish(&self, name: &str) -> Result<SetId> {
-        let store = self.layers().source().store.clone();
+        let store = self.namespace().layers().source().store.clone();
         let set = self.set();
         let seen: Arc<Mutex<Option<SeenPart>>> = Arc::default();
         // Before the commit, which proves that no collection has condemned the set.
@@ -89,7 +89,7 @@ impl Session {
         if is_complete() {
             return check().map(|()| false);
         }
-        let _shown = self.files().show();
+        let _shown = self.namespace().files().show();
         self.write_back_metadata()?;
         // A change made between the flush and the commit would be in no table, and in no log that
         // is ever read, although it was acknowledged.
@@ -138,7 +138,7 @@ impl Session {
         name: &str,
         take: impl FnOnce(SetId, &dyn Fn() -> Result<Manifest>) -> Result<Vec<Manifest>>,
     ) -> Result<SetId> {
-        let store = self.layers().source().store.clone();
+        let store = self.namespace().layers().source().store.clone();
         let snapshot = self.draw_set_id();
         let seen = names::see_free_for(&*store, &**self.clock(), name, snapshot)?;
         let mut parts = take(snapshot, &|| self.snapshot_part(snapshot))?;
@@ -167,8 +167,8 @@ impl Session {
     /// # Errors
     /// `Fenced`; errors of the store.
     pub fn snapshot_part(&self, snapshot: SetId) -> Result<Manifest> {
-        let store = self.layers().source().store.clone();
-        let shown = self.files().show();
+        let store = self.namespace().layers().source().store.clone();
+        let shown = self.namespace().files().show();
         self.write_back_metadata()?;
         let adopting = self.adopting();
         // Held before its tables are listed: a collector that finds one of them obsolete sees this
@@ -194,7 +194,11 @@ impl Session {
     /// tables refer only to existing ones. Waits for a thread that reclaims data logs.
     fn hold_own_set(&self, snapshot: SetId) -> Result<()> {
         let _content = self.pin_data_logs();
-        marker::hold(&*self.layers().source().store, self.set(), &MarkerHolder::Set(snapshot))
+        marker::hold(
+            &*self.namespace().layers().source().store,
+            self.set(),
+            &MarkerHolder::Set(snapshot),
+        )
     }
 }
 

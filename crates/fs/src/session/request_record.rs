@@ -94,7 +94,7 @@ impl Session {
         inode.id = DirId::REQUESTS.0;
         let dir = DirNode::new(&inode, None, false, &Default::default());
         let mut names = Vec::new();
-        self.list_unchecked(&dir, &DirCursor::default(), &mut |entry| {
+        self.namespace().list_unchecked(&dir, &DirCursor::default(), &mut |entry| {
             names.push(entry.name().to_vec());
             Ok(ControlFlow::Continue(()))
         })?;

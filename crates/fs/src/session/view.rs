@@ -22,7 +22,7 @@ impl NamespaceView {
     pub fn namespace(&self) -> &Namespace {
         match self {
             Self::Snapshot(namespace) => namespace,
-            Self::Session(session) => session,
+            Self::Session(session) => session.namespace(),
         }
     }
 

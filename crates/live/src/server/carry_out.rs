@@ -131,7 +131,7 @@ impl<'a> ClientSession<'a> {
         let session = served.session_of(identity);
         let superuser = served.session_of(Identity::root());
         let directories =
-            OpenDirectories::new(session.root().clone(), session.seat_roots().clone());
+            OpenDirectories::new(session.root().clone(), session.namespace().seat_roots().clone());
         let lacking = BTreeSet::new();
         Self {
             served,

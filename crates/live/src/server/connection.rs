@@ -180,7 +180,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     mut answers: AnswerWriter<S>,
     mut received: Vec<u8>,
 ) -> Result<bool> {
-    let is_far = served.session().is_far();
+    let is_far = served.session().namespace().is_far();
     loop {
         while !received.is_empty() {
             while !served.commit().has_lease() {

@@ -171,7 +171,7 @@ impl LiveServer {
         let clients = read_clients(&session, &*clock, &open_files)?;
         let metrics = ServerMetrics::default();
         let (commit, commit_thread) = GroupCommit::start(
-            session.acting_as(session.identity().clone()),
+            session.acting_as(session.namespace().identity().clone()),
             clock,
             (looked_ns, metrics.commits.clone()),
         )?;

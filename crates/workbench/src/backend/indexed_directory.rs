@@ -90,7 +90,7 @@ impl IndexedDirectoryBackend {
             return Ok(reader.clone());
         }
         let session = self.working_set.session()?;
-        let found = entry::find(&session, &[b"/", OBJECTS].concat())?;
+        let found = entry::find(session.namespace(), &[b"/", OBJECTS].concat())?;
         let found = found.filter(|found| found.rest.is_empty()).ok_or_else(|| {
             let what = format!("{}: the directory has not been flushed", self.target());
             Error::new(Kind::NotFound, what)

@@ -75,9 +75,9 @@ impl Backend for LibraryBackend {
         let mut objects = 0;
         let root = session.root().clone();
         for rank in numbered(&session, &root, "rank-")? {
-            let sets = session.open_dir(&root, &rank.name, &rank.inode)?;
+            let sets = session.namespace().open_dir(&root, &rank.name, &rank.inode)?;
             for set in numbered(&session, &sets, "set-")? {
-                let inside = session.open_dir(&sets, &set.name, &set.inode)?;
+                let inside = session.namespace().open_dir(&sets, &set.name, &set.inode)?;
                 for object in numbered(&session, &inside, "object-")? {
                     session.unlink(&inside, &object.name)?;
                     objects += 1;
@@ -97,7 +97,7 @@ impl Backend for LibraryBackend {
 
 /// The entries of `dir` that are named by `prefix` and a number.
 fn numbered(session: &Session, dir: &Dir, prefix: &str) -> Result<Vec<DirEntry>> {
-    let mut entries = session.read_dir(dir, &DirCursor::default(), usize::MAX)?;
+    let mut entries = session.namespace().read_dir(dir, &DirCursor::default(), usize::MAX)?;
     entries.retain(|entry| is_numbered(&entry.name, prefix));
     Ok(entries)
 }
@@ -105,7 +105,7 @@ fn numbered(session: &Session, dir: &Dir, prefix: &str) -> Result<Vec<DirEntry>>
 /// Number of entries of `dir`.
 fn count(session: &Session, dir: &Dir) -> Result<u64> {
     let mut entries = 0;
-    session.list(dir, &DirCursor::default(), &mut |_| {
+    session.namespace().list(dir, &DirCursor::default(), &mut |_| {
         entries += 1;
         Ok(std::ops::ControlFlow::Continue(()))
     })?;
@@ -123,7 +123,7 @@ impl LibraryConnection {
         if let Some(dir) = self.datasets.get(&dataset) {
             return Ok(dir.clone());
         }
-        let dir = self.session.dir(format!("/{dataset}"))?;
+        let dir = self.session.namespace().dir(format!("/{dataset}"))?;
         self.datasets.insert(dataset, dir.clone());
         Ok(dir)
     }
@@ -149,7 +149,7 @@ impl BackendConnection for LibraryConnection {
     }
 
     fn mkdir(&mut self, dataset: DatasetId) -> Result<()> {
-        let rank = self.session.dir(format!("/rank-{}", dataset.rank))?;
+        let rank = self.session.namespace().dir(format!("/rank-{}", dataset.rank))?;
         let name = format!("set-{}", dataset.number);
         let dir = self.session.mkdir(&rank, name.as_bytes(), 0o755)?;
         self.datasets.insert(dataset, dir);
@@ -158,7 +158,7 @@ impl BackendConnection for LibraryConnection {
 
     fn rmdir(&mut self, dataset: DatasetId) -> Result<()> {
         self.datasets.remove(&dataset);
-        let rank = self.session.dir(format!("/rank-{}", dataset.rank))?;
+        let rank = self.session.namespace().dir(format!("/rank-{}", dataset.rank))?;
         self.session.rmdir(&rank, format!("set-{}", dataset.number).as_bytes()).map(drop)
     }
 
@@ -169,14 +169,14 @@ impl BackendConnection for LibraryConnection {
 
     fn stat(&mut self, object: ObjectId) -> Result<u64> {
         let (dir, name) = (self.dataset(object.dataset)?, name_of(object));
-        self.session.lookup(&dir, name.as_bytes(), false).map(|inode| inode.size)
+        self.session.namespace().lookup(&dir, name.as_bytes(), false).map(|inode| inode.size)
     }
 
     fn read(&mut self, object: ObjectId, content: &mut Vec<u8>) -> Result<()> {
         let (dir, name) = (self.dataset(object.dataset)?, name_of(object));
-        let inode = self.session.lookup(&dir, name.as_bytes(), true)?;
+        let inode = self.session.namespace().lookup(&dir, name.as_bytes(), true)?;
         content.clear();
-        self.session.read_all(&inode, &mut |piece| {
+        self.session.namespace().read_all(&inode, &mut |piece| {
             content.extend_from_slice(piece);
             Ok(())
         })
@@ -194,7 +194,7 @@ impl BackendConnection for LibraryConnection {
         }
         let (mut entries, mut cursor) = (0, DirCursor::default());
         loop {
-            let page = self.session.read_dir(&dir, &cursor, PAGE_ENTRIES)?;
+            let page = self.session.namespace().read_dir(&dir, &cursor, PAGE_ENTRIES)?;
             entries += page.len() as u64;
             match page.last() {
                 Some(last) if page.len() == PAGE_ENTRIES => cursor = DirCursor::after(&last.name),

@@ -73,8 +73,10 @@ impl LibrarySession {
     /// As [`super::Backend::read_marker`].
     pub(super) fn read_marker(&self) -> Result<Option<Vec<u8>>> {
         let session = self.session()?;
-        match session.lookup(session.root(), MARKER, true) {
-            Ok(inode) => Ok(Some(session.read(&inode, 0, MARKER_BYTES_MAX as usize)?.to_vec())),
+        match session.namespace().lookup(session.root(), MARKER, true) {
+            Ok(inode) => {
+                Ok(Some(session.namespace().read(&inode, 0, MARKER_BYTES_MAX as usize)?.to_vec()))
+            }
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -113,7 +115,7 @@ impl LibrarySession {
         let root = session.root().clone();
         session.unlink(&root, MARKER)?;
         // The name stays if the snapshot has more than a working set.
-        if !session.read_dir(&root, &DirCursor::default(), 1)?.is_empty() {
+        if !session.namespace().read_dir(&root, &DirCursor::default(), 1)?.is_empty() {
             let what = "has files that are not of a working set, so the snapshot stays; delete it with \
                         `esker delete` if nobody needs them";
             return Err(Error::new(Kind::NotEmpty, format!("{} {what}", self.name)));

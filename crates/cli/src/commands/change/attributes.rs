@@ -30,18 +30,19 @@ pub fn change_tree(
 ) -> Result<()> {
     if !recursive {
         let changed = session
+            .namespace()
             .find(&location.path, FollowLinks::Yes)
             .and_then(|found| change(session, &found, &changes(&found.inode)));
         return changed.map_err(|error| location.in_error(error));
     }
-    session.traverse(&location.path, FollowLinks::Yes, WalkOrder::Stored, &mut |step| {
+    session.namespace().traverse(&location.path, FollowLinks::Yes, WalkOrder::Stored, &mut |step| {
         let visit = match step {
             WalkStep::Entry(visit) => visit,
             WalkStep::Left(_) => return Ok(WalkNext::Into),
             WalkStep::Unreadable(_, error) => return Err(error),
         };
         let follow = if visit.depth == 0 { FollowLinks::Yes } else { FollowLinks::No };
-        let found = session.find(visit.path, follow)?;
+        let found = session.namespace().find(visit.path, follow)?;
         if found.inode.kind() != Some(esker_fs::inode::FileKind::Symlink) {
             change(session, &found, &changes(&found.inode))?;
         }

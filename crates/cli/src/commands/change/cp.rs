@@ -47,7 +47,7 @@ impl CopyCommand {
         let stack = one_stack(&self.locations);
         let (target, sources) = self.locations.split_last().expect("clap asks for two");
         ChangedSession::open(context, stack, &self.change)?.run(context, |session| {
-            let into = session.stat(&target.path, FollowLinks::Yes);
+            let into = session.namespace().stat(&target.path, FollowLinks::Yes);
             let into = into.is_ok_and(|inode| inode.is_directory());
             if sources.len() > 1 && !into {
                 let what = format!("{target} is not a directory, which several files need");
@@ -69,12 +69,12 @@ impl CopyCommand {
         target: &StackPath,
         umask: u32,
     ) -> Result<()> {
-        if let Some(key) = entry::find_key(session, &source.path)? {
-            let (inode, values) = key.key_file(&session.layers().source().store)?;
+        if let Some(key) = entry::find_key(session.namespace(), &source.path)? {
+            let (inode, values) = key.key_file(&session.namespace().layers().source().store)?;
             return self.key(session, (&inode, &values), &target.path, umask);
         }
         let follow = if self.recursive { FollowLinks::No } else { FollowLinks::Yes };
-        let found = session.find(&source.path, follow)?;
+        let found = session.namespace().find(&source.path, follow)?;
         if !found.inode.is_directory() {
             return self.file(session, &found, &target.path, umask);
         }
@@ -88,24 +88,34 @@ impl CopyCommand {
         }
         // Directories get their final modes only after they are filled.
         let mut made = Vec::new();
-        session.traverse(&source.path, FollowLinks::No, WalkOrder::Stored, &mut |step| {
-            let visit = match step {
-                WalkStep::Entry(visit) => visit,
-                WalkStep::Left(_) => return Ok(WalkNext::Into),
-                WalkStep::Unreadable(_, error) => return Err(error),
-            };
-            let path = [&to, &visit.path[from.len()..]].concat();
-            if visit.inode.is_directory() {
-                make_dir(session, &path)?;
-                made.push((path, visit.inode.clone()));
-            } else {
-                let found = session.find(visit.path, FollowLinks::No)?;
-                self.file(session, &found, &path, umask)?;
-            }
-            Ok(WalkNext::Into)
-        })?;
+        session.namespace().traverse(
+            &source.path,
+            FollowLinks::No,
+            WalkOrder::Stored,
+            &mut |step| {
+                let visit = match step {
+                    WalkStep::Entry(visit) => visit,
+                    WalkStep::Left(_) => return Ok(WalkNext::Into),
+                    WalkStep::Unreadable(_, error) => return Err(error),
+                };
+                let path = [&to, &visit.path[from.len()..]].concat();
+                if visit.inode.is_directory() {
+                    make_dir(session, &path)?;
+                    made.push((path, visit.inode.clone()));
+                } else {
+                    let found = session.namespace().find(visit.path, FollowLinks::No)?;
+                    self.file(session, &found, &path, umask)?;
+                }
+                Ok(WalkNext::Into)
+            },
+        )?;
         made.iter().rev().try_for_each(|(path, inode)| {
-            self.give_attributes(session, &session.find(path, FollowLinks::No)?, inode, umask)
+            self.give_attributes(
+                session,
+                &session.namespace().find(path, FollowLinks::No)?,
+                inode,
+                umask,
+            )
         })
     }
 
@@ -124,25 +134,30 @@ impl CopyCommand {
             left = later;
             Ok(now.len())
         };
-        let (dir, name) = session.locate(path)?;
-        match session.lookup(&dir, name, false) {
+        let (dir, name) = session.namespace().locate(path)?;
+        match session.namespace().lookup(&dir, name, false) {
             Err(error) if error.kind() == Kind::NotFound => {
                 session.create_with(&dir, name, 0o600, &mut fill)?;
             }
             existing => {
-                session.identity().check(WRITE, &existing?, name)?;
+                session.namespace().identity().check(WRITE, &existing?, name)?;
                 session.rewrite(&dir, name, &mut fill)?;
                 if !self.preserve {
                     return Ok(());
                 }
             }
         }
-        self.give_attributes(session, &session.find(path, FollowLinks::No)?, inode, umask)
+        self.give_attributes(
+            session,
+            &session.namespace().find(path, FollowLinks::No)?,
+            inode,
+            umask,
+        )
     }
 
     /// Copies anything but a directory.
     fn file(&self, session: &Session, from: &PathTarget, path: &[u8], umask: u32) -> Result<()> {
-        let (dir, name) = session.locate(path)?;
+        let (dir, name) = session.namespace().locate(path)?;
         let inode = &from.inode;
         match inode.kind() {
             Some(FileKind::File) => return self.regular(session, from, (&dir, name), umask),
@@ -152,7 +167,12 @@ impl CopyCommand {
             }
             Some(kind) => session.mknod(&dir, name, kind, 0o600, inode.rdev)?,
         };
-        self.give_attributes(session, &session.find(path, FollowLinks::No)?, inode, umask)
+        self.give_attributes(
+            session,
+            &session.namespace().find(path, FollowLinks::No)?,
+            inode,
+            umask,
+        )
     }
 
     fn regular(
@@ -162,8 +182,8 @@ impl CopyCommand {
         (dir, name): (&Dir, &[u8]),
         umask: u32,
     ) -> Result<()> {
-        session.identity().check(READ, &from.inode, &from.name)?;
-        let existing = match session.lookup(dir, name, false) {
+        session.namespace().identity().check(READ, &from.inode, &from.name)?;
+        let existing = match session.namespace().lookup(dir, name, false) {
             Ok(existing) => Some(existing),
             Err(error) if error.kind() == Kind::NotFound => None,
             Err(error) => return Err(error),
@@ -173,7 +193,7 @@ impl CopyCommand {
                 return Err(Error::new(Kind::Invalid, "they are the same file"));
             }
             Some(existing) => {
-                session.identity().check(WRITE, existing, name)?;
+                session.namespace().identity().check(WRITE, existing, name)?;
                 session.open_file(dir, name)?
             }
             None => session.create_file(dir, name, 0o600)?,
@@ -188,7 +208,7 @@ impl CopyCommand {
         if existing.is_some() && !self.preserve {
             return Ok(());
         }
-        let inode = session.lookup(dir, name, true)?;
+        let inode = session.namespace().lookup(dir, name, true)?;
         let found = PathTarget { dir: dir.clone(), name: name.to_vec(), inode };
         self.give_attributes(session, &found, &from.inode, umask)
     }
@@ -210,12 +230,12 @@ impl CopyCommand {
             };
             return attributes::change(session, copy, &changes);
         }
-        for (name, value) in session.xattrs(original)? {
+        for (name, value) in session.namespace().xattrs(original)? {
             session.set_xattr(&copy.dir, &copy.name, (&name, &value), XattrSet::Any)?;
         }
-        let is_root = session.identity().is_root();
-        let keeps_owner = is_root || original.uid == session.identity().uid;
-        let keeps_group = is_root || session.identity().is_member(original.gid);
+        let is_root = session.namespace().identity().is_root();
+        let keeps_owner = is_root || original.uid == session.namespace().identity().uid;
+        let keeps_group = is_root || session.namespace().identity().is_member(original.gid);
         let set_id = if keeps_owner && keeps_group { 0 } else { 0o6000 };
         let owner = AttributeChanges {
             uid: is_root.then_some(original.uid),
@@ -235,9 +255,9 @@ impl CopyCommand {
 
 /// Creates the directory at `path` unless it exists.
 fn make_dir(session: &Session, path: &[u8]) -> Result<()> {
-    let (dir, name) = session.locate(path)?;
+    let (dir, name) = session.namespace().locate(path)?;
     match session.mkdir(&dir, name, 0o700) {
-        Err(error) if error.kind() == Kind::Exists => session.dir(path).map(drop),
+        Err(error) if error.kind() == Kind::Exists => session.namespace().dir(path).map(drop),
         made => made.map(drop),
     }
 }

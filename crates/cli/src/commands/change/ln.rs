@@ -64,19 +64,22 @@ impl LinkCommand {
                 target.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty()).unwrap_or(b"")
             }
         };
-        let link = match session.stat(&self.link.path, FollowLinks::Yes) {
+        let link = match session.namespace().stat(&self.link.path, FollowLinks::Yes) {
             Ok(inode) if inode.is_directory() => self.link.join(own_name),
             _ => self.link.clone(),
         };
-        let (dir, name) = session.locate(&link.path).map_err(|error| link.in_error(error))?;
-        if self.force && session.lookup(&dir, name, false).is_ok() {
+        let (dir, name) =
+            session.namespace().locate(&link.path).map_err(|error| link.in_error(error))?;
+        if self.force && session.namespace().lookup(&dir, name, false).is_ok() {
             session.unlink(&dir, name)?;
         }
         let linked = match target {
             None => session.symlink(&dir, name, self.target.as_bytes()),
             Some(target) => {
-                let (old_dir, old_name) =
-                    session.locate(&target.path).map_err(|error| target.in_error(error))?;
+                let (old_dir, old_name) = session
+                    .namespace()
+                    .locate(&target.path)
+                    .map_err(|error| target.in_error(error))?;
                 session.link(&old_dir, old_name, &dir, name)
             }
         };

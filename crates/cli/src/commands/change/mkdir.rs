@@ -61,7 +61,7 @@ impl MkdirCommand {
         (mode, mode_of_parents): (u32, u32),
     ) -> Result<Dir> {
         if !self.parents {
-            let (dir, name) = session.locate(path)?;
+            let (dir, name) = session.namespace().locate(path)?;
             return session.mkdir(&dir, name, mode);
         }
         // As in mkdir(1), the mode applies only to the last directory.
@@ -79,7 +79,7 @@ fn parent_of(path: &[u8]) -> Option<&[u8]> {
 
 /// Opens the directory at `path`, creating it and missing parents with `mode`.
 pub fn make_dirs(session: &Session, path: &[u8], mode: u32) -> Result<Dir> {
-    match session.dir(path) {
+    match session.namespace().dir(path) {
         Err(error) if error.kind() == Kind::NotFound => {}
         found => return found,
     }

@@ -62,7 +62,7 @@ impl MoveCommand {
 }
 
 fn is_directory(session: &Session, location: &StackPath) -> Result<bool> {
-    match session.stat(&location.path, FollowLinks::Yes) {
+    match session.namespace().stat(&location.path, FollowLinks::Yes) {
         Ok(inode) => Ok(inode.is_directory()),
         Err(error) if error.kind() == Kind::NotFound => Ok(false),
         Err(error) => Err(error),
@@ -76,7 +76,8 @@ fn rename(
     flags: RenameFlags,
 ) -> Result<()> {
     let locate = |location: &'_ StackPath| {
-        let found = session.locate(&location.path).map(|(dir, name)| (dir, name.to_vec()));
+        let found =
+            session.namespace().locate(&location.path).map(|(dir, name)| (dir, name.to_vec()));
         found.map_err(|error| location.in_error(error))
     };
     let ((old_dir, old_name), (dir, name)) = (locate(source)?, locate(target)?);

@@ -81,7 +81,7 @@ impl PutCommand {
 
     fn write(&self, session: &Session, reader: &mut dyn Read, mode: u32) -> Result<()> {
         let mut target = self.target.clone();
-        let exists = match session.stat(&target.path, FollowLinks::Yes) {
+        let exists = match session.namespace().stat(&target.path, FollowLinks::Yes) {
             Ok(inode) if inode.is_directory() => {
                 let name =
                     self.source.file_name().filter(|name| *name != "-").ok_or_else(|| {
@@ -89,7 +89,7 @@ impl PutCommand {
                         Error::new(Kind::IsADirectory, what)
                     })?;
                 target = target.join(name.as_bytes());
-                session.stat(&target.path, FollowLinks::Yes).is_ok()
+                session.namespace().stat(&target.path, FollowLinks::Yes).is_ok()
             }
             Ok(_) => true,
             Err(error) if error.kind() == Kind::NotFound => false,
@@ -107,11 +107,11 @@ impl PutCommand {
         };
         let mut write = || match exists {
             true => {
-                let found = session.find(&target.path, FollowLinks::Yes)?;
+                let found = session.namespace().find(&target.path, FollowLinks::Yes)?;
                 session.rewrite(&found.dir, &found.name, &mut fill)
             }
             false => {
-                let (dir, name) = session.locate(&target.path)?;
+                let (dir, name) = session.namespace().locate(&target.path)?;
                 session.create_with(&dir, name, mode, &mut fill)
             }
         };

@@ -50,8 +50,8 @@ impl RemoveCommand {
     }
 
     fn remove(&self, session: &Session, location: &StackPath) -> Result<()> {
-        let inode = session.stat(&location.path, FollowLinks::No)?;
-        let (dir, name) = session.locate(&location.path)?;
+        let inode = session.namespace().stat(&location.path, FollowLinks::No)?;
+        let (dir, name) = session.namespace().locate(&location.path)?;
         if !inode.is_directory() {
             return session.unlink(&dir, name).map(drop);
         }

@@ -90,12 +90,12 @@ impl TouchCommand {
         changes: &AttributeChanges,
         mode: u32,
     ) -> Result<()> {
-        match session.find(&location.path, FollowLinks::Yes) {
+        match session.namespace().find(&location.path, FollowLinks::Yes) {
             Err(error) if error.kind() == Kind::NotFound => {
                 if self.no_create {
                     return Ok(());
                 }
-                let (dir, name) = session.locate(&location.path)?;
+                let (dir, name) = session.namespace().locate(&location.path)?;
                 session.create(&dir, name, mode)?;
                 if self.date.is_some() || self.reference.is_some() {
                     session.setattr(&dir, name, changes)?;

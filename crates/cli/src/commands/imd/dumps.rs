@@ -121,7 +121,7 @@ impl DumpArguments {
         let mut options = directory.options(self.format.format(), layout.record_layout());
         options.memory_bytes = self.rank_memory;
         options.schema = layout.schema();
-        let (store, prefix) = (&session.layers().source().store, directory.prefix());
+        let (store, prefix) = (&session.namespace().layers().source().store, directory.prefix());
         let finished = threads::run(self.ranks, self.ranks, |transport| {
             let mut imd = DirectoryWriter::create(store, &prefix, transport, &options)?;
             append_all(&mut imd, steps, layout)?;

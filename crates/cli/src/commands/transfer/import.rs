@@ -106,7 +106,7 @@ impl TreeReading {
     /// The options of an import into `session`, which leaves out the store itself.
     pub fn options(&self, session: &Session) -> ImportOptions {
         // Only a store in a directory can be inside the tree; one on S3 cannot.
-        let store = std::fs::metadata(session.layers().source().store.url()).ok();
+        let store = std::fs::metadata(session.namespace().layers().source().store.url()).ok();
         ImportOptions {
             threads: self.threads,
             one_file_system: self.one_file_system,

@@ -85,7 +85,7 @@ impl Session {
             match &path[..] {
                 b"/" => self.adopt_attributes(None, inode)?,
                 path => {
-                    let (dir, name) = self.locate(path)?;
+                    let (dir, name) = self.namespace().locate(path)?;
                     self.adopt_attributes(Some((&dir, name)), inode)?;
                 }
             }
@@ -136,7 +136,7 @@ impl Session {
         if newest_dir != shown_dir {
             return Err(no_newest(path, "in one of the bases it is a directory"));
         }
-        let (dir, name) = self.locate(path)?;
+        let (dir, name) = self.namespace().locate(path)?;
         if link.is_none() || link != shown.linked_file() {
             match self.unlink(&dir, name) {
                 Err(error) if error.kind() == Kind::NotFound => {}
@@ -171,9 +171,9 @@ impl Session {
             return Ok(shown.base);
         };
         // At one of its names it may have become a newer version already.
-        let is_newer = self.linked(inode.id, false)?.mtime_ns < inode.mtime_ns;
+        let is_newer = self.namespace().linked(inode.id, false)?.mtime_ns < inode.mtime_ns;
         if newest.base != shown.base && (is_newer || shown.is_removal()) {
-            let (dir, name) = self.locate(path)?;
+            let (dir, name) = self.namespace().locate(path)?;
             self.replace_linked((&dir, name), &composition.bases[newest.base], inode)?;
         }
         Ok(newest.base)
@@ -246,7 +246,7 @@ impl Session {
         let tree = DirTree::of(&layers, 1)?;
         let mut names: HashMap<u128, u32> = HashMap::new();
         for name in keys.iter().filter(|name| tree.is_live(dir_of(&name.key()))) {
-            let shown = self.record(&name.key(), false, false)?;
+            let shown = self.namespace().record(&name.key(), false, false)?;
             if let Some(link) = shown.filter(|inode| inode.entry == NameKind::Link) {
                 *names.entry(link.id).or_default() += 1;
             }
@@ -254,7 +254,7 @@ impl Session {
         for file in files {
             let counted = names.get(&file).copied().unwrap_or(0);
             let link_name = file.to_be_bytes();
-            let inode = self.record(&key(DirId::LINKS, &link_name), false, false)?;
+            let inode = self.namespace().record(&key(DirId::LINKS, &link_name), false, false)?;
             if inode.is_some_and(|inode| inode.nlink != counted) {
                 let _structure = self.read_structure();
                 self.update_record(DirId::LINKS, false, &link_name, &mut |own| {

@@ -174,7 +174,8 @@ impl ImportRun<'_> {
                 (None, job.stat)
             }
         };
-        let mut inode = source::inode_of(&stat, self.session.identity(), self.session.now_ns());
+        let mut inode =
+            source::inode_of(&stat, self.session.namespace().identity(), self.session.now_ns());
         if let Some(dir) = &dir {
             inode.xattrs = self.xattrs_of(dir, &job.path);
         }
@@ -240,7 +241,7 @@ impl ImportRun<'_> {
 
     /// Returns the extended attributes; none if they cannot be read or exceed the limits.
     fn xattrs_of(&self, file: impl AsFd, path: &Path) -> Vec<u8> {
-        self.xattrs_or_none(source::xattrs_of(file, self.session.identity()), path)
+        self.xattrs_or_none(source::xattrs_of(file, self.session.namespace().identity()), path)
     }
 
     fn xattrs_or_none(&self, read: Result<Vec<u8>>, path: &Path) -> Vec<u8> {
@@ -285,7 +286,9 @@ impl ImportRun<'_> {
         let (session, name) = (self.session, source.name);
         let existing = self.make_room(dir, name, true)?;
         let target = match existing {
-            Some(existing) => session.open_dir(dir, name, &existing).map_err(ImportFailure::of)?,
+            Some(existing) => {
+                session.namespace().open_dir(dir, name, &existing).map_err(ImportFailure::of)?
+            }
             // Its own mode may not let its owner fill it; it is set at the end.
             None => session.mkdir(dir, name, 0o700).map_err(ImportFailure::of)?,
         };
@@ -304,7 +307,7 @@ impl ImportRun<'_> {
     /// Imports a file other than a directory, which was `stat` when it was listed.
     fn file(&self, dir: &Dir, source: SourceFile, stat: &Stat) -> Result<(), ImportFailure> {
         let (session, name) = (self.session, source.name);
-        let identity = session.identity();
+        let identity = session.namespace().identity();
         let mut inode = source::inode_of(stat, identity, session.now_ns());
         match inode.kind() {
             Some(FileKind::File) => return self.regular(dir, source, stat),
@@ -342,7 +345,7 @@ impl ImportRun<'_> {
             return Err(ImportFailure::Entry(source::became_another()));
         }
         let session = self.session;
-        let mut inode = source::inode_of(&stat, session.identity(), session.now_ns());
+        let mut inode = source::inode_of(&stat, session.namespace().identity(), session.now_ns());
         inode.xattrs = self.xattrs_of(&file, source.path);
         let data_end = source::data_end(&file, &stat);
         if data_end.is_none() {
@@ -387,7 +390,7 @@ impl ImportRun<'_> {
         name: &[u8],
         directory: bool,
     ) -> Result<Option<Inode>, ImportFailure> {
-        let existing = match self.session.lookup(dir, name, false) {
+        let existing = match self.session.namespace().lookup(dir, name, false) {
             Ok(existing) => existing,
             Err(error) if error.kind() == Kind::NotFound => return Ok(None),
             Err(error) => return Err(ImportFailure::of(error)),

@@ -325,7 +325,7 @@ impl ClientSession<'_> {
         // A file that cannot be opened is not made.
         let opens = opens && new.kind == FileKind::File;
         let admitted = opens.then(|| self.files.admit()).transpose()?;
-        let is_root = session.identity().is_root();
+        let is_root = session.namespace().identity().is_root();
         let inode = match new.kind {
             FileKind::Directory if is_root => {
                 // The record of a directory has no device number but that of its seat.
@@ -337,7 +337,7 @@ impl ClientSession<'_> {
             FileKind::Directory => {
                 let made = session.mkdir(dir, name, new.mode)?;
                 self.directories.keep(&made);
-                session.stat_dir(&made)?
+                session.namespace().stat_dir(&made)?
             }
             _ => session.make_identified(dir, name, new, file)?,
         };
@@ -418,6 +418,7 @@ impl ClientSession<'_> {
     /// Returns the inode at a name that the client made before a takeover.
     fn made_at(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         self.session
+            .namespace()
             .lookup(dir, name, false)
             .map_err(|error| error.within("made before a takeover, and moved or removed since"))
     }

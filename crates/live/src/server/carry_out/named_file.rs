@@ -96,7 +96,7 @@ impl ClientSession<'_> {
     /// The inode of `file` at its name, with its strings if `with_strings`; `None` if it can only be
     /// one with further names.
     fn named(&self, dir: &Dir, file: &NamedFile, with_strings: bool) -> Result<Option<Inode>> {
-        match self.session.lookup(dir, file.name, with_strings) {
+        match self.session.namespace().lookup(dir, file.name, with_strings) {
             found if file.id == 0 => found.map(Some),
             Ok(inode) if inode.id == file.id => Ok(Some(inode)),
             Err(error) if error.kind() != Kind::NotFound => Err(error),
@@ -108,8 +108,8 @@ impl ClientSession<'_> {
 
     /// The inode of a file that has several names, or had them, with its strings.
     fn linked(&self, id: u128) -> Result<Inode> {
-        let links = self.superuser.links();
-        match self.superuser.lookup(links, &id.to_be_bytes(), true) {
+        let links = self.superuser.namespace().links();
+        match self.superuser.namespace().lookup(links, &id.to_be_bytes(), true) {
             Ok(inode) if inode.nlink > 0 => Ok(inode),
             Err(error) if error.kind() != Kind::NotFound => Err(error),
             _ => Err(moved()),
@@ -128,14 +128,14 @@ impl ClientSession<'_> {
         }
         if file.name.is_empty() {
             check_directory(dir, file)?;
-            return self.session.stat_dir(dir);
+            return self.session.namespace().stat_dir(dir);
         }
         self.named(dir, file, with_strings)?.map_or_else(|| self.linked(file.id), Ok)
     }
 
     /// Opens a file that has several names, or had them, for a step whose permissions are checked.
     fn open_linked(&self, id: u128) -> Result<Arc<OpenFile>> {
-        self.superuser.open_file(self.superuser.links(), &id.to_be_bytes())
+        self.superuser.open_file(self.superuser.namespace().links(), &id.to_be_bytes())
     }
 
     /// Opens `file`, a regular file, for this client.
@@ -154,7 +154,9 @@ impl ClientSession<'_> {
         let (opened, inode) = match self.find_file(dir, file)? {
             FilePlace::Open(opened) => {
                 let inode = session.file(&opened.file).stat()?;
-                if let Ok(now) = ClientFile::new(opened.file, session.identity(), &inode) {
+                if let Ok(now) =
+                    ClientFile::new(opened.file, session.namespace().identity(), &inode)
+                {
                     self.files.widen(&now);
                 }
                 return Ok(());
@@ -166,7 +168,7 @@ impl ClientSession<'_> {
             FilePlace::Linked => (self.open_linked(file.id)?, self.linked(file.id)?),
         };
         let admit = || admitted.map_or_else(|| self.files.admit(), Ok);
-        let kept = ClientFile::new(opened.clone(), session.identity(), &inode)
+        let kept = ClientFile::new(opened.clone(), session.namespace().identity(), &inode)
             .and_then(|kept| Ok((kept, admit()?)));
         match kept {
             Ok(kept) => self.files.keep(session, kept),
@@ -187,7 +189,7 @@ impl ClientSession<'_> {
         }
         let inode = self.inode_of(dir, file, true)?;
         let session = if self.is_opener(file, &inode) { &self.superuser } else { &self.session };
-        session.read(&inode, offset, bytes_max)
+        session.namespace().read(&inode, offset, bytes_max)
     }
 
     /// The target of the symbolic link `file`.
@@ -202,7 +204,7 @@ impl ClientSession<'_> {
     /// True if the client may have the file open without the permissions that its bits give: it knows
     /// the identity of a file of its own, which a server that took over does not have open.
     fn is_opener(&self, file: &NamedFile, inode: &Inode) -> bool {
-        file.id != 0 && inode.uid == self.session.identity().uid
+        file.id != 0 && inode.uid == self.session.namespace().identity().uid
     }
 
     /// Writes `bytes` into `file` from `offset` on.
@@ -262,14 +264,14 @@ impl ClientSession<'_> {
             }
             FilePlace::Named(inode) => {
                 if !self.is_opener(file, &inode) {
-                    session.identity().check(WRITE, &inode, file.name)?;
+                    session.namespace().identity().check(WRITE, &inode, file.name)?;
                 }
                 session.open_file(dir, file.name)?
             }
             FilePlace::Linked => {
                 let inode = self.linked(file.id)?;
                 if !self.is_opener(file, &inode) {
-                    session.identity().check(WRITE, &inode, file.name)?;
+                    session.namespace().identity().check(WRITE, &inode, file.name)?;
                 }
                 self.open_linked(file.id)?
             }
@@ -301,11 +303,12 @@ impl ClientSession<'_> {
             mtime_now: request.mtime_now,
             ..AttributeRequest::default()
         };
-        if *request != touch || self.session.identity().is_root() {
+        if *request != touch || self.session.namespace().identity().is_root() {
             return Ok(false);
         }
         Ok(self
             .session
+            .namespace()
             .identity()
             .check(WRITE, &self.inode_of(dir, file, false)?, file.name)
             .is_ok())
@@ -341,7 +344,8 @@ impl ClientSession<'_> {
         changes: &AttributeChanges,
     ) -> Result<()> {
         let file = session.file(&opened.file);
-        let is_granted = |inode: &Inode| session.identity().check(WRITE, inode, b"").is_ok();
+        let is_granted =
+            |inode: &Inode| session.namespace().identity().check(WRITE, inode, b"").is_ok();
         let mut others = *changes;
         if changes.size.is_some() && opened.may_write && !is_granted(&file.stat()?) {
             others.size = None;
@@ -368,7 +372,8 @@ impl ClientSession<'_> {
         // The directory of links is the superuser's; what is left to check is the new name's
         // directory.
         let (uid, gid) = target.owner();
-        let may = self.session.identity().may(WRITE | EXECUTE, target.mode(), uid, gid, true);
+        let may =
+            self.session.namespace().identity().may(WRITE | EXECUTE, target.mode(), uid, gid, true);
         permitted(may)?;
         self.superuser.link(&dir, &old, target, name)
     }
@@ -376,12 +381,12 @@ impl ClientSession<'_> {
     /// The value of an extended attribute of `file`.
     pub(super) fn xattr(&self, dir: &Dir, file: &NamedFile, attribute: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode_of(dir, file, true)?;
-        let identity = self.session.identity();
+        let identity = self.session.namespace().identity();
         if attribute.starts_with(b"user.") {
             identity.check(READ, &inode, file.name)?;
         }
         let is_shown = identity.is_root() || !attribute.starts_with(b"trusted.");
-        let value = self.session.xattrs(&inode)?.remove(attribute).filter(|_| is_shown);
+        let value = self.session.namespace().xattrs(&inode)?.remove(attribute).filter(|_| is_shown);
         value.ok_or_else(|| Error::new(Kind::NoAttribute, "no such extended attribute"))
     }
 
@@ -389,8 +394,8 @@ impl ClientSession<'_> {
     pub(super) fn xattr_names(&self, dir: &Dir, file: &NamedFile) -> Result<Vec<u8>> {
         let inode = self.inode_of(dir, file, true)?;
         let mut names = Vec::new();
-        for name in self.session.xattrs(&inode)?.keys() {
-            if self.session.identity().is_root() || !name.starts_with(b"trusted.") {
+        for name in self.session.namespace().xattrs(&inode)?.keys() {
+            if self.session.namespace().identity().is_root() || !name.starts_with(b"trusted.") {
                 names.extend_from_slice(name);
                 names.push(0);
             }
@@ -431,10 +436,10 @@ impl ClientSession<'_> {
                 let inode = self.linked(file.id)?;
                 let is_users =
                     attribute.starts_with(b"user.") && inode.kind() == Some(FileKind::File);
-                if !is_users && !session.identity().is_root() {
+                if !is_users && !session.namespace().identity().is_root() {
                     return Err(Error::new(Kind::NotPermitted, "operation not permitted"));
                 }
-                session.identity().check(WRITE, &inode, file.name)?;
+                session.namespace().identity().check(WRITE, &inode, file.name)?;
                 &self.superuser
             }
         };
@@ -455,7 +460,9 @@ impl ClientSession<'_> {
             }
             FilePlace::Directory => dir.location().ok_or_else(gone)?,
             FilePlace::Named(_) => (dir.clone(), file.name.to_vec()),
-            FilePlace::Linked => (self.superuser.links().clone(), file.id.to_be_bytes().to_vec()),
+            FilePlace::Linked => {
+                (self.superuser.namespace().links().clone(), file.id.to_be_bytes().to_vec())
+            }
         })
     }
 }

@@ -105,7 +105,7 @@ impl ClientSession<'_> {
             Verb::Null | Verb::Sync | Verb::Goodbye => Ok(Vec::new()),
             Verb::Lookup => {
                 let name = take_name(input)?;
-                let found = session.lookup(dir, name, false);
+                let found = session.namespace().lookup(dir, name, false);
                 // The common case: no memory is allocated.
                 if let Ok(inode) = &found {
                     self.show_seat_name(inode.seat().map(|_| inode.dir_id()));
@@ -222,7 +222,7 @@ impl ClientSession<'_> {
         // A directory at another seat is opened by its own server only.
         if inode.is_directory()
             && inode.seat().is_none()
-            && let Ok(dir) = self.session.open_dir(parent, name, inode)
+            && let Ok(dir) = self.session.namespace().open_dir(parent, name, inode)
         {
             self.directories.keep(&dir);
         }
@@ -244,7 +244,7 @@ impl ClientSession<'_> {
             id => session.open_seat_root(id)?,
         };
         let mut out = Vec::new();
-        match session.search_seat((&top, self.served.seat()), path, follow)? {
+        match session.namespace().search_seat((&top, self.served.seat()), path, follow)? {
             SeatSearch::Found(found) => {
                 self.directories.keep(&found.dir);
                 let dir = (found.dir.id(), &path_at_seat(&found.dir)[..]);
@@ -276,8 +276,9 @@ impl ClientSession<'_> {
         let (mut entries, mut count, mut is_end) = (Vec::new(), 0u64, true);
         let (uid, gid) = dir.owner();
         // Who may only list a directory may not reach its files.
-        let may_search = self.session.identity().may(EXECUTE, dir.mode(), uid, gid, true);
-        self.session.list(dir, &cursor, &mut |entry| {
+        let may_search =
+            self.session.namespace().identity().may(EXECUTE, dir.mode(), uid, gid, true);
+        self.session.namespace().list(dir, &cursor, &mut |entry| {
             if count == limit as u64 || entries.len() > ANSWER_BYTES_MAX {
                 is_end = false;
                 return Ok(ControlFlow::Break(()));
@@ -304,8 +305,8 @@ impl ClientSession<'_> {
     /// Fails for clients of other users than the server's, who cannot write the store either, except
     /// those of the superuser.
     pub(super) fn check_is_of_owner(&self, what: &str) -> Result<()> {
-        let uid = self.session.identity().uid;
-        if uid == 0 || uid == self.served.session().identity().uid {
+        let uid = self.session.namespace().identity().uid;
+        if uid == 0 || uid == self.served.session().namespace().identity().uid {
             return Ok(());
         }
         let what = format!("only the user of the server can {what}");

@@ -147,7 +147,7 @@ impl ClientSession<'_> {
         let mut names = Vec::new();
         let mut input = WireInput::new(payload);
         let dir = self.directories.get(DirId(input.u128()?)).ok_or(FrameRefusal::LacksDirectory)?;
-        let is_root = self.session.identity().is_root();
+        let is_root = self.session.namespace().identity().is_root();
         for (item, is_waiting) in (0..).zip(waiting) {
             let (new, name) = match verb {
                 Verb::MakeDirectory => {
@@ -398,7 +398,7 @@ impl ClientSession<'_> {
                 let id = identity(take_name(input)?);
                 let made = check().and(id).and_then(|id| {
                     self.superuser.make_seat_root(id, &new)?;
-                    self.superuser.stat_dir(&self.superuser.open_seat_root(id)?)
+                    self.superuser.namespace().stat_dir(&self.superuser.open_seat_root(id)?)
                 });
                 return Ok(made.map(|inode| ItemEffect::Made(Box::new(inode))));
             }
@@ -430,9 +430,10 @@ impl ClientSession<'_> {
         }
         let is_closing = |inode: &Inode| self.served.seats().is_closing(inode.dir_id());
         let across = |what: &str| Err(Error::new(Kind::CrossDevice, what));
-        let (Ok(moved), replaced) =
-            (self.session.lookup(dir, old, false), self.session.lookup(target, new, false).ok())
-        else {
+        let (Ok(moved), replaced) = (
+            self.session.namespace().lookup(dir, old, false),
+            self.session.namespace().lookup(target, new, false).ok(),
+        ) else {
             // The rename itself says why.
             return Ok(());
         };
