@@ -185,7 +185,7 @@ impl Repository {
         // meanwhile, the set cannot begin: see `condemn.rs`.
         let (mut markers, expected) = self.hold_bases(set, bases)?;
         let stack = load_stack_expecting(&self.source, bases, &expected)?;
-        markers.may_begin(&*self.clock);
+        markers.may_begin(set, &*self.clock);
         let mut manifest = Manifest::new(bases.to_vec(), self.clock.now_ns());
         manifest.job = job;
         manifest.has_own_identities = options.own_identities;
@@ -200,19 +200,19 @@ impl Repository {
 
     /// Puts the markers of `set`. On a far store, also lists the numbers of the manifests of
     /// `bases` concurrently, which saves a round trip when they are read.
-    fn hold_bases<'a>(
-        &'a self,
+    fn hold_bases(
+        &self,
         set: SetId,
-        bases: &'a [SetId],
-    ) -> Result<(ProvisionalMarkers<'a>, HashMap<SetId, u64>)> {
+        bases: &[SetId],
+    ) -> Result<(ProvisionalMarkers<'_>, HashMap<SetId, u64>)> {
         let store = &**self.store();
         if store.requests_at_once() <= 1 {
-            return Ok((ProvisionalMarkers::hold(store, set, bases)?, HashMap::new()));
+            return Ok((ProvisionalMarkers::hold_session(store, set, bases)?, HashMap::new()));
         }
         // Damage shows when the manifest is read.
         let number = |base: &SetId| Ok((*base, Manifest::newest_number(store, *base).ok()));
         let numbers = || concurrent::try_map(store, bases, number);
-        let hold = || ProvisionalMarkers::hold(store, set, bases);
+        let hold = || ProvisionalMarkers::hold_session(store, set, bases);
         let (markers, numbers) = concurrent::try_join(store, hold, numbers)?;
         let known = numbers.into_iter().filter_map(|(base, number)| Some((base, number?)));
         Ok((markers, known.collect()))

@@ -170,7 +170,7 @@ impl Repository {
             let set = self.draw_set_id();
             // A publication that fails may have given the set its name, so a failure here leaves
             // the markers on the parts.
-            let markers = ProvisionalMarkers::hold(&**self.store(), set, &[])?;
+            let markers = ProvisionalMarkers::hold_session(&**self.store(), set, &[])?;
             match self.join_parts(set, parts, writer) {
                 Err(error) if condemn::is_race(&error) && tries < condemn::TRIES_MAX => {}
                 joined => return joined.map(|(report, manifests)| (markers, report, manifests)),

@@ -18,6 +18,7 @@ use crate::names;
 use crate::repository::{Repository, best_effort, given_up};
 use crate::retention::condemn::{self, CondemnVerdict, DeletionPhase, TRIES_MAX};
 use crate::retention::marker::{self, MarkerHolder};
+use crate::retention::provisional_markers::ProvisionalMarkers;
 use crate::retention::session_marker;
 use crate::session::{Session, SessionOptions};
 
@@ -279,8 +280,9 @@ impl Repository {
             let claim = rank.map(|rank| PartClaim { job, rank, set: part });
             let id = self.draw_set_id().0 as u64;
             let own = MarkerHolder::Reopened { epoch: manifest.epoch + 1, id };
-            marker::hold(store, part, &own)?;
-            match self.reopen_under((job, part), claim, manifest, &own) {
+            let mut markers = ProvisionalMarkers::new(store);
+            markers.hold(part, own)?;
+            match self.reopen_under((job, part), claim, manifest, markers) {
                 Err(error) if condemn::is_race(&error) => {}
                 reopened => return reopened,
             }
@@ -291,7 +293,7 @@ impl Repository {
         ))
     }
 
-    /// Reopens the complete `part`, of `manifest`, under the marker `own`. It is condemned while
+    /// Reopens the complete `part`, of `manifest`, under its `markers`. It is condemned while
     /// names and other sets are looked for, so a process that names it or builds on it either is
     /// found, or finds it condemned and restores it: then the second commit fails.
     fn reopen_under(
@@ -299,17 +301,12 @@ impl Repository {
         (job, part): (JobId, SetId),
         claim: Option<PartClaim>,
         mut manifest: Manifest,
-        own: &MarkerHolder,
+        markers: ProvisionalMarkers<'_>,
     ) -> Result<()> {
         let (store, clock) = (&**self.store(), &**self.clock());
         manifest.state = SetState::CondemnedSealed;
         manifest.epoch += 1;
-        if let Err(error) = manifest.claim(store, part, clock.now_ns()) {
-            if condemn::is_race(&error) {
-                best_effort(marker::release(store, part, own))?;
-            }
-            return Err(error);
-        }
+        let markers = markers.committed(manifest.claim(store, part, clock.now_ns()))?;
         let fence = |name: &str| names::fence_publications(store, clock, name, part);
         let unused = self
             .check_unused(job, part, &fence)
@@ -318,13 +315,11 @@ impl Repository {
         manifest.state = if unused.is_ok() { SetState::Open } else { SetState::Sealed };
         manifest.epoch += 1;
         let committed = self.with_reserve(|| manifest.claim(store, part, clock.now_ns()));
-        if let Err(refused) = unused {
-            // If the commit failed, the next user of the part restores it.
-            best_effort(marker::release(store, part, own))?;
-            return Err(refused);
-        }
+        // If the commit failed, the next user of the part restores it, without the marker.
+        unused?;
         // The part may be open now even if the commit reports a failure, so the marker stays; it is
         // removed with those of the session.
+        markers.keep();
         committed
     }
 

@@ -17,6 +17,7 @@ use crate::inode::DirId;
 use crate::names;
 use crate::repository::Repository;
 use crate::retention::marker::{self, MarkerHolder};
+use crate::retention::provisional_markers::ProvisionalMarkers;
 use crate::session::{Session, SessionOptions};
 
 /// Prefix of the names of all objects of live namespaces.
@@ -218,6 +219,7 @@ impl Repository {
             Err(error) => return Err(error),
         }
         let mut sessions = Vec::new();
+        let mut markers = ProvisionalMarkers::new(store);
         let made = (0..seats).try_for_each(|seat| {
             let bases = if seat == 0 { bases } else { &[] };
             sessions.push(self.begin(bases, options.clone().private())?);
@@ -226,18 +228,17 @@ impl Repository {
         let sets = sessions.iter().map(Session::set).collect();
         let live =
             LiveNamespace { name: name.to_owned(), seats: sets, created_ns: self.clock().now_ns() };
-        if let Err(error) = made.and_then(|()| live.make(store, &sessions)) {
+        if let Err(error) = made.and_then(|()| live.make(store, &sessions, &mut markers)) {
             drop(sessions);
-            // Otherwise a collection does it.
-            if !LiveNamespace::load(store, name).is_ok_and(|found| found.seats == live.seats) {
-                let _ = live.forget_adopted(store);
-                for set in live.seats {
-                    let _ = self.give_up(set, &options);
-                    let _ = marker::release(store, set, &MarkerHolder::Live(name.to_owned()));
-                }
+            match LiveNamespace::load(store, name) {
+                Ok(found) if found.seats == live.seats => markers.keep(),
+                // Otherwise a collection does it. The claims stay: another process that makes the
+                // namespace at the same time may rely on them.
+                _ => live.seats.iter().for_each(|set| drop(self.give_up(*set, &options))),
             }
             return Err(error);
         }
+        markers.keep();
         Ok(live)
     }
 
@@ -283,7 +284,12 @@ impl LiveNamespace {
     }
 
     /// Ends the `sessions`, those of the seats, and puts the layout.
-    fn make(&self, store: &dyn Store, sessions: &[Session]) -> Result<()> {
+    fn make(
+        &self,
+        store: &dyn Store,
+        sessions: &[Session],
+        markers: &mut ProvisionalMarkers<'_>,
+    ) -> Result<()> {
         let holder = MarkerHolder::Live(self.name.clone());
         if let [first, _, ..] = sessions {
             // What bases show is at seat 0, and must not be inserted at another one, too.
@@ -293,7 +299,7 @@ impl LiveNamespace {
         }
         for session in sessions {
             session.flush()?;
-            marker::hold(store, session.set(), &holder)?;
+            markers.hold(session.set(), holder.clone())?;
         }
         match put_own(store, &Self::layout_name(&self.name), &self.encode()) {
             Err(error) if error.kind() == Kind::Exists => return Err(taken(&self.name)),

@@ -33,6 +33,7 @@ use crate::inode::{DirId, FileId, FileKind, INODE, Inode, NameKind, identity_roo
 use crate::retention::condemn;
 use crate::retention::dependency;
 use crate::retention::marker::{self, MarkerHolder};
+use crate::retention::provisional_markers::ProvisionalMarkers;
 use crate::session::{NameState, Session, exists, put};
 use crate::stack::dir::Dir;
 use crate::stack::path::{check_name, show};
@@ -69,24 +70,19 @@ impl Session {
         // Snapshots list what this session needs, and must not miss a set.
         let _adopting = self.adopting();
         let known = self.known_sets();
-        let manifest = self.hold_adoptable(other, &known)?;
+        let store = self.namespace().layers().source().store.clone();
+        let mut markers = ProvisionalMarkers::new(&*store);
+        let manifest = self.hold_adoptable(other, &known, &mut markers)?;
         let identity = identity_root(other, &manifest);
         let entry_name = identity.to_string();
         let key = key(DirId::ADOPTED, entry_name.as_bytes());
-        let checked = self.check_adoptable((other, &manifest), (name, &key), &known);
-        let claimed = checked.and_then(|inode| match &inode {
-            Some(_) => claim(identity).map(|()| inode),
-            None => Ok(None),
-        });
-        let inode = match claimed {
-            Ok(Some(inode)) => inode,
-            Ok(None) => return Ok(identity),
-            Err(refused) => {
-                self.release_needed((other, &manifest), &known);
-                return Err(refused);
-            }
-        };
+        let inode = self.check_adoptable((other, &manifest), (name, &key), &known)?;
+        if inode.is_some() {
+            claim(identity)?;
+        }
         // From here on the markers stay, even after an error: the commit may have taken effect.
+        markers.keep();
+        let Some(inode) = inode else { return Ok(identity) };
         if !self.has_adopted(other) {
             let mut needed = needed_sets(other, &manifest);
             self.tree().adopt(&below_the_root(&manifest.tables), move |own| {
@@ -219,7 +215,12 @@ impl Session {
     }
 
     /// Holds everything that `other` needs, and returns its manifest if it can be adopted.
-    fn hold_adoptable(&self, other: SetId, known: &HashSet<SetId>) -> Result<Manifest> {
+    fn hold_adoptable(
+        &self,
+        other: SetId,
+        known: &HashSet<SetId>,
+        markers: &mut ProvisionalMarkers<'_>,
+    ) -> Result<Manifest> {
         let store = &*self.namespace().layers().source().store;
         let refused = |why: &str| {
             Err(Error::new(Kind::Invalid, format!("@{other} cannot be inserted: {why}")))
@@ -238,28 +239,16 @@ impl Session {
         if !manifest.referenced_logs.is_empty() {
             return refused("it was squashed");
         }
-        let needed = needed_sets(other, &manifest);
-        let hold = |needed: &SetId| -> Result<()> {
-            // The marker first, and then the look whether a collection came before it.
-            marker::hold(store, *needed, &MarkerHolder::Set(self.set()))?;
-            condemn::load_live(store, *needed).map(drop)
-        };
-        if let Err(error) = needed.iter().try_for_each(hold) {
-            self.release_needed((other, &manifest), known);
-            return Err(error);
+        for needed in needed_sets(other, &manifest) {
+            let holder = MarkerHolder::Set(self.set());
+            match known.contains(&needed) {
+                // The session has this marker in any case.
+                true => marker::hold(store, needed, &holder)?,
+                false => markers.hold(needed, holder)?,
+            }
+            condemn::load_live(store, needed)?;
         }
         Ok(manifest)
-    }
-
-    /// Removes the markers on what `other` needs, except for sets that this namespace needs, too.
-    fn release_needed(&self, (other, manifest): (SetId, &Manifest), known: &HashSet<SetId>) {
-        let store = &*self.namespace().layers().source().store;
-        for needed in needed_sets(other, manifest) {
-            if !known.contains(&needed) {
-                // One that stays keeps garbage for as long as this set lives.
-                let _ = marker::release(store, needed, &MarkerHolder::Set(self.set()));
-            }
-        }
     }
 
     /// Returns the inode of the directory `name` in the root of `other`.

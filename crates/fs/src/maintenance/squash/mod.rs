@@ -37,7 +37,7 @@ use crate::inode::INODE;
 use crate::repository::{Repository, complete_manifest};
 use crate::retention::condemn;
 use crate::retention::dependency;
-use crate::retention::marker::{self, MarkerHolder};
+use crate::retention::marker::MarkerHolder;
 use crate::retention::provisional_markers::ProvisionalMarkers;
 use crate::stack::dir_tree::{DirTree, in_parallel};
 use crate::stack::layers::{LayerStack, load_stack};
@@ -115,11 +115,11 @@ impl Repository {
         let store = &**self.store();
         let set = self.draw_set_id();
         // The bases are held as by a session until the new set no longer needs them.
-        let mut markers = ProvisionalMarkers::hold(store, set, bases)?;
+        let mut markers = ProvisionalMarkers::hold_session(store, set, bases)?;
         let stack = LayerStack::new(self.source().clone(), load_stack(self.source(), bases)?, None);
-        markers.may_begin(&**self.clock());
-        let report = self.squash_into(set, (bases, &stack), options)?;
-        markers.keep_own()?;
+        markers.may_begin(set, &**self.clock());
+        let report = self.squash_into(set, (bases, &stack), &mut markers, options)?;
+        markers.keep_needed(|marker| marker.holder != MarkerHolder::Set(set))?;
         Ok((set, report))
     }
 
@@ -127,6 +127,7 @@ impl Repository {
         &self,
         set: SetId,
         (bases, stack): (&[SetId], &LayerStack),
+        markers: &mut ProvisionalMarkers<'_>,
         options: &SquashOptions,
     ) -> Result<SquashReport> {
         let store = &**self.store();
@@ -161,7 +162,7 @@ impl Repository {
         manifest.referenced_logs = references.sorted();
         report.referenced_sets = manifest.referenced_logs.len();
         for logs in &manifest.referenced_logs {
-            marker::hold(store, logs.set, &MarkerHolder::Data(set))?;
+            markers.hold(logs.set, MarkerHolder::Data(set))?;
             condemn::keep_data(store, logs.set)?;
         }
         manifest.bases.clear();
