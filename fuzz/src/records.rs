@@ -2,7 +2,8 @@
 //! Records of two schemas: opaque keys, and names in groups ordered by hash.
 
 use esker_table::schema::record::RECORD;
-use esker_table::schema::{IntColumn, Key, KeyBuffer, RowBuffer, Schema, mix};
+use esker_base::word_hash::mix;
+use esker_table::schema::{IntColumn, Key, KeyBuffer, RowBuffer, Schema};
 
 use crate::choices::Choices;
 

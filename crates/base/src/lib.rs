@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Base: the services that the other crates take as arguments so that tests can replace them:
-//! object stores, append logs, time, randomness. Also the encodings of integers that all formats
-//! share.
+//! object stores, append logs, time, randomness. Also the encodings and hashes of integers, and the
+//! filters, that several formats share.
 //!
 //! Nothing here knows about tables, files or namespaces.
 
 pub mod clock;
 mod error;
+pub mod fuse_filter;
 pub mod mapped_file;
 pub mod memory;
 pub mod packed_bits;
@@ -15,6 +16,7 @@ pub mod random;
 mod shell_word;
 pub mod store;
 pub mod wire;
+pub mod word_hash;
 
 pub use bytes::Bytes;
 pub use clock::Clock;

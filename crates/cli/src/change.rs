@@ -17,7 +17,6 @@ use esker_fs::repository::Repository;
 use esker_fs::session::{NewRoot, Session, SessionOptions};
 use esker_fuse::{ControlRequest, ask, mountpoint_of};
 use esker_table::manifest::SetId;
-use esker_table::set_writer::SetWriter;
 use esker_table::tree::{Durability, Heartbeat, TreeOptions};
 use serde_json::json;
 
@@ -79,7 +78,7 @@ impl SessionSettings {
         let new_root = NewRoot { owner: None, mode: 0o777 & !context.umask };
         let identity = context.identity();
         let user = UserNames::of_machine().user(identity.uid);
-        let heartbeat = Some(Heartbeat::of(SetWriter::of_process(user)));
+        let heartbeat = Some(Heartbeat::of_process(user));
         let own = SessionOptions::default();
         SessionOptions { identity, tree, properties, new_root, heartbeat, ..own }
     }

@@ -549,7 +549,7 @@ fn the_last_of_all_files_is_written() {
     let mut buffer = SegmentBuffer::default();
     let runs: Vec<SegmentRun> = (0..200_000u64)
         .map(|at| {
-            let (offset, log_offset) = (at * 100 + esker_table::schema::mix(at) % 90, at * 10);
+            let (offset, log_offset) = (at * 100 + esker_base::word_hash::mix(at) % 90, at * 10);
             let (place, checksum) = (log_place(1, log_offset), None);
             let segment = Segment { file: u128::MAX, offset, length: 9, place, checksum, seq: 1 };
             SegmentRun::one(segment)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
 use esker_table::tables::TableRuns;
-use esker_table::tree::{Durability, Tree};
+use esker_table::tree::Tree;
 
 use super::family::SegmentMemtable;
 use super::{
@@ -55,7 +55,7 @@ impl<'a> TreeExtents<'a> {
             return Err(Error::new(Kind::Invalid, context));
         }
         let mut logged = Vec::with_capacity(segments.len());
-        self.put(|memtable, seq, is_logged| {
+        self.tree.put_in_family(|memtable: &mut SegmentMemtable, seq, is_logged| {
             for segment in segments {
                 segment.seq = seq;
                 memtable.buffer.insert(*segment);
@@ -86,24 +86,19 @@ impl<'a> TreeExtents<'a> {
         let mut rest = runs;
         loop {
             let (operation, later) = rest.split_at_mut(operation_runs(rest));
-            let seq = self.put(|memtable, seq, is_logged| {
-                operation.iter_mut().for_each(|run| run.first.seq = seq);
-                memtable.buffer.insert_batch(file, operation);
-                if is_logged {
-                    memtable.log.add(seq, operation);
-                }
-            })?;
+            let seq =
+                self.tree.put_in_family(|memtable: &mut SegmentMemtable, seq, is_logged| {
+                    operation.iter_mut().for_each(|run| run.first.seq = seq);
+                    memtable.buffer.insert_batch(file, operation);
+                    if is_logged {
+                        memtable.log.add(seq, operation);
+                    }
+                })?;
             if later.is_empty() {
                 return Ok(seq);
             }
             rest = later;
         }
-    }
-
-    /// Lets `put` change the memtable as one operation, which it logs if the last argument is true.
-    fn put(&self, put: impl FnOnce(&mut SegmentMemtable, u64, bool)) -> Result<u64> {
-        let is_logged = self.tree.durability() != Durability::None;
-        self.tree.put_in_family(|memtable, seq| put(memtable, seq, is_logged))
     }
 
     /// Finds runs among `pieces` and puts them as [`TreeExtents::put_runs`] does. `log` is a

@@ -289,7 +289,9 @@ impl Repository {
     ) -> Result<Session> {
         let layers = LayerStack::new(self.source.clone(), stack, Some(tree));
         let namespace = Namespace::new(layers, options.identity.clone())?;
-        let session = Session::new(namespace, data, self.clock.clone(), self.set_ids.clone());
+        let durability = options.tree.durability;
+        let clocks = (self.clock.clone(), self.set_ids.clone());
+        let session = Session::new(namespace, data, durability, clocks);
         session.make_root(&options.new_root)?;
         Ok(session)
     }

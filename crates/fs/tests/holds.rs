@@ -39,7 +39,7 @@ fn clocked() -> (Arc<ManualClock>, SharedStore, Repository) {
 fn options(process: &ProcessIdentity) -> SessionOptions {
     let (user, command) = ("ada".to_owned(), "esker mount".to_owned());
     let writer = SetWriter { process: process.clone(), user, command, ..SetWriter::default() };
-    let heartbeat = Some(Heartbeat { interval: None, ..Heartbeat::of(writer) });
+    let heartbeat = Some(Heartbeat { writer, interval: None, on_fenced: None });
     SessionOptions { identity: Identity::root(), heartbeat, ..SessionOptions::default() }
 }
 

@@ -17,7 +17,6 @@ use esker_fs::maintenance::squash::SquashOptions;
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_table::manifest::{Manifest, SetId};
-use esker_table::set_writer::SetWriter;
 use esker_table::tree::Heartbeat;
 
 use crate::gc::{eager, options, publish, repository, write};
@@ -130,8 +129,7 @@ fn a_snapshot_is_taken_although_an_answer_was_lost() {
 #[test]
 fn a_claim_whose_answer_was_lost_is_repeated_under_another_epoch() {
     for kind in [Kind::Exists, Kind::Unavailable] {
-        let writer = SetWriter::of_process("ada");
-        let heartbeat = Some(Heartbeat { interval: None, ..Heartbeat::of(writer) });
+        let heartbeat = Some(Heartbeat { interval: None, ..Heartbeat::of_process("ada") });
         let options = SessionOptions { heartbeat, ..options() };
         let memory: SharedStore = Arc::new(MemoryStore::new());
         let open = prepare(&memory).open;

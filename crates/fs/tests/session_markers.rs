@@ -42,7 +42,7 @@ fn options(pid: u32) -> SessionOptions {
         ..ProcessIdentity::current()
     };
     let writer = SetWriter { process, ..SetWriter::default() };
-    let heartbeat = Some(Heartbeat { interval: None, ..Heartbeat::of(writer) });
+    let heartbeat = Some(Heartbeat { writer, interval: None, on_fenced: None });
     let tree =
         TreeOptions { durability: Durability::Async, background: false, ..Default::default() };
     let identity = Identity::root();

@@ -12,7 +12,7 @@ use esker_fs::retention::gc::GcOptions;
 use esker_fs::session::SessionOptions;
 use esker_fs::stack::identity::Identity;
 use esker_sim::{ActorProcess, ShiftedClock, SimulatedMachine};
-use esker_table::manifest::{Manifest, SetId};
+use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::tree::TreeOptions;
 use parking_lot::Mutex;
 
@@ -188,7 +188,7 @@ impl World {
         let lineages = std::mem::take(&mut self.truth.lock().lineages);
         for (set, mut lineage) in lineages {
             let is_gone = Manifest::load(&**repository.store(), set)
-                .is_ok_and(|manifest| manifest.state.is_condemned());
+                .is_ok_and(|manifest| !matches!(manifest.state, SetState::Open | SetState::Sealed));
             if is_gone && self.history.is_eager() {
                 // A collector without a grace period took it when it had just begun.
                 continue;

@@ -11,7 +11,6 @@ mod cluster;
 mod column;
 pub mod column_sizes;
 pub mod family;
-pub mod filter;
 pub mod key_ranges;
 pub mod manifest;
 mod memory;

@@ -66,14 +66,6 @@ pub enum SetState {
     DataOnly = 5,
 }
 
-impl SetState {
-    /// Returns whether a collection deletes the contents that the set shows, or has deleted them.
-    #[must_use]
-    pub fn is_condemned(self) -> bool {
-        !matches!(self, Self::Open | Self::Sealed)
-    }
-}
-
 /// The words that commands print. To a user, a sealed set is one that can be published or is.
 impl fmt::Display for SetState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

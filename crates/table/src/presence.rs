@@ -16,8 +16,9 @@
 //! Source: Putze, Sanders and Singler, Cache-, Hash- and Space-Efficient Bloom Filters, 2007;
 //! Almeida et al., Scalable Bloom Filters, 2007.
 
+use esker_base::word_hash::mix;
+
 use crate::memory::{Zeroable, ZeroedArray, prefetch};
-use crate::schema::mix;
 
 const LINE_WORDS: usize = 8;
 /// Odd multipliers that spread a hash differently over each word of a line.

@@ -11,9 +11,9 @@
 use std::cmp::Ordering;
 
 use arrayvec::ArrayVec;
-use esker_base::{Error, Kind, Result};
-
 use esker_base::wire::{unzigzag, zigzag};
+use esker_base::word_hash::mix;
+use esker_base::{Error, Kind, Result};
 
 /// Maximum number of integer columns of a schema: bits of one word name them.
 pub const INTS_MAX: usize = 24;
@@ -310,14 +310,6 @@ pub(crate) fn differences(a: &[u64; INTS_MAX], b: &[u64; INTS_MAX]) -> u32 {
     // One column at a time: the rows have just been written, and a load wider than the store before
     // it stalls until that reaches the cache.
     (0..INTS_MAX).rev().fold(0, |bits, column| bits << 1 | u32::from(a[column] != b[column]))
-}
-
-/// A hash of 64-bit words in which every input bit reaches every output bit. On disk in filters.
-#[inline]
-#[must_use]
-pub fn mix(word: u64) -> u64 {
-    let wide = u128::from(word ^ 0xA076_1D64_78BD_642F) * 0xE703_7ED1_A0B4_28DB;
-    (wide as u64) ^ ((wide >> 64) as u64)
 }
 
 /// Records with an opaque key of 1 to 255 bytes and a value.

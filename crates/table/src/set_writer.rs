@@ -5,8 +5,9 @@
 //! The record plays no part in durability: a writer that takes over fences the old one regardless.
 //! It informs people, and writers that prefer not to fence one that is still working.
 
-use esker_base::ProcessIdentity;
+use std::fmt;
 
+use esker_base::ProcessIdentity;
 use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
 /// A text about a writer takes at most this many bytes; longer ones are cut.
@@ -22,11 +23,11 @@ const PRIVATE: u8 = 4;
 /// A writer of a change set.
 ///
 /// ```
-/// use esker_table::set_writer::SetWriter;
+/// use esker_table::tree::Heartbeat;
 ///
 /// // As it is recorded in the manifest while it writes, and after it has ended in order.
-/// let writing = SetWriter::of_process("ada").beginning(1_700_000_000_000_000_000);
-/// assert!(writing.is_writing && writing.description().contains("of ada on "));
+/// let writing = Heartbeat::of_process("ada").writer.beginning(1_700_000_000_000_000_000);
+/// assert!(writing.is_writing && writing.to_string().contains("of ada on "));
 /// assert!(!writing.released().is_writing);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub struct SetWriter {
 impl SetWriter {
     /// This process, run by `user`, with its command line.
     #[must_use]
-    pub fn of_process(user: impl Into<String>) -> Self {
+    pub(crate) fn of_process(user: impl Into<String>) -> Self {
         let arguments: Vec<String> =
             std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
         Self {
@@ -81,16 +82,6 @@ impl SetWriter {
         Self { is_writing: false, is_private: false, ..self }
     }
 
-    /// Returns the text by which errors name it: `esker put - @3f2a:/x (process 12 of ada on
-    /// node7)`.
-    #[must_use]
-    pub fn description(&self) -> String {
-        let Self { process, user, command, .. } = self;
-        // Another process wrote these texts, and they may reach a terminal.
-        let (user, host) = (user.escape_debug(), process.host.escape_debug());
-        format!("{command:?} (process {} of {user} on {host})", process.pid)
-    }
-
     fn texts(&self) -> [&String; 4] {
         [&self.process.host, &self.process.boot, &self.user, &self.command]
     }
@@ -102,6 +93,16 @@ impl SetWriter {
     /// Returns whether a manifest may hold it.
     pub(crate) fn is_within_bounds(&self) -> bool {
         self.texts().iter().all(|text| text.len() <= WRITER_TEXT_BYTES_MAX)
+    }
+}
+
+/// The text by which errors name it: `"esker put - @3f2a:/x" (process 12 of ada on node7)`.
+impl fmt::Display for SetWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { process, user, command, .. } = self;
+        // Another process wrote these texts, and they may reach a terminal.
+        let (user, host) = (user.escape_debug(), process.host.escape_debug());
+        write!(f, "{command:?} (process {} of {user} on {host})", process.pid)
     }
 }
 
@@ -195,7 +196,7 @@ mod tests {
     fn a_description_moves_no_cursor() {
         let mut hostile = writer();
         hostile.texts_mut().into_iter().for_each(|text| text.push_str("\x1b[2J\n"));
-        let description = hostile.description();
+        let description = hostile.to_string();
         assert!(!description.contains(char::is_control), "{description:?}");
     }
 

@@ -130,7 +130,7 @@ fn write_sums(sums: &Sums, writer: &mut FamilyWriter) -> Result<Vec<TableRef>> {
 }
 
 fn add(tree: &Tree, key: u64, amount: u64) -> Result<u64> {
-    tree.put_in_family(|memtable: &mut TotalMemtable, seq| {
+    tree.put_in_family(|memtable: &mut TotalMemtable, seq, _| {
         *memtable.sums.entry(key).or_default() += amount;
         for number in [seq, key, amount] {
             put_varint(&mut memtable.pending, number);

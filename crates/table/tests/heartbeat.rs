@@ -28,7 +28,7 @@ fn store() -> SharedStore {
 }
 
 fn heartbeat(user: &str, interval: Option<Duration>) -> Heartbeat {
-    Heartbeat { interval, ..Heartbeat::of(SetWriter::of_process(user)) }
+    Heartbeat { interval, ..Heartbeat::of_process(user) }
 }
 
 fn with(store: &SharedStore, heartbeat: Heartbeat) -> TreeSetup {

@@ -21,7 +21,7 @@ use esker_base::store::LocalFile;
 use esker_extent::{LogPlace, Segment};
 use esker_table::manifest::SetId;
 use esker_table::object_name::ObjectName;
-use esker_table::tree::{Durability, Tree};
+use esker_table::tree::Tree;
 use parking_lot::RwLockWriteGuard;
 
 use super::{BUFFER_BYTES_MAX, OpenFile, OpenFileState, RecordLocation, SessionFile};
@@ -150,7 +150,7 @@ impl SessionFile<'_> {
         let _content = session.pin_data_logs();
         let mut state = file.state.write();
         let is_possible = state.is_blank() && state.inode.mode & SET_ID_BITS == 0;
-        if !is_possible || session.tree().durability() == Durability::Always {
+        if !is_possible || session.syncs_each_change() {
             return Ok(None);
         }
         let Some((log, own)) = session.data().log_in_place()? else { return Ok(None) };

@@ -148,7 +148,7 @@ impl FileId {
     /// any such digest of a larger identity may.
     #[must_use]
     pub fn number(self) -> u64 {
-        esker_table::schema::mix((self.0 >> 64) as u64) ^ self.0 as u64
+        esker_base::word_hash::mix((self.0 >> 64) as u64) ^ self.0 as u64
     }
 }
 

@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_column_alone_is_what_restoring_all_makes_of_it() {
-        let ints = std::array::from_fn(|column| esker_table::schema::mix(column as u64));
+        let ints = std::array::from_fn(|column| esker_base::word_hash::mix(column as u64));
         let mut row = Row { ints, ..Row::default() };
         let block = decoded_block(&INODE, &[Row::default(), row]);
         INODE.restore(&mut row.ints);

@@ -45,7 +45,7 @@ impl Joins {
         }
         let joins = |manifest: &Manifest| joined_job(manifest) == Some(claim.job);
         let is_join = match Manifest::load(store, set) {
-            Ok(manifest) => !manifest.state.is_condemned() && joins(&manifest),
+            Ok(manifest) => condemn::phase(&manifest) == DeletionPhase::Live && joins(&manifest),
             Err(error) if error.kind() == Kind::NotFound => false,
             Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
                 // The manifest before the newest is kept, and names the same job. A set without one

@@ -88,8 +88,8 @@ impl Session {
             count_name(&mut inode, now_ns)?;
             let old_link = link_to(id, old_state.next_generation, now_ns);
             let new_link = link_to(id, new.next_generation, now_ns);
-            batch.put(&mut [old_link.row(&keys[0]), new_link.row(&keys[1]), inode.row(&keys[2])]);
-            is_shown = batch.has_put();
+            let mut rows = [old_link.row(&keys[0]), new_link.row(&keys[1]), inode.row(&keys[2])];
+            is_shown = batch.put(&mut rows);
             Ok(Some(inode))
         });
         // Also if it could not be made durable: the old name may be removed.

@@ -59,8 +59,8 @@ impl Session {
                 }
                 self.check_removal(dir, &inode, name)?;
                 check_not_directory(&inode, name)?;
-                put(batch, &name_key, &Inode::tombstone(state.next_generation, now_ns));
-                *shown = batch.has_put().then(|| drop_name(inode, now_ns));
+                let tombstone = Inode::tombstone(state.next_generation, now_ns);
+                *shown = put(batch, &name_key, &tombstone).then(|| drop_name(inode, now_ns));
                 Ok(None)
             })?;
             let is_removed = match link {
@@ -96,8 +96,8 @@ impl Session {
             self.check_removal(dir, &inode, name)?;
             let tombstone = Inode::tombstone(state.next_generation, now_ns);
             let inode = self.drop_link(inode, now_ns);
-            batch.put(&mut [tombstone.row(&keys[0]), inode.row(&keys[1])]);
-            *shown = batch.has_put().then_some(inode);
+            let is_put = batch.put(&mut [tombstone.row(&keys[0]), inode.row(&keys[1])]);
+            *shown = is_put.then_some(inode);
             Ok(true)
         })
     }

@@ -168,18 +168,18 @@ impl Session {
             let target = arrived(current, new.next_generation, now_ns);
             let first = tombstone.row(&keys[0]);
             let second = target.row(&keys[1]);
-            let other = match (linked.is_some(), NameState::of(shared, &below[2])?.inode) {
+            let (is_put, other) = match (linked.is_some(), NameState::of(shared, &below[2])?.inode)
+            {
                 (true, Some(inode)) => {
                     let inode = self.drop_link(inode, now_ns);
-                    batch.put(&mut [first, second, inode.row(&keys[2])]);
-                    Some(inode)
+                    (batch.put(&mut [first, second, inode.row(&keys[2])]), Some(inode))
                 }
                 _ => {
-                    batch.put(&mut [first, second]);
-                    new.inode.map(|inode| drop_name(inode, now_ns))
+                    let other = new.inode.map(|inode| drop_name(inode, now_ns));
+                    (batch.put(&mut [first, second]), other)
                 }
             };
-            *shown = other.clone().filter(|_| batch.has_put());
+            *shown = other.clone().filter(|_| is_put);
             Ok((target, other))
         });
         let is_shown = updated.is_ok() || self.shows(dir, name, &moved);

@@ -32,7 +32,7 @@ impl Session {
     /// True at durability `Always`: every change returns only once it survives power loss.
     #[must_use]
     pub fn syncs_each_change(&self) -> bool {
-        self.tree().durability() == Durability::Always
+        self.shared.durability == Durability::Always
     }
 
     /// Writes every change made so far into tables and commits them: like [`Session::sync`], and

@@ -115,7 +115,7 @@ fn last_seen_ns(store: &dyn Store, set: SetId, manifest: &Manifest) -> Result<u6
 fn held(set: SetId, hold: &WriterHold, now_ns: u64) -> Error {
     let age = |then_ns: u64| age_text(Duration::from_nanos(now_ns.saturating_sub(then_ns)));
     let (begun, seen) = (age(hold.writer.began_ns), age(hold.seen_ns));
-    let who = hold.writer.description();
+    let who = &hold.writer;
     let context = format!(
         "@{set} is being written by {who}, begun {begun} ago, last seen {seen} ago: wait for \
          it to end, or take the session over with --take-over"

@@ -24,8 +24,9 @@ use esker_base::{Clock, Error, Kind, Result};
 use esker_extent::TreeExtents;
 use esker_table::manifest::SetId;
 use esker_table::schema::Key;
-use esker_table::set_writer::SetWriter;
-use esker_table::tree::{CurrentRow, Heartbeat, Tree, TreeOptions, TreeStatistics, WriteBatch};
+use esker_table::tree::{
+    CurrentRow, Durability, Heartbeat, Tree, TreeOptions, TreeStatistics, WriteBatch,
+};
 use hashbrown::HashSet;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -86,9 +87,7 @@ impl Default for SessionOptions {
             tree: TreeOptions::default(),
             properties: Default::default(),
             new_root: NewRoot::default(),
-            heartbeat: Some(Heartbeat::of(SetWriter::of_process(
-                rustix::process::geteuid().as_raw().to_string(),
-            ))),
+            heartbeat: Some(Heartbeat::of_process(rustix::process::geteuid().as_raw().to_string())),
             take_over: false,
             own_identities: false,
         }
@@ -146,6 +145,7 @@ pub struct Session {
 #[derive(Debug)]
 struct SharedSession {
     data: Arc<DataLogs>,
+    durability: Durability,
     clock: Arc<dyn Clock>,
     set_ids: Arc<SetIds>,
     structure: ShardedLock<()>,
@@ -170,14 +170,15 @@ impl Session {
     pub(crate) fn new(
         namespace: Namespace,
         data: Arc<DataLogs>,
-        clock: Arc<dyn Clock>,
-        set_ids: Arc<SetIds>,
+        durability: Durability,
+        (clock, set_ids): (Arc<dyn Clock>, Arc<SetIds>),
     ) -> Self {
         let tree = namespace.layers().writer().expect("a session has a tree to write to");
         data.stop_on_failure(tree.stopper());
         let identity_root = identity_root(tree.set(), &tree.manifest());
         let shared = SharedSession {
             data,
+            durability,
             clock,
             set_ids,
             structure: ShardedLock::new(()),
@@ -548,9 +549,9 @@ impl NameState {
     }
 }
 
-/// Writes `inode` under `key` as the only record of an update.
-pub(crate) fn put(batch: &mut WriteBatch, key: &Key, inode: &Inode) {
-    batch.put(&mut [inode.row(key)]);
+/// Writes `inode` under `key` as the only record of an update; returns what [`WriteBatch::put`] does.
+pub(crate) fn put(batch: &mut WriteBatch, key: &Key, inode: &Inode) -> bool {
+    batch.put(&mut [inode.row(key)])
 }
 
 /// Returns the error for a `name` that is taken.

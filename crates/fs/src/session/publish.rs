@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
+use esker_base::Result;
 use esker_base::store::concurrent;
-use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::set_writer::SetWriter;
+use esker_table::tree::CloseReasons;
 use parking_lot::Mutex;
 
 use crate::names::name_table::SeenPart;
@@ -98,21 +99,14 @@ impl Session {
                 // Completed by another thread, for which this one waited.
                 return check().map(|()| false);
             }
-            let committed = self.tree().complete(complete_manifest, check);
-            match &committed {
-                Ok(Err(_)) => {}
-                Ok(Ok(_)) => self.tree().close(format!(
-                    "change set {set} is complete and takes no more changes; begin a session on \
-                     top of it"
-                )),
-                // The commit did not happen, and may be retried once there is room.
-                Err(error) if error.kind() == Kind::NoSpace && !is_complete() => {}
-                // The commit may have happened; a log that continued would then never be read.
-                Err(_) => self.tree().close(format!(
-                    "it is unknown whether change set {set} is complete; publish @{set} again"
-                )),
-            }
-            committed?.map(|_| true)
+            let complete = format!(
+                "change set {set} is complete and takes no more changes; begin a session on top of \
+                 it"
+            );
+            let in_doubt =
+                format!("it is unknown whether change set {set} is complete; publish @{set} again");
+            let reasons = CloseReasons { complete, in_doubt };
+            self.tree().complete(complete_manifest, check, reasons)?.map(|_| true)
         })
     }
 

@@ -15,8 +15,8 @@
 //! Layout: docs/format/imd.md, "Index groups".
 
 use esker_base::Result;
+use esker_base::fuse_filter;
 use esker_base::wire::put_varint;
-use esker_table::filter;
 
 use super::RowOrder;
 use super::sort::{position_of, prefix};
@@ -165,7 +165,7 @@ impl KeySlots {
         slots.keys.push(first);
         put_varint(&mut slots.bytes, self.firsts.len() as u64);
         self.firsts.iter().for_each(|key| slots.bytes.extend_from_slice(&key.to_le_bytes()));
-        filter::encode(&mut self.digests, &mut slots.bytes);
+        fuse_filter::encode(&mut self.digests, &mut slots.bytes);
         slots.first_rows.push(self.rows);
         slots.ends.push(slots.bytes.len());
         self.firsts.clear();

@@ -7,9 +7,9 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use esker_base::fuse_filter;
 use esker_base::wire::WireInput;
 use esker_base::{Error, Result};
-use esker_table::filter;
 use hashbrown::HashMap;
 
 use super::counts::QueryCounts;
@@ -219,7 +219,7 @@ fn parse_key_slot<'b>(
     let count = input.varint_max(bytes.len() / 8, BAD).map_err(|_| BAD)?;
     let firsts = input.take(count * 8).map_err(|_| BAD)?;
     let bits = input.take(input.left()).map_err(|_| BAD)?;
-    filter::check(bits).map_err(|_| BAD)?;
+    fuse_filter::check(bits).map_err(|_| BAD)?;
     let first_block = table.block_of(first_row, layout);
     let end = u32::try_from(count).ok().and_then(|count| first_block.checked_add(count));
     if end.is_none_or(|end| end > table.blocks(layout)) {
@@ -237,7 +237,7 @@ fn probe_by_key(
     layout: RecordLayout,
 ) -> Result<Range<u32>, &'static str> {
     let (first_block, firsts, bits) = parse_key_slot(bytes, first_row, table, layout)?;
-    if !filter::may_contain(bits, wanted.hash) {
+    if !fuse_filter::may_contain(bits, wanted.hash) {
         return Ok(0..0);
     }
     let prefix = key_prefix(wanted.key);

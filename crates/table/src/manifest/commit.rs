@@ -187,7 +187,7 @@ impl Manifest {
                 format!(
                     "change set {set} was taken over by {} (epoch {} after {}); this writer has \
                      stopped, and nothing that it synced is lost",
-                    other.writer.as_ref().map_or("another writer".into(), SetWriter::description),
+                    other.writer.as_ref().map_or("another writer".into(), SetWriter::to_string),
                     other.epoch,
                     self.epoch
                 ),

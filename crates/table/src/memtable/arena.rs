@@ -351,7 +351,8 @@ fn own_varint(bytes: &[u8], at: &mut usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{IntColumn, mix};
+    use crate::schema::IntColumn;
+    use esker_base::word_hash::mix;
 
     const COLUMN: IntColumn = IntColumn::plain("c");
 

@@ -4,9 +4,10 @@
 //! Every write looks up its group, so the fields that a write needs are together: linear probing
 //! over entries of 32 bytes.
 
+use esker_base::word_hash::mix;
+
 use super::GroupKey;
 use crate::memory::prefetch;
-use crate::schema::mix;
 
 const SLOTS_MIN: usize = 8;
 

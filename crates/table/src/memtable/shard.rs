@@ -11,12 +11,14 @@
 
 use std::sync::Arc;
 
+use esker_base::word_hash::mix;
+
 use super::arena::{Arena, RecordHeader};
 use super::arena_pool::ArenaPool;
 use super::groups::{KeyGroup, KeyGroups, hash, salt};
 use super::{SHARD_BITS, SHARDS};
 use crate::memory::{ZeroedArray, prefetch};
-use crate::schema::{KEY_INTS_MAX, Key, Row, Schema, mix};
+use crate::schema::{KEY_INTS_MAX, Key, Row, Schema};
 
 const SLOTS_MIN: usize = 256;
 /// Used slots, of [`LOAD_PARTS`], at which shard 0 doubles; each further shard doubles one part

@@ -421,13 +421,13 @@ mod tests {
                 let (cache, slots) = (&cache, &slots);
                 scope.spawn(move || {
                     for step in 0..300_000u64 {
-                        let at = crate::schema::mix(step ^ reader << 40);
+                        let at = esker_base::word_hash::mix(step ^ reader << 40);
                         read(cache, slots, at as usize % BLOCKS, at >> 32 & 127);
                     }
                 });
             }
             for step in 0..3_000 {
-                let number = crate::schema::mix(step) as usize % BLOCKS;
+                let number = esker_base::word_hash::mix(step) as usize % BLOCKS;
                 cache.insert(&slots, number, (&blocks[number], &[]), || ());
             }
         });

@@ -7,13 +7,14 @@
 
 use std::ops::Range;
 
+use esker_base::fuse_filter;
 use esker_base::wire::{WireDamage, WireInput, put_bytes, put_varint};
 
+use super::FILTER_BLOCKS;
 use super::TABLE_DATA_BYTES_MAX;
 use super::group_blocks::{GroupStart, NearBlocks, groups_of};
 use crate::block::BLOCK_BYTES_MIN;
 use crate::column::{ParsedInts, ParsedStrings, StringsBuilder};
-use crate::filter::{self, FILTER_BLOCKS};
 use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer, Schema};
 
 /// Collects an index while a table is written.
@@ -317,7 +318,7 @@ impl BlockIndex {
     pub(crate) fn check_filters(&self, filters: &[u8]) -> Result<(), WireDamage> {
         for pair in self.filter_offsets.windows(2) {
             let (start, end) = (pair[0] as usize, pair[1] as usize);
-            filter::check(&filters[start..end])
+            fuse_filter::check(&filters[start..end])
                 .map_err(|damage| WireDamage { offset: start + damage.offset, ..damage })?;
         }
         Ok(())
@@ -503,7 +504,8 @@ mod tests {
     fn the_guess_is_near_in_the_middle_of_a_large_group_too() {
         const BLOCKS: usize = 20_000;
         const ROWS: usize = 64;
-        let mut hashes: Vec<u64> = (0..(BLOCKS * ROWS) as u64).map(crate::schema::mix).collect();
+        let mut hashes: Vec<u64> =
+            (0..(BLOCKS * ROWS) as u64).map(esker_base::word_hash::mix).collect();
         hashes.sort_unstable();
         let firsts: Vec<(u64, u64)> = hashes.iter().step_by(ROWS).map(|hash| (5, *hash)).collect();
         let last = hashes[hashes.len() - 1];

@@ -26,6 +26,8 @@ pub(crate) use reader::{Table, TableProbe};
 pub use scan::{ScannedBlock, TableScan};
 pub(crate) use writer::TableWriter;
 
+/// Neighbouring blocks that one filter partition covers.
+const FILTER_BLOCKS: usize = 256;
 /// Bytes of blocks at which a table is closed: large enough for a store's bandwidth, small enough
 /// to move between workers.
 pub const TABLE_BYTES: u64 = 64 << 20;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use esker_base::clock::SystemClock;
+use esker_base::fuse_filter;
 use esker_base::store::SharedStore;
 use esker_base::wire::WireDamage;
 use esker_base::{Bytes, Clock, Error, Result};
@@ -19,8 +20,7 @@ use super::queue::BlockQueue;
 use super::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BLOCK_BYTES_MAX, Block};
 use crate::cache::{BlockCache, TableCache};
-use crate::filter;
-use crate::memory::ZeroedArray;
+use crate::memory::{ZeroedArray, prefetch};
 use crate::pace::RequestPace;
 use crate::schema::{Key, RowBuffer, Schema};
 
@@ -138,7 +138,7 @@ impl TableProbe<'_> {
                 }
             }
             if self.may_contain.is_none() {
-                filter::prefetch_probes(table.filter_of(self.block), wanted.digest);
+                prefetch_filter(table.filter_of(self.block), wanted.digest);
             }
         }
     }
@@ -320,7 +320,7 @@ impl Table {
     #[inline]
     #[must_use]
     pub(crate) fn may_contain(&self, block: usize, digest: u64) -> bool {
-        filter::may_contain(self.filter_of(block), digest)
+        fuse_filter::may_contain(self.filter_of(block), digest)
     }
 
     #[inline]
@@ -330,7 +330,7 @@ impl Table {
 
     #[inline]
     fn partition_may_contain(&self, partition: usize, digest: u64) -> bool {
-        filter::may_contain(self.partition(partition), digest)
+        fuse_filter::may_contain(self.partition(partition), digest)
     }
 
     #[inline]
@@ -347,7 +347,7 @@ impl Table {
         let partition = asks_first.then(|| self.index.partition_of(&wanted.key)).flatten();
         let mut blocks = None;
         match partition {
-            Some(partition) => filter::prefetch_probes(self.partition(partition), wanted.digest),
+            Some(partition) => prefetch_filter(self.partition(partition), wanted.digest),
             None => blocks = self.near_blocks(wanted),
         }
         if is_alone {
@@ -510,4 +510,11 @@ impl Table {
             })
             .collect())
     }
+}
+
+/// Begins to fetch the bytes of the filter `partition` that a look-up of `digest` reads.
+#[inline]
+fn prefetch_filter(partition: &[u8], digest: u64) {
+    fuse_filter::probe_offsets(partition, digest)
+        .for_each(|offset| prefetch(&raw const partition[offset]));
 }

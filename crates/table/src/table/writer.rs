@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Table writer: streams sorted records, or blocks encoded elsewhere, into one table.
 
+use esker_base::fuse_filter;
 use esker_base::store::ObjectWriter;
 use esker_base::{Error, Kind, Result};
 
+use super::FILTER_BLOCKS;
 use super::footer::{FOOTER_BYTES, TableFooter};
 use super::index::IndexBuilder;
 use super::{TABLE_BYTES, TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BlockBuilder, DecodedBlock};
 use crate::column::TEXT_BYTES_MAX;
-use crate::filter::{self, FILTER_BLOCKS};
 use crate::schema::{Key, KeyBuffer, Row, STRINGS_MAX, Schema, check_text_bytes};
 
 /// Encoded bytes are passed to the store in pieces of about this size.
@@ -187,7 +188,7 @@ impl TableWriter {
     fn close_filter(&mut self) {
         let start = self.filters.len();
         if self.schema.has_filters {
-            filter::encode(&mut self.digests, &mut self.filters);
+            fuse_filter::encode(&mut self.digests, &mut self.filters);
         }
         self.index.add_filter(self.filters.len() - start);
     }

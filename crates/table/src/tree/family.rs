@@ -17,8 +17,8 @@ use crate::tables::TableRuns;
 
 impl Tree {
     /// Puts records of the hosted family, whose memtable is `M`, as one operation: `put` receives
-    /// the memtable and the operation's sequence number, and logs what it puts unless the tree's
-    /// [durability](Tree::durability) is `None`. Returns the number.
+    /// the memtable and the operation's sequence number, and logs what it puts if the last argument
+    /// is true. Returns the number.
     ///
     /// Once it returns, the operation survives crashes as the tree's durability promises. Cost: no
     /// store request but a share of a log write and, without a background thread, an occasional
@@ -29,13 +29,16 @@ impl Tree {
     ///
     /// # Panics
     /// If the tree hosts another family.
-    pub fn put_in_family<M: FamilyMemtable>(&self, put: impl FnOnce(&mut M, u64)) -> Result<u64> {
+    pub fn put_in_family<M: FamilyMemtable>(
+        &self,
+        put: impl FnOnce(&mut M, u64, bool),
+    ) -> Result<u64> {
         let inner = &*self.inner;
         inner.check_writable()?;
         let mut live = inner.family_memtable.lock();
         let seq = inner.next_seq.fetch_add(1, Ordering::AcqRel);
         let before = live.bytes();
-        put(cast_mut(&mut **live), seq);
+        put(cast_mut(&mut **live), seq, inner.logs());
         let grown_bytes = live.bytes().saturating_sub(before);
         let log_full = live.pending().len() >= SHARD_LOG_BYTES;
         drop(live);

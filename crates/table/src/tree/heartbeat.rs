@@ -36,9 +36,10 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Makes the heartbeat of `writer`, every [`BEAT_INTERVAL`].
+    /// Makes the heartbeat of this process, run by `user`, every [`BEAT_INTERVAL`].
     #[must_use]
-    pub fn of(writer: SetWriter) -> Self {
+    pub fn of_process(user: impl Into<String>) -> Self {
+        let writer = SetWriter::of_process(user);
         Self { writer, interval: Some(BEAT_INTERVAL), on_fenced: None }
     }
 }

@@ -16,6 +16,15 @@ use crate::manifest::Manifest;
 type ManifestEdit = Arc<dyn Fn(&mut Manifest) + Send + Sync>;
 type CommitCheck = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
+/// The reasons that later changes report after [`Tree::complete`].
+#[derive(Clone, Debug, Default)]
+pub struct CloseReasons {
+    /// The edit was committed.
+    pub complete: String,
+    /// The edit may have been committed.
+    pub in_doubt: String,
+}
+
 /// An edit that the last commit of a flush applies, and its progress.
 pub(super) enum LastCommit {
     /// The check has no outcome: it has not run, or the work beside it failed.
@@ -65,7 +74,9 @@ impl Tree {
 
     /// Commits as [`Tree::commit`] does if `check`, which runs while tables are written, and again
     /// if they are written again, succeeds. If it fails, everything is flushed without the edit,
-    /// and the inner result is its error. No change may follow a committed edit.
+    /// and the inner result is its error. Once the edit is committed, or may be, the tree is closed:
+    /// no later change would be in a table, or in a log that is read again. The caller ensures that
+    /// no change is under way.
     ///
     /// Succeeds once the edit is committed, even if a later step fails: a failed deletion of a log,
     /// for instance, stops the tree, and its next operation reports that.
@@ -76,10 +87,19 @@ impl Tree {
         &self,
         edit: impl Fn(&mut Manifest) + Send + Sync + 'static,
         check: impl Fn() -> Result<()> + Send + Sync + 'static,
+        reasons: CloseReasons,
     ) -> Result<Result<Manifest>> {
         let last = LastCommit::Unchecked(Arc::new(edit), Arc::new(check));
         let is_near = self.inner.store().requests_at_once() <= 1;
-        self.commit_last(if is_near { last.run_check() } else { last }, false)
+        let committed = self.commit_last(if is_near { last.run_check() } else { last }, false);
+        match &committed {
+            Ok(Err(_)) => {}
+            Ok(Ok(_)) => self.close(reasons.complete),
+            // The commit did not happen, and may be retried once there is room.
+            Err(error) if error.kind() == Kind::NoSpace => {}
+            Err(_) => self.close(reasons.in_doubt),
+        }
+        committed
     }
 
     /// Deletes the logs of a closed tree whose set no writer will resume. Logs that stay are

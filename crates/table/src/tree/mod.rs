@@ -48,6 +48,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub use family::{FamilyWriter, OlderSources};
 pub use heartbeat::{BEAT_AGE_MAX, BEAT_INTERVAL, Heartbeat, last_beat_ns};
+pub use last_commit::CloseReasons;
 pub use open::TreeSetup;
 pub use options::{
     Compaction, Durability, LOG_BYTES, LOG_INTERVAL, TIER_RATIO, TIER_RUNS_MAX, TreeOptions,
@@ -283,22 +284,17 @@ impl Tree {
         self.inner.set
     }
 
-    /// The durability of operations: which of them survive a crash, and from which point.
-    #[must_use]
-    pub fn durability(&self) -> Durability {
-        self.inner.options.durability
-    }
-
     /// Ends writing: every later change, flush, sync and commit fails with `Closed` and `why`.
     /// Reads continue. The caller ensures that no change is under way.
-    pub fn close(&self, why: impl Into<String>) {
+    fn close(&self, why: String) {
         // An earlier failure says more.
-        let _ = self.inner.failure.set((Kind::Closed, why.into()));
+        let _ = self.inner.failure.set((Kind::Closed, why));
     }
 
-    /// Returns a function that ends writing as [`Tree::close`] does, even while changes are under
-    /// way, for use when something that records depend on has failed. Changes acknowledged before
-    /// survive as they would a crash at that moment. The function does not keep the tree alive.
+    /// Returns a function that ends writing, even while changes are under way, for use when
+    /// something that records depend on has failed: every later change, flush, sync and commit fails
+    /// with `Closed` and the reason. Changes acknowledged before survive as they would a crash at
+    /// that moment. The function does not keep the tree alive.
     #[must_use]
     pub fn stopper(&self) -> TreeStopper {
         let inner = Arc::downgrade(&self.inner);

@@ -52,25 +52,19 @@ impl WriteBatch<'_, '_> {
         *self.seq.get_or_insert_with(|| self.inner.next_seq.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// True if the operation's rows were put. They are then in memory, and readers see them, even
-    /// if the update fails because it cannot be made durable.
-    #[must_use]
-    pub fn has_put(&self) -> bool {
-        self.has_put
-    }
-
     /// Writes `rows`, in readable form, as one operation, and sets their sequence number; their
     /// keys must be among the update's. At most once per update. If a record is too long, none is
-    /// written and the update fails with `TooLarge`.
+    /// written and the update fails with `TooLarge`. True if they were written: they are then in
+    /// memory, and readers see them, even if the update fails because it cannot be made durable.
     ///
     /// # Panics
     /// If a key is of a shard that the update does not own, or on a second call.
     #[inline]
-    pub fn put(&mut self, rows: &mut [Row]) {
+    pub fn put(&mut self, rows: &mut [Row]) -> bool {
         assert!(!self.has_put, "an update puts once");
         if let Some(error) = rows.iter().find_map(|row| check_text_bytes(&row.strings).err()) {
             self.refused = Some(error);
-            return;
+            return false;
         }
         self.has_put = true;
         let inner = self.inner;
@@ -99,6 +93,7 @@ impl WriteBatch<'_, '_> {
             schema.store(&mut row.ints);
             self.put_row(row, None, log_shard);
         }
+        true
     }
 
     /// Writes one stored row, and adds it to the operation that is being logged with `log_shard`.

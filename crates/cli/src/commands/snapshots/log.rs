@@ -54,8 +54,8 @@ impl LogCommand {
             repository.graph(&context.sets_of(&repository, &self.stacks)?)?
         };
         // Their last manifests stay for a while after everything else is gone.
-        let is_gone = |state: SetState| state.is_condemned() && state != SetState::DataOnly;
-        nodes.retain(|node| !node.state().is_some_and(is_gone));
+        let stays = |state| matches!(state, SetState::Open | SetState::Sealed | SetState::DataOnly);
+        nodes.retain(|node| node.state().is_none_or(stays));
         if context.out.is_json() {
             let mut nodes = nodes.iter().take(self.limit);
             return nodes.try_for_each(|node| context.out.json(object(node)));

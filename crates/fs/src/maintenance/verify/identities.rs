@@ -31,7 +31,7 @@ impl InheritedFiles {
         let is_file = matches!(inode.entry, NameKind::Is(_)) && !inode.is_directory();
         if is_file && dir_of(key) != DirId::LINKS && !FileId(inode.id).is_of(set) {
             let [high, low, hash] = [key.ints[0], key.ints[1], key.ints[2]];
-            self.0.push((inode.id, esker_table::schema::mix(high ^ low.rotate_left(32)) ^ hash));
+            self.0.push((inode.id, esker_base::word_hash::mix(high ^ low.rotate_left(32)) ^ hash));
         }
     }
 

@@ -68,7 +68,7 @@ fn outline(block: &Block) -> Option<Outline> {
 /// Files as a benchmark makes them: names of digits, some shorter, and times at random.
 fn files() -> Vec<Named> {
     let file = |number: u64| {
-        let spread = crate::schema::mix(number);
+        let spread = esker_base::word_hash::mix(number);
         let name = format!("file.mdtest.0.{}", spread % 40_000_000);
         (name.into_bytes(), [spread >> 40, 1 << 60 | spread >> 30, 0, 7, 8, 9], Vec::new())
     };
@@ -168,7 +168,9 @@ fn blocks_that_do_not_suit_have_no_outline() {
     assert!(outline(&block(&mut vec![records[0].clone()])).is_none());
     // Names that make the block larger than the parts of an outline can cover.
     let long = |number: u64| {
-        (0..16).flat_map(|word| crate::schema::mix(number << 8 | word).to_le_bytes()).collect()
+        (0..16)
+            .flat_map(|word| esker_base::word_hash::mix(number << 8 | word).to_le_bytes())
+            .collect()
     };
     let mut long_names: Vec<Named> = records
         .iter()

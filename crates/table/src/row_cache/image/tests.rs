@@ -169,7 +169,7 @@ proptest! {
 /// Returns `count` random files of a directory, as a benchmark makes them.
 fn mdtest(seed: u64, count: usize) -> Vec<Named> {
     let row = |at: u64| {
-        let random = crate::schema::mix(seed << 32 | at);
+        let random = esker_base::word_hash::mix(seed << 32 | at);
         let name = format!("file.mdtest.0.{}", 1_000_000 + random % 8_000_000).into_bytes();
         let time = (1 << 50) + random % 1_500_000_007;
         (7, name, random % 1_000_003, time, Vec::new())

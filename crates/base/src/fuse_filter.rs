@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Filters: approximate sets of the keys of a part of a table, at nine bits a key and 0.4 % false
-//! positives.
+//! Fuse filter: an approximate set of 64-bit digests, at nine bits a digest and 0.4 % false
+//! positives. Tables and indexed directories have filters of their keys.
 //!
-//! Layout: docs/format/table.md, "Filters". A partition covers `FILTER_BLOCKS` neighbouring blocks,
-//! so that building and probing it stays within a processor's cache.
+//! Layout: docs/format/table.md, "Filters". This file is its only encoder and decoder. A format that
+//! has many keys divides them into partitions, so that building and probing one stays within a
+//! processor's cache.
 //! Source: Graf and Lemire, Binary Fuse Filters, 2022; the `xorf` crate.
 
-use esker_base::wire::{WireDamage, WireInput};
 use xorf::{BinaryFuse8, DmaSerializable};
 
-use crate::memory::prefetch;
-
-/// Blocks that one filter partition covers.
-pub const FILTER_BLOCKS: usize = 256;
+use crate::wire::{WireDamage, WireInput};
 
 /// A partition starts with the seed, the segment length, its mask and the total length of all
 /// segments.
@@ -69,12 +66,12 @@ pub fn may_contain(bytes: &[u8], digest: u64) -> bool {
     probes.iter().fold(fingerprint, |rest, probe| rest ^ bytes[*probe]) == 0
 }
 
-/// Hints the processor that [`may_contain`] follows.
+/// Returns the offsets of the bytes that [`may_contain`] reads, for a caller that fetches them
+/// ahead; none of an empty partition.
 #[inline]
-pub(crate) fn prefetch_probes(bytes: &[u8], digest: u64) {
-    if !bytes.is_empty() {
-        probes(bytes, digest).1.iter().for_each(|probe| prefetch(&raw const bytes[*probe]));
-    }
+pub fn probe_offsets(bytes: &[u8], digest: u64) -> impl Iterator<Item = usize> {
+    let offsets = (!bytes.is_empty()).then(|| probes(bytes, digest).1);
+    offsets.into_iter().flatten()
 }
 
 /// The hash of `digest`, and the offsets of its three fingerprints in the partition `bytes`.
@@ -102,7 +99,7 @@ fn murmur64(mut hash: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::mix;
+    use crate::word_hash::mix;
 
     #[test]
     fn holds_every_key_and_few_others() {
