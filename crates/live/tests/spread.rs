@@ -231,7 +231,7 @@ fn a_snapshot_shows_a_spread_directory_as_a_plain_one() -> Result<()> {
     live.assert_sound()?;
     // A session on top of it, and a live namespace, have one directory like any other.
     let session = live.repository.begin(&[set], session_options())?;
-    let big = session.dir(b"/big")?;
+    let big = session.namespace().dir(b"/big")?;
     session.rename((&big, &name_of(0)), (&big, b"renamed"), Default::default())?;
     session.create(&big, b"new", 0o644)?;
     let top = session.publish("top")?;

@@ -149,7 +149,7 @@ impl Session {
     /// # Errors
     /// Errors of the store.
     pub(crate) fn known_identities(&self) -> Result<HashSet<DirId>> {
-        let store = &*self.layers().source().store;
+        let store = &*self.namespace().layers().source().store;
         let mut identities = HashSet::new();
         for set in self.known_sets() {
             match Manifest::load(store, set) {

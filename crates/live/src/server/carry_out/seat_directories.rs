@@ -106,7 +106,8 @@ impl ClientSession<'_> {
             return true;
         }
         let served = self.served;
-        let Some(_waiting) = served.seats().admit_waiting(self.session.identity().uid) else {
+        let Some(_waiting) = served.seats().admit_waiting(self.session.namespace().identity().uid)
+        else {
             return false;
         };
         self.end_preparation();

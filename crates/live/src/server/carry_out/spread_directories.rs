@@ -56,7 +56,7 @@ impl ClientSession<'_> {
             opened => opened?,
         };
         let mut is_empty = true;
-        self.superuser.list(&dir, &DirCursor::default(), &mut |_| {
+        self.superuser.namespace().list(&dir, &DirCursor::default(), &mut |_| {
             is_empty = false;
             Ok(ControlFlow::Break(()))
         })?;
@@ -99,7 +99,7 @@ impl ClientSession<'_> {
         let seats = self.served.seats();
         seats.open_part(id);
         let own_root = self.superuser.open_seat_root(id);
-        let own_root = own_root.and_then(|root| self.superuser.stat_dir(&root));
+        let own_root = own_root.and_then(|root| self.superuser.namespace().stat_dir(&root));
         for seat in (0..id.parts()).filter(|seat| *seat != self.served.seat()) {
             let made = own_root.iter().map(|root| make_root((seat, id), root).durable());
             let requests = made.chain([Request::close_part(seat, id, false)]);
