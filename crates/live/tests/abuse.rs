@@ -358,6 +358,30 @@ fn attributes_of_the_root_are_changed_once() {
     assert_eq!(mode, 0o700);
 }
 
+/// A server keeps some 16,000 directories open for a connection. The others of a chain, whose paths are
+/// too long, are opened from its top again.
+#[test]
+fn a_chain_of_more_directories_than_a_server_keeps_open_is_removed() {
+    const DEPTH: usize = 20_000;
+    let live = LiveStore::new();
+    let server = live.serve();
+    let mut tree = live.connect();
+    let mut dir = LiveDir::root();
+    for _ in 0..DEPTH {
+        let inner = tree.make_directory(&dir, b"d", 0o755).expect("no failure");
+        // Paths that are too long already need not grow.
+        dir = match dir.path.len() > 5000 {
+            true => LiveDir { id: inner.id, ..dir },
+            false => inner,
+        };
+    }
+    let mut other = live.connect();
+    other.remove_tree(&LiveDir::root(), b"d").expect("no failure");
+    assert!(other.list(&LiveDir::root()).expect("no failure").is_empty());
+    drop((tree, other));
+    server.end().expect("no failure");
+}
+
 /// Symptom: a user could read and replace the content of others' files. Cause: clients chose the
 /// identities of their files. Fix: identities are hashes, of the user among others.
 #[test]

@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use esker_base::{Kind, Result};
+use esker_base::{Error, Kind, Result};
 use esker_fs::inode::FileKind;
 
 use super::live_dir::LiveDir;
@@ -42,12 +42,23 @@ impl LiveTree {
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Denied`, `NotPermitted`; `NotEmpty` if another client makes
-    /// files in it; `Fenced` if the server of a directory with a path of over 4,096 bytes ends
-    /// meanwhile. Remove the rest in another call.
+    /// files in it; `Fenced` if directories with paths of over 4,096 bytes cannot be opened again.
     pub fn remove_tree(&mut self, dir: &LiveDir, name: &[u8]) -> Result<()> {
         let top = self.lookup(dir, name)?;
         if top.kind == FileKind::Directory {
-            remove_content(self, &dir.child(name, &top))?;
+            let top = dir.child(name, &top);
+            let mut removals = Removals { tree: self, under_way: VecDeque::new(), removed: 0 };
+            loop {
+                let removed_before = removals.removed;
+                match remove_content(&mut removals, &top) {
+                    // Its server keeps only so many directories open, and paths that are too long do
+                    // not lead to the others: begin at the top again, as long as that helps.
+                    Err(error) if is_lost(&error) && removals.removed > removed_before => {
+                        removals.abandon()?;
+                    }
+                    emptied => break emptied?,
+                }
+            }
         }
         let removed = self.call(Request::remove_directory(dir, &[name]).durable())?;
         removed.outcome()
@@ -55,8 +66,7 @@ impl LiveTree {
 }
 
 /// Removes everything in `top`.
-fn remove_content(tree: &mut LiveTree, top: &LiveDir) -> Result<()> {
-    let mut removals = Removals { tree, under_way: VecDeque::new() };
+fn remove_content(removals: &mut Removals, top: &LiveDir) -> Result<()> {
     let mut left: Vec<DoomedDirectory> = removals.remove_files(top)?;
     while let Some(directory) = left.last_mut() {
         if directory.is_emptied {
@@ -75,6 +85,11 @@ fn remove_content(tree: &mut LiveTree, top: &LiveDir) -> Result<()> {
         }
     }
     removals.wait_until(0)
+}
+
+/// True if a server does not have a directory open that its path does not lead to.
+fn is_lost(error: &Error) -> bool {
+    error.kind() == Kind::Fenced
 }
 
 /// True if the path of `dir` is too long for its server to open it by that.
@@ -100,6 +115,8 @@ struct Removals<'a> {
     tree: &'a mut LiveTree,
     /// The seats and numbers of the requests.
     under_way: VecDeque<(u16, u64)>,
+    /// Names that were removed.
+    removed: u64,
 }
 
 impl Removals<'_> {
@@ -166,6 +183,14 @@ impl Removals<'_> {
         self.wait_until(UNDER_WAY_MAX)
     }
 
+    /// Waits for none of the requests under way, which later ones follow.
+    fn abandon(&mut self) -> Result<()> {
+        for (seat, number) in std::mem::take(&mut self.under_way) {
+            self.tree.connection_to(seat)?.drop_answer(number);
+        }
+        Ok(())
+    }
+
     /// Waits until at most `count` requests are under way.
     fn wait_until(&mut self, count: usize) -> Result<()> {
         while self.under_way.len() > count {
@@ -174,7 +199,10 @@ impl Removals<'_> {
                 match outcome {
                     // Another client came first.
                     Err(error) if error.kind() == Kind::NotFound => {}
-                    removed => removed?,
+                    removed => {
+                        removed?;
+                        self.removed += 1;
+                    }
                 }
             }
         }
