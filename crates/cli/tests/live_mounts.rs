@@ -510,6 +510,48 @@ fn a_sync_fails_after_a_server_died_with_changes() {
     panic!("no change is ever lost");
 }
 
+/// A directory with names at all seats is one directory.
+#[test]
+fn a_spread_directory_is_one_in_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let mounts = LiveMounts::of_seats("3", &["--refresh", "0"]);
+    let [here, there] = mounts.at.clone();
+    mounts.esker.ok(["live", "mkdir", "--spread", "run:/wide"]);
+    for number in 0..6_000 {
+        fs::write(mounts.a(&format!("wide/f{number}")), number.to_string()).expect("a file");
+    }
+    for number in 0..50 {
+        fs::create_dir(mounts.b(&format!("wide/d{number}"))).expect("mkdir");
+        fs::write(mounts.b(&format!("wide/d{number}/inner")), "inner").expect("a file");
+        assert_eq!(fs::read(mounts.a(&format!("wide/d{number}/inner"))).expect("a file"), b"inner");
+    }
+    let names = |dir: PathBuf| fs::read_dir(dir).expect("a listing").count();
+    assert_eq!((names(mounts.a("wide")), names(mounts.b("wide"))), (6_050, 6_050));
+    assert_eq!(run(&there, "find", &["wide", "-type", "f"]).lines().count(), 6_050);
+    fs::set_permissions(mounts.a("wide"), fs::Permissions::from_mode(0o711)).expect("chmod");
+    let mode = fs::metadata(mounts.b("wide")).expect("stat").permissions().mode();
+    assert_eq!(mode & 0o777, 0o711);
+    let renamed = |number: u32| {
+        let [from, to] = [format!("wide/f{number}"), format!("wide/moved{number}")];
+        let renamed = fs::rename(mounts.a(&from), mounts.a(&to));
+        renamed.map_err(|error| error.raw_os_error())
+    };
+    let renamed: Vec<_> = (0..40).map(renamed).collect();
+    assert!(renamed.contains(&Ok(())), "{renamed:?}");
+    let across = Some(rustix::io::Errno::XDEV.raw_os_error());
+    assert!(
+        renamed.iter().all(|renamed| renamed.is_ok() || *renamed == Err(across)),
+        "{renamed:?}"
+    );
+    // `mv` copies where a rename is not possible.
+    run(&here, "mv", &["wide/f5999", "wide/d0/taken"]);
+    assert!(fs::remove_dir(mounts.b("wide")).is_err(), "it is in use");
+    run(&there, "rm", &["-r", "wide"]);
+    assert!(!mounts.a("wide").exists());
+}
+
 /// Directories are spread over three servers, all of which die once.
 #[test]
 fn programs_work_in_mounts_of_a_namespace_of_several_servers() {
@@ -559,39 +601,6 @@ fn programs_work_in_mounts_of_a_namespace_of_several_servers() {
         run(&there, "rm", &["-rf", name]);
         assert!(!mounts.a(name).exists());
     }
-    // A directory with names at all seats is one directory.
-    mounts.esker.ok(["live", "mkdir", "--spread", "run:/wide"]);
-    for number in 0..6_000 {
-        fs::write(mounts.a(&format!("wide/f{number}")), number.to_string()).expect("a file");
-    }
-    for number in 0..50 {
-        fs::create_dir(mounts.b(&format!("wide/d{number}"))).expect("mkdir");
-        fs::write(mounts.b(&format!("wide/d{number}/inner")), "inner").expect("a file");
-        assert_eq!(fs::read(mounts.a(&format!("wide/d{number}/inner"))).expect("a file"), b"inner");
-    }
-    let names = |dir: PathBuf| fs::read_dir(dir).expect("a listing").count();
-    assert_eq!((names(mounts.a("wide")), names(mounts.b("wide"))), (6_050, 6_050));
-    assert_eq!(run(&there, "find", &["wide", "-type", "f"]).lines().count(), 6_050);
-    fs::set_permissions(mounts.a("wide"), fs::Permissions::from_mode(0o711)).expect("chmod");
-    let mode = fs::metadata(mounts.b("wide")).expect("stat").permissions().mode();
-    assert_eq!(mode & 0o777, 0o711);
-    let renamed = |number: u32| {
-        let [from, to] = [format!("wide/f{number}"), format!("wide/moved{number}")];
-        let renamed = fs::rename(mounts.a(&from), mounts.a(&to));
-        renamed.map_err(|error| error.raw_os_error())
-    };
-    let renamed: Vec<_> = (0..40).map(renamed).collect();
-    assert!(renamed.contains(&Ok(())), "{renamed:?}");
-    let across = Some(rustix::io::Errno::XDEV.raw_os_error());
-    assert!(
-        renamed.iter().all(|renamed| renamed.is_ok() || *renamed == Err(across)),
-        "{renamed:?}"
-    );
-    // `mv` copies where a rename is not possible.
-    run(&here, "mv", &["wide/f5999", "wide/d0/taken"]);
-    assert!(fs::remove_dir(mounts.b("wide")).is_err(), "it is in use");
-    run(&there, "rm", &["-r", "wide"]);
-    assert!(!mounts.a("wide").exists());
     let repository = mounts.a("repository");
     let git = |arguments: &[&str]| run(&repository, "git", arguments);
     fs::create_dir(&repository).expect("mkdir");

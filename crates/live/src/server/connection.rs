@@ -211,17 +211,10 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
                 }
             };
             answers.send(out, outcome.awaits_commit).await?;
-            if outcome.is_frozen {
-                received.drain(..outcome.consumed);
+            received.drain(..outcome.consumed);
+            if outcome.is_frozen || outcome.is_crowded {
                 tokio::select! {
-                    () = served.freeze().thawed(served.clock()) => continue,
-                    () = served.commit().failed() => return Ok(false),
-                }
-            }
-            if outcome.is_crowded {
-                received.drain(..outcome.consumed);
-                tokio::select! {
-                    () = tokio::time::sleep(CROWDED_PAUSE) => continue,
+                    () = wait_turn(served, outcome.is_frozen) => continue,
                     () = served.commit().failed() => return Ok(false),
                 }
             }
@@ -232,7 +225,6 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             if outcome.consumed == 0 {
                 break;
             }
-            received.drain(..outcome.consumed);
         }
         received.reserve(RECEIVE_BYTES);
         tokio::select! {
@@ -244,6 +236,14 @@ async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             // The client repeats its unanswered requests to the next server.
             () = served.commit().failed() => return Ok(false),
         }
+    }
+}
+
+/// Returns once a change that had to wait may be tried again.
+async fn wait_turn(served: &ServedNamespace, is_frozen: bool) {
+    match is_frozen {
+        true => served.freeze().thawed(served.clock()).await,
+        false => tokio::time::sleep(CROWDED_PAUSE).await,
     }
 }
 

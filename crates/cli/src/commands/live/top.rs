@@ -2,11 +2,12 @@
 //! `esker live top`: shows what all servers of a live namespace do, again and again.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
+use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::names::live_namespace::LiveNamespace;
 use esker_live::client::{LiveClientOptions, LiveConnection};
 use serde_json::{Value, json};
@@ -47,7 +48,8 @@ pub struct TopArguments {
 /// State of a server at one moment.
 #[derive(Clone)]
 struct SeatSample {
-    at: Instant,
+    /// By the monotonic clock.
+    at_ns: u64,
     status: Value,
 }
 
@@ -99,16 +101,17 @@ impl TopArguments {
 
     /// Waits for the next table; returns false if a signal has arrived.
     fn waits(&self, signals: &mut Signals) -> bool {
-        let begun = Instant::now();
+        let interval_ns = (self.interval * 1e9) as u64;
+        let end_ns = SystemClock.monotonic_ns().saturating_add(interval_ns);
         loop {
             if signals.pending().next().is_some() {
                 return false;
             }
-            let left = Duration::from_secs_f64(self.interval).saturating_sub(begun.elapsed());
-            if left.is_zero() {
+            let left_ns = end_ns.saturating_sub(SystemClock.monotonic_ns());
+            if left_ns == 0 {
                 return true;
             }
-            thread::sleep(left.min(LOOK));
+            thread::sleep(Duration::from_nanos(left_ns).min(LOOK));
         }
     }
 
@@ -170,7 +173,7 @@ fn sample_seat(store: &SharedStore, name: &str, monitor: &mut SeatMonitor) -> Re
     };
     let asked = connection.and_then(|mut connection| {
         let status = connection.status()?;
-        Ok((connection, SeatSample { at: Instant::now(), status }))
+        Ok((connection, SeatSample { at_ns: SystemClock.monotonic_ns(), status }))
     });
     match asked {
         Ok((connection, sample)) => {
@@ -188,7 +191,7 @@ fn sample_seat(store: &SharedStore, name: &str, monitor: &mut SeatMonitor) -> Re
 
 /// The rates between two samples of one server.
 fn rates(before: &SeatSample, after: &SeatSample) -> Option<SeatRates> {
-    let seconds = after.at.duration_since(before.at).as_secs_f64();
+    let seconds = after.at_ns.saturating_sub(before.at_ns) as f64 / 1e9;
     if before.status["instance"] != after.status["instance"] || seconds <= 0.0 {
         return None;
     }
@@ -271,16 +274,16 @@ fn seconds(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    fn sample(at: Instant, instance: &str, changes: u64, processor_ns: u64) -> SeatSample {
+    fn sample(at_ns: u64, instance: &str, changes: u64, processor_ns: u64) -> SeatSample {
         let counters = json!({"changes": changes, "reads": 7, "failures": 0, "commits": 3});
         let status =
             json!({"instance": instance, "processor_ns": processor_ns, "counters": counters});
-        SeatSample { at, status }
+        SeatSample { at_ns, status }
     }
 
     #[test]
     fn rates_are_those_of_one_server() {
-        let (begun, two) = (Instant::now(), Duration::from_secs(2));
+        let (begun, two) = (7_000_000_000, 2_000_000_000);
         let before = sample(begun, "a", 1000, 5_000_000_000);
         let after = sample(begun + two, "a", 4000, 6_000_000_000);
         let expected =
@@ -294,7 +297,7 @@ mod tests {
     #[test]
     fn a_seat_without_server_has_a_line() {
         assert_eq!(row_line(3, &None), "   3  no server answers");
-        let status = sample(Instant::now(), "a", 1, 0).status;
+        let status = sample(1, "a", 1, 0).status;
         let line = row_line(0, &Some((status, None)));
         assert!(line.starts_with("   0           -"), "{line}");
     }

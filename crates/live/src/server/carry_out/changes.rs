@@ -212,22 +212,7 @@ impl ClientSession<'_> {
                     .and_then(|()| session.insert_adopted(dir, name, identity))
             }
             Verb::Unlink => session.unlink(dir, take_name(input)?).map(drop),
-            Verb::Link => {
-                let old = NamedFile::take(input)?;
-                let (target, new) = self.take_second_name(input)?;
-                let linked = self
-                    .check_part(&target, new)
-                    .and_then(|()| self.link(dir, &old, (&target, new)));
-                return Ok(linked.map(|inode| ItemEffect::Made(Box::new(inode))));
-            }
-            Verb::Rename => {
-                let (flags, old) = (take_flags(input)?, take_name(input)?);
-                let (target, new) = self.take_second_name(input)?;
-                let places = ((dir, old), (&target, new));
-                self.check_part(&target, new)
-                    .and_then(|()| self.check_rename(places.0, places.1, flags))
-                    .and_then(|()| session.rename(places.0, places.1, flags).map(drop))
-            }
+            Verb::Link | Verb::Rename => return self.change_names(verb, dir, input),
             Verb::SetAttributes => {
                 let file = NamedFile::take(input)?;
                 self.set_attributes(dir, &file, &AttributeRequest::take(input)?)
@@ -260,6 +245,29 @@ impl ClientSession<'_> {
             _ => return Err(input.damage("a change").into()),
         };
         Ok(changed.map(|()| ItemEffect::InTree))
+    }
+
+    /// Gives a file another name, or a new one.
+    fn change_names(
+        &self,
+        verb: Verb,
+        dir: &Dir,
+        input: &mut WireInput,
+    ) -> Result<Result<ItemEffect>, FrameRefusal> {
+        if verb == Verb::Link {
+            let old = NamedFile::take(input)?;
+            let (target, new) = self.take_second_name(input)?;
+            let may = self.check_part(&target, new);
+            let linked = may.and_then(|()| self.link(dir, &old, (&target, new)));
+            return Ok(linked.map(|inode| ItemEffect::Made(Box::new(inode))));
+        }
+        let (flags, old) = (take_flags(input)?, take_name(input)?);
+        let (target, new) = self.take_second_name(input)?;
+        let places = ((dir, old), (&target, new));
+        let may = self.check_part(&target, new);
+        let may = may.and_then(|()| self.check_rename(places.0, places.1, flags));
+        let renamed = may.and_then(|()| self.session.rename(places.0, places.1, flags));
+        Ok(renamed.map(|_| ItemEffect::InTree))
     }
 
     /// Creates an empty file with the identity `file`.
