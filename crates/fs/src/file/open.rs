@@ -7,6 +7,7 @@ use esker_base::{Kind, Result};
 
 use super::{OpenFile, RecordLocation, SessionFile};
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
+use crate::ops::NewInode;
 use crate::ops::setattr::{AttributeChanges, check_file};
 use crate::session::Session;
 use crate::stack::dir::Dir;
@@ -36,17 +37,17 @@ impl Session {
     /// Creates the regular file `name` in `dir` and opens it, as [`Session::create`] does.
     pub fn create_file(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<Arc<OpenFile>> {
         let entry = NameKind::Is(FileKind::File);
-        let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
+        let mut new = NewInode::of(Inode::new(entry, mode & 0o7777, self.now_ns()));
         let key = key(dir.id(), name);
         self.tree().prefetch(&key);
         // Until the file is open, a rename that moves it cannot update its place.
         let _structure = self.read_structure();
         let version = Some(self.namespace().files().record_version());
-        self.insert_locked(dir, (name, &key), &mut inode, None)?;
+        self.insert_locked(dir, (name, &key), &mut new)?;
         let location = RecordLocation::Name(dir.clone(), name.to_vec());
         self.namespace()
             .files()
-            .open_new(inode, location, version)
+            .open_new(new.inode, location, version)
             .or_else(|inode| self.open_relocated(dir, name, *inode))
     }
 

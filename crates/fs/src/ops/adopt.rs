@@ -6,6 +6,7 @@
 
 use esker_base::Result;
 
+use super::insert::NewInode;
 use crate::inode::{Inode, key};
 use crate::session::Session;
 use crate::stack::dir::Dir;
@@ -42,9 +43,10 @@ impl Session {
         }
         let _structure = self.read_structure();
         dir.check_alive()?;
-        self.insert_vacant(dir, name, &mut inode, &below)?;
+        let mut new = NewInode::of(inode);
+        self.insert_vacant(dir, (name, &key), &mut new, &below)?;
         dir.touch(self.now_ns());
-        Ok(inode)
+        Ok(new.inode)
     }
 
     /// Gives the directory `name` in `dir`, or the root if `None`, all attributes of `inode`.

@@ -3,6 +3,7 @@
 
 use esker_base::{Error, Kind, Result};
 
+use super::insert::NewInode;
 use crate::inode::{FileId, FileKind, Inode, NameKind};
 use crate::session::Session;
 use crate::stack::dir::Dir;
@@ -22,9 +23,9 @@ impl Session {
     #[inline]
     pub fn create(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<FileId> {
         let entry = NameKind::Is(FileKind::File);
-        let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
-        self.insert(dir, name, &mut inode)?;
-        Ok(FileId(inode.id))
+        let mut new = NewInode::of(Inode::new(entry, mode & 0o7777, self.now_ns()));
+        self.insert(dir, name, &mut new)?;
+        Ok(FileId(new.inode.id))
     }
 
     /// Creates a directory and returns it open.
@@ -33,9 +34,9 @@ impl Session {
     /// As [`Session::create`].
     pub fn mkdir(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<Dir> {
         let entry = NameKind::Is(FileKind::Directory);
-        let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
-        self.insert(dir, name, &mut inode)?;
-        self.open_made(dir, name, &inode)
+        let mut new = NewInode::of(Inode::new(entry, mode & 0o7777, self.now_ns()));
+        self.insert(dir, name, &mut new)?;
+        self.open_made(dir, name, &new.inode)
     }
 
     /// Opens the directory `inode`, which this session has just put at `name` in `dir`.
@@ -64,9 +65,9 @@ impl Session {
         mode: u32,
         rdev: u64,
     ) -> Result<Inode> {
-        let mut inode = self.new_node(dir, name, (kind, mode, rdev))?;
-        self.insert(dir, name, &mut inode)?;
-        Ok(inode)
+        let mut new = NewInode::of(self.new_node(dir, name, (kind, mode, rdev))?);
+        self.insert(dir, name, &mut new)?;
+        Ok(new.inode)
     }
 
     /// The inode that [`Session::mknod`] puts.
@@ -102,9 +103,9 @@ impl Session {
     /// As [`Session::create`]; `TooLarge`, `NotFound` (if empty) or `Invalid` for targets that
     /// cannot be paths.
     pub fn symlink(&self, dir: &Dir, name: &[u8], target: &[u8]) -> Result<Inode> {
-        let mut inode = self.new_symlink(target)?;
-        self.insert(dir, name, &mut inode)?;
-        Ok(inode)
+        let mut new = NewInode::of(self.new_symlink(target)?);
+        self.insert(dir, name, &mut new)?;
+        Ok(new.inode)
     }
 
     /// The inode that [`Session::symlink`] puts.

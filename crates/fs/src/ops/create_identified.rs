@@ -4,9 +4,10 @@
 
 use esker_base::{Error, Kind, Result};
 
-use crate::inode::{FileId, FileKind, Inode, NameKind, key};
+use super::insert::NewInode;
+use crate::inode::{FileId, FileKind, Inode, NameKind};
 use crate::ops::NewFile;
-use crate::session::{NameState, Session, exists, put};
+use crate::session::Session;
 use crate::stack::dir::Dir;
 
 impl Session {
@@ -18,9 +19,8 @@ impl Session {
     /// As [`Session::create`].
     pub fn create_identified(&self, dir: &Dir, name: &[u8], mode: u32, id: FileId) -> Result<()> {
         let entry = NameKind::Is(FileKind::File);
-        let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
-        inode.id = id.0;
-        self.insert_identified(dir, name, inode, None).map(drop)
+        let inode = Inode::new(entry, mode & 0o7777, self.now_ns());
+        self.insert(dir, name, &mut NewInode::of(inode).identified_by(id.0)).map(drop)
     }
 
     /// Makes `new`, which is no directory, like [`Session::create_identified`]. A session of the
@@ -37,7 +37,7 @@ impl Session {
         id: FileId,
     ) -> Result<Inode> {
         let is_root = self.namespace().identity().is_root();
-        let mut inode = match new.kind {
+        let inode = match new.kind {
             FileKind::Directory => {
                 let context = "the identity of a directory depends on its place alone";
                 return Err(Error::new(Kind::Invalid, context));
@@ -46,53 +46,11 @@ impl Session {
             FileKind::Symlink => self.new_symlink(new.target)?,
             kind => self.new_node(dir, name, (kind, new.mode, new.rdev))?,
         };
-        inode.id = id.0;
         let owner = is_root.then_some((new.uid, new.gid));
-        match self.insert_identified(dir, name, inode, owner)? {
-            Some(inode) => Ok(inode),
-            None => self.namespace().lookup(dir, name, true),
+        let mut new = NewInode::of(inode).owned_by(owner).identified_by(id.0);
+        match self.insert(dir, name, &mut new)? {
+            true => Ok(new.inode),
+            false => self.namespace().lookup(dir, name, true),
         }
-    }
-
-    /// Puts `inode`, which has its identity, at `name` in `dir`, for the user and group `owner` if
-    /// given. Returns it; `None` if the name is that file already.
-    pub(super) fn insert_identified(
-        &self,
-        dir: &Dir,
-        name: &[u8],
-        mut inode: Inode,
-        owner: Option<(u32, u32)>,
-    ) -> Result<Option<Inode>> {
-        let key = key(dir.id(), name);
-        self.tree().prefetch(&key);
-        let _structure = self.read_structure();
-        crate::stack::path::check_name(name)?;
-        self.check_change(dir, name)?;
-        self.own(dir, &mut inode, owner);
-        let below = self.below(dir, &key)?;
-        let is_new = below.inode.is_none() && below.next_generation == 0;
-        if is_new
-            && self.attached.is_none()
-            && let Some(seq) = self.tree().insert(&mut inode.row(&key), |_, _| ())?
-        {
-            inode.seq = seq;
-            dir.touch(inode.ctime_ns);
-            return Ok(Some(inode));
-        }
-        let is_made = self.update([key], |[own], batch| {
-            let state = NameState::of(own, &below)?;
-            match state.inode {
-                Some(found) if found.id == inode.id => return Ok(false),
-                Some(_) => return Err(exists(name)),
-                None => inode.generation = state.next_generation,
-            }
-            inode.seq = batch.seq();
-            put(batch, &key, &inode);
-            Ok(true)
-        })?;
-        if is_made {
-            dir.touch(inode.ctime_ns);
-        }
-        Ok(is_made.then_some(inode))
     }
 }

@@ -3,6 +3,7 @@
 
 use esker_base::{Error, Kind, Result};
 
+use super::insert::NewInode;
 use crate::file::FILE_BYTES_MAX;
 use crate::inode::indexed::{self, IndexedPart, PARTS_MAX};
 use crate::inode::{FileKind, Inode, NameKind};
@@ -32,8 +33,9 @@ impl Session {
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
         inode.size = size;
         inode.extent = Some(part.extent());
-        self.insert(dir, name, &mut inode)?;
-        Ok(inode)
+        let mut new = NewInode::of(inode);
+        self.insert(dir, name, &mut new)?;
+        Ok(new.inode)
     }
 
     /// Appends the directory `number` of `size` bytes, finished as for [`Session::create_indexed`],

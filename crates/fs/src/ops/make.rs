@@ -4,6 +4,7 @@
 
 use esker_base::{Error, Kind, Result};
 
+use super::insert::NewInode;
 use crate::inode::{FileKind, Inode, NameKind};
 use crate::ops::create::check_target;
 use crate::session::Session;
@@ -36,9 +37,10 @@ impl Session {
     /// the session is the superuser's.
     #[inline]
     pub fn make(&self, dir: &Dir, name: &[u8], new: &NewFile) -> Result<Inode> {
-        let mut inode = self.new_for_other(new)?;
-        self.insert_as(dir, name, &mut inode, Some((new.uid, new.gid)))?;
-        Ok(inode)
+        let owner = Some((new.uid, new.gid));
+        let mut new = NewInode::of(self.new_for_other(new)?).owned_by(owner);
+        self.insert(dir, name, &mut new)?;
+        Ok(new.inode)
     }
 
     /// The inode that [`Session::make`] puts.

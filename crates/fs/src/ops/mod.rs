@@ -6,6 +6,7 @@ mod bulk_insert;
 mod create;
 mod create_identified;
 mod indexed;
+mod insert;
 mod link;
 mod make;
 mod remove;
@@ -16,6 +17,7 @@ pub(crate) mod write;
 
 pub(crate) use adopt::FillBuffer;
 pub(crate) use bulk_insert::below_the_root;
+pub(crate) use insert::NewInode;
 pub use make::NewFile;
 pub use rename::{RenameFlags, RenameOutcome};
 pub use setattr::{AttributeChanges, XattrSet};

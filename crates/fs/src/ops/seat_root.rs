@@ -20,6 +20,7 @@
 use esker_base::{Error, Kind, Result};
 use esker_table::schema::RowBuffer;
 
+use super::insert::NewInode;
 use crate::inode::{DirId, FileKind, Inode, NameKind, key};
 use crate::ops::NewFile;
 use crate::session::{Session, exists, not_found};
@@ -34,11 +35,10 @@ impl Session {
     /// `NotPermitted` unless the session is the superuser's; errors of the store.
     pub fn make_seat_root(&self, id: DirId, new: &NewFile) -> Result<()> {
         let new = NewFile { kind: FileKind::Directory, ..*new };
-        let mut inode = self.new_for_other(&new)?;
-        inode.id = id.0;
-        let (name, owner) = (id.seat_root_name(), Some((new.uid, new.gid)));
-        self.insert_identified(self.namespace().seat_roots(), name.as_bytes(), inode, owner)
-            .map(drop)
+        let (inode, owner) = (self.new_for_other(&new)?, Some((new.uid, new.gid)));
+        let mut new = NewInode::of(inode).owned_by(owner).identified_by(id.0);
+        let name = id.seat_root_name();
+        self.insert(self.namespace().seat_roots(), name.as_bytes(), &mut new).map(drop)
     }
 
     /// Removes the empty directory `id`, whose name is at another seat. Does nothing if it is gone.
@@ -103,12 +103,12 @@ impl Session {
         planned: &Inode,
     ) -> Result<Inode> {
         let mut inode = planned.clone();
-        inode.id = id.0;
         inode.set_seat(seat);
         let owner = Some((planned.uid, planned.gid));
-        match self.insert_identified(dir, name, inode, owner)? {
-            Some(inode) => Ok(inode),
-            None => self.namespace().lookup(dir, name, false),
+        let mut new = NewInode::of(inode).owned_by(owner).identified_by(id.0);
+        match self.insert(dir, name, &mut new)? {
+            true => Ok(new.inode),
+            false => self.namespace().lookup(dir, name, false),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use esker_base::Result;
 
+use super::insert::NewInode;
 use crate::data::{INLINE_BYTES_MAX, LARGE_FILE_BYTES};
 use crate::inode::{Extent, FileKind, Inode, NameKind};
 use crate::ops::setattr::{check_file, content_changed};
@@ -41,8 +42,9 @@ impl Session {
         let entry = NameKind::Is(FileKind::File);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
         content.put_in(&mut inode);
-        self.insert(dir, name, &mut inode)?;
-        Ok(inode)
+        let mut new = NewInode::of(inode);
+        self.insert(dir, name, &mut new)?;
+        Ok(new.inode)
     }
 
     /// Replaces the content of the file `name` in `dir` with the bytes that `fill` reads.

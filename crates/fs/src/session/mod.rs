@@ -35,7 +35,7 @@ use self::set_ids::SetIds;
 use crate::data::DataLogs;
 use crate::file::SharedLogs;
 use crate::inode::timestamp;
-use crate::inode::{DirId, FileId, FileKind, Inode, NameKind, column, identity_root, key};
+use crate::inode::{DirId, FileKind, Inode, NameKind, identity_root, key};
 use crate::stack::dir::{Dir, DirNode};
 use crate::stack::identity::Identity;
 use crate::stack::layers::LowerRecords;
@@ -290,7 +290,7 @@ impl Session {
 
     /// Returns the identity of a directory made in `dir` at `name`, which was a directory
     /// `generation` times before.
-    fn new_dir_id(&self, dir: &DirNode, generation: u64, name: &[u8]) -> DirId {
+    pub(crate) fn new_dir_id(&self, dir: &DirNode, generation: u64, name: &[u8]) -> DirId {
         let parent = if dir.id() == DirId::ROOT { self.shared.identity_root } else { dir.id() };
         DirId::child(parent, generation, name)
     }
@@ -319,125 +319,6 @@ impl Session {
     #[inline]
     pub(crate) fn below(&self, dir: &DirNode, key: &Key) -> Result<LowerRecords> {
         self.namespace.layers().below(key, dir.is_absent_below())
-    }
-
-    /// Puts `inode` at `name` in `dir` if it is vacant; sets its identity and owner.
-    #[inline]
-    pub(crate) fn insert(&self, dir: &Dir, name: &[u8], inode: &mut Inode) -> Result<()> {
-        self.insert_as(dir, name, inode, None)
-    }
-
-    /// Like [`Session::insert`], for the user and group `owner` if given.
-    #[inline]
-    pub(crate) fn insert_as(
-        &self,
-        dir: &Dir,
-        name: &[u8],
-        inode: &mut Inode,
-        owner: Option<(u32, u32)>,
-    ) -> Result<()> {
-        let key = key(dir.id(), name);
-        self.tree().prefetch(&key);
-        let _structure = self.read_structure();
-        self.insert_locked(dir, (name, &key), inode, owner)
-    }
-
-    /// Like [`Session::insert_as`], while the caller has [`Session::read_structure`]'s lock; `key`
-    /// is that of the name.
-    #[inline]
-    pub(crate) fn insert_locked(
-        &self,
-        dir: &Dir,
-        (name, key): (&[u8], &Key),
-        inode: &mut Inode,
-        owner: Option<(u32, u32)>,
-    ) -> Result<()> {
-        crate::stack::path::check_name(name)?;
-        self.check_change(dir, name)?;
-        self.own(dir, inode, owner);
-        let below = self.below(dir, key)?;
-        self.insert_vacant(dir, name, inode, &below)
-    }
-
-    /// Puts `inode` at `name` in `dir` if it is vacant, given what the layers `below` have; sets
-    /// its identity. All new names are made here.
-    #[inline]
-    pub(crate) fn insert_vacant(
-        &self,
-        dir: &Dir,
-        name: &[u8],
-        inode: &mut Inode,
-        below: &LowerRecords,
-    ) -> Result<()> {
-        if below.inode.is_none() && below.next_generation == 0 && self.attached.is_none() {
-            let key = key(dir.id(), name);
-            inode.id = if inode.is_directory() {
-                self.new_dir_id(dir, 0, name).0
-            } else {
-                FileId::new(self.set(), 0).0
-            };
-            let is_directory = inode.is_directory();
-            let inserted = self.tree().insert(&mut inode.row(&key), |seq, row| {
-                if !is_directory {
-                    row.ints[column::ID_LOW] = seq;
-                }
-            })?;
-            if let Some(seq) = inserted {
-                inode.seq = seq;
-                inode.id |= if is_directory { 0 } else { u128::from(seq) };
-                dir.touch(inode.ctime_ns);
-                return Ok(());
-            }
-        }
-        self.insert_slow(dir, name, inode, below)?;
-        dir.touch(inode.ctime_ns);
-        Ok(())
-    }
-
-    /// Like [`Session::insert_vacant`], where a record may exist, if only a tombstone.
-    #[cold]
-    fn insert_slow(
-        &self,
-        dir: &Dir,
-        name: &[u8],
-        inode: &mut Inode,
-        below: &LowerRecords,
-    ) -> Result<()> {
-        let key = key(dir.id(), name);
-        let set = self.set();
-        self.update([key], |[own], batch| {
-            let state = NameState::of(own, below)?;
-            if state.inode.is_some() {
-                return Err(exists(name));
-            }
-            inode.generation = state.next_generation;
-            inode.seq = batch.seq();
-            inode.id = if inode.is_directory() {
-                self.new_dir_id(dir, inode.generation, name).0
-            } else {
-                FileId::new(set, inode.seq).0
-            };
-            put(batch, &key, inode);
-            Ok(())
-        })
-    }
-
-    /// Sets the owner of a new inode in `dir`, and the attributes that a set-group-id directory
-    /// passes on.
-    pub(crate) fn own(&self, dir: &DirNode, inode: &mut Inode, owner: Option<(u32, u32)>) {
-        let identity = self.namespace.identity();
-        (inode.uid, inode.gid) = owner.unwrap_or((identity.uid, identity.gid));
-        if dir.mode() & 0o2000 != 0 {
-            inode.gid = dir.owner().1;
-            if inode.is_directory() {
-                inode.mode |= 0o2000;
-            } else if inode.mode & 0o2010 == 0o2010
-                && !identity.is_member(inode.gid)
-                && !identity.is_root()
-            {
-                inode.mode &= !0o2000;
-            }
-        }
     }
 
     /// Updates the record of `name` in `dir`, wherever its inode is stored, with `change`.
