@@ -305,6 +305,33 @@ fn clients_of_a_stopped_server_go_on_with_the_next() {
 }
 
 /// Users of a shared store connect over the Unix socket of one server, as the users they are.
+/// A user other than the server's makes and removes a directory whose names are at all seats.
+#[test]
+fn another_user_removes_a_spread_directory() {
+    if !is_root() {
+        println!("skipped: only the superuser can be two users");
+        return;
+    }
+    let (ann, bob) =
+        (User::new(65_534, vec![65_500], "022"), User::new(65_502, vec![65_500], "022"));
+    let store = ann.path("store");
+    ann.does("mkdir store && chgrp 65500 store");
+    ann.ok(["init", "--shared"]);
+    let bob = bob.with_store(&store);
+    ann.ok(["live", "create", "run", "--seats", "3"]);
+    let mut command = ann.command("./esker");
+    command.args(["live", "serve", "run", "--json", "--allow-other"]);
+    let server = Server::start(command);
+    let open = ann.command("sh").arg("-c").arg("umask 0; ./esker live mkdir run:/open").status();
+    assert!(open.expect("it runs").success());
+    bob.ok(["live", "mkdir", "--spread", "run:/open/wide"]);
+    bob.ok(["live", "put", "/etc/hostname", "run:/open/wide/a"]);
+    assert_eq!(bob.run(["live", "rm", "run:/open/wide"]).status.code(), Some(7));
+    bob.ok(["live", "put", "/etc/hostname", "run:/open/wide/b"]);
+    bob.ok(["live", "rm", "-r", "run:/open/wide"]);
+    assert_eq!(server.end(), Some(0));
+}
+
 #[test]
 fn users_of_one_server_are_kept_apart_by_mode_bits() {
     if !is_root() {

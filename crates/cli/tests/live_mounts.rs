@@ -533,6 +533,11 @@ fn a_spread_directory_is_one_in_mounts() {
     fs::set_permissions(mounts.a("wide"), fs::Permissions::from_mode(0o711)).expect("chmod");
     let mode = fs::metadata(mounts.b("wide")).expect("stat").permissions().mode();
     assert_eq!(mode & 0o777, 0o711);
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(mounts.a("wide"), "user.kind", b"wide", flags).expect("setxattr");
+    mounts.esker.ok(["commit", here.to_str().expect("UTF-8"), "wide"]);
+    let shown = mounts.esker.ok(["stat", "wide:/wide"]);
+    assert!(shown.contains("user.kind"), "{shown}");
     let renamed = |number: u32| {
         let [from, to] = [format!("wide/f{number}"), format!("wide/moved{number}")];
         let renamed = fs::rename(mounts.a(&from), mounts.a(&to));

@@ -12,32 +12,35 @@ use crate::served::{NAME, server_options};
 
 /// Symptom: removals failed with `Unavailable` although all servers answered, and directories that were
 /// made meanwhile stayed at the seat of their parent. Cause: a server refused requests beyond those that
-/// may wait for other seats at once. Fix: they wait, and take no thread.
+/// may wait for other seats at once, also those of the servers for which they waited. Fix: they wait, and
+/// take no thread; requests of servers need no other seat.
 #[test]
-fn more_clients_than_may_wait_remove_directories_at_another_seat() -> Result<()> {
+fn more_clients_than_may_wait_make_and_remove_directories_at_two_seats() -> Result<()> {
     const CLIENTS: usize = 200;
     let live = SeatedStore::new(2);
     let options = LiveServerOptions { connections: 1024, ..server_options() };
     let serve = |seat| LiveServer::start(&live.repository, (NAME, seat), options.clone());
     let servers = [serve(0)?, serve(1)?];
     let (mut tree, root) = (live.connect(), LiveDir::root());
-    for number in 0..CLIENTS {
-        tree.make_spread_directory(&root, format!("d{number}").as_bytes(), 0o755)?;
-    }
+    let at_other_seat = (0..100).map(|number| format!("p{number}").into_bytes()).find_map(|name| {
+        let made = tree.make_directory(&root, &name, 0o755).expect("made");
+        (made.place.seat == 1).then_some(made)
+    });
+    let parents = [root, at_other_seat.expect("one of a hundred")];
     let all_at_once = Barrier::new(CLIENTS);
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
-            let (live, all_at_once) = (&live, &all_at_once);
+            let (live, all_at_once, parent) = (&live, &all_at_once, &parents[number % 2]);
             scope.spawn(move || {
                 let mut tree = live.connect();
-                all_at_once.wait();
                 let name = format!("d{number}").into_bytes();
-                tree.change(Request::remove_directory(&LiveDir::root(), &[&name]))
-                    .expect("removed");
+                all_at_once.wait();
+                tree.make_spread_directory(parent, &name, 0o755).expect("made");
+                tree.change(Request::remove_directory(parent, &[&name])).expect("removed");
             });
         }
     });
-    assert_eq!(tree.list(&root)?, []);
+    assert_eq!(tree.list(&parents[1])?, []);
     for server in servers {
         server.end()?;
     }

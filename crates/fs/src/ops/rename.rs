@@ -243,6 +243,10 @@ impl Session {
 
     /// Updates the recorded place of an open file or directory that moved.
     fn follow(&self, moved: &Inode, from: &Dir, dir: &Dir, name: &[u8]) {
+        if moved.seat().is_some() {
+            // Its place is that of its root, also if this seat has that.
+            return;
+        }
         if moved.is_directory() {
             let node = self.namespace().node(from, name, moved, || false);
             node.set_location(dir.clone(), name.to_vec());

@@ -12,7 +12,7 @@ use esker_base::Kind;
 use esker_fs::inode::FileKind;
 use esker_fs::inode::timestamp;
 use esker_fuse_ring::{AttrChanges, NewTime};
-use esker_live::client::{LiveDir, LiveFile, Request};
+use esker_live::client::{LiveFile, Request};
 use esker_live::wire::{AttributeRequest, TRANSFER_BYTES_MAX, WriteMode};
 use fuser::{Errno, FileAttr, FopenFlags};
 use rustix::fs::OFlags;
@@ -69,23 +69,25 @@ impl LiveState {
         let found = self.track_change(&[node.id], || {
             let [changed, found] = self.call_all(requests)?;
             self.done(changed)?;
-            if node.kind == FileKind::Directory {
-                self.set_attributes_of_other_parts(&node.dir(), &changes)?;
-            }
+            let set_at = |file: &LiveFile| self.change(Request::set_attributes(file, &changes));
+            self.change_other_parts(&node, set_at)?;
             self.attributes_in(found)
         })?;
         Ok(self.shown(&node, &found))
     }
 
-    /// Changes attributes of `dir`, if it is spread, at all seats but its first one.
-    fn set_attributes_of_other_parts(
+    /// Makes the change of a spread directory that was made at the seat of its name at all others.
+    pub(super) fn change_other_parts(
         &self,
-        dir: &LiveDir,
-        changes: &AttributeRequest,
+        node: &LiveNode,
+        change_at: impl Fn(&LiveFile) -> Request,
     ) -> Result<(), Errno> {
+        if node.kind != FileKind::Directory {
+            return Ok(());
+        }
+        let dir = node.dir();
         for part in dir.parts().filter(|part| part.place.seat != dir.place.seat) {
-            let change = Request::set_attributes(&LiveFile::at(&part, b""), changes);
-            let [changed] = self.call_all([self.change(change)])?;
+            let [changed] = self.call_all([change_at(&LiveFile::at(&part, b""))])?;
             self.done(changed)?;
         }
         Ok(())

@@ -5,7 +5,7 @@
 use esker_base::Kind;
 use esker_fs::inode::xattr::{XATTR_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use esker_fs::ops::XattrSet;
-use esker_live::client::Request;
+use esker_live::client::{LiveFile, Request};
 use fuser::Errno;
 
 use super::live_state::LiveState;
@@ -51,8 +51,12 @@ impl LiveState {
         let condition: XattrSet = xattr_condition(attribute, flags)?;
         let node = self.node(number)?;
         let file = node.reference();
-        let change = self.change(Request::set_xattr(&file.file(), (attribute, value), condition));
-        let [done] = self.track_change(&[node.id], || self.call_all([change]))?;
+        let set_at =
+            |file: &LiveFile| self.change(Request::set_xattr(file, (attribute, value), condition));
+        let [done] = self.track_change(&[node.id], || self.call_all([set_at(&file.file())]))?;
+        if done.as_ref().is_ok_and(|answer| answer.outcome().is_ok()) {
+            self.change_other_parts(&node, set_at)?;
+        }
         match done.and_then(|answer| answer.outcome()) {
             // Beyond the limit on a file's attributes, other file systems report a lack of space.
             Err(error) if error.kind() == Kind::TooLarge => Err(Errno::ENOSPC),
@@ -65,10 +69,11 @@ impl LiveState {
             return Err(Errno::EOPNOTSUPP);
         }
         let node = self.node(number)?;
-        let remove = Request::remove_xattr(&node.reference().file(), attribute);
+        let remove_at = |file: &LiveFile| self.change(Request::remove_xattr(file, attribute));
         self.track_change(&[node.id], || {
-            let [done] = self.call_all([self.change(remove)])?;
+            let [done] = self.call_all([remove_at(&node.reference().file())])?;
             self.done(done)
-        })
+        })?;
+        self.change_other_parts(&node, remove_at)
     }
 }

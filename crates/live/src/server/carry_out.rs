@@ -25,6 +25,7 @@ use esker_fs::stack::identity::Identity;
 use parking_lot::MutexGuard;
 
 use self::seat_directories::SeatPreparation;
+pub(super) use self::seat_directories::make_root;
 use super::client_files::ClientFiles;
 use super::open_directories::OpenDirectories;
 use super::seen_links::SeenLinks;
@@ -61,7 +62,7 @@ pub(super) struct ClientSession<'a> {
     /// True if the change under way was done before in part.
     repeats_directories: bool,
     /// Directories at other seats that got no name.
-    unnamed: Vec<(u16, DirId)>,
+    unnamed: Vec<(Vec<u16>, DirId)>,
     /// True if an answer shows the name of a directory at another seat that may not be synced: what its
     /// client does there durably must not be lost with the name.
     shows_unsynced: Cell<bool>,
@@ -190,6 +191,8 @@ impl<'a> ClientSession<'a> {
             if header.verb.is_change() && batch.is_none() {
                 batch = self.begin_batch();
                 if batch.is_none() {
+                    // It is planned again: nothing may stay closed while this client takes its time.
+                    self.end_preparation();
                     outcome.is_frozen = true;
                     break;
                 }

@@ -29,6 +29,7 @@ mod seat_placement;
 mod seat_snapshot;
 mod seen_links;
 mod served_namespace;
+mod spread_parts;
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -55,6 +56,7 @@ use self::metrics_endpoint::answer_metrics;
 use self::open_file_limits::OpenFileLimits;
 use self::other_seats::OtherSeats;
 use self::served_namespace::{ServedNamespace, read_clients};
+use self::spread_parts::keep_parts_later;
 use crate::proof::UserSecret;
 use crate::server_address::ServerAddress;
 
@@ -218,6 +220,9 @@ impl LiveServer {
         if let Some((address, metrics)) = metrics {
             self.metrics = Some(address);
             answer_metrics(&runtime, metrics, self.served.clone())?;
+        }
+        if self.served.seats().has_others() {
+            keep_parts_later(&runtime, self.served.clone());
         }
         self.runtime = Some(runtime);
         Ok(())

@@ -5,6 +5,7 @@
 //! snapshots. It never does so while it carries out changes, so two servers do not wait for each
 //! other.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub(super) struct OtherSeats {
     closing: Mutex<HashSet<DirId>>,
     /// Parts of spread directories at this seat in which no name is made, and until when.
     closed_parts: Mutex<HashMap<DirId, u64>>,
+    /// Spread directories whose removal failed, and some of whose parts may be closed or missing.
+    unkept: Mutex<BTreeSet<DirId>>,
     /// Held while a snapshot is taken: its parts are held up by one connection.
     snapshot: Mutex<()>,
     /// Connections that wait for other seats, by user.
@@ -98,6 +101,7 @@ impl OtherSeats {
             placement: SeatPlacement::new(own, seats),
             closing: Mutex::default(),
             closed_parts: Mutex::default(),
+            unkept: Mutex::default(),
             snapshot: Mutex::default(),
             waiting: Mutex::default(),
             unsynced_names: Mutex::default(),
@@ -109,11 +113,11 @@ impl OtherSeats {
     pub fn admit_waiting(&self, uid: u32) -> Option<SeatWait<'_>> {
         let mut waiting = self.waiting.lock();
         let all: usize = waiting.values().sum();
-        let of_user = waiting.entry(uid).or_default();
-        if all >= WAITING_MAX || *of_user >= USER_WAITING_MAX {
+        let of_user = waiting.get(&uid).copied().unwrap_or(0);
+        if all >= WAITING_MAX || of_user >= USER_WAITING_MAX {
             return None;
         }
-        *of_user += 1;
+        waiting.insert(uid, of_user + 1);
         Some(SeatWait { seats: self, uid })
     }
 
@@ -198,6 +202,16 @@ impl OtherSeats {
     pub fn is_part_closed(&self, id: DirId, clock: &dyn Clock) -> bool {
         let until_ns = self.closed_parts.lock().get(&id).copied();
         until_ns.is_some_and(|until_ns| until_ns > clock.monotonic_ns())
+    }
+
+    /// Records that parts of the directory `id`, whose removal failed, may be closed or missing.
+    pub fn record_unkept(&self, id: DirId) {
+        self.unkept.lock().insert(id);
+    }
+
+    /// Takes the directories that were recorded.
+    pub fn take_unkept(&self) -> BTreeSet<DirId> {
+        std::mem::take(&mut self.unkept.lock())
     }
 
     /// An identity for a directory that is spread over all seats, which nobody can guess.

@@ -34,7 +34,9 @@ Examples:
   esker live mkdir run:/results
   esker live mkdir --spread run:/steps      one large directory at the speed of all servers")]
     Mkdir {
-        /// Spread the names in each of them over all seats; renames within it may then fail
+        /// Spread the names in each of them over all seats. With N seats, N-1 of N renames and links
+        /// from a name in it to another then fail, so it is not for programs that write a temporary
+        /// file and rename it
         #[arg(long)]
         spread: bool,
         /// The directories

@@ -299,6 +299,7 @@ impl ClientSession<'_> {
                 Some(named) => named.map(|inode| ItemEffect::Made(Box::new(inode))),
                 None => self
                     .check_part(dir, name)
+                    .and_then(|()| self.check_prepared((dir, name), &new))
                     .and_then(|()| self.make_node(dir, (name, file), (&new, opens))),
             });
         }

@@ -170,7 +170,9 @@ impl ClientSession<'_> {
             }
             Verb::ClosePart => {
                 let (id, closes) = (DirId(input.u128()?), input.u8()? != 0);
-                self.close_part(id, closes).map(|()| Vec::new())
+                self.check_is_of_owner("remove directories that are spread over seats")
+                    .and_then(|()| self.close_part(id, closes))
+                    .map(|()| Vec::new())
             }
             // Of the server of another seat.
             Verb::Freeze => block_in_place(|| self.freeze()),
@@ -205,6 +207,7 @@ impl ClientSession<'_> {
             Verb::Attributes => self.inode_of(dir, &file, false).map(|inode| {
                 let mut out = Vec::new();
                 self.seen_links.add(&inode);
+                self.show_seat_name(inode.seat().map(|_| inode.dir_id()));
                 put_attributes(&mut out, &inode);
                 out
             }),

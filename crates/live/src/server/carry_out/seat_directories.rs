@@ -28,7 +28,7 @@ use crate::wire::{CHANGE_ITEMS_MAX, FrameHeader, SPREAD_DEVICE, Verb};
 #[derive(Debug)]
 pub(super) enum SeatPreparation {
     /// A directory is made, which then gets its name; at all seats if it is spread.
-    Made { seat: u16, id: DirId, planned: Box<Inode> },
+    Made { seat: u16, id: DirId, planned: Box<Inode>, made_at: Vec<u16> },
     /// A directory is removed, whose name goes then; from all seats if it is spread.
     Removed { seat: u16, id: DirId },
     /// The item fails.
@@ -65,7 +65,7 @@ fn new_root(planned: &Inode) -> NewFile<'static> {
 struct IsBeingRemoved;
 
 /// The request that makes the directory `id` at `seat`, with the attributes of `planned`.
-pub(super) fn make_root((seat, id): (u16, DirId), planned: &Inode) -> Request {
+pub(in crate::server) fn make_root((seat, id): (u16, DirId), planned: &Inode) -> Request {
     let (new, name) = (new_root(planned), id.seat_root_name());
     Request::make_node(&seat_roots(seat), name.as_bytes(), (&new, false))
 }
@@ -105,11 +105,6 @@ impl ClientSession<'_> {
         if is_prepared || header.items > CHANGE_ITEMS_MAX || follows_lack {
             return true;
         }
-        let served = self.served;
-        let Some(_waiting) = served.seats().admit_waiting(self.session.namespace().identity().uid)
-        else {
-            return false;
-        };
         self.end_preparation();
         let waiting = self.items_to_do(header);
         self.repeats_directories = !waiting.iter().all(|is_waiting| *is_waiting);
@@ -118,13 +113,19 @@ impl ClientSession<'_> {
             Ok(None) => return false,
             Err(_) => Vec::new(),
         };
-        self.prepared_request = Some(header.number);
         if !steps.is_empty() || !self.unnamed.is_empty() {
+            // Requests that need no other seat, such as those of other servers, never wait for one.
+            let (served, uid) = (self.served, self.session.namespace().identity().uid);
+            let Some(_waiting) = served.seats().admit_waiting(uid) else {
+                steps.iter().for_each(|(_, step)| self.forget_step(step));
+                return false;
+            };
             self.prepared = block_in_place(|| {
                 self.discard_unnamed();
                 self.carry_out_elsewhere(steps)
             });
         }
+        self.prepared_request = Some(header.number);
         true
     }
 
@@ -209,10 +210,20 @@ impl ClientSession<'_> {
         let planned = self.session.plan_directory(dir, name, mode, owner).ok()?;
         if is_spread {
             let (seat, id) = (self.served.seat(), self.served.seats().random_spread_id());
-            return Some(SeatPreparation::Made { seat, id, planned: Box::new(planned) });
+            return Some(SeatPreparation::Made {
+                seat,
+                id,
+                planned: Box::new(planned),
+                made_at: Vec::new(),
+            });
         }
         let seat = self.served.seats().choose(self.served.entries(), self.served.clock());
-        let made = || SeatPreparation::Made { seat, id: random_id(), planned: Box::new(planned) };
+        let made = || SeatPreparation::Made {
+            seat,
+            id: random_id(),
+            planned: Box::new(planned),
+            made_at: Vec::new(),
+        };
         (seat != self.served.seat()).then(made)
     }
 
@@ -252,22 +263,67 @@ impl ClientSession<'_> {
             done.insert(item, (step, Ok(())));
         }
         for (seat, (items, requests)) in by_seat {
+            // What has failed at one seat is not begun at others.
+            if items
+                .iter()
+                .all(|item: &u16| done.get(item).is_none_or(|(_, so_far)| so_far.is_err()))
+            {
+                continue;
+            }
             let answers = seats.call(seat, requests);
             for (item, answer) in items.into_iter().zip(answers) {
-                let (_, so_far) = done.get_mut(&item).expect("every item has a step");
+                let (step, so_far) = done.get_mut(&item).expect("every item has a step");
                 let outcome = answer.and_then(|answer| answer.outcome());
                 if outcome.as_ref().is_err_and(|error| error.kind() == Kind::Unavailable) {
                     seats.set_unanswering(seat, self.served.clock());
+                }
+                match (step, &outcome) {
+                    (SeatPreparation::Made { made_at, .. }, Ok(())) => made_at.push(seat),
+                    _ => {}
                 }
                 if so_far.is_ok() {
                     *so_far = outcome;
                 }
             }
         }
-        let concluded = done
-            .into_iter()
-            .map(|(item, (step, outcome))| self.conclude(step, outcome).map(|step| (item, step)));
+        let concluded = done.into_iter().map(|(item, (mut step, outcome))| {
+            let outcome = outcome.and_then(|()| self.carry_out_own_part(&mut step));
+            self.conclude(step, outcome).map(|step| (item, step))
+        });
         concluded.flatten().collect()
+    }
+
+    /// Makes or removes the part of a spread directory that this seat has, once all others have done so.
+    /// Not with its name: of two operations the first one would count as the whole change after a crash.
+    fn carry_out_own_part(&self, step: &mut SeatPreparation) -> Result<()> {
+        let own = self.served.seat();
+        match step {
+            SeatPreparation::Made { id, planned, made_at, .. } if id.parts() > 1 => {
+                made_at.push(own);
+                self.superuser.make_seat_root(*id, &new_root(planned))
+            }
+            SeatPreparation::Removed { id, .. } if id.parts() > 1 => {
+                // Names are made under this lock.
+                let _clients = self.served.clients().lock();
+                self.remove_root(*id)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the directory `id` from the seat roots. One that is spread must be closed: a removal that
+    /// comes too late takes nothing.
+    fn remove_root(&self, id: DirId) -> Result<()> {
+        let (seats, clock) = (self.served.seats(), self.served.clock());
+        if id.parts() > 1 && !seats.is_part_closed(id, clock) {
+            return match self.superuser.open_seat_root(id) {
+                Err(error) if error.kind() == Kind::NotFound => Ok(()),
+                _ => Err(changing()),
+            };
+        }
+        self.superuser.remove_seat_root(id)?;
+        seats.open_part(id);
+        Ok(())
     }
 
     /// The preparation that the change finds, after the outcome of `step` at other seats.
@@ -276,12 +332,12 @@ impl ClientSession<'_> {
         match step {
             SeatPreparation::Removed { id, .. } => {
                 if id.parts() > 1 {
-                    self.keep_parts(id);
+                    self.keep_after(id, &error);
                 }
                 self.served.seats().end_closing(id);
             }
-            SeatPreparation::Made { seat, id, .. } if id.parts() > 1 => {
-                self.discard(&[(seat, id)]);
+            SeatPreparation::Made { id, made_at, .. } if id.parts() > 1 => {
+                self.discard(&[(made_at, id)]);
             }
             // The directory is made at this seat instead.
             _ => return None,
@@ -299,7 +355,7 @@ impl ClientSession<'_> {
         self.prepared_request = None;
         for (_, step) in std::mem::take(&mut self.prepared) {
             match step {
-                SeatPreparation::Made { seat, id, .. } => self.unnamed.push((seat, id)),
+                SeatPreparation::Made { made_at, id, .. } => self.unnamed.push((made_at, id)),
                 SeatPreparation::Removed { id, .. } => self.served.seats().end_closing(id),
                 SeatPreparation::Refused(_) => {}
             }
@@ -312,11 +368,18 @@ impl ClientSession<'_> {
         self.discard(&unnamed);
     }
 
-    fn discard(&self, directories: &[(u16, DirId)]) {
+    fn discard(&self, directories: &[(Vec<u16>, DirId)]) {
+        let own = self.served.seat();
         let mut by_seat: BTreeMap<u16, Vec<Request>> = BTreeMap::new();
-        for (seat, id) in directories {
-            for seat in seats_of((*seat, *id)).filter(|seat| *seat != self.served.seat()) {
-                by_seat.entry(seat).or_default().push(removal(seat, *id));
+        for (seats, id) in directories {
+            for seat in seats.iter().filter(|seat| **seat != own) {
+                let requests = by_seat.entry(*seat).or_default();
+                requests.extend((id.parts() > 1).then(|| Request::close_part(*seat, *id, true)));
+                requests.push(removal(*seat, *id));
+            }
+            if seats.contains(&own) {
+                // Nobody knows its identity.
+                let _ = self.superuser.remove_seat_root(*id);
             }
         }
         for (seat, requests) in by_seat {
@@ -332,26 +395,20 @@ impl ClientSession<'_> {
         (dir, name): (&Dir, &[u8]),
     ) -> Option<Result<Inode>> {
         let (seat, id, planned) = match self.prepared.get(&item) {
-            Some(SeatPreparation::Made { seat, id, planned }) => (*seat, *id, planned),
+            Some(SeatPreparation::Made { seat, id, planned, .. }) => (*seat, *id, planned),
             Some(SeatPreparation::Refused(error)) => {
                 return Some(Err(Error::new(error.kind(), error.to_string())));
             }
             _ => return None,
         };
-        let has_own_part = id.parts() > 1;
         self.served.seats().begin_name(id);
-        let made = self.check_part(dir, name).and_then(|()| match has_own_part {
-            true => self.superuser.make_seat_root(id, &new_root(planned)),
-            false => Ok(()),
-        });
-        let named = made.and_then(|()| self.session.name_seat_root(dir, name, (seat, id), planned));
+        let may = self.check_part(dir, name);
+        let named = may.and_then(|()| self.session.name_seat_root(dir, name, (seat, id), planned));
         let (commit, made_ns) = (self.served.commit(), self.served.clock().monotonic_ns());
         let is_synced = |made_ns| commit.has_synced(made_ns);
         self.served.seats().end_name(id, named.is_ok().then_some(made_ns), is_synced);
         if named.is_ok() {
             self.prepared.remove(&item);
-        } else if has_own_part {
-            let _ = self.superuser.remove_seat_root(id);
         }
         Some(named)
     }
@@ -360,11 +417,6 @@ impl ClientSession<'_> {
     pub(super) fn remove_prepared(&mut self, item: u16, (dir, name): (&Dir, &[u8])) -> Result<()> {
         match self.prepared.get(&item) {
             Some(SeatPreparation::Removed { id, .. }) => {
-                if id.parts() > 1 {
-                    // It is closed, so it is still empty.
-                    self.superuser.remove_seat_root(*id)?;
-                    self.served.seats().open_part(*id);
-                }
                 self.session.unname_seat_root(dir, name, *id)
             }
             Some(SeatPreparation::Refused(error)) => {
@@ -405,11 +457,7 @@ impl ClientSession<'_> {
             }
             Verb::RemoveDirectory => {
                 let id = identity(take_name(input)?);
-                check().and(id).and_then(|id| {
-                    self.superuser.remove_seat_root(id)?;
-                    self.served.seats().open_part(id);
-                    Ok(())
-                })
+                check().and(id).and_then(|id| self.remove_root(id))
             }
             _ => {
                 skip_change(verb, input)?;

@@ -11,14 +11,17 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
-use esker_fs::inode::DirId;
+use esker_fs::inode::{DirId, FileKind};
+use esker_fs::ops::NewFile;
 use esker_fs::stack::dir::Dir;
 use esker_fs::stack::list::DirCursor;
 use esker_fs::stack::path_search::is_seat_root;
 
 use super::ClientSession;
-use super::seat_directories::{SeatPreparation, make_root};
+use super::seat_directories::SeatPreparation;
 use crate::client::Request;
+use crate::server::spread_parts::keep_parts;
+use crate::wire::SPREAD_DEVICE;
 
 /// Time after which a closed part is opened again: longer than its removal takes, which waits for each
 /// seat for some seconds.
@@ -44,7 +47,6 @@ impl ClientSession<'_> {
     /// Closes the part of the directory `id` that this seat has, or opens it again, for the server of
     /// another seat. Does nothing if it is gone.
     pub(super) fn close_part(&self, id: DirId, closes: bool) -> Result<()> {
-        self.check_is_of_owner("remove directories that are spread over seats")?;
         if !closes {
             self.served.seats().open_part(id);
             return Ok(());
@@ -84,7 +86,7 @@ impl ClientSession<'_> {
         };
         for seat in 0..id.parts() {
             if let Err(error) = close(seat) {
-                self.keep_parts(id);
+                self.keep_after(id, &error);
                 self.served.seats().end_closing(id);
                 return SeatPreparation::Refused(error);
             }
@@ -92,18 +94,23 @@ impl ClientSession<'_> {
         step
     }
 
-    /// Keeps the spread directory `id`, whose removal has failed: opens all parts again, and makes those
-    /// that it, or one before it, has removed. One whose server does not answer opens by itself, and is
-    /// made again by the next removal that fails.
-    pub(super) fn keep_parts(&self, id: DirId) {
-        let seats = self.served.seats();
-        seats.open_part(id);
-        let own_root = self.superuser.open_seat_root(id);
-        let own_root = own_root.and_then(|root| self.superuser.namespace().stat_dir(&root));
-        for seat in (0..id.parts()).filter(|seat| *seat != self.served.seat()) {
-            let made = own_root.iter().map(|root| make_root((seat, id), root).durable());
-            let requests = made.chain([Request::close_part(seat, id, false)]);
-            drop(seats.call(seat, requests.collect()));
+    /// Keeps the spread directory `id`, whose removal failed with `error`.
+    pub(super) fn keep_after(&self, id: DirId, error: &Error) {
+        // A seat that has not answered is not asked again here: its clients would wait for it.
+        if error.kind() == Kind::Unavailable || !keep_parts(self.served, id) {
+            self.served.seats().open_part(id);
+            self.served.seats().record_unkept(id);
         }
+    }
+
+    /// Fails for a directory to make that is spread and was not prepared: it cannot be made, or could not
+    /// when that was tried.
+    pub(super) fn check_prepared(&self, (dir, name): (&Dir, &[u8]), new: &NewFile) -> Result<()> {
+        let is_spread = new.kind == FileKind::Directory && new.rdev == SPREAD_DEVICE;
+        if !is_spread || !self.served.seats().has_others() {
+            return Ok(());
+        }
+        self.session.plan_directory(dir, name, new.mode, None)?;
+        Err(Error::new(Kind::Conflict, "the name was removed meanwhile; try again"))
     }
 }
