@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A store in memory whose large appends wait while the test holds a gate.
+//! A store whose large appends, or syncs of logs, wait while the test holds a gate.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use esker_base::store::{AppendLog, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store};
+use esker_base::store::{AppendLog, ObjectInfo, ObjectWriter, SharedStore, Store};
 use esker_base::{Bytes, Result};
 use parking_lot::{Condvar, Mutex};
-
-/// Appends of at least this many bytes wait; those of write-ahead logs are smaller.
-const GATED_BYTES_MIN: usize = 512 << 10;
 
 #[derive(Debug, Default)]
 pub struct Gate {
@@ -19,14 +16,25 @@ pub struct Gate {
     waiting: AtomicUsize,
 }
 
+/// The calls that wait.
+#[derive(Clone, Copy, Debug)]
+pub struct GatedCalls {
+    /// Appends of at least this many bytes.
+    pub append_bytes_min: usize,
+    /// Syncs of logs.
+    pub syncs: bool,
+}
+
 #[derive(Debug)]
 pub struct GatedStore {
     inner: SharedStore,
+    calls: GatedCalls,
     gate: Arc<Gate>,
 }
 
 struct GatedLog {
     inner: Box<dyn AppendLog>,
+    calls: GatedCalls,
     gate: Arc<Gate>,
 }
 
@@ -56,20 +64,23 @@ impl Gate {
 }
 
 impl GatedStore {
-    pub fn new() -> (Arc<Self>, Arc<Gate>) {
+    pub fn over(inner: SharedStore, calls: GatedCalls) -> (SharedStore, Arc<Gate>) {
         let gate = Arc::new(Gate::default());
-        (Arc::new(Self { inner: Arc::new(MemoryStore::new()), gate: gate.clone() }), gate)
+        (Arc::new(Self { inner, calls, gate: gate.clone() }), gate)
     }
 }
 
 impl AppendLog for GatedLog {
     fn append(&self, bytes: &[u8]) -> Result<u64> {
-        if bytes.len() >= GATED_BYTES_MIN {
+        if bytes.len() >= self.calls.append_bytes_min {
             self.gate.pass();
         }
         self.inner.append(bytes)
     }
     fn sync(&self) -> Result<()> {
+        if self.calls.syncs {
+            self.gate.pass();
+        }
         self.inner.sync()
     }
     fn bytes(&self) -> u64 {
@@ -101,7 +112,7 @@ impl Store for GatedStore {
     }
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         let inner = self.inner.append_log(name)?;
-        Ok(Box::new(GatedLog { inner, gate: self.gate.clone() }))
+        Ok(Box::new(GatedLog { inner, calls: self.calls, gate: self.gate.clone() }))
     }
     fn open_logs_max(&self) -> usize {
         self.inner.open_logs_max()

@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use esker_base::Kind;
+use esker_base::store::MemoryStore;
 use esker_fs::session::Session;
 use esker_fs::session::view::NamespaceView;
 use esker_fuse::{Transport, TransportChoice};
@@ -24,8 +25,11 @@ use rustix::fs::{AtFlags, StatxFlags};
 use rustix::mount::UnmountFlags;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::gated_store::GatedStore;
+use crate::gated_store::{GatedCalls, GatedStore};
 use crate::mounted::{Mounted, can_mount, options, repository, session};
+
+/// Appends that wait; those of write-ahead logs are smaller.
+const LARGE_APPENDS: GatedCalls = GatedCalls { append_bytes_min: 512 << 10, syncs: false };
 
 /// Interval and maximum number of checks for a condition that another thread brings about.
 const LOOK: Duration = Duration::from_millis(10);
@@ -235,7 +239,8 @@ fn a_file_that_is_being_written_holds_up_nobody_else() {
     if !can_have_rings() {
         return;
     }
-    let (store, gate) = GatedStore::new();
+    let memory = Arc::new(MemoryStore::new());
+    let (store, gate) = GatedStore::over(memory, LARGE_APPENDS);
     let session = Arc::new(repository(store).begin(&[], options()).expect("begin"));
     let view = NamespaceView::Session(session);
     let mounted = Mounted::with_options(view, |options| options.transport = Transport::Uring);
@@ -266,7 +271,8 @@ fn an_aborted_connection_ends_the_mount_and_all_requests() {
     if !can_have_rings() {
         return;
     }
-    let (store, gate) = GatedStore::new();
+    let memory = Arc::new(MemoryStore::new());
+    let (store, gate) = GatedStore::over(memory, LARGE_APPENDS);
     let session = Arc::new(repository(store).begin(&[], options()).expect("begin"));
     let view = NamespaceView::Session(session);
     let mounted = Mounted::with_options(view, |options| options.transport = Transport::Uring);

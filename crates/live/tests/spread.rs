@@ -13,7 +13,7 @@ use esker_live::LiveTree;
 use esker_live::client::{LiveDir, LiveFile, Request};
 use esker_live::wire::{AttributeRequest, take_attributes};
 
-use crate::gated_store::GatedStore;
+use crate::gated_store::{GatedCalls, GatedStore};
 use crate::seats::{SeatedStore, all_paths, all_paths_of};
 use crate::served::{NAME, session_options};
 
@@ -288,7 +288,8 @@ fn a_spread_directory_is_renamed_while_files_are_made_in_it() -> Result<()> {
 #[test]
 fn the_name_of_a_directory_at_another_seat_is_seen_once_it_is_durable() -> Result<()> {
     let live = SeatedStore::new(2);
-    let (store, gate) = GatedStore::over(live.store.clone());
+    let syncs = GatedCalls { append_bytes_min: usize::MAX, syncs: true };
+    let (store, gate) = GatedStore::over(live.store.clone(), syncs);
     let gated = SeatedStore { repository: Repository::new(store.clone()), store, seats: 2 };
     let servers = [gated.serve(0), live.serve(1)];
     let (is_open, root) = (AtomicBool::new(false), LiveDir::root());
@@ -308,8 +309,10 @@ fn the_name_of_a_directory_at_another_seat_is_seen_once_it_is_durable() -> Resul
         see(|tree| tree.list(&LiveDir::root()).is_ok_and(|entries| entries.len() == 2));
         see(|tree| tree.make_spread_directory(&LiveDir::root(), b"big", 0o755).is_ok());
         std::thread::sleep(Duration::from_millis(600));
+        let waiting = gate.waiting();
         is_open.store(true, Ordering::SeqCst);
         gate.open();
+        assert!(waiting > 0, "a sync waits");
     });
     drop(servers);
     Ok(())

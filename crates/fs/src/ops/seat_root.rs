@@ -29,7 +29,8 @@ use crate::stack::path::{check_name, show};
 
 impl Session {
     /// Makes the directory `id`, whose name is at another seat, with the attributes of `new`. Does
-    /// nothing if it exists. Cost: no store request.
+    /// nothing if it exists. One that was removed can be made again; it is then usable where it was
+    /// open. Cost: no store request.
     ///
     /// # Errors
     /// `NotPermitted` unless the session is the superuser's; errors of the store.
@@ -38,7 +39,9 @@ impl Session {
         let (inode, owner) = (self.new_for_other(&new)?, Some((new.uid, new.gid)));
         let mut new = NewInode::of(inode).owned_by(owner).identified_by(id.0);
         let name = id.seat_root_name();
-        self.insert(self.namespace().seat_roots(), name.as_bytes(), &mut new).map(drop)
+        self.insert(self.namespace().seat_roots(), name.as_bytes(), &mut new)?;
+        self.open_seat_root(id)?.set_made();
+        Ok(())
     }
 
     /// Removes the empty directory `id`, whose name is at another seat. Does nothing if it is gone.
@@ -181,6 +184,12 @@ mod tests {
         session.remove_seat_root(id)?;
         session.remove_seat_root(id)?;
         assert_eq!(session.open_seat_root(id).expect_err("gone").kind(), Kind::NotFound);
+        assert_eq!(session.create(&dir, b"f", 0o644).expect_err("gone").kind(), Kind::NotFound);
+        // Made again, it is usable where it is open.
+        session.make_seat_root(id, &NEW)?;
+        session.create(&dir, b"f", 0o644)?;
+        session.unlink(&dir, b"f")?;
+        session.remove_seat_root(id)?;
         session.flush()?;
         assert_eq!(session.namespace().stat(b"/", FollowLinks::No)?, before);
         Ok(())

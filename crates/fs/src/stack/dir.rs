@@ -125,6 +125,11 @@ impl DirNode {
         self.is_removed.store(true, Ordering::Relaxed);
     }
 
+    /// Makes it usable again after it was removed and made again with its identity.
+    pub(crate) fn set_made(&self) {
+        self.is_removed.store(false, Ordering::Relaxed);
+    }
+
     /// True if it was removed while it was open.
     #[must_use]
     pub fn is_removed(&self) -> bool {

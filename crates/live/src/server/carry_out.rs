@@ -61,6 +61,8 @@ pub(super) struct ClientSession<'a> {
     prepared: BTreeMap<u16, SeatPreparation>,
     /// True if the change under way was done before in part.
     repeats_directories: bool,
+    /// Attempts to prepare it that came to nothing.
+    attempts: u32,
     /// Directories at other seats that got no name.
     unnamed: Vec<(Vec<u16>, DirId)>,
     /// True if an answer shows the name of a directory at another seat that may not be synced: what its
@@ -148,6 +150,7 @@ impl<'a> ClientSession<'a> {
             prepared_request: None,
             prepared: BTreeMap::new(),
             repeats_directories: false,
+            attempts: 0,
             unnamed: Vec::new(),
             shows_unsynced: Cell::new(false),
             peer,

@@ -82,6 +82,9 @@ fn seat_roots(seat: u16) -> LiveDir {
     dir
 }
 
+/// Attempts to remove a spread directory whose parts are taken over by other servers meanwhile.
+const ATTEMPTS_MAX: u32 = 20;
+
 impl ClientSession<'_> {
     /// True if `verb` may need another seat.
     pub(super) fn needs_preparation(&self, verb: Verb) -> bool {
@@ -124,7 +127,15 @@ impl ClientSession<'_> {
                 self.discard_unnamed();
                 self.carry_out_elsewhere(steps)
             });
+            // A server that took over meanwhile does not know that its part was closed.
+            let has_opened = |step: &SeatPreparation| matches!(step, SeatPreparation::Refused(error) if error.kind() == Kind::Conflict);
+            if self.prepared.values().any(has_opened) && self.attempts < ATTEMPTS_MAX {
+                self.attempts += 1;
+                self.end_preparation();
+                return false;
+            }
         }
+        self.attempts = 0;
         self.prepared_request = Some(header.number);
         true
     }
