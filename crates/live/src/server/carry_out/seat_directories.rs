@@ -288,9 +288,8 @@ impl ClientSession<'_> {
                 if outcome.as_ref().is_err_and(|error| error.kind() == Kind::Unavailable) {
                     seats.set_unanswering(seat, self.served.clock());
                 }
-                match (step, &outcome) {
-                    (SeatPreparation::Made { made_at, .. }, Ok(())) => made_at.push(seat),
-                    _ => {}
+                if let (SeatPreparation::Made { made_at, .. }, Ok(())) = (step, &outcome) {
+                    made_at.push(seat);
                 }
                 if so_far.is_ok() {
                     *so_far = outcome;
