@@ -11,17 +11,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-keep=no
-case ${1:-} in
-    '') ;;
-    --keep) keep=yes ;;
-    *)
-        sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2
-        exit 2
-        ;;
-esac
-
-. scripts/demo_steps.sh
+. scripts/demo_steps.sh --keep "$@"
+keep=$flag
 cleanup() {
     [ $keep = yes ] || { chmod -R u+rwx "$work" && rm -rf "$work"; }
 }

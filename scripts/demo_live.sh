@@ -12,20 +12,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-pause=no
-case ${1:-} in
-    '') ;;
-    --pause) pause=yes ;;
-    *)
-        sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2
-        exit 2
-        ;;
-esac
-
-. scripts/demo_steps.sh
-rank=${ESKER_DEMO_RANK:-${CARGO_TARGET_DIR:-target}/release/examples/directory_of_ranks}
-[ -x "$rank" ] || { echo "demo: $rank is not there: run make demo-live" >&2; exit 1; }
-rank=$(realpath "$rank")
+. scripts/demo_steps.sh --pause "$@"
+pause=$flag
 files=${ESKER_DEMO_FILES:-1000000}
 here=$work/here there=$work/there
 
@@ -38,6 +26,10 @@ cleanup() {
     rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
+
+rank=${ESKER_DEMO_RANK:-${CARGO_TARGET_DIR:-target}/release/examples/directory_of_ranks}
+[ -x "$rank" ] || { echo "demo: $rank is not there: run make demo-live" >&2; exit 1; }
+rank=$(realpath "$rank")
 
 # until_true SECONDS COMMAND...: waits until it succeeds.
 until_true() {

@@ -1,6 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the demonstrations share: the command, a directory to work in with a store, and how steps are shown.
 # ESKER is the command (target/release/esker), ESKER_DEMO_DIR a directory for the one to work in (a temporary one).
+#
+# usage: . scripts/demo_steps.sh FLAG ARGUMENT...      the arguments of the script, of which FLAG is the only one that it
+# takes: `flag` is yes if it was given, otherwise no.
+
+case "$#:${2:-}" in
+    1:) flag=no ;;
+    "2:$1") flag=yes ;;
+    *)
+        sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "scripts/$(basename "$0")" >&2
+        exit 2
+        ;;
+esac
 
 esker=${ESKER:-${CARGO_TARGET_DIR:-target}/release/esker}
 [ -x "$esker" ] || { echo "demo: $esker is not there: run make build" >&2; exit 1; }

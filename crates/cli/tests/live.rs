@@ -304,7 +304,16 @@ fn clients_of_a_stopped_server_go_on_with_the_next() {
     assert_eq!(next.end(), Some(0));
 }
 
-/// Users of a shared store connect over the Unix socket of one server, as the users they are.
+/// Two users, of whom the first one, with the umask `umask`, shares a store with the second.
+fn users_of_one_store(umask: &'static str) -> (User, User) {
+    let ann = User::new(65_534, vec![65_500], umask);
+    let bob = User::new(65_502, vec![65_500], "022");
+    ann.does("mkdir store && chgrp 65500 store");
+    ann.ok(["init", "--shared"]);
+    let bob = bob.with_store(&ann.path("store"));
+    (ann, bob)
+}
+
 /// A user other than the server's makes and removes a directory whose names are at all seats.
 #[test]
 fn another_user_removes_a_spread_directory() {
@@ -312,12 +321,7 @@ fn another_user_removes_a_spread_directory() {
         println!("skipped: only the superuser can be two users");
         return;
     }
-    let (ann, bob) =
-        (User::new(65_534, vec![65_500], "022"), User::new(65_502, vec![65_500], "022"));
-    let store = ann.path("store");
-    ann.does("mkdir store && chgrp 65500 store");
-    ann.ok(["init", "--shared"]);
-    let bob = bob.with_store(&store);
+    let (ann, bob) = users_of_one_store("022");
     ann.ok(["live", "create", "run", "--seats", "3"]);
     let mut command = ann.command("./esker");
     command.args(["live", "serve", "run", "--json", "--allow-other"]);
@@ -325,25 +329,21 @@ fn another_user_removes_a_spread_directory() {
     let open = ann.command("sh").arg("-c").arg("umask 0; ./esker live mkdir run:/open").status();
     assert!(open.expect("it runs").success());
     bob.ok(["live", "mkdir", "--spread", "run:/open/wide"]);
-    bob.ok(["live", "put", "/etc/hostname", "run:/open/wide/a"]);
+    bob.ok(["live", "put", "/etc/passwd", "run:/open/wide/a"]);
     assert_eq!(bob.run(["live", "rm", "run:/open/wide"]).status.code(), Some(7));
-    bob.ok(["live", "put", "/etc/hostname", "run:/open/wide/b"]);
+    bob.ok(["live", "put", "/etc/passwd", "run:/open/wide/b"]);
     bob.ok(["live", "rm", "-r", "run:/open/wide"]);
     assert_eq!(server.end(), Some(0));
 }
 
+/// Users of a shared store connect over the Unix socket of one server, as the users they are.
 #[test]
 fn users_of_one_server_are_kept_apart_by_mode_bits() {
     if !is_root() {
         println!("skipped: only the superuser can be two users");
         return;
     }
-    let (ann, bob) =
-        (User::new(65_534, vec![65_500], "077"), User::new(65_502, vec![65_500], "022"));
-    let store = ann.path("store");
-    ann.does("mkdir store && chgrp 65500 store");
-    ann.ok(["init", "--shared"]);
-    let bob = bob.with_store(&store);
+    let (ann, bob) = users_of_one_store("077");
     ann.ok(["live", "create", "run"]);
     let start = |more: &str| {
         let mut command = ann.command("sh");

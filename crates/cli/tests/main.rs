@@ -29,6 +29,7 @@ mod interrupts;
 mod json;
 mod live;
 mod live_mounts;
+mod live_seat_mounts;
 mod messages;
 #[cfg(feature = "mongodb")]
 #[expect(dead_code, reason = "the tests of the backend use the rest")]

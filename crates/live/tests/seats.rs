@@ -409,7 +409,7 @@ fn a_set_of_the_bases_is_not_inserted_at_another_seat() -> Result<()> {
         let refused = tree.insert_set((inserted, b"content"), dir, b"again").expect_err("shown");
         assert!([Kind::Conflict, Kind::Exists].contains(&refused.kind()), "{seat}: {refused}");
     }
-    // What was refused for another reason can still be inserted at any seat.
+    // A set that was refused for another reason can still be inserted at any seat.
     let other = BulkInsertion::begin(&live.repository, 0o755, session_options())?;
     other.session().create(other.dir(), b"g", 0o644)?;
     let set = other.session().complete()?;

@@ -76,7 +76,8 @@ impl LiveState {
         Ok(self.shown(&node, &found))
     }
 
-    /// Makes the change of a spread directory that was made at the seat of its name at all others.
+    /// Makes the change of a spread directory that was made at the seat of its name at all others. An
+    /// attribute that another part lacks, after a change that failed there, is removed already.
     pub(super) fn change_other_parts(
         &self,
         node: &LiveNode,
@@ -88,7 +89,10 @@ impl LiveState {
         let dir = node.dir();
         for part in dir.parts().filter(|part| part.place.seat != dir.place.seat) {
             let [changed] = self.call_all([change_at(&LiveFile::at(&part, b""))])?;
-            self.done(changed)?;
+            match changed.and_then(|answer| answer.outcome()) {
+                Err(error) if error.kind() == Kind::NoAttribute => {}
+                changed => changed.map_err(|error| self.errno(&error))?,
+            }
         }
         Ok(())
     }

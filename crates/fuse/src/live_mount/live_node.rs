@@ -149,7 +149,7 @@ impl LiveNode {
         names.reverse();
         let path: Arc<[u8]> = names.join(&b'/').into();
         let (seat, top) = seat.map_or((0, DirId::ROOT), |seat| (seat, top.0));
-        // What is in a spread directory is at the seat that has its name there.
+        // Entries of a spread directory are at the seats that have their names there.
         let seat = match names.first() {
             Some(name) if top.parts() > 1 => top.part_of(name),
             _ => seat,

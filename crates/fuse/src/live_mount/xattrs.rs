@@ -51,11 +51,14 @@ impl LiveState {
         let condition: XattrSet = xattr_condition(attribute, flags)?;
         let node = self.node(number)?;
         let file = node.reference();
-        let set_at =
-            |file: &LiveFile| self.change(Request::set_xattr(file, (attribute, value), condition));
-        let [done] = self.track_change(&[node.id], || self.call_all([set_at(&file.file())]))?;
+        let set_at = |file: &LiveFile, condition| {
+            self.change(Request::set_xattr(file, (attribute, value), condition))
+        };
+        let set = set_at(&file.file(), condition);
+        let [done] = self.track_change(&[node.id], || self.call_all([set]))?;
         if done.as_ref().is_ok_and(|answer| answer.outcome().is_ok()) {
-            self.change_other_parts(&node, set_at)?;
+            // The first part has decided.
+            self.change_other_parts(&node, |part| set_at(part, XattrSet::Any))?;
         }
         match done.and_then(|answer| answer.outcome()) {
             // Beyond the limit on a file's attributes, other file systems report a lack of space.

@@ -6,6 +6,9 @@ use esker_base::{Error, Result};
 
 use crate::wire::{FrameHeader, Verb, take_attributes, take_status};
 
+/// Largest text of a server's status.
+const STATUS_BYTES_MAX: usize = 1 << 20;
+
 /// The answer to a request.
 #[derive(Debug)]
 pub struct Answer {
@@ -71,5 +74,15 @@ impl Answer {
     pub fn outcome(&self) -> Result<()> {
         let none = || Error::corrupt("an answer of a server", 0, "no item");
         self.outcomes()?.pop().unwrap_or_else(|| Err(none()))
+    }
+
+    /// The state of a server, as JSON.
+    ///
+    /// # Errors
+    /// As [`Answer::only`].
+    pub fn status(&self) -> Result<serde_json::Value> {
+        let text = self.only(|input| Ok(input.bytes(STATUS_BYTES_MAX, "a status")?.to_vec()))?;
+        serde_json::from_slice(&text)
+            .map_err(|error| Error::corrupt("the status of a server", 0, error.to_string()))
     }
 }

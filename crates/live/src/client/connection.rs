@@ -43,8 +43,6 @@ const GATHERED_SHARE: usize = 4;
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Requests under way, at most.
 const WINDOW_MAX: u64 = 4096;
-/// Largest text of a server's status.
-const STATUS_BYTES_MAX: usize = 1 << 20;
 /// Longest time for which a client tries to reach a server: servers remember clients for longer.
 pub(crate) const PATIENCE_MAX: Duration = Duration::from_secs(300);
 
@@ -273,10 +271,7 @@ impl LiveConnection {
     /// # Errors
     /// As [`LiveConnection::wait`].
     pub fn status(&mut self) -> Result<serde_json::Value> {
-        let answer = self.call(Request::status().for_seat(self.seat))?;
-        let text = answer.only(|input| Ok(input.bytes(STATUS_BYTES_MAX, "a status")?.to_vec()))?;
-        serde_json::from_slice(&text)
-            .map_err(|error| Error::corrupt("the status of a server", 0, error.to_string()))
+        self.call(Request::status().for_seat(self.seat))?.status()
     }
 
     /// The changes that were answered, and the server that answers.

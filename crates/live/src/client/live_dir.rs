@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Live directory: the directories and files of a live namespace as clients name them in requests.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_fs::inode::DirId;
@@ -98,21 +99,18 @@ impl LiveDir {
     }
 
     /// Groups `names` in the directory by the seats that have them; returns the indexes of each group.
-    #[must_use]
-    pub fn names_by_seat(&self, names: &[&[u8]]) -> Vec<Vec<usize>> {
-        if !self.is_spread() {
-            return vec![(0..names.len()).collect()];
-        }
-        let mut groups = vec![Vec::new(); usize::from(self.id.parts())];
+    pub(super) fn names_by_seat(&self, names: &[&[u8]]) -> Vec<Vec<usize>> {
+        let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (index, name) in names.iter().enumerate() {
-            groups[usize::from(self.id.part_of(name))].push(index);
+            groups.entry(self.seat_of(name)).or_default().push(index);
         }
-        groups.retain(|group| !group.is_empty());
-        groups
+        groups.into_values().collect()
     }
 
     fn at_seat(&self, seat: u16) -> Self {
-        Self { place: SeatPlace { seat, ..self.place.clone() }, ..self.clone() }
+        let mut part = self.clone();
+        part.place.seat = seat;
+        part
     }
 
     /// The path of `name` in the directory.

@@ -61,7 +61,8 @@ impl SeatWalk {
             }
             SeatPath::Elsewhere { seat, id, path, rest } => {
                 self.go_down(&path);
-                let seat = first_name(&rest).map_or(seat, |name| seat_of(id, seat, name));
+                let dir = LiveDir::seat_root(seat, id, b"");
+                let seat = first_name(&rest).map_or(seat, |name| dir.seat_of(name));
                 (self.seat, self.top, self.rest) = (seat, id, rest);
             }
             SeatPath::Above { rest } => {
@@ -96,11 +97,6 @@ impl SeatWalk {
             self.canonical.extend_from_slice(path);
         }
     }
-}
-
-/// The seat that has `name` in the directory `id`, which is at `seat`.
-fn seat_of(id: DirId, seat: u16, name: &[u8]) -> u16 {
-    if id.parts() > 1 { id.part_of(name) } else { seat }
 }
 
 /// The name that `path` leads to first.

@@ -197,7 +197,7 @@ impl LiveTree {
         name: &[u8],
         mode: u32,
     ) -> Result<LiveDir> {
-        let made = self.call(Request::make_spread_directory(dir, name, mode))?;
+        let made = self.call(Request::make_spread_directory(dir, name, mode).durable())?;
         Ok(dir.child(name, &made.only(take_attributes)?))
     }
 
@@ -236,34 +236,13 @@ impl LiveTree {
         dir: &LiveDir,
         names: &[&[u8]],
     ) -> Result<Vec<Result<LiveAttributes>>> {
-        let mut found = match dir.is_spread() {
-            false => self.call(Request::lookup(dir, names))?.items(take_attributes)?,
-            true => self.lookup_in_parts(dir, names)?,
-        };
+        let request = |names: &[&[u8]]| Request::lookup(dir, names);
+        let mut found =
+            self.call_by_seat((dir, names), request, |answer| answer.items(take_attributes))?;
         let found_names = names.iter().zip(&mut found);
         let shown = found_names.filter_map(|(name, found)| Some((*name, found.as_mut().ok()?)));
         self.show_seat_roots(dir, shown)?;
         Ok(found)
-    }
-
-    /// Returns the attributes of `names` in a spread directory. Cost: a round trip to each seat that
-    /// has some of them.
-    fn lookup_in_parts(
-        &mut self,
-        dir: &LiveDir,
-        names: &[&[u8]],
-    ) -> Result<Vec<Result<LiveAttributes>>> {
-        let mut found: Vec<Option<Result<LiveAttributes>>> = Vec::new();
-        found.resize_with(names.len(), || None);
-        for group in dir.names_by_seat(names) {
-            let here: Vec<&[u8]> = group.iter().map(|index| names[*index]).collect();
-            let answer = self.call(Request::lookup(dir, &here))?;
-            for (index, attributes) in group.into_iter().zip(answer.items(take_attributes)?) {
-                found[index] = Some(attributes);
-            }
-        }
-        let all: Option<Vec<_>> = found.into_iter().collect();
-        all.ok_or_else(|| Error::corrupt("an answer of a server", 0, "fewer items than asked for"))
     }
 
     /// Creates empty files `names`; returns an outcome for each. Cost: a round trip to each seat that
@@ -277,18 +256,33 @@ impl LiveTree {
         names: &[&[u8]],
         mode: u32,
     ) -> Result<Vec<Result<()>>> {
-        let mut outcomes: Vec<Option<Result<()>>> = Vec::new();
-        outcomes.resize_with(names.len(), || None);
+        let request = |names: &[&[u8]]| Request::create(dir, mode, names);
+        self.call_by_seat((dir, names), request, Answer::outcomes)
+    }
+
+    /// Sends each seat that has some of `names` in `dir` the `request` for those, all at once; returns
+    /// the outcomes that `take` finds in the answers, in the order of `names`.
+    fn call_by_seat<T>(
+        &mut self,
+        (dir, names): (&LiveDir, &[&[u8]]),
+        request: impl Fn(&[&[u8]]) -> Request,
+        take: impl Fn(&Answer) -> Result<Vec<Result<T>>>,
+    ) -> Result<Vec<Result<T>>> {
+        if !dir.is_spread() {
+            return take(&self.call(request(names))?);
+        }
         let mut under_way = Vec::new();
         for group in dir.names_by_seat(names) {
             let here: Vec<&[u8]> = group.iter().map(|index| names[*index]).collect();
-            let request = Request::create(dir, mode, &here);
+            let request = request(&here);
             let seat = request.seat();
             under_way.push((seat, self.connection_to(seat)?.submit(request)?, group));
         }
+        let mut outcomes: Vec<Option<Result<T>>> = Vec::new();
+        outcomes.resize_with(names.len(), || None);
         for (seat, number, group) in under_way {
             let answer = self.connection_to(seat)?.wait(number)?;
-            for (index, outcome) in group.into_iter().zip(answer.outcomes()?) {
+            for (index, outcome) in group.into_iter().zip(take(&answer)?) {
                 outcomes[index] = Some(outcome);
             }
         }

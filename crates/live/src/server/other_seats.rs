@@ -16,7 +16,6 @@ use esker_fs::names::live_namespace::LiveNamespace;
 use esker_fs::stack::identity::Identity;
 use hashbrown::{HashMap, HashSet};
 use parking_lot::{Mutex, MutexGuard};
-use serde_json::Value;
 use tokio::task::block_in_place;
 
 use super::seat_placement::SeatPlacement;
@@ -31,8 +30,6 @@ const ENTRIES_PATIENCE: Duration = Duration::from_millis(300);
 /// thread.
 const WAITING_MAX: usize = 128;
 const USER_WAITING_MAX: usize = 64;
-/// Maximum bytes of the state of a server.
-const STATUS_BYTES_MAX: usize = 1 << 20;
 
 /// The seats of a live namespace, from the server of one of them.
 #[derive(Debug)]
@@ -45,6 +42,8 @@ pub(super) struct OtherSeats {
     changes: Vec<SeatConnection>,
     /// Other connections, since a change may wait for the end of a snapshot.
     snapshots: Vec<SeatConnection>,
+    /// Connections for questions, which do not wait behind changes.
+    questions: Vec<SeatConnection>,
     placement: SeatPlacement,
     /// Directories at other seats that are being removed.
     closing: Mutex<HashSet<DirId>>,
@@ -98,6 +97,7 @@ impl OtherSeats {
             secret,
             changes: (0..seats).map(|_| Mutex::default()).collect(),
             snapshots: (0..seats).map(|_| Mutex::default()).collect(),
+            questions: (0..seats).map(|_| Mutex::default()).collect(),
             placement: SeatPlacement::new(own, seats),
             closing: Mutex::default(),
             closed_parts: Mutex::default(),
@@ -307,12 +307,10 @@ impl OtherSeats {
     }
 
     fn entries_of(&self, seat: u16) -> Option<u64> {
-        let by = (&self.changes[..], ENTRIES_PATIENCE);
+        let by = (&self.questions[..], ENTRIES_PATIENCE);
         let ask = || self.call_by(by, seat, vec![Request::status()]).pop();
         // The request must not hold up other connections.
         let answer = block_in_place(ask)?.ok()?;
-        let text = answer.only(|input| Ok(input.bytes(STATUS_BYTES_MAX, "a status")?.to_vec()));
-        let status: Value = serde_json::from_slice(&text.ok()?).ok()?;
-        status["session"]["entries"].as_u64()
+        answer.status().ok()?["session"]["entries"].as_u64()
     }
 }

@@ -71,7 +71,7 @@ struct SeatMonitor {
     before: Option<SeatSample>,
 }
 
-/// What is shown of a seat: its server's state, and the rates unless it has just begun.
+/// The state of a seat's server, and its rates unless it has just begun; `None` without a server.
 type SeatRow = Option<(Value, Option<SeatRates>)>;
 
 impl TopArguments {

@@ -274,7 +274,7 @@ impl ClientSession<'_> {
             done.insert(item, (step, Ok(())));
         }
         for (seat, (items, requests)) in by_seat {
-            // What has failed at one seat is not begun at others.
+            // A step that has failed at one seat is not begun at others.
             if items
                 .iter()
                 .all(|item: &u16| done.get(item).is_none_or(|(_, so_far)| so_far.is_err()))
