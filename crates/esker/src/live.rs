@@ -110,8 +110,8 @@ impl LiveNamespace {
         tree.change(Request::make_directory(&dir, DIRECTORY_MODE, &[name]))
     }
 
-    /// Makes a directory with mode 0755 whose names are spread over all seats of the namespace: many
-    /// clients create files in it at the speed of all its servers. Renames and links between its names
+    /// Makes a directory with mode 0755 whose names are spread over all seats of the namespace, so
+    /// that all its servers share the work of one large directory. Renames and links between its names
     /// may fail with `CrossDevice`. Cost: a round trip; durable at all seats.
     ///
     /// # Errors

@@ -185,8 +185,8 @@ impl LiveTree {
         Ok(dir.child(name, &attributes))
     }
 
-    /// Makes the directory `name` whose names are spread over all seats, and opens it: many clients
-    /// make files in it at the speed of all servers. Renames and links between its names may fail with
+    /// Makes the directory `name` whose names are spread over all seats, and opens it, so that all
+    /// servers share the work of one large directory. Renames and links between its names may fail with
     /// `CrossDevice`. Cost: a round trip, durable at all seats.
     ///
     /// # Errors

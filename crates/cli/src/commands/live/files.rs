@@ -32,7 +32,7 @@ pub enum LiveFileAction {
     #[command(after_help = "\
 Examples:
   esker live mkdir run:/results
-  esker live mkdir --spread run:/steps      one large directory at the speed of all servers")]
+  esker live mkdir --spread run:/steps      one large directory, shared by all servers")]
     Mkdir {
         /// Spread the names in each of them over all seats. With N seats, N-1 of N renames and links
         /// from a name in it to another then fail, so it is not for programs that write a temporary

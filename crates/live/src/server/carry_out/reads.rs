@@ -168,13 +168,13 @@ impl ClientSession<'_> {
                 let name = take_name(input)?;
                 block_in_place(|| self.adopt_set(set, name))
             }
+            // For the server of another seat.
             Verb::ClosePart => {
                 let (id, closes) = (DirId(input.u128()?), input.u8()? != 0);
                 self.check_is_of_owner("remove directories that are spread over seats")
                     .and_then(|()| self.close_part(id, closes))
                     .map(|()| Vec::new())
             }
-            // Of the server of another seat.
             Verb::Freeze => block_in_place(|| self.freeze()),
             Verb::Thaw => {
                 let held = self.served.freeze().check(self.freeze, self.served.clock());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Spread directories: directories whose names are spread over all seats by their hashes, so that the
-//! clients of one large directory have the speed of all servers.
+//! Spread directories: directories whose names are spread over all seats by their hashes, so that all
+//! servers share the work of one large directory.
 //!
 //! Each seat has the directory's root, with its attributes, and the names of its part. A removal first
 //! closes all parts: each is empty, and no name is made in it, until it is removed or opened again, or
